@@ -1,0 +1,199 @@
+"""Why a document does not conform to the schema: the jsonschema library's errors as located findings.
+
+Imported only for a document that already failed; jsonschema costs ten times a whole clean check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jsonschema import Draft7Validator
+
+from memcheck.finding import Edit, Finding, Location
+from memcheck.plan.keys import misspelled, unknown_key
+from memcheck.plan.lookup import branch, branches, has_type, resolved, schema_at, text_at, value_at
+from memcheck.plan.mend import mend
+from memcheck.plan.valid import Schema, is_type
+from memcheck.plan.words import expected, flow, found, key_path, listed
+from memcheck.source import codes
+from memcheck.source.places import escape
+from memcheck.source.types import Document
+
+
+def explain(document: Document, schema: Schema) -> list[Finding]:
+    """Every finding about a document that does not conform, in the order of the text."""
+    values = document.values
+    if not isinstance(values, dict):
+        message = f"a plan is a mapping, and this document is {found(values, '')}"
+        return [codes.INVALID_PLAN.at(document.locate(""), message, help="start it with `memcheck: 1`")]
+    if "memcheck" not in values and not {"model", "hardware"} <= values.keys():
+        message = "this document has no `memcheck: 1`, the mark of a plan"
+        return [codes.INVALID_PLAN.at(document.locate(""), message, help="`memcheck init` writes a first plan")]
+    version = values.get("memcheck", 1)
+    if is_type("number", version) and version != 1:
+        message = f"the plan is written in format `{version}`, and this memcheck reads format `1`"
+        at, help = document.locate("/memcheck"), "upgrade memcheck, or write `memcheck: 1`"
+        return [codes.INVALID_VALUE.at(at, message, help=help, pointer="/memcheck")]
+    explainer = _Explainer(document, schema)
+    for error in Draft7Validator(schema).iter_errors(values):
+        explainer.add(error)
+    return sorted(explainer.findings, key=lambda each: (each.location.path != document.path, each.location.span))
+
+
+class _Explainer:
+    def __init__(self, document: Document, root: Schema) -> None:
+        self._document = document
+        self._root = root
+        self._seen: set[tuple[str, str]] = set()
+        self.findings: list[Finding] = []
+
+    def add(self, error: Any) -> None:
+        """Turn one error of the library, which may stand for several findings, into findings."""
+        tokens = [str(token) for token in error.absolute_path]
+        handler = _HANDLERS.get(error.validator)
+        if handler is not None:
+            handler(self, error, tokens)
+        else:
+            self._wrong(tokens, error.instance, error.schema)
+
+    def _report(
+        self, code: codes.Code, tokens: list[str], message: str, at: Location | None = None, **more: Any
+    ) -> None:
+        pointer = _pointer(tokens)
+        if (pointer, message) not in self._seen:
+            self._seen.add((pointer, message))
+            where = self._document.locate(pointer) if at is None else at
+            mark = self._document.marks.get(pointer)
+            if mark is not None and mark.used_at is not None and mark.used_at.path == where.path:
+                more["related"] = (*more.get("related", ()), ("used here", mark.used_at))
+            self.findings.append(code.at(where, message, pointer=pointer, **more))
+
+    def _unknown(self, error: Any, tokens: list[str]) -> None:
+        names = error.schema["properties"]
+        for key in error.instance:
+            if key not in names:
+                at = self._key_location([*tokens, key])
+                message = f"{key_path(tokens)} has no key `{key}`"
+                help, better = unknown_key(key, tokens, error.instance, error.schema, self._root)
+                fix = (Edit(at.span, better),) if better and self._is_own(at) else ()
+                self._report(codes.UNKNOWN_KEY, [*tokens, key], message, at, help=help, fix=fix)
+
+    def _missing(self, error: Any, tokens: list[str]) -> None:
+        properties = self._properties(tokens)
+        for name in error.validator_value:
+            if name not in error.instance and name not in self._meant(error.instance, tokens, properties):
+                example = (properties.get(name) or {}).get("examples", [""])[0]
+                written = f": {example}" if isinstance(example, (str, int, float)) and example != "" else ""
+                message = f"{key_path(tokens)} needs `{name}`"
+                self._report(codes.MISSING_KEY, tokens, message, help=f"add `{name}{written}`")
+
+    def _one_of(self, error: Any, tokens: list[str]) -> None:
+        """Exactly one of some keys."""
+        names = [name for each in error.validator_value for name in each["required"]]
+        present = [name for name in names if name in error.instance]
+        if len(present) > 1:
+            self._conflict(tokens, present)
+        elif not self._meant(error.instance, tokens, self._properties(tokens)) & set(names):
+            self._report(codes.MISSING_KEY, tokens, f"{key_path(tokens)} needs one of {listed(names)}")
+
+    def _not(self, error: Any, tokens: list[str]) -> None:
+        """Keys that exclude each other."""
+        if not isinstance(error.instance, dict):
+            return  # its type is wrong, which is reported
+        names = error.validator_value.get("required")
+        if names is None:  # `overrides` beside one of several keys
+            others = (each["required"][0] for each in error.validator_value["anyOf"])
+            names = [next(name for name in others if name in error.instance), "overrides"]
+        self._conflict(tokens, names)
+
+    def _conflict(self, tokens: list[str], names: list[str]) -> None:
+        at = [self._key_location([*tokens, name]) for name in names]
+        message = f"{key_path(tokens)} takes only one of {listed(names, 'and')}"
+        related = tuple((f"`{name}` is set here", where) for name, where in zip(names[:-1], at[:-1], strict=True))
+        help = "remove one of them"
+        self._report(codes.CONFLICTING_KEYS, [*tokens, names[-1]], message, at[-1], help=help, related=related)
+
+    def _any_of(self, error: Any, tokens: list[str]) -> None:
+        """Of a union only the branch that the value's type chooses is spoken of."""
+        if isinstance(error.instance, (dict, list)):
+            for number, schema in enumerate(error.validator_value):
+                if all(has_type(each, error.instance) for each in branches(schema, self._root)):
+                    for inner in error.context:
+                        if inner.schema_path[0] == number:
+                            self.add(inner)
+                    return
+        self._wrong(tokens, error.instance, error.schema)
+
+    def _empty(self, error: Any, tokens: list[str]) -> None:
+        example = error.schema.get("examples", [None])[0]
+        help = f"for example `{flow(example)}`" if example is not None else "remove the key, or fill it"
+        self._report(codes.INVALID_VALUE, tokens, f"{key_path(tokens)} is empty", help=help)
+
+    def _wrong(self, tokens: list[str], value: object, schema: Schema) -> None:
+        """A value that does not fit its schema; everything wrong with one value is one finding."""
+        pointer = _pointer(tokens)
+        if (pointer, "") in self._seen:
+            return
+        self._seen.add((pointer, ""))
+        whole = schema  # the union rather than one branch of it; but a condition says more than what it is a part of
+        if "type" in schema or "const" in schema or "anyOf" in schema:
+            whole = resolved(schema_at(self._document.values, tokens, self._root) or schema, self._root)
+        mark = None if self._document.is_changed(pointer) else self._document.marks.get(pointer)
+        text = "" if mark is None or isinstance(value, (dict, list)) else text_at(self._document, mark.value)
+        mended = mend(value, text, whole, self._root)
+        message = f"{key_path(tokens)} must be {expected(whole, value, self._root)}"
+        if (value is None and not text) or value == "":
+            message = f"{message}, but it is empty"
+        else:
+            message = f"{message}, {mended.why or f'not {found(value, text)}'}"
+        help = mended.help or _example(value, whole, self._root)
+        own = mark is not None and mended.text != "" and self._is_own(mark.value)
+        fix = (Edit(mark.value.span, mended.text),) if mark is not None and own else ()
+        self._report(mended.code, tokens, message, help=help, fix=fix)
+
+    def _properties(self, tokens: list[str]) -> Schema:
+        """What the mapping at a place may have."""
+        values = self._document.values
+        schema = branch(schema_at(values, tokens, self._root), value_at(values, tokens), self._root)
+        found: Schema = (schema or {}).get("properties", {})
+        return found
+
+    def _meant(self, mapping: dict[str, Any], tokens: list[str], properties: Schema) -> set[str]:
+        """Keys that are not missing but misspelled, which is reported as such."""
+        return {misspelled(key, tokens, properties, self._root) for key in mapping if key not in properties}
+
+    def _key_location(self, tokens: list[str]) -> Location:
+        mark = self._document.marks.get(_pointer(tokens))
+        if mark is None:
+            return self._document.locate(_pointer(tokens))
+        return mark.key or mark.value
+
+    def _is_own(self, at: Location) -> bool:
+        """Whether an edit at this place changes this file; one of a base is for the base's own check."""
+        return at.path == self._document.path
+
+
+def _pointer(tokens: list[str]) -> str:
+    return "".join(f"/{escape(token)}" for token in tokens)
+
+
+def _example(value: object, schema: Schema, root: Schema) -> str:
+    """An example, where the shape of the value is wrong or it is missing."""
+    options = branches(schema, root)
+    if value is None or not any(has_type(each, value) for each in options):
+        for example in schema.get("examples") or options[0].get("examples") or ():
+            return f"for example `{flow(example)}`"
+    return ""
+
+
+_HANDLERS: dict[str, Callable[[_Explainer, Any, list[str]], None]] = {
+    "additionalProperties": _Explainer._unknown,  # noqa: SLF001
+    "required": _Explainer._missing,  # noqa: SLF001
+    "oneOf": _Explainer._one_of,  # noqa: SLF001
+    "not": _Explainer._not,  # noqa: SLF001
+    "anyOf": _Explainer._any_of,  # noqa: SLF001
+    "minProperties": _Explainer._empty,  # noqa: SLF001
+    "minItems": _Explainer._empty,  # noqa: SLF001
+}
+"""What an error of each keyword stands for; every other keyword is about the value alone."""

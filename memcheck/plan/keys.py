@@ -1,0 +1,78 @@
+"""What an unknown key was meant to be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from memcheck.plan.lookup import branches
+from memcheck.plan.synonyms import KEYS
+from memcheck.plan.valid import Schema
+from memcheck.plan.words import key_path, listed
+
+
+def unknown_key(key: str, tokens: list[str], mapping: dict[str, Any], schema: Schema, root: Schema) -> tuple[str, str]:
+    """Help for a key that a mapping does not have, and the text to write when there is one right one."""
+    names = schema["properties"]
+    name, colon, value = key.partition(":")
+    if colon and name in names:
+        return f"write `{name}: {value}`, with a space behind the colon", ""
+    same = next((name for name in names if _bare(name) == _bare(key)), None)
+    if same is not None:
+        return f"write `{same}`", same if same not in mapping else ""
+    meant = misspelled(key, tokens, names, root)
+    if meant:
+        return f"did you mean `{meant}`?", meant if meant not in mapping and _only(key, meant, names) else ""
+    elsewhere = _elsewhere(key, tokens, root)
+    if elsewhere:
+        return f"it is written {listed(elsewhere)}", ""
+    if len(names) <= 12:
+        return f"{key_path(tokens)} has {listed(names, 'and')}", ""
+    return "`memcheck schema` prints every key", ""
+
+
+def misspelled(key: str, tokens: list[str], names: Schema, root: Schema) -> str:
+    """The key of the same mapping that was meant; empty when none is close enough."""
+    snake = _snake(key)
+    for name in names:
+        if _bare(name) == _bare(key):
+            return name
+    section, _, name = KEYS.get(snake, "").rpartition(".")
+    if name in names and section == ".".join(tokens):
+        return name
+    if _elsewhere(key, tokens, root):
+        return ""
+    return next(iter(get_close_matches(snake, list(names), 1, 0.7)), "")
+
+
+def _only(key: str, meant: str, names: Schema) -> bool:
+    """Whether a slip of the finger explains the key, and no other key of the mapping is anything like it."""
+    snake = _snake(key)
+    return get_close_matches(snake, list(names), 2, 0.7) == [meant] and bool(get_close_matches(snake, [meant], 1, 0.85))
+
+
+def _elsewhere(key: str, tokens: list[str], root: Schema) -> list[str]:
+    """Where in a plan a key of this name stands; at most two places."""
+    snake = _snake(key)
+    for known in (f"{tokens[-1]}.{snake}" if tokens else snake, snake):
+        if known in KEYS:
+            return [KEYS[known]]
+    return [path for path in _paths(root, root, "") if path.rpartition(".")[2] == snake][:2]
+
+
+def _paths(schema: Schema, root: Schema, prefix: str) -> Iterator[str]:
+    for each in branches(schema, root):
+        for name, item in each.get("properties", {}).items():
+            yield f"{prefix}{name}"
+            yield from _paths(item, root, f"{prefix}{name}.")
+
+
+def _snake(key: str) -> str:
+    """``micro-batch-size``, ``microBatchSize`` and ``Micro_Batch_Size`` are one key."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).replace("-", "_").replace(" ", "_").lower()
+
+
+def _bare(key: str) -> str:
+    return _snake(key).replace("_", "")

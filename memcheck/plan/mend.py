@@ -1,0 +1,165 @@
+"""What a scalar that does not fit was meant to be.
+
+Each guess is a text to write instead. It is offered as an edit only where it is the one right outcome, and only after
+the value that YAML would read from it was checked against the schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from memcheck.plan.lookup import branches, is_plain, types
+from memcheck.plan.synonyms import VALUES
+from memcheck.plan.valid import Schema, conforms
+from memcheck.plan.words import listed
+from memcheck.record import Record
+from memcheck.source.codes import BOOLEAN_TRAP, INVALID_VALUE, NUMBER_TRAP, WRONG_TYPE, Code
+from memcheck.source.scalars import ODD_WORDS, WORDS, looks_numeric, number
+
+_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:[A-Za-z/]+)")
+_THOUSANDS = re.compile(r"([0-9]+) ?[kK]")
+_GROUPED = re.compile(r"[0-9]{1,3}(?:[,' ][0-9]{3})+")
+
+
+class Mend(Record):
+    """Why a value does not fit, and what to write."""
+
+    code: Code
+    why: str = ""
+    """Replaces ``not FOUND`` in the message."""
+    help: str = ""
+    text: str = ""
+    """The one right text to write instead; empty when there is a choice."""
+
+
+def mend(value: object, text: str, schema: Schema, root: Schema) -> Mend:
+    """The first explanation that holds; ``text`` is the scalar as written, empty when it is none."""
+    for guess in _guesses(value, text, schema, root):
+        if not guess.text or conforms(_read(guess.text), schema, root):
+            return guess
+    wrong_type = not any(conforms(value, {"type": name}, root) for name in types(schema, root))
+    return Mend(WRONG_TYPE if wrong_type and types(schema, root) else INVALID_VALUE)
+
+
+def _guesses(value: object, text: str, schema: Schema, root: Schema) -> Iterator[Mend]:
+    if not text or isinstance(value, (dict, list)):
+        return
+    if is_plain(text):
+        yield from _plain(value, text, schema, root)
+    elif isinstance(value, str) and value and (value in WORDS or looks_numeric(value) or number_like(value)):
+        yield Mend(WRONG_TYPE, "but its quotes make it text", f"write `{value}`", value)
+        yield Mend(WRONG_TYPE, "but its quotes make it text", f"write `{plain_number(value)}`", plain_number(value))
+    if isinstance(value, str):
+        yield from _word(value, schema, root)
+    if "array" in types(schema, root) and isinstance(value, (str, int, float)):
+        yield Mend(WRONG_TYPE, help=f"write `[{text}]`", text=f"[{text}]")
+
+
+def _plain(value: object, text: str, schema: Schema, root: Schema) -> Iterator[Mend]:
+    if isinstance(value, str):
+        if looks_numeric(text):
+            better = plain_number(text)
+            why = f"and YAML reads `{text}` as text"
+            yield Mend(NUMBER_TRAP, why, f"write `{better}`", better)
+            if types(schema, root) & {"integer", "number"}:
+                yield Mend(NUMBER_TRAP, why, f"a number is written `{better}`")
+        yield from _quantity(text, schema, root)
+        return
+    if text in ODD_WORDS:
+        yield from _boolean_word(text, schema, root)
+    elif value is not None and not isinstance(value, bool):
+        yield Mend(NUMBER_TRAP, f"and YAML reads `{text}` as a number", f'quote it: `"{text}"`', f'"{text}"')
+        if isinstance(value, (int, float)) and 1 < value <= 100:
+            yield Mend(INVALID_VALUE, help=f"write `{text}%`", text=f"{text}%")
+    elif isinstance(value, bool):
+        yield Mend(WRONG_TYPE, f"and YAML reads `{text}` as a boolean", f'quote it: `"{text}"`', f'"{text}"')
+
+
+def _boolean_word(text: str, schema: Schema, root: Schema) -> Iterator[Mend]:
+    code = BOOLEAN_TRAP._replace(severity="error")
+    meaning = "true" if WORDS[text] else "false"
+    why = f"and YAML reads `{text}` as the boolean {meaning}"
+    yield Mend(code, why, f'quote it: `"{text}"`', f'"{text}"')
+    names = [name for each in branches(schema, root) for name in each.get("enum", ())]
+    if not WORDS[text] and "none" in names:
+        yield Mend(code, why, "write `none`", "none")
+    if "string" in types(schema, root):
+        yield Mend(code, why, f"write {listed(names)}" if names else "quote it")
+
+
+def _quantity(text: str, schema: Schema, root: Schema) -> Iterator[Mend]:
+    """Numbers with a unit where only the number may stand."""
+    if not types(schema, root) & {"integer", "number"}:
+        return
+    thousands = _THOUSANDS.fullmatch(text)
+    if thousands and "integer" in types(schema, root):
+        count = int(thousands[1])
+        help = f"write `{count * 1024}` ({count} x 1024), or `{count * 1000}` if thousands are meant"
+        yield Mend(WRONG_TYPE, help=help)
+    if _GROUPED.fullmatch(text):
+        yield Mend(WRONG_TYPE, help=f"write `{re.sub('[^0-9]', '', text)}`")
+    unit = _UNIT.fullmatch(text)
+    if unit and text.endswith("GiB"):
+        yield Mend(WRONG_TYPE, help=f"write `{unit[1]}`", text=unit[1])
+    if unit:
+        yield Mend(WRONG_TYPE, help="write the number alone; the key's name says its unit")
+
+
+def _word(value: str, schema: Schema, root: Schema) -> Iterator[Mend]:
+    """Another spelling of one of the words that the schema lists."""
+    names = [name for each in branches(schema, root) for name in each.get("enum", ())]
+    spelled = _spelling(value)
+    meant = next((name for name in names if _spelling(name) == spelled), None)
+    foreign = VALUES.get(value.lower().replace("_", "-").replace(" ", "-"))
+    if meant is not None:
+        yield Mend(INVALID_VALUE, help=f"write `{meant}`", text=meant)
+    if foreign in names:
+        yield Mend(INVALID_VALUE, help=f"did you mean `{foreign}`?")
+    begun = [name for name in names if value and name.startswith(f"{value.lower()}-")]
+    if begun:
+        yield Mend(INVALID_VALUE, help=f"did you mean {listed(begun)}?")
+    if names:
+        from difflib import get_close_matches
+
+        for close in get_close_matches(value.lower(), names, 1):
+            yield Mend(INVALID_VALUE, help=f"did you mean `{close}`?")
+    percent = re.fullmatch(r"([0-9.]+) *(?:%|percent|pct)", value)
+    if percent:
+        yield Mend(INVALID_VALUE, help=f"write `{percent[1]}%`", text=f"{percent[1]}%")
+
+
+def _spelling(word: str) -> str:
+    return re.sub(r"[-_ .]", "", word).lower()
+
+
+def number_like(text: str) -> bool:
+    """Whether the text would be a number without its quotes."""
+    return bool(text) and text[0] in "0123456789+-." and not isinstance(number(text)[0], str)
+
+
+def plain_number(text: str) -> str:
+    """``1e-5``, ``0o17`` as a number that every YAML reader understands: ``1.0e-5``, ``15``."""
+    sign = "-" if text.startswith("-") else ""
+    body = text.lstrip("+-").lower()
+    if body.startswith("0o"):
+        return f"{sign}{int(body, 8)}"
+    mantissa, e, exponent = body.partition("e")
+    if not e or not mantissa or not exponent:
+        return text
+    if not exponent.startswith("-") and len(exponent) < 4 and float(body) < 2**53 and float(body).is_integer():
+        return f"{sign}{int(float(body))}"
+    whole, _, decimals = mantissa.partition(".")
+    signed = exponent if exponent[0] in "+-" else f"+{exponent}"
+    return f"{sign}{whole or '0'}.{decimals or '0'}e{signed}"
+
+
+def _read(text: str) -> object:
+    """The value that YAML reads from a text that is written here."""
+    if text.startswith('"'):
+        return text[1:-1]
+    if text.startswith("["):
+        return [_read(text[1:-1])]
+    if text in WORDS:
+        return WORDS[text]
+    return number(text)[0] if text[0] in "0123456789+-." else text

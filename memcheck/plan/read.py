@@ -1,0 +1,161 @@
+"""From a document to a typed plan, or to what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from memcheck.finding import Finding
+from memcheck.plan.schema import integer_keys, load_schema
+from memcheck.plan.types import (
+    ActivationCheckpointing,
+    Gpu,
+    Hardware,
+    Inference,
+    Lora,
+    Loss,
+    Model,
+    Offload,
+    Optimizer,
+    Parallelism,
+    Plan,
+    Policy,
+    Precision,
+    Rough,
+    Training,
+)
+from memcheck.plan.valid import conforms
+from memcheck.source.types import Document
+
+_MULTIPLES: dict[str, int] = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_BROKEN = frozenset(("MEM001", "MEM002", "MEM007"))
+
+_Record = TypeVar("_Record", bound=tuple[Any, ...])
+
+
+def read_plan(document: Document) -> tuple[Plan | None, list[Finding]]:
+    """The typed plan and every finding about the file. No plan when the document does not conform to the schema."""
+    findings = list(document.findings)
+    values: Any = document.values
+    if values is None and any(finding.code in _BROKEN for finding in findings):
+        return None, findings
+    alone = any(finding.code == "MEM006" for finding in findings)
+    schema = load_schema()
+    if not alone and isinstance(values, dict) and ("extends" in values or "source" in values):
+        # What was extended is in the values by now, so that the plan has to be complete: the condition never holds.
+        schema = {**schema, "if": {"not": {}}}
+    valid = conforms(values, schema, schema)
+    if not valid:
+        from memcheck.plan.explain import explain
+
+        findings += explain(document, schema)
+    if document.odd and isinstance(values, dict):
+        from memcheck.plan.traps import traps
+
+        said = {finding.pointer for finding in findings}
+        odd = [finding for finding in traps(document, schema) if finding.pointer not in said]
+        # JSON Schema has no word against NaN, which is neither below a minimum nor above a maximum.
+        valid = valid and not any(finding.code == "MEM014" for finding in odd)
+        findings += odd
+    return (build_plan(values) if valid and not alone else None), findings
+
+
+def build_plan(values: dict[str, Any]) -> Plan:
+    """The typed plan of values that conform to the schema."""
+    training, inference = values.get("training"), values.get("inference")
+    return Plan(
+        memcheck=1,
+        model=_model(values["model"]),
+        hardware=_hardware(values["hardware"]),
+        name=values.get("name"),
+        description=values.get("description"),
+        extends=values.get("extends"),
+        source=values.get("source"),
+        parallelism=Parallelism(**_whole(_without_auto(values.get("parallelism", {})))),
+        training=None if training is None else _training(training),
+        inference=None if inference is None else Inference(**_whole(inference)),
+        policy=_policy(values.get("policy", {})),
+    )
+
+
+def _whole(values: dict[str, Any]) -> dict[str, Any]:
+    """4.0 is an integer to JSON Schema; to arithmetic it must be one."""
+    if not any(value.__class__ is float for value in values.values()):
+        return values
+    whole = integer_keys()
+    return {
+        name: int(value) if value.__class__ is float and name in whole and value.is_integer() else value
+        for name, value in values.items()
+    }
+
+
+def _without_auto(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value == "auto" else value for name, value in values.items()}
+
+
+def _model(value: Any) -> Model:
+    if isinstance(value, str):
+        return Model(name=value)
+    rough = value.get("rough")
+    if rough is None:
+        return Model(**value)
+    return Model(rough=Rough(**_whole({**rough, "parameters": parse_count(rough["parameters"])})))
+
+
+def _hardware(values: dict[str, Any]) -> Hardware:
+    gpu = values["gpu"]
+    record = Gpu(gpu) if isinstance(gpu, str) else Gpu(**gpu)
+    return Hardware(**_whole({**values, "gpu": record}))
+
+
+def _training(values: dict[str, Any]) -> Training:
+    typed = _whole(_without_auto(values))
+    for name, read in _RECORDS.items():
+        if name in typed:
+            typed[name] = read(typed[name])
+    return Training(**typed)
+
+
+def _record(record: Callable[..., _Record], short: str) -> Callable[[Any], _Record]:
+    """A reader for a record that may be written as one word, which then is its ``short`` field."""
+
+    def read(value: Any) -> _Record:
+        if not isinstance(value, dict):
+            return record(**{short: value})
+        lists = {name: tuple(item) if item.__class__ is list else item for name, item in value.items()}
+        return record(**_whole(lists))
+
+    return read
+
+
+def _policy(values: dict[str, Any]) -> Policy:
+    fractions: dict[str, Any] = {name: parse_fraction(value) for name, value in values.items()}
+    return Policy(**fractions)
+
+
+def parse_count(value: str | float) -> int:
+    """``700M``, ``8B`` or a number, exactly."""
+    if not isinstance(value, str):
+        return int(value)
+    whole, _, decimals = value[:-1].strip().partition(".")
+    scale: int = 10 ** len(decimals)
+    return max(1, int(whole + decimals) * _MULTIPLES[value[-1].lower()] // scale)
+
+
+def parse_fraction(value: str | float) -> str | float:
+    """``90%`` is 0.9; a number and ``modeled`` stay as they are."""
+    if isinstance(value, str) and value.rstrip().endswith("%"):
+        return float(value.rstrip()[:-1]) / 100
+    return value
+
+
+_RECORDS: dict[str, Callable[[Any], Any]] = {
+    "lora": _record(Lora, "rank"),
+    "freeze": tuple,
+    "precision": _record(Precision, "recipe"),
+    "optimizer": _record(Optimizer, "name"),
+    "activation_checkpointing": _record(ActivationCheckpointing, "mode"),
+    "loss": _record(Loss, "kind"),
+    "offload": _record(Offload, "parameters"),
+}
+"""Keys of ``training`` that become records."""

@@ -1,0 +1,180 @@
+"""The typed plan: exactly the schema's fields. ``None`` means that the plan does not state the key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memcheck.record import Record
+
+
+class Rough(Record):
+    """``model.rough``: nothing else is known."""
+
+    parameters: int
+    layers: int
+    hidden_size: int
+    activation_multiplier: float
+    vocab_size: int | None = None
+
+
+class Model(Record):
+    """``model``: exactly one of name, config, architecture, rough; overrides with the first two."""
+
+    name: str | None = None
+    config: str | None = None
+    architecture: dict[str, Any] | None = None
+    rough: Rough | None = None
+    overrides: dict[str, Any] | None = None
+
+
+class Gpu(Record):
+    """``hardware.gpu``: a catalog name, or a name with what the catalog does not know."""
+
+    name: str
+    memory_gib: float | None = None
+    bf16_tflops: float | None = None
+    fp16_tflops: float | None = None
+    fp8_tflops: float | None = None
+    hbm_gbs: float | None = None
+    nvlink_gbs: float | None = None
+
+
+class Hardware(Record):
+    """``hardware``."""
+
+    gpu: Gpu
+    gpus_per_node: int | None = None
+    nodes: int | None = None
+    host_memory_gib: float | None = None
+
+
+class Parallelism(Record):
+    """``parallelism``. ``data`` and ``shard_group``: None also stands for ``auto``."""
+
+    tensor: int | None = None
+    sequence: bool | None = None
+    context: int | None = None
+    pipeline: int | None = None
+    pipeline_schedule: str | None = None
+    virtual_stages: int | None = None
+    expert: int | None = None
+    expert_tensor: int | None = None
+    data: int | None = None
+    zero_stage: int | None = None
+    shard_group: int | None = None
+    reshard_after_forward: bool | None = None
+    gradient_sync: str | None = None
+    gradient_as_bucket_view: bool | None = None
+
+
+class Lora(Record):
+    """``training.lora``."""
+
+    rank: int | None = None
+    target_modules: str | tuple[str, ...] | None = None
+    dtype: str | None = None
+
+
+class Precision(Record):
+    """``training.precision``: a recipe name, and what deviates from it."""
+
+    recipe: str | None = None
+    params: str | None = None
+    gradients: str | None = None
+    master: str | None = None
+    optimizer_states: str | None = None
+    reduce: str | None = None
+
+
+class Optimizer(Record):
+    """``training.optimizer``."""
+
+    name: str | None = None
+    implementation: str | None = None
+    offload: str | None = None
+
+
+class ActivationCheckpointing(Record):
+    """``training.activation_checkpointing``."""
+
+    mode: str | None = None
+    reentrant: bool | None = None
+    every_n_layers: int | None = None
+    modules: tuple[str, ...] | None = None
+    offload: str | None = None
+
+
+class Loss(Record):
+    """``training.loss``."""
+
+    kind: str | None = None
+    chunks: int | None = None
+    upcast: bool | None = None
+    keep_logits: bool | None = None
+
+
+class Offload(Record):
+    """``training.offload``."""
+
+    parameters: str | None = None
+
+
+class Training(Record):
+    """``training``."""
+
+    framework: str | None = None
+    framework_version: str | None = None
+    method: str | None = None
+    lora: Lora | None = None
+    freeze: tuple[str, ...] | None = None
+    micro_batch_size: int | None = None
+    sequence_length: int | None = None
+    gradient_accumulation_steps: int | None = None
+    global_batch_size: int | None = None
+    precision: Precision | None = None
+    optimizer: Optimizer | None = None
+    activation_checkpointing: ActivationCheckpointing | None = None
+    attention: str | None = None
+    loss: Loss | None = None
+    clip_grad_norm: bool | None = None
+    expert_imbalance: float | None = None
+    compile: bool | None = None
+    expandable_segments: bool | None = None
+    """None also stands for ``auto``."""
+    offload: Offload | None = None
+    options: dict[str, Any] | None = None
+
+
+class Inference(Record):
+    """``inference``."""
+
+    batch_size: int | None = None
+    context_length: int | None = None
+    weights: str | None = None
+    kv_cache: str | None = None
+
+
+class Policy(Record):
+    """``policy``. Fractions in (0, 1]."""
+
+    fail_above: float | None = None
+    warn_above: float | None = None
+    waste_below: float | None = None
+    overhead: str | float | None = None
+    """``modeled`` or a flat fraction."""
+
+
+class Plan(Record):
+    """One plan document."""
+
+    memcheck: int
+    model: Model
+    hardware: Hardware
+    name: str | None = None
+    description: str | None = None
+    extends: str | None = None
+    source: dict[str, str] | None = None
+    parallelism: Parallelism = Parallelism()
+    training: Training | None = None
+    inference: Inference | None = None
+    policy: Policy = Policy()

@@ -1,0 +1,87 @@
+"""The codes of what can be wrong with a plan file itself. Numbers and names are stable."""
+
+from __future__ import annotations
+
+from memcheck.finding import Edit, Finding, Location
+from memcheck.record import Record
+
+
+class Code(Record):
+    """One diagnostic of the file family ``MEM0xx``."""
+
+    code: str
+    name: str
+    severity: str
+    summary: str
+
+    def at(  # the parts of one finding
+        self,
+        location: Location,
+        message: str,
+        *,
+        help: str = "",
+        pointer: str = "",
+        related: tuple[tuple[str, Location], ...] = (),
+        fix: tuple[Edit, ...] = (),
+        severity: str = "",
+    ) -> Finding:
+        """A finding of this code."""
+        return Finding(self.code, self.name, severity or self.severity, message, location, pointer, help, related, fix)
+
+
+UNREADABLE_FILE = Code("MEM001", "unreadable-file", "error", "The file is not UTF-8 text.")
+INVALID_YAML = Code("MEM002", "invalid-yaml", "error", "The file is not valid YAML.")
+DUPLICATE_KEY = Code("MEM003", "duplicate-key", "error", "A mapping states the same key twice.")
+NUMBER_TRAP = Code("MEM004", "yaml-number-trap", "error", "YAML reads a number differently from what it looks like.")
+BOOLEAN_TRAP = Code(
+    "MEM005", "yaml-boolean-trap", "warning", "An unquoted word that only some YAML readers take for a boolean."
+)
+BROKEN_EXTENDS = Code("MEM006", "broken-extends", "error", "The plan that this one extends cannot be used.")
+TOO_COMPLEX = Code("MEM007", "too-complex", "error", "The file is too large, too deep or expands to too much.")
+INVALID_PLAN = Code("MEM010", "invalid-plan", "error", "The document is not a plan.")
+UNKNOWN_KEY = Code("MEM011", "unknown-key", "error", "The plan format has no such key.")
+MISSING_KEY = Code("MEM012", "missing-key", "error", "A required key is missing.")
+WRONG_TYPE = Code("MEM013", "wrong-type", "error", "A value has the wrong type.")
+INVALID_VALUE = Code("MEM014", "invalid-value", "error", "A value is outside of what its key allows.")
+CONFLICTING_KEYS = Code("MEM015", "conflicting-keys", "error", "Keys that exclude each other are both set.")
+UNKNOWN_MODEL = Code("MEM020", "unknown-model", "error", "The catalog has no such model.")
+UNKNOWN_GPU = Code("MEM021", "unknown-gpu", "error", "The catalog has no such GPU.")
+UNSUPPORTED_ARCHITECTURE = Code(
+    "MEM022", "unsupported-architecture", "error", "There is no memory model for this kind of model."
+)
+UNREAD_CONFIG_KEY = Code(
+    "MEM023", "unread-config-key", "error", "A key of the model's config bears on sizes and is not understood."
+)
+UNREADABLE_CONFIG = Code("MEM024", "unreadable-config", "error", "The model's config file cannot be read.")
+NO_MEMORY_MODEL = Code("MEM025", "no-memory-model", "error", "There is no memory model for what the plan asks.")
+INVALID_SUPPRESSION = Code(
+    "MEM030", "invalid-suppression", "warning", "A suppressing comment lacks a reason or names no rule."
+)
+UNUSED_SUPPRESSION = Code("MEM031", "unused-suppression", "warning", "A suppressing comment hides nothing.")
+EXPIRED_SUPPRESSION = Code("MEM032", "expired-suppression", "warning", "The last day of a suppressing comment is over.")
+
+FILE_CODES = (
+    UNREADABLE_FILE,
+    INVALID_YAML,
+    DUPLICATE_KEY,
+    NUMBER_TRAP,
+    BOOLEAN_TRAP,
+    BROKEN_EXTENDS,
+    TOO_COMPLEX,
+    INVALID_PLAN,
+    UNKNOWN_KEY,
+    MISSING_KEY,
+    WRONG_TYPE,
+    INVALID_VALUE,
+    CONFLICTING_KEYS,
+    UNKNOWN_MODEL,
+    UNKNOWN_GPU,
+    UNSUPPORTED_ARCHITECTURE,
+    UNREAD_CONFIG_KEY,
+    UNREADABLE_CONFIG,
+    NO_MEMORY_MODEL,
+    INVALID_SUPPRESSION,
+    UNUSED_SUPPRESSION,
+    EXPIRED_SUPPRESSION,
+)
+"""Every code of the family, in order."""

@@ -1,0 +1,90 @@
+"""What an unquoted scalar means: YAML 1.1 as PyYAML reads it, dates excepted, which stay text as they are in JSON."""
+
+from __future__ import annotations
+
+import yaml
+
+WORDS: dict[str, object] = {
+    "": None,
+    **dict.fromkeys(("~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
+    **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False),
+}
+"""The words that are no text."""
+
+ODD_WORDS = frozenset(("yes", "Yes", "YES", "on", "On", "ON", "no", "No", "NO", "off", "Off", "OFF"))
+"""Booleans of YAML 1.1 that are text in YAML 1.2."""
+
+NUMBER_STARTS = frozenset("0123456789+-.")
+
+LARGEST = 2**63 - 1
+"""No size in a plan is larger; the digits behind it are not worth the arithmetic."""
+
+_RESOLVERS = yaml.SafeLoader.yaml_implicit_resolvers
+_INT = "tag:yaml.org,2002:int"
+_FLOAT = "tag:yaml.org,2002:float"
+
+
+def number(text: str) -> tuple[object, bool]:
+    """The value of an unquoted scalar that starts like a number, and whether it is odd.
+
+    Odd: octal, sexagesimal, not finite, huge, or text that looks like a number (``1e-5``, ``0o17``).
+    """
+    for tag, pattern in _RESOLVERS.get(text[0], ()):
+        if tag in {_INT, _FLOAT} and pattern.match(text):
+            try:
+                return integer(text) if tag == _INT else floating(text)
+            except ValueError:
+                return _oversized(text)
+    return text, looks_numeric(text)
+
+
+def looks_numeric(text: str) -> bool:
+    """Text that a person, or YAML 1.2, takes for a number."""
+    body = text.lstrip("+-")
+    if body[:2] in {"0o", "0O"}:
+        return bool(body[2:]) and set(body[2:]) <= set("01234567")
+    mantissa, e, exponent = body.lower().partition("e")
+    return bool(e) and mantissa.replace(".", "", 1).isdecimal() and exponent.lstrip("+-").isdecimal()
+
+
+def integer(text: str) -> tuple[object, bool]:
+    """An integer of YAML 1.1."""
+    body = text.replace("_", "")
+    sign = -1 if body[0] == "-" else 1
+    body = body.lstrip("+-")
+    odd = False
+    if body[:2] in {"0b", "0x"}:
+        value = int(body[2:], 2 if body[1] == "b" else 16)
+    elif body[0] == "0" and body != "0":
+        value, odd = int(body, 8), True
+    elif ":" in body:
+        value, odd = int(_sexagesimal(body)), True
+    else:
+        value = int(body)
+    return sign * value, odd or value > LARGEST
+
+
+def floating(text: str) -> tuple[object, bool]:
+    """A float of YAML 1.1."""
+    body = text.replace("_", "").lower()
+    sign = -1.0 if body[0] == "-" else 1.0
+    body = body.lstrip("+-")
+    if ":" in body:
+        return sign * _sexagesimal(body), True
+    value = float(body[1:] if body in {".inf", ".nan"} else body)
+    return sign * value, value != value or value > LARGEST  # noqa: PLR0124  # not a number is not itself
+
+
+def _sexagesimal(body: str) -> float:
+    value = 0.0
+    for part in body.split(":"):
+        value = value * 60 + float(part)
+    return value
+
+
+def _oversized(text: str) -> tuple[object, bool]:
+    """Python refuses to read more than some thousand digits; `0_` and `0x_` hold none."""
+    if sum(map(str.isdigit, text)) < 100:
+        return text, False
+    return float("-inf" if text[0] == "-" else "inf"), True

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from memcheck.finding import SEVERITIES, Location, Span
+from memcheck.source.codes import BOOLEAN_TRAP, FILE_CODES
+
+
+def test_codes_are_a_family_in_order():
+    """Codes of the file are MEM0xx, kebab-case names, each once, in order."""
+    codes = [each.code for each in FILE_CODES]
+    assert codes == sorted(set(codes))
+    assert all(code.startswith("MEM0") for code in codes)
+    assert len({each.name for each in FILE_CODES}) == len(codes)
+    assert all(each.name == each.name.lower() and " " not in each.name for each in FILE_CODES)
+    assert all(each.severity in SEVERITIES and each.summary.endswith(".") for each in FILE_CODES)
+
+
+def test_a_code_makes_findings():
+    """A finding takes code, name and severity from its code."""
+    at = Location("x.yaml", Span(1, 2, 1, 3))
+    finding = BOOLEAN_TRAP.at(at, "message", help="help", pointer="/a")
+    assert finding[:7] == ("MEM005", "yaml-boolean-trap", "warning", "message", at, "/a", "help")
+    assert BOOLEAN_TRAP.at(at, "message", severity="error").severity == "error"
