@@ -1,0 +1,1 @@
+"""Building blocks that families share: matrices, attention, feed-forward networks, the stack of layers."""

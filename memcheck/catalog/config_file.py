@@ -1,0 +1,58 @@
+"""Reads a model's ``config.json``."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from memcheck.errors import MemcheckError
+
+MAX_BYTES = 4 * 2**20
+"""A config.json is a few kilobytes; whatever is larger is something else."""
+
+
+class ConfigFileError(MemcheckError):
+    """A ``config.json`` that cannot be read. ``line`` and ``column`` (1-based) are 0 for the whole file."""
+
+    def __init__(self, message: str, help: str = "", line: int = 0, column: int = 0) -> None:
+        super().__init__(message, help)
+        self.line = line
+        self.column = column
+
+
+def read_config(path: str, base_dir: str = ".") -> dict[str, Any]:
+    """The configuration in ``path`` (relative to ``base_dir``), or in ``config.json`` of the folder it names.
+
+    Raises:
+        ConfigFileError: unreadable, larger than :data:`MAX_BYTES`, no JSON, or not an object.
+    """
+    full = os.path.join(base_dir, path)
+    if os.path.isdir(full):
+        full, path = os.path.join(full, "config.json"), os.path.join(path, "config.json")
+    try:
+        with open(full, "rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigFileError(f"cannot read {path}: {error.strerror}", "the path is relative to the plan") from None
+    if len(data) > MAX_BYTES:
+        raise ConfigFileError(f"{path} is larger than {MAX_BYTES} bytes", "name a Hugging Face config.json")
+    return _parse(data, path)
+
+
+def _parse(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        config = json.loads(data, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        message = f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}"
+        raise ConfigFileError(message, "name a Hugging Face config.json", error.lineno, error.colno) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigFileError(f"{path}: not JSON: {error}", "name a Hugging Face config.json") from None
+    if not isinstance(config, dict):
+        kind = type(config).__name__
+        raise ConfigFileError(f"{path} holds a JSON {kind}, not an object", "name a Hugging Face config.json", 1, 1)
+    return config
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,35 @@
+"""The catalog of GPUs and other accelerators."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.catalog.names import canonical_names, find_record
+from memcheck.catalog.types import Gpu
+
+
+@lru_cache(maxsize=64)
+def find_gpu(name: str) -> Gpu:
+    """The GPU called ``name``: catalog name, device name or marketing name, in any case.
+
+    Raises:
+        UnknownNameError: the catalog has no such GPU.
+    """
+    canonical, record = find_record("gpu", name)
+    return Gpu(
+        name=canonical,
+        memory_bytes=record["memory_bytes"],
+        arch=record.get("arch"),
+        bf16_tflops=record.get("bf16_tflops"),
+        fp16_tflops=record.get("fp16_tflops"),
+        fp8_tflops=record.get("fp8_tflops"),
+        hbm_gbs=record.get("hbm_gbs"),
+        nvlink_gbs=record.get("nvlink_gbs"),
+        gpus_per_node=record.get("gpus_per_node"),
+        source=record["source"],
+    )
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Names of every GPU, sorted."""
+    return canonical_names("gpu")

@@ -1,0 +1,55 @@
+"""Writes the index of names beside the records: ``python -m memcheck.catalog.index`` after adding or renaming one.
+
+An alias that two records claim, or that is another record's name, is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from memcheck.catalog.names import DATA, normal, read_record
+from memcheck.errors import ConfigurationError
+
+KINDS = ("model", "gpu")
+
+
+def build_index(kind: str) -> dict[str, str]:
+    """Name or alias (as compared) -> record, from the records of ``kind``.
+
+    Raises:
+        ConfigurationError: two records claim one name.
+    """
+    folder = os.path.join(DATA, kind + "s")
+    index: dict[str, str] = {}
+    for file in sorted(os.listdir(folder)):
+        canonical, extension = os.path.splitext(file)
+        if extension != ".yaml":
+            continue
+        record = read_record(os.path.join(folder, file))
+        names = [canonical, *([record["id"]] if "id" in record else []), *record.get("aliases", ())]
+        for name in {normal(n): None for n in names}:
+            other = index.setdefault(name, canonical)
+            if other != canonical:
+                raise ConfigurationError(f"{kind} {name!r} is claimed by {other} and {canonical}", "remove one alias")
+    return dict(sorted(index.items()))
+
+
+def render_index(kind: str) -> str:
+    """The text of ``index.json``: one name per line."""
+    return json.dumps(build_index(kind), indent=0, ensure_ascii=False) + "\n"
+
+
+def main() -> int:
+    """Write the index of every kind."""
+    for kind in KINDS:
+        path = os.path.join(DATA, kind + "s", "index.json")
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(render_index(kind))
+        sys.stdout.write(f"{path}: {len(build_index(kind))} names\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

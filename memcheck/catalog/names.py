@@ -1,0 +1,80 @@
+"""Names of catalog records: matched without regard to case, with suggestions for what is close."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from memcheck.errors import MemcheckError
+
+DATA = os.path.join(os.path.dirname(__file__), "data")
+"""The records: one file each, and per folder an index of names."""
+
+
+class UnknownNameError(MemcheckError):
+    """No record has this name. ``close`` holds names that are similar."""
+
+    def __init__(self, kind: str, name: str, close: tuple[str, ...]) -> None:
+        help = f"did you mean {' or '.join(close)}?" if close else f"`memcheck list {kind}s` shows the known ones"
+        super().__init__(f"unknown {kind} {name!r}", help)
+        self.close = close
+
+
+def find_record(kind: str, name: str) -> tuple[str, dict[str, Any]]:
+    """Canonical name and record of the ``kind`` (``model`` | ``gpu``) that is called ``name``. Reads one record.
+
+    Raises:
+        UnknownNameError: nothing is called so.
+    """
+    folder = os.path.join(DATA, kind + "s")
+    wanted = normal(name)
+    canonical = wanted
+    if not _is_file_name(wanted) or not os.path.isfile(os.path.join(folder, wanted + ".yaml")):
+        index = read_index(kind)
+        if wanted not in index:
+            raise UnknownNameError(kind, name, _close(wanted, index))
+        canonical = index[wanted]
+    return canonical, read_record(os.path.join(folder, canonical + ".yaml"))
+
+
+def normal(name: str) -> str:
+    """The form in which names are compared: lower case, hyphens for spaces (``NVIDIA H100 80GB HBM3``)."""
+    return name.strip().lower().replace(" ", "-")
+
+
+def read_index(kind: str) -> dict[str, str]:
+    """Every name of a kind (lower case, aliases included) and the record it stands for."""
+    with open(os.path.join(DATA, kind + "s", "index.json"), encoding="utf-8") as stream:
+        index: dict[str, str] = json.load(stream)
+    return index
+
+
+def canonical_names(kind: str) -> tuple[str, ...]:
+    """The record names of a kind, sorted."""
+    return tuple(sorted(set(read_index(kind).values())))
+
+
+def read_record(path: str) -> dict[str, Any]:
+    """One YAML file of the catalog."""
+    import yaml
+
+    with open(path, "rb") as stream:
+        record: dict[str, Any] = yaml.load(stream, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    return record
+
+
+def _is_file_name(name: str) -> bool:
+    return bool(name) and not name.startswith(".") and "/" not in name and "\\" not in name and "\0" not in name
+
+
+def _close(wanted: str, index: dict[str, str]) -> tuple[str, ...]:
+    """Up to three record names; an alias that is close counts for its record."""
+    from difflib import get_close_matches
+
+    short = wanted.rpartition("/")[2]
+    found: list[str] = []
+    for match in get_close_matches(short, index, n=12, cutoff=0.6):
+        if index[match] not in found:
+            found.append(index[match])
+    return tuple(found[:3])

@@ -1,0 +1,93 @@
+"""transformers with the DeepSpeed engine.
+
+Sources: ``deepspeed/runtime/zero/config.py`` (bucket sizes 5e8 elements, ``sub_group_size`` 1e9, live-parameter caps),
+``deepspeed/runtime/engine.py`` (bf16 parameters and gradients with an fp32 master and fp32 Adam states),
+``deepspeed/runtime/zero/stage_1_and_2.py``, ``stage3.py``; FusedAdam is the engine's Adam. Tensor parallelism is AutoTP
+(``tensor_parallel.autotp_size``), context parallelism is Ulysses. Its pipeline engine needs models rewritten as
+``PipelineModule``, which transformers' classes are not.
+"""
+
+from __future__ import annotations
+
+from memcheck.frameworks import recipes as r
+from memcheck.frameworks.types import Framework
+from memcheck.job.types import Recipe
+
+DEEPSPEED = Framework(
+    name="deepspeed",
+    title="transformers with the DeepSpeed engine",
+    recipes={
+        "fp32": r.FP32,
+        "bf16-mixed": Recipe("bf16-mixed", "bf16", "bf16", "bf16", "fp32", "fp32", "bf16", False),
+        "fp16-mixed": Recipe("fp16-mixed", "fp16", "fp16", "fp16", "fp32", "fp32", "fp16", False),
+        # bf16.bf16_master_weights_and_grads with bf16.bf16_optimizer_states (runtime/constants.py): the master copy
+        # stays, in bf16.
+        "bf16-pure": Recipe("bf16-pure", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", False),
+    },
+    sharded_recipes={},
+    default_precision="bf16-mixed",
+    default_optimizer="adamw",
+    default_implementation="fused",
+    default_attention="sdpa",
+    default_loss="standard",
+    keep_logits=False,
+    upcast=True,
+    clip_grad_norm=True,
+    sequence_parallel=False,
+    expandable_segments=False,
+    zero_stages=(0, 1, 2, 3),
+    parallelisms=("tensor", "context"),
+    schedules=(),
+    methods=("full", "lora", "qlora"),
+    losses=("standard", "chunked", "fused-linear"),
+    attentions=("sdpa", "flash", "flex", "eager"),
+    recompute=("none", "full"),
+    options={
+        "reduce_bucket_size": (int, str),
+        "allgather_bucket_size": (int, str),
+        "stage3_prefetch_bucket_size": (int, str),
+        "stage3_param_persistence_threshold": (int, str),
+        "stage3_model_persistence_threshold": (int,),
+        "stage3_max_live_parameters": (int,),
+        "stage3_max_reuse_distance": (int,),
+        "stage3_module_granularity_threshold": (int,),
+        "stage3_allgather_sequential": (bool,),
+        "stage3_gather_16bit_weights_on_model_save": (bool,),
+        "sub_group_size": (int,),
+        "overlap_comm": (bool,),
+        "contiguous_gradients": (bool,),
+        "reduce_scatter": (bool,),
+        "allgather_partitions": (bool,),
+        "round_robin_gradients": (bool,),
+        "use_multi_rank_bucket_allreduce": (bool,),
+        "grad_accum_dtype": (str,),
+        "communication_data_type": (str,),
+        "zero_hpz_partition_size": (int,),
+        "zero_quantized_weights": (bool,),
+        "zero_quantized_nontrainable_weights": (bool,),
+        "zero_quantized_gradients": (bool,),
+        "mics_shard_size": (int,),
+        "memory_efficient_linear": (bool,),
+        "pin_memory": (bool,),
+        "buffer_count": (int,),
+        "buffer_size": (int,),
+        "ratio": (int, float),
+        "partition_activations": (bool,),
+        "cpu_checkpointing": (bool,),
+        "contiguous_memory_optimization": (bool,),
+        "number_checkpoints": (int,),
+        "bf16_master_weights_and_grads": (bool,),
+        "bf16_optimizer_states": (bool,),
+    },
+    choices={
+        "grad_accum_dtype": ("fp32", "bf16", "fp16"),
+        "communication_data_type": ("fp32", "bf16", "fp16"),
+        # Hugging Face fills "auto" from the hidden size (transformers/integrations/deepspeed.py).
+        "reduce_bucket_size": ("auto",),
+        "allgather_bucket_size": ("auto",),
+        "stage3_prefetch_bucket_size": ("auto",),
+        "stage3_param_persistence_threshold": ("auto",),
+    },
+    implementations={"adafactor": "for-loop", "muon": "for-loop", "sgd": "foreach", "sgd-momentum": "foreach"},
+    source="deepspeedai/DeepSpeed 1b88ac366",
+)

@@ -1,0 +1,67 @@
+"""torchtitan.
+
+Sources: ``torchtitan/config/job_config.py`` (optimizer ``implementation`` fused, ``max_norm`` 1.0, ``dtype`` float32,
+``mixed_precision_param`` bfloat16, ``mixed_precision_reduce`` float32 only, ``disable_loss_parallel`` false, sequence
+parallelism with tensor parallelism), ``torchtitan/distributed/utils.py`` (autocast only without FSDP, TP and PP),
+``run_train.sh`` (``PYTORCH_ALLOC_CONF=expandable_segments:True``), read up to commit b5bcd76c6 of August 2026.
+"""
+
+from __future__ import annotations
+
+from memcheck.frameworks import recipes as r
+from memcheck.frameworks.types import Framework
+
+TORCHTITAN = Framework(
+    name="torchtitan",
+    title="torchtitan",
+    recipes={
+        "fp32": r.FP32,
+        "bf16-mixed": r.AUTOCAST_BF16,
+        "fp8-mixed": r.AUTOCAST_FP8,
+        # training.dtype=bfloat16; gradients are still reduced in fp32, the only value of mixed_precision_reduce.
+        "bf16-pure": r.BF16_PURE._replace(reduce="fp32"),
+    },
+    sharded_recipes={"bf16-mixed": r.FSDP2_BF16, "fp8-mixed": r.FSDP2_FP8},
+    default_precision="bf16-mixed",
+    default_optimizer="adamw",
+    default_implementation="fused",
+    default_attention="sdpa",
+    default_loss="standard",
+    keep_logits=False,
+    upcast=True,
+    clip_grad_norm=True,
+    sequence_parallel=True,
+    expandable_segments=True,
+    zero_stages=(0, 1, 3),
+    parallelisms=("tensor", "sequence", "context", "pipeline", "expert", "expert_tensor"),
+    schedules=("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "dualpipe"),
+    methods=("full", "lora"),
+    losses=("standard", "chunked", "vocab-parallel"),
+    attentions=("sdpa", "flash", "flex"),
+    recompute=("none", "selective", "full"),
+    options={
+        "selective_ac_option": (str, int),
+        "per_op_sac_force_recompute_mm_shapes_by_fqns": (list,),
+        "memory_budget": (int, float),
+        "disable_loss_parallel": (bool,),
+        "enable_async_tensor_parallel": (bool,),
+        "enable_fsdp_symm_mem": (bool,),
+        "enable_cpu_offload": (bool,),
+        "early_step_in_backward": (bool,),
+        "fsdp_reshard_after_forward": (str,),
+        "context_parallel_rotate_method": (str,),
+        "pipeline_parallel_first_stage_less_layers": (int,),
+        "pipeline_parallel_last_stage_less_layers": (int,),
+        "pipeline_parallel_layers_per_stage": (int,),
+        "enable_fsdp_float8_all_gather": (bool,),
+        "disable_cuda_graphs": (bool,),
+    },
+    choices={
+        "fsdp_reshard_after_forward": ("default", "always", "never"),
+        "context_parallel_rotate_method": ("allgather", "alltoall"),
+    },
+    implementations={},
+    loss_parallel="tensor",
+    replicated_amp_alone=True,
+    source="pytorch/torchtitan b5bcd76c6",
+)

@@ -1,0 +1,50 @@
+"""What memcheck knows of a training framework: one record, one file per framework."""
+
+from __future__ import annotations
+
+from memcheck.job.types import Recipe
+from memcheck.record import Record
+
+
+class Framework(Record):
+    """Defaults and abilities of one stack. Each default names the upstream line it was read from in its file."""
+
+    name: str
+    title: str
+    recipes: dict[str, Recipe]
+    """Precision recipe by plan name, at every ZeRO stage unless ``sharded_recipes`` says otherwise."""
+    sharded_recipes: dict[str, Recipe]
+    """Recipes that differ at zero_stage 3 (FSDP2's mixed precision has no autocast copies)."""
+    default_precision: str
+    default_optimizer: str
+    default_implementation: str
+    default_attention: str
+    default_loss: str
+    keep_logits: bool
+    """The training loop still references the model's output during backward."""
+    upcast: bool
+    clip_grad_norm: bool
+    sequence_parallel: bool
+    """Default of ``parallelism.sequence`` when tensor > 1."""
+    expandable_segments: bool
+    zero_stages: tuple[int, ...]
+    parallelisms: tuple[str, ...]
+    """Of ``tensor``, ``sequence``, ``context``, ``pipeline``, ``expert``, ``expert_tensor``."""
+    schedules: tuple[str, ...]
+    """Pipeline schedules."""
+    methods: tuple[str, ...]
+    """Of ``full``, ``lora``, ``qlora``."""
+    losses: tuple[str, ...]
+    attentions: tuple[str, ...]
+    recompute: tuple[str, ...]
+    options: dict[str, tuple[type, ...]]
+    """Known ``training.options`` and the types their values may have."""
+    choices: dict[str, tuple[str, ...]]
+    """The words that an option may have, where upstream lists them."""
+    implementations: dict[str, str]
+    """Optimizer implementation by optimizer name, where it is not ``default_implementation``."""
+    replicated_amp_alone: bool = False
+    """Below zero_stage 3, mixed precision works only without tensor and pipeline parallelism; else all is fp32."""
+    loss_parallel: str = "never"
+    """When the standard loss runs on vocabulary shards by itself: ``never`` | ``tensor`` (tensor > 1) | ``always``."""
+    source: str = ""

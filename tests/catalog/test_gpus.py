@@ -1,0 +1,90 @@
+"""The catalog of GPUs: usable memory, rates, names."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from memcheck.catalog.gpus import find_gpu, gpu_names
+from memcheck.catalog.names import DATA, read_record
+
+GIB = 2**30
+RATES = ("bf16_tflops", "fp16_tflops", "fp8_tflops", "hbm_gbs", "nvlink_gbs")
+KEYS = {"aliases", "arch", "marketed_gb", "memory_bytes", *RATES, "gpus_per_node", "source", "note"}
+
+
+def test_there_are_all_of_them() -> None:
+    """The catalog covers 47 accelerators."""
+    assert len(gpu_names()) == 47
+
+
+def test_records_are_complete() -> None:
+    """Each record has memory and a source; its rates are positive, or absent where they are not known."""
+    for name in gpu_names():
+        record = read_record(os.path.join(DATA, "gpus", name + ".yaml"))
+        assert set(record) <= KEYS, name
+        assert isinstance(record["memory_bytes"], int), name
+        assert len(record["source"]) > 20, name
+        assert all(record[r] >= 0 for r in RATES if r in record), name
+
+
+def test_memory_is_what_can_be_reached() -> None:
+    """Usable memory is never above the number on the box read as GiB, and not far below it."""
+    for name in gpu_names():
+        record = read_record(os.path.join(DATA, "gpus", name + ".yaml"))
+        share = record["memory_bytes"] / (record["marketed_gb"] * GIB)
+        assert 0.9 < share < 1.0, name
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"),
+    [
+        ("h100-80gb", 79.10),
+        ("a100-40gb", 39.38),
+        ("a100-80gb", 79.15),
+        ("b200", 178.35),
+        ("l40s", 44.34),
+        ("t4", 14.56),
+    ],
+)
+def test_lowest_total_seen(name: str, gib: float) -> None:
+    """The catalog holds the lowest total that torch printed on real machines, not the marketed size."""
+    assert find_gpu(name).memory_bytes == int(gib * GIB)
+
+
+@pytest.mark.parametrize(
+    ("name", "canonical"),
+    [
+        ("h100", "h100-80gb"),
+        ("H100-SXM", "h100-80gb"),
+        ("NVIDIA H100 80GB HBM3", "h100-80gb"),
+        ("h100-nvl", "h100-nvl-94gb"),
+        ("h100-pcie", "h100-pcie-80gb"),
+        ("a100", "a100-80gb"),
+        ("A100-40GB", "a100-40gb"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("h200", "h200"),
+        ("b200", "b200"),
+        ("mi300x", "mi300x"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("rtx-4090", "rtx-4090"),
+        ("rtx4090", "rtx-4090"),
+        ("4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("l40s", "l40s"),
+        ("v100", "v100-32gb"),
+    ],
+)
+def test_names(name: str, canonical: str) -> None:
+    """Catalog names, what nvidia-smi prints and what people say lead to one record."""
+    assert find_gpu(name).name == canonical
+
+
+def test_bf16_is_absent_where_the_hardware_has_none() -> None:
+    """V100 and T4 have fp16 rates and no bf16: rules tell the two apart by that."""
+    for name in ("v100-32gb", "t4", "rtx-2080-ti"):
+        gpu = find_gpu(name)
+        assert gpu.bf16_tflops is None
+        assert gpu.fp16_tflops is not None
+        assert gpu.fp8_tflops is None

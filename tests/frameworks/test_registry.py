@@ -1,0 +1,104 @@
+"""The frameworks' records hold together and name what upstream names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from memcheck.frameworks.recipes import GENERIC
+from memcheck.frameworks.registry import DEFAULT_FRAMEWORK, FRAMEWORKS
+from memcheck.frameworks.types import Framework
+from memcheck.job.types import DTYPE_BYTES
+from memcheck.plan.schema import load_schema
+
+EACH = pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=list(FRAMEWORKS))
+
+
+def words(*path: str) -> set[str]:
+    """The words that the plan's schema allows at a definition."""
+    node = load_schema()["definitions"]
+    for part in path:
+        node = node[part]
+    found = set(node.get("enum", ()))
+    for branch in node.get("anyOf", ()):
+        found |= set(branch.get("enum", ()))
+    return found
+
+
+def test_registry_is_what_the_schema_offers() -> None:
+    """A plan can name every framework of the registry and no other."""
+    assert words("training", "properties", "framework") == set(FRAMEWORKS)
+    assert load_schema()["definitions"]["training"]["properties"]["framework"]["default"] == DEFAULT_FRAMEWORK
+
+
+@EACH
+def test_recipes_are_named_after_themselves(framework: Framework) -> None:
+    """A recipe stands under its own name, in dtypes with a size."""
+    for name, recipe in {**framework.recipes, **framework.sharded_recipes}.items():
+        assert recipe.recipe == name
+        assert name in GENERIC
+        sized = (recipe.params, recipe.compute, recipe.gradients, recipe.optimizer_states, recipe.reduce)
+        assert all(dtype in DTYPE_BYTES for dtype in sized)
+        assert recipe.master == "none" or recipe.master in DTYPE_BYTES
+
+
+@EACH
+def test_defaults_are_among_the_abilities(framework: Framework) -> None:
+    """What a framework does by default is something that it can do."""
+    assert framework.default_precision in framework.recipes
+    assert framework.default_loss in framework.losses
+    assert framework.default_attention in framework.attentions
+    assert 0 in framework.zero_stages
+    assert {"none", "full"} <= set(framework.recompute)
+    assert "full" in framework.methods
+
+
+@EACH
+def test_abilities_are_words_of_the_plan(framework: Framework) -> None:
+    """Abilities use the plan's own words, so that a rule can compare them with a plan."""
+    parallelism = set(load_schema()["definitions"]["parallelism"]["properties"])
+    assert set(framework.parallelisms) <= parallelism
+    assert set(framework.losses) <= words("loss")
+    assert set(framework.attentions) <= words("training", "properties", "attention")
+    assert set(framework.recompute) <= words("activation_checkpointing")
+    assert set(framework.implementations) <= words("optimizer")
+    assert set(framework.implementations.values()) <= words("optimizer_record", "properties", "implementation")
+
+
+@EACH
+def test_choices_belong_to_options(framework: Framework) -> None:
+    """Words are listed only for options that exist and that take words."""
+    for name, choices in framework.choices.items():
+        assert str in framework.options[name]
+        assert choices
+    json.dumps(sorted(framework.options))
+
+
+@pytest.mark.parametrize(
+    ("framework", "recipe", "resting"),
+    [
+        ("pytorch", "bf16-mixed", 4 + 4 + 8),
+        ("pytorch", "bf16-pure", 2 + 2 + 4),
+        ("huggingface", "bf16-mixed", 4 + 4 + 8),
+        ("torchtitan", "bf16-mixed", 4 + 4 + 8),
+        ("megatron", "bf16-mixed", 2 + 4 + 4 + 8),
+        ("megatron", "fp32", 4 + 4 + 8),
+        ("deepspeed", "bf16-mixed", 2 + 2 + 4 + 8),
+        ("deepspeed", "bf16-pure", 2 + 2 + 2 + 4),
+    ],
+)
+def test_bytes_per_parameter(framework: str, recipe: str, resting: int) -> None:
+    """Parameters, gradients, master copy and both Adam states take the bytes that each stack documents."""
+    record = FRAMEWORKS[framework].recipes[recipe]
+    size = {**DTYPE_BYTES, "none": 0}
+    states = 2 * size[record.optimizer_states]
+    assert size[record.params] + size[record.gradients] + size[record.master] + states == resting
+
+
+def test_only_replicated_torch_recipes_autocast() -> None:
+    """Autocast belongs to fp32 weights that are not fully sharded."""
+    for framework in FRAMEWORKS.values():
+        assert not any(recipe.autocast for recipe in framework.sharded_recipes.values())
+        for recipe in framework.recipes.values():
+            assert not recipe.autocast or recipe.params == "fp32"
