@@ -1,0 +1,36 @@
+"""From ``hardware.gpu`` to one accelerator with all its figures."""
+
+from __future__ import annotations
+
+from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import UnknownNameError
+from memcheck.catalog.types import Gpu
+from memcheck.job.errors import Problem, ResolutionError
+from memcheck.plan import types as plan_types
+
+GIB = 2**30
+_RATES = ("bf16_tflops", "fp16_tflops", "fp8_tflops", "hbm_gbs", "nvlink_gbs")
+
+
+def resolve_gpu(stated: plan_types.Gpu) -> Gpu:
+    """The catalog's record, with what the plan states in its place.
+
+    A GPU that the catalog does not know is fine as long as the plan gives its memory.
+
+    Raises:
+        ResolutionError: the name is unknown and ``memory_gib`` is not given.
+    """
+    try:
+        gpu: Gpu | None = find_gpu(stated.name)
+    except UnknownNameError as error:
+        if stated.memory_gib is None:
+            raise ResolutionError((Problem("gpu", "/hardware/gpu", error.message, error.help),)) from None
+        gpu = None
+    if gpu is None:
+        gpu = Gpu(name=stated.name, memory_bytes=0, source="the plan")
+    changed: dict[str, object] = {r: getattr(stated, r) for r in _RATES if getattr(stated, r) is not None}
+    if stated.memory_gib is not None:
+        changed["memory_bytes"] = round(stated.memory_gib * GIB)
+    if changed:
+        gpu = gpu._replace(from_catalog=False, source="the plan", **changed)  # type: ignore[arg-type]
+    return gpu

@@ -1,0 +1,94 @@
+"""From ``hardware`` and ``parallelism`` to how the job is cut over ranks."""
+
+from __future__ import annotations
+
+from memcheck.frameworks.types import Framework
+from memcheck.job.defaults import Defaults
+from memcheck.job.types import Layout
+from memcheck.plan.types import Hardware, Parallelism
+
+
+def resolve_layout(hardware: Hardware, stated: Parallelism, framework: Framework | None, defaults: Defaults) -> Layout:
+    """Every degree as a number. ``framework`` is None for inference.
+
+    ``world = tensor * context * pipeline * data``. Where that does not come out, ``data`` is rounded down (to at
+    least 1) so that the rest can be checked; rule MEM201 reports it.
+    """
+    gpus_per_node = defaults.take("hardware.gpus_per_node", hardware.gpus_per_node, 1)
+    nodes = defaults.take("hardware.nodes", hardware.nodes, 1)
+    tensor, context, pipeline = stated.tensor or 1, stated.context or 1, stated.pipeline or 1
+    data = stated.data
+    if data is None:
+        data = max(1, gpus_per_node * nodes // (tensor * context * pipeline))
+        defaults.note("parallelism.data", data, f"{gpus_per_node * nodes} GPUs / (tensor * context * pipeline)")
+    layout = Layout(
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        tensor=tensor,
+        context=context,
+        pipeline=pipeline,
+        expert=stated.expert or 1,
+        data=data,
+    )
+    layout = layout._replace(expert_tensor=_expert_tensor(stated, layout, framework, defaults))
+    if framework is None:
+        return layout
+    schedule, virtual_stages = _schedule(stated, pipeline, defaults)
+    layout = layout._replace(
+        sequence=_sequence(stated, layout, framework, defaults),
+        pipeline_schedule=schedule,
+        virtual_stages=virtual_stages,
+    )
+    return _sharding(stated, layout, defaults)
+
+
+def _expert_tensor(stated: Parallelism, layout: Layout, framework: Framework | None, defaults: Defaults) -> int:
+    if stated.expert_tensor is not None or layout.tensor == 1 or layout.expert == 1:
+        return stated.expert_tensor or 1
+    why = "default"
+    if framework is not None and framework.name == "megatron":
+        why = "default; Megatron-LM itself takes the tensor degree unless given --expert-tensor-parallel-size 1"
+    return defaults.take("parallelism.expert_tensor", None, 1, why)
+
+
+def _sequence(stated: Parallelism, layout: Layout, framework: Framework, defaults: Defaults) -> bool:
+    if layout.tensor == 1:
+        return bool(stated.sequence)
+    why = f"default of {framework.name} with tensor > 1"
+    return defaults.take("parallelism.sequence", stated.sequence, framework.sequence_parallel, why)
+
+
+def _schedule(stated: Parallelism, pipeline: int, defaults: Defaults) -> tuple[str, int]:
+    virtual = stated.virtual_stages or 1
+    usual = "interleaved-1f1b" if virtual > 1 else "1f1b"
+    if pipeline == 1:
+        return stated.pipeline_schedule or usual, virtual
+    virtual = defaults.take("parallelism.virtual_stages", stated.virtual_stages, 1)
+    schedule = defaults.take("parallelism.pipeline_schedule", stated.pipeline_schedule, usual)
+    return schedule, virtual
+
+
+def _sharding(stated: Parallelism, layout: Layout, defaults: Defaults) -> Layout:
+    replicas = layout.data * layout.context
+    stage = stated.zero_stage or 0
+    if replicas > 1:
+        stage = defaults.take("parallelism.zero_stage", stated.zero_stage, 0)
+    group = 1
+    if stage:
+        group = stated.shard_group or replicas
+        if stated.shard_group is None and replicas > 1:
+            defaults.note("parallelism.shard_group", group, "data * context")
+    reshard, sync, view = stated.reshard_after_forward, stated.gradient_sync, stated.gradient_as_bucket_view
+    if stage == 3:
+        reshard = defaults.take("parallelism.reshard_after_forward", reshard, True)
+    if replicas > 1:
+        sync = defaults.take("parallelism.gradient_sync", sync, "every")
+    if stage == 0 and replicas > 1:
+        view = defaults.take("parallelism.gradient_as_bucket_view", view, False)
+    return layout._replace(
+        zero_stage=stage,
+        shard_group=group,
+        reshard_after_forward=True if reshard is None else reshard,
+        gradient_sync=sync or "every",
+        gradient_as_bucket_view=bool(view),
+    )

@@ -1,0 +1,46 @@
+"""From ``model`` to an architecture, with every problem at its place in the plan."""
+
+from __future__ import annotations
+
+from memcheck.architecture.errors import ArchitectureError
+from memcheck.architecture.from_plan import architecture_of
+from memcheck.architecture.types import Architecture, Rough
+from memcheck.catalog.config_file import ConfigFileError
+from memcheck.catalog.names import UnknownNameError
+from memcheck.job.errors import Problem, ResolutionError
+from memcheck.plan import types as plan_types
+
+
+def resolve_model(model: plan_types.Model, *, base_dir: str) -> Architecture | Rough:
+    """The architecture that the plan names; ``base_dir`` is where relative config paths start.
+
+    Raises:
+        ResolutionError: unknown name, unreadable config.json, or a configuration that no family reads.
+    """
+    if model == plan_types.Model(overrides=model.overrides):
+        raise ResolutionError((Problem("missing", "/model", "the plan names no model", "write `model: llama-3.1-8b`"),))
+    try:
+        return architecture_of(model, base_dir)
+    except UnknownNameError as error:
+        raise ResolutionError((Problem("model", _name_pointer(model), error.message, error.help),)) from None
+    except ConfigFileError as error:
+        raise ResolutionError((Problem("config", "/model/config", error.message, error.help),)) from None
+    except ArchitectureError as error:
+        pointer = _key_pointer(error.key, model)
+        kind = "architecture" if error.key in {"", "model_type"} else "config-key"
+        raise ResolutionError((Problem(kind, pointer, error.message, error.help),)) from None
+
+
+def _name_pointer(model: plan_types.Model) -> str:
+    return "/model" if model.overrides is None else "/model/name"
+
+
+def _key_pointer(key: str, model: plan_types.Model) -> str:
+    """Where the configuration key stands in the plan, if it stands there."""
+    head = key.split(".", maxsplit=1)[0]
+    if model.overrides and head in model.overrides:
+        return "/model/overrides/" + key.replace(".", "/")
+    if model.architecture is not None:
+        where = "/model/architecture"
+        return where + "/" + key.replace(".", "/") if head in model.architecture else where
+    return "/model/config" if model.config is not None else _name_pointer(model)

@@ -1,0 +1,157 @@
+"""From a plan to a job: every value concrete, every default written down."""
+
+from __future__ import annotations
+
+from memcheck.architecture.types import Architecture, Rough
+from memcheck.catalog.types import Gpu
+from memcheck.frameworks.registry import DEFAULT_FRAMEWORK, FRAMEWORKS
+from memcheck.job.defaults import Defaults
+from memcheck.job.errors import Problem, ResolutionError
+from memcheck.job.hardware import resolve_gpu
+from memcheck.job.layout import resolve_layout
+from memcheck.job.model import resolve_model
+from memcheck.job.recipe import resolve_recipe
+from memcheck.job.training import (
+    known_options,
+    resolve_accumulation,
+    resolve_batch,
+    resolve_checkpointing,
+    resolve_lora,
+    resolve_loss,
+    resolve_optimizer,
+)
+from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
+from memcheck.plan import types as plan_types
+from memcheck.record import Record
+
+
+class Resolved(Record):
+    """What the memory engine needs, and what was assumed on the way."""
+
+    job: TrainingJob | InferenceJob
+    gpu: Gpu
+    overhead: Overhead
+    assumptions: tuple[Assumption, ...]
+
+
+def resolve(plan: plan_types.Plan, *, base_dir: str) -> Resolved:
+    """Make every value of the plan concrete. ``base_dir`` is where relative paths of the plan start.
+
+    A layout that cannot work is still resolved, to the nearest job that can be priced, so that the rules can report all
+    of its problems.
+
+    Raises:
+        ResolutionError: an unknown model or GPU, a model that cannot be read, or a missing value without a default.
+    """
+    problems: list[Problem] = []
+    architecture, gpu = _lookup(plan, base_dir, problems)
+    if plan.training is None and plan.inference is None:
+        problems.append(
+            Problem("missing", "", "the plan states neither training nor inference", "add a `training:` section")
+        )
+    if problems or architecture is None or gpu is None:
+        raise ResolutionError(tuple(problems))
+    defaults = Defaults()
+    if isinstance(architecture, Architecture):
+        for note in architecture.notes:
+            defaults.note("model", note, "how the model's configuration was read")
+    job: TrainingJob | InferenceJob
+    if plan.training is not None:
+        job = _training_job(plan, plan.training, architecture, defaults)
+    else:
+        job = _inference_job(plan, plan.inference or plan_types.Inference(), architecture, defaults)
+    return Resolved(job, gpu, _overhead(plan.policy, defaults), defaults.taken())
+
+
+def _lookup(
+    plan: plan_types.Plan, base_dir: str, problems: list[Problem]
+) -> tuple[Architecture | Rough | None, Gpu | None]:
+    architecture, gpu = None, None
+    try:
+        architecture = resolve_model(plan.model, base_dir=base_dir)
+    except ResolutionError as error:
+        problems.extend(error.problems)
+    try:
+        gpu = resolve_gpu(plan.hardware.gpu)
+    except ResolutionError as error:
+        problems.extend(error.problems)
+    return architecture, gpu
+
+
+def _training_job(
+    plan: plan_types.Plan,
+    training: plan_types.Training,
+    architecture: Architecture | Rough,
+    defaults: Defaults,
+) -> TrainingJob:
+    framework = FRAMEWORKS[defaults.take("training.framework", training.framework, DEFAULT_FRAMEWORK)]
+    layout = resolve_layout(plan.hardware, plan.parallelism, framework, defaults)
+    method = defaults.take("training.method", training.method, "full")
+    micro_batch_size, sequence_length = resolve_batch(training, defaults)
+    options = known_options(training.options, framework)
+    expandable = training.expandable_segments
+    why = f"default of {framework.name}"
+    return TrainingJob(
+        architecture=architecture,
+        framework=framework.name,
+        framework_version=training.framework_version,
+        layout=layout,
+        recipe=resolve_recipe(training.precision, method, layout, framework, defaults),
+        optimizer=resolve_optimizer(training.optimizer, framework, defaults),
+        micro_batch_size=micro_batch_size,
+        sequence_length=sequence_length,
+        gradient_accumulation_steps=resolve_accumulation(training, layout, micro_batch_size, defaults),
+        method=method,
+        lora=resolve_lora(training, method, defaults),
+        freeze=training.freeze or (),
+        checkpointing=resolve_checkpointing(training.activation_checkpointing, options, defaults),
+        attention=defaults.take("training.attention", training.attention, framework.default_attention),
+        loss=resolve_loss(training.loss, layout, framework, defaults),
+        clip_grad_norm=defaults.take("training.clip_grad_norm", training.clip_grad_norm, framework.clip_grad_norm, why),
+        expert_imbalance=_imbalance(training, layout.expert, defaults),
+        compile=bool(training.compile),
+        expandable_segments=defaults.take(
+            "training.expandable_segments",
+            expandable,
+            framework.expandable_segments,
+            f"what {framework.name}'s launcher sets",
+        ),
+        parameter_offload=(training.offload and training.offload.parameters) or "none",
+        options=tuple(options.items()),
+    )
+
+
+def _imbalance(training: plan_types.Training, expert: int, defaults: Defaults) -> float:
+    if expert == 1:
+        return training.expert_imbalance or 1.0
+    return defaults.take("training.expert_imbalance", training.expert_imbalance, 1.0, "perfectly balanced routing")
+
+
+def _inference_job(
+    plan: plan_types.Plan,
+    inference: plan_types.Inference,
+    architecture: Architecture | Rough,
+    defaults: Defaults,
+) -> InferenceJob:
+    if inference.context_length is None:
+        problem = Problem(
+            "missing",
+            "/inference",
+            "inference.context_length is missing: the KV cache is proportional to it",
+            "write the number of tokens per sequence, e.g. `context_length: 32768`",
+        )
+        raise ResolutionError((problem,))
+    return InferenceJob(
+        architecture=architecture,
+        layout=resolve_layout(plan.hardware, plan.parallelism, None, defaults),
+        batch_size=defaults.take("inference.batch_size", inference.batch_size, 1),
+        context_length=inference.context_length,
+        weights=defaults.take("inference.weights", inference.weights, "bf16"),
+        kv_cache=defaults.take("inference.kv_cache", inference.kv_cache, "bf16"),
+    )
+
+
+def _overhead(policy: plan_types.Policy, defaults: Defaults) -> Overhead:
+    if isinstance(policy.overhead, float | int):
+        return Overhead("flat", float(policy.overhead))
+    return Overhead(defaults.take("policy.overhead", policy.overhead, "modeled"))

@@ -1,0 +1,118 @@
+"""From ``training`` to the settings of one step."""
+
+from __future__ import annotations
+
+from memcheck.frameworks.types import Framework
+from memcheck.job.defaults import Defaults
+from memcheck.job.errors import Problem, ResolutionError
+from memcheck.job.types import Checkpointing, Layout, Lora, Loss, Optimizer
+from memcheck.plan import types as plan_types
+
+DEFAULT_CHUNKS = 8
+"""Of a chunked loss: torchtune's ``CEWithChunkedOutputLoss`` and torchtitan's ``ChunkedLossWrapper``."""
+
+
+def resolve_batch(training: plan_types.Training, defaults: Defaults) -> tuple[int, int]:
+    """Sequences per forward pass and tokens per sequence.
+
+    Raises:
+        ResolutionError: no sequence length, which has no sensible default.
+    """
+    if training.sequence_length is None:
+        problem = Problem(
+            "missing",
+            "/training",
+            "training.sequence_length is missing: activations and logits are proportional to it",
+            "write the number of tokens per sequence, e.g. `sequence_length: 8192`",
+        )
+        raise ResolutionError((problem,))
+    return defaults.take("training.micro_batch_size", training.micro_batch_size, 1), training.sequence_length
+
+
+def resolve_accumulation(
+    training: plan_types.Training, layout: Layout, micro_batch_size: int, defaults: Defaults
+) -> int:
+    """Micro-batches per optimizer step. A global batch that does not divide is rounded up; rule MEM402 reports it."""
+    if training.gradient_accumulation_steps is not None:
+        return training.gradient_accumulation_steps
+    if training.global_batch_size is None:
+        return defaults.take("training.gradient_accumulation_steps", None, 1)
+    per_pass = micro_batch_size * layout.data
+    steps = max(1, -(-training.global_batch_size // per_pass))
+    why = f"global_batch_size {training.global_batch_size} / (micro_batch_size {micro_batch_size} * data {layout.data})"
+    defaults.note("training.gradient_accumulation_steps", steps, why)
+    return steps
+
+
+def resolve_optimizer(stated: plan_types.Optimizer | None, framework: Framework, defaults: Defaults) -> Optimizer:
+    """Name, implementation and place of the optimizer."""
+    stated = stated or plan_types.Optimizer()
+    name = defaults.take("training.optimizer.name", stated.name, framework.default_optimizer)
+    implementation = framework.implementations.get(name, framework.default_implementation)
+    why = f"default of {framework.name} for {name}"
+    implementation = defaults.take("training.optimizer.implementation", stated.implementation, implementation, why)
+    return Optimizer(name, implementation, stated.offload or "none")
+
+
+def resolve_checkpointing(
+    stated: plan_types.ActivationCheckpointing | None, options: dict[str, object], defaults: Defaults
+) -> Checkpointing:
+    """Recompute mode and its details."""
+    stated = stated or plan_types.ActivationCheckpointing()
+    granularity = options.get("recompute_granularity")
+    if stated.mode is None and isinstance(granularity, str):
+        defaults.note("training.activation_checkpointing.mode", granularity, "options.recompute_granularity")
+        mode = granularity
+    elif stated.mode is None and stated.modules:
+        mode = defaults.take("training.activation_checkpointing.mode", None, "selective", "modules are listed")
+    else:
+        mode = defaults.take("training.activation_checkpointing.mode", stated.mode, "none")
+    return Checkpointing(
+        mode=mode,
+        reentrant=bool(stated.reentrant),
+        every_n_layers=stated.every_n_layers or 1,
+        modules=stated.modules or (),
+        offload=stated.offload or "none",
+    )
+
+
+def resolve_loss(stated: plan_types.Loss | None, layout: Layout, framework: Framework, defaults: Defaults) -> Loss:
+    """Kind of the loss, and what it does to the logits."""
+    stated = stated or plan_types.Loss()
+    kind = defaults.take("training.loss.kind", stated.kind, framework.default_loss)
+    by_itself = framework.loss_parallel
+    if kind == "standard" and (by_itself == "always" or (by_itself == "tensor" and layout.tensor > 1)):
+        kind = "vocab-parallel"
+        defaults.note("training.loss.kind", kind, f"the standard loss of {framework.name} with this layout")
+    chunks = 1
+    if kind == "chunked":
+        chunks = defaults.take("training.loss.chunks", stated.chunks, DEFAULT_CHUNKS)
+    why = f"default of {framework.name}"
+    upcast = defaults.take("training.loss.upcast", stated.upcast, framework.upcast, why)
+    keep = bool(stated.keep_logits)
+    if kind == "standard":  # a vocabulary-parallel loss is taken on logits that the loop itself lets go of
+        keep = defaults.take("training.loss.keep_logits", stated.keep_logits, framework.keep_logits, why)
+    return Loss(kind, chunks, upcast, keep)
+
+
+def resolve_lora(training: plan_types.Training, method: str, defaults: Defaults) -> Lora | None:
+    """Adapters of a LoRA or QLoRA job; None for full training."""
+    if method == "full":
+        return None
+    stated = training.lora or plan_types.Lora()
+    everything: str | tuple[str, ...] = "all-linear"
+    return Lora(
+        rank=defaults.take("training.lora.rank", stated.rank, 16),
+        target_modules=defaults.take("training.lora.target_modules", stated.target_modules, everything),
+        dtype=defaults.take("training.lora.dtype", stated.dtype, "fp32", "default of PEFT: adapters are kept in fp32"),
+    )
+
+
+def known_options(stated: dict[str, object] | None, framework: Framework) -> dict[str, object]:
+    """The options that this framework has; rule MEM404 reports the rest."""
+    return {name: _hashable(value) for name, value in sorted((stated or {}).items()) if name in framework.options}
+
+
+def _hashable(value: object) -> object:
+    """Lists as tuples, at any depth: a job's options are part of the keys under which its replays are remembered."""
+    return tuple(_hashable(each) for each in value) if isinstance(value, list) else value

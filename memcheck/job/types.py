@@ -1,0 +1,149 @@
+"""A resolved job: every value concrete, nothing left to default. The memory engine reads only this."""
+
+from __future__ import annotations
+
+from memcheck.architecture.types import Architecture, Rough
+from memcheck.record import Record
+
+DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+"""Bytes of one element; 4-bit formats carry quantisation constants and are priced where they are used."""
+
+
+class Assumption(Record):
+    """A value that the plan did not state and that was used."""
+
+    key: str
+    value: object
+    why: str
+
+
+class Layout(Record):
+    """How the job is cut over ranks. ``world_size == tensor * context * pipeline * data``."""
+
+    nodes: int = 1
+    gpus_per_node: int = 1
+    tensor: int = 1
+    sequence: bool = False
+    context: int = 1
+    pipeline: int = 1
+    pipeline_schedule: str = "1f1b"
+    virtual_stages: int = 1
+    expert: int = 1
+    expert_tensor: int = 1
+    data: int = 1
+    zero_stage: int = 0
+    shard_group: int = 1
+    """Ranks that share one copy of the sharded state; data * context when fully sharded."""
+    reshard_after_forward: bool = True
+    gradient_sync: str = "every"
+    gradient_as_bucket_view: bool = False
+
+    @property
+    def world_size(self) -> int:
+        """Number of GPUs."""
+        return self.nodes * self.gpus_per_node
+
+
+class Recipe(Record):
+    """Dtypes of the training state. ``master`` is ``none`` when the parameters are their own master copy."""
+
+    recipe: str
+    """``fp32`` | ``bf16-mixed`` | ``fp16-mixed`` | ``fp8-mixed`` | ``bf16-pure`` | ``fp16-pure``."""
+    params: str
+    """Dtype in which the parameters rest between steps."""
+    compute: str
+    """Dtype of matrix products and activations."""
+    gradients: str
+    """Dtype of the gradients that rest until the optimizer step."""
+    master: str
+    optimizer_states: str
+    reduce: str
+    """Dtype in which gradients are reduced over data-parallel ranks."""
+    autocast: bool
+    """torch.autocast casts fp32 parameters per operator (DDP/single GPU), as opposed to casting whole units (FSDP2)."""
+
+
+class Lora(Record):
+    """Low-rank adapters."""
+
+    rank: int = 16
+    target_modules: str | tuple[str, ...] = "all-linear"
+    dtype: str = "fp32"
+
+
+class Optimizer(Record):
+    """Optimizer and how its step is implemented."""
+
+    name: str
+    implementation: str
+    """``foreach`` | ``fused`` | ``for-loop``."""
+    offload: str = "none"
+
+
+class Checkpointing(Record):
+    """Activation recompute."""
+
+    mode: str = "none"
+    reentrant: bool = False
+    every_n_layers: int = 1
+    modules: tuple[str, ...] = ()
+    offload: str = "none"
+
+
+class Loss(Record):
+    """How the loss is computed from the last hidden state."""
+
+    kind: str = "standard"
+    chunks: int = 1
+    upcast: bool = True
+    keep_logits: bool = False
+
+
+class TrainingJob(Record):
+    """One training step of one plan."""
+
+    architecture: Architecture | Rough
+    framework: str
+    framework_version: str | None
+    layout: Layout
+    recipe: Recipe
+    optimizer: Optimizer
+    micro_batch_size: int
+    sequence_length: int
+    gradient_accumulation_steps: int
+    method: str = "full"
+    lora: Lora | None = None
+    freeze: tuple[str, ...] = ()
+    checkpointing: Checkpointing = Checkpointing()
+    attention: str = "sdpa"
+    loss: Loss = Loss()
+    clip_grad_norm: bool = False
+    expert_imbalance: float = 1.0
+    compile: bool = False
+    expandable_segments: bool = False
+    parameter_offload: str = "none"
+    options: tuple[tuple[str, object], ...] = ()
+    """The framework's own knobs, sorted by name."""
+
+    def option(self, name: str, default: object = None) -> object:
+        """The value of one framework option."""
+        return dict(self.options).get(name, default)
+
+
+class InferenceJob(Record):
+    """Serving: weights, KV cache and the working set of a prefill."""
+
+    architecture: Architecture | Rough
+    layout: Layout
+    batch_size: int
+    context_length: int
+    weights: str
+    kv_cache: str
+
+
+class Overhead(Record):
+    """How allocated bytes become device bytes."""
+
+    kind: str = "modeled"
+    """``modeled`` (context, communicators, fragmentation itemised) or ``flat``."""
+    fraction: float = 0.0

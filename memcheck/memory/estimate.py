@@ -1,0 +1,117 @@
+"""The engine's door: one job on one GPU in, one estimate out."""
+
+from __future__ import annotations
+
+from memcheck.architecture.parameters import count_parameters
+from memcheck.architecture.types import Rough
+from memcheck.catalog.types import Gpu
+from memcheck.job.types import InferenceJob, Overhead, TrainingJob
+from memcheck.memory.overhead import items, slack
+from memcheck.memory.training import training_ranks
+from memcheck.memory.types import Estimate, Formula, RankEstimate
+
+MODELED = Overhead()
+
+
+def estimate(
+    job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead = MODELED, *, inventory: bool = False
+) -> Estimate:
+    """Predict the peak memory of every pipeline rank; the worst one is the answer.
+
+    ``inventory``: also collect the largest live tensors at the peak (about twice the time).
+
+    Raises:
+        UnsupportedError: the job asks for something that has no memory model.
+    """
+    if isinstance(job, InferenceJob):
+        from memcheck.memory.inference import inference_ranks
+
+        ranks = inference_ranks(job)
+    elif isinstance(job.architecture, Rough):
+        from memcheck.memory.rough import rough_ranks
+
+        ranks = rough_ranks(job)
+    elif job.framework == "megatron":
+        from memcheck.memory.megatron.ranks import megatron_ranks
+        from memcheck.memory.megatron.workspaces import Device
+
+        ranks = megatron_ranks(job, job.architecture, Device(gpu.arch), inventory=inventory)
+    else:
+        ranks = training_ranks(job, job.architecture, inventory=inventory)
+    worst = max(ranks, key=lambda r: r.peak.allocated_bytes)
+    return _answer(job, gpu, overhead, ranks, worst)
+
+
+def _answer(
+    job: TrainingJob | InferenceJob,
+    gpu: Gpu,
+    overhead: Overhead,
+    ranks: tuple[RankEstimate, ...],
+    worst: RankEstimate,
+) -> Estimate:
+    from memcheck.memory.interval import interval
+
+    peak = worst.peak
+    allocated = peak.allocated_bytes
+    extra = slack(job, gpu, overhead, allocated)
+    reserved = allocated + extra.fragmentation
+    device = reserved + extra.context_and_nccl
+    components = dict(peak.components_bytes)
+    components["fragmentation"] = components.get("fragmentation", 0) + extra.fragmentation
+    components["context_and_nccl"] = components.get("context_and_nccl", 0) + extra.context_and_nccl
+    parameters, trainable = _counts(job)
+    return Estimate(
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        device_bytes=device,
+        capacity_bytes=gpu.memory_bytes,
+        interval_bytes=interval(job, allocated, device, gpu.memory_bytes, extra.context_and_nccl),
+        instant=peak.name,
+        operation=peak.operation,
+        pipeline_rank=worst.pipeline_rank,
+        components_bytes={k: v for k, v in components.items() if v},
+        parameters=parameters,
+        trainable_parameters=trainable,
+        host_bytes_per_node=_host_bytes(job, ranks),
+        ranks=ranks,
+        largest=worst.largest,
+        formulas=worst.formulas + _overhead_formulas(job, gpu, overhead, allocated) if worst.formulas else (),
+    )
+
+
+def _overhead_formulas(
+    job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int
+) -> tuple[Formula, ...]:
+    """What lies between allocated and device bytes, one line per term."""
+    return tuple(
+        Formula(t.component, t.name, "beyond the live tensors of the step", t.bytes, t.source)
+        for t in items(job, gpu, overhead, allocated)
+    )
+
+
+def _counts(job: TrainingJob | InferenceJob) -> tuple[int, int]:
+    """Parameters of the whole model, and how many of them are trained (adapters included in both)."""
+    if isinstance(job.architecture, Rough):
+        return job.architecture.parameters, 0 if isinstance(job, InferenceJob) else job.architecture.parameters
+    total = count_parameters(job.architecture)
+    if isinstance(job, InferenceJob):
+        return total, 0
+    if job.method == "full" and not job.freeze:
+        return total, total
+    from memcheck.memory.training import trainable_parameters
+
+    trained, added = trainable_parameters(job, job.architecture)
+    return total + added, trained
+
+
+def _host_bytes(job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...]) -> int:
+    """Host memory of one node: offloaded states and, on every GPU of the node, offloaded activations."""
+    if isinstance(job, InferenceJob):
+        return 0
+    activations = max(r.host_bytes for r in ranks) * job.layout.gpus_per_node
+    if job.optimizer.offload == "none" and job.parameter_offload == "none":
+        return activations
+    from memcheck.memory.host import host_bytes_per_node
+
+    return activations + host_bytes_per_node(job)
+

@@ -1,0 +1,128 @@
+"""Each component's arithmetic at the worst rank's peak: formula, the numbers put in, bytes, source."""
+
+from __future__ import annotations
+
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.memory.ledger.curve import High, Inventory
+from memcheck.memory.resting import sharding
+from memcheck.memory.state import STATES_PER_PARAMETER
+from memcheck.memory.types import Formula, Instant
+from memcheck.memory.units import Unit
+
+LEDGER = {
+    "transformers": "transformers 5.23 modeling files and torch 2.13 derivatives.yaml (memcheck.memory.ledger)",
+    "torchtitan": "torchtitan models/ and torch 2.13 derivatives.yaml, replayed by memcheck.memory.ledger",
+    "megatron": "Megatron-core transformer/ and TransformerEngine modules, replayed by memcheck.memory.ledger",
+}
+RECIPES = "docs/memory-model.md, bytes per parameter of each stack"
+SHARDING = {
+    True: "DeepSpeed ZeRO and Megatron's distributed optimizer cut flat buffers",
+    False: "torch.distributed FSDP2 cuts dim 0 of each tensor and pads it",
+}
+
+
+def training_formulas(
+    job: TrainingJob, units: list[Unit], peak: Instant, high: High | None, style: str
+) -> tuple[Formula, ...]:
+    """One formula per component that is alive at the peak."""
+    found: list[Formula] = []
+    at_peak = peak.components_bytes
+    found += _states(job, units, at_peak)
+    if at_peak.get("activations"):
+        found += _activations(units, peak, at_peak["activations"], LEDGER.get(style, LEDGER["transformers"]))
+    for component in ("logits_and_loss", "temporaries"):
+        if at_peak.get(component) and high is not None:
+            rows = tuple(r for r in high.inventory if r[4] == component)
+            found.append(_sum_of(component, rows, at_peak[component], f"live during {peak.operation}"))
+    if at_peak.get("communication_buffers"):
+        found.append(
+            Formula(
+                "communication_buffers",
+                "gathered parameters + flat gather buffers + reduce-scatter inputs alive at the peak",
+                f"during {peak.operation}",
+                at_peak["communication_buffers"],
+                "torch 2.13 torch/distributed/fsdp/_fully_shard, DistributedDataParallel reducer, DeepSpeed stage*.py",
+            )
+        )
+    return tuple(found)
+
+
+def _states(job: TrainingJob, units: list[Unit], at_peak: dict[str, int]) -> list[Formula]:
+    recipe, cut = job.recipe, sharding(job)
+    total = sum(t.numel for u in units for t in u.tensors)
+    trained = sum(t.numel for u in units for t in u.tensors if t.trained)
+    count = STATES_PER_PARAMETER[job.optimizer.name]
+    rows = (
+        ("parameters", total, cut.parameters, f"{DTYPE_BYTES[recipe.params]} B ({recipe.params})"),
+        ("gradients", trained, cut.gradients, f"{DTYPE_BYTES[recipe.gradients]} B ({recipe.gradients})"),
+        (
+            "master_weights",
+            trained,
+            cut.optimizer,
+            f"{DTYPE_BYTES.get(recipe.master, 0)} B ({recipe.master})",
+        ),
+        (
+            "optimizer_states",
+            trained,
+            cut.optimizer,
+            f"{count} x {DTYPE_BYTES[recipe.optimizer_states]} B ({recipe.optimizer_states})",
+        ),
+    )
+    found = []
+    for component, elements, ways, width in rows:
+        if not at_peak.get(component):
+            continue
+        shards = f" / {ways} ranks" if ways > 1 else ""
+        text = "sum over tensors of elements / shards x bytes, each block rounded up to 512 B"
+        if component == "gradients":
+            text += "; only those that exist at the peak"
+        found.append(
+            Formula(
+                component,
+                text,
+                f"{elements:,} elements{shards} x {width}",
+                at_peak[component],
+                f"{RECIPES}; {SHARDING[cut.flat]}" if ways > 1 else RECIPES,
+            )
+        )
+    return found
+
+
+def _activations(units: list[Unit], peak: Instant, n_bytes: int, source: str) -> list[Formula]:
+    """One line per kind of unit: what it keeps for backward."""
+    where = peak.operation.rpartition(" in ")[2]
+    alive: dict[Inventory, list[Unit]] = {}
+    for unit in units:
+        if unit.name == where:
+            break
+        if unit.fresh.saved:
+            alive.setdefault(unit.fresh.saved_inventory, []).append(unit)
+    found = [
+        Formula(
+            "activations", "tensors kept for backward by the units below, plus the unit at work", where, n_bytes, source
+        )
+    ]
+    for inventory, group in alive.items():
+        first, last = group[0].name, group[-1].name
+        name = first if len(group) == 1 else f"{first} to {last}"
+        each = group[0].fresh.saved
+        found.append(
+            _sum_of("activations", inventory, each * len(group), f"{name}: {len(group)} x {each:,} B")._replace(
+                source=source
+            )
+        )
+    return found
+
+
+def _sum_of(component: str, rows: Inventory, n_bytes: int, numbers: str) -> Formula:
+    sums: dict[str, int] = {}
+    for label, shape, dtype, size, _ in rows:
+        key = f"{label} [{' '.join(_symbol(d) for d in shape)}] {dtype}"
+        sums[key] = sums.get(key, 0) + size
+    terms = [k for k, _ in sorted(sums.items(), key=lambda kv: -kv[1])]
+    shown = " + ".join(terms[:10]) + (f" + {len(terms) - 10} smaller ones" if len(terms) > 10 else "")
+    return Formula(component, shown or "no tensor of its own", numbers, n_bytes, "torch 2.13 derivatives.yaml")
+
+
+def _symbol(size: int) -> str:
+    return str(getattr(size, "symbol", None) or int(size))

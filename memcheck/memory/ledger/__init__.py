@@ -1,0 +1,1 @@
+"""Forward passes of model units, written on the tape."""

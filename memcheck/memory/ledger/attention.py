@@ -1,0 +1,244 @@
+"""Softmax attention of transformers models: projections, rotary embedding, kernel, output.
+
+Sources: transformers 5.23 models/llama/modeling_llama.py, integrations/sdpa_attention.py; kernel choice of
+torch.nn.functional.scaled_dot_product_attention (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
+"""
+
+from __future__ import annotations
+
+from memcheck.architecture.types import Attention, Norm
+from memcheck.memory.ledger.context import Context, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.memory.ledger.mlp import linear_tensors
+from memcheck.memory.ledger.norms import normalise
+from memcheck.memory.ledger.rotary import apply_rotary
+from memcheck.memory.tape import attention as kernels
+from memcheck.memory.tape.elementwise import cast, copy, mul, scale, unary
+from memcheck.memory.tape.indexing import clamp, index, slices
+from memcheck.memory.tape.matrix import linear
+from memcheck.memory.tape.tensor import Tape, Value
+
+Heads = tuple[Value, Value, Value]
+
+
+def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
+    """One attention module. ``stream``: dtype of the residual stream, which is that of cos and sin."""
+    tape = ctx.tape
+    tensors = linear_tensors(a.tensors)
+    width = -(-a.heads // ctx.tp) * a.head_dim
+    x = enter_tensor_parallel(ctx, x)
+    gate = None
+    if a.fused_qkv:
+        q, k, v = _fused_projection(ctx, a, x)
+    else:
+        q, k, v, gate = _projections(ctx, a, x)
+    del x
+    if a.rotary_dim:
+        q, k = apply_rotary(ctx, a, q, k, stream)
+    out = attend(ctx, a, q, k, v).view(ctx.tokens, width)
+    if gate is not None:
+        out = mul(tape, out, unary(tape, gate.view(ctx.tokens, width), "sigmoid"))
+        del gate
+    result = linear(tape, out, ctx.weights(tensors[-1], a.out_bias), tensors[-1].name)
+    del out, q, k, v
+    return leave_tensor_parallel(ctx, result)
+
+
+def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Value, Value | None]:
+    """q_proj, k_proj, v_proj, with their norms: over each head, or over all of them before they are heads."""
+    tape = ctx.tape
+    tensors = linear_tensors(a.tensors)
+    heads, kv_heads = -(-a.heads // ctx.tp), max(1, -(-a.kv_heads // ctx.tp))
+    copies = a.rotary_dim > 0 or not keeps_strides(ctx, a)
+    gate = None
+    q = linear(tape, x, ctx.weights(tensors[0], a.qkv_bias), tensors[0].name)
+    if a.output_gate:
+        half = (ctx.tokens, q.shape[-1] // 2)
+        q, gate = tape.views(q, half, half)
+    q = clamp(tape, q, 2) if a.clip_qkv else q
+    q = _as_heads(ctx, a, q, heads, a.query_norm, copies)
+    k = linear(tape, x, ctx.weights(tensors[1], a.qkv_bias, rows=a.kv_heads), tensors[1].name)
+    k = clamp(tape, k, 2) if a.clip_qkv else k
+    k = _as_heads(ctx, a, k, kv_heads, a.key_norm, copies)
+    v = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
+    v = clamp(tape, v, 2) if a.clip_qkv else v
+    return q, k, _as_heads(ctx, a, v, kv_heads, None, not keeps_strides(ctx, a)), gate
+
+
+def _as_heads(ctx: Context, a: Attention, x: Value, heads: int, norm: Norm | None, copies: bool) -> Value:
+    shape = (ctx.batch, heads, ctx.sequence, a.head_dim)
+    if norm is not None and norm.size != a.head_dim:
+        x, norm = normalise(ctx, norm._replace(size=x.shape[-1]), x, "qk_norm"), None
+    x = head_view(ctx.tape, x, shape) if copies else x.view(*shape)
+    return normalise(ctx, norm, x, "qk_norm")
+
+
+def _fused_projection(ctx: Context, a: Attention, x: Value) -> Heads:
+    """One matrix for q, k and v, taken apart as the family does it (``fused_form``)."""
+    tape = ctx.tape
+    tensor = linear_tensors(a.tensors)[0]
+    b, s, d = ctx.batch, ctx.sequence, a.head_dim
+    heads, kv_heads = -(-a.heads // ctx.tp), max(1, -(-a.kv_heads // ctx.tp))
+    qkv = linear(tape, x, ctx.weights(tensor, a.qkv_bias), tensor.name)
+    if a.clip_qkv:
+        qkv = clamp(tape, qkv, 2)
+    q_shape, kv_shape = (b, heads, s, d), (b, kv_heads, s, d)
+    if a.fused_form == "index":
+        return _indexed(ctx, a, qkv)
+    if a.fused_form == "slices":
+        q, k, v = slices(tape, qkv, q_shape, kv_shape, kv_shape)
+    else:
+        if (
+            a.fused_form == "heads"
+        ):  # head by head: the joined gradient is not in the order of the matrix
+            qkv = head_view(tape, qkv, qkv.shape)
+        q, k, v = tape.views(qkv, q_shape, kv_shape, kv_shape)
+    return normalise(ctx, a.query_norm, q, "qk_norm"), normalise(ctx, a.key_norm, k, "qk_norm"), v
+
+
+def _indexed(ctx: Context, a: Attention, qkv: Value) -> Heads:
+    """Falcon: q is a slice, k and v are picked with an index list and so copied (again, to q's heads: Falcon 40B)."""
+    tape = ctx.tape
+    b, s, d = ctx.batch, ctx.sequence, a.head_dim
+    heads, kv_heads = -(-a.heads // ctx.tp), max(1, -(-a.kv_heads // ctx.tp))
+    q = slices(tape, qkv, (b, heads, s, d))[0]
+    indices = tape.new((1,), "int64", "head index")
+    k = index(tape, qkv, indices, (b, kv_heads, s, d), "k heads")
+    v = index(tape, qkv, indices, (b, kv_heads, s, d), "v heads")
+    if a.expanded_kv:
+        k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
+    return q, k, v
+
+
+def head_view(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """``x.view(b, s, heads, d).transpose(1, 2)`` whose gradient comes back head by head: copied for the view."""
+    out = Value(x.storage, shape, x.dtype)
+    source, dtype = x.shape, x.dtype
+    return tape.record(out, (x,), lambda grad: [tape.new(source, dtype, "contiguous gradient")])
+
+
+def chosen_kernel(attention: str, dtype: str, a: Attention, sequence: int, style: str) -> str:
+    """``flash`` | ``efficient`` | ``math`` | ``eager``: what runs for this module on CUDA."""
+    if attention in ("flash", "flex") and a.flash and not a.alibi:
+        return "flash"
+    if attention == "eager" or not a.sdpa or a.softcap or a.sinks:
+        return "eager"
+    masked = needs_mask(a, sequence, style)
+    grouped = a.kv_heads != a.heads and not a.expanded_kv
+    if grouped and a.fused_form == "index":
+        # the fused kernels refuse fewer key heads than query heads without enable_gqa, which Falcon does not pass
+        return "math"
+    if masked:
+        return "efficient"
+    if dtype in ("bf16", "fp16") and a.head_dim <= 256:
+        return "flash"
+    return "math" if grouped and a.head_dim <= 256 else "efficient"
+
+
+def keeps_strides(ctx: Context, a: Attention) -> bool:
+    """The fused kernels return gradients in the layout of their inputs; matmuls return them head by head."""
+    return kernel_of(ctx, a) in ("flash", "efficient") and not repeats_kv(ctx, a)
+
+
+def kernel_of(ctx: Context, a: Attention) -> str:
+    """The kernel of this module in this setting."""
+    s = ctx.setting
+    return chosen_kernel(s.attention, ctx.tape.autocast or s.compute, a, s.sequence, s.style)
+
+
+def repeats_kv(ctx: Context, a: Attention) -> bool:
+    """transformers repeats k and v for eager attention, under a mask, and for wide heads (use_gqa_in_sdpa)."""
+    if a.kv_heads == a.heads or a.expanded_kv:
+        return False
+    masked = needs_mask(a, ctx.setting.sequence, ctx.setting.style)
+    return kernel_of(ctx, a) in ("efficient", "eager") and (masked or a.head_dim > 256 or kernel_of(ctx, a) == "eager")
+
+
+def needs_mask(a: Attention, sequence: int, style: str) -> bool:
+    """transformers builds an explicit mask for a sliding window not longer than the sequence (masking_utils.py)."""
+    if style != "transformers":
+        return False
+    return a.masked or a.alibi or (a.window is not None and sequence >= a.window)
+
+
+def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """Scores, softmax and product by the kernel that runs; the output is what the projection reads."""
+    tape = ctx.tape
+    kernel = kernel_of(ctx, a)
+    if repeats_kv(ctx, a):
+        k, v = repeat_kv(tape, k, q.shape[1]), repeat_kv(tape, v, q.shape[1])
+    if kernel == "eager":
+        if a.sinks:
+            return copy(tape, kernels.eager_with_sinks(tape, q, k, v), "contiguous")
+        q, k, v = _merged_heads(ctx, a, q, k, v)
+        steps = _score_steps(a)
+        out = kernels.eager(
+            tape,
+            q,
+            k,
+            v,
+            steps,
+            mask_dtype=ctx.setting.compute if tape.autocast is None else ctx.setting.params,
+            fp32_scores=a.fp32_scores,
+            fp32_softmax=a.softmax_fp32,
+            p_dropout=a.dropout,
+        )
+        return copy(tape, out, "contiguous")
+    if kernel == "math":
+        return _math(tape, q, k, v)
+    if tape.autocast:
+        q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
+    mask = None
+    if kernel == "efficient" and needs_mask(a, ctx.setting.sequence, ctx.setting.style):
+        mask = tape.new((ctx.batch, 1, ctx.sequence, ctx.sequence), v.dtype, "attention mask")
+    ring = ctx.setting.context
+    out = kernels.flash(tape, q, k, v, v.shape[-1], label=f"{kernel} attention", extra=mask, ring=ring)
+    # flash writes its output in q's strides: a q that was built contiguous (cat of rotated and plain parts) makes
+    # transpose(1, 2) non-contiguous, so o_proj's input is one more copy; the memory-efficient kernel's is not.
+    if kernel == "flash" and 0 < a.rotary_dim < a.head_dim and a.rotary_form != "pairs-each":
+        out = copy(tape, out, "contiguous")
+    return out
+
+
+def _merged_heads(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Heads:
+    """torch.matmul folds batch and heads into one dimension: a transposed view of several sequences has to be copied.
+
+    Rotated and repeated tensors are contiguous already.
+    """
+    if ctx.setting.batch == 1 or a.kv_heads != a.heads:
+        return q, k, v
+    tape = ctx.tape
+    if not a.rotary_dim:
+        q, k = copy(tape, q, "contiguous q"), copy(tape, k, "contiguous k")
+    return q, k, copy(tape, v, "contiguous v")
+
+
+def _score_steps(a: Attention) -> tuple[str, ...]:
+    """What the family does to the scores before the softmax."""
+    if a.softcap:
+        return ("scale", "cap", "add")
+    if a.alibi:  # MPT: scale, bias, masked_fill; BLOOM: baddbmm scales and adds the bias by itself
+        return ("add",) if a.fused_form == "heads" else ("scale", "add", "fill")
+    return ("scale", "add")
+
+
+def repeat_kv(tape: Tape, x: Value, heads: int) -> Value:
+    """``expand(...).reshape(...)``: a copy with as many heads as q; of a single head, a view with stride 0."""
+    shape = (x.shape[0], heads, x.shape[2], x.shape[3])
+    small, dtype = x.shape, x.dtype
+    out = Value(x.storage, shape, dtype) if small[1] == 1 else tape.value(shape, dtype, "repeat_kv")
+    return tape.record(out, (x,), lambda grad: [tape.new(small, dtype, "sum")])
+
+
+def _math(tape: Tape, q: Value, k: Value, v: Value) -> Value:
+    """aten _scaled_dot_product_attention_math: scaled q and k, scores with a causal mask, softmax, product."""
+    if k.shape[1] != q.shape[1]:
+        k, v = repeat_kv(tape, k, q.shape[1]), repeat_kv(tape, v, q.shape[1])
+    q, k = scale(tape, q), scale(tape, k)
+    b, h, s, _ = q.shape
+    weights = kernels.batched(tape, q, k, (b, h, s, s), "attention scores")
+    del q, k
+    weights = scale(tape, weights, "attention mask")
+    weights = kernels.softmax(tape, weights)
+    out = kernels.batched(tape, weights, v, (b, h, s, v.shape[-1]), "attention output")
+    del weights
+    return copy(tape, out, "contiguous")

@@ -1,0 +1,119 @@
+"""One decoder layer as transformers writes it."""
+
+from __future__ import annotations
+
+from memcheck.architecture.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe
+from memcheck.memory.ledger.attention import attention
+from memcheck.memory.ledger.context import Context
+from memcheck.memory.ledger.curve import Forward
+from memcheck.memory.ledger.mlp import mlp
+from memcheck.memory.ledger.norms import normalise
+from memcheck.memory.tape.elementwise import add, dropout, scale
+from memcheck.memory.tape.tensor import Value
+
+
+def mixer_forward(ctx: Context, mixer: Attention | LatentAttention | Mixer, x: Value, stream: str) -> Value:
+    """Whatever mixes tokens in this block."""
+    if isinstance(mixer, Attention):
+        return attention(ctx, mixer, x, stream)
+    if isinstance(mixer, LatentAttention):
+        from memcheck.memory.ledger.latent import latent_attention
+
+        return latent_attention(ctx, mixer, x, stream)
+    from memcheck.memory.ledger.mixer import recurrent_mixer
+
+    return recurrent_mixer(ctx, mixer, x)
+
+
+def feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
+    """Dense or routed."""
+    if isinstance(m, Mlp):
+        return mlp(ctx, m, x)
+    from memcheck.memory.ledger.moe import moe
+
+    return moe(ctx, m, x)
+
+
+def block_forward(ctx: Context, block: Block, x: Value) -> Value:
+    """``hidden_states = layer(hidden_states)``."""
+    stream = x.dtype
+    if ctx.setting.style == "torchtitan":
+        from memcheck.memory.ledger.torchtitan import torchtitan_block
+
+        return torchtitan_block(ctx, block, x)
+    if block.parallel:
+        return _parallel(ctx, block, x, stream)
+    if block.mixer is not None:
+        x = _mixer_half(ctx, block, x, stream)
+    if block.mlp is not None:
+        x = _mlp_half(ctx, block, block.mlp, x)
+    return x
+
+
+def recomputing(block: Block, style: str, mode: str) -> tuple[Forward, bool]:
+    """The block's forward under a recompute mode (``none`` | ``full`` | ``selective``), and whether ``replay`` has to
+    checkpoint it: torchtitan's forward does that itself, its recompute runs to the end and may keep chosen outputs.
+    """
+    if style == "torchtitan" and mode != "none":
+        from memcheck.memory.ledger.torchtitan import checkpointed_block
+
+        return lambda ctx, x: checkpointed_block(ctx, block, x, mode), False
+    return lambda ctx, x: block_forward(ctx, block, x), mode == "full"
+
+
+def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
+    if block.mixer is None:
+        return x
+    h = x if block.post_norm else normalise(ctx, block.input_norm, x)
+    residual = h if block.residual_from_norm else x
+    h = mixer_forward(ctx, block.mixer, h, stream)
+    h = normalise(ctx, block.mixer_output_norm, h)
+    h = dropout(ctx.tape, h, block.dropout)
+    x = _residual(ctx, block, residual, h)
+    return normalise(ctx, block.input_norm, x) if block.post_norm else x
+
+
+def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
+    h = x if block.post_norm else normalise(ctx, block.mlp_norm, x)
+    residual = h if block.residual_from_norm else x
+    h = feed_forward(ctx, m, h)
+    h = normalise(ctx, block.mlp_output_norm, h)
+    h = dropout(ctx.tape, h, block.dropout)
+    x = _residual(ctx, block, residual, h)
+    return normalise(ctx, block.mlp_norm, x) if block.post_norm else x
+
+
+def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
+    """``residual + h``, or both multiplied by constants (Granite: h only; MiniMax: both)."""
+    tape = ctx.tape
+    if block.residual_scale:
+        if block.residual_from_norm:
+            residual = scale(tape, residual, "residual * alpha")
+        scaled = scale(tape, h, "hidden * multiplier")
+        return add(tape, residual, scaled, "residual")
+    return add(tape, residual, h, "residual")
+
+
+def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
+    """GPT-NeoX, GPT-J, Phi, Cohere, Falcon: both halves read the same residual stream.
+
+    ``mlp_output + attn_output + hidden_states``: the three terms and the first sum live until the second exists.
+    """
+    tape = ctx.tape
+    normed = normalise(ctx, block.input_norm, x)
+    for_mlp = normed if block.mlp_norm is None else None
+    mixed = mixer_forward(ctx, block.mixer, normed, stream) if block.mixer is not None else None
+    del normed
+    if mixed is not None:
+        mixed = dropout(tape, mixed, block.dropout)
+    if for_mlp is None:
+        for_mlp = normalise(ctx, block.mlp_norm, x)
+    out = feed_forward(ctx, block.mlp, for_mlp) if block.mlp is not None else None
+    if out is None:
+        return x if mixed is None else add(tape, mixed, x, "residual")
+    out = dropout(tape, out, block.dropout)
+    first = add(tape, out, mixed, "residual") if mixed is not None else out
+    return add(tape, first, x, "residual")
+
+
+__all__ = ["block_forward", "feed_forward", "mixer_forward", "normalise", "recomputing"]

@@ -1,0 +1,96 @@
+"""The memory curve of one unit: replayed once, then used for every layer that is alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memcheck.memory.ledger.context import Context, Setting
+from memcheck.memory.tape import Tape, Value, backward
+from memcheck.memory.tape.checkpoint import checkpoint
+from memcheck.memory.tape.tensor import Leaf
+from memcheck.record import Record
+
+Inventory = tuple[tuple[str, tuple[int, ...], str, int, str], ...]
+
+
+class High(Record):
+    """The highest point of a phase, relative to what lived before the unit."""
+
+    bytes: int
+    label: str
+    components: tuple[tuple[str, int], ...]
+    inventory: Inventory = ()
+
+
+class Curve(Record):
+    """What a unit adds to the live bytes, phase by phase. The unit's input counts as its own, its output does not."""
+
+    saved: int
+    """Kept from the end of its forward to its backward."""
+    saved_inventory: Inventory
+    saved_components: tuple[tuple[str, int], ...]
+    until_forward_ends: int
+    """Autocast's weight copies that nothing saved: they live until autocast is left."""
+    forward: High
+    backward: High
+    """Its saved set and the gradient of its output included; its own new gradients too."""
+    gradients: int
+    """Bytes of new ``.grad`` tensors after its backward."""
+    lingers: int = 0
+    """Kept until the whole backward is over: the model's output when the training loop still references it, a tied
+    head's gradient that waits for the embedding's."""
+
+
+Forward = Callable[[Context, Value], Value]
+
+
+def replay(
+    forward: Forward,
+    setting: Setting,
+    shape: tuple[int, ...],
+    dtype: str,
+    *,
+    recompute: bool = False,
+    inventory: bool = False,
+) -> Curve:
+    """Run one unit forward and backward on a fresh tape.
+
+    ``shape``/``dtype``: the unit's input on this rank. ``recompute``: the unit is checkpointed as a whole.
+    """
+    tape = Tape(autocast=setting.autocast, inventory=inventory)
+    tape.subclass = setting.tensor > 1 and setting.style != "megatron"  # Megatron's shards are plain tensors
+    ctx = Context(tape, setting)
+    storage = None if setting.external_input else tape.new(shape, dtype, "block input")
+    x = Value(storage, shape, dtype, Leaf() if setting.input_grad else None)
+    del storage
+    y = checkpointed(ctx, forward, x) if recompute else forward(ctx, x)
+    forward_high = high(tape)
+    leaf, output = x.origin, (y.shape, y.dtype)
+    x.storage = y.storage = None  # the caller's variable moves on to the output; what was saved keeps its storage
+    with_casts = tape.live
+    tape.casts.clear()
+    saved = tape.live
+    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
+    components = tuple((k, v) for k, v in tape.by_component.items() if v)
+    tape.component = "temporaries"
+    tape.reset_peak()
+    backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
+    gradients = tape.by_component.get("gradients", 0)
+    backward_high = high(tape)
+    del leaf  # the input's gradient was alive until here
+    return Curve(saved, saved_inventory, components, with_casts - saved, forward_high, backward_high, gradients)
+
+
+def high(tape: Tape) -> High:
+    """The tape's highest point since the last reset."""
+    return High(
+        tape.peak,
+        tape.peak_label,
+        tuple((k, v) for k, v in tape.peak_components.items() if v),
+        tuple(tape.peak_inventory),
+    )
+
+
+def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:
+    """A unit under ``torch.utils.checkpoint``."""
+    return checkpoint(ctx.tape, lambda value: forward(ctx, value), x)

@@ -1,0 +1,90 @@
+"""The first unit of a model: token embedding, learned positions, embedding norm, scale and dropout."""
+
+from __future__ import annotations
+
+from memcheck.architecture.types import Norm
+from memcheck.memory.ledger.block import normalise
+from memcheck.memory.ledger.context import Context, Setting
+from memcheck.memory.ledger.curve import Curve, high
+from memcheck.memory.tape import Tape, Value, backward
+from memcheck.memory.tape.elementwise import add, dropout, scale
+from memcheck.memory.tape.matrix import embedding
+from memcheck.memory.tape.tensor import Parameter, Storage
+from memcheck.record import Record
+
+
+class Embedding(Record):
+    """What the first unit consists of. Hashable."""
+
+    vocab: int
+    width: int
+    positions: int = 0
+    norm: Norm | None = None
+    scaled: bool = False
+    dropout: float = 0.0
+    trained: bool = True
+    tied: bool = False
+
+
+def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
+    """Replay the embedding. Its output belongs to the first block; ``saved`` is what else it keeps (masks, norms)."""
+    tape = Tape(autocast=setting.autocast, inventory=inventory)
+    tape.subclass = setting.tensor > 1
+    ctx = Context(tape, setting)
+    y = embedding_forward(ctx, e, dtype)
+    forward_high = high(tape)
+    output = (y.shape, y.dtype)
+    y.storage = None
+    with_casts = tape.live
+    tape.casts.clear()
+    saved = tape.live
+    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
+    components = tuple((k, v) for k, v in tape.by_component.items() if v)
+    tape.component = "temporaries"
+    tape.reset_peak()
+    backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
+    gradients = tape.by_component.get("gradients", 0)
+    return Curve(saved, saved_inventory, components, with_casts - saved, forward_high, high(tape), gradients)
+
+
+def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
+    """``inputs_embeds`` on this rank."""
+    tape, s = ctx.tape, ctx.setting
+    trained = e.trained and s.trained
+    # A DTensor table is looked up with a mask; the gradient of the local rows is a view of a full-size gradient.
+    has_grad = s.has_grad or e.tied
+    table = ctx.register(Parameter("embed_tokens", (e.vocab, e.width), s.params, trained, has_grad=has_grad))
+    if e.tied:
+        # The head's gradient waits in AccumulateGrad's buffer; both are added into a third tensor (aten::add, never
+        # add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which then is the gradient.
+        table.sink = lambda grad: _forget(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
+    x = embedding(tape, table, (ctx.tokens,), dtype)
+    if ctx.tp > 1:
+        shape = (ctx.residual_tokens, e.width)
+        gathered = tape.value(shape, dtype, "reduce embedding")
+        full = x.shape
+        x = tape.record(gathered, (x,), lambda grad: [tape.new(full, dtype, "gather embedding gradient")])
+        del gathered
+    if e.scaled:
+        x = scale(tape, x, "embedding scale")
+    if e.positions:
+        where = ctx.register(
+            Parameter("embed_positions", (e.positions, s.hidden), s.params, trained, has_grad=s.has_grad)
+        )
+        position = embedding(tape, where, (ctx.sequence,), dtype, "positions")
+        x = _add_positions(tape, x, position)
+        del position
+    x = normalise(ctx, e.norm, x)
+    return dropout(tape, x, e.dropout)
+
+
+def _forget(storage: Storage) -> None:
+    """Its bytes take the place of the waiting gradient, which is already counted."""
+
+
+def _add_positions(tape: Tape, x: Value, position: Value) -> Value:
+    if position.numel == x.numel:
+        return add(tape, x, position, "add positions")
+    out = tape.value(x.shape, x.dtype, "add positions")
+    shape, dtype = position.shape, position.dtype
+    return tape.record(out, (x, position), lambda grad: [grad, tape.new(shape, dtype, "sum")])

@@ -1,0 +1,135 @@
+"""What rests on a Megatron rank: contiguous buffers, main gradients, master weights, optimizer states.
+
+Sources: Megatron-core ``distributed/param_and_grad_buffer.py``, ``optimizer/param_layout.py`` (alignment: parameters to
+64 elements, buckets to lcm(ranks, 128)), ``optimizer/distrib_optimizer.py``, ``optimizer/optimizer.py``
+(Float16OptimizerWithFloat16Params), ``docs/user-guide/features/dist_optimizer.md``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.memory.state import STATES_PER_PARAMETER, LocalTensor, Resting
+from memcheck.memory.tape.tensor import rounded
+from memcheck.record import Record
+
+PARAMETER_ALIGNMENT = 64
+BUCKET_ALIGNMENT = 128
+HIGH_BANDWIDTH_ALIGNMENT = 2**16
+
+
+class Dtypes(Record):
+    """Bytes of one element of each state."""
+
+    parameter: int
+    gradient: int
+    master: float
+    """0 when the parameters are their own master copy; 2 when only the remainders of fp32 are stored."""
+    states: tuple[int, ...]
+
+
+def distributed(job: TrainingJob) -> bool:
+    """Whether optimizer states are divided over data-parallel ranks."""
+    stated = job.option("use_distributed_optimizer")
+    return job.layout.zero_stage >= 1 if stated is None else bool(stated)
+
+
+def optimizer_ways(job: TrainingJob, *, expert: bool) -> int:
+    """Ranks that share one copy of the optimizer's states."""
+    layout = job.layout
+    ways = layout.shard_group if layout.zero_stage >= 1 else layout.data * layout.context
+    if expert:
+        ways = max(1, ways * layout.tensor // (layout.expert * layout.expert_tensor))
+    instances = int(str(job.option("num_distributed_optimizer_instances") or 1))
+    return max(1, ways // instances)
+
+
+def dtypes(job: TrainingJob) -> Dtypes:
+    """Element sizes under the recipe and the precision-aware optimizer's options."""
+    recipe = job.recipe
+    parameter = DTYPE_BYTES[recipe.params]
+    gradient = DTYPE_BYTES[recipe.gradients]
+    if job.option("grad_reduce_in_bf16"):
+        gradient = 2
+    stated = job.option("main_grads_dtype")
+    if stated:
+        gradient = DTYPE_BYTES[str(stated)]
+    count = STATES_PER_PARAMETER[job.optimizer.name]
+    states = [DTYPE_BYTES[recipe.optimizer_states]] * count
+    master: float = 0 if recipe.master == "none" else DTYPE_BYTES[recipe.master]
+    if job.option("use_precision_aware_optimizer"):
+        names = ("exp_avg_dtype", "exp_avg_sq_dtype")
+        states = [DTYPE_BYTES[str(job.option(n, "fp32"))] for n in names[:count]]
+        if master:
+            master = DTYPE_BYTES[str(job.option("main_params_dtype", "fp32"))]
+        if master == 4 and recipe.params == "bf16" and bool(job.option("store_param_remainders", True)):
+            master = 2  # TE FusedAdam keeps the 16 bits of fp32 that the bf16 parameter lacks
+    return Dtypes(parameter, gradient, master, tuple(states))
+
+
+def padded_elements(tensors: list[LocalTensor], ways: int, *, high_bandwidth: bool = False) -> int:
+    """Elements of one contiguous buffer whose parameters start aligned and whose end divides over ``ways`` ranks."""
+    position = 0
+    for t in reversed(tensors):
+        position = -(-position // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT + t.numel
+    divisor = math.lcm(ways, BUCKET_ALIGNMENT, HIGH_BANDWIDTH_ALIGNMENT if high_bandwidth else 1)
+    return -(-position // divisor) * divisor
+
+
+def resting(job: TrainingJob, tensors: list[LocalTensor]) -> Resting:
+    """Bytes that rest on one rank between steps. Dense and expert parameters have buffers of their own."""
+    item = dtypes(job).parameter
+    total = Resting(parameters=sum(rounded(t.numel * item) for t in tensors if not t.trained))
+    for expert in (False, True):
+        group = [t for t in tensors if t.expert == expert and t.trained]
+        if group:
+            total = total.plus(_group(job, group, expert=expert))
+    return total
+
+
+def _group(job: TrainingJob, tensors: list[LocalTensor], *, expert: bool) -> Resting:
+    size = dtypes(job)
+    on_device = _on_device(job)
+    if not distributed(job):
+        numel = sum(t.numel for t in tensors)
+        return Resting(
+            parameters=sum(rounded(t.numel * size.parameter) for t in tensors),
+            gradients=rounded(numel * size.gradient),
+            master_weights=int(on_device * sum(rounded(int(t.numel * size.master)) for t in tensors)),
+            optimizer_states=int(on_device * sum(rounded(t.numel * s) for t in tensors for s in size.states)),
+        )
+    ways = optimizer_ways(job, expert=expert)
+    numel = padded_elements(tensors, ways, high_bandwidth=bool(job.option("ddp_pad_buckets_for_high_nccl_busbw")))
+    shard = numel // ways
+    return Resting(
+        parameters=rounded(numel * size.parameter),
+        gradients=rounded(numel * size.gradient),
+        master_weights=int(on_device * rounded(int(shard * size.master))),
+        optimizer_states=int(on_device * sum(rounded(shard * s) for s in size.states)),
+    )
+
+
+def _on_device(job: TrainingJob) -> float:
+    """Part of the optimizer that stays on the GPU (optimizer/cpu_offloading/hybrid_optimizer.py)."""
+    if job.optimizer.offload != "none":
+        return 0.0
+    if job.option("optimizer_cpu_offload"):
+        return 1.0 - float(str(job.option("optimizer_offload_fraction", 1.0)))
+    return 1.0
+
+
+def step_temporaries(job: TrainingJob, tensors: list[LocalTensor]) -> int:
+    """Half-precision main gradients are copied to fp32 for the optimizer, unless it takes them as they are.
+
+    optimizer.py, _copy_model_grads_to_main_grads; FusedAdam itself updates in place.
+    """
+    size = dtypes(job)
+    if size.gradient == 4 or job.option("use_precision_aware_optimizer"):
+        return 0
+    found = 0
+    for expert in (False, True):
+        numel = sum(t.numel for t in tensors if t.expert == expert and t.trained)
+        ways = optimizer_ways(job, expert=expert) if distributed(job) else 1
+        found += rounded(numel * 4 // ways)
+    return found

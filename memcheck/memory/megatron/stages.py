@@ -1,0 +1,121 @@
+"""Which layers a pipeline rank holds, chunk by chunk.
+
+Sources: Megatron-core ``transformer/transformer_block.py`` (get_num_layers_to_build), ``transformer_layer.py``
+(get_transformer_layer_offset), ``pipeline_parallel_layer_layout.py``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from memcheck.errors import UnsupportedError
+from memcheck.job.types import TrainingJob
+from memcheck.record import Record
+
+
+class Chunk(Record):
+    """One model chunk of a rank: a run of layers, with the embedding or the head at its ends."""
+
+    layers: tuple[int, ...]
+    embedding: bool
+    head: bool
+    mtp: int = 0
+    """Multi-token-prediction layers."""
+
+
+def stages(num_layers: int, job: TrainingJob) -> list[list[Chunk]]:
+    """Chunks of every pipeline rank."""
+    ways = job.layout.pipeline
+    mtp = int(str(job.option("mtp_num_layers") or 0))
+    layout = job.option("pipeline_model_parallel_layout")
+    if layout:
+        return _from_layout(layout, ways, job)
+    virtual = virtual_stages(num_layers, job)
+    counts = _counts(num_layers, job, ways, virtual)
+    found: list[list[Chunk]] = [[] for _ in range(ways)]
+    start = 0
+    for v in range(virtual):
+        for rank in range(ways):
+            end = start + counts[v][rank]
+            last = v == virtual - 1 and rank == ways - 1
+            found[rank].append(Chunk(tuple(range(start, end)), v == 0 and rank == 0, last, mtp if last else 0))
+            start = end
+    return found
+
+
+def virtual_stages(num_layers: int, job: TrainingJob) -> int:
+    """Model chunks per rank."""
+    per_stage = job.option("num_layers_per_virtual_pipeline_stage")
+    if per_stage:
+        return max(1, num_layers // job.layout.pipeline // int(str(per_stage)))
+    return max(1, job.layout.virtual_stages)
+
+
+def _uneven(job: TrainingJob, *names: str) -> int | None:
+    for name in names:
+        value = job.option(name)
+        if value is not None:
+            return int(str(value))
+    return None
+
+
+def _counts(num_layers: int, job: TrainingJob, ways: int, virtual: int) -> list[list[int]]:
+    """Layers of each rank in each virtual stage."""
+    first = _uneven(job, "decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage")
+    last = _uneven(job, "decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
+    if first is not None or last is not None:
+        middle = ways - (first is not None) - (last is not None)
+        rest = num_layers - (first or 0) - (last or 0)
+        even = _even(rest, middle) if middle else []
+        whole = ([first] if first is not None else []) + even + ([last] if last is not None else [])
+        return [[_share(n, virtual, v) for n in whole] for v in range(virtual)]
+    embedding = bool(job.option("account_for_embedding_in_pipeline_split"))
+    loss = bool(job.option("account_for_loss_in_pipeline_split"))
+    flat = _even(num_layers + embedding + loss, ways * virtual)
+    flat[0] -= embedding
+    flat[-1] -= loss
+    return [flat[v * ways : (v + 1) * ways] for v in range(virtual)]
+
+
+def _even(n: int, ways: int) -> list[int]:
+    base, extra = divmod(n, ways)
+    return [base + (1 if i < extra else 0) for i in range(ways)]
+
+
+def _share(n: int, ways: int, index: int) -> int:
+    return _even(n, ways)[index]
+
+
+_GROUP = re.compile(r"\(([^()]*)\)\*(\d+)")
+_REPEAT = re.compile(r"([EtmL|])\*(\d+)")
+
+
+def _from_layout(layout: object, ways: int, job: TrainingJob) -> list[list[Chunk]]:
+    """``Et*3|(tt|)*29m|L``: E embedding, t layer, m prediction layer, L loss, | the end of a stage."""
+    if isinstance(layout, str):
+        text = layout.replace(",", "").replace(" ", "")
+        while True:
+            wider = _REPEAT.sub(lambda m: m[1] * int(m[2]), _GROUP.sub(lambda m: m[1] * int(m[2]), text))
+            if wider == text:
+                break
+            text = wider
+        parts = text.split("|")
+    elif isinstance(layout, (list, tuple)):
+        words = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+        lists = [p if isinstance(p, (list, tuple)) else [p] for p in layout]
+        parts = ["".join(words.get(str(w), str(w)) for w in p) for p in lists]
+    else:
+        parts = []
+    if not parts or len(parts) % ways:
+        raise UnsupportedError(
+            f"pipeline_model_parallel_layout has {len(parts)} stages, which {ways} pipeline ranks do not divide",
+            f"separate a multiple of {ways} stages with |",
+            "/training/options/pipeline_model_parallel_layout",
+        )
+    found: list[list[Chunk]] = [[] for _ in range(ways)]
+    start = 0
+    for i, part in enumerate(parts):
+        end = start + part.count("t")
+        found[i % ways].append(Chunk(tuple(range(start, end)), "E" in part, "L" in part, part.count("m")))
+        start = end
+    return found

@@ -1,0 +1,46 @@
+"""Temporaries of the optimizer step.
+
+Sources: torch/optim/adamw.py (_multi_tensor_adamw makes one list of sqrt(exp_avg_sq) for all parameters at once;
+_single_tensor_adamw two tensors at a time; the fused kernel none), torch/optim/_adafactor.py, torch/optim/_muon.py.
+"""
+
+from __future__ import annotations
+
+from memcheck.job.types import DTYPE_BYTES
+from memcheck.memory.state import LocalTensor
+from memcheck.memory.tape.tensor import rounded
+
+ADAM_LIKE = frozenset({"adamw", "adam"})
+
+
+def step_temporaries(trained: list[tuple[LocalTensor, int]], optimizer: str, implementation: str, dtype: str) -> int:
+    """Bytes of the step's temporaries at their highest.
+
+    ``trained``: each trained tensor with the number of its elements that this rank updates; ``dtype``: that of the
+    optimizer states.
+    """
+    if not trained or implementation == "fused":
+        return 0
+    item = DTYPE_BYTES.get(dtype, 4)
+    numels = [n for _, n in trained]
+    size = {n: rounded(n * item) for n in set(numels)}
+    every, largest = sum(map(size.__getitem__, numels)), max(size.values())
+    if optimizer in ADAM_LIKE:
+        return every if implementation == "foreach" else 2 * largest
+    if optimizer == "adafactor":
+        return every if implementation == "foreach" else largest
+    if optimizer == "muon":
+        return _newton_schulz(trained)
+    if optimizer == "lion":
+        return 2 * largest  # lion-pytorch: update = exp_avg * beta1 + grad * (1 - beta1), then sign
+    return 0  # sgd works in place; bitsandbytes' 8-bit and paged optimizers update in their kernels
+
+
+def _newton_schulz(trained: list[tuple[LocalTensor, int]]) -> int:
+    """Muon orthogonalises one matrix at a time in bf16: the update, two copies of X, two Gram matrices."""
+    worst = 0
+    for t, n in trained:
+        if t.matrix and len(t.shape) == 2:
+            short = min(t.shape)
+            worst = max(worst, rounded(4 * n) + 2 * rounded(2 * n) + 2 * rounded(2 * short * short))
+    return worst

@@ -1,0 +1,159 @@
+"""From allocated bytes to device bytes, item by item, each with its source.
+
+``allocated`` holds the tensors that training code makes; that includes TransformerEngine's workspaces, which Python
+code makes (``memory/megatron/workspaces.py``). Here is added what no tensor of the step shows: what the caching
+allocator holds beyond live blocks, the driver's context, libraries' own workspaces, and communicators.
+
+cuBLAS's workspace is a special case: ATen takes it from the caching allocator, one for each handle (the forward and the
+autograd thread have one each), so ``torch.cuda.max_memory_allocated()`` of a real run reads that much more than
+``allocated``. It is a library's workspace, constant for a GPU, and counted with those; Megatron's ledger has its own.
+"""
+
+from __future__ import annotations
+
+from memcheck.architecture.types import Rough
+from memcheck.catalog.types import Gpu
+from memcheck.job.types import InferenceJob, Overhead, TrainingJob
+from memcheck.memory.communicators import communicator_terms
+from memcheck.memory.residuals import look_up, residuals
+from memcheck.record import Record
+
+MIB = 2**20
+
+CONTEXT = {
+    "sm_70": (300, "pytorch/pytorch#107667: about 300 MB since kernels are loaded lazily (CUDA 11.7)"),
+    "sm_75": (141, "fitcheck's archive: 79 runs on a T4, torch 2.10 to 2.14, read after the step"),
+    "sm_80": (501, "AgileRL/AgileRL#635: A100, NVML around a one-element allocation, torch 2.11, CUDA 13"),
+    "sm_86": (256, "invoke-ai/InvokeAI#9413: RTX 3090, torch 2.7"),
+    "sm_89": (426, "unslothai/unsloth-zoo#1053: RTX 6000 Ada, torch 2.10, CUDA 13; 226 on an L4 (AgileRL/AgileRL#635)"),
+    "sm_90": (532, "mlc-ai/pith-train tools/memory_estimator: 0.52 GiB after CUDA starts on an H100"),
+}
+"""MiB of a bare context on the largest part of that architecture whose reading is public: it grows with the number of
+multiprocessors, and an estimate should not be too low for a part of the same architecture."""
+CONTEXT_UNKNOWN = (616, "LMCache/LMCache#4019: the largest public reading of a bare context")
+
+KERNELS_MIB = 36
+"""Kernels that a first step loads: a T4's context grows from 105 to 141 MiB (fitcheck's archive)."""
+
+CUBLAS_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
+CUBLAS_HOPPER_BYTES = 8 * 4096 * 1024
+"""ATen's default ``CUBLAS_WORKSPACE_CONFIG`` (``aten/src/ATen/cuda/CublasHandlePool.cpp``): ``:4096:2:16:8``, on Hopper
+``:4096:8``; cuBLASLt shares it (``TORCH_CUBLASLT_UNIFIED_WORKSPACE``, on by default since torch 2.7)."""
+LARGE_WORKSPACE = (None, "sm_90", "sm_100", "sm_103", "sm_120")
+"""Hopper, and Blackwell since pytorch/pytorch#175344; an unknown GPU gets the larger one."""
+HIPBLASLT_BYTES = 76 * MIB
+"""ATen's default for hipBLASLt, same file."""
+
+GRAPHS_BYTES = 3 * 1024 * MIB
+GRAPHS_PIPELINE_BYTES = 10 * 1024 * MIB
+"""Megatron-Bridge's performance guide: CUDA graphs take "a few GB", with pipelines possibly over 10 GB. No formula is
+known: their private pools depend on which layers are captured."""
+
+
+CACHE_PERCENT = 85
+"""How far the allocator's cache counts, in percent of the GPU: no plan should fail or warn by default (``fail_above``,
+``warn_above``) for memory that the allocator returns as soon as it is needed."""
+
+
+class Term(Record):
+    """One line of the overhead."""
+
+    name: str
+    bytes: int
+    source: str
+    component: str
+    """``fragmentation`` | ``context_and_nccl``."""
+
+
+class Slack(Record):
+    """What lies between allocated and device bytes."""
+
+    fragmentation: int
+    context_and_nccl: int
+
+
+def slack(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int) -> Slack:
+    """Fragmentation, and everything outside the caching allocator."""
+    found = items(job, gpu, overhead, allocated)
+    inside = sum(t.bytes for t in found if t.component == "fragmentation")
+    return Slack(inside, sum(t.bytes for t in found) - inside)
+
+
+def items(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int) -> tuple[Term, ...]:
+    """Every term of the overhead, largest kinds first: fragmentation, context, libraries, communicators."""
+    if overhead.kind == "flat":
+        source = f"the plan's policy: {overhead.fraction:.0%} of allocated"
+        return (Term("flat overhead", int(allocated * overhead.fraction), source, "context_and_nccl"),)
+    outside = "context_and_nccl"
+    found = [Term(*t, outside) for t in context_terms(gpu)]
+    found.extend(Term(*t, outside) for t in library_terms(job, gpu))
+    found.extend(Term(*t, outside) for t in communicator_terms(job, gpu))
+    room = gpu.memory_bytes * CACHE_PERCENT // 100 - sum(t.bytes for t in found) - allocated
+    return tuple(t for t in (fragmentation(job, allocated, room), *found) if t.bytes)
+
+
+def fragmentation(job: TrainingJob | InferenceJob, allocated: int, room: int) -> Term:
+    """What the caching allocator holds beyond live blocks at the peak.
+
+    It depends on what is freed before what: with recomputation, large logits and many short-lived activations share the
+    pool; FSDP takes gather buffers from streams of their own, whose blocks no other stream may use; expandable segments
+    give pages back between sizes. Free segments are returned to the driver before an allocation fails, so what is kept
+    only because there is room counts no further than ``room``; what the allocator cannot return always counts.
+    """
+    group = allocator_group(job)
+    _, free = look_up(residuals().reserved, group)
+    size = int(allocated * max(0.0, free.median - 1))
+    text = f"{free.median - 1:.1%} of allocated: median of {free.n} steps ({group}; docs/accuracy.md)"
+    if size > room:
+        _, tight = look_up(residuals().tight, group)
+        size = min(size, max(int(allocated * max(0.0, tight.median - 1)), room))
+        text = (
+            f"up to {CACHE_PERCENT}% of the GPU, at least the {tight.median - 1:.1%} of allocated that cannot be "
+            f"returned: median of {tight.n} steps ({group}; docs/accuracy.md)"
+        )
+    return Term("allocator", size, text, "fragmentation")
+
+
+def allocator_group(job: TrainingJob | InferenceJob) -> str:
+    """Kind of plan as the caching allocator sees it: ``streams/recompute/allocator``."""
+    if isinstance(job, InferenceJob):
+        return "serving"
+    if job.framework == "megatron":
+        streams = "megatron"
+    else:
+        streams = "sharded" if job.layout.zero_stage >= 2 and job.layout.shard_group > 1 else "one stream"
+        streams += "/plain" if job.checkpointing.mode == "none" else "/recompute"
+    return f"{streams}/{'expandable' if job.expandable_segments else 'default'}"
+
+
+def context_terms(gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
+    """The driver's context, and the kernels that a step loads into it."""
+    mib, source = CONTEXT.get(gpu.arch or "", CONTEXT_UNKNOWN)
+    context = ("driver context", mib * MIB, source)
+    if gpu.arch == "sm_75":
+        return (context,)
+    return (context, ("kernels loaded by a step", KERNELS_MIB * MIB, "fitcheck's archive: 105 to 141 MiB on a T4"))
+
+
+def library_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
+    """Workspaces that libraries keep, and CUDA graphs."""
+    if isinstance(job, InferenceJob):
+        return (_blas(gpu, threads=1),)
+    found = []
+    if job.framework != "megatron":
+        found.append(_blas(gpu, threads=1 if isinstance(job.architecture, Rough) else 2))
+    if str(job.option("cuda_graph_impl", "none")).lower() != "none":
+        size = GRAPHS_PIPELINE_BYTES if job.layout.pipeline > 1 else GRAPHS_BYTES
+        found.append(("CUDA graphs", size, "Megatron-Bridge performance guide: a few GB, over 10 GB with pipelines"))
+    return tuple(found)
+
+
+def _blas(gpu: Gpu, *, threads: int) -> tuple[str, int, str]:
+    return "BLAS workspaces", threads * blas_bytes(gpu), "ATen CublasHandlePool.cpp: one for each thread's handle"
+
+
+def blas_bytes(gpu: Gpu) -> int:
+    """One workspace of ATen's BLAS handles."""
+    if (gpu.arch or "").startswith("gfx"):
+        return HIPBLASLT_BYTES
+    return CUBLAS_HOPPER_BYTES if gpu.arch in LARGE_WORKSPACE else CUBLAS_BYTES

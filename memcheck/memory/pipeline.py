@@ -1,0 +1,44 @@
+"""Which layers a pipeline rank holds, and how many micro-batches it keeps alive."""
+
+from __future__ import annotations
+
+from memcheck.job.types import Layout
+from memcheck.memory.units import Part
+
+
+def parts(num_layers: int, layout: Layout) -> list[Part]:
+    """Even split; where layers do not divide, the first ranks take one more.
+
+    The first rank has the embedding, the last one the final norm and the head. With virtual stages a rank holds several
+    chunks; for its memory only their number of layers matters, and they are taken as one run.
+    """
+    ways = layout.pipeline
+    base, extra = divmod(num_layers, ways)
+    found, start = [], 0
+    for rank in range(ways):
+        end = start + base + (1 if rank < extra else 0)
+        found.append(Part(start, end, rank == 0, rank == ways - 1))
+        start = end
+    return found
+
+
+def in_flight(rank: int, layout: Layout, micro_batches: int) -> float:
+    """Micro-batches whose activations rank ``rank`` holds at its worst moment, in units of the whole rank.
+
+    gpipe: all. 1f1b: ranks behind it plus itself (Narayanan et al. 2021, section 2.2). interleaved-1f1b: warm-up of
+    2 (P - s - 1) + (v - 1) P chunks plus one, a chunk being 1/v of the rank (Megatron-core schedules.py).
+    zero-bubble: as 1f1b (ZB-H1, Qi et al. 2023: same memory). dualpipe: P + 1 micro-batches on every rank (DeepSeek-V3
+    report, table 2: activations PP + 1).
+    """
+    ways, v = layout.pipeline, max(1, layout.virtual_stages)
+    schedule = layout.pipeline_schedule
+    if ways == 1:
+        return 1
+    if schedule == "gpipe":
+        return micro_batches
+    if schedule == "interleaved-1f1b" and v > 1:
+        chunks = 2 * (ways - rank - 1) + (v - 1) * ways + 1
+        return min(chunks, micro_batches * v) / v
+    if schedule == "dualpipe":
+        return min(ways + 1, micro_batches)
+    return min(ways - rank, micro_batches)

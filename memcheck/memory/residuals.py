@@ -1,0 +1,111 @@
+"""What predictions were off by, and what the allocator kept on top, as data.
+
+``data/residuals.json`` is written by ``python -m benchmarks.accuracy --write`` from every case of ``benchmarks/data``;
+a test compares it with a fresh run. Nothing in the engine is fitted to it: it gives intervals their width, and the
+allocator's share, for which there is no formula.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from memcheck.record import Record
+
+ENOUGH = 8
+"""A group with fewer cases is widened by the widest of its neighbours."""
+
+SMALL_BYTES = 8 * 2**30
+"""Differences are taken relative to at least this much: those of smaller jobs are buffers of constant size, and would
+widen the intervals of large ones."""
+
+COMPILED = "compiled/"
+"""Family of compiled steps, whose errors say nothing about others: what the compiler fuses is not modelled."""
+
+Table = Mapping[str, "Spread"]
+
+
+class Spread(Record):
+    """Ratios of truth to prediction on plans of one kind."""
+
+    n: int
+    low: float
+    median: float
+    high: float
+
+
+class Residuals(Record):
+    """All tables."""
+
+    allocated: Table
+    """One plus the difference between truth and predicted ``allocated``, over the latter but at least SMALL_BYTES, by
+    ``family/kind``."""
+    reserved: Table
+    """Reserved over predicted ``allocated``, by kind of plan as the allocator sees it, with memory to spare."""
+    tight: Table
+    """The same on the smallest GPU on which the step still runs: free segments are returned before it fails."""
+    outside: Spread
+    """Measured over predicted bytes outside the allocator: context, libraries, communicators."""
+
+
+_cache: list[Residuals] = []
+
+
+def residuals() -> Residuals:
+    """The tables of ``data/residuals.json``."""
+    if not _cache:
+        path = os.path.join(os.path.dirname(__file__), "data", "residuals.json")
+        with open(path, encoding="utf-8") as file:
+            _cache.append(read(json.load(file)))
+    return _cache[0]
+
+
+def read(raw: Mapping[str, Any]) -> Residuals:
+    """The tables from their JSON form."""
+    tables = [{k: _spread(v) for k, v in raw[name].items()} for name in ("allocated", "reserved", "tight")]
+    return Residuals(tables[0], tables[1], tables[2], _spread(raw["outside"]))
+
+
+def _spread(row: Mapping[str, Any]) -> Spread:
+    return Spread(row["n"], row["low"], row["median"], row["high"])
+
+
+def look_up(table: Table, group: str) -> tuple[str, Spread]:
+    """A group's spread, and which groups it rests on.
+
+    Names are paths, from the family to the detail. A group with few cases, or none, borrows the extremes of the widest
+    group that shares the longest part of its name, or else of all groups.
+    """
+    own = table.get(group)
+    if own is not None and own.n >= ENOUGH:
+        return group, own
+    widest = _widest(table, group)
+    if widest is None:
+        return (group, own) if own is not None else ("no data", Spread(0, 1.0, 1.0, 1.0))
+    if own is None:
+        return widest, table[widest]
+    low, high = min(own.low, table[widest].low), max(own.high, table[widest].high)
+    return f"{group} widened by {widest}", own._replace(low=low, high=high)
+
+
+def _widest(table: Table, group: str) -> str | None:
+    parts = group.split("/")
+    for length in range(len(parts) - 1, -1, -1):
+        prefix = "/".join(parts[:length])
+        near = [
+            name
+            for name, spread in table.items()
+            if name != group
+            and spread.n >= ENOUGH
+            and (name.startswith(f"{prefix}/") if prefix else name.startswith(COMPILED) == group.startswith(COMPILED))
+        ]
+        if near:
+            return max(near, key=lambda name: table[name].high)
+    return None
+
+
+def forget() -> None:
+    """Read the file again next time; for the program that writes it."""
+    _cache.clear()

@@ -1,0 +1,109 @@
+"""From a unit's tensors to the bytes that rest on a rank, per framework and ZeRO stage."""
+
+from __future__ import annotations
+
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.memory.state import LocalTensor, Resting, optimizer_state_bytes, shard_numel, weight_bytes
+from memcheck.memory.tape.tensor import rounded
+from memcheck.memory.units import Unit
+from memcheck.record import Record
+
+
+class Sharding(Record):
+    """Over how many ranks each kind of state is divided."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    """Master weights and optimizer states."""
+    flat: bool
+    """Flat buffers (ZeRO, distributed optimizer) instead of dim-0 shards per tensor."""
+
+
+def expert_ways(job: TrainingJob, ways: int) -> int:
+    """Ranks that share one copy of an expert: the sharding group without expert parallelism."""
+    layout = job.layout
+    if layout.expert * layout.expert_tensor == 1:
+        return ways
+    return max(1, ways * layout.tensor // (layout.expert * layout.expert_tensor))
+
+
+def sharding(job: TrainingJob) -> Sharding:
+    """What the plan's ZeRO stage divides. torch.distributed: 1 = ZeroRedundancyOptimizer, 2 and 3 = FSDP2."""
+    stage, ways = job.layout.zero_stage, job.layout.shard_group
+    if job.framework in ("deepspeed", "megatron"):
+        return Sharding(
+            ways if stage >= 3 else 1, ways if stage >= 2 else 1, ways if stage >= 1 else 1, flat=True
+        )
+    if stage >= 2:
+        return Sharding(ways, ways, ways, flat=False)
+    return Sharding(1, 1, ways if stage == 1 else 1, flat=False)
+
+
+def ways_of(job: TrainingJob, tensor: LocalTensor, ways: int) -> int:
+    """Shards of one tensor, given those of a dense one."""
+    return expert_ways(job, ways) if tensor.expert and ways > 1 else ways
+
+
+def shard_of(job: TrainingJob, tensor: LocalTensor, ways: int, flat: bool) -> int:
+    """Elements of the largest shard of one tensor."""
+    ways = ways_of(job, tensor, ways)
+    if ways <= 1:
+        return tensor.numel
+    return -(-tensor.numel // ways) if flat else shard_numel(tensor, ways)
+
+
+def unit_resting(job: TrainingJob, unit: Unit) -> Resting:
+    """Bytes of one unit on one rank: parameters, gradients while they exist, master weights, optimizer states."""
+    recipe, cut = job.recipe, sharding(job)
+    parameters = adapters = gradients = master = states = 0
+    for t in unit.tensors:
+        held = shard_of(job, t, cut.parameters, cut.flat)
+        size = weight_bytes(t, resting_dtype(job, t), held)
+        if ".lora_" in t.name:
+            adapters += size
+        else:
+            parameters += size
+        if not t.trained:
+            continue
+        adapter = t.dtype
+        reduced = held if cut.gradients == cut.parameters else shard_of(job, t, cut.gradients, cut.flat)
+        mine = reduced if cut.optimizer == cut.gradients else shard_of(job, t, cut.optimizer, cut.flat)
+        gradients += rounded(reduced * DTYPE_BYTES[adapter or recipe.gradients])
+        if adapter is None and recipe.master != "none":
+            master += rounded(mine * DTYPE_BYTES[recipe.master])
+        if job.optimizer.offload == "none":
+            states += optimizer_state_bytes(t, mine, job.optimizer.name, adapter or recipe.optimizer_states)
+    if job.optimizer.offload != "none":
+        master = 0
+    if job.parameter_offload != "none":
+        parameters = 0
+        if not cut.flat:
+            # FSDP2's CPUOffloadPolicy keeps sharded parameters, gradients and optimizer states on the host
+            gradients = master = states = 0
+    return Resting(parameters, adapters, gradients, master, states)
+
+
+def resting_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
+    """Dtype in which one tensor rests.
+
+    With QLoRA, peft's prepare_model_for_kbit_training (peft/utils/other.py) casts what is not quantised, norms,
+    embeddings and head, to fp32.
+    """
+    if job.method == "qlora" and not tensor.trained:
+        return "fp32"
+    return job.recipe.params
+
+
+def zero_redundancy_states(job: TrainingJob, units: list[Unit]) -> int:
+    """ZeroRedundancyOptimizer gives whole tensors to ranks, largest first to the emptiest rank; the fullest one counts.
+
+    torch/distributed/optim/zero_redundancy_optimizer.py, _partition_parameters.
+    """
+    trained = sorted((t for u in units for t in u.tensors if t.trained), key=lambda t: -t.numel)
+    loads = [[0, 0] for _ in range(job.layout.shard_group)]
+    for t in trained:
+        rank = min(loads, key=lambda pair: pair[0])
+        rank[0] += t.numel
+        rank[1] += optimizer_state_bytes(t, t.numel, job.optimizer.name, t.dtype or job.recipe.optimizer_states)
+    return max(pair[1] for pair in loads)

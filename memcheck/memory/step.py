@@ -1,0 +1,348 @@
+"""One training step on one pipeline rank, unit by unit: forward, loss, backward layer by layer, optimizer.
+
+The peak is the highest moment of this walk. Data-parallel wrappers hook in where they do in PyTorch: FSDP2 around each
+unit's forward and backward, DDP's buckets beside the gradients.
+"""
+
+from __future__ import annotations
+
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.memory.alike import distinct, stretches
+from memcheck.memory.deepspeed import EngineBuffers, engine_buffers
+from memcheck.memory.fsdp import NO_GROUP, Group, group
+from memcheck.memory.ledger.curve import Curve
+from memcheck.memory.optimizer import step_temporaries
+from memcheck.memory.resting import shard_of, sharding, unit_resting, ways_of, zero_redundancy_states
+from memcheck.memory.state import LocalTensor, Resting
+from memcheck.memory.tape.tensor import rounded
+from memcheck.memory.timeline import Timeline
+from memcheck.memory.units import Unit
+
+
+class Step:
+    """The walk.
+
+    ``always``: bytes that rest beside the model (token ids, receive buffers, rotary caches); ``per_micro_batch``: what
+    each micro-batch in flight makes for itself beside its units (rotary tables); ``stage_output``: the output that a
+    pipeline stage caches per micro-batch in flight; ``stage_gradient``: the input gradient that waits to be sent.
+    """
+
+    def __init__(
+        self,
+        job: TrainingJob,
+        units: list[Unit],
+        *,
+        micro_batches: int,
+        in_flight: float,
+        always: tuple[tuple[str, int], ...] = (),
+        per_micro_batch: int = 0,
+        stage_output: int = 0,
+        stage_gradient: int = 0,
+    ) -> None:
+        self.job = job
+        self.units = units
+        self.stretches = stretches(units)
+        self.micro_batches = micro_batches
+        self.in_flight = in_flight
+        self.timeline = Timeline()
+        self.always = always
+        self.per_micro_batch = per_micro_batch
+        self.stage_output = stage_output
+        self.stage_gradient = stage_gradient
+        cut = sharding(job)
+        # torchtitan wraps its units even on one rank: FSDP2 is how it casts to bf16
+        wraps = cut.parameters > 1 or (job.framework == "torchtitan" and job.layout.zero_stage == 3)
+        self.sharded = wraps and not cut.flat
+        self.distinct = distinct(units)
+        groups = {id(unit.tensors): self._group(unit) if self.sharded else NO_GROUP for unit, _ in self.distinct}
+        self.groups = [groups[id(unit.tensors)] for unit in units]
+        self.root = self._root_group() if self.sharded else NO_GROUP
+        self.reshard = job.layout.reshard_after_forward and job.layout.zero_stage == 3
+        pipelined = job.layout.pipeline > 1
+        # torch.distributed.pipelining reduces with the last micro-batch only, and keeps parameters gathered from one
+        # backward to the next forward (stage.py, backward_maybe_with_nosync)
+        self.unsynchronised = (
+            self.sharded and micro_batches > 1 and (job.layout.gradient_sync == "last" or pipelined)
+        )
+        self.stays_gathered = self.sharded and pipelined
+        self.loss_inside_root = not pipelined and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast
+        self.engine = self._engine_buffers() if job.framework == "deepspeed" else None
+        self.bucketed = not self.sharded and job.layout.data * job.layout.context > 1 and _uses_ddp(job)
+
+    def _engine_buffers(self) -> EngineBuffers:
+        tensors = [t for u in self.units for t in u.tensors]
+        total = sum(t.numel for t in tensors)
+        hidden = self.job.architecture.hidden_size
+        return engine_buffers(self.job, sum(t.numel for t in tensors if t.trained), total, hidden)
+
+    # ------------------------------------------------------------------ groups
+
+    def _group(self, unit: Unit) -> Group:
+        ways = self.job.layout.shard_group
+        tensors = [(t, ways_of(self.job, t, ways)) for t in unit.tensors]
+        return group(tensors, self.job.recipe.compute, self.job.recipe.reduce)
+
+    def _reduced_early(self, unit: Unit) -> Group:
+        return self._group(unit._replace(tensors=tuple(t for t in unit.tensors if t.name == unit.reduced)))
+
+    def _root_group(self) -> Group:
+        """transformers wraps blocks and the root: embedding, final norm and head are one group, gathered all step."""
+        if self.job.framework == "torchtitan":
+            return NO_GROUP
+        total = NO_GROUP
+        for unit, g in zip(self.units, self.groups, strict=True):
+            if unit.kind != "block":
+                total = Group(*(a + b for a, b in zip(total, g, strict=True)))
+        return total
+
+    def _own_group(self, index: int) -> Group:
+        """The group that is gathered for this unit alone; none when it belongs to the root."""
+        if self.units[index].kind != "block" and self.root != NO_GROUP:
+            return NO_GROUP
+        return self.groups[index]
+
+    # ------------------------------------------------------------------ the walk
+
+    def run(self) -> Timeline:
+        """Walk one steady step and return its account."""
+        timeline = self.timeline
+        self._hold_states()
+        timeline.mark("init", "states at rest")
+        saved = sum(u.fresh.saved for u in self.units) + self.per_micro_batch
+        for first, last, others in self._walks():
+            # other micro-batches in flight: what their units saved, and their outputs in the stage's cache
+            held = int(others * (saved + self.stage_output))
+            timeline.hold("activations", held)
+            timeline.hold("activations", self.per_micro_batch)
+            if self.stage_gradient and not first:
+                timeline.hold("communication_buffers", self.stage_gradient)
+            live = self.engine.live_parameters if self.engine is not None else 0
+            timeline.hold("communication_buffers", live)
+            gathered = self._forward(first)
+            self._backward(first, last, gathered)
+            if self.stage_gradient and not first:
+                timeline.release("communication_buffers", self.stage_gradient)
+            timeline.release("communication_buffers", live)
+            timeline.release("activations", self.per_micro_batch)
+            timeline.release("activations", held)
+        self._optimizer()
+        return timeline
+
+    def _walks(self) -> list[tuple[bool, bool, float]]:
+        """Micro-batches that differ: (first, last, other micro-batches in flight during its backward)."""
+        m, n = self.micro_batches, self.in_flight
+        if m == 1:
+            return [(True, True, 0)]
+        second = (False, m == 2, max(0.0, min(n - 1, m - 2)))
+        walks = [(True, False, n - 1), second]
+        if m > 2 and (self.unsynchronised or self.stays_gathered):  # else the last one only repeats the second
+            walks.append((False, True, 0))
+        return walks
+
+    def _hold_states(self) -> None:
+        timeline = self.timeline
+        total = Resting()
+        for unit, count in self.distinct:
+            total = total.plus(unit_resting(self.job, unit), count)
+        states = total.optimizer_states
+        if self.job.layout.zero_stage == 1 and self._torch_distributed() and self.job.layout.shard_group > 1:
+            states = zero_redundancy_states(self.job, self.units)
+        timeline.hold("parameters", total.parameters)
+        timeline.hold("adapters", total.adapters)
+        timeline.hold("master_weights", total.master_weights)
+        timeline.hold("optimizer_states", states)
+        self.gradient_bytes = total.gradients
+        if self.bucketed:
+            # DDP keeps its buckets from the first step on; with gradient_as_bucket_view they are the gradients
+            view = self.job.layout.gradient_as_bucket_view
+            timeline.hold("gradients" if view else "communication_buffers", total.gradients)
+        if self.engine is not None:
+            timeline.hold("communication_buffers", self.engine.buckets)
+            if self.job.layout.zero_stage >= 2:
+                timeline.hold("gradients", total.gradients)  # one flat partition, reused from step to step
+        for component, n_bytes in self.always:
+            timeline.hold(component, n_bytes)
+
+    def _torch_distributed(self) -> bool:
+        return self.job.framework not in ("deepspeed", "megatron")
+
+    def _curve(self, unit: Unit, first: bool) -> Curve:
+        if self.engine is not None and self.job.layout.zero_stage >= 2:
+            return unit.again  # the engine moves each gradient into its bucket and partition as it appears
+        if self.sharded:
+            return unit.fresh  # autograd sees fresh unsharded gradients in every micro-batch
+        if self.bucketed and self.job.layout.gradient_as_bucket_view:
+            return unit.again
+        return unit.fresh if first else unit.again
+
+    def _forward(self, first: bool) -> list[int]:
+        timeline = self.timeline
+        casts = 0
+        held_flat = 0
+        gathered = [0] * len(self.units)
+        if self.root != NO_GROUP:
+            timeline.hold("communication_buffers", self.root.flat)
+            timeline.hold("communication_buffers", self.root.gathered)
+            held_flat = self.root.flat
+            timeline.mark("forward", "all-gather of the root group")
+        for i, end in self.stretches:
+            unit, own = self.units[i], self._own_group(i)
+            before = dict(timeline.live) if end - i > 1 else timeline.live
+            if own.gathered:
+                timeline.hold("communication_buffers", own.flat)
+                timeline.mark("forward", f"all-gather of {unit.name}")
+                timeline.release("communication_buffers", held_flat)
+                held_flat = own.flat
+                timeline.hold("communication_buffers", own.gathered)
+                gathered[i] = own.gathered
+            curve = self._curve(unit, first)
+            if unit.kind == "head" and held_flat and self.root == NO_GROUP:
+                timeline.release("communication_buffers", held_flat)
+                held_flat = 0
+            timeline.high("loss" if unit.kind == "head" else "forward", curve.forward, unit.name)
+            timeline.hold_all(curve.saved_components)
+            timeline.hold("activations", curve.until_forward_ends)
+            if unit.reduced and first:
+                timeline.hold("gradients", self._reduced_early(unit).reduce_output)
+            casts += curve.until_forward_ends * (end - i)
+            if gathered[i] and self._reshards(i):
+                timeline.release("communication_buffers", gathered[i])
+                gathered[i] = 0
+            gathered[i:end] = [gathered[i]] * (end - i)
+            timeline.repeat(before, end - i - 1)
+        timeline.release("communication_buffers", held_flat)  # the root's post-forward frees the last flat buffer
+        timeline.release("activations", casts)
+        return gathered
+
+    def _reshards(self, index: int) -> bool:
+        if self.units[index].kind == "head":
+            return False  # torchtitan keeps [norm, lm_head] gathered: backward needs it at once
+        return self.reshard
+
+    def _backward(self, first: bool, last: bool, gathered: list[int]) -> None:
+        timeline = self.timeline
+        keeps = self.stays_gathered and not last
+        prefetched = 0
+        if self.root != NO_GROUP and self.loss_inside_root:
+            prefetched = self._prefetch(len(self.units), gathered)  # the root's output is the loss: its hook runs first
+        reduce_input = 0
+        lingers = 0
+        unsharded_root = 0
+        for i, end in reversed(self.stretches):
+            unit, own = self.units[i], self._own_group(i)
+            before = dict(timeline.live) if end - i > 1 else timeline.live
+            curve = self._curve(unit, first)
+            where = unit.name
+            if own.gathered and not gathered[i]:
+                timeline.hold("communication_buffers", own.gathered)
+                timeline.mark("backward", f"all-gather of {where}")
+                timeline.release("communication_buffers", prefetched)
+                prefetched = 0
+                gathered[i] = own.gathered
+            if own.gathered and unit.kind != "head":
+                prefetched = prefetched or self._prefetch(i, gathered)
+            timeline.hold_all(curve.saved_components, -1)
+            timeline.high("backward", curve.backward, where)
+            gradients = curve.gradients
+            whole_table = self.job.framework != "torchtitan"
+            if unit.kind == "embedding" and self.sharded and self.job.layout.tensor > 1 and whole_table:
+                # DTensor's local slice of the full-size embedding gradient is cloned before FSDP reduces it
+                gradients = self._local_slice(unit, gradients)
+            timeline.hold("gradients", gradients)
+            timeline.hold("logits_and_loss", curve.lingers)
+            lingers += curve.lingers
+            if unit.kind == "head" and not prefetched:
+                prefetched = self._prefetch(i, gathered)
+                timeline.mark("backward", f"all-gather after {where}")
+            if own.gathered:
+                if not keeps:
+                    timeline.release("communication_buffers", gathered[i])
+                    gathered[i] = 0
+                if unit.reduced:
+                    own = self._group(unit._replace(tensors=_without(unit.tensors, unit.reduced)))
+                reduce_input = self._reduce(own, gradients, reduce_input, first, last, where)
+            elif unit.kind != "block":
+                unsharded_root += gradients
+            gathered[i:end] = [gathered[i]] * (end - i)
+            timeline.repeat(before, end - i - 1)
+        if self.root != NO_GROUP:
+            # resharded before its gradients are reduced (_fsdp_param_group.py, post_backward)
+            timeline.release("communication_buffers", self.root.gathered)
+            reduce_input = self._reduce(self.root, unsharded_root, reduce_input, first, last, "the root group")
+        timeline.release("communication_buffers", reduce_input + prefetched)
+        timeline.release("logits_and_loss", lingers)
+        timeline.mark("backward", "end of backward")
+        timeline.release("communication_buffers", sum(gathered))
+
+    def _local_slice(self, unit: Unit, gradients: int) -> int:
+        timeline = self.timeline
+        local = unit.tensors[0]
+        clone = rounded(local.numel * DTYPE_BYTES[self.job.recipe.compute])
+        timeline.hold("gradients", gradients)
+        timeline.hold("temporaries", clone)
+        timeline.mark("backward", "clone of the local embedding gradient")
+        timeline.release("temporaries", clone)
+        timeline.release("gradients", gradients)
+        table = rounded(local.numel * self.job.layout.tensor * DTYPE_BYTES[self.job.recipe.compute])
+        return gradients - table + clone
+
+    def _prefetch(self, behind: int, gathered: list[int]) -> int:
+        """Backward prefetch: the next unit's flat buffer is gathered while this one computes."""
+        for i in range(behind - 1, -1, -1):
+            own = self._own_group(i)
+            if own.gathered:
+                if gathered[i]:
+                    return 0
+                self.timeline.hold("communication_buffers", own.flat)
+                return own.flat
+        return 0
+
+    def _reduce(self, g: Group, unsharded: int, previous: int, first: bool, last: bool, where: str) -> int:
+        """Reduce-scatter of one group; returns the input buffer that stays until the next one."""
+        timeline = self.timeline
+        if self.unsynchronised and not last:
+            # no_sync: gradients stay unsharded, in the reduce dtype
+            if first:
+                timeline.hold("gradients", g.accumulated)
+                timeline.mark("backward", f"gradient accumulation of {where}")
+            timeline.release("gradients", unsharded)
+            return previous
+        timeline.release("communication_buffers", previous)
+        timeline.hold("communication_buffers", g.reduce_input)
+        timeline.mark("backward", f"reduce-scatter of {where}")
+        timeline.release("gradients", unsharded)
+        if self.unsynchronised:
+            timeline.release("gradients", g.accumulated)
+        if self.job.parameter_offload != "none":
+            return g.reduce_input  # the sharded gradient is copied to the host
+        timeline.hold("gradients", g.reduce_output)
+        timeline.mark("backward", f"reduce-scatter of {where}")
+        if not first and not self.unsynchronised:
+            timeline.release("gradients", g.reduce_output)  # added in place to the earlier micro-batches' shard
+        return g.reduce_input
+
+    def _optimizer(self) -> None:
+        timeline, job = self.timeline, self.job
+        cut = sharding(job)
+        trained: list[tuple[LocalTensor, int]] = []
+        for unit, count in self.distinct:
+            trained += count * [(t, shard_of(job, t, cut.optimizer, cut.flat)) for t in unit.tensors if t.trained]
+        n_bytes = 0
+        on_host = job.optimizer.offload != "none" or (job.parameter_offload != "none" and not cut.flat)
+        if not on_host:
+            n_bytes = step_temporaries(
+                trained, job.optimizer.name, job.optimizer.implementation, job.recipe.optimizer_states
+            )
+        if self.engine is not None:
+            n_bytes += self.engine.step_temporaries
+        timeline.hold("temporaries", n_bytes)
+        timeline.mark("optimizer", f"{job.optimizer.name} step ({job.optimizer.implementation})")
+        timeline.release("temporaries", n_bytes)
+
+
+def _without(tensors: tuple[LocalTensor, ...], name: str) -> tuple[LocalTensor, ...]:
+    return tuple(t for t in tensors if t.name != name)
+
+
+def _uses_ddp(job: TrainingJob) -> bool:
+    return job.framework in ("huggingface", "pytorch", "torchtitan") and job.layout.zero_stage in (0, 1)

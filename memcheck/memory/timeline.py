@@ -1,0 +1,68 @@
+"""Live bytes by component over a step, and the highest point of each instant."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from memcheck.memory.ledger.curve import High
+from memcheck.memory.types import Instant
+
+
+class Timeline:
+    """A running account. ``hold`` and ``release`` change it, ``high`` proposes a momentary maximum on top of it."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.live: defaultdict[str, int] = defaultdict(int)
+        self._best: dict[str, tuple[int, dict[str, int], str, High | None]] = {}
+
+    def hold(self, component: str, n_bytes: int) -> None:
+        """``n_bytes`` more from now on (fewer when negative)."""
+        if n_bytes:
+            self.total += n_bytes
+            self.live[component] += n_bytes
+
+    def release(self, component: str, n_bytes: int) -> None:
+        """``n_bytes`` fewer from now on."""
+        if n_bytes:
+            self.total -= n_bytes
+            self.live[component] -= n_bytes
+
+    def hold_all(self, components: tuple[tuple[str, int], ...], sign: int = 1) -> None:
+        """Several components at once."""
+        for component, n_bytes in components:
+            self.total += sign * n_bytes
+            self.live[component] += sign * n_bytes
+
+    def repeat(self, before: Mapping[str, int], times: int) -> None:
+        """What has changed since ``live`` was ``before`` changes ``times`` more."""
+        for component, n_bytes in tuple(self.live.items()) if times else ():
+            self.hold(component, times * (n_bytes - before.get(component, 0)))
+
+    def mark(self, instant: str, operation: str) -> None:
+        """The present as a candidate for the instant's maximum."""
+        best = self._best.get(instant)
+        if best is None or self.total > best[0]:
+            self._best[instant] = (self.total, dict(self.live), operation, None)
+
+    def high(self, instant: str, high: High, where: str) -> None:
+        """The present plus a unit's highest point."""
+        total = self.total + high.bytes
+        best = self._best.get(instant)
+        if best is None or total > best[0]:
+            live = dict(self.live)
+            for component, n_bytes in high.components:
+                live[component] = live.get(component, 0) + n_bytes
+            self._best[instant] = (total, live, f"{high.label} in {where}", high)
+
+    def instants(self) -> tuple[Instant, ...]:
+        """The maximum of each instant, in the order in which they first occurred."""
+        return tuple(
+            Instant(name, operation, total, {k: v for k, v in live.items() if v})
+            for name, (total, live, operation, _) in self._best.items()
+        )
+
+    def unit_high(self, instant: str) -> High | None:
+        """The unit curve behind an instant's maximum."""
+        return self._best[instant][3]

@@ -1,0 +1,194 @@
+"""All pipeline ranks of a training job."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.architecture.types import Architecture, Attention, LatentAttention
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.memory.ledger.curve import High
+from memcheck.memory.pipeline import in_flight, parts
+from memcheck.memory.resting import resting_dtype, shard_of, sharding
+from memcheck.memory.state import optimizer_state_bytes, weight_bytes
+from memcheck.memory.step import Step
+from memcheck.memory.tape.tensor import rounded
+from memcheck.memory.types import Instant, RankEstimate, TensorGroup
+from memcheck.memory.units import Part, Unit, base_setting, part_units, stream_dtype
+
+MICRO_BATCHES = 3
+"""Without a pipeline, those behind the second and before the last repeat the second."""
+
+
+def training_ranks(
+    job: TrainingJob, architecture: Architecture, *, inventory: bool = False
+) -> tuple[RankEstimate, ...]:
+    """One estimate per pipeline rank."""
+    if job.layout.pipeline == 1 and job.gradient_accumulation_steps > MICRO_BATCHES and not inventory:
+        job = job._replace(gradient_accumulation_steps=MICRO_BATCHES)
+    return remembered_ranks(job, architecture, inventory)
+
+
+@lru_cache(maxsize=512)
+def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bool) -> tuple[RankEstimate, ...]:
+    """The same, kept: what differs between the plans of one repository often does not matter here."""
+    found: list[RankEstimate] = []
+    for rank, part in enumerate(parts(architecture.num_layers, job.layout)):
+        found.append(_rank(job, architecture, part, rank, inventory))
+    return tuple(found)
+
+
+def _rank(job: TrainingJob, architecture: Architecture, part: Part, rank: int, inventory: bool) -> RankEstimate:
+    units = part_units(job, architecture, part, inventory=inventory)
+    micro_batches = job.gradient_accumulation_steps
+    beside = Beside(job, architecture, part)
+    step = Step(
+        job,
+        units,
+        micro_batches=micro_batches,
+        in_flight=in_flight(rank, job.layout, micro_batches),
+        always=tuple(beside.always()),
+        per_micro_batch=beside.rotary_tables() + beside.masks(),
+        stage_output=beside.stage_output(),
+        stage_gradient=beside.stage_gradient(),
+    )
+    timeline = step.run()
+    instants = timeline.instants()
+    peak = max(instants, key=lambda i: i.allocated_bytes)
+    parameters = sum(count * sum(t.numel for t in unit.tensors) for unit, count in step.distinct)
+    on_host = int(sum(u.offloaded for u in units) * in_flight(rank, job.layout, micro_batches))
+    if not inventory:
+        return RankEstimate(rank, instants, parameters, host_bytes=on_host)
+    from memcheck.memory.formulas import training_formulas
+
+    high = timeline.unit_high(peak.name)
+    formulas = training_formulas(job, units, peak, high, beside.setting.style)
+    largest = largest_tensors(job, units, peak, high)
+    return RankEstimate(rank, instants, parameters, largest, formulas, on_host)
+
+
+class Beside:
+    """What a pipeline rank holds beside its units."""
+
+    def __init__(self, job: TrainingJob, architecture: Architecture, part: Part) -> None:
+        self.job, self.architecture, self.part = job, architecture, part
+        self.setting = base_setting(job, architecture)
+        self.item = DTYPE_BYTES[stream_dtype(self.setting)]
+        self.tokens = self.setting.batch * self.setting.sequence
+
+    def always(self) -> list[tuple[str, int]]:
+        """Bytes that live all step: token ids, rotary caches, pipeline receive buffers."""
+        found = [("activations", self._rotary_caches())] if self.job.framework == "torchtitan" else []
+        ids = rounded(8 * self.tokens)
+        if self.part.embedding:
+            found.append(("activations", ids))
+        if self.part.head:
+            found.append(("activations", ids))
+        if self.job.layout.pipeline > 1:
+            # torch.distributed.pipelining allocates the receive buffers of all micro-batches once (stage.py)
+            received = (0 if self.part.embedding else 1) + (0 if self.part.head else 1)
+            found.append(
+                ("communication_buffers", received * self._boundary() * self.job.gradient_accumulation_steps)
+            )
+        return found
+
+    def rotary_tables(self) -> int:
+        """cos and sin, [1, S, rotary_dim] in the stream's dtype, made in each forward (*RotaryEmbedding.forward)."""
+        if self.job.framework == "torchtitan":
+            return 0
+        rotary = rotary_width(self.architecture)
+        return 2 * rounded(self.setting.sequence * rotary * self.item) if rotary else 0
+
+    def masks(self) -> int:
+        """Attention masks of the whole model; checkpointed layers hold them, as arguments, to their backward."""
+        if self.job.checkpointing.mode == "none":
+            return 0
+        from memcheck.memory.ledger.masks import model_mask_bytes
+
+        return model_mask_bytes((b for b, _ in self.architecture.blocks), self.setting)
+
+    def _rotary_caches(self) -> int:
+        """torchtitan's buffers, one per layer: complex64 [S, dim / 2] (Llama, DeepSeek) or fp32 [S, 2 dim] (Qwen3).
+
+        torchtitan models/common/rope.py, ComplexRoPE and CosSinRoPE.
+        """
+        each = 8 if self.architecture.model_type.startswith("qwen") else 4
+        cache = rounded(self.job.sequence_length * rotary_width(self.architecture) * each)
+        return cache * (self.part.last - self.part.first)
+
+    def stage_output(self) -> int:
+        """A stage's output of one micro-batch, cached until its backward."""
+        return self._boundary() if self.job.layout.pipeline > 1 and not self.part.head else 0
+
+    def stage_gradient(self) -> int:
+        """The last input gradient, cached while it is sent."""
+        return self._boundary() if self.job.layout.pipeline > 1 and not self.part.embedding else 0
+
+    def _boundary(self) -> int:
+        rows = self.tokens // self.setting.tensor if self.setting.sequence_parallel else self.tokens
+        return rounded(rows * self.setting.hidden * self.item)
+
+
+def rotary_width(architecture: Architecture) -> int:
+    """Channels of the rotary tables; 0 without rotary embedding."""
+    for block, _ in architecture.blocks:
+        if isinstance(block.mixer, Attention) and block.mixer.rotary_dim:
+            return block.mixer.rotary_dim
+        if isinstance(block.mixer, LatentAttention):
+            return block.mixer.qk_rope_head_dim
+    return 0
+
+
+def largest_tensors(
+    job: TrainingJob, units: list[Unit], peak: Instant, high: High | None, top: int = 12
+) -> tuple[TensorGroup, ...]:
+    """The largest groups of equal live tensors at a rank's peak."""
+    groups: dict[tuple[str, str, str], list[int]] = {}
+
+    def put(label: str, shape: tuple[int, ...], dtype: str, n_bytes: int, component: str) -> None:
+        key = (label, f"[{', '.join(map(str, shape))}] {dtype}", component)
+        g = groups.setdefault(key, [0, 0])
+        g[0] += 1
+        g[1] += n_bytes
+
+    cut = sharding(job)
+    for unit in units:
+        for t in unit.tensors:
+            shape = f"[{', '.join(map(str, t.shape))}]"
+            size = weight_bytes(t, resting_dtype(job, t), shard_of(job, t, cut.parameters, cut.flat))
+            states = 0
+            if t.trained and job.optimizer.offload == "none":
+                mine = shard_of(job, t, cut.optimizer, cut.flat)
+                states = optimizer_state_bytes(t, mine, job.optimizer.name, t.dtype or job.recipe.optimizer_states)
+            for n_bytes, component, of in (
+                (size, "parameters", ""),
+                (states, "optimizer_states", f"{job.optimizer.name} states of "),
+            ):
+                if n_bytes:
+                    g = groups.setdefault((of + t.name, shape, component), [0, 0])
+                    g[0] += 1
+                    g[1] += n_bytes
+    if peak.name in ("forward", "loss", "backward"):
+        where = peak.operation.rpartition(" in ")[2]
+        for unit in units:
+            if unit.name == where:
+                for row in high.inventory if high is not None else ():
+                    put(*row)
+                break
+            for row in unit.fresh.saved_inventory:
+                put(*row)
+    rows = sorted(groups.items(), key=lambda kv: -kv[1][1])[:top]
+    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in rows)
+
+
+def trainable_parameters(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
+    """Trained parameters of the whole model, and adapter parameters added to it."""
+    whole = job._replace(layout=job.layout._replace(tensor=1, sequence=False, pipeline=1, expert=1, expert_tensor=1))
+    units = part_units(whole, architecture, Part(0, architecture.num_layers, True, True))
+    trained = added = 0
+    for unit in units:
+        for t in unit.tensors:
+            if t.trained:
+                trained += t.numel
+            if ".lora_" in t.name:
+                added += t.numel
+    return trained, added

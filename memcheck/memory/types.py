@@ -1,0 +1,99 @@
+"""What the memory engine answers."""
+
+from __future__ import annotations
+
+from memcheck.record import Record
+
+COMPONENTS = (
+    "parameters",
+    "gradients",
+    "master_weights",
+    "optimizer_states",
+    "activations",
+    "logits_and_loss",
+    "communication_buffers",
+    "temporaries",
+    "kv_cache",
+    "adapters",
+    "context_and_nccl",
+    "fragmentation",
+)
+"""Every byte belongs to exactly one of these; the order is the order of reports."""
+
+
+class TensorGroup(Record):
+    """Equal live tensors at a peak."""
+
+    name: str
+    shape: str
+    """Shape with dtype for people: ``[4096, 14336] bf16``."""
+    copies: int
+    """How many of them."""
+    bytes: int
+    """All of them together."""
+    component: str
+
+
+class Instant(Record):
+    """Live bytes at one moment of the step on one rank."""
+
+    name: str
+    """``forward`` | ``loss`` | ``backward`` | ``optimizer`` | ``init`` | ``prefill`` ..."""
+    operation: str
+    """The operation during which the bytes were highest, in words."""
+    allocated_bytes: int
+    components_bytes: dict[str, int]
+
+
+class Formula(Record):
+    """One component's arithmetic, for ``--formulas``."""
+
+    component: str
+    formula: str
+    numbers: str
+    bytes: int
+    source: str
+
+
+class RankEstimate(Record):
+    """All instants of one pipeline rank (the worst of its data, tensor and expert peers)."""
+
+    pipeline_rank: int
+    instants: tuple[Instant, ...]
+    parameters: int
+    """Parameters that rest on this rank."""
+    largest: tuple[TensorGroup, ...] = ()
+    formulas: tuple[Formula, ...] = ()
+    host_bytes: int = 0
+    """Activations that this rank keeps in host memory."""
+
+    @property
+    def peak(self) -> Instant:
+        """The instant with the most live bytes."""
+        return max(self.instants, key=lambda i: i.allocated_bytes)
+
+
+class Estimate(Record):
+    """The answer for one plan: the worst rank, and every pipeline rank."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+    capacity_bytes: int
+    interval_bytes: tuple[int, int]
+    instant: str
+    operation: str
+    pipeline_rank: int
+    components_bytes: dict[str, int]
+    """At the peak of the worst rank; sums to ``device_bytes``."""
+    parameters: int
+    trainable_parameters: int
+    host_bytes_per_node: int
+    ranks: tuple[RankEstimate, ...]
+    largest: tuple[TensorGroup, ...] = ()
+    formulas: tuple[Formula, ...] = ()
+
+    @property
+    def utilization(self) -> float:
+        """``device / capacity``."""
+        return self.device_bytes / self.capacity_bytes if self.capacity_bytes else 0.0

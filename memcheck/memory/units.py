@@ -1,0 +1,309 @@
+"""What one pipeline rank runs: embedding, blocks, head; each with its tensors and its memory curve."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from memcheck.architecture.types import Architecture, Block, Mlp, Moe, Norm
+from memcheck.job.types import TrainingJob
+from memcheck.memory.ledger.block import recomputing
+from memcheck.memory.ledger.context import Adapter, Setting, adapts, is_frozen
+from memcheck.memory.ledger.curve import Curve, replay
+from memcheck.memory.ledger.embedding import Embedding, embedding_curve
+from memcheck.memory.ledger.head import Head, head_curve
+from memcheck.memory.state import LocalTensor, adapter_tensors, block_component_tensors, local_tensor, shard_numel
+from memcheck.memory.tape.tensor import Dim
+from memcheck.record import Record
+
+
+class Unit(Record):
+    """One unit of the model on one rank."""
+
+    kind: str
+    """``embedding`` | ``block`` | ``head``."""
+    name: str
+    tensors: tuple[LocalTensor, ...]
+    """Without the tied head's copy of the embedding."""
+    fresh: Curve
+    """For the first micro-batch, whose gradients are new."""
+    again: Curve
+    """For later micro-batches, whose gradients are added to existing ones. The same where no micro-batch adds any."""
+    reduced: str = ""
+    """A tensor whose gradient is already reduced when the unit's forward ends."""
+    offloaded: int = 0
+    """Bytes that its forward sends to the host and its backward fetches (activation offload)."""
+
+
+class Part(Record):
+    """Which layers a pipeline rank holds."""
+
+    first: int
+    last: int
+    """Behind the last layer."""
+    embedding: bool
+    head: bool
+
+
+STYLES = {"huggingface": "transformers", "pytorch": "transformers", "deepspeed": "transformers"}
+
+
+def base_setting(job: TrainingJob, architecture: Architecture) -> Setting:
+    """The setting that all units of a job share."""
+    layout, recipe = job.layout, job.recipe
+    unit_dtype = recipe.compute if not recipe.autocast else recipe.params
+    adapter = None
+    if job.method in ("lora", "qlora") and job.lora is not None:
+        targets = job.lora.target_modules
+        adapter = Adapter(job.lora.rank, targets, job.lora.dtype, job.method == "qlora")
+    return Setting(
+        style=STYLES.get(job.framework, job.framework),
+        batch=job.micro_batch_size,
+        sequence=-(-job.sequence_length // layout.context),
+        hidden=architecture.hidden_size,
+        tensor=layout.tensor,
+        context=layout.context,
+        sequence_parallel=layout.sequence and layout.tensor > 1,
+        expert=layout.expert,
+        expert_tensor=layout.expert_tensor,
+        params=unit_dtype,
+        compute=unit_dtype,
+        autocast=recipe.compute if recipe.autocast else None,
+        attention=job.attention,
+        trained=adapter is None,
+        frozen=_module_patterns(job.freeze),
+        adapter=adapter,
+        expert_imbalance=job.expert_imbalance,
+        options=job.options,
+    )
+
+
+_LAYERS = r"layers:(\d+)-(\d+)"
+
+
+def _module_patterns(freeze: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f for f in freeze if f not in ("embed", "head", "norm") and not re.fullmatch(_LAYERS, f))
+
+
+def frozen_layers(freeze: tuple[str, ...]) -> set[int]:
+    """Layers that ``layers:A-B`` patterns freeze."""
+    found: set[int] = set()
+    for pattern in freeze:
+        match = re.fullmatch(_LAYERS, pattern)
+        if match:
+            found.update(range(int(match[1]), int(match[2])))
+    return found
+
+
+def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inventory: bool = False) -> list[Unit]:
+    """The units of one pipeline rank, in forward order."""
+    base = base_setting(job, architecture)
+    frozen = frozen_layers(job.freeze)
+    embedding_trained = base.trained and "embed" not in job.freeze
+    input_grad = embedding_trained or (part.first > 0 and not _nothing_trained_below(job, part.first, frozen, base))
+    checkpointing = job.checkpointing
+    if checkpointing.mode != "none" and checkpointing.reentrant:
+        input_grad = True  # enable_input_require_grads: the embedding's output is made to want a gradient
+    units: list[Unit] = []
+    if part.embedding:
+        tied = is_tied(architecture, base.tensor) and part.head
+        units.append(_embedding_unit(job, architecture, base, embedding_trained, tied, inventory))
+    alike: dict[tuple[int, bool, bool, bool, str], Unit] = {}
+    for index, block in enumerate(architecture.layers()[part.first : part.last], part.first):
+        trained = base.trained and index not in frozen
+        external = index == part.first > 0 and job.framework != "megatron"
+        key = (id(block), input_grad, trained, external, recompute_mode(job, index))
+        unit = alike.get(key)
+        if unit is None:
+            setting = base._replace(input_grad=input_grad, trained=trained, external_input=external)
+            unit = alike[key] = _block_unit(job, block, setting, recompute_mode(job, index), inventory)
+        units.append(Unit(unit.kind, f"layer {index}", *unit[2:]))
+        input_grad = input_grad or trained or base.adapter is not None
+    if part.head:
+        units.append(_head_unit(job, architecture, base._replace(input_grad=input_grad), part, inventory))
+    return units
+
+
+def _nothing_trained_below(job: TrainingJob, first: int, frozen: set[int], base: Setting) -> bool:
+    if base.adapter is not None:
+        return False
+    return "embed" in job.freeze and all(i in frozen for i in range(first))
+
+
+def recompute_mode(job: TrainingJob, layer: int) -> str:
+    """How one layer is recomputed: ``none`` | ``selective`` | ``full``."""
+    c = job.checkpointing
+    if c.mode == "none" or (c.every_n_layers > 1 and layer % c.every_n_layers):
+        return "none"
+    return c.mode
+
+
+def adds_gradients(job: TrainingJob) -> bool:
+    """Whether some micro-batch finds ``.grad`` there and adds to it.
+
+    The second one of a step does. Buckets that are the gradients, and those of an engine, are there from the start.
+    """
+    several = job.gradient_accumulation_steps > 1
+    return several or job.layout.gradient_as_bucket_view or job.framework == "deepspeed"
+
+
+def stream_dtype(setting: Setting) -> str:
+    """Dtype of the residual stream: under autocast that of the embedding's weights."""
+    return setting.params
+
+
+@lru_cache(maxsize=4096)
+def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
+    """The curve of one block; equal blocks are replayed once."""
+    rows = setting.batch * setting.sequence
+    divided = setting.sequence_parallel and setting.tensor > 1
+    if divided:
+        rows //= setting.tensor
+    shape = (Dim(rows, "T/tp" if divided else "T"), Dim(setting.hidden, "h"))
+    forward, whole = recomputing(block, setting.style, recompute)
+    return replay(forward, setting, shape, stream_dtype(setting), recompute=whole, inventory=inventory)
+
+
+_cached_head = lru_cache(maxsize=512)(head_curve)
+_cached_embedding = lru_cache(maxsize=512)(embedding_curve)
+
+
+@lru_cache(maxsize=4096)
+def block_tensors_on_rank(
+    block: Block, tensor: int, expert: int, expert_tensor: int, trained: bool, frozen: tuple[str, ...], lora: object
+) -> tuple[LocalTensor, ...]:
+    """The block's parameter tensors on one rank, adapters included."""
+    found: list[LocalTensor] = []
+    adapter = lora if isinstance(lora, Adapter) else None
+    for t, component in block_component_tensors(block):
+        shape = local_tensor(t, component, tensor, expert, expert_tensor)
+        wants = trained and not is_frozen(t.name.removesuffix(".weight"), frozen)
+        quantized = adapter is not None and adapter.quantized and t.linear
+        is_expert = t.group == "experts"
+        found.append(
+            LocalTensor(t.name, shape, wants, "nf4" if quantized else None, is_expert, matrix=len(shape) > 1)
+        )
+        if adapter is not None and t.linear and len(shape) == 2 and _adaptable(component, adapter, t.name):
+            found.extend(adapter_tensors(t, shape, _Rank(adapter.rank, adapter.dtype)))  # type: ignore[arg-type]
+    if adapter is not None and isinstance(block.mlp, Moe):
+        from memcheck.memory.ledger.adapters import adapted_tensors
+
+        for factors in adapted_tensors(adapter, block.mlp):
+            for end, size in ((".lora_A", factors.down), (".lora_B", factors.up)):
+                found.append(LocalTensor(factors.name + end, size, True, adapter.dtype, matrix=True))
+    return tuple(found)
+
+
+def _adaptable(component: object, adapter: Adapter, name: str) -> bool:
+    """Whether peft wraps this linear layer: beside stacked experts some families' dense layers are left out."""
+    if isinstance(component, Mlp) and not component.adaptable:
+        return False
+    if isinstance(component, Moe) and component.stacked_adapters:
+        return False  # their adapters are those of the experts and the router
+    return adapts(adapter, name.removesuffix(".weight"))
+
+
+class _Rank(Record):
+    rank: int
+    dtype: str
+
+
+def _block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, inventory: bool) -> Unit:
+    tensors = block_tensors_on_rank(
+        block, setting.tensor, setting.expert, setting.expert_tensor, setting.trained, setting.frozen, setting.adapter
+    )
+    fresh = block_curve(block, setting, recompute, inventory)
+    again = block_curve(block, setting._replace(has_grad=True), recompute, inventory) if adds_gradients(job) else fresh
+    unit = Unit("block", "layer", tensors, fresh, again)
+    return _offloaded(unit) if job.checkpointing.offload == "cpu" else unit
+
+
+def _offloaded(unit: Unit) -> Unit:
+    """Saved tensors leave the GPU after the unit's forward and come back for its backward, whose curve counts them."""
+    gone = unit.fresh.saved
+    fresh, again = (
+        c._replace(saved=0, saved_components=(), saved_inventory=()) for c in (unit.fresh, unit.again)
+    )
+    return unit._replace(fresh=fresh, again=again, offloaded=gone)
+
+
+def _norm_tensors(norm: Norm | None, name: str, trained: bool) -> list[LocalTensor]:
+    if norm is None:
+        return []
+    shape = (norm.rows, norm.size) if norm.rows > 1 else (norm.size,)
+    found = [LocalTensor(name + ".weight", shape, trained)] if norm.weight else []
+    return found + ([LocalTensor(name + ".bias", shape, trained)] if norm.bias else [])
+
+
+def _embedding_unit(
+    job: TrainingJob, a: Architecture, base: Setting, trained: bool, tied: bool, inventory: bool
+) -> Unit:
+    vocab = -(-a.vocab_size // base.tensor)
+    tensors = [LocalTensor("embed_tokens.weight", (vocab, a.embedding_size), trained)]
+    if a.learned_positions:
+        tensors.append(LocalTensor("embed_positions.weight", (a.learned_positions, a.hidden_size), trained))
+    tensors += _norm_tensors(a.embedding_norm, "embedding_norm", trained)
+    tensors += [LocalTensor(t.name, t.shape, trained, matrix=len(t.shape) > 1) for t in a.extra_tensors]
+    e = Embedding(
+        # RowwiseParallel on nn.Embedding: the local rows' gradient is a view of the whole table's; torchtitan's and
+        # Megatron's embeddings are vocabulary-parallel modules of their own
+        a.vocab_size if base.style == "transformers" else vocab,
+        a.embedding_size,
+        a.learned_positions,
+        a.embedding_norm,
+        a.embedding_scale,
+        a.embedding_dropout,
+        trained,
+        tied,
+    )
+    dtype = stream_dtype(base)
+    fresh = _cached_embedding(e, base, dtype, inventory=inventory)
+    later = base._replace(has_grad=True)
+    again = _cached_embedding(e, later, dtype, inventory=inventory) if adds_gradients(job) else fresh
+    return Unit("embedding", "embedding", tuple(tensors), fresh, again)
+
+
+def is_tied(a: Architecture, tensor: int) -> bool:
+    """Whether head and embedding are one tensor on a rank: parallelize_module unties them (two DTensors)."""
+    return a.tie_word_embeddings and tensor == 1
+
+
+def _head_unit(job: TrainingJob, a: Architecture, base: Setting, part: Part, inventory: bool) -> Unit:
+    tied = is_tied(a, base.tensor) and part.embedding
+    trained = base.trained and ("embed" if tied else "head") not in job.freeze
+    norm_trained = base.trained and "norm" not in job.freeze
+    tensors = _norm_tensors(a.final_norm, "final_norm", norm_trained)
+    vocab = -(-a.vocab_size // base.tensor)
+    if not tied and a.head:
+        tensors.append(LocalTensor("lm_head.weight", (vocab, a.embedding_size), trained))
+    if a.head_bias:
+        tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
+    setting = base._replace(trained=norm_trained)
+    head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained)
+    dtype = stream_dtype(base)
+    if job.framework == "torchtitan" and job.loss.kind == "chunked":
+        return _chunked_unit(job, head, setting, tuple(tensors), inventory)
+    fresh = _cached_head(head, setting, dtype, inventory=inventory)
+    later = setting._replace(has_grad=True)
+    again = _cached_head(head, later, dtype, inventory=inventory) if adds_gradients(job) else fresh
+    return Unit("head", "head and loss", tuple(tensors), fresh, again)
+
+
+def _chunked_unit(
+    job: TrainingJob, head: Head, setting: Setting, tensors: tuple[LocalTensor, ...], inventory: bool
+) -> Unit:
+    """torchtitan's chunked loss reduces the head's gradient by itself, inside the loss."""
+    from memcheck.memory.ledger.torchtitan_loss import HeadShard, chunked_head_curve
+
+    ways = job.layout.shard_group
+    table = next((t for t in tensors if t.name == "lm_head.weight"), None)
+    shard = HeadShard(0, 0)
+    if job.layout.zero_stage == 3 and table is not None:
+        part = shard_numel(table, ways)
+        shard = HeadShard(part * ways, part, job.recipe.reduce)
+    fresh = chunked_head_curve(head, setting, stream_dtype(setting), shard, inventory=inventory)
+    again = fresh
+    if adds_gradients(job):
+        later = setting._replace(has_grad=True)
+        again = chunked_head_curve(head, later, stream_dtype(setting), shard, inventory=inventory)
+    return Unit("head", "head and loss", tensors, fresh, again, reduced="lm_head.weight" if shard.padded else "")

@@ -1,0 +1,52 @@
+"""Replay one layer of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memcheck.architecture.registry import read_architecture
+from memcheck.architecture.types import Block
+from memcheck.memory.ledger.block import recomputing
+from memcheck.memory.ledger.context import Adapter, Setting
+from memcheck.memory.ledger.curve import Curve, replay
+
+TOKENS = 1024
+"""A multiple of the allocator's block for every tensor that counts, so that bytes per token are whole."""
+AUTOCAST = {"params": "fp32", "compute": "fp32", "autocast": "bf16"}
+FP32 = {"params": "fp32", "compute": "fp32"}
+TORCHTITAN = {"style": "torchtitan", "attention": "flash"}
+
+
+def block_of(config: Mapping[str, Any], layer: int = 0) -> Block:
+    """The block of one layer."""
+    return read_architecture(config).layers()[layer]
+
+
+def curve_of(
+    config: Mapping[str, Any],
+    layer: int = 0,
+    *,
+    recompute: str = "none",
+    lora: int = 0,
+    tokens: int = TOKENS,
+    **setting: Any,
+) -> Curve:
+    """The layer's curve. ``lora``: rank of fp32 adapters on all linear layers; ``setting``: fields of Setting."""
+    architecture = read_architecture(config)
+    block = architecture.layers()[layer]
+    if lora:
+        setting = {"trained": False, "adapter": Adapter(lora, "all-linear", "fp32", False), **setting}
+    setting = {"style": "transformers", "batch": 1, "sequence": tokens, **setting}
+    s = Setting(hidden=architecture.hidden_size, **setting)
+    rows = s.batch * s.sequence
+    if s.sequence_parallel and s.tensor > 1:
+        rows //= s.tensor
+    forward, checkpoint = recomputing(block, s.style, recompute)
+    return replay(forward, s, (rows, s.hidden), s.params, recompute=checkpoint)
+
+
+def saved_per_token(config: Mapping[str, Any], layer: int = 0, **how: Any) -> float:
+    """Bytes per token that the layer keeps from its forward to its backward."""
+    tokens = how.get("tokens", TOKENS)
+    return curve_of(config, layer, **how).saved / (how.get("batch", 1) * how.get("sequence", tokens))

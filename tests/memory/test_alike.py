@@ -1,0 +1,107 @@
+"""Pricing equal layers once changes the time that an estimate takes, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from memcheck.job.resolve import resolve
+from memcheck.memory import alike
+from memcheck.memory.alike import distinct, stretches
+from memcheck.memory.estimate import estimate
+from memcheck.memory.training import remembered_ranks
+from memcheck.memory.types import Estimate
+from memcheck.memory.units import Part, Unit, part_units
+from memcheck.plan.read import build_plan
+
+ONE_BY_ONE = 10**6
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "one": {},
+    "ddp": {"data": 4},
+    "ddp-views": {"data": 4, "gradient_as_bucket_view": True},
+    "zero1": {"data": 4, "zero_stage": 1},
+    "fsdp": {"data": 4, "zero_stage": 3},
+    "fsdp-kept": {"data": 4, "zero_stage": 3, "reshard_after_forward": False},
+    "no-sync": {"data": 4, "zero_stage": 3, "gradient_sync": "last"},
+    "tensor": {"tensor": 2, "data": 2, "zero_stage": 3},
+    "pipeline": {"pipeline": 2, "data": 2, "zero_stage": 3},
+}
+RECIPES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "recomputed": {"activation_checkpointing": "full"},
+    "every-second": {"activation_checkpointing": {"mode": "full", "every_n_layers": 2}},
+    "offloaded": {"activation_checkpointing": {"mode": "full", "offload": "cpu"}},
+    "accumulated": {"gradient_accumulation_steps": 4},
+    "frozen": {"freeze": ["embed", "layers:0-7"], "gradient_accumulation_steps": 2},
+    "lora": {"method": "lora", "lora": {"rank": 8}, "gradient_accumulation_steps": 2},
+    "in-bf16": {"precision": "bf16-pure", "optimizer": {"name": "adamw", "implementation": "for-loop"}},
+}
+
+
+def values(framework: str, layout: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any]:
+    """A plan for a model of sixteen equal layers."""
+    gpus = layout.get("data", 1) * layout.get("tensor", 1) * layout.get("pipeline", 1)
+    training = {
+        "framework": framework,
+        "micro_batch_size": 2,
+        "sequence_length": 1024,
+        "precision": "bf16-mixed",
+        "optimizer": "adamw",
+        "gradient_accumulation_steps": 1,
+    }
+    return {
+        "memcheck": 1,
+        "model": "llama-3.2-1b",
+        "hardware": {"gpu": "h100-80gb", "gpus_per_node": gpus},
+        "parallelism": layout,
+        "training": {**training, **recipe},
+    }
+
+
+def answer(plan: dict[str, Any], *, inventory: bool) -> Estimate:
+    """The estimate of a plan."""
+    job = resolve(build_plan(plan), base_dir=".")
+    return estimate(job.job, job.gpu, job.overhead, inventory=inventory)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "huggingface", "torchtitan", "deepspeed"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_walking_the_ends_of_a_run_is_exact(
+    framework: str, layout: str, recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peaks, instants, components and labels are those of a walk through every single layer."""
+    plan = values(framework, LAYOUTS[layout], RECIPES[recipe])
+    shortened = answer(plan, inventory=False)
+    monkeypatch.setattr(alike, "ENDS", ONE_BY_ONE)
+    remembered_ranks.cache_clear()
+    assert answer(plan, inventory=False) == shortened
+
+
+def units(count: int) -> list[Unit]:
+    """The units of one rank of a model with so many equal layers."""
+    plan = values("pytorch", {}, {})
+    plan["model"] = {"name": "llama-3.2-1b", "overrides": {"num_hidden_layers": count}}
+    job = resolve(build_plan(plan), base_dir=".").job
+    return part_units(job, job.architecture, Part(0, count, embedding=True, head=True))  # type: ignore[arg-type]
+
+
+def test_stretches_cover_every_unit_once() -> None:
+    """Stretches follow one another from the first unit to the last, and only the middle of a long run is a long one."""
+    for count in range(1, 12):
+        found = stretches(units(count))
+        assert [unit for start, end in found for unit in range(start, end)] == list(range(count + 2))
+        assert [(start, end) for start, end in found if end - start > 1] == ([(3, count - 1)] if count > 5 else [])
+
+
+def test_stretches_of_nothing() -> None:
+    """Without units there are no stretches."""
+    assert stretches([]) == []
+
+
+def test_equal_layers_are_counted() -> None:
+    """One unit stands for all that share their tensors, in the order in which they first come."""
+    found = [(unit.name, count) for unit, count in distinct(units(8))]
+    assert found == [("embedding", 1), ("layer 0", 8), ("head and loss", 1)]

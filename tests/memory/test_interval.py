@@ -1,0 +1,123 @@
+"""The interval of device bytes, and the tables behind it."""
+
+from __future__ import annotations
+
+import pytest
+
+from memcheck.job.types import InferenceJob, Layout, Lora, Loss, Optimizer, TrainingJob
+from memcheck.memory.interval import ends, error_group, interval, interval_basis
+from memcheck.memory.residuals import ENOUGH, SMALL_BYTES, Residuals, Spread, look_up, residuals
+from tests.memory.jobs import BF16_PURE, llama_8b
+
+GIB = 2**30
+KIND = ("family/kind", "kind")
+
+
+def job(**fields: object) -> TrainingJob:
+    """A training job on one GPU."""
+    made = TrainingJob(
+        llama_8b(1), "pytorch", None, Layout(), BF16_PURE, Optimizer("adamw", "foreach"), 1, 8, 1, loss=Loss()
+    )
+    return made._replace(**fields)
+
+
+def tables(error: Spread, free: Spread, tight: Spread, outside: float = 1.0) -> Residuals:
+    """One group in each table."""
+    return Residuals({KIND[0]: error}, {KIND[1]: free}, {KIND[1]: tight}, Spread(3, 1.0, 1.0, outside))
+
+
+EXACT = Spread(100, 1.0, 1.0, 1.0)
+
+
+def test_without_errors_the_interval_is_allocated_to_device() -> None:
+    """Nothing on top at the lower end, the usual share of the allocator at the upper."""
+    found = ends(tables(EXACT, Spread(100, 1.0, 1.1, 1.1), EXACT), KIND, 50 * GIB, 2 * GIB, None)
+    assert found == (50 * GIB, 57 * GIB)
+
+
+def test_errors_widen_both_ends() -> None:
+    """What is too high lowers the lower end, what is too low raises the upper one."""
+    low, high = ends(tables(Spread(100, 0.9, 1.0, 1.2), EXACT, EXACT), KIND, 50 * GIB, 0, None)
+    assert low == pytest.approx(45 * GIB)
+    assert high == pytest.approx(60 * GIB)
+
+
+def test_independent_errors_add_in_quadrature() -> None:
+    """3 % of allocated and 4 % of the allocator are 5 % together."""
+    found = ends(tables(Spread(100, 1.0, 1.0, 1.03), Spread(100, 1.0, 1.0, 1.04), EXACT), KIND, 100 * GIB, 0, None)
+    assert found[1] == pytest.approx(105 * GIB, rel=1e-6)
+
+
+def test_small_jobs_have_errors_of_constant_size() -> None:
+    """A difference counts relative to a few GiB at least."""
+    _, high = ends(tables(Spread(100, 1.0, 1.0, 1.05), EXACT, EXACT), KIND, GIB, 0, None)
+    assert high == pytest.approx(GIB + 0.05 * SMALL_BYTES)
+
+
+def test_cache_does_not_cross_the_capacity() -> None:
+    """Free segments are returned: beyond the capacity only what a tight GPU needs counts."""
+    made = tables(EXACT, Spread(100, 1.0, 1.2, 1.5), Spread(100, 1.0, 1.01, 1.02))
+    assert ends(made, KIND, 60 * GIB, 0, None)[1] == pytest.approx(90 * GIB)
+    assert ends(made, KIND, 60 * GIB, 0, 80 * GIB)[1] == 80 * GIB
+    assert ends(made, KIND, 79 * GIB, 0, 80 * GIB)[1] == pytest.approx(79 * GIB * 1.02)
+
+
+def test_readings_outside_the_allocator_widen_it() -> None:
+    """Communicators were seen to take more than their formulas."""
+    assert ends(tables(EXACT, EXACT, EXACT, 1.5), KIND, 50 * GIB, 2 * GIB, None)[1] == 53 * GIB
+
+
+def test_real_intervals_hold_the_prediction() -> None:
+    """Both ends lie around allocated and device, for every kind of plan."""
+    sharded = Layout(gpus_per_node=8, data=8, zero_stage=3, shard_group=8)
+    jobs = [
+        job(),
+        job(layout=sharded),
+        job(framework="deepspeed", layout=sharded),
+        job(framework="megatron"),
+        job(compile=True),
+        job(method="qlora", lora=Lora()),
+        InferenceJob(llama_8b(1), Layout(), 1, 1, "bf16", "bf16"),
+    ]
+    for each in jobs:
+        low, high = interval(each, 40 * GIB, 44 * GIB, None, 2 * GIB)
+        assert low <= 40 * GIB < 42 * GIB < high, error_group(each)
+        name, n = interval_basis(each)
+        assert name
+        assert n >= 1
+
+
+def test_frameworks_share_a_family_where_they_share_code() -> None:
+    """transformers.Trainer runs PyTorch's loop."""
+    assert error_group(job(framework="huggingface")) == error_group(job()) == "pytorch/single"
+    assert error_group(job(framework="torchtitan")) == "torchtitan/dense"
+    assert error_group(job(compile=True)) == "compiled/pytorch"
+
+
+def test_few_cases_borrow_from_the_widest_neighbour() -> None:
+    """Of the same family first, and the name says so."""
+    table = {
+        "a/many": Spread(40, 0.9, 1.0, 1.2),
+        "a/few": Spread(ENOUGH - 1, 0.99, 1.0, 1.01),
+        "b/many": Spread(40, 0.5, 1.0, 2.0),
+    }
+    assert look_up(table, "a/many") == ("a/many", table["a/many"])
+    assert look_up(table, "a/few") == ("a/few widened by a/many", Spread(ENOUGH - 1, 0.9, 1.0, 1.2))
+    assert look_up(table, "a/none") == ("a/many", table["a/many"])
+    assert look_up(table, "c/none") == ("b/many", table["b/many"])
+
+
+def test_compiled_steps_stand_apart() -> None:
+    """Their errors are those of not knowing what is fused; others do not borrow them."""
+    table = {"a/many": Spread(40, 0.9, 1.0, 1.2), "compiled/a": Spread(40, 0.5, 1.0, 2.0)}
+    assert look_up(table, "b/none") == ("a/many", table["a/many"])
+    assert look_up(table, "compiled/b") == ("compiled/a", table["compiled/a"])
+
+
+def test_stored_tables_are_in_order() -> None:
+    """Lower end, middle and upper end of every group."""
+    found = residuals()
+    for table in (found.allocated, found.reserved, found.tight):
+        for name, spread in table.items():
+            assert 0 < spread.low <= spread.median <= spread.high, name
+    assert found.outside.high >= 1

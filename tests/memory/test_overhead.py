@@ -1,0 +1,118 @@
+"""From allocated to device bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from memcheck.catalog.types import Gpu
+from memcheck.job.types import Checkpointing, InferenceJob, Layout, Loss, Optimizer, Overhead, TrainingJob
+from memcheck.memory.overhead import (
+    CACHE_PERCENT,
+    CONTEXT,
+    CONTEXT_UNKNOWN,
+    allocator_group,
+    context_terms,
+    items,
+    library_terms,
+    slack,
+)
+from memcheck.memory.residuals import look_up, residuals
+from tests.memory.jobs import BF16_PURE, llama_8b
+
+GIB, MIB = 2**30, 2**20
+H100 = Gpu("h100-80gb", 79 * GIB, "sm_90", nvlink_gbs=900)
+T4 = Gpu("t4", 14 * GIB, "sm_75", nvlink_gbs=0)
+
+
+def job(**fields: object) -> TrainingJob:
+    """A training job on one GPU."""
+    made = TrainingJob(
+        llama_8b(1), "pytorch", None, Layout(), BF16_PURE, Optimizer("adamw", "foreach"), 1, 8, 1, loss=Loss()
+    )
+    return made._replace(**fields)
+
+
+def test_every_term_names_its_source() -> None:
+    """No line of the overhead is unexplained, and together they are what lies between allocated and device."""
+    layout = Layout(gpus_per_node=8, nodes=2, tensor=2, data=8, zero_stage=3, shard_group=8)
+    terms = items(job(layout=layout), H100, Overhead(), 10 * GIB)
+    assert all(t.source and t.bytes > 0 for t in terms)
+    found = slack(job(layout=layout), H100, Overhead(), 10 * GIB)
+    assert found.fragmentation == terms[0].bytes
+    assert found.context_and_nccl == sum(t.bytes for t in terms[1:])
+
+
+def test_a_flat_policy_replaces_the_items() -> None:
+    """``overhead: 10%`` is ten percent and nothing else."""
+    (term,) = items(job(), H100, Overhead("flat", 0.1), 50 * GIB)
+    assert (term.bytes, term.component) == (5 * GIB, "context_and_nccl")
+
+
+@pytest.mark.parametrize("arch", [*CONTEXT, "sm_100", "gfx942", None])
+def test_context_is_a_few_hundred_mib(arch: str | None) -> None:
+    """Read on real cards; unknown architectures take the largest reading."""
+    size = sum(n for _, n, _ in context_terms(Gpu("x", 80 * GIB, arch)))
+    assert 100 * MIB < size < 700 * MIB
+    if arch not in CONTEXT:
+        assert size > CONTEXT_UNKNOWN[0] * MIB
+
+
+def test_a_t4_context_includes_its_kernels() -> None:
+    """It was read after the step, the others before."""
+    assert [name for name, _, _ in context_terms(T4)] == ["driver context"]
+    assert len(context_terms(H100)) == 2
+
+
+def test_megatron_counts_its_own_workspaces() -> None:
+    """Its ledger has cuBLAS's and TransformerEngine's; they are not added again."""
+    assert library_terms(job(framework="megatron"), H100) == ()
+    assert [size for _, size, _ in library_terms(job(), H100)] == [64 * MIB]
+    assert [size for _, size, _ in library_terms(job(), T4)] == [2 * 8519680]
+
+
+def test_cuda_graphs_cost_gigabytes() -> None:
+    """More with a pipeline."""
+    graphed = job(framework="megatron", options=(("cuda_graph_impl", "local"),))
+    (term,) = library_terms(graphed, H100)
+    (deeper,) = library_terms(graphed._replace(layout=Layout(pipeline=4, gpus_per_node=4)), H100)
+    assert 0 < term[1] < deeper[1]
+
+
+def test_allocator_groups_follow_what_the_allocator_sees() -> None:
+    """Streams, recomputation and expandable segments."""
+    sharded = Layout(gpus_per_node=8, data=8, zero_stage=3, shard_group=8)
+    assert allocator_group(job()) == "one stream/plain/default"
+    assert allocator_group(job(layout=sharded, expandable_segments=True)) == "sharded/plain/expandable"
+    assert allocator_group(job(checkpointing=Checkpointing("full"))) == "one stream/recompute/default"
+    assert allocator_group(job(framework="megatron")) == "megatron/default"
+    assert allocator_group(InferenceJob(llama_8b(1), Layout(), 1, 1, "bf16", "bf16")) == "serving"
+
+
+def test_expandable_segments_fragment_less() -> None:
+    """In every kind of step that was replayed."""
+    tables = residuals()
+    for kind in ("one stream/plain", "one stream/recompute", "sharded/recompute"):
+        default, expandable = tables.reserved[f"{kind}/default"], tables.reserved[f"{kind}/expandable"]
+        assert expandable.median < default.median, kind
+
+
+def test_cache_does_not_fail_a_plan() -> None:
+    """What the allocator keeps only while there is room counts up to the share that a plan may use by default."""
+    sharded = job(
+        layout=Layout(gpus_per_node=8, data=8, zero_stage=3, shard_group=8),
+        checkpointing=Checkpointing("full"),
+        expandable_segments=True,
+    )
+    roomy, full = 30 * GIB, 64 * GIB
+    _, free = look_up(residuals().reserved, allocator_group(sharded))
+    _, tight = look_up(residuals().tight, allocator_group(sharded))
+    assert slack(sharded, H100, Overhead(), roomy).fragmentation == int(roomy * (free.median - 1))
+    found = slack(sharded, H100, Overhead(), full)
+    assert full * (free.median - 1) > found.fragmentation >= int(full * (tight.median - 1))
+    assert full + sum(found) <= H100.memory_bytes * CACHE_PERCENT // 100
+
+
+def test_what_cannot_be_returned_always_counts() -> None:
+    """A step whose live tensors fill the GPU still needs the allocator's fixed share."""
+    _, tight = look_up(residuals().tight, "one stream/plain/default")
+    assert slack(job(), H100, Overhead(), 79 * GIB).fragmentation == int(79 * GIB * (tight.median - 1))
