@@ -1,0 +1,94 @@
+"""The baseline file: accepted findings under keys that survive edits of the plans, as JSON that reviews well."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+
+from memcheck import __version__
+from memcheck.errors import ConfigurationError
+from memcheck.record import Record
+from memcheck.result import PlanResult
+
+DEFAULT_FILE = ".memcheck-baseline.json"
+FORMAT = 1
+OF_THE_PLAN = "MEM1"
+"""Codes whose findings are about a plan as a whole: the key that they underline is only the cheapest one to change."""
+
+
+class Entry(Record):
+    """One accepted finding."""
+
+    path: str
+    """Relative to the baseline's folder, with forward slashes."""
+    plan: str
+    code: str
+    pointer: str = ""
+    """JSON pointer of the key; empty for findings about the plan as a whole."""
+    utilization: float | None = None
+    """Of the GPU, when the finding was accepted."""
+    host_bytes_per_node: int = 0
+
+
+def read_entries(file: str) -> tuple[Entry, ...]:
+    """The entries of a baseline file.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is no baseline of this format.
+    """
+    try:
+        with open(file, "rb") as stream:
+            written = json.loads(stream.read())
+        version, entries = written["baseline"], tuple(_entry(item) for item in written["findings"])
+    except OSError as error:
+        message = f"cannot read the baseline {file}: {error.strerror or error}"
+        raise ConfigurationError(message, "`memcheck baseline write` writes one") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"{file} is no baseline: {error}", "`memcheck baseline write` writes one") from error
+    if version != FORMAT:
+        message = f"{file} is a baseline of format {version!r}, and this memcheck reads {FORMAT}"
+        raise ConfigurationError(message, "upgrade memcheck, or write the baseline again")
+    return entries
+
+
+def _entry(item: dict[str, object]) -> Entry:
+    """One entry. Raises TypeError for unknown, missing and ill-typed values."""
+    entry = Entry(**item)  # type: ignore[arg-type]  # checked below
+    wanted: tuple[type | tuple[type, ...], ...] = (str, str, str, str, (int, float, type(None)), int)
+    for name, value, types in zip(entry._fields, tuple(entry), wanted, strict=True):
+        if not isinstance(value, types):
+            raise TypeError(f"{name} is {value!r}")
+    return entry
+
+
+def rendered(entries: Iterable[Entry]) -> str:
+    """The text of a baseline file: one entry per line, sorted, so that a diff shows what was accepted."""
+    lines = []
+    for entry in sorted(set(entries), key=lambda each: each[:4]):
+        stated = {key: value for key, value in entry._asdict().items() if value not in {"", None, 0}}
+        lines.append("  " + json.dumps(stated, ensure_ascii=False))
+    body = "[\n" + ",\n".join(lines) + "\n ]" if lines else "[]"
+    return f'{{\n "baseline": {FORMAT},\n "memcheck": {json.dumps(__version__)},\n "findings": {body}\n}}\n'
+
+
+def entries_of(result: PlanResult, folder: str) -> list[Entry]:
+    """What accepting every finding of a judged plan means. Of a plan that was not judged nothing can be accepted."""
+    if result.estimate is None:
+        return []
+    utilization, host = round(result.estimate.utilization, 4), result.estimate.host_bytes_per_node
+    path = relative(result.path, folder)
+    return [
+        Entry(path, result.name, finding.code, key_of(finding.code, finding.pointer), utilization, host)
+        for finding in result.findings
+    ]
+
+
+def key_of(code: str, pointer: str) -> str:
+    """The part of a finding's pointer that its key needs."""
+    return "" if code.startswith(OF_THE_PLAN) else pointer
+
+
+def relative(path: str, folder: str) -> str:
+    """A path as entries have it."""
+    return os.path.relpath(path, folder).replace(os.sep, "/")

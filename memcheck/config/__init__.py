@@ -1,0 +1,1 @@
+"""Configuration: ``memcheck.toml``, or ``[tool.memcheck]`` in ``pyproject.toml``, nearest to each plan."""

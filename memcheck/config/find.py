@@ -1,0 +1,67 @@
+"""Finds the configuration that governs a file. No file is parsed unless it may hold one."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from memcheck.config.types import Settings
+
+TABLE = rb"""(?m)^\s*\[?\s*["']?tool["']?\s*(?:\.\s*["']?memcheck\b|\]|=)"""
+"""Every way to write ``[tool.memcheck]``. A ``pyproject.toml`` without a match has none; nothing needs to parse it."""
+
+
+class Configurations:
+    """The settings of every folder met in one run; each file is read once."""
+
+    def __init__(self, only: str | None = None) -> None:
+        """With ``only``, that file governs everything."""
+        self._only = only
+        self._files: dict[str, Settings] = {}
+        self._folders: dict[str, Settings] = {}
+
+    def of(self, path: str) -> Settings:
+        """The settings for a file: those of the nearest folder above it that has any, up to the repository's root."""
+        return self.of_folder(os.path.dirname(os.path.abspath(path)))
+
+    def of_folder(self, folder: str) -> Settings:
+        """The settings for what lies in an absolute folder."""
+        if self._only is not None:
+            return self._read(self._only)
+        if folder not in self._folders:
+            self._folders[folder] = self._search(folder)
+        return self._folders[folder]
+
+    def _search(self, folder: str) -> Settings:
+        own = os.path.join(folder, "memcheck.toml")
+        if os.path.isfile(own):
+            return self._read(own)
+        shared = os.path.join(folder, "pyproject.toml")
+        if _may_configure(shared):
+            settings = self._read(shared)
+            if settings.file:
+                return settings
+        parent = os.path.dirname(folder)
+        if parent == folder or os.path.exists(os.path.join(folder, ".git")):
+            return Settings()
+        return self.of_folder(parent)
+
+    def _read(self, path: str) -> Settings:
+        if path not in self._files:
+            from memcheck.config.read import read_settings  # brings a TOML parser
+
+            self._files[path] = read_settings(path)
+        return self._files[path]
+
+
+def _may_configure(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return may_hold_table(file.read())
+    except OSError:
+        return False
+
+
+def may_hold_table(data: bytes) -> bool:
+    """Whether the bytes of a ``pyproject.toml`` have to be parsed to know."""
+    return b"memcheck" in data and re.search(TABLE, data) is not None

@@ -1,0 +1,150 @@
+"""Reads and validates one configuration file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from memcheck import __version__
+from memcheck.config.fraction import fraction
+from memcheck.config.types import FAIL_ON, Settings
+from memcheck.config.version import accepts
+from memcheck.errors import ConfigurationError, UsageError
+from memcheck.finding import SEVERITIES
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    from importlib import import_module
+
+    tomllib = import_module("tomli")
+
+
+def read_settings(path: str) -> Settings:
+    """The settings of ``memcheck.toml`` or of ``[tool.memcheck]``; the defaults if that table is missing.
+
+    Raises:
+        ConfigurationError: the file is not readable, not TOML, or has an unknown key or a wrong value.
+    """
+    shown = _shown(path)
+    try:
+        with open(path, "rb") as file:
+            table: object = tomllib.load(file)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the configuration {shown}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{shown} is not valid TOML: {error}") from error
+    if os.path.basename(path) == "pyproject.toml":
+        for key in ("tool", "memcheck"):
+            table = table.get(key) if isinstance(table, dict) else None
+        if table is None:
+            return Settings()
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{shown}: tool.memcheck must be a table")
+    return _settings(table, path, shown)
+
+
+def _settings(table: dict[str, object], path: str, shown: str) -> Settings:
+    values: dict[str, object] = {}
+    for key, written in table.items():
+        if key not in READERS:
+            raise ConfigurationError(f"{shown}: unknown key {key!r}{_suggestion(key)}", f"known: {', '.join(READERS)}")
+        try:
+            values[key.replace("-", "_")] = READERS[key](written)
+        except ValueError as error:
+            raise ConfigurationError(f"{shown}: {key}: {error}") from error
+        except UsageError as error:
+            raise ConfigurationError(f"{shown}: {key}: {error.message}", error.help) from error
+    required = values.pop("required_version", None)
+    if required:
+        raise ConfigurationError(
+            f"{shown} requires memcheck {required}, and this is {__version__}",
+            "install the version that the project asks for, or change required-version",
+        )
+    base = os.path.relpath(os.path.dirname(os.path.abspath(path)))
+    paths, baseline = values.get("paths"), values.get("baseline")
+    if isinstance(paths, tuple):
+        values["paths"] = tuple(os.path.normpath(os.path.join(base, item)) for item in paths)
+    if isinstance(baseline, str):
+        values["baseline"] = os.path.normpath(os.path.join(base, baseline))
+    return Settings(**values, file=shown)  # type: ignore[arg-type]
+
+
+def _overhead(written: object) -> str | float:
+    return "modeled" if written == "modeled" else fraction(written)
+
+
+def _strings(written: object) -> tuple[str, ...]:
+    if not isinstance(written, list) or not all(isinstance(item, str) for item in written):
+        raise ValueError(f"{written!r} is not a list of strings")
+    return tuple(written)
+
+
+def _file(written: object) -> str:
+    if not isinstance(written, str) or not written:
+        raise ValueError(f"{written!r} is not the name of a file")
+    return written
+
+
+def _selectors(written: object) -> tuple[str, ...]:
+    from memcheck.select import known
+
+    return known(_strings(written))
+
+
+def _per_file(written: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    if not isinstance(written, dict):
+        raise ValueError(f"{written!r} is not a table of patterns and lists of rules")  # noqa: TRY004 - as below
+    return tuple((pattern, _selectors(rules)) for pattern, rules in written.items())
+
+
+def _severity(written: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(written, dict):
+        raise ValueError(f"{written!r} is not a table of rules and severities")  # noqa: TRY004 - as below
+    for level in written.values():
+        if level not in SEVERITIES:
+            raise ValueError(f"{level!r} is not one of {', '.join(SEVERITIES)}")
+    return tuple(zip(_selectors(list(written)), written.values(), strict=True))
+
+
+def _fail_on(written: object) -> str:
+    if written not in FAIL_ON:
+        raise ValueError(f"{written!r} is not one of {', '.join(FAIL_ON)}")
+    return str(written)
+
+
+def _required(written: object) -> str:
+    """Empty when this version will do."""
+    if not isinstance(written, str):
+        raise ValueError(f"{written!r} is not a version requirement such as '>=0.1'")  # noqa: TRY004 - a wrong value like the others
+    return "" if accepts(written, __version__) else written
+
+
+READERS: dict[str, Callable[[object], object]] = {
+    "paths": _strings,
+    "fail-above": fraction,
+    "warn-above": fraction,
+    "waste-below": fraction,
+    "overhead": _overhead,
+    "select": _selectors,
+    "ignore": _selectors,
+    "fail-on": _fail_on,
+    "per-file-ignores": _per_file,
+    "severity": _severity,
+    "baseline": _file,
+    "required-version": _required,
+}
+
+
+def _suggestion(key: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(key.replace("_", "-"), READERS, 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _shown(path: str) -> str:
+    """The path relative to the working directory when that is shorter."""
+    relative = os.path.relpath(path)
+    return relative.replace(os.sep, "/") if len(relative) < len(path) else path

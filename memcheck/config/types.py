@@ -1,0 +1,48 @@
+"""The settings that a configuration file can make."""
+
+from __future__ import annotations
+
+from memcheck.record import Record
+
+
+class Settings(Record):
+    """One configuration file, or the defaults. None means: not configured."""
+
+    paths: tuple[str, ...] = ()
+    """What ``check`` without paths checks, relative to the working directory."""
+    fail_above: float | None = None
+    warn_above: float | None = None
+    waste_below: float | None = None
+    overhead: str | float | None = None
+    """``modeled`` or a flat fraction."""
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    fail_on: str | None = None
+    per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Patterns of paths, relative to the configuration's folder, and the rules that do not count for them."""
+    severity: tuple[tuple[str, str], ...] = ()
+    """Codes or prefixes of codes, and the severity that their findings get."""
+    baseline: str = ""
+    """The baseline file, relative to the working directory."""
+    file: str = ""
+    """Where the settings come from; empty for the defaults."""
+
+    def ignored_for(self, path: str) -> tuple[str, ...]:
+        """The rules that do not count for a file, besides those that count nowhere."""
+        if not self.per_file_ignores:
+            return ()
+        from memcheck.config.patterns import matches
+
+        folder = self.file.rpartition("/")[0] or "."
+        found = [rules for pattern, rules in self.per_file_ignores if matches(path, pattern, folder)]
+        return sum(found, ())
+
+    def severity_of(self, code: str, usual: str) -> str:
+        """The configured severity of a rule's findings; of several entries the longest counts."""
+        return max(
+            ((prefix, level) for prefix, level in self.severity if code.startswith(prefix)), default=("", usual)
+        )[1]
+
+
+FAIL_ON = ("error", "warning", "never")
+DEFAULT_FAIL_ON = "error"

@@ -1,0 +1,1 @@
+"""Text edits that mend a plan file: ``check --fix``. Imported only when asked for."""

@@ -1,0 +1,160 @@
+"""Mends a file in rounds: apply what does not overlap, check again, keep it only if the file got better."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from memcheck.check import Gate, check_file
+from memcheck.finding import Edit, Finding
+from memcheck.fix.edits import disjoint, edited
+from memcheck.record import Record
+from memcheck.result import PlanResult
+from memcheck.source import codes
+
+MAX_ROUNDS = 20
+"""More than a plan has levels: each level of a mapping can hide one of mistakes."""
+
+BROKEN = frozenset(
+    code.code
+    for code in (
+        codes.UNREADABLE_FILE,
+        codes.INVALID_YAML,
+        codes.DUPLICATE_KEY,
+        codes.BROKEN_EXTENDS,
+        codes.TOO_COMPLEX,
+        codes.CONFLICTING_KEYS,
+    )
+)
+"""What no fix may bring in, whatever else it mends."""
+
+
+class Fix(Record):
+    """A way to mend one finding."""
+
+    document: int
+    finding: Finding
+    title: str
+    edits: tuple[Edit, ...]
+
+    @property
+    def key(self) -> tuple[int, str, str, str]:
+        """The same before and after an edit elsewhere in the file."""
+        return self.document, self.finding.code, self.finding.pointer, self.title
+
+
+class Fixed(Record):
+    """A file after its fixes."""
+
+    data: bytes
+    fixes: tuple[Fix, ...] = ()
+    traces: tuple[str, ...] = ()
+    """Tracebacks of memcheck's own failures, which end the fixing."""
+
+
+def fix_file(path: str, data: bytes, gate: Gate, *, unsafe: bool = False) -> Fixed:
+    """The file with every fix that makes it better; with ``unsafe``, also with the first remedy of each plan.
+
+    Doing it again to the result changes nothing more, unless ``MAX_ROUNDS`` was reached.
+    """
+    quick = gate._replace(remedies=False, inventory=False)
+    done: list[Fix] = []
+    refused: set[tuple[int, str, str, str]] = set()
+    for _ in range(MAX_ROUNDS):
+        results, traces = check_file(path, data, quick)
+        fixes = [fix for fix in safe_fixes(path, results) if fix.key not in refused]
+        if not fixes and unsafe and not traces:
+            full, traces = check_file(path, data, gate)
+            fixes = [fix for fix in remedy_fixes(path, full) if fix.key not in refused]
+        if traces:
+            return Fixed(data, tuple(done), tuple(traces))
+        together = [fix for fix, _ in disjoint((fix, fix.edits) for fix in fixes)]
+        if not together:
+            break
+        after = attempt(path, data, together, results, quick)
+        if after is None:
+            together, after = _first_alone(path, data, together, results, quick, refused)
+        if after is not None:
+            data = after
+            done += together
+    return Fixed(data, tuple(done))
+
+
+def _first_alone(
+    path: str,
+    data: bytes,
+    fixes: Sequence[Fix],
+    results: Sequence[PlanResult],
+    gate: Gate,
+    refused: set[tuple[int, str, str, str]],
+) -> tuple[list[Fix], bytes | None]:
+    """The first fix that is good on its own; those before it are refused for good."""
+    for fix in fixes:
+        after = attempt(path, data, [fix], results, gate)
+        if after is not None:
+            return [fix], after
+        refused.add(fix.key)
+    return [], None
+
+
+def safe_fixes(path: str, results: Iterable[PlanResult]) -> list[Fix]:
+    """The fixes with one right outcome, in the order of the text. Edits are of this file, never of one it extends."""
+    found = [
+        Fix(result.document, finding, finding.message, finding.fix)
+        for result in results
+        for finding in result.findings
+        if finding.fix and finding.location.path == result.path
+    ]
+    return sorted(found, key=lambda fix: fix.edits[0].span)
+
+
+def remedy_fixes(path: str, results: Iterable[PlanResult]) -> list[Fix]:
+    """The first remedy of each plan that can be written into its file."""
+    found = []
+    for result in results:
+        remedies = [(finding, remedy) for finding in result.findings for remedy in finding.remedies if remedy.edits]
+        if remedies:
+            finding, remedy = remedies[0]
+            found.append(Fix(result.document, finding, remedy.title, remedy.edits))
+    return found
+
+
+def attempt(path: str, data: bytes, fixes: Sequence[Fix], before: Sequence[PlanResult], gate: Gate) -> bytes | None:
+    """The file with these fixes, or None if it would not be better."""
+    after = edited(data, (edit for fix in fixes for edit in fix.edits))
+    if after == data:
+        return None
+    results, traces = check_file(path, after, gate)
+    return after if not traces and is_better(before, results, fixes) else None
+
+
+def is_better(before: Sequence[PlanResult], after: Sequence[PlanResult], fixes: Sequence[Fix]) -> bool:
+    """Whether every mended finding is gone, and no plan is further from being judged than it was."""
+    if len(before) != len(after):
+        return False
+    for old, new in zip(before, after, strict=True):
+        if _stage(new) < _stage(old) or _count(new, BROKEN) > _count(old, BROKEN):
+            return False
+        mine = [fix for fix in fixes if fix.document == old.document]
+        gone = Counter(_said(old)) - Counter(_said(new))
+        for fix in mine:
+            if fix.finding.remedies:
+                lower = new.estimate and old.estimate and new.estimate.device_bytes < old.estimate.device_bytes
+                if _count(new, frozenset({fix.finding.code})) or not lower:
+                    return False
+        if Counter((f.finding.code, f.finding.message) for f in mine if not f.finding.remedies) - gone:
+            return False
+    return True
+
+
+def _said(result: PlanResult) -> list[tuple[str, str]]:
+    return [(finding.code, finding.message) for finding in result.findings]
+
+
+def _stage(result: PlanResult) -> int:
+    """How far reading a plan came: not even text, a plan with mistakes, a judged plan."""
+    return 0 if result.values is None else 1 if result.estimate is None else 2
+
+
+def _count(result: PlanResult, among: frozenset[str]) -> int:
+    return sum(finding.code in among for finding in result.findings)

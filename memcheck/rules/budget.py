@@ -1,0 +1,75 @@
+"""The memory budget in words, shared by the MEM1xx rules."""
+
+from __future__ import annotations
+
+from memcheck.memory.types import Estimate
+from memcheck.rules.place import stated
+from memcheck.rules.types import Context
+from memcheck.rules.words import component, gib, listed, percent
+
+STATES = ("parameters", "gradients", "master_weights", "optimizer_states")
+BATCH = ("activations", "logits_and_loss", "temporaries")
+
+
+def need(context: Context, estimate: Estimate) -> str:
+    """``needs 96.31 GiB of the 79.10 GiB of h100-80gb (121.8%)``."""
+    capacity = f"{gib(estimate.capacity_bytes)} of {context.resolved.gpu.name}"
+    return f"needs {gib(estimate.device_bytes)} of the {capacity} ({percent(estimate.utilization)})"
+
+
+def peak(context: Context, estimate: Estimate) -> str:
+    """Where and when the peak is, and what it is made of."""
+    rank = ""
+    if context.layout.pipeline > 1:
+        rank = f"pipeline rank {estimate.pipeline_rank} of {context.layout.pipeline} peaks "
+    else:
+        rank = "the peak is "
+    operation = f" ({estimate.operation})" if estimate.operation and estimate.operation != estimate.instant else ""
+    return f"{rank}in {estimate.instant}{operation}; largest: {largest(estimate)}"
+
+
+def largest(estimate: Estimate, count: int = 2) -> str:
+    """The biggest components with their bytes."""
+    ordered = sorted(estimate.components_bytes.items(), key=lambda item: -item[1])
+    return listed(f"{component(name)} {gib(b)}" for name, b in ordered[:count] if b > 0)
+
+
+def key_pointer(context: Context, estimate: Estimate) -> str:
+    """The written key that decides most of the peak: the batch when activations lead, the sharding when states lead."""
+    if context.training is None:
+        serving = context.plan.inference
+        by_cache = ("/inference/batch_size", "/inference/context_length")
+        if serving is None or serving.batch_size in {None, 1}:
+            by_cache = by_cache[::-1]
+        return stated(context.document, *by_cache, "/hardware/gpu")
+    parts = estimate.components_bytes
+    batch, states = sum(parts.get(n, 0) for n in BATCH), sum(parts.get(n, 0) for n in STATES)
+    by_batch = ("/training/micro_batch_size", "/training/sequence_length", "/training/activation_checkpointing")
+    by_state = ("/parallelism/zero_stage", "/parallelism/tensor", "/parallelism/pipeline", "/training/optimizer")
+    if batch > states and context.training.micro_batch_size == 1:
+        by_batch = ("/training/activation_checkpointing", "/training/sequence_length", "/training/micro_batch_size")
+    order = (*by_batch, *by_state) if batch > states else (*by_state, *by_batch)
+    return stated(context.document, *order, "/hardware/gpu")
+
+
+def related(context: Context) -> tuple[tuple[str, str], ...]:
+    """The other keys that take part, each with what it contributes."""
+    labels = [(f"{gib(context.resolved.gpu.memory_bytes)} usable", stated(context.document, "/hardware/gpu"))]
+    job = context.training
+    if job is not None:
+        tokens = job.micro_batch_size * job.sequence_length
+        labels += [
+            (f"{job.micro_batch_size} x {job.sequence_length} = {tokens} tokens", "/training/micro_batch_size"),
+            (f"{job.micro_batch_size} x {job.sequence_length} = {tokens} tokens", "/training/sequence_length"),
+            (f"recompute {job.checkpointing.mode}", "/training/activation_checkpointing"),
+            (f"states shared by {job.layout.shard_group} ranks", "/parallelism/zero_stage"),
+        ]
+        if job.expert_imbalance > 1:
+            busiest = f"the busiest rank gets {job.expert_imbalance:g} x the mean"
+            labels.append((busiest, "/training/expert_imbalance"))
+    else:
+        serving = context.plan.inference
+        if serving is not None and serving.context_length is not None:
+            cached = f"{serving.batch_size or 1} x {serving.context_length} tokens in the cache"
+            labels += [(cached, "/inference/batch_size"), (cached, "/inference/context_length")]
+    return tuple(labels)

@@ -1,0 +1,11 @@
+"""Rules whose findings are made while the file is read: they have a page and an example, but no check of their own."""
+
+from __future__ import annotations
+
+from memcheck.rules.types import Rule
+from memcheck.source.codes import Code
+
+
+def file_rule(code: Code, doc: str) -> Rule:
+    """The record of a file code."""
+    return Rule(code.code, code.name, code.severity, code.summary, doc)

@@ -1,0 +1,33 @@
+"""The file is not UTF-8 text.
+
+## What it does
+
+Reports a file that cannot be decoded: another encoding, or binary content under a YAML name.
+
+## Why it matters
+
+A plan that cannot be read cannot be judged, and must not pass unjudged.
+
+## Example
+
+    # a plan saved as UTF-16 or Latin-1
+
+## How to fix
+
+Save the file as UTF-8.
+
+## Options
+
+None.
+
+## Source
+
+YAML 1.2 section 5.2 (character encodings).
+"""
+
+from __future__ import annotations
+
+from memcheck.rules.file_rule import file_rule
+from memcheck.source.codes import UNREADABLE_FILE
+
+RULE = file_rule(UNREADABLE_FILE, __doc__)

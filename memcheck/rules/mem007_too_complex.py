@@ -1,0 +1,33 @@
+"""The file is too large, too deep or expands to too much.
+
+## What it does
+
+Reports files beyond the size limit, nesting beyond the depth limit, and aliases that multiply ("billion laughs").
+
+## Why it matters
+
+A gate must answer in bounded time and memory, whatever is in the repository.
+
+## Example
+
+    # a file of 50 MB, or a chain of aliases of aliases
+
+## How to fix
+
+Split the file. No plan comes near the limits.
+
+## Options
+
+None.
+
+## Source
+
+The limits are those of `memcheck/source`.
+"""
+
+from __future__ import annotations
+
+from memcheck.rules.file_rule import file_rule
+from memcheck.source.codes import TOO_COMPLEX
+
+RULE = file_rule(TOO_COMPLEX, __doc__)

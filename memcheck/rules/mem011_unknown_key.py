@@ -1,0 +1,33 @@
+"""The plan format has no such key.
+
+## What it does
+
+Reports every key that the schema does not have, with the closest ones that it has.
+
+## Why it matters
+
+A misspelt key would be ignored, and its default used instead: the prediction would be of another plan.
+
+## Example
+
+    training: {micro_batchsize: 4}
+
+## How to fix
+
+Correct the key; `--fix` does where only one key is close. A framework's own knobs go under `training.options`.
+
+## Options
+
+None.
+
+## Source
+
+`schemas/plan.schema.json`.
+"""
+
+from __future__ import annotations
+
+from memcheck.rules.file_rule import file_rule
+from memcheck.source.codes import UNKNOWN_KEY
+
+RULE = file_rule(UNKNOWN_KEY, __doc__)

@@ -1,0 +1,35 @@
+"""There is no memory model for what the plan asks.
+
+## What it does
+
+Reports a combination that the framework can run and that memcheck cannot price, at the key that asks for it: adapters
+on a `rough` model, adapters under Megatron, an offloading mode whose buffers are not modelled.
+
+## Why it matters
+
+A number for something else would be worse than none. The plan is not judged, so it does not pass.
+
+## Example
+
+    model: {rough: {parameters: 700M, layers: 32, hidden_size: 4096, activation_multiplier: 10}}
+    training: {method: lora}   # which matrices get adapters is not known
+
+## How to fix
+
+The help line names the nearest plan that has a model. Otherwise exclude the file from the check.
+
+## Options
+
+None.
+
+## Source
+
+`memcheck/memory`.
+"""
+
+from __future__ import annotations
+
+from memcheck.rules.file_rule import file_rule
+from memcheck.source.codes import NO_MEMORY_MODEL
+
+RULE = file_rule(NO_MEMORY_MODEL, __doc__)

@@ -1,0 +1,34 @@
+"""The last day of a suppressing comment is over.
+
+## What it does
+
+Warns about `# memcheck: ignore[...] ... until: YYYY-MM-DD` after that day (in UTC). The comment hides nothing any
+more, so that the finding shows again beside this one.
+
+## Why it matters
+
+Whoever accepted the finding accepted it for a time.
+
+## Example
+
+    zero_stage: 3   # memcheck: ignore[MEM208] until the second node is here, until: 2020-01-31
+
+## How to fix
+
+Mend what the comment hid, or set a later day and say why.
+
+## Options
+
+None.
+
+## Source
+
+`memcheck/suppress`.
+"""
+
+from __future__ import annotations
+
+from memcheck.rules.file_rule import file_rule
+from memcheck.source.codes import EXPIRED_SUPPRESSION
+
+RULE = file_rule(EXPIRED_SUPPRESSION, __doc__)

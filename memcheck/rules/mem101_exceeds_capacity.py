@@ -1,0 +1,58 @@
+"""The plan needs more memory than the GPU has.
+
+## What it does
+
+Predicts the peak of `device` bytes (tensors, what the caching allocator holds on top, the CUDA or ROCm context and the
+communicators) of the worst pipeline rank, and compares it with what the driver gives a process on that GPU.
+
+## Why it matters
+
+The job ends in `torch.OutOfMemoryError`, often not in the first step: the optimizer step, a longer batch or gradient
+accumulation set the peak. A gate that says so costs seconds; a queued node costs hours.
+
+## Example
+
+    hardware: {gpu: a100-40gb}
+    training: {framework: pytorch, precision: bf16-mixed, sequence_length: 4096}   # an 8B model: 16 bytes a parameter
+
+## How to fix
+
+The finding lists remedies that were re-computed by the same engine, cheapest first. In short: shard the states
+(`parallelism.zero_stage`, `tensor`, `pipeline`), recompute activations (`training.activation_checkpointing`), do not
+materialise the logits (`training.loss: fused-linear`), or lower `training.micro_batch_size` and accumulate.
+
+## Options
+
+`hardware.gpu` may carry its own `memory_gib`; `policy.overhead` replaces the itemised overhead by a flat fraction.
+
+## Source
+
+Usable memory per GPU is what `torch.cuda.mem_get_info()` reports at best, not the number on the box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.finding import Finding
+from memcheck.rules.budget import key_pointer, need, peak, related
+from memcheck.rules.types import Context, Rule
+from memcheck.rules.words import gib
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding when the predicted device bytes exceed the capacity."""
+    estimate = context.estimate
+    if estimate is None or estimate.device_bytes <= estimate.capacity_bytes:
+        return
+    missing = estimate.device_bytes - estimate.capacity_bytes
+    yield RULE.finding(
+        context,
+        f"{need(context, estimate)}, {gib(missing)} too much; {peak(context, estimate)}",
+        key_pointer(context, estimate),
+        help="shard the states, recompute activations, lower the micro-batch, or take a larger GPU",
+        related=related(context),
+    )
+
+
+RULE = Rule("MEM101", "exceeds-capacity", "error", "The plan needs more memory than the GPU has.", __doc__, check, True)

@@ -1,0 +1,57 @@
+"""The plan fits, but fills more of the GPU than the policy allows.
+
+## What it does
+
+Compares the predicted utilisation (`device / capacity`) with `fail_above`. Plans that do not fit at all are MEM101's.
+
+## Why it matters
+
+What a prediction cannot see (fragmentation over days, a colleague's process, a new driver) takes a few percent. Above
+about 90 % a job tends to survive its first steps and die in the night.
+
+## Example
+
+    policy: {fail_above: 90%}      # and a plan that is predicted to use 93 %
+
+## How to fix
+
+Take one of the finding's remedies, or raise `policy.fail_above` for this plan if it has been run and is known to hold.
+
+## Options
+
+`policy.fail_above` in the plan, `fail-above` in the configuration, `--fail-above` on the command line.
+
+## Source
+
+The 85–90 % habit is that of the calculators in use; the measured intervals behind it are those of MEM104.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.finding import Finding
+from memcheck.rules.budget import key_pointer, need, peak, related
+from memcheck.rules.types import Context, Rule
+from memcheck.rules.words import gib, percent
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding between ``fail_above`` and the capacity."""
+    estimate = context.estimate
+    if estimate is None or not context.fail_above < estimate.utilization <= 1:
+        return
+    over = estimate.device_bytes - int(context.fail_above * estimate.capacity_bytes)
+    limit = f"above the limit of {percent(context.fail_above)} by {gib(over)}"
+    yield RULE.finding(
+        context,
+        f"{need(context, estimate)}, {limit}; {peak(context, estimate)}",
+        key_pointer(context, estimate),
+        help="free a little memory, or raise `policy.fail_above` if this plan is known to run",
+        related=(*related(context), ("the limit", "/policy/fail_above")),
+    )
+
+
+RULE = Rule(
+    "MEM102", "above-fail-threshold", "error", "The plan fills more of the GPU than `fail_above`.", __doc__, check, True
+)

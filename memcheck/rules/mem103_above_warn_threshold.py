@@ -1,0 +1,60 @@
+"""The plan fits, but comes close to the limit.
+
+## What it does
+
+Compares the predicted utilisation (`device / capacity`) with `warn_above`. What lies above `fail_above` is MEM102's.
+
+## Why it matters
+
+There is little room left for a longer sequence, one more feature, or an error of the prediction.
+
+## Example
+
+    policy: {warn_above: 85%}      # and a plan that is predicted to use 87 %
+
+## How to fix
+
+Nothing has to be done. Leave it, or take the cheapest of the finding's remedies.
+
+## Options
+
+`policy.warn_above` in the plan, `warn-above` in the configuration, `--warn-above` on the command line.
+
+## Source
+
+As MEM102.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.finding import Finding
+from memcheck.rules.budget import key_pointer, need, peak, related
+from memcheck.rules.types import Context, Rule
+from memcheck.rules.words import gib, percent
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding between ``warn_above`` and ``fail_above``."""
+    estimate = context.estimate
+    if estimate is None or not context.warn_above < estimate.utilization <= min(context.fail_above, 1):
+        return
+    left = gib(estimate.capacity_bytes - estimate.device_bytes)
+    yield RULE.finding(
+        context,
+        f"{need(context, estimate)}, above {percent(context.warn_above)}; {left} left; {peak(context, estimate)}",
+        key_pointer(context, estimate),
+        related=(*related(context), ("the threshold", "/policy/warn_above")),
+    )
+
+
+RULE = Rule(
+    "MEM103",
+    "above-warn-threshold",
+    "warning",
+    "The plan fills more of the GPU than `warn_above`.",
+    __doc__,
+    check,
+    True,
+)

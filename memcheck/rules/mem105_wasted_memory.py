@@ -1,0 +1,64 @@
+"""The plan leaves most of the GPU unused.
+
+## What it does
+
+Compares the predicted utilisation with `policy.waste_below`. Silent unless a plan sets it.
+
+## Why it matters
+
+GPUs are paid for by the hour, whether their memory is used or not. A larger micro-batch, less recompute or fewer GPUs
+would finish the same work sooner or cheaper.
+
+## Example
+
+    policy: {waste_below: 40%}     # and a plan that is predicted to use 22 %
+
+## How to fix
+
+Raise `training.micro_batch_size`, drop `activation_checkpointing`, lower the ZeRO stage or tensor degree, or use fewer
+or smaller GPUs.
+
+## Options
+
+`policy.waste_below`; off by default.
+
+## Source
+
+A policy of the team, not a fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.finding import Finding
+from memcheck.rules.budget import need
+from memcheck.rules.types import Context, Rule
+from memcheck.rules.words import gib, percent
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding below ``policy.waste_below``."""
+    estimate = context.estimate
+    if estimate is None or context.waste_below is None or estimate.utilization >= context.waste_below:
+        return
+    unused = gib(estimate.capacity_bytes - estimate.device_bytes)
+    yield RULE.finding(
+        context,
+        f"{need(context, estimate)}, below {percent(context.waste_below)}: {unused} of every GPU stay unused",
+        "/policy/waste_below",
+        help="raise `training.micro_batch_size`, recompute less, or use fewer or smaller GPUs",
+        related=(("the GPU", "/hardware/gpu"), ("the batch", "/training/micro_batch_size")),
+    )
+
+
+RULE = Rule(
+    "MEM105",
+    "wasted-memory",
+    "warning",
+    "The plan uses less of the GPU than `waste_below`.",
+    __doc__,
+    check,
+    True,
+    opt_in=True,
+)

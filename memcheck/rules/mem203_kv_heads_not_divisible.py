@@ -1,0 +1,72 @@
+"""The key/value heads cannot be split over the tensor ranks, or have to be replicated.
+
+## What it does
+
+Checks the key/value heads of grouped-query attention against `tensor`. Megatron copies them when `tensor` is a
+multiple of their number, and so do inference engines: then this is a warning. Everywhere else it is an error.
+
+## Why it matters
+
+Where they are copied, every rank holds a whole head: the KV cache and the K/V activations no longer shrink with the
+tensor degree, which is often the reason for the degree. Where they are not, the job stops while the model is built.
+
+## Example
+
+    model: qwen2.5-7b                 # 4 key/value heads
+    parallelism: {tensor: 8}
+
+## How to fix
+
+Take a tensor degree that divides the number of key/value heads.
+
+## Options
+
+None.
+
+## Source
+
+`megatron/core/transformer/transformer_config.py` ("num_query_groups must be a multiple or divisor of
+tensor_model_parallel_size"); vLLM `get_total_num_kv_heads` (at least one per rank).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.finding import Finding
+from memcheck.rules.model_facts import kv_head_counts
+from memcheck.rules.types import Context, Rule
+from memcheck.rules.words import divisors, listed
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding for the first number of key/value heads that the tensor degree does not divide."""
+    tensor = context.layout.tensor
+    for heads in kv_head_counts(context):
+        if heads % tensor == 0:
+            continue
+        copies = tensor % heads == 0 and (context.training is None or context.training.framework == "megatron")
+        if copies:
+            outcome = f"each is copied to {tensor // heads} ranks"
+        else:
+            outcome = f"{context.framework.name if context.framework else 'inference'} cannot place them"
+        yield RULE.finding(
+            context,
+            f"{heads} key/value heads over tensor {tensor} ranks: {outcome}",
+            "/parallelism/tensor",
+            help=f"tensor degrees that divide {heads}: {listed(divisors(heads, tensor), 'or')}",
+            related=(("the model", "/model"),),
+            severity="warning" if copies else "error",
+        )
+        return
+
+
+RULE = Rule(
+    "MEM203",
+    "kv-heads-not-divisible",
+    "error",
+    "The key/value heads cannot be split over the tensor ranks, or are copied.",
+    __doc__,
+    check,
+    blocking=True,
+)

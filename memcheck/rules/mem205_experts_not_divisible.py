@@ -1,0 +1,106 @@
+"""The experts cannot be placed on the expert ranks.
+
+## What it does
+
+Checks that the model has experts when `expert` > 1, that their number is a multiple of `expert`, that the ranks of one
+pipeline stage (`data * context * tensor`) are a multiple of `expert * expert_tensor`, and that `expert_tensor` divides
+the width of an expert.
+
+## Why it matters
+
+Expert parallelism takes its ranks from the data, context and tensor ranks of a stage. What does not divide stops the
+job while the process groups are built.
+
+## Example
+
+    model: mixtral-8x7b               # 8 experts
+    parallelism: {expert: 16}
+
+## How to fix
+
+Take an `expert` degree that divides both the number of experts and the ranks of a stage.
+
+## Options
+
+None.
+
+## Source
+
+`megatron/core/transformer/transformer_config.py` ("num_moe_experts should be divisible by
+expert_model_parallel_size"), `megatron/core/parallel_state.py`; torchtitan
+`ParallelismConfig.expert_parallel_degree`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.finding import Finding
+from memcheck.rules.model_facts import moes
+from memcheck.rules.types import Context, Rule
+from memcheck.rules.words import divisors, listed
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding per reason."""
+    layout, model = context.layout, context.architecture
+    expert = layout.expert
+    if (expert == 1 and layout.expert_tensor == 1) or model is None:
+        return
+    mixtures = moes(context)
+    if not mixtures:
+        if expert > 1:
+            yield RULE.finding(
+                context,
+                f"expert {expert}, but {model.model_type} has no experts to place",
+                "/parallelism/expert",
+                help="remove `expert`",
+                related=(("the model", "/model"),),
+            )
+        return
+    for moe in mixtures:
+        if moe.experts % expert:
+            yield RULE.finding(
+                context,
+                f"{moe.experts} experts cannot be split over expert {expert} ranks",
+                "/parallelism/expert",
+                help=f"degrees that divide {moe.experts}: {listed(divisors(moe.experts, layout.world_size), 'or')}",
+                related=(("the model", "/model"),),
+            )
+            break
+    yield from _ranks(context)
+    for moe in mixtures:
+        if moe.width % layout.expert_tensor:
+            yield RULE.finding(
+                context,
+                f"an expert's width of {moe.width} cannot be split over expert_tensor {layout.expert_tensor} ranks",
+                "/parallelism/expert_tensor",
+                help="take a degree that divides the width",
+            )
+            break
+
+
+def _ranks(context: Context) -> Iterator[Finding]:
+    layout = context.layout
+    stage = layout.data * layout.context * layout.tensor
+    group = layout.expert * layout.expert_tensor
+    if stage % group:
+        yield RULE.finding(
+            context,
+            f"expert {layout.expert} * expert_tensor {layout.expert_tensor} = {group} does not divide the "
+            f"{stage} ranks of a stage (data {layout.data} * context {layout.context} * tensor {layout.tensor})",
+            "/parallelism/expert",
+            help=f"expert ranks are taken from the stage's own ranks: use a divisor of {stage}, or more GPUs",
+            related=(("data", "/parallelism/data"), ("tensor", "/parallelism/tensor")),
+        )
+
+
+RULE = Rule(
+    "MEM205",
+    "experts-not-divisible",
+    "error",
+    "The experts cannot be placed on the expert ranks.",
+    __doc__,
+    check,
+    blocking=True,
+)

@@ -1,0 +1,100 @@
+"""The layers cannot be split over the pipeline's stages.
+
+## What it does
+
+Checks the number of layers against `pipeline * virtual_stages`. Megatron wants equal stages unless one of its options
+for uneven ones is given (`num_layers_in_first_pipeline_stage`, `account_for_embedding_in_pipeline_split`, ...);
+torchtitan and torch's pipelining take uneven stages, but none may be empty.
+
+## Why it matters
+
+The job stops while the model is built, and the largest stage decides the memory of all.
+
+## Example
+
+    model: qwen2.5-7b                 # 28 layers
+    parallelism: {pipeline: 8}        # with framework: megatron
+
+## How to fix
+
+Take a number of stages that divides the layers, or say how the stages differ.
+
+## Options
+
+Megatron: `num_layers_in_first_pipeline_stage`, `num_layers_in_last_pipeline_stage`,
+`account_for_embedding_in_pipeline_split`, `account_for_loss_in_pipeline_split`, `pipeline_model_parallel_layout`.
+
+## Source
+
+`megatron/core/transformer/transformer_config.py`, `megatron/training/arguments.py` ("Number of layers should be
+divisible by the pipeline-model-parallel size").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.finding import Finding
+from memcheck.job.types import TrainingJob
+from memcheck.rules.types import Context, Rule
+from memcheck.rules.words import divisors, listed
+
+ENDS = (
+    ("num_layers_in_first_pipeline_stage", "decoder_first_pipeline_num_layers"),
+    ("num_layers_in_last_pipeline_stage", "decoder_last_pipeline_num_layers"),
+)
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding when the stages cannot be filled, or not equally where they must be equal."""
+    layout, layers = context.layout, context.layers
+    stages = layout.pipeline * layout.virtual_stages
+    virtual = f" * virtual_stages {layout.virtual_stages} = {stages} stages" if layout.virtual_stages > 1 else " stages"
+    if layout.pipeline == 1:
+        if layout.virtual_stages > 1:
+            message = f"virtual_stages {layout.virtual_stages} without a pipeline to interleave"
+            yield RULE.finding(context, message, "/parallelism/virtual_stages", help="remove it, or set `pipeline`")
+        return
+    job = context.training
+    reason = ""
+    if layers < stages:
+        reason = f"{layers} layers cannot fill pipeline {layout.pipeline}{virtual}"
+    elif job is not None and job.framework == "megatron" and not job.option("pipeline_model_parallel_layout"):
+        reason = _uneven(job, layers, stages, f"pipeline {layout.pipeline}{virtual}")
+    if reason:
+        yield RULE.finding(
+            context,
+            reason,
+            "/parallelism/pipeline",
+            help=f"numbers of stages that divide {layers}: {listed(divisors(layers, 4 * stages), 'or')}",
+            related=(("virtual stages", "/parallelism/virtual_stages"), ("the model", "/model")),
+        )
+
+
+def _uneven(job: TrainingJob, layers: int, stages: int, where: str) -> str:
+    """Why Megatron refuses the split, or an empty string."""
+    ends = [next((v for n in names if isinstance(v := job.option(n), int)), None) for names in ENDS]
+    given = [e for e in ends if e is not None]
+    if given:
+        middle, ranks = layers - sum(given), job.layout.pipeline - len(given)
+        if ranks < 0 or middle < 0 or (ranks and middle % ranks) or (not ranks and middle):
+            return f"{middle} layers between the stated end stages do not split over {ranks} pipeline ranks"
+        return ""
+    counted = layers + sum(
+        bool(job.option(n)) for n in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+    )
+    if counted % stages:
+        extra = f" (counting {counted - layers} for embedding and loss)" if counted > layers else ""
+        return f"{layers} layers{extra} do not split equally over {where}"
+    return ""
+
+
+RULE = Rule(
+    "MEM206",
+    "layers-not-divisible",
+    "error",
+    "The layers cannot be split over the pipeline's stages.",
+    __doc__,
+    check,
+    blocking=True,
+)

@@ -1,0 +1,77 @@
+"""The framework does not have the parallelism that the plan asks for.
+
+## What it does
+
+Compares `tensor`, `sequence`, `context`, `pipeline`, `expert` and `expert_tensor` with what the framework can do.
+
+## Why it matters
+
+The plan cannot run, and a prediction for it would be of a program that does not exist.
+
+## Example
+
+    parallelism: {pipeline: 4}
+    training: {framework: huggingface}      # transformers.Trainer has no pipeline
+
+## How to fix
+
+Name the framework that will run the plan (`megatron` and `torchtitan` have all of them), or use sharding
+(`zero_stage: 3`) instead.
+
+## Options
+
+None.
+
+## Source
+
+The frameworks' own records; `memcheck list frameworks` prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.finding import Finding
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.rules.types import Context, Rule
+from memcheck.rules.words import listed
+
+DEGREES = ("tensor", "context", "pipeline", "expert", "expert_tensor")
+
+
+def unsupported(context: Context) -> tuple[str, ...]:
+    """The keys of ``parallelism`` that are in use and that the framework does not have."""
+    framework, layout = context.framework, context.layout
+    if framework is None:
+        return ()
+    used = [name for name in DEGREES if getattr(layout, name) > 1]
+    if layout.sequence and layout.tensor > 1:
+        used.append("sequence")
+    return tuple(name for name in used if name not in framework.parallelisms)
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding per key, unless the framework was not named (MEM403 says so then)."""
+    framework = context.framework
+    if framework is None or context.plan.training is None or context.plan.training.framework is None:
+        return
+    for name in unsupported(context):
+        able = [f.name for f in FRAMEWORKS.values() if name in f.parallelisms]
+        yield RULE.finding(
+            context,
+            f"{framework.title} has no {name.replace('_', '-')} parallelism",
+            f"/parallelism/{name}",
+            help=f"frameworks that have it: {listed(able)}",
+            related=(("the framework", "/training/framework"),),
+        )
+
+
+RULE = Rule(
+    "MEM212",
+    "unsupported-parallelism",
+    "error",
+    "The framework does not have the parallelism that the plan asks for.",
+    __doc__,
+    check,
+    blocking=True,
+)

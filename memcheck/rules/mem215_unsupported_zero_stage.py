@@ -1,0 +1,62 @@
+"""The framework does not have this ZeRO stage.
+
+## What it does
+
+Compares `zero_stage` with the framework's own: ZeRO 0 to 3 for `deepspeed`; the distributed optimizer (1) and
+Megatron-FSDP (2, 3) for `megatron`; ZeroRedundancyOptimizer (1) and FSDP2 (3) for the rest.
+
+## Why it matters
+
+What would run has another memory use than what the plan says.
+
+## Example
+
+    parallelism: {zero_stage: 2}
+    training: {framework: torchtitan}
+
+## How to fix
+
+FSDP's nearest relative of stage 2 is `zero_stage: 3` with `reshard_after_forward: false`: parameters are gathered
+once per step and stay until after the backward pass.
+
+## Options
+
+None.
+
+## Source
+
+The frameworks' own records; `memcheck list frameworks` prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.finding import Finding
+from memcheck.rules.types import Context, Rule
+from memcheck.rules.words import listed
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding for a stage that the framework does not have."""
+    framework, stage = context.framework, context.layout.zero_stage
+    if framework is None or stage in framework.zero_stages:
+        return
+    yield RULE.finding(
+        context,
+        f"{framework.title} has no ZeRO stage {stage}; it has {listed(framework.zero_stages)}",
+        "/parallelism/zero_stage",
+        help="use `zero_stage: 3` with `reshard_after_forward: false`, or `framework: deepspeed`",
+        related=(("the framework", "/training/framework"),),
+    )
+
+
+RULE = Rule(
+    "MEM215",
+    "unsupported-zero-stage",
+    "error",
+    "The framework does not have this ZeRO stage.",
+    __doc__,
+    check,
+    blocking=True,
+)

@@ -1,0 +1,53 @@
+"""The GPU has no bf16 arithmetic.
+
+## What it does
+
+Reports a bf16 recipe on NVIDIA GPUs before Ampere (compute capability 8.0) and AMD GPUs before gfx908.
+
+## Why it matters
+
+transformers refuses `bf16: true` there; plain PyTorch falls back to emulation that is slower than fp32.
+
+## Example
+
+    hardware: {gpu: t4}
+    training: {precision: bf16-mixed}
+
+## How to fix
+
+Use `precision: fp16-mixed`, or another GPU. The state is the same size; only the loss scaling differs.
+
+## Options
+
+None.
+
+## Source
+
+transformers `training_args.py` ("Your setup doesn't support bf16/gpu. You need Ampere+ GPU with cuda>=11.0"); torch
+`torch.cuda.is_bf16_supported`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.finding import Finding
+from memcheck.rules.gpu_abilities import lacks_bf16
+from memcheck.rules.types import Context, Rule
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding for a bf16 recipe on a GPU that is known to lack it."""
+    job, gpu = context.training, context.resolved.gpu
+    if job is None or "bf16" not in (job.recipe.compute, job.recipe.params) or not lacks_bf16(gpu):
+        return
+    yield RULE.finding(
+        context,
+        f"{job.recipe.recipe} needs bf16 arithmetic, which {gpu.name} ({gpu.arch}) does not have",
+        "/training/precision",
+        help="use `precision: fp16-mixed`, or a GPU from Ampere on",
+        related=(("the GPU", "/hardware/gpu"),),
+    )
+
+
+RULE = Rule("MEM301", "no-bf16", "error", "The GPU has no bf16 arithmetic.", __doc__, check)

@@ -1,0 +1,81 @@
+"""An option of the framework has a value that it does not take.
+
+## What it does
+
+Checks the types, the signs, and where upstream lists them the words, of the values under `training.options`.
+
+## Why it matters
+
+The framework refuses the value, or reads it as something else.
+
+## Example
+
+    training: {framework: megatron, options: {recompute_method: blocks}}      # uniform or block
+
+## How to fix
+
+Write one of the values that the finding lists.
+
+## Options
+
+None.
+
+## Source
+
+The frameworks' own arguments, under their upstream names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.finding import Finding
+from memcheck.rules.types import Context, Rule
+from memcheck.rules.words import close_to, listed, shown
+
+WORDS = {bool: "true or false", int: "a whole number from 0", float: "a number from 0", str: "a word", list: "a list"}
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding per value of the wrong kind."""
+    framework, job = context.framework, context.training
+    if framework is None or job is None:
+        return
+    for name, value in job.options:
+        types, choices = framework.options[name], framework.choices.get(name, ())
+        wrong_word = choices and isinstance(value, str) and value not in choices
+        if _is_one_of(value, types) and not wrong_word and not _is_negative(name, value):
+            continue
+        kinds = [WORDS[t] for t in types if not (choices and t is str)]
+        expected = listed([*choices, *kinds], "or")
+        yield RULE.finding(
+            context,
+            f"{framework.name}'s `{name}` takes {expected}, not {shown(value)}",
+            f"/training/options/{name}",
+            help=close_to(value, choices) if isinstance(value, str) else "",
+        )
+
+
+def _is_negative(name: str, value: object) -> bool:
+    """Sizes and counts are not; -1 is DeepSpeed's own word for "no MiCS"."""
+    return isinstance(value, (int, float)) and value < 0 and (name, value) != ("mics_shard_size", -1)
+
+
+def _is_one_of(value: object, types: tuple[type, ...]) -> bool:
+    """``isinstance``, except that true is no number, a tuple is a list, and a list holds no mappings."""
+    if isinstance(value, bool):
+        return bool in types
+    if isinstance(value, tuple):
+        return list in types and all(_is_one_of(each, (bool, int, float, str, list)) for each in value)
+    return isinstance(value, types)
+
+
+RULE = Rule(
+    "MEM406",
+    "option-value",
+    "error",
+    "An option has a value that the framework does not take.",
+    __doc__,
+    check,
+    blocking=True,
+)

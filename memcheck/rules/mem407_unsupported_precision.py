@@ -1,0 +1,55 @@
+"""The framework does not have this precision recipe.
+
+## What it does
+
+Compares `precision` with the recipes of the framework.
+
+## Why it matters
+
+A recipe decides the bytes per parameter (from 8 to 18 in live use). Where the framework has no such recipe, the
+prediction is for what PyTorch itself would do, which is not what will run.
+
+## Example
+
+    training: {framework: megatron, precision: bf16-pure}     # Megatron keeps an fp32 master copy
+
+## How to fix
+
+Take one of the framework's recipes; single dtypes can be changed beside it
+(`precision: {recipe: bf16-mixed, gradients: bf16}`).
+
+## Options
+
+None.
+
+## Source
+
+The frameworks' own records; `memcheck list frameworks` prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.finding import Finding
+from memcheck.rules.types import Context, Rule
+from memcheck.rules.words import listed
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding for a recipe that the framework does not offer."""
+    framework, job = context.framework, context.training
+    if framework is None or job is None or job.recipe.recipe in framework.recipes:
+        return
+    yield RULE.finding(
+        context,
+        f"{framework.title} has no recipe {job.recipe.recipe}",
+        "/training/precision",
+        help=f"its recipes: {listed(framework.recipes)}",
+        related=(("the framework", "/training/framework"),),
+    )
+
+
+RULE = Rule(
+    "MEM407", "unsupported-precision", "error", "The framework does not have this precision recipe.", __doc__, check
+)

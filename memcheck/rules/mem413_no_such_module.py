@@ -1,0 +1,140 @@
+"""A module that the plan names is not in the model.
+
+## What it does
+
+Looks up the names under `training.lora.target_modules`, `training.freeze` and of the modules to recompute
+(`training.activation_checkpointing.modules`, Megatron's `recompute_modules`). A target is the path or the last part of
+a linear layer inside a block; embedding and head get no adapters here. A frozen part is a path inside a block or any
+part of one. What can be recomputed is Megatron's own list; other frameworks recompute whole blocks.
+
+## Why it matters
+
+A misspelt name trains, freezes or recomputes nothing, and the prediction would be of another job.
+PEFT stops when no target is found, and ignores a target that is not when others are; Megatron stops.
+
+## Example
+
+    training: {method: lora, lora: {target_modules: [q_prj, v_proj]}}      # q_proj
+
+## How to fix
+
+Use the model's own names; the finding lists them, or those that are close.
+
+## Options
+
+None.
+
+## Source
+
+PEFT `tuners/tuners_utils.py` (`inject_adapter`, "Target modules ... not found in the base model");
+Megatron-core `transformer/transformer_config.py` (`recompute_modules`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from memcheck.architecture.types import Moe
+from memcheck.finding import Finding
+from memcheck.job.types import Lora, TrainingJob
+from memcheck.rules.types import Context, Rule
+from memcheck.rules.words import close_to, listed
+
+PART = r"embed|head|norm|layers:\d+-\d+"
+RECOMPUTED = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding per name that nothing in the model has."""
+    job = context.training
+    if job is None:
+        return
+    yield from _recomputed(context, job)
+    if job.lora is not None and job.lora.target_modules != "all-linear":
+        yield from _adapted(context, job.lora)
+    if job.freeze:
+        yield from _frozen(context, job.freeze)
+
+
+def _recomputed(context: Context, job: TrainingJob) -> Iterator[Finding]:
+    place = "/training/activation_checkpointing/modules"
+    if job.checkpointing.modules and job.framework != "megatron":
+        yield RULE.finding(
+            context,
+            f"recomputing modules of a block under {job.framework} is not modelled",
+            place,
+            help="remove `modules`, or say which blocks with `every_n_layers`",
+            related=(("the framework", "/training/framework"),),
+        )
+        return
+    named = _places(job.checkpointing.modules, place)
+    option = job.option("recompute_modules")
+    if isinstance(option, tuple):
+        named += _places(tuple(map(str, option)), "/training/options/recompute_modules")
+    elif isinstance(option, str):
+        named += [(name, "/training/options/recompute_modules") for name in option.replace(",", " ").split()]
+    for name, pointer in named:
+        if name not in RECOMPUTED:
+            help = close_to(name, RECOMPUTED) or f"it knows {listed(RECOMPUTED)}"
+            yield RULE.finding(context, f"megatron has no module `{name}` to recompute", pointer, help=help)
+
+
+def _adapted(context: Context, lora: Lora) -> Iterator[Finding]:
+    from memcheck.memory.ledger.adapters import EXPERT_NAMES
+    from memcheck.memory.ledger.context import Adapter, adapts
+
+    def matches(name: str, module: str) -> bool:
+        return adapts(Adapter(lora.rank, name, lora.dtype, False), module)
+
+    targets, place = lora.target_modules, "/training/lora/target_modules"
+    named = [(targets, place)] if isinstance(targets, str) else _places(targets, place)
+    modules = _modules(context, linear=True)
+    if context.architecture is not None:
+        experts = [block.mlp for block, _ in context.architecture.blocks if isinstance(block.mlp, Moe)]
+        modules += (*EXPERT_NAMES, "gate") if any(moe.stacked_adapters for moe in experts) else ()
+    yield from _missing(context, named, modules, matches, "no linear layer of the blocks is called `{}`")
+
+
+def _frozen(context: Context, freeze: tuple[str, ...]) -> Iterator[Finding]:
+    from memcheck.memory.ledger.context import is_frozen
+
+    def matches(name: str, module: str) -> bool:
+        return is_frozen(module, (name,))
+
+    named = [(n, pointer) for n, pointer in _places(freeze, "/training/freeze") if not re.fullmatch(PART, n)]
+    modules = _modules(context, linear=False)
+    yield from _missing(context, named, modules, matches, "no module of the blocks is called `{}`", PART.split("|")[:3])
+
+
+def _missing(
+    context: Context,
+    named: list[tuple[str, str]],
+    modules: tuple[str, ...],
+    matches: Callable[[str, str], bool],
+    message: str,
+    others: list[str] | None = None,
+) -> Iterator[Finding]:
+    for name, pointer in named if modules else ():
+        if any(matches(name, module) for module in modules):
+            continue
+        leaves = [*(others or ()), *dict.fromkeys(module.rpartition(".")[2] for module in modules)]
+        help = close_to(name, leaves) or f"there are {listed(leaves)}"
+        yield RULE.finding(context, message.format(name), pointer, help=help, related=(("the model", "/model"),))
+
+
+def _modules(context: Context, *, linear: bool) -> tuple[str, ...]:
+    """Paths inside the blocks; ``linear``: of linear layers only. None for a model that is only roughly known."""
+    from memcheck.architecture.parameters import block_tensors
+
+    blocks = context.architecture.blocks if context.architecture is not None else ()
+    tensors = [tensor for block, _ in blocks for tensor in block_tensors(block)]
+    names = [t.name.removesuffix(".weight").removesuffix(".bias") for t in tensors if t.linear or not linear]
+    return tuple(dict.fromkeys(names))
+
+
+def _places(names: tuple[str, ...], pointer: str) -> list[tuple[str, str]]:
+    return [(name, f"{pointer}/{i}") for i, name in enumerate(names)]
+
+
+RULE = Rule("MEM413", "no-such-module", "error", "A module that the plan names is not in the model.", __doc__, check)

@@ -1,0 +1,108 @@
+"""What a rule is, what it looks at, and how it speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from memcheck.architecture.types import Architecture, Rough
+from memcheck.finding import Finding
+from memcheck.frameworks.types import Framework
+from memcheck.job.resolve import Resolved
+from memcheck.job.types import InferenceJob, Layout, TrainingJob
+from memcheck.memory.types import Estimate
+from memcheck.plan.types import Plan
+from memcheck.record import Record
+from memcheck.rules.place import place
+from memcheck.source.types import Document
+
+
+class Context(Record):
+    """One plan under inspection. Fractions are of the GPU's capacity."""
+
+    plan: Plan
+    document: Document
+    resolved: Resolved
+    framework: Framework | None
+    """None for inference."""
+    fail_above: float
+    warn_above: float
+    waste_below: float | None = None
+    estimate: Estimate | None = None
+    """None while only the layout rules run."""
+
+    @property
+    def job(self) -> TrainingJob | InferenceJob:
+        """The resolved job."""
+        return self.resolved.job
+
+    @property
+    def training(self) -> TrainingJob | None:
+        """The resolved job if it trains."""
+        return self.resolved.job if isinstance(self.resolved.job, TrainingJob) else None
+
+    @property
+    def layout(self) -> Layout:
+        """How the job is cut over ranks."""
+        return self.resolved.job.layout
+
+    @property
+    def architecture(self) -> Architecture | None:
+        """The model, unless it is only roughly known."""
+        model = self.resolved.job.architecture
+        return None if isinstance(model, Rough) else model
+
+    @property
+    def layers(self) -> int:
+        """Number of blocks."""
+        model = self.resolved.job.architecture
+        return model.layers if isinstance(model, Rough) else model.num_layers
+
+
+class Rule(Record):
+    """One rule. Its module's docstring is its only documentation."""
+
+    code: str
+    name: str
+    severity: str
+    """Usual severity; a finding may be milder where the framework copes."""
+    summary: str
+    doc: str
+    """The module docstring: sections in Markdown under one summary line."""
+    check: Callable[[Context], Iterator[Finding]] | None = None
+    """None: the finding is made elsewhere, while the file is read or the model is priced."""
+    needs_estimate: bool = False
+    blocking: bool = False
+    """An error of this rule means that the job cannot start as written, so its memory is not predicted."""
+    opt_in: bool = False
+    """Silent until the plan or the configuration asks for it."""
+
+    def explain(self) -> str:
+        """The rule's page in Markdown."""
+        title, _, body = self.doc.strip().partition("\n")
+        default = "only when asked for" if self.opt_in else "on by default"
+        head = f"# {self.code} {self.name}\n\n{title.strip()}\n\nSeverity: {self.severity}, {default}.\n"
+        return f"{head}{body.rstrip()}\n"
+
+    def finding(
+        self,
+        context: Context,
+        message: str,
+        pointer: str,
+        *,
+        help: str = "",
+        related: tuple[tuple[str, str], ...] = (),
+        severity: str = "",
+    ) -> Finding:
+        """A finding of this rule. ``related`` are labels with pointers; those not in the plan are left out."""
+        marks = context.document.marks
+        others = tuple((label, place(context.document, p)) for label, p in related if p in marks and p != pointer)
+        return Finding(
+            code=self.code,
+            name=self.name,
+            severity=severity or self.severity,
+            message=message,
+            location=place(context.document, pointer),
+            pointer=pointer,
+            help=help,
+            related=others,
+        )

@@ -1,0 +1,99 @@
+"""Two hundred generated plans with mistakes, mended."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from memcheck.check import Gate, check_file
+from memcheck.finding import SEVERITIES, Edit
+from memcheck.fix import rounds
+from memcheck.fix.edits import edited
+from memcheck.source.load import load_documents
+from tests.fix.broken import broken
+
+GATE = Gate(remedies=False)
+SEEDS = range(200)
+Change = tuple[bytes, list[Edit], bytes]
+
+
+@pytest.fixture
+def changes(monkeypatch: pytest.MonkeyPatch) -> list[Change]:
+    """Every change of text that is tried, as it happens."""
+    seen: list[Change] = []
+
+    def remember(data: bytes, edits: list[Edit]) -> bytes:
+        edits = list(edits)
+        after = edited(data, edits)
+        seen.append((data, edits, after))
+        return after
+
+    monkeypatch.setattr(rounds, "edited", remember)
+    return seen
+
+
+def outside(data: bytes, edits: list[Edit]) -> list[str]:
+    """The pieces of a text between the spans of the edits, found by walking over it character by character."""
+    text = data.decode()
+    starts = {(edit.span.line, edit.span.column): edit for edit in edits}
+    pieces, piece, skip = [], "", None
+    line = column = 1
+    for index, character in enumerate(text):
+        if character == "\ufeff" and index == 0:
+            piece += character
+            continue
+        if skip is not None and (line, column) == (skip.span.end_line, skip.span.end_column):
+            skip = None
+        if skip is None and (line, column) in starts:
+            skip = starts.pop((line, column))
+            pieces.append(piece)
+            piece = ""
+        if skip is None:
+            piece += character
+        broken_line = character == "\n" or (character == "\r" and text[index + 1 : index + 2] != "\n")
+        line, column = (line + 1, 1) if broken_line else (line, column + 1)
+    pieces += [""] * len(starts)
+    return [*pieces, piece]
+
+
+def said(data: bytes) -> list[Counter[tuple[str, str]]]:
+    """What is found in each document."""
+    results, traces = check_file("plan.yaml", data, GATE)
+    assert traces == []
+    return [Counter((finding.code, finding.message) for finding in result.findings) for result in results]
+
+
+def errors(data: bytes) -> int:
+    """Errors in all documents."""
+    results, _ = check_file("plan.yaml", data, GATE)
+    return sum(result.count(SEVERITIES[-1]) for result in results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", SEEDS[::20])
+def test_every_applied_fix_makes_it_better(first: int, changes: list[Change]) -> None:
+    """What was fixed is gone, the file parses, nothing outside the spans changed, and a second run finds no more."""
+    for seed in range(first, first + 20):
+        changes.clear()
+        before = broken(seed)
+        fixed = rounds.fix_file("plan.yaml", before, GATE)
+        assert fixed.fixes, seed
+        assert fixed.traces == ()
+        for text, edits, after in changes:
+            pieces = outside(text, edits)
+            left = after.decode()
+            for piece in pieces:
+                assert piece in left, seed
+                left = left.partition(piece)[2]
+            replaced = sum(len(edit.text.encode()) for edit in set(edits))
+            assert len(after) == sum(len(piece.encode()) for piece in pieces) + replaced, seed
+        documents = load_documents("plan.yaml", fixed.data)
+        assert all(isinstance(document.values, dict) for document in documents), seed
+        assert len(documents) == len(load_documents("plan.yaml", before)), seed
+        was, now = said(before), said(fixed.data)
+        for fix in fixed.fixes:
+            assert (fix.finding.code, fix.finding.message) not in now[fix.document], seed
+        assert sum(map(Counter.total, now)) < sum(map(Counter.total, was)), seed
+        assert errors(fixed.data) == 0, seed
+        assert rounds.fix_file("plan.yaml", fixed.data, GATE) == rounds.Fixed(fixed.data), seed

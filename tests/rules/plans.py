@@ -1,0 +1,54 @@
+"""Plans for the rules' tables, as short as the format allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memcheck.finding import Finding
+from memcheck.job.resolve import resolve
+from memcheck.plan.read import read_plan
+from memcheck.rules.run import check_layout, make_context
+from memcheck.source.load import load_documents
+from memcheck.source.types import Document
+
+PLAN = """\
+memcheck: 1
+model: {model}
+hardware: {{gpu: {gpu}, gpus_per_node: {gpus_per_node}, nodes: {nodes}}}
+parallelism: {{{parallelism}}}
+{job}
+policy: {{fail_above: 100%, warn_above: 100%}}
+"""
+
+
+def document(
+    parallelism: str = "",
+    training: str = "",
+    *,
+    model: str = "llama-3.1-8b",
+    gpu: str = "h100-80gb",
+    gpus_per_node: int = 8,
+    nodes: int = 1,
+    inference: str = "",
+    defaults: str = "micro_batch_size: 1, sequence_length: 4096",
+) -> Document:
+    """A plan with these keys."""
+    step = ", ".join(part for part in (defaults, training) if part)
+    job = f"inference: {{{inference}}}" if inference else f"training: {{{step}}}"
+    text = PLAN.format(model=model, gpu=gpu, gpus_per_node=gpus_per_node, nodes=nodes, parallelism=parallelism, job=job)
+    (found,) = load_documents("plan.yaml", text.encode())
+    return found
+
+
+def layout_findings(*args: str, **kwargs: Any) -> list[Finding]:
+    """What the rules that need no estimate say about a plan with these keys."""
+    source = document(*args, **kwargs)
+    plan, findings = read_plan(source)
+    assert plan is not None, [f.message for f in findings]
+    context = make_context(plan, source, resolve(plan, base_dir="."), fail_above=1.0, warn_above=1.0)
+    return check_layout(context)[0]
+
+
+def found(code: str, *args: str, **kwargs: Any) -> list[Finding]:
+    """The findings of one of those rules."""
+    return [f for f in layout_findings(*args, **kwargs) if f.code == code]

@@ -1,0 +1,72 @@
+"""The registry of rules is complete, ordered and documented."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from memcheck.finding import SEVERITIES
+from memcheck.rules.checks import CHECKS
+from memcheck.rules.registry import RULES
+from memcheck.rules.types import Rule
+from memcheck.source.codes import FILE_CODES
+
+SECTIONS = ("What it does", "Why it matters", "Example", "How to fix", "Options", "Source")
+EACH = pytest.mark.parametrize("rule", RULES, ids=[rule.code for rule in RULES])
+
+
+def test_codes_are_unique_and_ordered() -> None:
+    """Rules stand in the order of their codes, and no code or name is used twice."""
+    codes = [rule.code for rule in RULES]
+    assert codes == sorted(set(codes))
+    assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+def test_every_module_is_registered(root: Path) -> None:
+    """A rule that is written is also named in the registry."""
+    modules = {path.name[:6].upper() for path in (root / "memcheck" / "rules").glob("mem[0-9]*.py")}
+    assert modules == {rule.code for rule in RULES}
+
+
+def test_every_file_code_has_a_page() -> None:
+    """What the reader of files reports can be explained, under the same name and severity."""
+    rules = {rule.code: rule for rule in RULES}
+    for code in FILE_CODES:
+        rule = rules[code.code]
+        assert (rule.name, rule.severity, rule.summary) == (code.name, code.severity, code.summary)
+        assert rule.check is None
+
+
+def test_checks_are_the_rules_with_a_check() -> None:
+    """What a clean check imports is exactly what can run."""
+    assert [rule for rule in RULES if rule.check is not None] == list(CHECKS)
+
+
+@EACH
+def test_rule_has_its_form(rule: Rule) -> None:
+    """Code, name, severity and summary have the form that configuration and reports rely on."""
+    assert re.fullmatch(r"MEM[0-5]\d\d", rule.code)
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
+    assert rule.severity in SEVERITIES
+    assert rule.summary.endswith(".")
+
+
+@EACH
+def test_page_has_every_section(rule: Rule) -> None:
+    """A rule's page is generated from one docstring with the same sections everywhere, none of them empty."""
+    page = rule.explain()
+    assert page.startswith(f"# {rule.code} {rule.name}\n")
+    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)
+    assert tuple(parts[1::2]) == SECTIONS
+    assert all(text.strip() for text in parts[2::2])
+
+
+def test_a_module_holds_the_rule_it_is_named_after(root: Path) -> None:
+    """The file name carries the code and the name, so that a rule is found without a search."""
+    stems = {rule.code: f"{rule.code.lower()}_{rule.name.replace('-', '_')}" for rule in RULES}
+    for path in (root / "memcheck" / "rules").glob("mem[0-9]*.py"):
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        assert path.stem == stems[path.name[:6].upper()]
