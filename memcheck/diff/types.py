@@ -1,0 +1,131 @@
+"""What a comparison holds: two states of each plan, and what lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from memcheck.record import Record
+
+ADDED, REMOVED, RENAMED, CHANGED, UNCHANGED = "added", "removed", "renamed", "changed", "unchanged"
+FAILS_NOW, PASSES_NOW, SAME = "fails-now", "passes-now", "same"
+PASSED = "passed"
+
+
+class Side(Record):
+    """One plan, before or after."""
+
+    path: str
+    """As it is shown."""
+    key: str
+    """The path that both sides share: from the compared folder, from the repository, or empty for two files."""
+    document: int
+    name: str
+    status: str
+    """``passed`` | ``failed`` | ``error``."""
+    device_bytes: int | None = None
+    """None when the plan could not be estimated."""
+    capacity_bytes: int = 0
+    utilization: float = 0.0
+    components_bytes: Mapping[str, int] = MappingProxyType({})
+    codes: tuple[str, ...] = ()
+    """``MEM101 exceeds-capacity``, once each: the errors."""
+
+    @property
+    def figures(self) -> tuple[object, ...]:
+        """What has to be equal for a plan to count as the same."""
+        parts = tuple(sorted((name, count) for name, count in self.components_bytes.items() if count))
+        return (self.status, self.device_bytes, self.capacity_bytes, parts, self.codes)
+
+
+class Change(Record):
+    """One plan, before and after; one of them is None for plans that came or went."""
+
+    before: Side | None
+    after: Side | None
+
+    @property
+    def kind(self) -> str:
+        """``added`` | ``removed`` | ``renamed`` | ``changed`` | ``unchanged``."""
+        before, after = self.before, self.after
+        if before is None:
+            return ADDED
+        if after is None:
+            return REMOVED
+        if before.key != after.key:
+            return RENAMED
+        return UNCHANGED if before.figures == after.figures else CHANGED
+
+    @property
+    def moved(self) -> bool:
+        """Whether anything but the plan's place differs."""
+        return self.before is None or self.after is None or self.before.figures != self.after.figures
+
+    @property
+    def side(self) -> Side:
+        """The plan as it is now, or as it was when it is gone."""
+        side = self.after or self.before
+        if side is None:
+            raise ValueError("a change without a plan")
+        return side
+
+    @property
+    def delta_bytes(self) -> int | None:
+        """By how much the device memory grew; None unless both sides were estimated."""
+        if self.before is None or self.after is None:
+            return None
+        before, after = self.before.device_bytes, self.after.device_bytes
+        return None if before is None or after is None else after - before
+
+    @property
+    def delta_points(self) -> float | None:
+        """By how many points of a hundred the utilization grew."""
+        if self.before is None or self.after is None or self.delta_bytes is None:
+            return None
+        return 100 * (self.after.utilization - self.before.utilization)
+
+    @property
+    def verdict(self) -> str:
+        """``fails-now`` (also for a new plan), ``passes-now``, or ``same``."""
+        passed = self.before is None or self.before.status == PASSED
+        if self.after is None or (self.after.status == PASSED) == passed:
+            return SAME
+        return PASSES_NOW if self.after.status == PASSED else FAILS_NOW
+
+    @property
+    def components(self) -> list[tuple[str, int, int]]:
+        """Components that moved: name, bytes before, bytes after."""
+        before: Mapping[str, int] = self.before.components_bytes if self.before else {}
+        after: Mapping[str, int] = self.after.components_bytes if self.after else {}
+        pairs = [(name, before.get(name, 0), after.get(name, 0)) for name in dict.fromkeys((*before, *after))]
+        return [(name, old, new) for name, old, new in pairs if old != new]
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Sorts what fails now first, then by growth; a plan that came grew from nothing."""
+        now = (self.after.device_bytes or 0) if self.after else 0
+        before = (self.before.device_bytes or 0) if self.before else 0
+        return (self.verdict != FAILS_NOW, before - now)
+
+
+class Comparison(Record):
+    """Every plan of two states."""
+
+    version: str
+    before: str
+    """What is compared with, in words: a ref, a folder, a file."""
+    after: str
+    changes: tuple[Change, ...]
+    """What is worth showing, ranked."""
+    unchanged: int = 0
+    """Plans that did not move; a file that did not change counts once."""
+    minor: int = 0
+    """Plans that moved by less than ``--min-delta``, without a change of verdict."""
+
+    def kinds(self, kind: str) -> int:
+        """Changes of one kind."""
+        return sum(change.kind == kind for change in self.changes)
+
+    def verdicts(self, verdict: str) -> int:
+        """Changes of one verdict."""
+        return sum(change.verdict == verdict for change in self.changes)

@@ -1,0 +1,109 @@
+"""Which plans of the working tree are not what they were at an earlier commit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+
+from memcheck.config.find import may_hold_table
+from memcheck.discover import PlanFile
+from memcheck.errors import UsageError
+from memcheck.history.depends import configuration_files, files_of, is_broken
+from memcheck.history.git import Base, differing, open_base
+from memcheck.history.tree import Tree
+from memcheck.result import Unreadable
+from memcheck.source.load import load_documents
+
+
+class Changes:
+    """What differs between the base and the working tree."""
+
+    def __init__(self, base: Base, tree: Tree) -> None:
+        self.base = base
+        self._tree = tree
+        self._differing = differing(base)
+        self._settings: dict[str, bool] = {}
+
+    def touches(self, plan: PlanFile) -> bool:
+        """Whether a plan file may mean something else now: one of the files that decide it is new, changed or gone."""
+        inside = inside_of(self.base, plan.path)
+        if self._differs(inside) or any(self._configures(each) for each in configuration_files(inside)):
+            return True
+        documents = load_documents(plan.path, plan.data)
+        if any(is_broken(document) for document in documents):
+            return True
+        files = {file for document in documents for file in files_of(document)}
+        try:
+            return any(self._differs(each) for file in files for each in self._names(file))
+        except UsageError:  # a config outside of the repository: nobody knows what it was
+            return True
+
+    def _differs(self, inside: str) -> bool:
+        """A file that git does not know at the base is new, even if it is ignored."""
+        return inside in self._differing or inside not in self._tree
+
+    def _names(self, file: str) -> Iterator[str]:
+        """The paths from the root under which a file of the plan goes: its own and, through links, the real one."""
+        if not os.path.isfile(file):  # a folder, or a file that is gone: then git lists it
+            inside = inside_of(self.base, file)
+            if inside in self._differing:
+                yield inside
+            return
+        yield inside_of(self.base, file)
+        real = os.path.realpath(file)
+        if os.path.commonpath((real, self.base.root)) == self.base.root:
+            yield os.path.relpath(real, self.base.root).replace(os.sep, "/")
+
+    def _configures(self, inside: str) -> bool:
+        """Whether a configuration file of this name changed; a pyproject.toml only if it can hold one."""
+        if inside not in self._settings:
+            now = _bytes(os.path.join(self.base.root, inside))
+            differs = inside in self._differing or (now is not None and inside not in self._tree)
+            if differs and os.path.basename(inside) == "pyproject.toml":
+                before = self._tree.read(inside)
+                differs = any(data is not None and may_hold_table(data) for data in (now, before))
+            self._settings[inside] = differs
+        return self._settings[inside]
+
+
+def only_changed(
+    found: Iterable[PlanFile | Unreadable], ref: str, left_out: list[str], stdin: bool = False
+) -> Iterator[PlanFile | Unreadable]:
+    """The plan files that changed against ``ref``, and every path that cannot be read; the others go to ``left_out``.
+
+    Raises:
+        UsageError: the ref cannot be compared with, or a plan has no earlier state to compare.
+    """
+    if stdin:
+        raise UsageError("--from-ref cannot be used with -", "what stdin holds has no earlier state in git")
+    base = open_base(ref)
+    with closing(Tree(base)) as tree:
+        changes = Changes(base, tree)
+        for item in found:
+            if isinstance(item, Unreadable) or changes.touches(item):
+                yield item
+            else:
+                left_out.append(item.path)
+
+
+def inside_of(base: Base, path: str) -> str:
+    """A path from the repository's root, with forward slashes; the file itself may be a link.
+
+    Raises:
+        UsageError: it lies outside.
+    """
+    folder, name = os.path.split(os.path.normpath(path))
+    full = os.path.normpath(os.path.join(os.path.realpath(folder or "."), name))
+    if full != base.root and not full.startswith(base.root.rstrip(os.sep) + os.sep):
+        raise UsageError(f"{path} lies outside the repository", "--from-ref compares files of one git repository")
+    inside = os.path.relpath(full, base.root).replace(os.sep, "/")
+    return "" if inside == "." else inside
+
+
+def _bytes(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None

@@ -1,0 +1,20 @@
+"""What to do about a finding, in lines of plain text, for places that show no tables."""
+
+from __future__ import annotations
+
+from memcheck.finding import Finding, Remedy
+from memcheck.report.details import change
+from memcheck.report.text import clean, percent
+from memcheck.result import PlanResult
+
+
+def advice(plan: PlanResult, finding: Finding) -> list[str]:
+    """A line per remedy, then the help."""
+    lines = [f"remedy: {remedy_line(plan, remedy)}" for remedy in finding.remedies]
+    return [*lines, f"help: {clean(finding.help)}"] if finding.help else lines
+
+
+def remedy_line(plan: PlanResult, remedy: Remedy) -> str:
+    """The keys that it changes, and what that does to the memory."""
+    before = f"{percent(plan.estimate.utilization)} -> " if plan.estimate else ""
+    return f"{'; '.join(change(plan, remedy))}   {before}{percent(remedy.utilization)}"

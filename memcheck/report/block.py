@@ -1,0 +1,56 @@
+"""One plan in a few lines: name, bar, numbers."""
+
+from __future__ import annotations
+
+from memcheck.memory.types import Estimate
+from memcheck.report.budget import gauge
+from memcheck.report.screen import Screen
+from memcheck.report.text import clean, gib, percent, width, words, wrap
+from memcheck.result import PlanResult
+
+LABELS = {"passed": ("pass", "good"), "failed": ("fail", "error"), "error": ("fail", "error")}
+TOP_COMPONENTS = 3
+BAR = 40
+LEAST_BAR = 12
+
+
+def block(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
+    """Verdict, name and place; the bar with its numbers; what holds the most."""
+    label, style = LABELS[plan.status]
+    name = clean(plan.name)
+    path = clean(plan.path)
+    lines = [f"{screen.paint(label, style)}  {screen.paint(name, 'strong')}"]
+    if 6 + width(name) + 2 + width(path) <= screen.columns:
+        lines[0] += f"  {screen.paint(path, 'dim')}"
+    else:
+        lines.append(f"      {screen.paint(path, 'dim')}")
+    low, high = estimate.interval_bytes
+    used = f"{percent(estimate.utilization).rjust(6)}"
+    need = gib(estimate.device_bytes).rjust(6)
+    numbers = f"{need} of {gib(estimate.capacity_bytes)} GiB, 95% {gib(low)} to {gib(high)}"
+    cells = min(screen.columns - 64, BAR)  # the same for every plan, so that bars can be compared
+    if cells >= LEAST_BAR and 6 + cells + 1 + len(used) + 2 + len(numbers) <= screen.columns:
+        bar = gauge(plan, estimate, cells, screen)
+        lines.append(f"      {bar} {screen.paint(used, 'strong')}  {numbers}")
+    else:
+        bar = gauge(plan, estimate, screen.columns - 6 - len(used) - 1, screen)
+        lines += [f"      {bar} {screen.paint(used, 'strong')}", f"      {numbers.strip()}"]
+    lines += [f"      {line}" for line in wrap(facts(plan, estimate, screen.columns - 6), screen.columns - 6)]
+    return lines
+
+
+def facts(plan: PlanResult, estimate: Estimate, columns: int) -> str:
+    """Where it runs, when the peak is, and as many of the largest components as fit on the line."""
+    where = f"{plan.gpus:,} x {plan.gpu}" if plan.gpus else plan.gpu
+    rank = f" on pipeline rank {estimate.pipeline_rank}" if len(estimate.ranks) > 1 else ""
+    text = "; ".join(
+        part for part in (clean(where), clean(plan.framework), f"peak in {estimate.instant}{rank}") if part
+    )
+    separator = ": "
+    for name, count in sorted(estimate.components_bytes.items(), key=lambda item: -item[1])[:TOP_COMPONENTS]:
+        part = f"{separator}{words(name)} {gib(count)}"
+        if not count or width(text + part) > columns:
+            break
+        text += part
+        separator = ", "
+    return text

@@ -1,0 +1,96 @@
+"""A table for spreadsheets and data frames: a row per plan with its figures, a row per finding."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from memcheck.finding import Finding
+from memcheck.memory.types import COMPONENTS, Estimate
+from memcheck.report.screen import Screen
+from memcheck.report.text import clean
+from memcheck.result import PlanResult, Report
+
+IDENTITY = ("kind", "path", "document", "plan", "status")
+PLACE = ("line", "column", "end_line", "end_column")
+FINDING = (*PLACE, "severity", "code", "name", "message", "help", "pointer")
+JOB = ("model", "gpu", "gpus", "framework")
+FIGURES = (
+    "utilization",
+    "device_bytes",
+    "capacity_bytes",
+    "interval_low_bytes",
+    "interval_high_bytes",
+    "allocated_bytes",
+    "reserved_bytes",
+    "instant",
+    "pipeline_rank",
+    "parameters",
+    "trainable_parameters",
+    "host_bytes_per_node",
+)
+COLUMNS = (*IDENTITY, *JOB, *FIGURES, *(f"{name}_bytes" for name in COMPONENTS), *FINDING)
+
+_FORMULA = ("=", "+", "-", "@")
+
+
+def render(report: Report, screen: Screen | None = None) -> str:
+    """The rows under one line of names; the screen plays no part."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for plan in report.plans:
+        for row in (plan_row(plan), *(finding_row(plan, finding) for finding in plan.findings)):
+            writer.writerow({key: cell(value) for key, value in row.items()})
+    for item in report.unreadable:
+        row = {"kind": "unreadable", "path": item.path, "message": item.message}
+        writer.writerow({key: cell(value) for key, value in row.items()})
+    return out.getvalue()
+
+
+def plan_row(plan: PlanResult) -> dict[str, object]:
+    """A plan and what it needs."""
+    job = {"model": plan.model, "gpu": plan.gpu, "gpus": plan.gpus or "", "framework": plan.framework}
+    row = {**owner("plan", plan), **job}
+    return {**row, **figures(plan.estimate)} if plan.estimate is not None else row
+
+
+def figures(estimate: Estimate) -> dict[str, object]:
+    """The numbers of an estimate; bytes are whole numbers, the utilization is a fraction."""
+    low, high = estimate.interval_bytes
+    stated = estimate._asdict()
+    return {
+        **{name: stated[name] for name in FIGURES if name in stated},
+        "utilization": round(estimate.utilization, 6),
+        "interval_low_bytes": low,
+        "interval_high_bytes": high,
+        **{f"{name}_bytes": estimate.components_bytes.get(name, 0) for name in COMPONENTS},
+    }
+
+
+def finding_row(plan: PlanResult, finding: Finding) -> dict[str, object]:
+    """A finding and where it is, which may be a file that the plan extends."""
+    return {
+        **owner("finding", plan),
+        "path": finding.location.path,
+        **finding.location.span._asdict(),
+        "severity": finding.severity,
+        "code": finding.code,
+        "name": finding.name,
+        "message": finding.message,
+        "help": finding.help,
+        "pointer": finding.pointer,
+    }
+
+
+def owner(kind: str, plan: PlanResult) -> dict[str, object]:
+    """The cells that say which plan a row is about."""
+    return {"kind": kind, "path": plan.path, "document": plan.document, "plan": plan.name, "status": plan.status}
+
+
+def cell(value: object) -> object:
+    """Text on one line; what a spreadsheet would run as a formula is marked as text with an apostrophe."""
+    if not isinstance(value, str):
+        return value
+    text = " ".join(clean(value).split())
+    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -1,0 +1,137 @@
+"""What stands below a memory budget: the peak, the largest tensors, the assumptions, the remedies."""
+
+from __future__ import annotations
+
+from memcheck.finding import Remedy
+from memcheck.memory.types import Estimate, TensorGroup
+from memcheck.report.screen import Screen
+from memcheck.report.text import clean, gib, percent, value, width, words, wrap
+from memcheck.result import PlanResult
+
+SHORT_FORMS = ("mode", "name", "kind", "recipe", "parameters", "rank")
+"""The field that a key stands for when it is written as one word."""
+NUMBER = 5
+"""Columns of a remedy's number, with the space around it."""
+LARGEST = 5
+"""Tensor groups shown: the rest is in the JSON report."""
+
+
+def labelled(label: str, text: str, screen: Screen, style: str = "strong", indent: int = 0) -> list[str]:
+    """``label: text``, wrapped, with the continuation lines under the text."""
+    head = f"{label}: "
+    room = screen.columns - indent - len(head)
+    lines = wrap(clean(text), room)
+    pad = " " * (indent + len(head))
+    return [f"{' ' * indent}{screen.paint(label + ':', style)} {lines[0]}", *(f"{pad}{line}" for line in lines[1:])]
+
+
+def peak(estimate: Estimate) -> str:
+    """When and where memory is highest, in words."""
+    where = f" on pipeline rank {estimate.pipeline_rank} of {len(estimate.ranks)}" if len(estimate.ranks) > 1 else ""
+    during = f", during {estimate.operation}" if estimate.operation and estimate.operation != estimate.instant else ""
+    return f"{estimate.instant}{where}{during}"
+
+
+def interval(estimate: Estimate) -> str:
+    """``56.10 to 57.90 GiB (95%)``."""
+    low, high = estimate.interval_bytes
+    return f"{gib(low)} to {gib(high)} GiB (95%)"
+
+
+def largest(groups: tuple[TensorGroup, ...], screen: Screen) -> list[str]:
+    """The biggest live tensors: size, count, name, shape, component, in columns as wide as their content."""
+    rows = [
+        (gib(group.bytes), f"{group.copies:,} x", clean(group.name), clean(group.shape), words(group.component))
+        for group in groups[:LARGEST]
+    ]
+    if not rows:
+        return []
+    size, count, name, shape, component = (max(width(row[i]) for row in rows) for i in range(5))
+    # Narrow screens lose the component first, then the end of the longest names.
+    with_component = size + count + name + shape + component + 8 <= screen.columns
+    name = min(name, max(12, screen.columns - size - count - shape - 6))
+    lines = [screen.paint("largest live tensors at the peak (GiB)", "dim")]
+    for row in rows:
+        text = f"{row[0].rjust(size)}  {row[1].rjust(count)}  {_fit(row[2], name, screen)}  {_pad(row[3], shape)}"
+        lines.append((f"{text}  {row[4]}" if with_component else text)[: screen.columns].rstrip())
+    return lines
+
+
+def _pad(text: str, cells: int) -> str:
+    return text + " " * (cells - width(text))
+
+
+def _fit(text: str, cells: int, screen: Screen) -> str:
+    if width(text) <= cells:
+        return _pad(text, cells)
+    dots = screen.glyph("ellipsis")
+    return dots + text[len(text) - cells + len(dots) :]
+
+
+def assumptions(plan: PlanResult, screen: Screen) -> list[str]:
+    """Everything that was used and not stated, grouped by the reason, in as few lines as possible."""
+    reasons: dict[str, list[str]] = {}
+    for item in plan.assumptions:
+        reasons.setdefault(item.why, []).append(f"{item.key}: {value(item.value)}")
+    if not reasons:
+        return []
+    parts = [f"{', '.join(items)} ({why})" if why else ", ".join(items) for why, items in reasons.items()]
+    return labelled("assumed", "; ".join(parts), screen, "dim")
+
+
+def remedies(plan: PlanResult, options: tuple[Remedy, ...], screen: Screen) -> list[str]:
+    """Numbered changes with what each does to the memory, cheapest first as the search ranked them."""
+    if not options or plan.estimate is None:
+        return []
+    before = percent(plan.estimate.utilization)
+    rows = [(change(plan, remedy), f"{before} -> {percent(remedy.utilization)}", cost(remedy)) for remedy in options]
+    effects = max(len("of capacity"), *(len(effect) for _, effect, _ in rows))
+    costs = max(len(price) for _, _, price in rows)
+    changes = max(width(line) for keys, _, _ in rows for line in keys)
+    in_columns = NUMBER + changes + 2 + effects + 2 + costs <= screen.columns
+    title = "remedies, each re-computed"
+    head = f"{_pad(title, NUMBER + changes)}  {'of capacity'.ljust(effects)}  time" if in_columns else f"{title}:"
+    lines = [screen.paint(title, "strong") + screen.paint(head[len(title) :], "dim")]
+    for number, (remedy, (keys, effect, price)) in enumerate(zip(options, rows, strict=True), 1):
+        style = "good" if remedy.utilization <= plan.fail_above else "warning"
+        tail = f"{screen.paint(effect.ljust(effects), style)}  {price}".rstrip()
+        first = f"{number}. ".rjust(NUMBER)
+        if in_columns:
+            lines.append(f"{first}{_pad(keys[0], changes)}  {tail}")
+            lines += [" " * NUMBER + line for line in keys[1:]]
+        else:  # too narrow for columns: the effect goes below its change
+            wrapped = [part for line in keys for part in wrap(line, screen.columns - NUMBER)]
+            lines += [first + wrapped[0], *(" " * NUMBER + line for line in [*wrapped[1:], tail])]
+    return lines
+
+
+def change(plan: PlanResult, remedy: Remedy) -> list[str]:
+    """``key: old -> new``, one line per key that the remedy sets."""
+    return [clean(f"{key}: {value(stated(plan, key))} -> {value(new)}") for key, new in remedy.set.items()]
+
+
+def cost(remedy: Remedy) -> str:
+    """What a remedy costs: step time, and what else it changes."""
+    time = f"{remedy.slowdown:+.0%}"
+    if remedy.safe:
+        return time
+    return f"{time}, other {'hardware' if any(key.startswith('hardware.') for key in remedy.set) else 'results'}"
+
+
+def stated(plan: PlanResult, key: str) -> object:
+    """The value of a dotted key as the plan states it, else as it was assumed, else None."""
+    found: object = plan.values
+    parts = key.split(".")
+    for index, part in enumerate(parts):
+        if not isinstance(found, dict):
+            # `optimizer: adamw` is short for `optimizer: {name: adamw}`.
+            return found if index == len(parts) - 1 and part in SHORT_FORMS else _assumed(plan, key)
+        if part not in found:
+            return _assumed(plan, key)
+        found = found[part]
+    return found
+
+
+def _assumed(plan: PlanResult, key: str) -> object:
+    keys = {key, *(f"{key}.{short}" for short in SHORT_FORMS)}
+    return next((item.value for item in plan.assumptions if item.key in keys), None)

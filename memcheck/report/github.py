@@ -1,0 +1,121 @@
+"""GitHub Actions: the human report in groups, then annotations within the runner's budget.
+
+The runner shows at most 10 errors, 10 warnings and 10 notices per step (``_maxCountPerIssueType`` in actions/runner)
+and drops the rest silently; so findings are ranked, nine of each kind are sent, and a notice counts the others.
+"""
+
+from __future__ import annotations
+
+import os
+
+from memcheck.finding import Finding, Location
+from memcheck.report.advice import advice
+from memcheck.report.full import plan_section
+from memcheck.report.repository import relative_to
+from memcheck.report.screen import Screen
+from memcheck.report.summary import summary
+from memcheck.report.text import clean, percent, plural
+from memcheck.result import PlanResult, Report
+
+PER_KIND = 9
+MESSAGE_LIMIT = 4096
+"""The runner cuts longer messages."""
+KINDS = {"error": "error", "warning": "warning", "info": "notice"}
+
+
+def render(report: Report, screen: Screen, token: str = "") -> str:
+    """Groups of human text, one command per annotation, the summary; ``token`` guards human text (random if empty)."""
+    token = token or "memcheck-" + os.urandom(16).hex()
+    lines: list[str] = []
+    by_path: dict[str, list[PlanResult]] = {}
+    for plan in report.plans:
+        by_path.setdefault(plan.path, []).append(plan)
+    for path, plans in by_path.items():
+        text = "\n\n".join(plan_section(plan, screen) for plan in plans)
+        lines += [f"::group::{escape(group_title(path, plans))}", *guarded(text, token), "::endgroup::"]
+    lines += workflow_commands(report)
+    return "\n".join([*lines, summary(report)]) + "\n"
+
+
+def group_title(path: str, plans: list[PlanResult]) -> str:
+    """What a folded group shows: the path and the worst of its plans."""
+    failed = sum(plan.status != "passed" for plan in plans)
+    shares = [plan.estimate.utilization for plan in plans if plan.estimate is not None]
+    worst = f", {percent(max(shares))} of capacity" if shares else ""
+    return f"{clean(path)}: {'failed' if failed else 'passed'}{worst}"
+
+
+def guarded(text: str, token: str) -> list[str]:
+    """User text in which the runner recognises no command, whatever the plan's author wrote."""
+    return [f"::stop-commands::{token}", text, f"::{token}::"]
+
+
+def workflow_commands(report: Report) -> list[str]:
+    """At most nine of each kind, the worst first, and a notice with the number that was left out."""
+    ranked = sorted(
+        ((plan, finding) for plan in report.plans for finding in plan.findings),
+        key=lambda pair: -(pair[0].estimate.utilization if pair[0].estimate else float("inf")),
+    )
+    lines: list[str] = []
+    hidden = 0
+    for severity, kind in KINDS.items():
+        chosen = [pair for pair in ranked if pair[1].severity == severity]
+        lines += [command(kind, plan, finding) for plan, finding in chosen[:PER_KIND]]
+        hidden += len(chosen) - len(chosen[:PER_KIND])
+    if hidden:
+        text = f"{plural(hidden, 'more finding')} in the log and the job summary: {summary(report)}"
+        lines.append(f"::notice title=memcheck::{escape(text)}")
+    return lines
+
+
+def command(kind: str, plan: PlanResult, finding: Finding) -> str:
+    """One annotation."""
+    where = finding.location
+    properties = {
+        "file": workspace_path(where.path),
+        **position(where),
+        "title": f"{finding.code} {finding.name}",
+    }
+    head = ",".join(f"{key}={escape_property(str(item))}" for key, item in properties.items())
+    return f"::{kind} {head}::{escape(message(plan, finding))}"
+
+
+def position(where: Location) -> dict[str, int]:
+    """Line and column properties that the runner keeps: it drops columns of spans over several lines.
+
+    The runner's ``endColumn`` counts the last character, ours points behind it.
+    """
+    span = where.span
+    if span.end_line > span.line:
+        return {"line": span.line, "endLine": span.end_line}
+    return {
+        "line": span.line,
+        "endLine": span.line,
+        "col": span.column,
+        "endColumn": max(span.column, span.end_column - 1),
+    }
+
+
+def message(plan: PlanResult, finding: Finding) -> str:
+    """The text of an annotation: place and code too, because the log shows nothing else."""
+    where = finding.location
+    lines = [f"{clean(where.path)}:{where.span.line}:{where.span.column}: {finding.code} {clean(finding.message)}"]
+    lines += advice(plan, finding)
+    text = "\n".join(lines)
+    return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 3] + "..."
+
+
+def workspace_path(path: str) -> str:
+    """The path as GitHub knows it: relative to the workspace, even when the step runs in a folder below it."""
+    workspace = os.environ.get("GITHUB_WORKSPACE")
+    return relative_to(path, workspace) if workspace else path
+
+
+def escape(text: str) -> str:
+    """Escape the message of a workflow command."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def escape_property(text: str) -> str:
+    """Escape a property of a workflow command."""
+    return escape(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,152 @@
+"""The report for programs: ``schemas/report.schema.json``, version 1. Fields may be added, never renamed or removed."""
+
+from __future__ import annotations
+
+import json
+
+from memcheck.finding import Edit, Finding, Location, Remedy, Span
+from memcheck.memory.types import COMPONENTS, Estimate, RankEstimate, TensorGroup
+from memcheck.report.screen import Screen
+from memcheck.result import PlanResult, Report
+
+
+def render(report: Report, screen: Screen | None = None) -> str:
+    """The document of ``check``; the screen plays no part."""
+    return json.dumps(document(report), indent=1, ensure_ascii=False) + "\n"
+
+
+def render_estimates(report: Report) -> str:
+    """The document of ``estimate``: findings only for plans that could not be estimated."""
+    return json.dumps(document(report, diagnostics=False), indent=1, ensure_ascii=False) + "\n"
+
+
+def document(report: Report, *, diagnostics: bool = True) -> dict[str, object]:
+    """The whole report as plain data."""
+    return {
+        "report": 1,
+        "memcheck": report.version,
+        "summary": summary(report),
+        "plans": [plan_record(plan, diagnostics=diagnostics or plan.estimate is None) for plan in report.plans],
+        "unreadable": [{"path": item.path, "message": item.message} for item in report.unreadable],
+    }
+
+
+def summary(report: Report) -> dict[str, int]:
+    """Plans by verdict, findings by severity."""
+    return {
+        "plans": len(report.plans),
+        "passed": report.passed,
+        "failed": report.failed,
+        "errors": report.count("error"),
+        "warnings": report.count("warning"),
+        "unchanged": report.unchanged,
+    }
+
+
+def plan_record(plan: PlanResult, *, diagnostics: bool) -> dict[str, object]:
+    """One plan; ``estimate`` is null when there is none."""
+    record: dict[str, object] = {
+        "path": plan.path,
+        "document": plan.document,
+        "name": plan.name,
+        "status": plan.status,
+        "estimate": None if plan.estimate is None else estimate_record(plan, plan.estimate),
+    }
+    if diagnostics:
+        record["diagnostics"] = [diagnostic(finding) for finding in plan.findings]
+    return record
+
+
+def estimate_record(plan: PlanResult, estimate: Estimate) -> dict[str, object]:
+    """The numbers of one plan."""
+    return {
+        "allocated_bytes": estimate.allocated_bytes,
+        "reserved_bytes": estimate.reserved_bytes,
+        "device_bytes": estimate.device_bytes,
+        "capacity_bytes": estimate.capacity_bytes,
+        "utilization": round(estimate.utilization, 6),
+        "interval_bytes": list(estimate.interval_bytes),
+        "instant": estimate.instant,
+        "operation": estimate.operation,
+        "pipeline_rank": estimate.pipeline_rank,
+        "components_bytes": {name: estimate.components_bytes.get(name, 0) for name in COMPONENTS},
+        "parameters": estimate.parameters,
+        "trainable_parameters": estimate.trainable_parameters,
+        "host_bytes_per_node": estimate.host_bytes_per_node,
+        "ranks": [rank_record(rank) for rank in estimate.ranks],
+        "largest_tensors": [tensors(group) for group in estimate.largest],
+        "assumptions": [{"key": item.key, "value": item.value, "why": item.why} for item in plan.assumptions],
+    }
+
+
+def tensors(group: TensorGroup) -> dict[str, object]:
+    """Equal live tensors."""
+    return {
+        "name": group.name,
+        "shape": group.shape,
+        "count": group.copies,
+        "bytes": group.bytes,
+        "component": group.component,
+    }
+
+
+def rank_record(rank: RankEstimate) -> dict[str, object]:
+    """One pipeline rank; an instant that comes several times counts with its highest."""
+    instants: dict[str, int] = {}
+    for instant in rank.instants:
+        instants[instant.name] = max(instant.allocated_bytes, instants.get(instant.name, 0))
+    return {
+        "pipeline_rank": rank.pipeline_rank,
+        "allocated_bytes": rank.peak.allocated_bytes,
+        "parameters": rank.parameters,
+        "instants_bytes": instants,
+    }
+
+
+def diagnostic(finding: Finding) -> dict[str, object]:
+    """One finding."""
+    return {
+        "code": finding.code,
+        "name": finding.name,
+        "severity": finding.severity,
+        "message": finding.message,
+        "help": finding.help,
+        "location": location(finding.location),
+        "pointer": finding.pointer,
+        "related": [{"label": label, **location(where)} for label, where in finding.related],
+        "fix": [edit(item) for item in finding.fix],
+        "remedies": [remedy(item) for item in finding.remedies],
+    }
+
+
+def location(where: Location) -> dict[str, object]:
+    """1-based; the end column points behind the last character."""
+    return {"path": where.path, **span(where.span), "note": where.note}
+
+
+def span(where: Span) -> dict[str, object]:
+    """Line and column of both ends."""
+    return dict(where._asdict())
+
+
+def remedy(item: Remedy) -> dict[str, object]:
+    """A change and what it leads to."""
+    return {
+        "title": item.title,
+        "set": item.set,
+        "device_bytes": item.device_bytes,
+        "utilization": round(item.utilization, 6),
+        "slowdown": round(item.slowdown, 6),
+        "safe": item.safe,
+        "edits": [edit(each) for each in item.edits],
+    }
+
+
+def edit(item: Edit) -> dict[str, object]:
+    """Replace what is between start and end by the text."""
+    where = item.span
+    return {
+        "start": {"line": where.line, "column": where.column},
+        "end": {"line": where.end_line, "column": where.end_column},
+        "text": item.text,
+    }

@@ -1,0 +1,122 @@
+"""GitHub-flavoured Markdown: a verdict table, then each failed plan folded. Made for job summaries and comments."""
+
+from __future__ import annotations
+
+from memcheck.finding import Finding
+from memcheck.memory.types import COMPONENTS, Estimate
+from memcheck.report.details import change, cost, interval, peak
+from memcheck.report.screen import Screen
+from memcheck.report.summary import summary as summary_text
+from memcheck.report.text import clean, gib, percent, plural, value, words
+from memcheck.result import PlanResult, Report
+
+BYTE_LIMIT = 1_000_000
+"""GitHub refuses a step summary of more than 1 MiB."""
+ICONS = {"passed": "✅", "failed": "❌", "error": "❌"}
+
+
+def render(report: Report, screen: Screen | None = None) -> str:
+    """The same as :func:`summary`; the screen plays no part."""
+    return summary(report)
+
+
+def summary(report: Report) -> str:
+    """The whole report; details that would not fit GitHub's limit are left out and counted."""
+    head = [f"### {'❌' if report.failed or report.unreadable else '✅'} memcheck: {summary_text(report)}", ""]
+    if report.plans:
+        head += table(report)
+    head += [f"- could not read {code(item.path)}: {escape(item.message)}" for item in report.unreadable]
+    text = "\n".join(head)
+    left_out = 0
+    for plan in report.plans:
+        if not plan.findings:
+            continue
+        section = "\n" + "\n".join(details(plan))
+        if len((text + section).encode()) > BYTE_LIMIT:
+            left_out += 1
+        else:
+            text += section
+    if left_out:
+        text += f"\n\n{plural(left_out, 'plan')} not shown in detail: the summary would be too long."
+    return text.rstrip("\n") + "\n"
+
+
+def table(report: Report) -> list[str]:
+    """One row per plan, the fullest first; a long list is cut so that details keep room."""
+    most = 1000
+    ranked = sorted(report.plans, key=lambda p: -(p.estimate.utilization if p.estimate else float("inf")))
+    lines = ["| | Plan | GPU memory | Capacity | Used | Peak |", "|---|---|---:|---:|---:|---|"]
+    lines += [row(plan) for plan in ranked[:most]]
+    if len(ranked) > most:
+        lines.append(f"| | and {len(ranked) - most:,} more | | | | |")
+    return [*lines, ""]
+
+
+def row(plan: PlanResult) -> str:
+    """One plan of the table."""
+    icon = "⚠️" if plan.status == "passed" and plan.count("warning") else ICONS[plan.status]
+    name = f"{icon} | **{escape(plan.name)}**<br>{code(plan.path)}"
+    if plan.estimate is None:
+        return f"| {name} | | | | no estimate: {plural(plan.count('error'), 'error')} |"
+    e = plan.estimate
+    gpu = escape(f"{plan.gpus} x {plan.gpu}" if plan.gpus else plan.gpu)
+    numbers = f"{gib(e.device_bytes)} GiB | {gib(e.capacity_bytes)} GiB<br>{gpu} | {percent(e.utilization)}"
+    return f"| {name} | {numbers} | {escape(peak(e))} |"
+
+
+def details(plan: PlanResult) -> list[str]:
+    """Findings, budget and assumptions of one plan, folded."""
+    counts = ", ".join(plural(n, kind) for kind in ("error", "warning") if (n := plan.count(kind)))
+    lines = ["", f"<details><summary><b>{escape(plan.name)}</b>: {counts or 'notes'}</summary>", ""]
+    for finding in plan.findings:
+        lines += diagnostic(plan, finding)
+    if plan.estimate is not None:
+        lines += budget(plan.estimate)
+    if plan.assumptions:
+        text = ", ".join(
+            f"{code(f'{item.key}: {value(item.value)}')} ({escape(item.why)})" for item in plan.assumptions
+        )
+        lines += [f"Assumed: {text}", ""]
+    return [*lines, "</details>", ""]
+
+
+def diagnostic(plan: PlanResult, finding: Finding) -> list[str]:
+    """One finding with its remedies."""
+    where = finding.location
+    place = code(f"{where.path}:{where.span.line}:{where.span.column}")
+    lines = [f"**{finding.severity} {finding.code}** {finding.name} at {place}", "", escape(finding.message), ""]
+    if finding.remedies and plan.estimate is not None:
+        before = percent(plan.estimate.utilization)
+        lines += ["| Remedy | Memory | Step time |", "|---|---:|---|"]
+        for remedy in finding.remedies:
+            keys = "<br>".join(code(line) for line in change(plan, remedy))
+            lines.append(f"| {keys} | {before} → {percent(remedy.utilization)} | {cost(remedy)} |")
+        lines.append("")
+    if finding.help:
+        lines += [f"Help: {escape(finding.help)}", ""]
+    return lines
+
+
+def budget(estimate: Estimate) -> list[str]:
+    """What holds the memory at the peak."""
+    capacity = estimate.capacity_bytes
+    lines = ["| At the peak | GiB | of capacity |", "|---|---:|---:|"]
+    rows = [(words(name), estimate.components_bytes.get(name, 0)) for name in COMPONENTS]
+    rows = [(name, count) for name, count in rows if count]
+    rows.append(("**device memory needed**", estimate.device_bytes))
+    lines += [f"| {name} | {gib(count)} | {percent(count / capacity) if capacity else ''} |" for name, count in rows]
+    return [*lines, "", f"Peak: {escape(peak(estimate))}. Interval: {interval(estimate)}.", ""]
+
+
+SPECIAL = {ord(char): f"&#{ord(char)};" for char in "&<>\\`*_[]|~#$!"}
+"""As entities, because backslashes do not escape inside HTML."""
+
+
+def escape(text: str) -> str:
+    """User text as plain text in Markdown, tables and HTML alike: no markup, no mentions, one line."""
+    return " ".join(clean(text).split()).translate(SPECIAL).replace("@", "@\u200b")
+
+
+def code(text: str) -> str:
+    """User text as inline code; what stands in there is mentioned to nobody."""
+    return f"<code>{' '.join(clean(text).split()).translate(SPECIAL)}</code>"

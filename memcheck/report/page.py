@@ -1,0 +1,51 @@
+"""A rule's page, written in Markdown, where only text can be shown."""
+
+from __future__ import annotations
+
+import re
+
+from memcheck.report.screen import Screen
+from memcheck.report.text import wrap
+
+CODE_SPAN = re.compile(r"`([^`]+)`")
+OWN_LINE = re.compile(r"\s*(?:[-*]|\d+\.|\|)\s")
+"""List items and table rows start a line of their own."""
+
+
+def styled(page: str, screen: Screen) -> str:
+    """Markdown for a terminal: headings bold, code coloured, paragraphs filled to the screen's width."""
+    lines: list[str] = []
+    paragraph: list[str] = []
+
+    def flush() -> None:
+        if paragraph:
+            marker = OWN_LINE.match(paragraph[0])
+            indent = " " * len(marker[0]) if marker else ""
+            parts = wrap(" ".join([paragraph[0], *(text.strip() for text in paragraph[1:])]), screen.columns)
+            lines.extend(inline(text, screen) for text in [parts[0], *(indent + part for part in parts[1:])])
+            paragraph.clear()
+
+    for line in page.splitlines():
+        if line.startswith(("#", "    ")) or not line.strip() or OWN_LINE.match(line):
+            flush()
+        if line.startswith("#"):
+            lines.append(screen.paint(line.lstrip("# "), "strong"))
+        elif line.startswith("    "):
+            lines.append(screen.paint(line, "gutter"))
+        elif line.strip():
+            paragraph.append(line)
+        else:
+            lines.append("")
+    flush()
+    return "\n".join(lines) + "\n"
+
+
+def inline(text: str, screen: Screen) -> str:
+    """Code spans in colour, or in their backticks where there is none."""
+    return CODE_SPAN.sub(lambda span: screen.paint(span[1], "gutter"), text) if screen.color else text
+
+
+def section(doc: str, title: str) -> str:
+    """The text under one heading, as a single paragraph; empty if there is none."""
+    _, _, rest = doc.partition(f"\n## {title}\n")
+    return " ".join(rest.partition("\n## ")[0].split())

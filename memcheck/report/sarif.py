@@ -1,0 +1,240 @@
+"""SARIF 2.1.0, with every property that GitHub code scanning marks as required.
+
+https://docs.github.com/en/code-security/reference/code-scanning/sarif-files/sarif-support-for-code-scanning
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+from memcheck.finding import SEVERITIES, Edit, Finding, Location, Span
+from memcheck.report.advice import advice, remedy_line
+from memcheck.report.fingerprint import Identified, identified
+from memcheck.report.line_hash import line_hashes
+from memcheck.report.links import docs_folder, file_url, quoted
+from memcheck.report.repository import relative_to, repository_path, root
+from memcheck.report.sarif_rules import LEVELS, descriptor
+from memcheck.report.screen import Screen
+from memcheck.report.text import clean
+from memcheck.result import PlanResult, Report
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+IDENTITY = "memcheck/v1"
+AROUND = 2
+"""Lines of context before and behind a finding's own."""
+MOST_RESULTS = 25_000
+"""GitHub refuses a run with more of them, and shows the 5,000 gravest."""
+
+_EMBEDDED_LINK = re.compile(r"\[(?=[^\]]*\]\()")
+
+
+def render(report: Report, screen: Screen | None = None) -> str:
+    """The log; the screen plays no part."""
+    return json.dumps(document(report), indent=1, ensure_ascii=False) + "\n"
+
+
+def document(report: Report) -> dict[str, object]:
+    """One run. Rules are those that found something; ``results`` is there even when it is empty."""
+    every = list(identified(report))
+    found = gravest(every)
+    rules = sorted({(finding.code, finding.name) for _, finding, _ in found})
+    severities = {finding.code: finding.severity for _, finding, _ in found}
+    index = {code: place for place, (code, _) in enumerate(rules)}
+    hashes = Hashes()
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "memcheck",
+                        "version": report.version,
+                        "semanticVersion": report.version,
+                        **({"informationUri": address} if (address := docs_folder()) else {}),
+                        "rules": [descriptor(code, name, severities[code]) for code, name in rules],
+                    }
+                },
+                "automationDetails": {"id": category()},
+                "invocations": [invocation(report, len(every) - len(found))],
+                "columnKind": "unicodeCodePoints",
+                "results": [
+                    result(plan, finding, index[finding.code], identity, hashes) for plan, finding, identity in found
+                ],
+            }
+        ],
+    }
+
+
+def gravest(found: list[Identified]) -> list[Identified]:
+    """As many findings as may be uploaded; in the order of the plans if all of them may."""
+    if len(found) <= MOST_RESULTS:
+        return found
+    return sorted(found, key=lambda item: -SEVERITIES.index(item[1].severity))[:MOST_RESULTS]
+
+
+def category() -> str:
+    """What keeps apart the uploads of one commit: the folder of the repository that memcheck ran in."""
+    folder = relative_to(os.getcwd(), root())
+    return "memcheck/" if folder == "." else f"memcheck/{quoted(folder)}/"
+
+
+def invocation(report: Report, left_out: int) -> dict[str, object]:
+    """Whether everything could be checked, and what could not."""
+    notes: list[dict[str, object]] = [
+        {
+            "level": "error",
+            "message": {"text": f"cannot read {clean(item.path)}: {clean(item.message)}"},
+            "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri(item.path)}}}],
+        }
+        for item in report.unreadable
+    ]
+    if left_out:
+        notes.append({"level": "warning", "message": {"text": f"{left_out:,} more findings are left out"}})
+    record: dict[str, object] = {"executionSuccessful": not report.unreadable and not report.defects}
+    return {**record, "toolExecutionNotifications": notes} if notes else record
+
+
+def result(plan: PlanResult, finding: Finding, rule: int, identity: str, hashes: Hashes) -> dict[str, object]:
+    """One finding. What the reader should look at first is the only primary location: GitHub reads no other."""
+    record: dict[str, object] = {
+        "ruleId": finding.code,
+        "ruleIndex": rule,
+        "level": LEVELS[finding.severity],
+        "message": {"text": message(plan, finding)},
+        "locations": [with_text(location(finding.location), finding.location, plan)],
+        "partialFingerprints": {
+            "primaryLocationLineHash": hashes.of(finding.location, plan),
+            IDENTITY: identity,
+        },
+    }
+    if finding.related:
+        record["relatedLocations"] = [
+            {"id": number, **location(where, label)} for number, (label, where) in enumerate(finding.related, 1)
+        ]
+    if fixes := fixes_of(plan, finding):
+        record["fixes"] = fixes
+    record["properties"] = properties(plan, finding)
+    return record
+
+
+def properties(plan: PlanResult, finding: Finding) -> dict[str, object]:
+    """The plan that a result is about, and its figures."""
+    record: dict[str, object] = {"plan": plan.name, "document": plan.document, "pointer": finding.pointer}
+    if plan.estimate is not None:
+        record["deviceBytes"] = plan.estimate.device_bytes
+        record["capacityBytes"] = plan.estimate.capacity_bytes
+        record["utilization"] = round(plan.estimate.utilization, 6)
+    return record
+
+
+def message(plan: PlanResult, finding: Finding) -> str:
+    """What was found and what to do, as plain text in which nothing of the plan's becomes a link."""
+    return _EMBEDDED_LINK.sub(r"\\[", "\n".join([clean(finding.message), *advice(plan, finding)]))
+
+
+def location(where: Location, label: str = "") -> dict[str, Any]:
+    """A place with what it has to do with the finding."""
+    text = f"{label} ({where.note})" if label and where.note else label or where.note
+    record: dict[str, Any] = {
+        "physicalLocation": {"artifactLocation": {"uri": uri(where.path)}, "region": one_line(where.span)}
+    }
+    if text:
+        record["message"] = {"text": clean(text)}
+    return record
+
+
+def with_text(record: dict[str, Any], where: Location, plan: PlanResult) -> dict[str, object]:
+    """A place with its text and the lines around it, for readers who do not have the file at hand."""
+    lines = plan.sources.get(where.path, ())
+    number = where.span.line
+    if number <= len(lines):
+        place = record["physicalLocation"]
+        region = place["region"]
+        line = lines[number - 1]
+        region["snippet"] = {"text": line[region["startColumn"] - 1 : region["endColumn"] - 1]}
+        first, last = max(1, number - AROUND), min(len(lines), number + AROUND)
+        text = "\n".join(lines[first - 1 : last])
+        place["contextRegion"] = {"startLine": first, "endLine": last, "snippet": {"text": text}}
+    return record
+
+
+def one_line(span: Span) -> dict[str, int]:
+    """A region on one line, never empty: an alert shows in a pull request only if all its lines are in the diff."""
+    end = span.end_column if span.end_line == span.line else span.column + 1
+    return {
+        "startLine": span.line,
+        "startColumn": span.column,
+        "endLine": span.line,
+        "endColumn": max(end, span.column + 1),
+    }
+
+
+def region(span: Span) -> dict[str, int]:
+    """A region as it is."""
+    return {
+        "startLine": span.line,
+        "startColumn": span.column,
+        "endLine": span.end_line,
+        "endColumn": span.end_column,
+    }
+
+
+def fixes_of(plan: PlanResult, finding: Finding) -> list[dict[str, object]]:
+    """The one right correction if there is one, and every remedy that can be written as edits of the file."""
+    found = []
+    if finding.fix:
+        found.append(fix(finding.help or f"mend {finding.name}", finding.location.path, finding.fix))
+    found += [
+        fix(f"{remedy.title}: {remedy_line(plan, remedy)}", plan.path, remedy.edits)
+        for remedy in finding.remedies
+        if remedy.edits
+    ]
+    return found
+
+
+def fix(description: str, path: str, edits: tuple[Edit, ...]) -> dict[str, object]:
+    """Replacements in one file."""
+    return {
+        "description": {"text": clean(description)},
+        "artifactChanges": [
+            {
+                "artifactLocation": {"uri": uri(path)},
+                "replacements": [
+                    {"deletedRegion": region(edit.span), "insertedContent": {"text": edit.text}} for edit in edits
+                ],
+            }
+        ],
+    }
+
+
+def uri(path: str) -> str:
+    """A path relative to the repository's root; what lies outside of it is named in full."""
+    inside = repository_path(path)
+    return file_url(inside) if os.path.isabs(inside) else quoted(inside.removeprefix("./"))
+
+
+class Hashes:
+    """Line hashes of the files that findings are in, each file hashed once."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, list[str]] = {}
+
+    def of(self, where: Location, plan: PlanResult) -> str:
+        """The hash of the line that a finding starts on."""
+        if where.path not in self._files:
+            self._files[where.path] = line_hashes(text_of(where.path, plan))
+        hashes = self._files[where.path]
+        return hashes[min(where.span.line, len(hashes)) - 1]
+
+
+def text_of(path: str, plan: PlanResult) -> str:
+    """The file as it lies on disk, since GitHub hashes that; the lines that were checked if there is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode("utf-8", "replace")
+    except (OSError, ValueError):  # ValueError: not a name that a file can have
+        return "".join(f"{line}\n" for line in plan.sources.get(path, ()))

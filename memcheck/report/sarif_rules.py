@@ -1,0 +1,59 @@
+"""Rules as SARIF describes them: what GitHub shows beside an alert, made of each rule's one docstring."""
+
+from __future__ import annotations
+
+from memcheck.report.links import published
+from memcheck.report.page import section, styled
+from memcheck.report.screen import Screen
+from memcheck.result import DEFECT
+from memcheck.rules.registry import RULES
+from memcheck.rules.types import Rule
+
+LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+PROBLEM_SEVERITIES = {"error": "error", "warning": "warning", "info": "recommendation"}
+TEXT_LIMIT = 1024
+"""GitHub refuses longer descriptions."""
+FAMILIES = {
+    "MEM0": ("plan-file", "very-high"),
+    "MEM1": ("memory", "high"),
+    "MEM2": ("layout", "very-high"),
+    "MEM3": ("hardware", "very-high"),
+    "MEM4": ("recipe", "high"),
+    "MEM5": ("framework-config", "high"),
+}
+"""The tag of a family of codes, and how rarely its findings are wrong: predictions may be, divisions are not."""
+
+_ALL = {rule.code: rule for rule in RULES}
+
+
+def descriptor(code: str, name: str, severity: str) -> dict[str, object]:
+    """One rule; a code without a rule is memcheck's own failure."""
+    rule = _ALL.get(code) or _defect(code, name, severity)
+    family, precision = FAMILIES.get(code[:4], ("plan", "high"))
+    markdown = rule.explain()
+    url = published(code) if code != DEFECT else ""
+    return {
+        "id": rule.code,
+        "name": rule.name,
+        "shortDescription": {"text": cut(rule.summary)},
+        "fullDescription": {"text": cut(section(rule.doc, "What it does") or rule.summary)},
+        "help": {"text": styled(markdown, Screen()), "markdown": markdown},
+        **({"helpUri": url} if url else {}),
+        "defaultConfiguration": {"level": LEVELS[rule.severity]},
+        "properties": {
+            "tags": ["training-plan", family],
+            "precision": precision,
+            "problem.severity": PROBLEM_SEVERITIES[rule.severity],
+        },
+    }
+
+
+def cut(text: str) -> str:
+    """At most as much as GitHub takes."""
+    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
+
+
+def _defect(code: str, name: str, severity: str) -> Rule:
+    summary = "memcheck itself failed on a plan."
+    doc = f"{summary}\n\n## How to fix\n\nReport it: this is a defect of memcheck."
+    return Rule(code, name, severity, summary, doc)

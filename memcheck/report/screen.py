@@ -1,0 +1,58 @@
+"""What the place that shows a report can do: its width, its colours, its characters."""
+
+from __future__ import annotations
+
+from memcheck.record import Record
+
+NARROWEST = 60
+WIDEST = 120
+"""Text is not spread further: long lines are hard to read, and bars say no more for being longer."""
+
+# Only the sixteen colours that every terminal theme redefines to be legible on its own background.
+STYLES = {
+    "error": "1;31",
+    "warning": "1;33",
+    "info": "1;36",
+    "good": "1;32",
+    "gutter": "36",
+    "strong": "1",
+    "dim": "2",
+    "bad-bar": "31",
+    "warning-bar": "33",
+    "good-bar": "32",
+    "bar": "36",
+}
+
+UNICODE_GLYPHS = {"full": "█", "track": "░", "limit": "│", "rule": "─", "sliver": "▏", "ellipsis": "…"}
+ASCII_GLYPHS = {"full": "#", "track": ".", "limit": "|", "rule": "-", "sliver": "|", "ellipsis": "..."}
+
+
+class Screen(Record):
+    """How text may look."""
+
+    width: int = 100
+    color: bool = False
+    unicode: bool = True
+    quiet: bool = False
+    """Show findings only: nothing about what is in order."""
+    links: bool = False
+    """Text may carry the address that a click on it opens (OSC 8)."""
+
+    @property
+    def columns(self) -> int:
+        """The width that text is laid out for."""
+        return max(NARROWEST, min(self.width, WIDEST))
+
+    def paint(self, text: str, style: str) -> str:
+        """The text in one of :data:`STYLES`; unchanged without colour, so that lengths can be taken before."""
+        if not self.color or not text or not style:
+            return text
+        return f"\x1b[{STYLES[style]}m{text}\x1b[0m"
+
+    def link(self, text: str, address: str) -> str:
+        """The text as a hyperlink; unchanged where there are none. Like paint: takes no columns of its own."""
+        return f"\x1b]8;;{address}\x1b\\{text}\x1b]8;;\x1b\\" if self.links and address else text
+
+    def glyph(self, name: str) -> str:
+        """A drawing character that this screen can show."""
+        return (UNICODE_GLYPHS if self.unicode else ASCII_GLYPHS)[name]

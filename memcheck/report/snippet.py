@@ -1,0 +1,106 @@
+"""The source lines that a finding speaks about, with the place underlined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memcheck.finding import Finding, Location
+from memcheck.record import Record
+from memcheck.report.screen import Screen
+from memcheck.report.text import clean, width, wrap
+
+
+class Mark(Record):
+    """One underlined place."""
+
+    location: Location
+    label: str
+    primary: bool
+
+
+def snippet(finding: Finding, sources: Mapping[str, tuple[str, ...]], screen: Screen) -> list[str]:
+    """Lines from ``-->`` to the last underline; places in one file share a block, in order of their lines."""
+    marks = [Mark(finding.location, finding.location.note, True)]
+    marks += [Mark(where, _label(label, where.note), False) for label, where in finding.related]
+    gutter = len(str(max(mark.location.span.line for mark in marks)))
+    paths = dict.fromkeys(mark.location.path for mark in marks)
+    style = finding.severity
+    lines: list[str] = []
+    for path in paths:
+        here = sorted((mark for mark in marks if mark.location.path == path), key=_order)
+        lead = next((mark for mark in here if mark.primary), here[0]).location.span
+        arrow = "-->" if not lines else ":::"
+        lines.append(f"{' ' * gutter}{screen.paint(arrow, 'gutter')} {clean(path)}:{lead.line}:{lead.column}")
+        lines += _block(here, sources.get(path, ()), gutter, style, screen)
+    return lines
+
+
+def _label(label: str, note: str) -> str:
+    return f"{label} ({note})" if label and note else label or note
+
+
+def _order(mark: Mark) -> tuple[int, int]:
+    return mark.location.span.line, mark.location.span.column
+
+
+def _block(marks: list[Mark], source: tuple[str, ...], gutter: int, style: str, screen: Screen) -> list[str]:
+    bar = screen.paint("|", "gutter")
+    empty = f"{' ' * gutter} {bar}"
+    lines = [empty]
+    shown = 0
+    for mark in marks:
+        number = mark.location.span.line
+        if number > len(source):
+            continue  # a place behind the end of the file, or a file that could not be read: the header says where
+        if number != shown:
+            if shown and number == shown + 2:
+                lines.append(_source_line(shown + 1, source[shown], gutter, screen))
+            elif shown and number > shown + 2:
+                lines.append(screen.paint("...", "gutter"))
+            shown = number
+            first = min(m.location.span.column for m in marks if m.location.span.line == number)
+            offset = _offset(source[number - 1], first, screen.columns - gutter - 3)
+            lines.append(_source_line(number, source[number - 1], gutter, screen, offset))
+        lines += [f"{empty} {row}" for row in _underline(mark, source[number - 1], offset, gutter, style, screen)]
+    return [*lines, empty] if len(lines) > 1 else []
+
+
+def _offset(line: str, column: int, room: int) -> int:
+    """How many characters to leave out on the left so that the marked place of a long line is in view."""
+    if width(clean(line)) <= room or column < room * 2 // 3:
+        return 0
+    return max(0, min(column - room // 3, len(line) - room + 4))
+
+
+def _source_line(number: int, line: str, gutter: int, screen: Screen, offset: int = 0) -> str:
+    room = screen.columns - gutter - 3
+    dots = screen.glyph("ellipsis")
+    text = clean(line[offset:])
+    if offset:
+        text = dots + text[len(dots) :]
+    if width(text) > room:
+        while width(text) > room - len(dots):
+            text = text[:-1]
+        text += dots
+    return f"{screen.paint(str(number).rjust(gutter), 'gutter')} {screen.paint('|', 'gutter')} {text}".rstrip()
+
+
+def _underline(mark: Mark, line: str, offset: int, gutter: int, style: str, screen: Screen) -> list[str]:
+    span = mark.location.span
+    room = screen.columns - gutter - 3
+    end = span.end_column - 1 if span.end_line == span.line else len(line.rstrip())
+    start = min(max(span.column - 1, offset), len(line))
+    left = width(clean(line[offset:start]))
+    length = max(1, width(clean(line[start:end])))
+    left = min(left, room - 1)
+    length = min(length, room - left)
+    under = " " * left + screen.paint(("^" if mark.primary else "-") * length, style if mark.primary else "info")
+    if not mark.label:
+        return [under]
+    label = clean(mark.label)
+    paint = style if mark.primary else "info"
+    if left + length + 1 + width(label) <= room:
+        return [f"{under} {screen.paint(label, paint)}"]
+    # The label goes below, moved left as far as it must to be read in few lines.
+    indent = max(0, min(left, room - min(width(label), room // 2)))
+    return [under, *(" " * indent + screen.paint(part, paint) for part in wrap(label, room - indent))]

@@ -1,0 +1,26 @@
+"""The last line of a report."""
+
+from __future__ import annotations
+
+from memcheck.report.screen import Screen
+from memcheck.report.text import plural
+from memcheck.result import Report
+
+
+def summary(report: Report) -> str:
+    """``checked 12 plans: 7 passed, 5 failed (6 errors, 2 warnings)``."""
+    text = f"checked {plural(len(report.plans), 'plan')}: {report.passed} passed, {report.failed} failed"
+    counts = [plural(count, noun) for noun in ("error", "warning") if (count := report.count(noun))]
+    if counts:
+        text += f" ({', '.join(counts)})"
+    if report.unchanged:
+        text += f", {plural(report.unchanged, 'file')} unchanged"
+    if report.unreadable:
+        text += f", {plural(len(report.unreadable), 'path')} not readable"
+    return text
+
+
+def summary_line(report: Report, screen: Screen) -> str:
+    """The summary, coloured by its verdict."""
+    bad = report.failed or report.unreadable
+    return screen.paint(summary(report), "error" if bad else "warning" if report.count("warning") else "good")

@@ -1,0 +1,161 @@
+"""The comparison in words; rendering is a pure function of hand-made records."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from memcheck.diff import full, markdown
+from memcheck.diff.compare import compare
+from memcheck.diff.types import Comparison, Side
+from memcheck.report.screen import Screen
+from memcheck.report.text import width
+
+GIB = 2**30
+
+
+def side(name: str, activations: float, status: str = "passed", key: str = "") -> Side:
+    """A plan on a GPU of 80 GiB with 20 GiB of parameters."""
+    parts = {"parameters": 20 * GIB, "activations": int(activations * GIB)}
+    device = sum(parts.values())
+    path = key or f"plans/{name}.yaml"
+    codes = ("MEM101 exceeds-capacity",) if status == "failed" else ()
+    return Side(path, path, 0, name, status, device, 80 * GIB, device / (80 * GIB), parts, codes)
+
+
+def moved() -> Comparison:
+    """One plan that fails now, one that shrank, one that came, one that went, one in another place."""
+    before = [side("a", 10), side("b", 30), side("gone", 5), side("m", 7, key="plans/m.yaml"), side("same", 1)]
+    after = [
+        side("a", 70, "failed"),
+        side("b", 20.5),
+        side("new", 15),
+        side("m", 7, key="moved/m.yaml"),
+        side("same", 1),
+    ]
+    return compare(before, after, ("main (merge base 0123abcd)", "the working tree"), unchanged=8)
+
+
+FULL = """\
+a  plans/a.yaml: changed, fails now
+  device memory  30.00 ->  90.00  +60.00 GiB
+  of capacity    37.5% -> 112.5%  +75.0 points
+    activations  10.00 ->  70.00  +60.00
+  MEM101 exceeds-capacity
+
+new  plans/new.yaml: added
+  35.00 GiB, 43.8% of capacity
+
+m  moved/m.yaml: renamed from plans/m.yaml
+  27.00 GiB, 33.8% of capacity
+
+b  plans/b.yaml: changed
+  device memory  50.00 -> 40.50  -9.50 GiB
+  of capacity    62.5% -> 50.6%  -11.9 points
+    activations  30.00 -> 20.50  -9.50
+
+gone  plans/gone.yaml: removed
+  25.00 GiB, 31.2% of capacity
+
+1 plan fails now, 1 added, 1 removed, 1 renamed, 2 changed, 9 unchanged (main (merge base 0123abcd)
+-> the working tree)
+"""
+
+MARKDOWN = """\
+### ❌ memcheck: 1 plan fails now, 1 added, 1 removed, 1 renamed, 2 changed
+
+| | Plan | Before | After | Change | Of capacity |
+|---|---|---:|---:|---:|---|
+| ✅ → ❌ | **a**<br><code>plans/a.yaml</code> | 30.00 GiB | 90.00 GiB | **+60.00 GiB**<br>fails now | 37.5% → 112.5%<br>+75.0 points |
+| ✅ | **new**<br><code>plans/new.yaml</code> |  | 35.00 GiB | added | 43.8% |
+| ✅ | **m**<br><code>moved/m.yaml</code><br>was <code>plans/m.yaml</code> | 27.00 GiB | 27.00 GiB | renamed | 33.8% |
+| ✅ | **b**<br><code>plans/b.yaml</code> | 50.00 GiB | 40.50 GiB | **-9.50 GiB** | 62.5% → 50.6%<br>-11.9 points |
+|  | **gone**<br><code>plans/gone.yaml</code> | 25.00 GiB |  | removed | 31.2% |
+
+<details><summary><b>a</b></summary>
+
+| Component | Before, GiB | After, GiB | Change |
+|---|---:|---:|---:|
+| activations | 10.00 | 70.00 | +60.00 |
+
+Errors: <code>MEM101 exceeds-capacity</code>
+
+</details>
+
+<details><summary><b>b</b></summary>
+
+| Component | Before, GiB | After, GiB | Change |
+|---|---:|---:|---:|
+| activations | 30.00 | 20.50 | -9.50 |
+
+</details>
+
+<sub>main (merge base 0123abcd) → the working tree. 9 unchanged.</sub>
+"""
+
+
+def test_full_golden() -> None:
+    """The terminal shows a block per plan that moved, what fails now first, and one line that counts all."""
+    assert full.render(moved(), Screen()) == FULL
+
+
+def test_markdown_golden() -> None:
+    """The summary and the comment show a table, then each plan's components folded."""
+    assert markdown.render(moved()) == MARKDOWN
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_full_stays_within_the_screen(columns: int) -> None:
+    """No line is wider than the screen."""
+    assert all(width(line) <= columns for line in full.render(moved(), Screen(width=columns)).splitlines())
+
+
+def test_long_comparison_loses_its_middle() -> None:
+    """Thousands of plans fit GitHub's limit: growth stays on top, shrinkage at the end, the rest is counted."""
+    count = 3000
+    before = [side(f"plan-{i}", 30) for i in range(count)]
+    after = [side(f"plan-{i}", 30 + 20 * (count / 2 - i) / count) for i in range(count)]
+    text = markdown.render(compare(before, after, ("main", "the working tree")))
+    assert len(text) <= markdown.LIMIT
+    rows = [line for line in text.splitlines() if line.startswith("| ✅")]
+    assert "plan-0<" not in text
+    assert "**plan-0**" in rows[0]
+    assert f"**plan-{count - 1}**" in rows[-1]
+    changed = count - 1  # the one in the middle is as it was
+    assert f"… {changed - len(rows):,} more …" in text
+    assert text.count("<details>") == text.count("</details>")
+
+
+def test_details_give_way_before_rows() -> None:
+    """With room for the rows alone every plan keeps its row, and the missing components are counted."""
+    before, after = [side(f"p{i}", 30) for i in range(50)], [side(f"p{i}", 31 + i) for i in range(50)]
+    text = markdown.render(compare(before, after, ("main", "now")), limit=12_000)
+    assert len(text) <= 12_000
+    assert sum(line.startswith("| ✅") for line in text.splitlines()) == 50
+    assert "The components of" in text
+    assert text.count("<details>") == text.count("</details>") < 50
+
+
+def test_names_cannot_inject_markup() -> None:
+    """A plan's name and path are text: no mention, no table cell, no HTML."""
+    name = "@team | <img src=x> <!-- memcheck --> `x`\n### y"
+    text = markdown.render(compare([], [side(name, 1)], ("a|b", "c")))
+    assert "@team" not in re.sub("<code>.*?</code>", "", text)  # code mentions nobody
+    assert "<img" not in text
+    assert "<!--" not in text
+    assert len([line for line in text.splitlines() if line.startswith("###")]) == 1
+
+
+def test_small_steps_are_not_rounded_to_nothing() -> None:
+    """A change of a few bytes is not shown as +0.00."""
+    tiny = compare([side("a", 10)], [side("a", 10 + 1 / GIB)], ("x", "y"))
+    assert "+0.00 GiB" not in full.render(tiny, Screen())
+    assert "+0.000000001 GiB" in full.render(tiny, Screen())
+
+
+def test_moving_files_alone_is_quiet_in_markdown() -> None:
+    """A plan in another folder, with the memory it had, is no reason for a comment."""
+    same = compare([side("a", 1, key="x/a.yaml")], [side("a", 1, key="y/a.yaml")], ("x", "y"))
+    assert same.changes[0].kind == "renamed"
+    assert markdown.render(same) == ""
