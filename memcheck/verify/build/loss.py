@@ -1,0 +1,142 @@
+"""The plan's loss on a model's output.
+
+Each loss gets the token ids and labels of one micro-batch, and puts on ``kept`` what the training loop's own variables
+would still refer to during backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # as everybody writes it
+from torch import nn
+
+from memcheck.job.types import TrainingJob
+from memcheck.verify.build.dtypes import DTYPES
+from memcheck.verify.build.fused_linear import FusedLinearCrossEntropy
+from memcheck.verify.build.model import base_of, body_of, head_of
+from memcheck.verify.watch import Watch, enter_loss
+
+LossOf = Callable[[torch.Tensor, torch.Tensor, list[Any]], torch.Tensor]
+
+
+def shifted(labels: torch.Tensor) -> torch.Tensor:
+    """Each position's label is the next token; the last has none (transformers loss_utils.py, ForCausalLMLoss)."""
+    return F.pad(labels, (0, 1), value=-100)[..., 1:].contiguous().view(-1)
+
+
+def make_loss(job: TrainingJob, model: nn.Module, inner: nn.Module, watch: Watch) -> LossOf:
+    """The loss of one micro-batch. ``model`` is called; ``inner`` is what a wrapper may have put it into."""
+    kind, keep = job.loss.kind, job.loss.keep_logits
+    if kind == "fused-linear":
+        return _fused(model, inner, watch)
+    if kind == "chunked":
+        return _chunked(model, inner, watch, job.loss.chunks)
+    if kind == "vocab-parallel" or not job.loss.upcast:
+        return _on_logits(model, upcast=job.loss.upcast, keep=keep)
+    return _standard(model, keep=keep)
+
+
+def _standard(model: nn.Module, *, keep: bool) -> LossOf:
+    """transformers' own: the model is given the labels, casts its logits to fp32 and returns both."""
+
+    def loss_of(ids: torch.Tensor, labels: torch.Tensor, kept: list[Any]) -> torch.Tensor:
+        out = model(input_ids=ids, labels=labels, use_cache=False)
+        if keep:
+            kept.append(out)
+        loss: torch.Tensor = out.loss
+        return loss
+
+    return loss_of
+
+
+def _on_logits(model: nn.Module, *, upcast: bool, keep: bool) -> LossOf:
+    """torch's cross entropy on the logits, cast to fp32 or not."""
+
+    def loss_of(ids: torch.Tensor, labels: torch.Tensor, kept: list[Any]) -> torch.Tensor:
+        logits = model(input_ids=ids, use_cache=False).logits
+        if keep:
+            kept.append(logits)
+        flat = logits.flatten(0, 1)
+        return F.cross_entropy(flat.float() if upcast else flat, shifted(labels))
+
+    return loss_of
+
+
+def _chunked(model: nn.Module, inner: nn.Module, watch: Watch, chunks: int) -> LossOf:
+    """Head and loss on slices of tokens, each recomputed in backward, outside of the model's forward."""
+    from torch.utils.checkpoint import checkpoint
+
+    base, head = base_of(inner), head_of(inner)
+
+    def hidden(input_ids: torch.Tensor) -> torch.Tensor:
+        states: torch.Tensor = body_of(base)(input_ids=input_ids, use_cache=False)[0]
+        return states
+
+    def part(rows: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(head(rows).float(), labels, reduction="sum")
+
+    def loss_of(ids: torch.Tensor, labels: torch.Tensor, kept: list[Any]) -> torch.Tensor:
+        with _forward_is(base, hidden):
+            states = model(input_ids=ids)
+        enter_loss(watch)
+        rows = states.reshape(-1, states.shape[-1]).chunk(chunks)
+        del states
+        total: Any = 0.0
+        for x, y in zip(rows, shifted(labels).chunk(chunks), strict=True):
+            total = total + checkpoint(part, x, y, use_reentrant=False)
+        loss: torch.Tensor = total / labels.numel()
+        return loss
+
+    return loss_of
+
+
+def _fused(model: nn.Module, inner: nn.Module, watch: Watch) -> LossOf:
+    """Head and loss in one operation inside the model's forward, as Liger patches it in."""
+    base, head = base_of(inner), head_of(inner)
+
+    def forward(input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        states = body_of(base)(input_ids=input_ids, use_cache=False)[0]
+        enter_loss(watch)
+        loss: torch.Tensor = FusedLinearCrossEntropy.apply(
+            states.reshape(-1, states.shape[-1]), head.weight, shifted(labels)
+        )
+        return loss
+
+    def loss_of(ids: torch.Tensor, labels: torch.Tensor, kept: list[Any]) -> torch.Tensor:
+        with _forward_is(base, forward):
+            loss: torch.Tensor = model(input_ids=ids, labels=labels)
+        return loss
+
+    return loss_of
+
+
+@contextmanager
+def _forward_is(base: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Another forward under the model's own hooks: FSDP's and DDP's stay where they are."""
+    base.forward = forward
+    try:
+        yield
+    finally:
+        del base.forward
+
+
+def autocast(job: TrainingJob, device: str) -> AbstractContextManager[Any]:
+    """``torch.autocast`` where the plan's precision means that."""
+    if not job.recipe.autocast:
+        return nullcontext()
+    context: AbstractContextManager[Any] = torch.autocast(device, dtype=DTYPES[job.recipe.compute])
+    return context
+
+
+def loss_parallel(job: TrainingJob) -> AbstractContextManager[Any]:
+    """DTensor's cross entropy on vocabulary shards, where the plan asks for it."""
+    if job.loss.kind != "vocab-parallel" or job.layout.tensor == 1:
+        return nullcontext()
+    from torch.distributed.tensor.parallel import loss_parallel as on_shards
+
+    context: AbstractContextManager[Any] = on_shards()
+    return context

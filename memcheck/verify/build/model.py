@@ -1,0 +1,127 @@
+"""The plan's model as transformers builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import nn
+
+from memcheck.architecture.keys import synonyms
+from memcheck.architecture.parameters import count_parameters
+from memcheck.architecture.types import Architecture, Attention, Block, Moe
+from memcheck.job.types import TrainingJob
+from memcheck.verify.build.dtypes import DTYPES
+from memcheck.verify.errors import RefusedError
+
+STORAGE_KEYS = (
+    "architectures",
+    "auto_map",
+    "dtype",
+    "model_type",
+    "quantization_config",
+    "torch_dtype",
+    "transformers_version",
+)
+"""How a checkpoint is stored, or code beside it that is never run."""
+SAME_CODE = {"kimi_k2": "deepseek_v3", "megatron-gpt": "gpt2"}
+"""Types that transformers does not know under that name."""
+
+
+def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[str, Any]) -> nn.Module:
+    """A new model on the present default device, in the dtype in which the plan's parameters rest, ready to train.
+
+    Values do not matter, so weights are not initialised; tied weights are tied.
+
+    Raises:
+        RefusedError: transformers has no such model type, or refuses the configuration.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model_type = str(config.get("model_type"))
+    name = SAME_CODE.get(model_type, model_type)
+    try:
+        real = AutoConfig.for_model(name, **_own_names(type(AutoConfig.for_model(name)), config))
+    except Exception as error:  # each version of transformers has validation errors of its own
+        raise RefusedError(f"transformers cannot read the configuration of {model_type}: {error}") from error
+    real.use_cache = False
+    text = real.get_text_config()
+    if getattr(text, "pad_token_id", None) is not None and text.pad_token_id >= text.vocab_size:
+        text.pad_token_id = None  # a reduced vocabulary has no row for it
+    if any(isinstance(block.mlp, Moe) for block, _ in architecture.blocks):
+        # the eager loop over experts depends on where tokens go; the grouped product is transformers' default on a GPU
+        real._experts_implementation = "grouped_mm"  # noqa: SLF001
+    outside = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPES[job.recipe.params])
+    try:
+        with _no_initialisation():
+            model = AutoModelForCausalLM.from_config(real, attn_implementation=attention_of(job, architecture))
+            model.tie_weights()
+    finally:
+        torch.set_default_dtype(outside)
+    model.config.use_cache = False
+    built, said = sum(p.numel() for p in model.parameters()), count_parameters(architecture)
+    if built != said:
+        raise RefusedError(
+            f"transformers builds {model_type} with {built:,} parameters, and memcheck counts {said:,}",
+            "some key of the configuration means something else to this version of transformers",
+        )
+    return model.train()
+
+
+def _own_names(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration in the family's own key names: others' names of the same quantity are understood in plans."""
+    known = {*signature(kind).parameters, *getattr(kind, "attribute_map", {})}
+    found = {}
+    for key, value in config.items():
+        if key in STORAGE_KEYS:
+            continue
+        own = next((k for k in synonyms(key) if k in known and k not in config), key)
+        found[own if key not in known else key] = value
+    return found
+
+
+def attention_of(job: TrainingJob, architecture: Architecture) -> str:
+    """transformers' name of the attention code; eager for families without another one."""
+    if job.attention == "eager":
+        return "eager"
+    blocks: list[Block] = [block for block, _ in architecture.blocks]
+    if any(isinstance(block.mixer, Attention) and not block.mixer.sdpa for block in blocks):
+        return "eager"
+    return "flash_attention_2" if job.attention == "flash" else "sdpa"
+
+
+def _no_initialisation() -> AbstractContextManager[None]:
+    try:
+        from transformers.initialization import no_init_weights
+    except ImportError:  # transformers 4
+        from transformers import modeling_utils
+
+        no_init_weights = getattr(modeling_utils, "no_init_weights", nullcontext)
+    manager: AbstractContextManager[None] = no_init_weights()
+    return manager
+
+
+def base_of(model: nn.Module) -> Any:
+    """transformers' own model inside peft's wrapper."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def blocks_of(model: nn.Module, architecture: Architecture) -> nn.ModuleList:
+    """The stack of layers."""
+    layers: nn.ModuleList = base_of(model).get_submodule(architecture.paths.layers)
+    return layers
+
+
+def body_of(model: nn.Module) -> Any:
+    """The model without its head."""
+    base = base_of(model)
+    return getattr(base, base.base_model_prefix)
+
+
+def head_of(model: nn.Module) -> Any:
+    """The language-model head."""
+    return base_of(model).get_output_embeddings()

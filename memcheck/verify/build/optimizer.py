@@ -1,0 +1,68 @@
+"""The plan's optimizer as torch implements it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from memcheck.job.types import TrainingJob
+from memcheck.verify.build.subclass import is_wrapper
+from memcheck.verify.build.trained import trained_parameters
+from memcheck.verify.errors import RefusedError
+
+Groups = list[Any]
+
+
+def make_optimizers(model: nn.Module, job: TrainingJob) -> list[torch.optim.Optimizer]:
+    """One optimizer, or Muon for matrices beside AdamW for everything else."""
+    parameters = trained_parameters(model)
+    if job.optimizer.name == "muon":
+        return _muon(model, job)
+    if job.layout.zero_stage == 1 and job.layout.data > 1:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        kind, options = _kind(job)
+        return [ZeroRedundancyOptimizer(parameters, kind, lr=1e-4, **options)]
+    kind, options = _kind(job)
+    return [kind(_groups(parameters), lr=1e-4, **options)]
+
+
+def _groups(parameters: list[nn.Parameter]) -> Groups:
+    """foreach kernels cannot mix DTensors and plain tensors in one group."""
+    wrapped = [p for p in parameters if is_wrapper(type(p))]
+    plain = [p for p in parameters if not is_wrapper(type(p))]
+    return [{"params": group} for group in (wrapped, plain) if group]
+
+
+def _kind(job: TrainingJob) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    switches = {"foreach": {"foreach": True}, "for-loop": {"foreach": False}, "fused": {"fused": True}}
+    options: dict[str, Any] = dict(switches[job.optimizer.implementation])
+    name = job.optimizer.name
+    if name == "adamw":
+        return torch.optim.AdamW, options
+    if name == "adam":
+        return torch.optim.Adam, options
+    if name == "sgd":
+        return torch.optim.SGD, options
+    if name == "sgd-momentum":
+        return torch.optim.SGD, {**options, "momentum": 0.9}
+    if name == "adafactor":
+        return torch.optim.Adafactor, {"foreach": options.get("foreach", False)}
+    raise RefusedError(f"torch has no optimizer {name}", "verify with --set training.optimizer=adamw")
+
+
+def _muon(model: nn.Module, job: TrainingJob) -> list[torch.optim.Optimizer]:
+    kind = getattr(torch.optim, "Muon", None)
+    if kind is None:
+        raise RefusedError(f"torch {torch.__version__} has no Muon", "it came with torch 2.9")
+    outer = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    head = model.get_output_embeddings()
+    outer |= {id(head.weight)} if head is not None else set()
+    parameters = trained_parameters(model)
+    matrices = [p for p in parameters if p.dim() == 2 and id(p) not in outer]
+    chosen = {id(p) for p in matrices}
+    rest = [p for p in parameters if id(p) not in chosen]
+    foreach = job.optimizer.implementation == "foreach"
+    return [kind(matrices, lr=1e-3), torch.optim.AdamW(_groups(rest), lr=1e-4, foreach=foreach)]

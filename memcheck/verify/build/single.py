@@ -1,0 +1,45 @@
+"""A rank that holds the whole depth of the model: model, wrappers, loss and optimizer put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from memcheck.architecture.types import Architecture
+from memcheck.job.types import TrainingJob
+from memcheck.verify.build.loss import make_loss
+from memcheck.verify.build.model import build_model, head_of
+from memcheck.verify.build.optimizer import make_optimizers
+from memcheck.verify.build.place import HERE, Place
+from memcheck.verify.build.step import Parts, make_step, micro_batches, token_batches
+from memcheck.verify.build.trained import adapt, freeze
+from memcheck.verify.build.wrap import Mesh, recompute, wrap
+from memcheck.verify.watch import Watch, enter_loss
+
+
+def build_single(
+    job: TrainingJob,
+    architecture: Architecture,
+    config: Mapping[str, Any],
+    mesh: Mesh,
+    watch: Watch,
+    place: Place = HERE,
+) -> Parts:
+    """Everything that one step needs."""
+    with torch.device(place.model):
+        model = build_model(job, architecture, config)
+    freeze(model, architecture, job.freeze)
+    if job.lora is not None:
+        model = adapt(model, job, job.lora)
+    recompute(model, job)
+    wrapped = wrap(model, job, architecture, mesh)
+    place.ready(wrapped.model)
+    optimizers = make_optimizers(wrapped.inner, job)
+    if job.loss.kind in ("standard", "vocab-parallel"):
+        head_of(wrapped.inner).register_forward_pre_hook(lambda *_: enter_loss(watch))
+    loss_of = make_loss(job, wrapped.model, wrapped.inner, watch)
+    batches = token_batches(job, architecture.vocab_size, micro_batches(job))
+    step = make_step(job, wrapped, loss_of, optimizers, batches, watch, place.device)
+    return Parts(wrapped.model, wrapped.inner, optimizers, list(batches), list, step)

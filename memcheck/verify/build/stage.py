@@ -1,0 +1,173 @@
+"""One stage of a pipeline, run by ``torch.distributed.pipelining``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # as everybody writes it
+from torch import nn
+
+from memcheck.architecture.types import Architecture
+from memcheck.job.types import TrainingJob
+from memcheck.memory.pipeline import parts
+from memcheck.memory.units import Part
+from memcheck.verify.build.dtypes import DTYPES
+from memcheck.verify.build.loss import autocast
+from memcheck.verify.build.model import body_of, build_model, head_of
+from memcheck.verify.build.optimizer import make_optimizers
+from memcheck.verify.build.place import HERE, Place
+from memcheck.verify.build.step import Parts, finish
+from memcheck.verify.build.trained import freeze
+from memcheck.verify.build.wrap import Mesh, recompute, shard
+from memcheck.verify.errors import UntraceableError
+from memcheck.verify.watch import Watch
+
+BODY = ("embed_tokens", "layers", "rotary_emb", "norm")
+"""What the body of a model has to consist of to be cut into stages."""
+
+
+class Stage(nn.Module):
+    """A run of layers; the first stage embeds, the last one has the final norm and the head."""
+
+    def __init__(self, model: nn.Module, part: Part, job: TrainingJob, device: str) -> None:
+        super().__init__()
+        body = body_of(model)
+        self.embed_tokens = body.embed_tokens if part.embedding else None
+        self.layers = nn.ModuleList(body.layers[part.first : part.last])
+        self.rotary_emb = body.rotary_emb
+        self.norm = body.norm if part.head else None
+        self.lm_head = head_of(model) if part.head else None
+        self.job, self.device = job, device
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Token ids or hidden states in, hidden states or logits out."""
+        with autocast(self.job, self.device):
+            states = x if self.embed_tokens is None else self.embed_tokens(x)
+            positions = torch.arange(states.shape[1], device=states.device).unsqueeze(0)
+            tables = self.rotary_emb(states, positions)
+            for layer in self.layers:
+                out = layer(states, attention_mask=None, position_ids=positions, position_embeddings=tables)
+                states = out[0] if isinstance(out, tuple) else out
+            if self.norm is not None:
+                states = self.norm(states)
+            return states if self.lm_head is None else self.lm_head(states)
+
+
+def build_stage(
+    job: TrainingJob,
+    architecture: Architecture,
+    config: Mapping[str, Any],
+    mesh: Mesh,
+    watch: Watch,
+    rank: int,
+    place: Place = HERE,
+) -> Parts:
+    """Everything that one step of a pipeline rank needs.
+
+    Raises:
+        UntraceableError: a model that cannot be cut into layers of one kind, or a layout that is not traced.
+    """
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+    with torch.device(place.model):
+        model = build_model(job, architecture, config)
+    body = body_of(model)
+    missing = [name for name in BODY if not hasattr(body, name)]
+    if missing:
+        raise UntraceableError(
+            f"pipelines are traced for models shaped like Llama; {architecture.model_type} has no {', '.join(missing)}",
+            "verify with --set parallelism.pipeline=1",
+        )
+    freeze(model, architecture, job.freeze)
+    recompute(model, job)
+    part = parts(architecture.num_layers, job.layout)[rank]
+    module = Stage(model, part, job, place.device).train()
+    del model, body
+    if job.layout.zero_stage == 3 and job.layout.data > 1:
+        shard(module, list(module.layers), job, mesh)
+    place.ready(module)
+    count = job.gradient_accumulation_steps
+    shape = (job.micro_batch_size, job.sequence_length)
+    states, ids, logits = _examples(job, architecture, shape)
+    stage = PipelineStage(
+        module,
+        rank,
+        job.layout.pipeline,
+        torch.device(place.device),
+        input_args=ids if part.embedding else states,
+        output_args=logits if part.head else states,
+        group=mesh["pipeline"].get_group(),
+    )
+    kind = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[job.layout.pipeline_schedule]
+    schedule = kind(stage, n_microbatches=count, loss_fn=_loss(job), scale_grads=False)
+    _agree_on_shapes(schedule)
+    optimizers = make_optimizers(module, job)
+    tokens = torch.randint(0, architecture.vocab_size, (count * shape[0], shape[1]))
+    _report_chunks(stage, watch, loss=part.head)
+
+    def step() -> None:
+        watch.enter("forward")
+        inputs = (tokens,) if part.embedding else ()
+        target = {"target": tokens, "losses": []} if part.head else {}
+        schedule.step(*inputs, **target, return_outputs=False)
+        finish(job, module, optimizers, watch)
+
+    def received() -> list[Any]:
+        infos = [*stage.args_recv_info.values(), *stage.grad_recv_info.values()]
+        return [info.buffer for group in infos for info in group if hasattr(info, "buffer")]
+
+    held = [tokens] if part.embedding or part.head else []
+    return Parts(module, module, optimizers, held, received, step)
+
+
+def _examples(job: TrainingJob, architecture: Architecture, shape: tuple[int, int]) -> tuple[torch.Tensor, ...]:
+    """One micro-batch at the stage's borders, from which the schedule takes shapes."""
+    sharded = job.layout.zero_stage == 3 and job.layout.data > 1
+    stream = DTYPES[job.recipe.compute if sharded else job.recipe.params]
+    logits = DTYPES[job.recipe.compute] if job.recipe.autocast else stream
+    return (
+        torch.empty(*shape, architecture.hidden_size, dtype=stream, requires_grad=True),
+        torch.randint(0, architecture.vocab_size, shape),
+        torch.empty(*shape, architecture.vocab_size, dtype=logits),
+    )
+
+
+def _loss(job: TrainingJob) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def loss_fn(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        flat = logits.flatten(0, 1)
+        return F.cross_entropy(flat.float() if job.loss.upcast else flat, target.flatten(0, 1))
+
+    return loss_fn
+
+
+def _agree_on_shapes(schedule: Any) -> None:
+    """Neighbours vote on whether shapes are known by exchanging values; here they are known."""
+    if not hasattr(schedule, "_warmup_p2p"):
+        return  # torch before 2.12
+    from torch.distributed.pipelining.stage import InferenceMode
+
+    def static(stages: list[Any], *_: Any) -> None:
+        for stage in stages:
+            stage._inference_mode = InferenceMode.STATIC  # noqa: SLF001
+
+    schedule._warmup_p2p = static  # noqa: SLF001
+
+
+def _report_chunks(stage: Any, watch: Watch, *, loss: bool) -> None:
+    """Tell the watch which chunk of work runs: forward, backward, and between them the loss."""
+    forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
+
+    def forward_one_chunk(*args: Any, **kwargs: Any) -> Any:
+        watch.enter("forward")
+        out = forward(*args, **kwargs)
+        if loss:
+            watch.enter("loss")
+        return out
+
+    def backward_one_chunk(*args: Any, **kwargs: Any) -> Any:
+        watch.enter("backward")
+        return backward(*args, **kwargs)
+
+    stage.forward_one_chunk, stage.backward_one_chunk = forward_one_chunk, backward_one_chunk

@@ -1,0 +1,88 @@
+"""One training step of the plan, in the order in which a training loop writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from memcheck.job.types import TrainingJob
+from memcheck.record import Record
+from memcheck.verify.build.loss import LossOf, autocast, loss_parallel
+from memcheck.verify.build.trained import trained_parameters
+from memcheck.verify.build.wrap import Wrapped
+from memcheck.verify.watch import Watch
+
+ENOUGH_MICRO_BATCHES = 3
+"""The second adds to existing gradients, the last synchronises; every other one repeats the second."""
+
+
+class Parts(Record):
+    """What a step is made of."""
+
+    model: nn.Module
+    """What is called."""
+    inner: nn.Module
+    """What holds the parameters."""
+    optimizers: list[torch.optim.Optimizer]
+    inputs: list[Any]
+    """Token ids and labels of every micro-batch."""
+    received: Callable[[], list[Any]]
+    """Buffers that pipeline neighbours write to."""
+    step: Callable[[], None]
+
+
+def micro_batches(job: TrainingJob) -> int:
+    """How many have to be run to see every kind."""
+    return min(job.gradient_accumulation_steps, ENOUGH_MICRO_BATCHES)
+
+
+def token_batches(job: TrainingJob, vocabulary: int, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Random token ids and labels."""
+    shape = (job.micro_batch_size, job.sequence_length)
+    return [(torch.randint(0, vocabulary, shape), torch.randint(0, vocabulary, shape)) for _ in range(count)]
+
+
+def make_step(
+    job: TrainingJob,
+    wrapped: Wrapped,
+    loss_of: LossOf,
+    optimizers: list[torch.optim.Optimizer],
+    batches: list[tuple[torch.Tensor, torch.Tensor]],
+    watch: Watch,
+    device: str,
+) -> Callable[[], None]:
+    """Forward, loss and backward of every micro-batch, then the optimizer."""
+    count = len(batches)
+
+    def micro_batch(ids: torch.Tensor, labels: torch.Tensor) -> None:
+        kept: list[Any] = []
+        watch.enter("forward")
+        with loss_parallel(job):
+            with autocast(job, device):
+                loss = loss_of(ids, labels, kept)
+            if count > 1:
+                loss = loss / count
+            watch.enter("backward")
+            loss.backward()
+
+    def step() -> None:
+        for i, (ids, labels) in enumerate(batches):
+            with wrapped.synchronised(i == count - 1):
+                micro_batch(ids, labels)
+        finish(job, wrapped.inner, optimizers, watch)
+
+    return step
+
+
+def finish(job: TrainingJob, inner: nn.Module, optimizers: list[torch.optim.Optimizer], watch: Watch) -> None:
+    """Clip, step, and let go of the gradients."""
+    watch.enter("optimizer")
+    if job.clip_grad_norm:
+        nn.utils.clip_grad_norm_(trained_parameters(inner), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+    for optimizer in optimizers:
+        optimizer.zero_grad(set_to_none=True)

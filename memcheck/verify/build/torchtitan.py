@@ -1,0 +1,232 @@
+"""torchtitan's own model, parallelism and recompute, where a torchtitan can be imported.
+
+It is no stable library: what is used here is that of its commit b5bcd76c6. Sequences are packed and run through the
+flash kernel for packed sequences; the backend of its DTensors is ``partial_dtensor``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+
+from memcheck.architecture.parameters import count_parameters
+from memcheck.architecture.types import Architecture
+from memcheck.job.types import TrainingJob
+from memcheck.record import Record
+from memcheck.verify.build.optimizer import make_optimizers
+from memcheck.verify.build.step import Parts, micro_batches
+from memcheck.verify.errors import RefusedError
+from memcheck.verify.watch import Watch, enter_loss
+
+MODELS = {
+    "llama": "llama3",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3",
+    "deepseek_v2": "deepseek_v3",
+    "deepseek_v3": "deepseek_v3",
+}
+"""torchtitan's package for a model type."""
+BACKEND = "partial_dtensor"
+
+
+class Titan(Record):
+    """torchtitan's objects for one job."""
+
+    spec: Any
+    dims: Any
+    training: Any
+    parallelism: Any
+    recompute: Any
+    loss: Any
+    context: Callable[[], Any]
+
+
+def configure(job: TrainingJob, architecture: Architecture) -> Titan:
+    """torchtitan's objects for a job, its device meshes included. The process group has to be there.
+
+    Raises:
+        RefusedError: this torchtitan is another one, or has no such model.
+    """
+    try:
+        return _configure(job, architecture)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise RefusedError(
+            f"this torchtitan is not the one that memcheck knows: {error}",
+            "use its commit b5bcd76c6, or verify in plain PyTorch: --set training.framework=pytorch",
+        ) from error
+
+
+def build_torchtitan(job: TrainingJob, architecture: Architecture, titan: Titan, watch: Watch) -> Parts:
+    """Everything that one step needs.
+
+    Raises:
+        RefusedError: its model is not the plan's.
+    """
+    from torchtitan.config import CompileConfig
+
+    model = titan.spec.model.build()
+    said, built = count_parameters(architecture), sum(p.numel() for p in model.parameters())
+    if built != said:
+        raise RefusedError(f"torchtitan's {titan.spec.flavor} has {built:,} parameters, and memcheck counts {said:,}")
+    model = titan.spec.parallelize_fn(
+        model,
+        parallel_dims=titan.dims,
+        training=titan.training,
+        parallelism=titan.parallelism,
+        compile_config=CompileConfig(),
+        ac_config=titan.recompute,
+        dump_folder="",
+    ).train()
+    loss_of = titan.loss.build(compile_config=CompileConfig())
+    if job.loss.kind == "chunked":
+        loss_of.set_lm_head(model.lm_head)
+        model._skip_lm_head = True  # noqa: SLF001  # torchtitan's own switch for this loss
+    optimizers = make_optimizers(model, job)
+    model.lm_head.register_forward_pre_hook(lambda *_: enter_loss(watch))
+    batches = [_batch(job, architecture) for _ in range(micro_batches(job))]
+    step = _step(job, titan, model, loss_of, optimizers, batches, watch)
+    return Parts(model, model, optimizers, batches, list, step)
+
+
+def _configure(job: TrainingJob, architecture: Architecture) -> Titan:
+    from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
+    from torchtitan.config import ParallelismConfig, TrainingConfig
+    from torchtitan.distributed import ParallelDims
+    from torchtitan.distributed import utils as distributed
+    from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+    from torchtitan.trainer import Trainer
+
+    layout = job.layout
+    spec = _model(architecture)
+    recompute = {"full": FullAC, "selective": SelectiveAC}.get(job.checkpointing.mode)
+    parallelism = ParallelismConfig(
+        data_parallel_replicate_degree=layout.data // layout.shard_group,
+        data_parallel_shard_degree=layout.shard_group,
+        tensor_parallel_degree=layout.tensor,
+        expert_parallel_degree=layout.expert,
+        enable_sequence_parallel=layout.sequence,
+        spmd_backend=BACKEND,
+        fsdp_reshard_after_forward="default" if layout.reshard_after_forward else "never",
+    )
+    training = TrainingConfig(
+        num_tokens_per_microbatch_per_dp_rank=job.micro_batch_size * job.sequence_length,
+        max_context_length=job.sequence_length,
+        disable_cuda_graphs=True,
+    )
+    loss = CrossEntropyLoss.Config(global_vocab_size=architecture.vocab_size)
+    if job.loss.kind == "chunked":
+        loss = ChunkedLossWrapper.Config(num_chunks=job.loss.chunks, loss_fn=loss)
+    config = Trainer.Config(
+        model_spec=spec,
+        parallelism=parallelism,
+        training=training,
+        activation_checkpoint=(recompute or FullAC).Config(),
+        loss=loss,
+    )
+    config.debug.moe_force_load_balance = True
+    dims = ParallelDims.from_config(parallelism, layout.world_size)
+    dims.build_mesh()
+    distributed.set_spmd_backend(BACKEND)
+    spec.model.update_from_config(config=config)
+    context = distributed.get_spmd_context(parallel_dims=dims, spmd_typechecking=False)
+    return Titan(spec, dims, training, parallelism, recompute and recompute.Config(), loss, context)
+
+
+def _model(architecture: Architecture) -> Any:
+    """The flavor with these sizes, cut to the plan's number of layers."""
+    name = MODELS.get(architecture.model_type)
+    if name is None:
+        raise RefusedError(
+            f"torchtitan has no {architecture.model_type}", "verify in plain PyTorch: --set training.framework=pytorch"
+        )
+    package = import_module(f"torchtitan.models.{name}")
+    for flavor in _flavors(package):
+        spec = package.model_registry(flavor, attn_backend="varlen")
+        model = spec.model
+        model.layers = model.layers[: architecture.num_layers]
+        if _sizes(model) == _wanted(architecture):
+            return spec
+    raise RefusedError(
+        f"no flavor of torchtitan's {name} has {architecture.num_layers} layers of {architecture.hidden_size}",
+        "verify in plain PyTorch: --set training.framework=pytorch",
+    )
+
+
+def _flavors(package: Any) -> Iterator[str]:
+    tables = [v for k, v in vars(package).items() if k.endswith("_configs") and isinstance(v, dict)]
+    for table in tables:
+        yield from table
+
+
+def _sizes(model: Any) -> tuple[Any, ...]:
+    attention = model.layers[0].attention
+    heads = attention.n_heads
+    return (
+        model.dim,
+        model.lm_head.out_features,
+        len(model.layers),
+        heads,
+        getattr(attention, "n_kv_heads", None) or heads,
+    )
+
+
+def _wanted(architecture: Architecture) -> tuple[Any, ...]:
+    mixer: Any = architecture.blocks[0][0].mixer
+    kv_heads = getattr(mixer, "kv_heads", mixer.heads)
+    return architecture.hidden_size, architecture.vocab_size, architecture.num_layers, mixer.heads, kv_heads
+
+
+def _batch(job: TrainingJob, architecture: Architecture) -> tuple[Any, ...]:
+    """Packed token ids, labels, positions, the count of valid tokens, and where each sequence ends."""
+    from torchtitan.models.common.attention import VarlenMetadata
+
+    tokens, length = job.micro_batch_size * job.sequence_length, job.sequence_length
+    ids, labels = (torch.randint(0, architecture.vocab_size, (tokens,)) for _ in range(2))
+    ends = torch.zeros(job.micro_batch_size + 1, dtype=torch.int32)
+    return (
+        ids,
+        labels,
+        torch.arange(tokens),
+        torch.ones((), dtype=torch.int64),
+        VarlenMetadata(ends, ends, length, length),
+    )
+
+
+def _step(
+    job: TrainingJob,
+    titan: Titan,
+    model: nn.Module,
+    loss_of: Callable[..., Any],
+    optimizers: list[torch.optim.Optimizer],
+    batches: list[tuple[Any, ...]],
+    watch: Watch,
+) -> Callable[[], None]:
+    from torchtitan.distributed import utils as distributed
+
+    def micro_batch(ids: Any, labels: Any, positions: Any, valid: Any, masks: Any) -> None:
+        watch.enter("forward")
+        with titan.context():
+            out = model(ids, attention_masks=masks, positions=positions)
+            enter_loss(watch)
+            loss, _ = loss_of(out, labels, valid)
+            del out
+            watch.enter("backward")
+            loss.backward()
+
+    def step() -> None:
+        for batch in batches:
+            micro_batch(*batch)
+        watch.enter("optimizer")
+        if job.clip_grad_norm:
+            split = job.layout.expert > 1
+            distributed.clip_grad_norm_(list(model.parameters()), 1.0, foreach=True, ep_enabled=split)
+        for optimizer in optimizers:
+            optimizer.step()
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    return step

@@ -1,0 +1,84 @@
+"""Which parameters are trained: frozen parts and adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from memcheck.architecture.types import Architecture
+from memcheck.job.types import Lora, TrainingJob
+from memcheck.memory.ledger.context import is_frozen
+from memcheck.memory.units import frozen_layers
+from memcheck.verify.build.dtypes import DTYPES
+from memcheck.verify.build.model import base_of, blocks_of, head_of
+
+
+def freeze(model: nn.Module, architecture: Architecture, patterns: tuple[str, ...]) -> None:
+    """No gradients for ``embed``, ``head``, ``norm`` (the final one), ``layers:A-B`` and module names."""
+    base = base_of(model)
+    blocks = blocks_of(model, architecture)
+    whole: list[nn.Module] = []
+    if "embed" in patterns:
+        whole.append(base.get_input_embeddings())
+        if architecture.paths.positions:
+            whole.append(base.get_submodule(architecture.paths.positions))
+    if "head" in patterns:
+        whole.append(head_of(model))
+    if "norm" in patterns and architecture.final_norm is not None:
+        whole.append(base.get_submodule(architecture.final_norm.name))
+    whole += [blocks[i] for i in frozen_layers(patterns) if i < len(blocks)]
+    for module in whole:
+        module.requires_grad_(requires_grad=False)
+    names = tuple(p for p in patterns if p not in ("embed", "head", "norm") and not p.startswith("layers:"))
+    for block in blocks if names else ():
+        for name, parameter in block.named_parameters():
+            if is_frozen(name.removesuffix(".weight"), names):
+                parameter.requires_grad_(requires_grad=False)
+
+
+def adapt(model: nn.Module, job: TrainingJob, lora: Lora) -> nn.Module:
+    """The model with peft's LoRA adapters, made in the dtype that the plan states."""
+    from peft import LoraConfig, get_peft_model
+
+    targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
+    settings = LoraConfig(
+        r=lora.rank, lora_alpha=2 * lora.rank, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM"
+    )
+    outside = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPES[job.recipe.params])
+    try:
+        with _made_in_place():
+            # the cast to fp32 that autocast_adapter_dtype stands for is done below: it is spelt in the plan
+            adapted = get_peft_model(model, settings, autocast_adapter_dtype=False)
+    finally:
+        torch.set_default_dtype(outside)
+    wanted = DTYPES[lora.dtype]
+    for name, module in adapted.named_modules():
+        matrix = "lora_" in name and isinstance(getattr(module, "weight", None), nn.Parameter)
+        if matrix and module.weight.dtype != wanted:
+            module.weight = nn.Parameter(module.weight.detach().to(wanted))
+    trained: nn.Module = adapted
+    return trained
+
+
+@contextmanager
+def _made_in_place() -> Iterator[None]:
+    """Adapters are made where their layer is: peft's ``Module.to`` afterwards cannot swap fake parameters."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    move, to = BaseTunerLayer._move_adapter_to_device_of_base_layer, nn.Module.to  # noqa: SLF001
+    BaseTunerLayer._move_adapter_to_device_of_base_layer = lambda *_, **__: None  # noqa: SLF001
+    nn.Module.to = lambda self, *_, **__: self
+    try:
+        yield
+    finally:
+        BaseTunerLayer._move_adapter_to_device_of_base_layer = move  # noqa: SLF001
+        nn.Module.to = to
+
+
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """What the optimizer steps on."""
+    return [p for p in model.parameters() if p.requires_grad]

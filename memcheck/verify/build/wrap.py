@@ -1,0 +1,131 @@
+"""The plan's parallelism around a model: recompute, tensor shards, FSDP2, DDP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from memcheck.architecture.types import Architecture
+from memcheck.job.types import TrainingJob
+from memcheck.record import Record
+from memcheck.verify.build.dtypes import DTYPES
+from memcheck.verify.build.model import blocks_of
+from memcheck.verify.errors import RefusedError
+
+Mesh = Any
+"""A ``DeviceMesh``."""
+
+
+class Wrapped(Record):
+    """A model ready for a step."""
+
+    model: nn.Module
+    """What is called."""
+    inner: nn.Module
+    """What holds the parameters."""
+    synchronised: Callable[[bool], AbstractContextManager[Any]]
+    """A context in which backward reduces gradients, or does not."""
+
+
+def recompute(model: nn.Module, job: TrainingJob) -> None:
+    """transformers' gradient checkpointing, layer by layer."""
+    if job.checkpointing.mode == "none":
+        return
+    reentrant = job.checkpointing.reentrant
+    options: dict[str, Any] = {"use_reentrant": reentrant}
+    every = job.checkpointing.every_n_layers
+    if hasattr(model, "activation_checkpointing_enable"):  # transformers 5.20
+        model.activation_checkpointing_enable(options, every_n_layers=every)
+    elif every == 1:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+    else:
+        raise RefusedError("this transformers recomputes every layer or none", "it learnt every_n_layers later")
+    if reentrant and (job.lora is not None or job.freeze):
+        model.enable_input_require_grads()  # reentrant recompute needs an input that wants a gradient
+
+
+def wrap(model: nn.Module, job: TrainingJob, architecture: Architecture, mesh: Mesh) -> Wrapped:
+    """Apply the plan's parallelism, in the order in which it nests."""
+    layout = job.layout
+    if layout.tensor > 1:
+        from memcheck.verify.build.tensor_parallel import parallelize
+
+        parallelize(model, job, architecture, mesh["tensor"])
+    if layout.zero_stage == 3 and layout.data > 1:
+        shard(model, list(blocks_of(model, architecture)), job, mesh)
+        return Wrapped(model, model, _fsdp_sync(model, job))
+    if layout.data > 1:
+        return _replicated(model, job, mesh)
+    return Wrapped(model, model, lambda _: nullcontext())
+
+
+def shard(model: nn.Module, blocks: list[nn.Module], job: TrainingJob, mesh: Mesh) -> None:
+    """``fully_shard`` on every layer and on the root."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    recipe = job.recipe
+    compute = DTYPES[recipe.compute] if recipe.compute != recipe.params else None
+    reduce = DTYPES[recipe.reduce] if recipe.reduce != recipe.compute else None
+    policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce)
+    ranks = mesh["replicate", "shard"] if job.layout.data > job.layout.shard_group else mesh["shard"]
+    for block in blocks:
+        fully_shard(block, mesh=ranks, mp_policy=policy, reshard_after_forward=job.layout.reshard_after_forward)
+    fully_shard(model, mesh=ranks, mp_policy=policy)  # FSDP2 itself keeps the root gathered until backward is over
+
+
+def _fsdp_sync(model: Any, job: TrainingJob) -> Callable[[bool], AbstractContextManager[Any]]:
+    def synchronised(last: bool) -> AbstractContextManager[Any]:
+        if job.layout.gradient_sync == "last":
+            model.set_requires_gradient_sync(last)
+        return nullcontext()
+
+    return synchronised
+
+
+def _replicated(model: nn.Module, job: TrainingJob, mesh: Mesh) -> Wrapped:
+    from torch.nn.parallel import DistributedDataParallel
+
+    options = {k: v for k, v in job.options if k in ("bucket_cap_mb", "static_graph", "find_unused_parameters")}
+    wrapped = DistributedDataParallel(
+        model,
+        process_group=mesh["replicate"].get_group(),
+        gradient_as_bucket_view=job.layout.gradient_as_bucket_view,
+        **options,
+    )
+
+    def synchronised(last: bool) -> AbstractContextManager[Any]:
+        if last or job.layout.gradient_sync == "every":
+            return nullcontext()
+        context: AbstractContextManager[Any] = wrapped.no_sync()
+        return context
+
+    return Wrapped(wrapped, model, synchronised)
+
+
+def make_mesh(job: TrainingJob, device: str) -> Mesh:
+    """The job's ranks by dimension, outermost first: pipeline, replicas, shards, tensor. None on one rank.
+
+    The process group has to be there already.
+    """
+    layout = job.layout
+    if layout.world_size == 1:
+        return None
+    from torch.distributed.device_mesh import init_device_mesh
+
+    shards = layout.shard_group if layout.zero_stage == 3 else 1
+    sizes = {
+        "pipeline": layout.pipeline,
+        "replicate": layout.data // shards,
+        "shard": shards,
+        "tensor": layout.tensor,
+    }
+    return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def local_elements(parameters: list[torch.Tensor]) -> int:
+    """Elements that rest on this rank."""
+    return sum(p.to_local().numel() if hasattr(p, "to_local") else p.numel() for p in parameters)

@@ -1,0 +1,132 @@
+"""Prediction and observation side by side: by instant and by component, the largest difference first."""
+
+from __future__ import annotations
+
+from memcheck.memory.types import COMPONENTS, Instant, RankEstimate
+from memcheck.record import Record
+from memcheck.report.text import gib, words
+from memcheck.verify.types import RankObservation
+
+TOLERANCE = 0.015
+"""Share of the observed peak by which a prediction may be off."""
+NEGLIGIBLE = 0.001
+"""Below this share of the peak a term is not worth a sentence."""
+
+
+class Term(Record):
+    """One component at one instant."""
+
+    instant: str
+    component: str
+    predicted_bytes: int
+    observed_bytes: int
+
+    @property
+    def difference(self) -> int:
+        """Predicted minus observed."""
+        return self.predicted_bytes - self.observed_bytes
+
+
+class Comparison(Record):
+    """One rank."""
+
+    predicted: RankEstimate
+    observed: RankObservation
+    terms: tuple[Term, ...]
+    """Every component at every instant that both know: those at the peak first, then the largest differences."""
+    surplus_bytes: int = 0
+    """What a measurement counts and no tensor of the step shows, added to the prediction: BLAS workspaces."""
+
+    @property
+    def predicted_bytes(self) -> int:
+        """The predicted peak, comparable with the observed one."""
+        return self.predicted.peak.allocated_bytes + self.surplus_bytes
+
+    @property
+    def observed_bytes(self) -> int:
+        """The observed peak."""
+        return self.observed.peak.allocated_bytes
+
+    @property
+    def error(self) -> float:
+        """Prediction over observation, minus one."""
+        return self.predicted_bytes / self.observed_bytes - 1 if self.observed_bytes else 0.0
+
+    def agrees(self, tolerance: float = TOLERANCE) -> bool:
+        """Whether the peaks are as close as asked."""
+        return abs(self.error) <= tolerance
+
+
+def compare(predicted: RankEstimate, observed: RankObservation, surplus: int = 0) -> Comparison:
+    """Align one rank's instants and components."""
+    highest = _by_name(predicted)
+    at_peak = observed.peak.name
+    found = []
+    for seen in observed.instants:
+        said = highest.get(seen.name)
+        if said is None or not seen.components_bytes:
+            continue
+        for component in COMPONENTS:
+            term = Term(
+                seen.name,
+                component,
+                said.components_bytes.get(component, 0),
+                seen.components_bytes.get(component, 0),
+            )
+            if term.predicted_bytes or term.observed_bytes:
+                found.append(term)
+    found.sort(key=lambda t: (t.instant != at_peak, -abs(t.difference)))
+    return Comparison(predicted, observed, tuple(found), surplus)
+
+
+def _by_name(rank: RankEstimate) -> dict[str, Instant]:
+    """An instant that comes several times counts with its highest."""
+    found: dict[str, Instant] = {}
+    for instant in rank.instants:
+        if instant.name not in found or instant.allocated_bytes > found[instant.name].allocated_bytes:
+            found[instant.name] = instant
+    return found
+
+
+def instants(comparison: Comparison) -> list[tuple[str, int | None, int | None, str]]:
+    """``(instant, predicted, observed, what was observed to be happening)``, in the order of a step."""
+    said = {name: i.allocated_bytes for name, i in _by_name(comparison.predicted).items()}
+    seen = {i.name: i for i in comparison.observed.instants}
+    names = list(dict.fromkeys([*seen, *said]))
+    order = ("init", "forward", "loss", "backward", "optimizer")
+    names.sort(key=lambda n: order.index(n) if n in order else len(order))
+    rows = []
+    for name in names:
+        found = seen.get(name)
+        rows.append((name, said.get(name), found and found.allocated_bytes, found.operation if found else ""))
+    return rows
+
+
+def sentence(comparison: Comparison, verb: str = "traced") -> str:
+    """What the largest difference at the peak is."""
+    observed = comparison.observed
+    peak = comparison.predicted.peak
+    if not comparison.terms:
+        return f"The peak is predicted {_by(comparison.predicted_bytes - comparison.observed_bytes)}."
+    where = observed.peak.name
+    if peak.name != where:
+        # components of two different moments are not the same thing
+        at_that = next((i.allocated_bytes for i in comparison.predicted.instants if i.name == where), 0)
+        return (
+            f"The peak is {verb} in {where}, and predicted in {peak.name}: there"
+            f" {gib(at_that)} GiB are predicted, {gib(observed.peak.allocated_bytes)} {verb}."
+        )
+    term = comparison.terms[0]
+    if abs(term.difference) < NEGLIGIBLE * observed.peak.allocated_bytes:
+        return f"At the peak ({where}) no component differs by more than {NEGLIGIBLE:.1%} of it."
+    largest = next((g for g in observed.largest if g.component == term.component), None)
+    example = f"; the largest there: {largest.copies} x {largest.shape}, {largest.name}" if largest else ""
+    return (
+        f"At the peak ({where}) {words(term.component)} are predicted {_by(term.difference)}:"
+        f" {gib(term.predicted_bytes)} GiB against {gib(term.observed_bytes)} {verb}{example}."
+    )
+
+
+def _by(difference: int) -> str:
+    direction = "too high" if difference > 0 else "too low"
+    return f"{gib(abs(difference))} GiB {direction}"

@@ -1,0 +1,13 @@
+"""Why a step could not be observed."""
+
+from __future__ import annotations
+
+from memcheck.errors import MemcheckError
+
+
+class UntraceableError(MemcheckError):
+    """Nothing that can be run here stands for what the plan asks."""
+
+
+class RefusedError(MemcheckError):
+    """PyTorch, transformers or PEFT would not build or run the step."""

@@ -1,0 +1,69 @@
+"""Runs a plan's step and compares; whatever PyTorch throws becomes an error that names the step."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+from memcheck.errors import MemcheckError, UsageError
+from memcheck.verify.compare import Comparison, compare
+from memcheck.verify.errors import RefusedError
+from memcheck.verify.observed.judge import workspaces
+from memcheck.verify.progress import Progress
+from memcheck.verify.quiet import quiet
+from memcheck.verify.request import Request
+from memcheck.verify.types import MEASURED, Observation
+
+OURS = os.path.dirname(os.path.abspath(__file__))
+
+
+def observe(request: Request, mode: str, progress: Progress, ranks: tuple[int, ...]) -> Observation:
+    """Trace or measure. ``ranks``: of the pipeline; all when empty.
+
+    Raises:
+        RefusedError: PyTorch or a library on top of it would not run the step.
+    """
+    pipeline = request.job.layout.pipeline
+    beyond = [rank for rank in ranks if not 0 <= rank < pipeline]
+    if beyond:
+        raise UsageError(f"the plan has no pipeline rank {beyond[0]}", f"ranks are 0 to {pipeline - 1}")
+    try:
+        with quiet():
+            if mode == MEASURED:
+                from memcheck.verify.measure.run import measure
+
+                return measure(request.job, request.architecture, request.config, progress)
+            from memcheck.verify.trace.run import trace
+
+            return trace(request.job, request.architecture, request.config, progress, ranks)
+    except MemcheckError:
+        raise
+    except Exception as error:
+        if _is_ours(error):
+            raise
+        raise _refused(error) from error
+
+
+def _is_ours(error: Exception) -> bool:
+    """Raised by our own code rather than by a library that it called."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename.startswith(OURS)
+
+
+def _refused(error: Exception) -> RefusedError:
+    frames = traceback.extract_tb(error.__traceback__)
+    asked = next((f for f in reversed(frames) if f.filename.startswith(OURS)), None)
+    where = f" (asked by {os.path.basename(asked.filename)}:{asked.lineno})" if asked is not None else ""
+    said = " ".join(str(error).split())[:300]
+    by = frames[-1].filename.replace(os.sep, "/").rpartition("/site-packages/")[2] if frames else "PyTorch"
+    return RefusedError(
+        f"{by} would not run this step{where}: {type(error).__name__}: {said}",
+        "verify a smaller part of the plan with --set, and report it if that fails, too",
+    )
+
+
+def compare_all(request: Request, observation: Observation) -> tuple[Comparison, ...]:
+    """Each observed rank beside its prediction."""
+    subject = request.subject
+    surplus = workspaces(subject) if observation.mode == MEASURED else 0
+    return tuple(compare(subject.estimate.ranks[seen.pipeline_rank], seen, surplus) for seen in observation.ranks)

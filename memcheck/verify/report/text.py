@@ -1,0 +1,150 @@
+"""The comparison for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcheck.memory.types import COMPONENTS, TensorGroup
+from memcheck.report.details import labelled, largest
+from memcheck.report.screen import Screen
+from memcheck.report.text import clean, gib, width, words, wrap
+from memcheck.verify.compare import Comparison, instants, sentence
+from memcheck.verify.request import Request
+from memcheck.verify.stand_in import StandIn
+from memcheck.verify.subject import Subject
+from memcheck.verify.types import MEASURED, Observation
+
+Row = tuple[str, ...]
+
+
+def render(
+    request: Request,
+    observation: Observation,
+    comparisons: tuple[Comparison, ...],
+    tolerance: float,
+    screen: Screen,
+) -> str:
+    """Heading, what was run instead, one section per rank, the verdict."""
+    groups = [_heading(request.subject, observation, screen), _replaced(request.replaced, screen)]
+    for comparison in comparisons:
+        groups += _rank(comparison, observation, screen)
+    groups.append(_each(observation, screen))
+    groups.append(_verdict(comparisons, tolerance, screen))
+    return "\n\n".join("\n".join(group) for group in groups if group) + "\n"
+
+
+def _heading(subject: Subject, observation: Observation, screen: Screen) -> list[str]:
+    name, path = clean(subject.name), clean(subject.path)
+    lines = [f"{screen.paint(name, 'strong')}  {screen.paint(path, 'dim')}"]
+    stack = ", ".join(f"{k} {v}" for k, v in observation.versions.items() if k not in ("memcheck", "python"))
+    how = f"on {observation.device}" if observation.mode == MEASURED else "on fake tensors"
+    lines += wrap(f"{observation.mode} {how}: {stack}", screen.columns)
+    for note in observation.notes:
+        lines += wrap(note, screen.columns)
+    return lines
+
+
+def _replaced(replaced: tuple[StandIn, ...], screen: Screen) -> list[str]:
+    if not replaced:
+        return []
+    lines = wrap(
+        "what cannot be run here was replaced; prediction and observation are both of the stand-in", screen.columns
+    )
+    lines = [screen.paint(line, "dim") for line in lines]
+    for item in replaced:
+        lines += labelled(item.key, f"{item.asked} -> {item.instead} ({item.why})", screen)
+    return lines
+
+
+def _rank(comparison: Comparison, observation: Observation, screen: Screen) -> list[list[str]]:
+    observed = comparison.observed
+    where = f"pipeline rank {observed.pipeline_rank}" if len(observation.ranks) > 1 else f"rank {observed.rank}"
+    verb = observation.mode
+    head = ("", "predicted", verb, "difference", "")
+    rows = [
+        (words(name), _gib(said), _gib(seen), _change(said, seen), clean(operation))
+        for name, said, seen, operation in instants(comparison)
+    ]
+    found = [[screen.paint(f"allocated at each instant of a step, {where} (GiB)", "dim"), *_table(head, rows, screen)]]
+    peak = observed.peak
+    if peak.components_bytes:
+        at_peak = {t.component: t for t in comparison.terms if t.instant == peak.name}
+        shown = [at_peak[c] for c in COMPONENTS if c in at_peak]
+        rows = [
+            (words(t.component), gib(t.predicted_bytes), gib(t.observed_bytes), _signed(t.difference), "")
+            for t in shown
+        ]
+        title = screen.paint(f"components in {peak.name}, {where} (GiB)", "dim")
+        found.append([title, *_table(head, rows, screen)])
+    found.append(labelled("largest difference", sentence(comparison, verb), screen))
+    found[-1] += _measured(comparison, screen)
+    found.append(_largest(observed.largest, verb, screen))
+    return found
+
+
+def _measured(comparison: Comparison, screen: Screen) -> list[str]:
+    observed = comparison.observed
+    if observed.reserved_bytes is None:
+        return []
+    text = f"max reserved {gib(observed.reserved_bytes)} GiB"
+    if observed.device_bytes is not None:
+        text += f", device memory used {gib(observed.device_bytes)} GiB"
+    return labelled("allocator", text, screen)
+
+
+def _each(observation: Observation, screen: Screen) -> list[str]:
+    """Every process of a measurement."""
+    if len(observation.each) < 2:
+        return []
+    head = ("", "allocated", "reserved", "device", "")
+    rows = [
+        (
+            f"rank {seen.rank}",
+            gib(seen.peak.allocated_bytes),
+            _gib(seen.reserved_bytes),
+            _gib(seen.device_bytes),
+            f"pipeline rank {seen.pipeline_rank}",
+        )
+        for seen in observation.each
+    ]
+    return [screen.paint("every rank (GiB)", "dim"), *_table(head, rows, screen)]
+
+
+def _largest(groups: tuple[TensorGroup, ...], verb: str, screen: Screen) -> list[str]:
+    lines = largest(groups, screen)
+    return [screen.paint(f"largest {verb} tensors at the peak (GiB)", "dim"), *lines[1:]] if lines else []
+
+
+def _verdict(comparisons: tuple[Comparison, ...], tolerance: float, screen: Screen) -> list[str]:
+    worst = max(comparisons, key=lambda c: abs(c.error))
+    agrees = all(c.agrees(tolerance) for c in comparisons)
+    what = f"{gib(worst.predicted_bytes)} GiB predicted, {gib(worst.observed_bytes)} observed, {worst.error:+.2%}"
+    if len(comparisons) > 1:
+        what = f"worst of {len(comparisons)} ranks: {what}"
+    return labelled("agrees" if agrees else "differs", f"{what} (tolerance {tolerance:.1%})", screen)
+
+
+def _gib(count: int | None) -> str:
+    return "-" if count is None else gib(count)
+
+
+def _signed(difference: int) -> str:
+    return ("+" if difference >= 0 else "-") + gib(abs(difference))
+
+
+def _change(said: int | None, seen: int | None) -> str:
+    return "" if said is None or not seen else f"{said / seen - 1:+.2%}"
+
+
+def _table(head: Row, rows: Sequence[Row], screen: Screen) -> list[str]:
+    """Columns as wide as their content; the last one takes what room is left, or is dropped."""
+    columns = list(zip(head, *rows, strict=True))
+    widths = [max(width(cell) for cell in column) for column in columns]
+    fixed = sum(widths[:-1]) + 2 * (len(widths) - 1)
+    room = screen.columns - fixed
+    lines = []
+    for row in (head, *rows):
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:-1], widths[1:-1], strict=True))]
+        last = row[-1] if width(row[-1]) <= room else row[-1][: max(0, room - 1)] + "~"
+        lines.append("  ".join([*cells, last if room >= 12 else ""]).rstrip())
+    return lines

@@ -1,0 +1,144 @@
+"""The plan to verify: read, resolved, priced, and with the configuration that transformers builds it from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from memcheck.architecture.from_plan import LAYER_COUNTS, with_overrides
+from memcheck.architecture.registry import language_model
+from memcheck.catalog.types import Gpu
+from memcheck.changes import with_changes
+from memcheck.check import Gate, check_document
+from memcheck.discover import find_plans
+from memcheck.errors import UsageError
+from memcheck.job.resolve import resolve
+from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
+from memcheck.memory.types import Estimate
+from memcheck.plan.read import read_plan
+from memcheck.plan.types import Model, Plan
+from memcheck.record import Record
+from memcheck.result import PlanResult, Unreadable
+from memcheck.source.load import load_documents
+from memcheck.source.types import Document
+
+
+class Subject(Record):
+    """One plan with everything that is compared with an observation."""
+
+    path: str
+    name: str
+    document: Document
+    """With the changes of the command line."""
+    plan: Plan
+    job: TrainingJob | InferenceJob
+    gpu: Gpu
+    overhead: Overhead
+    assumptions: tuple[Assumption, ...]
+    estimate: Estimate
+
+    @property
+    def base_dir(self) -> str:
+        """Where the plan's relative paths start."""
+        return os.path.dirname(self.document.path)
+
+
+def load_document(path: str, changes: Mapping[str, object], number: int | None = None) -> Document:
+    """The one plan of a file, or its ``number``-th.
+
+    Raises:
+        UsageError: no file, unreadable, or several plans and no number.
+    """
+    files = list(find_plans((path,)))
+    if len(files) != 1:
+        raise UsageError(f"{path} holds {len(files)} plan files", "name one plan: verify runs its step")
+    (file,) = files
+    if isinstance(file, Unreadable):
+        raise UsageError(f"cannot read {file.path}: {file.message}")
+    documents = load_documents(file.path, file.data)
+    if not documents:
+        raise UsageError(f"{path} holds no document", "a plan starts with `memcheck: 1`")
+    if number is None and len(documents) > 1:
+        raise UsageError(f"{path} holds {len(documents)} plans", f"choose one: --document 0 to {len(documents) - 1}")
+    if number is not None and not 0 <= number < len(documents):
+        raise UsageError(f"{path} has no document {number}", f"it holds {len(documents)}, counted from 0")
+    return changed(documents[number or 0], changes)
+
+
+def changed(document: Document, changes: Mapping[str, object]) -> Document:
+    """The document with other values; None takes a key away."""
+    document = with_changes(document, {k: v for k, v in changes.items() if v is not None})
+    values = document.values
+    for key in (k for k, v in changes.items() if v is None):
+        values = _without(values, key.split("."))
+    return document._replace(values=values)
+
+
+def _without(values: object, keys: list[str]) -> object:
+    if not isinstance(values, dict) or keys[0] not in values:
+        return values
+    if len(keys) == 1:
+        return {k: v for k, v in values.items() if k != keys[0]}
+    return {**values, keys[0]: _without(values[keys[0]], keys[1:])}
+
+
+def with_layers(document: Document, count: int) -> Document:
+    """The plan's model with fewer layers, in the key that its family has for them.
+
+    Raises:
+        MemcheckError: the plan names no model that can be read.
+    """
+    values = document.values
+    stated = values.get("model") if isinstance(values, dict) else None
+    model = {"name": stated} if isinstance(stated, str) else stated
+    plan, _ = read_plan(document)
+    if plan is None or not isinstance(model, dict):
+        return document  # what is wrong with it is reported where it is judged
+    config = hugging_face_config(plan.model, os.path.dirname(document.path))
+    key = next((k for k in LAYER_COUNTS if k in config), LAYER_COUNTS[0])
+    if "architecture" in model:
+        return changed(document, {"model.architecture": with_overrides(model["architecture"], {key: count})})
+    overrides = {**(model.get("overrides") or {}), key: count}
+    return changed(document, {"model": {**model, "overrides": overrides}})
+
+
+def load_subject(document: Document) -> Subject | PlanResult:
+    """The plan, priced; the result with its findings when it cannot be."""
+    result = check_document(document, Gate(inventory=True, remedies=False))
+    plan, _ = read_plan(document)
+    if result.estimate is None or plan is None:
+        return result
+    found = resolve(plan, base_dir=os.path.dirname(document.path))
+    return Subject(
+        document.path,
+        result.name,
+        document,
+        plan,
+        found.job,
+        found.gpu,
+        found.overhead,
+        found.assumptions,
+        result.estimate,
+    )
+
+
+def hugging_face_config(model: Model, base_dir: str) -> dict[str, Any]:
+    """What transformers builds the plan's model from: its configuration, overrides applied, language model only.
+
+    Raises:
+        MemcheckError: unknown name, unreadable config.json.
+        UsageError: the plan only gives a parameter count.
+    """
+    overrides = model.overrides or {}
+    if model.architecture is not None:
+        return dict(language_model(with_overrides(model.architecture, overrides)))
+    if model.config is not None:
+        from memcheck.catalog.config_file import read_config
+
+        return dict(language_model(with_overrides(read_config(model.config, base_dir), overrides)))
+    if model.name is not None:
+        from memcheck.catalog.models import find_model
+
+        return dict(language_model(with_overrides(find_model(model.name).config, overrides)))
+    raise UsageError("model.rough says too little to build a model", "name a model, a config.json or an architecture")

@@ -1,0 +1,110 @@
+"""The account of live storages: what each one is, and how high their sum goes in each phase."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from memcheck.record import Record
+
+ALIGNMENT = 512
+"""The CUDA caching allocator rounds every block up to this."""
+
+
+def rounded(size: int) -> int:
+    """Bytes of the block that holds ``size`` bytes."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class Entry:
+    """One live storage."""
+
+    __slots__ = ("block", "dtype", "module", "operation", "phase", "recomputed", "reference", "region", "shape", "size")
+
+    def __init__(self, tensor: torch.Tensor, operation: str, phase: str, module: str, region: str) -> None:
+        self.size = self.block = 0
+        self.operation = operation
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+        self.phase = phase
+        self.module = module
+        self.region = region
+        self.recomputed = phase == "backward" and bool(module)
+        """Born in a module's forward while backward runs."""
+        self.reference: weakref.ref[torch.UntypedStorage] | None = None
+
+
+class Top(Record):
+    """The highest point of a phase."""
+
+    bytes: int
+    operator: int
+    """Counted from the start of the step."""
+    words: str
+
+
+class Account:
+    """Running total of live blocks, by storage identity."""
+
+    def __init__(self) -> None:
+        self.live: dict[int, Entry] = {}
+        self.total = 0
+        self.operators = 0
+        self.tops: dict[str, Top] = {}
+
+    def begin_step(self) -> None:
+        """Forget the highest points, keep what lives."""
+        self.operators = 0
+        self.tops = {}
+
+    def add(self, tensor: torch.Tensor, operation: str, phase: str, module: str, region: str) -> None:
+        """A tensor appeared: count its storage unless it is known."""
+        if tensor.device.type == "meta":
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata  # noqa: SLF001  # the only identity that outlives Python's wrappers
+        known = self.live.get(key)
+        if known is not None and known.reference is not None and known.reference() is not None:
+            if known.size != storage.size():
+                self._resize(known, storage.size())
+            return
+        entry = Entry(tensor, operation, phase, module, region)
+
+        def died(_: object) -> None:
+            self._remove(key, entry)
+
+        entry.reference = weakref.ref(storage, died)
+        self.live[key] = entry
+        self._resize(entry, storage.size())
+
+    def tag(self, tensor: torch.Tensor, region: str) -> None:
+        """Say what a counted storage turned out to be."""
+        self.live[tensor.untyped_storage()._cdata].region = region  # noqa: SLF001
+
+    def resize(self, storage: torch.UntypedStorage) -> bool:
+        """A storage changed its size in place; whether it is one of ours."""
+        entry = self.live.get(storage._cdata)  # noqa: SLF001
+        if entry is None:
+            return False
+        self._resize(entry, storage.size())
+        return True
+
+    def note(self, phase: str, words: str) -> bool:
+        """The present as a candidate for the phase's highest point; whether it is one."""
+        top = self.tops.get(phase)
+        if top is not None and self.total <= top.bytes:
+            return False
+        self.tops[phase] = Top(self.total, self.operators, words)
+        return True
+
+    def _resize(self, entry: Entry, size: int) -> None:
+        block = rounded(size)
+        self.total += block - entry.block
+        entry.size, entry.block = size, block
+
+    def _remove(self, key: int, entry: Entry) -> None:
+        self.total -= entry.block
+        entry.block = 0
+        if self.live.get(key) is entry:
+            del self.live[key]

@@ -1,0 +1,62 @@
+"""``scaled_dot_product_attention`` by the kernel that CUDA would choose, on its meta function."""
+
+from __future__ import annotations
+
+import torch
+
+HALF = (torch.bfloat16, torch.float16)
+LARGEST_HEAD = 256
+"""Of the flash kernel (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp)."""
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Flash for half precision without a mask and one head size; else memory-efficient; grouped heads there: math."""
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value = (t.to(torch.get_autocast_dtype("cpu")) for t in (query, key, value))
+    aten = torch.ops.aten
+    fits = query.shape[-1] == value.shape[-1] <= LARGEST_HEAD
+    if query.dtype in HALF and attn_mask is None and fits:
+        flash: torch.Tensor = aten._scaled_dot_product_flash_attention(  # noqa: SLF001
+            query,
+            key,
+            value,
+            dropout_p,
+            is_causal,
+            False,
+            scale=scale,  # return_debug_mask
+        )[0]
+        return flash
+    if enable_gqa and query.shape[1] != key.shape[1]:
+        plain: torch.Tensor = aten._scaled_dot_product_attention_math(  # noqa: SLF001
+            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=True
+        )[0]
+        return plain
+    bias = None if attn_mask is None else _as_bias(attn_mask, query, key)
+    efficient: torch.Tensor = aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
+        query,
+        key,
+        value,
+        bias,
+        True,
+        dropout_p,
+        is_causal,
+        scale=scale,  # compute_log_sumexp
+    )[0]
+    return efficient
+
+
+def _as_bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """A boolean mask becomes an additive one in the queries' dtype."""
+    if mask.dtype == torch.bool:
+        low = torch.full((), float("-inf"), dtype=query.dtype)
+        mask = torch.where(mask, torch.zeros((), dtype=query.dtype), low)
+    return mask.to(query.dtype).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])

@@ -1,0 +1,174 @@
+"""Trace one step of a plan, rank by rank of its pipeline."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from memcheck.architecture.types import Architecture
+from memcheck.job.types import TrainingJob
+from memcheck.memory.types import Instant
+from memcheck.verify.build.place import Place
+from memcheck.verify.build.step import Parts, micro_batches
+from memcheck.verify.build.wrap import local_elements, make_mesh
+from memcheck.verify.extra import versions
+from memcheck.verify.interrupt import Interrupts
+from memcheck.verify.progress import Progress
+from memcheck.verify.trace.buckets import settle
+from memcheck.verify.trace.picture import Picture, resting_tensors, take
+from memcheck.verify.trace.tracer import Tracer
+from memcheck.verify.trace.world import fake_ranks, fake_tensors
+from memcheck.verify.types import TRACED, Observation, RankObservation
+
+
+def trace(
+    job: TrainingJob,
+    architecture: Architecture,
+    config: Mapping[str, Any],
+    progress: Progress,
+    stages: tuple[int, ...] = (),
+) -> Observation:
+    """Every pipeline rank (or those of ``stages``), each by its rank 0 of the other dimensions."""
+    chosen = stages or tuple(range(job.layout.pipeline))
+    per_stage = job.layout.world_size // job.layout.pipeline
+    found = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # nothing is computed
+    try:
+        for stage in chosen:
+            progress.begin(f"rank {stage * per_stage} of {job.layout.world_size}", architecture.num_layers)
+            found.append(_trace_rank(job, architecture, config, progress, stage, stage * per_stage + _fullest(job)))
+    finally:
+        torch.set_num_threads(threads)
+        progress.end()
+    return Observation(TRACED, versions(), tuple(found), _notes(job))
+
+
+def _notes(job: TrainingJob) -> tuple[str, ...]:
+    notes = []
+    run = micro_batches(job)
+    if job.layout.pipeline == 1 and run < job.gradient_accumulation_steps:
+        notes.append(
+            f"{run} of {job.gradient_accumulation_steps} micro-batches were run: the others repeat the second one"
+        )
+    if job.recipe.recipe.startswith("fp16"):
+        notes.append("without a gradient scaler, whose tensors are scalars")
+    return tuple(notes)
+
+
+def _fullest(job: TrainingJob) -> int:
+    """The rank to look at: FSDP2's shards are largest on rank 0."""
+    return 0
+
+
+def _trace_rank(
+    job: TrainingJob,
+    architecture: Architecture,
+    config: Mapping[str, Any],
+    progress: Progress,
+    stage: int,
+    rank: int,
+) -> RankObservation:
+    start = time.monotonic()
+    with ExitStack() as stack:
+        interrupts = stack.enter_context(Interrupts())
+        stack.enter_context(fake_ranks(job.layout.world_size, rank))
+        ranks = stack.enter_context(_meshes(job, architecture))
+        with fake_tensors():
+            tracer = Tracer(interrupts.seen, progress.at)
+            progress.say("building the model")
+            parts = _build(job, architecture, config, ranks, tracer, stage)
+            tracer.follow(parts.inner)
+            tracer.hold([resting_tensors(parts.inner), parts.inputs])
+            instants, largest = _steps(tracer, parts, progress)
+            parameters = local_elements(list(parts.inner.parameters()))
+    return RankObservation(
+        pipeline_rank=stage,
+        rank=rank,
+        instants=instants,
+        parameters=parameters,
+        largest=largest,
+        operators=tracer.account.operators,
+        seconds=round(time.monotonic() - start, 1),
+    )
+
+
+@contextmanager
+def _meshes(job: TrainingJob, architecture: Architecture) -> Iterator[Any]:
+    """The job's ranks, as plain PyTorch or torchtitan groups them."""
+    if job.framework != "torchtitan":
+        yield make_mesh(job, "cpu")
+        return
+    from memcheck.verify.build.torchtitan import configure
+    from memcheck.verify.trace.torchtitan import on_the_cpu
+
+    with on_the_cpu():
+        yield configure(job, architecture)
+
+
+def _build(
+    job: TrainingJob,
+    architecture: Architecture,
+    config: Mapping[str, Any],
+    ranks: Any,
+    tracer: Tracer,
+    stage: int,
+) -> Parts:
+    if job.framework == "torchtitan":
+        from memcheck.verify.build.torchtitan import build_torchtitan
+
+        return build_torchtitan(job, architecture, ranks, tracer)
+    if job.layout.pipeline > 1:
+        from memcheck.verify.build.stage import build_stage
+
+        return build_stage(job, architecture, config, ranks, tracer, stage)
+    from memcheck.verify.build.single import build_single
+
+    place = Place(ready=lambda model: settle(model, tracer.account))
+    return build_single(job, architecture, config, ranks, tracer, place)
+
+
+def _steps(tracer: Tracer, parts: Parts, progress: Progress) -> tuple[tuple[Instant, ...], Any]:
+    """Step 1 makes optimizer states, step 2 finds the highest points, step 3 looks at what lives there."""
+    account = tracer.account
+    collect = gc.isenabled()
+    gc.collect()
+    gc.disable()  # reference counts free what a step lets go of, as in a real run between collections
+    try:
+        with tracer:
+            progress.say("step 1 of 3")
+            parts.step()
+            gc.collect()
+            progress.say("step 2 of 3")
+            account.begin_step()
+            tracer.phase = "init"
+            tracer.mark("states at rest")
+            parts.step()
+            gc.collect()
+            tops = dict(account.tops)
+            progress.say("step 3 of 3")
+            pictures: dict[str, Picture] = {}
+            account.begin_step()
+            pictures["init"] = take(account, parts)
+            tracer.targets = {(top.operator, top.bytes): phase for phase, top in tops.items()}
+
+            def look(phase: str) -> None:
+                pictures[phase] = take(account, parts)
+
+            tracer.look = look
+            parts.step()
+            tracer.look = None
+    finally:
+        if collect:
+            gc.enable()
+    instants = tuple(
+        Instant(phase, top.words, top.bytes, pictures[phase].components if phase in pictures else {})
+        for phase, top in tops.items()
+    )
+    peak = max(instants, key=lambda i: i.allocated_bytes)
+    return instants, pictures[peak.name].largest if peak.name in pictures else ()

@@ -1,0 +1,99 @@
+"""The plan's ranks without the ranks: one process, a process group that does nothing, fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+
+from memcheck.verify.trace.kernels import CudaKernels, recomputes
+from memcheck.verify.trace.patch import patched
+
+MESH_ARITHMETIC = (
+    "__getitem__",
+    "_concatenate",
+    "_create_flatten_mesh",
+    "_create_sub_mesh",
+    "_flatten",
+    "_unflatten",
+)
+
+
+@contextmanager
+def fake_ranks(world_size: int, rank: int) -> Iterator[None]:
+    """A process group of the plan's true size whose collectives return at once."""
+    if world_size == 1:
+        yield
+        return
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def fake_tensors() -> Iterator[None]:
+    """Tensors without data, CUDA's kernels, and answers where libraries ask for values."""
+    with ExitStack() as stack:
+        stack.enter_context(_real_meshes())
+        stack.enter_context(_unpacked_sequences())
+        stack.enter_context(_no_value_checks())
+        stack.enter_context(recomputes())
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(CudaKernels())
+        yield
+
+
+@contextmanager
+def _real_meshes() -> Iterator[None]:
+    """Device meshes compute with tensors of ranks, which must have values."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    with ExitStack() as stack:
+        for name in MESH_ARITHMETIC:
+            raw = vars(DeviceMesh).get(name)
+            if raw is None:
+                continue
+            wraps = isinstance(raw, (staticmethod, classmethod))
+            function = _real(raw.__func__ if wraps else raw)
+            stack.enter_context(patched(DeviceMesh, name, type(raw)(function) if wraps else function))
+        yield
+
+
+def _real(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with unset_fake_temporarily(), torch._C.DisableTorchFunction():  # noqa: SLF001
+            return function(*args, **kwargs)
+
+    return run
+
+
+@contextmanager
+def _unpacked_sequences() -> Iterator[None]:
+    """transformers looks for packed sequences in the values of position ids; a run on unpadded data finds none."""
+    from transformers import masking_utils
+
+    if not hasattr(masking_utils, "find_packed_sequence_indices"):
+        yield
+        return
+    with patched(masking_utils, "find_packed_sequence_indices", lambda position_ids: None):
+        yield
+
+
+@contextmanager
+def _no_value_checks() -> Iterator[None]:
+    """DDP compares parameters across ranks and broadcasts them before the first step."""
+    from torch.nn.parallel import distributed
+
+    with (
+        patched(distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),
+        patched(distributed, "_sync_module_states", lambda *_, **__: None),
+    ):
+        yield

@@ -1,0 +1,48 @@
+"""What running a step shows, on one rank and on all that were run."""
+
+from __future__ import annotations
+
+from memcheck.memory.types import Instant, TensorGroup
+from memcheck.record import Record
+
+TRACED = "traced"
+MEASURED = "measured"
+
+
+class RankObservation(Record):
+    """One rank's step. Instants have the names that the estimate gives them."""
+
+    pipeline_rank: int
+    rank: int
+    """Global rank of the process."""
+    instants: tuple[Instant, ...]
+    """The highest point of each; components only where every storage was followed."""
+    parameters: int
+    """Parameters that rest on this rank."""
+    largest: tuple[TensorGroup, ...] = ()
+    """The largest groups of equal live tensors at the peak."""
+    operators: int = 0
+    """Operators of one step."""
+    reserved_bytes: int | None = None
+    device_bytes: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def peak(self) -> Instant:
+        """The instant with the most live bytes."""
+        return max(self.instants, key=lambda i: i.allocated_bytes)
+
+
+class Observation(Record):
+    """What was run, with what, and what it took."""
+
+    mode: str
+    """``traced`` | ``measured``."""
+    versions: dict[str, str]
+    ranks: tuple[RankObservation, ...]
+    notes: tuple[str, ...] = ()
+    """How the run differed from a run of the whole job without changing its memory."""
+    device: str = ""
+    """The GPU that was measured."""
+    each: tuple[RankObservation, ...] = ()
+    """Every process that was measured; ``ranks`` are the highest of each pipeline rank."""

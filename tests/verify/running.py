@@ -1,0 +1,25 @@
+"""Runs steps for the tests that need PyTorch."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from memcheck.verify.compare import Comparison
+from memcheck.verify.observe import compare_all, observe
+from memcheck.verify.progress import Progress
+from memcheck.verify.request import Request, runnable
+from memcheck.verify.types import TRACED, Observation
+from tests.verify.plans import subject
+
+
+def silent() -> Progress:
+    """A progress that nobody reads."""
+    return Progress(io.StringIO(), terminal=False)
+
+
+def traced(plan: dict[str, Any], *ranks: int) -> tuple[Request, Observation, tuple[Comparison, ...]]:
+    """Trace a plan's step and compare."""
+    request = runnable(subject(plan))
+    observation = observe(request, TRACED, silent(), ranks)
+    return request, observation, compare_all(request, observation)
