@@ -1,0 +1,254 @@
+"""The pipeline: from the bytes of one file to a verdict on every plan in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from memcheck.config.types import DEFAULT_FAIL_ON, Settings
+from memcheck.errors import UnsupportedError
+from memcheck.finding import SEVERITIES, Finding, Location, Span
+from memcheck.job.errors import ResolutionError
+from memcheck.job.resolve import resolve
+from memcheck.job.types import TrainingJob
+from memcheck.memory.estimate import estimate
+from memcheck.plan.read import read_plan
+from memcheck.plan.types import Plan, Policy
+from memcheck.record import Record
+from memcheck.result import ERROR, FAILED, PASSED, PlanResult
+from memcheck.rules.place import place
+from memcheck.rules.run import check_layout, check_memory, make_context
+from memcheck.select import counts
+from memcheck.source import codes
+from memcheck.source.load import load_documents
+from memcheck.source.types import Document
+
+MARK = "memcheck: ignore"
+"""What every suppressing comment holds; without it in the text, nothing looks for comments."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # imported only for a file with such a comment
+    from memcheck.suppress.apply import Suppressions
+
+PROBLEM_CODES = {
+    "model": codes.UNKNOWN_MODEL,
+    "gpu": codes.UNKNOWN_GPU,
+    "architecture": codes.UNSUPPORTED_ARCHITECTURE,
+    "config-key": codes.UNREAD_CONFIG_KEY,
+    "config": codes.UNREADABLE_CONFIG,
+    "missing": codes.MISSING_KEY,
+}
+DEFAULT_FAIL_ABOVE = 0.9
+DEFAULT_WARN_ABOVE = 0.85
+
+
+class Gate(Record):
+    """How strictly to judge, and what to judge instead of what is written."""
+
+    settings: Settings = Settings()
+    fail_on: str = DEFAULT_FAIL_ON
+    fail_above: float | None = None
+    """From the command line: goes before the plan's own policy, so that a stricter gate cannot be talked out of it."""
+    warn_above: float | None = None
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    changes: Mapping[str, object] = {}
+    """Dotted plan keys and the values to use instead, as if they were written in the file."""
+    inventory: bool = False
+    """Whether to list the largest live tensors of plans that pass, too."""
+    baseline: Callable[[PlanResult, Finding], Finding | None] | None = None
+    """What was accepted before becomes None, what got worse says so."""
+    remedies: bool = True
+    """Whether to search for remedies, which takes many estimates."""
+
+    def counts(self, code: str) -> bool:
+        """Whether findings of a rule are shown."""
+        return counts(code, self.select, self.ignore)
+
+    @property
+    def as_written(self) -> bool:
+        """Whether plans are judged as their files and the configuration have it."""
+        return not self.changes and self.fail_above is None and self.warn_above is None
+
+
+def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], list[str]]:
+    """The results of every document, and a traceback for each one on which memcheck itself failed."""
+    results: list[PlanResult] = []
+    traces: list[str] = []
+
+    def failed(error: Exception, index: int, name: str) -> None:
+        from memcheck.defect import defect_result, traceback_of
+
+        traces.append(traceback_of(error))
+        results.append(defect_result(path, index, name, error))
+
+    # A defect of ours, whatever it is, must not hide the verdict on the other plans.
+    try:
+        documents = load_documents(path, data)
+    except Exception as error:  # noqa: BLE001
+        failed(error, 0, stem(path))
+        return results, traces
+    if not documents:
+        results.append(PlanResult(path, 0, stem(path), ERROR, findings=(no_document(path),)))
+    comments = None
+    for document in documents:
+        try:
+            if comments is None and is_marked(document, data):
+                from memcheck.suppress.apply import Suppressions
+
+                comments = Suppressions(gate.as_written)
+            results.append(check_document(document, gate, comments))
+        except Exception as error:  # noqa: BLE001, PERF203
+            failed(error, document.index, plan_name(document))
+    if comments is not None:
+        try:
+            about = comments.reported(results, gate.counts)
+            results = [with_findings(each, [*each.findings, *about.get(each.document, ())], gate) for each in results]
+        except Exception as error:  # noqa: BLE001
+            failed(error, 0, stem(path))
+    return results, traces
+
+
+def is_marked(document: Document, data: bytes) -> bool:
+    """Whether the file, or one that the plan extends, may hold a suppressing comment."""
+    if len(document.sources) > 1:
+        return any(MARK in line for lines in document.sources.values() for line in lines)
+    return MARK.encode() in data
+
+
+def check_document(document: Document, gate: Gate, comments: Suppressions | None = None) -> PlanResult:
+    """Judge one plan: read it, resolve it, check its layout, predict its memory, check that."""
+    if gate.changes:
+        from memcheck.changes import with_changes
+
+        document = with_changes(document, gate.changes)
+    plan, findings = read_plan(document)
+    result = PlanResult(
+        path=document.path,
+        document=document.index,
+        name=plan_name(document),
+        status=ERROR,
+        sources=document.sources,
+        values=document.values,
+    )
+    if plan is not None:
+        try:
+            result, judged = judge(plan, document, result, gate)
+            findings += judged
+        except (ResolutionError, UnsupportedError) as error:
+            findings += located(error, document)
+    if findings:
+        from memcheck.rules.provenance import traced
+
+        findings = traced(findings, document)
+    return with_findings(result, findings, gate, comments.begin(document) if comments is not None else None)
+
+
+def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tuple[PlanResult, list[Finding]]:
+    """The result with its estimate, and what the rules say.
+
+    Raises:
+        ResolutionError: the plan names something that does not exist.
+        UnsupportedError: there is no memory model for what the plan asks.
+    """
+    plan = plan._replace(policy=effective_policy(plan.policy, gate))
+    resolved = resolve(plan, base_dir=os.path.dirname(document.path))
+    context = make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)
+    job = resolved.job
+    result = result._replace(
+        assumptions=resolved.assumptions,
+        model=plan.model.name or plan.model.config or "",
+        gpu=resolved.gpu.name,
+        gpus=job.layout.world_size,
+        framework=job.framework if isinstance(job, TrainingJob) else "inference",
+        fail_above=context.fail_above,
+    )
+    findings, possible = check_layout(context)
+    if not possible:
+        return result, findings
+    answer = estimate(job, resolved.gpu, resolved.overhead, inventory=gate.inventory)
+    context = context._replace(estimate=answer)
+    memory = check_memory(context)
+    if memory:
+        # What a report of a full GPU needs and a passing plan does not pay for.
+        from memcheck.remedies.first import attach
+
+        answer = estimate(job, resolved.gpu, resolved.overhead, inventory=True)
+        memory = attach(memory, context._replace(estimate=answer)) if gate.remedies else memory
+    return result._replace(estimate=answer), findings + memory
+
+
+def with_findings(
+    result: PlanResult, findings: list[Finding], gate: Gate, hides: Callable[[Finding], bool] | None = None
+) -> PlanResult:
+    """The result with the findings that were asked for, in the order of the file, and the status they lead to.
+
+    What keeps a plan from being estimated can neither be ignored away nor be made milder: the plan would pass unjudged.
+    """
+    judged = result.estimate is not None
+    shown = []
+    for finding in findings:
+        if judged or finding.severity != "error":
+            if not gate.counts(finding.code) or (hides is not None and hides(finding)):
+                continue
+            if gate.baseline is not None and judged:
+                held = gate.baseline(result, finding)
+                if held is None:
+                    continue
+                finding = held
+            if gate.settings.severity:
+                finding = finding._replace(severity=gate.settings.severity_of(finding.code, finding.severity))
+        shown.append(finding)
+    shown.sort(key=lambda finding: (-SEVERITIES.index(finding.severity), finding.location.span))
+    least = SEVERITIES.index("warning" if gate.fail_on == "warning" else "error")
+    fails = any(SEVERITIES.index(finding.severity) >= least for finding in shown)
+    status = ERROR if not judged else FAILED if fails else PASSED
+    return result._replace(findings=tuple(shown), status=status)
+
+
+def located(error: ResolutionError | UnsupportedError, document: Document) -> list[Finding]:
+    """What could not be resolved or priced, as findings on the keys that ask for it."""
+    if isinstance(error, UnsupportedError):
+        where = place(document, error.pointer)
+        return [codes.NO_MEMORY_MODEL.at(where, error.message, help=error.help, pointer=error.pointer)]
+    return [
+        PROBLEM_CODES[problem.kind].at(
+            place(document, problem.pointer), problem.message, help=problem.help, pointer=problem.pointer
+        )
+        for problem in error.problems
+    ]
+
+
+def effective_policy(stated: Policy, gate: Gate) -> Policy:
+    """The plan's policy under the command line's and over the configuration's."""
+    settings = gate.settings
+
+    def first(*values: float | None) -> float | None:
+        return next((value for value in values if value is not None), None)
+
+    return stated._replace(
+        fail_above=first(gate.fail_above, stated.fail_above, settings.fail_above, DEFAULT_FAIL_ABOVE),
+        warn_above=first(gate.warn_above, stated.warn_above, settings.warn_above, DEFAULT_WARN_ABOVE),
+        waste_below=first(stated.waste_below, settings.waste_below),
+        overhead=settings.overhead if stated.overhead is None else stated.overhead,
+    )
+
+
+def no_document(path: str) -> Finding:
+    """A file without any document was named as a plan: it must not pass for one."""
+    start = Location(path, Span(1, 1, 1, 1))
+    return codes.INVALID_PLAN.at(start, "the file holds no document", help="a plan starts with `memcheck: 1`")
+
+
+def plan_name(document: Document) -> str:
+    """The stated name, or the file's stem with the number of the document where there are several."""
+    values = document.values
+    stated = values.get("name") if isinstance(values, dict) else None
+    if isinstance(stated, str) and stated:
+        return stated
+    return f"{stem(document.path)}#{document.index}" if document.index else stem(document.path)
+
+
+def stem(path: str) -> str:
+    """The file's name without folder and suffix."""
+    return os.path.splitext(os.path.basename(path))[0]

@@ -1,0 +1,169 @@
+"""``memcheck diff``: what changed between two states of the plans."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from memcheck.cli.gate import Gates
+from memcheck.cli.guard import DEFECT, complain
+from memcheck.cli.options import CheckOptions, Output
+from memcheck.cli.parameters import COLOR, typed
+from memcheck.cli.values import one_of
+from memcheck.diff.amount import Amount, amount, fails
+from memcheck.diff.compare import compare
+from memcheck.diff.sides import Sides
+from memcheck.diff.types import Comparison, Side
+from memcheck.errors import UsageError
+from memcheck.record import Record
+
+
+class DiffOptions(Record):
+    """What to compare with, and how strictly."""
+
+    from_ref: str | None
+    limits: tuple[Amount, ...]
+    fail_on_regression: bool
+    least: Amount | None
+    allow_empty: bool
+    quiet: bool
+    color: str
+
+
+FORMATS = ("full", "markdown", "json")
+FINDINGS, USAGE = 1, 2
+
+
+def output(written: str) -> Output:
+    """``FORMAT`` or ``FORMAT=FILE``."""
+    name, equals, file = written.partition("=")
+    if equals and not file:
+        raise ValueError(f"{written!r} names no file")
+    return Output(one_of(FORMATS, name), file or None)
+
+
+@click.command("diff", short_help="Show what changed between two states of plans.")
+@click.argument("paths", nargs=-1, metavar="OLD NEW | [PATH]...")
+@click.option(
+    "--from-ref",
+    metavar="REF",
+    help="Compare the working tree with this git ref; with the merge base where it is a branch.",
+)
+@click.option(
+    "--fail-on-increase",
+    "limits",
+    type=typed(amount),
+    metavar="AMOUNT",
+    multiple=True,
+    help="Exit 1 if a plan grew by more than 2GiB, or 5% of what it needed. Repeatable: any of them.",
+)
+@click.option("--fail-on-regression", is_flag=True, help="Exit 1 if a plan fails that passed, or a new plan fails.")
+@click.option(
+    "--min-delta",
+    "least",
+    type=typed(amount),
+    metavar="AMOUNT",
+    help="Leave out plans that moved by less, as 0.1GiB or 1%, while their verdict stays.",
+)
+@click.option(
+    "--format",
+    "outputs",
+    type=typed(output),
+    metavar="FORMAT[=FILE]",
+    multiple=True,
+    help="full (default), markdown or json; =FILE writes there instead of stdout. Repeatable.",
+)
+@click.option("--config", metavar="FILE", help="This configuration file instead of the nearest one.")
+@click.option("--allow-empty", is_flag=True, help="Exit 0 if there is nothing to compare.")
+@click.option("--quiet", "-q", is_flag=True, help="Say nothing if nothing moved.")
+@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+def command(outputs: tuple[Output, ...], paths: tuple[str, ...], config: str | None, **rest: Any) -> int:
+    """Show what changed: memory before and after, per plan and per component, and verdicts.
+
+    OLD and NEW are two plan files, two folders, or two JSON reports of `check`. With --from-ref, OLD is what git has
+    and NEW are the files and folders of the working tree: as configured, else all of it.
+
+    Exit code 0 whatever changed, unless a threshold says otherwise.
+    """
+    options = DiffOptions(**rest)
+    sides = Sides(config, lambda configurations: Gates(CheckOptions(), configurations).of)
+    if options.from_ref is not None:
+        from memcheck.diff.from_ref import sides_since
+
+        paths = paths or _configured(config)
+        before, after, unchanged, label = sides_since(options.from_ref, paths, sides)
+        labels = (label, "the working tree")
+    else:
+        old, new = _two(paths)
+        before, after, unchanged, labels = _side(old, sides), _side(new, sides), 0, (old, new)
+    for item in sides.unreadable:
+        complain(f"cannot read {item.path}: {item.message}")
+    if not (before or after or unchanged or sides.unreadable or options.allow_empty):
+        raise UsageError(f"nothing to compare: no plan in {', '.join(paths)}")
+    limits = options.limits
+    comparison = compare(before, after, labels, unchanged=unchanged, least=options.least, limits=limits)
+    _write(comparison, outputs or (Output("full"),), options.color, quiet=options.quiet)
+    if sides.defects:
+        from memcheck.cli.defect import write_bug_report
+
+        write_bug_report(sys.argv[1:], tuple(sides.defects))
+        return DEFECT
+    if sides.unreadable:
+        return USAGE
+    return FINDINGS if fails(comparison, limits, on_regression=options.fail_on_regression) else 0
+
+
+def _configured(config: str | None) -> tuple[str, ...]:
+    """What ``check`` without paths checks."""
+    from memcheck.config.find import Configurations
+
+    return Configurations(config).of_folder(os.getcwd()).paths or (".",)
+
+
+def _two(paths: tuple[str, ...]) -> tuple[str, str]:
+    """OLD and NEW, of the same kind.
+
+    Raises:
+        UsageError: they are not two, or not the same kind of thing.
+    """
+    if len(paths) != 2:
+        raise UsageError(
+            f"diff takes OLD and NEW, and got {len(paths)} paths", "or --from-ref REF: what changed in the working tree"
+        )
+    old, new = paths
+    if os.path.isdir(old) != os.path.isdir(new):
+        folder, other = (old, new) if os.path.isdir(old) else (new, old)
+        raise UsageError(f"{folder} is a folder and {other} is none", "compare two folders, two plans or two reports")
+    return old, new
+
+
+def _side(path: str, sides: Sides) -> list[Side]:
+    """The plans of a file, a folder or a report."""
+    if not path.endswith(".json"):
+        return sides.of_path(path)
+    from memcheck.diff.report_file import read_report
+
+    try:
+        with open(path, "rb") as file:
+            return read_report(path, file.read())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _write(comparison: Comparison, outputs: tuple[Output, ...], color: str, *, quiet: bool) -> None:
+    """Each format to where it was asked for; files first: a closed pipe must not lose one."""
+    from importlib import import_module
+
+    from memcheck.cli.terminal import screen_of
+    from memcheck.cli.write import write_file, write_stdout
+    from memcheck.report.screen import Screen
+
+    for target in sorted(outputs, key=lambda item: item.file is None):
+        render = import_module(f"memcheck.diff.{target.format}").render
+        if target.file is not None:
+            write_file(target.file, render(comparison, Screen(quiet=quiet)))
+        else:
+            write_stdout(render(comparison, screen_of(sys.stdout, color)._replace(quiet=quiet)))

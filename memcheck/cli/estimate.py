@@ -1,0 +1,110 @@
+"""``memcheck estimate``: where the memory goes, without a verdict."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from memcheck import __version__
+from memcheck.check import Gate, check_file
+from memcheck.cli.completion import files, gpus, one_of
+from memcheck.cli.guard import DEFECT, complain
+from memcheck.cli.parameters import COLOR, setting
+from memcheck.cli.parameters import gpu as known_gpu
+from memcheck.cli.terminal import screen_of
+from memcheck.cli.write import write_stdout
+from memcheck.config.find import Configurations
+from memcheck.discover import find_plans
+from memcheck.errors import UsageError
+from memcheck.result import PlanResult, Report, Unreadable
+
+
+@click.command("estimate")
+@click.argument("paths", nargs=-1, required=True, metavar="PLAN...", shell_complete=files)
+@click.option(
+    "--set",
+    "settings",
+    type=setting,
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Use another value, e.g. training.micro_batch_size=4.",
+)
+@click.option("--formulas", is_flag=True, help="Show each formula with its numbers and its source.")
+@click.option(
+    "--format", "form", type=click.Choice(["full", "json"]), default="full", help="For people or for programs."
+)
+@click.option(
+    "--gpu",
+    type=known_gpu,
+    metavar="NAME",
+    shell_complete=one_of(gpus),
+    help="Estimate for this GPU instead of the plan's own.",
+)
+@click.option(
+    "--config", metavar="FILE", shell_complete=files, help="This configuration file instead of the nearest one."
+)
+@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+def command(
+    paths: tuple[str, ...],
+    settings: tuple[tuple[str, object], ...],
+    formulas: bool,
+    form: str,
+    gpu: str | None,
+    config: str | None,
+    color: str,
+) -> int:
+    """Show the memory of plans: components, instants of the step, pipeline ranks, largest tensors, assumptions.
+
+    Exit code 0 if every plan could be estimated, whether it fits or not.
+    """
+    changes = dict(settings)
+    if gpu is not None:
+        changes["hardware.gpu"] = gpu
+    report = estimate_paths(paths, changes, Configurations(config))
+    for item in report.unreadable:
+        complain(f"cannot read {item.path}: {item.message}")
+    if not report.plans and not report.unreadable:
+        raise UsageError(f"nothing to estimate: no plan in {', '.join(paths)}")
+    if form == "json":
+        from memcheck.report.json import render_estimates
+
+        write_stdout(render_estimates(report))
+    else:
+        write_stdout("\n".join(section(plan, color, formulas=formulas) for plan in report.plans))
+    if report.defects:
+        from memcheck.cli.defect import write_bug_report
+
+        write_bug_report(["estimate", *paths], report.defects)
+        return DEFECT
+    if report.unreadable:
+        return 2
+    return 1 if any(plan.estimate is None for plan in report.plans) else 0
+
+
+def estimate_paths(paths: tuple[str, ...], changes: dict[str, object], configurations: Configurations) -> Report:
+    """Estimate every plan of the paths."""
+    plans: list[PlanResult] = []
+    unreadable: list[Unreadable] = []
+    defects: list[str] = []
+    for found in find_plans(paths):
+        if isinstance(found, Unreadable):
+            unreadable.append(found)
+            continue
+        gate = Gate(settings=configurations.of(found.path), changes=changes, inventory=True, remedies=False)
+        results, traces = check_file(found.path, found.data, gate)
+        plans += results
+        defects += traces
+    return Report(__version__, tuple(plans), tuple(unreadable), tuple(defects))
+
+
+def section(plan: PlanResult, color: str, *, formulas: bool) -> str:
+    """The breakdown of one plan, or why there is none."""
+    screen = screen_of(sys.stdout, color)
+    if plan.estimate is None:
+        from memcheck.report.full import plan_section
+
+        return plan_section(plan, screen) + "\n"
+    from memcheck.report.breakdown import breakdown
+
+    return breakdown(plan, plan.estimate, screen, formulas=formulas)

@@ -1,0 +1,171 @@
+"""What ``check`` does, once its options are known."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from memcheck import __version__
+from memcheck.check import Gate, check_file
+from memcheck.cli.guard import DEFECT, complain
+from memcheck.cli.options import CheckOptions
+from memcheck.cli.write import write_file, write_stdout
+from memcheck.config.find import Configurations
+from memcheck.config.types import DEFAULT_FAIL_ON, Settings
+from memcheck.discover import STDIN, PlanFile, find_plans
+from memcheck.errors import UsageError
+from memcheck.finding import Finding
+from memcheck.result import PlanResult, Report, Unreadable
+from memcheck.select import known
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # read only where one is configured
+    from memcheck.baseline.ratchet import Baseline
+
+CLEAN, FINDINGS, USAGE = 0, 1, 2
+
+
+def run_check(options: CheckOptions) -> int:
+    """Check everything, write every report, and return the exit code.
+
+    Raises:
+        UsageError: nothing to check, or a report file that cannot be written.
+        ConfigurationError: a configuration file that cannot be used.
+    """
+    if options.show_settings is not None:
+        from memcheck.cli.settings import show_settings
+
+        return show_settings(options)
+    if options.fix or options.unsafe_fixes or options.diff:
+        from memcheck.cli.fix import fix_paths
+
+        code = fix_paths(options)
+        if code is not None:
+            return code
+    report, fails = check_paths(options)
+    for item in report.unreadable:
+        complain(f"cannot read {item.path}: {item.message}")
+    if not report.plans and not report.unreadable and not report.unchanged and not options.allow_empty:
+        raise UsageError(
+            f"nothing to check: no plan in {', '.join(options.paths) or 'the working directory'}",
+            "a plan is a YAML file with the top-level key `memcheck: 1`; --allow-empty accepts none",
+        )
+    write_reports(report, options)
+    if report.defects:
+        from memcheck.cli.defect import write_bug_report
+
+        write_bug_report(list(options.arguments), report.defects)
+        return DEFECT
+    if report.unreadable:
+        return USAGE
+    return FINDINGS if fails and not options.exit_zero else CLEAN
+
+
+class Gates:
+    """How strictly to judge each file: the command line over the file's configuration."""
+
+    def __init__(self, options: CheckOptions, configurations: Configurations) -> None:
+        self._options = options
+        self._configurations = configurations
+        self._select, self._ignore = known(options.select), known(options.ignore)
+        self._added = known(options.extend_select)
+        self._baselines: dict[str, Baseline] = {}
+
+    def of(self, path: str) -> Gate:
+        """The gate for one file."""
+        options, settings = self._options, self._configurations.of(path)
+        if options.fail_above is not None:
+            settings = settings._replace(fail_above=options.fail_above)
+        select = self._select or settings.select
+        inherited = (*settings.ignored_for(path), *(() if self._ignore else settings.ignore))
+        if self._added:
+            select = (*(select or ("",)), *self._added)
+            inherited = tuple(code for code in inherited if not code.startswith(self._added))
+        return Gate(
+            settings=settings,
+            fail_on=options.fail_on or settings.fail_on or DEFAULT_FAIL_ON,
+            fail_above=options.fail_above,
+            warn_above=options.warn_above,
+            select=select,
+            ignore=(*self._ignore, *inherited),
+            changes={} if options.gpu is None else {"hardware.gpu": options.gpu},
+            baseline=self._baseline(settings),
+        )
+
+    def _baseline(self, settings: Settings) -> Callable[[PlanResult, Finding], Finding | None] | None:
+        """What holds findings against the baseline; on another GPU the accepted numbers mean nothing."""
+        options = self._options
+        file = settings.baseline if options.baseline is None else options.baseline
+        if not file or options.gpu is not None:
+            return None
+        if file not in self._baselines:
+            from memcheck.baseline.ratchet import Baseline
+
+            self._baselines[file] = Baseline(file)
+        return self._baselines[file].judge
+
+    def warn_of_stale(self, results: Sequence[PlanResult]) -> None:
+        """Say on stderr which entries of the baselines accept nothing any more."""
+        for file, baseline in self._baselines.items():
+            stale = baseline.stale(results, lambda path, code: self.of(path).as_written and self.of(path).counts(code))
+            if stale:
+                shown = ", ".join(f"{entry.code} of {entry.plan}" for entry in stale[:5])
+                more = f" and {len(stale) - 5} more" if len(stale) > 5 else ""
+                sys.stderr.write(
+                    f"memcheck: warning: {file} accepts what is gone: {shown}{more}\n"
+                    "  help: `memcheck baseline write` takes it out\n"
+                )
+
+
+def plan_files(
+    options: CheckOptions, configurations: Configurations, unchanged: list[str]
+) -> Iterator[PlanFile | Unreadable]:
+    """Every file to check; those that ``--from-ref`` leaves out are added to ``unchanged``."""
+    paths = options.paths or configurations.of_folder(os.getcwd()).paths or (".",)
+    files = find_plans(paths, skip_unmarked=options.skip_unmarked, stdin_filename=options.stdin_filename)
+    if options.from_ref is None:
+        return files
+    from memcheck.history.changed import only_changed
+
+    return only_changed(files, options.from_ref, unchanged, stdin=STDIN in paths)
+
+
+def check_paths(options: CheckOptions) -> tuple[Report, bool]:
+    """The report over all paths, and whether any finding reaches the severity that fails the run."""
+    configurations = Configurations(options.config)
+    gates = Gates(options, configurations)
+    plans: list[PlanResult] = []
+    unreadable: list[Unreadable] = []
+    defects: list[str] = []
+    fails = False
+    unchanged: list[str] = []
+    for found in plan_files(options, configurations, unchanged):
+        if isinstance(found, Unreadable):
+            unreadable.append(found)
+            continue
+        gate = gates.of(found.path)
+        results, traces = check_file(found.path, found.data, gate)
+        plans += results
+        defects += traces
+        fails |= gate.fail_on != "never" and any(plan.status != "passed" for plan in results)
+    gates.warn_of_stale(plans)
+    return Report(__version__, tuple(plans), tuple(unreadable), tuple(defects), len(unchanged)), fails
+
+
+def write_reports(report: Report, options: CheckOptions) -> None:
+    """Render each format and send it where it was asked for; files first: a closed pipe must not lose one."""
+    from memcheck.cli.terminal import screen_of
+    from memcheck.report import renderer
+    from memcheck.report.screen import Screen
+
+    for output in sorted(options.outputs, key=lambda item: item.file is None):
+        render = renderer(output.format)
+        if output.file is not None:
+            write_file(output.file, render(report, Screen()))
+        else:
+            write_stdout(render(report, screen_of(sys.stdout, options.color)._replace(quiet=options.quiet)))
+    if options.statistics:
+        from memcheck.cli.statistics import write_statistics
+
+        write_statistics(report, options)

@@ -1,0 +1,129 @@
+"""``memcheck init``: a first plan, with comments, and the schema that editors complete it from."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from memcheck.architecture.registry import read_architecture
+from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.models import find_model
+from memcheck.catalog.names import UnknownNameError
+from memcheck.cli.completion import gpus, models, one_of
+from memcheck.cli.terminal import screen_of
+from memcheck.cli.write import write_stdout
+from memcheck.errors import UsageError
+from memcheck.plan.schema import schema_path
+
+SCHEMA = "plan.schema.json"
+USUAL_GPUS_PER_NODE = 8
+USUAL_SEQUENCE = 4096
+
+PLAN = """\
+# yaml-language-server: $schema={schema}
+memcheck: 1
+name: {name}
+
+model: {model}                  # `memcheck list models`, or a config.json: {{config: ./config.json}}
+
+hardware:
+  gpu: {gpu}                    # `memcheck list gpus`
+  gpus_per_node: {gpus_per_node}
+  nodes: {nodes}
+
+parallelism:
+  zero_stage: {zero_stage}                 # 0 replicated (DDP), 3 fully sharded (FSDP)
+  # tensor: 1                   # degrees that are not stated are 1; data parallelism takes the GPUs that are left
+  # pipeline: 1
+
+training:
+  framework: huggingface        # or pytorch, torchtitan, megatron, deepspeed: whose code runs the step
+  micro_batch_size: 1           # sequences per GPU per forward pass
+  sequence_length: {sequence_length}
+  gradient_accumulation_steps: 1
+  precision: bf16-mixed
+  optimizer: adamw
+  activation_checkpointing: full
+"""
+
+
+@click.command("init")
+@click.argument("path", default="plan.yaml", type=click.Path())
+@click.option(
+    "--model",
+    default="llama-3.1-8b",
+    show_default=True,
+    shell_complete=one_of(models),
+    help="A model of the catalog.",
+)
+@click.option(
+    "--gpu", default="h100-80gb", show_default=True, shell_complete=one_of(gpus), help="A GPU of the catalog."
+)
+@click.option("--gpus", default=8, show_default=True, type=click.IntRange(1), help="How many of them.")
+def command(path: str, model: str, gpu: str, gpus: int) -> int:
+    """Write a first plan to PATH (default: plan.yaml), ready to edit, and show what memcheck says of it."""
+    if os.path.lexists(path):
+        raise UsageError(f"{path} exists", "name another file: init never overwrites one")
+    text = plan_text(os.path.splitext(os.path.basename(path))[0], model, gpu, gpus)
+    write_new(path, text)
+    schema = os.path.join(os.path.dirname(path), SCHEMA)
+    if not os.path.lexists(schema):
+        with open(schema_path(), encoding="utf-8") as file:
+            write_new(schema, file.read())
+    write_stdout(f"wrote {path}, and {SCHEMA} beside it for your editor\n\n{verdict(path, text)}\n")
+    return 0
+
+
+def plan_text(name: str, model: str, gpu: str, gpus: int) -> str:
+    """The plan's text.
+
+    Raises:
+        UsageError: an unknown model or GPU, or a number of GPUs that does not fill whole nodes.
+    """
+    try:
+        known_model, known_gpu = find_model(model), find_gpu(gpu)
+    except UnknownNameError as error:
+        raise UsageError(error.message, error.help) from error
+    per_node = known_gpu.gpus_per_node or USUAL_GPUS_PER_NODE
+    if gpus > per_node and gpus % per_node:
+        raise UsageError(f"{gpus} GPUs do not fill nodes of {per_node}", f"use a multiple of {per_node}")
+    positions = read_architecture(known_model.config).max_position_embeddings  # 0: unbounded
+    text = PLAN.format(
+        schema=SCHEMA,
+        name=name,
+        model=known_model.name,
+        gpu=known_gpu.name,
+        gpus_per_node=min(gpus, per_node),
+        nodes=max(1, gpus // per_node),
+        zero_stage=3 if gpus > 1 else 0,
+        sequence_length=min(USUAL_SEQUENCE, positions or USUAL_SEQUENCE),
+    )
+    return "".join(aligned(line) for line in text.splitlines(keepends=True))
+
+
+def aligned(line: str) -> str:
+    """The comment of a line moved to a common column, whatever the length of its value."""
+    value, marker, comment = line.partition("  #")
+    if not marker or not value.strip():
+        return line
+    return f"{value.rstrip().ljust(31)} #{comment}"
+
+
+def write_new(path: str, text: str) -> None:
+    """Write a file that must not exist yet."""
+    try:
+        with open(path, "x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def verdict(path: str, text: str) -> str:
+    """What ``check`` says of the new plan."""
+    from memcheck.check import Gate, check_file
+    from memcheck.report.full import plan_section
+
+    results, _ = check_file(path.replace(os.sep, "/"), text.encode(), Gate())
+    return "\n\n".join(plan_section(result, screen_of(sys.stdout)) for result in results)

@@ -1,0 +1,121 @@
+"""``memcheck list``: what the catalogs hold."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+
+import click
+
+from memcheck.cli.parameters import COLOR
+from memcheck.cli.table import table
+from memcheck.cli.terminal import screen_of
+from memcheck.cli.write import write_stdout
+from memcheck.record import Record
+from memcheck.report.text import gib
+
+
+class Listing(Record):
+    """One catalog as rows for people and records for programs."""
+
+    heads: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    records: list[dict[str, object]]
+    right: frozenset[int] = frozenset()
+
+
+def models() -> Listing:
+    """Every model of the catalog."""
+    from memcheck.catalog.models import find_model, model_names
+
+    found = [find_model(name) for name in model_names()]
+    return Listing(
+        ("name", "parameters", "type", "Hugging Face id"),
+        [(m.name, f"{m.parameters:,}", str(m.config.get("model_type", "")), m.id) for m in found],
+        [
+            {"name": m.name, "id": m.id, "parameters": m.parameters, "model_type": m.config.get("model_type")}
+            for m in found
+        ],
+        frozenset({1}),
+    )
+
+
+def gpus() -> Listing:
+    """Every GPU of the catalog."""
+    from memcheck.catalog.gpus import find_gpu, gpu_names
+
+    found = [find_gpu(name) for name in gpu_names()]
+    return Listing(
+        ("name", "GiB", "arch", "bf16 TFLOPS", "fp8 TFLOPS", "HBM GB/s", "NVLink GB/s", "GPUs per node"),
+        [
+            (
+                g.name,
+                gib(g.memory_bytes),
+                g.arch or "",
+                _rate(g.bf16_tflops),
+                _rate(g.fp8_tflops),
+                _rate(g.hbm_gbs),
+                _rate(g.nvlink_gbs),
+                _rate(g.gpus_per_node),
+            )
+            for g in found
+        ],
+        [{key: value for key, value in g._asdict().items() if key != "from_catalog"} for g in found],
+        frozenset({1, 3, 4, 5, 6, 7}),
+    )
+
+
+def _rate(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def rules() -> Listing:
+    """Every rule."""
+    from memcheck.rules.registry import RULES
+
+    return Listing(
+        ("code", "name", "severity", "summary"),
+        [(r.code, r.name, r.severity, r.summary) for r in RULES],
+        [{"code": r.code, "name": r.name, "severity": r.severity, "summary": r.summary} for r in RULES],
+    )
+
+
+def frameworks() -> Listing:
+    """Every training framework."""
+    from memcheck.frameworks.registry import FRAMEWORKS
+
+    found = FRAMEWORKS.values()
+    return Listing(
+        ("name", "ZeRO stages", "default precision", "what it stands for"),
+        [(f.name, ", ".join(map(str, f.zero_stages)), f.default_precision, f.title) for f in found],
+        [
+            {
+                "name": f.name,
+                "title": f.title,
+                "zero_stages": f.zero_stages,
+                "parallelisms": f.parallelisms,
+                "default_precision": f.default_precision,
+                "default_optimizer": f.default_optimizer,
+                "options": sorted(f.options),
+            }
+            for f in found
+        ],
+    )
+
+
+CATALOGS: dict[str, Callable[[], Listing]] = {"models": models, "gpus": gpus, "rules": rules, "frameworks": frameworks}
+
+
+@click.command("list")
+@click.argument("catalog", type=click.Choice(list(CATALOGS)))
+@click.option("--format", "form", type=click.Choice(["full", "json"]), default="full", help="A table or JSON records.")
+@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+def command(catalog: str, form: str, color: str) -> int:
+    """List the models, gpus, rules or frameworks that memcheck knows."""
+    found = CATALOGS[catalog]()
+    if form == "json":
+        write_stdout(json.dumps(found.records, indent=1, ensure_ascii=False) + "\n")
+    else:
+        write_stdout(table(found.heads, found.rows, screen_of(sys.stdout, color), found.right))
+    return 0

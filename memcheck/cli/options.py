@@ -1,0 +1,45 @@
+"""What one ``check`` run was asked to do, however the command line was read."""
+
+from __future__ import annotations
+
+from memcheck.record import Record
+
+
+class Output(Record):
+    """One ``--format``: a format's name and the file it goes to (None: stdout)."""
+
+    format: str
+    file: str | None = None
+
+
+class CheckOptions(Record):
+    """The options of ``check``; None means that the configuration decides."""
+
+    paths: tuple[str, ...] = ()
+    outputs: tuple[Output, ...] = (Output("full"),)
+    fail_on: str | None = None
+    fail_above: float | None = None
+    warn_above: float | None = None
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    extend_select: tuple[str, ...] = ()
+    gpu: str | None = None
+    config: str | None = None
+    baseline: str | None = None
+    """Empty: none, whatever is configured."""
+    fix: bool = False
+    unsafe_fixes: bool = False
+    diff: bool = False
+    skip_unmarked: bool = False
+    allow_empty: bool = False
+    exit_zero: bool = False
+    quiet: bool = False
+    statistics: bool = False
+    color: str = "auto"
+    stdin_filename: str | None = None
+    from_ref: str | None = None
+    """Judge only plans that changed against this git ref."""
+    show_settings: str | None = None
+    """The file whose settings to print instead of checking anything."""
+    arguments: tuple[str, ...] = ()
+    """The command line as typed, for the report of a defect."""

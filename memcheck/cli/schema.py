@@ -1,0 +1,17 @@
+"""``memcheck schema``: the JSON Schemas, as shipped."""
+
+from __future__ import annotations
+
+import click
+
+from memcheck.cli.write import write_stdout
+from memcheck.plan.schema import schema_path
+
+
+@click.command("schema")
+@click.argument("what", type=click.Choice(["plan", "report", "diff"]), default="plan")
+def command(what: str) -> int:
+    """Print the JSON Schema (draft-07) of plans, which editors use, of the JSON report, or of `memcheck diff`."""
+    with open(schema_path(f"{what}.schema.json"), encoding="utf-8") as file:
+        write_stdout(file.read())
+    return 0

@@ -1,0 +1,32 @@
+"""Plain tables for ``list``: aligned columns, the last one wrapped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcheck.report.screen import Screen
+from memcheck.report.text import clean, width, wrap
+
+GAP = "  "
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], screen: Screen, right: frozenset[int]) -> str:
+    """A head line and one line per row. Columns in ``right`` are aligned there; the last column takes what is left."""
+    cells = [[clean(cell) for cell in row] for row in rows]
+    widths = [max(width(row[i]) for row in [list(heads), *cells]) for i in range(len(heads))]
+    before = sum(widths[:-1]) + len(GAP) * (len(heads) - 1)
+    room = max(20, screen.columns - before)
+    lines = [screen.paint(_line(list(heads), widths, right).rstrip(), "dim")]
+    for row in cells:
+        parts = wrap(row[-1], room)
+        lines.append(_line([*row[:-1], parts[0]], widths, right).rstrip())
+        lines += [" " * before + part for part in parts[1:]]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: list[str], widths: list[int], right: frozenset[int]) -> str:
+    out = []
+    for index, (cell, cells) in enumerate(zip(row, widths, strict=True)):
+        pad = " " * (cells - width(cell))
+        out.append(pad + cell if index in right else cell + pad)
+    return GAP.join(out)

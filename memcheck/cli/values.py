@@ -1,0 +1,51 @@
+"""Reads option values. Each function raises ValueError with what is wrong; both readers of command lines use them."""
+
+from __future__ import annotations
+
+from memcheck.cli.options import Output
+from memcheck.config.fraction import fraction
+from memcheck.config.types import FAIL_ON
+from memcheck.report import FORMATS
+
+COLORS = ("auto", "always", "never")
+
+
+def share(written: str) -> float:
+    """``0.9`` or ``90%``."""
+    return fraction(written)
+
+
+def output(written: str) -> Output:
+    """``FORMAT`` or ``FORMAT=FILE``."""
+    name, equals, file = written.partition("=")
+    if name not in FORMATS:
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, FORMATS, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(FORMATS)}"
+        raise ValueError(f"unknown format {name!r}{hint}")
+    if equals and not file:
+        raise ValueError(f"{written!r} names no file")
+    return Output(name, file or None)
+
+
+def selectors(written: str) -> tuple[str, ...]:
+    """Rule codes, prefixes of codes or names, separated by commas."""
+    return tuple(part.strip() for part in written.split(",") if part.strip())
+
+
+def color(written: str) -> str:
+    """``auto``, ``always`` or ``never``."""
+    return one_of(COLORS, written)
+
+
+def fail_on(written: str) -> str:
+    """``error``, ``warning`` or ``never``."""
+    return one_of(FAIL_ON, written)
+
+
+def one_of(choices: tuple[str, ...], written: str) -> str:
+    """One of several words."""
+    if written not in choices:
+        raise ValueError(f"{written!r} is not one of {', '.join(choices)}")
+    return written

@@ -1,0 +1,66 @@
+"""What memcheck says about a plan: one finding, where it is, and how to mend it."""
+
+from __future__ import annotations
+
+from memcheck.record import Record
+
+SEVERITIES = ("info", "warning", "error")
+"""Ordered from mild to severe; ``SEVERITIES.index`` compares two of them."""
+
+
+class Span(Record):
+    """A stretch of source text. 1-based; ``end_column`` points behind the last character."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+class Location(Record):
+    """A span in a file, and how the value came to be there."""
+
+    path: str
+    span: Span
+    note: str = ""
+    """Provenance when the value was not written in place: ``through <<: *base``, ``from base.yaml``."""
+
+
+class Edit(Record):
+    """Replace the text of ``span`` (empty span: insert) by ``text``."""
+
+    span: Span
+    text: str
+
+
+class Remedy(Record):
+    """A change of the plan that was re-computed by the engine."""
+
+    title: str
+    set: dict[str, object]
+    """Dotted plan keys and their new values, e.g. ``{"parallelism.zero_stage": 3}``."""
+    device_bytes: int
+    utilization: float
+    slowdown: float
+    """Relative step time against the plan as written: 0.33 = a third slower (a model, not a measurement)."""
+    safe: bool
+    """True when the training result does not change beyond rounding and no hardware is added."""
+    edits: tuple[Edit, ...] = ()
+
+
+class Finding(Record):
+    """One diagnostic. Every finding has a location."""
+
+    code: str
+    name: str
+    severity: str
+    message: str
+    location: Location
+    pointer: str = ""
+    """JSON pointer of the key in the merged plan."""
+    help: str = ""
+    related: tuple[tuple[str, Location], ...] = ()
+    """Other places that take part, each with a label."""
+    fix: tuple[Edit, ...] = ()
+    """Text edits with exactly one right outcome (for ``--fix``)."""
+    remedies: tuple[Remedy, ...] = ()

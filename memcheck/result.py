@@ -1,0 +1,80 @@
+"""What a run found: one record per plan, one for the whole run. Written by ``check``, read by ``report``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from memcheck.finding import Finding
+from memcheck.job.types import Assumption
+from memcheck.memory.types import Estimate
+from memcheck.record import Record
+
+PASSED = "passed"
+FAILED = "failed"
+ERROR = "error"
+
+DEFECT = "MEM000"
+"""The code of a failure of memcheck itself; no rule, so it has no page."""
+
+
+class PlanResult(Record):
+    """The verdict on one plan."""
+
+    path: str
+    """As the user named it, with forward slashes."""
+    document: int
+    """Number of the document in its file, from 0."""
+    name: str
+    status: str
+    """``passed`` | ``failed`` (a finding that counts) | ``error`` (the plan could not be estimated)."""
+    estimate: Estimate | None = None
+    assumptions: tuple[Assumption, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    sources: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    """Path to lines: what snippets are cut from."""
+    values: object = None
+    """The merged plan as plain data: what a remedy changes from."""
+    model: str = ""
+    gpu: str = ""
+    gpus: int = 0
+    framework: str = ""
+    fail_above: float = 1.0
+    """The fraction of capacity from which this plan fails; drawn as a mark on the bars."""
+
+    def count(self, severity: str) -> int:
+        """Findings of one severity."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+
+class Unreadable(Record):
+    """A path that the user named and that could not be checked."""
+
+    path: str
+    message: str
+
+
+class Report(Record):
+    """Everything one run has to say."""
+
+    version: str
+    plans: tuple[PlanResult, ...]
+    unreadable: tuple[Unreadable, ...] = ()
+    defects: tuple[str, ...] = ()
+    """Tracebacks of memcheck's own failures; never part of a report for users, only of the bug report."""
+    unchanged: int = 0
+    """Plan files that were left out, because nothing that decides them changed."""
+
+    @property
+    def passed(self) -> int:
+        """Plans without a finding that counts."""
+        return sum(plan.status == PASSED for plan in self.plans)
+
+    @property
+    def failed(self) -> int:
+        """Plans that failed or could not be estimated."""
+        return len(self.plans) - self.passed
+
+    def count(self, severity: str) -> int:
+        """Findings of one severity in all plans."""
+        return sum(plan.count(severity) for plan in self.plans)

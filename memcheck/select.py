@@ -1,0 +1,42 @@
+"""Which rules count: ``--select`` and ``--ignore`` by code, by prefix of a code, or by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcheck.errors import UsageError
+
+
+def known(selectors: Sequence[str]) -> tuple[str, ...]:
+    """The selectors as codes or prefixes of codes.
+
+    Raises:
+        UsageError: one of them matches no rule.
+    """
+    if not selectors:
+        return ()
+    from memcheck.rules.registry import RULES
+
+    codes = {rule.name: rule.code for rule in RULES}
+    found = []
+    for selector in selectors:
+        prefix = codes.get(selector, selector.upper())
+        if not any(code.startswith(prefix) for code in codes.values()):
+            from difflib import get_close_matches
+
+            close = get_close_matches(prefix, codes.values(), 1) + get_close_matches(selector, codes, 1)
+            hint = f"; did you mean {close[-1]}?" if close else ""
+            raise UsageError(f"no rule matches {selector!r}{hint}", "memcheck list rules")
+        found.append(prefix)
+    return tuple(found)
+
+
+def counts(code: str, select: Sequence[str], ignore: Sequence[str]) -> bool:
+    """Whether findings of a rule are shown: the longest matching prefix decides, and ``ignore`` wins a tie."""
+    chosen = _longest(code, select) if select else 0
+    return chosen >= 0 and chosen > _longest(code, ignore)
+
+
+def _longest(code: str, prefixes: Sequence[str]) -> int:
+    """Length of the longest prefix that matches; -1 if none does."""
+    return max((len(prefix) for prefix in prefixes if code.startswith(prefix)), default=-1)

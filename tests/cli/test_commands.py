@@ -1,0 +1,294 @@
+"""``estimate``, ``explain``, ``list``, ``schema`` and ``init``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from memcheck.__main__ import main
+from memcheck.rules.registry import RULES
+from tests.cli.plans import write, write_broken, write_over
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def in_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs in an empty repository, on a screen of 100 columns without colours."""
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def estimate(capsys: Capture, *arguments: str) -> dict[str, object]:
+    """The JSON record of the only plan."""
+    assert main(["estimate", "good.yaml", "--format", "json", *arguments]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)["plans"]
+    return plan["estimate"]
+
+
+def test_estimate_shows_where_and_when(tmp_path: Path, capsys: Capture) -> None:
+    """Budget, peak, timeline, largest tensors and assumptions."""
+    write(tmp_path)
+    assert main(["estimate", "good.yaml"]) == 0
+    out = capsys.readouterr().out
+    for part in (
+        "llama-3.1-8b, 8,030,261,248 parameters, 8 x h100-80gb, pytorch",
+        "device memory needed",
+        "allocated at each instant of a step (GiB)",
+        "largest live tensors at the peak (GiB)",
+        "assumed, because the plan does not say",
+    ):
+        assert part in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_estimate_has_no_verdict(tmp_path: Path, capsys: Capture) -> None:
+    """A plan that does not fit can be estimated, so the exit code is 0; only one without numbers fails."""
+    write_over(tmp_path)
+    write_broken(tmp_path)
+    assert main(["estimate", "over.yaml"]) == 0
+    assert main(["estimate", "over.yaml", "broken.yaml", "--format", "json"]) == 1
+    text = capsys.readouterr().out
+    found = {plan["name"]: plan for plan in json.loads(text[text.index("{\n") :])["plans"]}
+    assert "diagnostics" not in found["over"]
+    assert found["broken"]["diagnostics"][0]["code"] == "MEM011"
+    assert main(["estimate", "missing.yaml"]) == 2
+
+
+def test_set_changes_values_as_if_they_were_written(tmp_path: Path, capsys: Capture) -> None:
+    """Scalars, mappings and sections that the plan lacks can be set; the file stays as it is."""
+    path = write(tmp_path)
+    before, text = estimate(capsys), path.read_text()
+    more = estimate(capsys, "--set", "training.micro_batch_size=4")
+    assert more["allocated_bytes"] > before["allocated_bytes"]
+    loss = estimate(capsys, "--set", "training.micro_batch_size=4", "--set", "training.loss={kind: chunked, chunks: 8}")
+    assert loss["allocated_bytes"] < more["allocated_bytes"]
+    flat = estimate(capsys, "--set", "policy.overhead=10%")
+    assert flat["device_bytes"] / flat["allocated_bytes"] == pytest.approx(1.1, rel=1e-3)
+    assert path.read_text() == text
+
+
+def test_set_leaves_aliases_alone(tmp_path: Path, capsys: Capture) -> None:
+    """Changing one use of an anchor does not change the others."""
+    path = write(tmp_path)
+    text = path.read_text().replace("gpus_per_node: 8", "gpus_per_node: &eight 8").replace("name: good", "name: good")
+    path.write_text(text.replace("micro_batch_size: 1", "micro_batch_size: *eight"))
+    parts = estimate(capsys, "--set", "training.micro_batch_size=1")
+    assert parts == estimate(capsys, "--set", "training.micro_batch_size=1", "--set", "hardware.gpus_per_node=8")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "training.micro_batch_size",
+        "=4",
+        "training..x=1",
+        "a={",
+        "a=2026-01-45",
+        "a=&b [*b]",
+        "hardware.gpu={name: mine, memory_gib: .nan}",
+        "policy.overhead=.inf",
+    ],
+)
+def test_unreadable_setting_is_a_usage_error(tmp_path: Path, capsys: Capture, setting: str) -> None:
+    """``--set`` wants a dotted key and a YAML value whose numbers are finite."""
+    write(tmp_path)
+    assert main(["estimate", "good.yaml", "--set", setting]) == 2
+    assert "--set" in capsys.readouterr().err
+
+
+def test_set_value_is_validated(tmp_path: Path, capsys: Capture) -> None:
+    """What is set is checked like what is written."""
+    write(tmp_path)
+    assert main(["estimate", "good.yaml", "--set", "training.micro_batch_size=many"]) == 1
+    out = capsys.readouterr().out
+    assert "MEM013" in out
+    assert "not the text `many`" in " ".join(out.split())
+
+
+def test_formulas_on_request(tmp_path: Path, capsys: Capture) -> None:
+    """``--formulas`` explains every component with numbers and sources."""
+    write(tmp_path)
+    assert main(["estimate", "good.yaml", "--formulas"]) == 0
+    out = capsys.readouterr().out
+    formulas = out[out.index("\nformulas\n") :]
+    for component in ("parameters", "gradients", "optimizer states", "activations"):
+        assert f"\n{component}  " in formulas
+    assert formulas.count("\n  from ") >= 4
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_every_rule_has_a_page(rule: object, capsys: Capture) -> None:
+    """A rule's page is found by code, in any case, and by name; it fits the screen except for its code."""
+    assert main(["explain", rule.code.lower()]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith(f"{rule.code} {rule.name}\n")
+    assert "Why it matters" in page
+    assert max(len(line) for line in page.splitlines() if not line.startswith("    ")) <= 100
+    assert main(["explain", rule.name]) == 0
+    assert capsys.readouterr().out == page
+
+
+def test_unknown_rule_gets_a_suggestion(capsys: Capture) -> None:
+    """A misspelt name is corrected."""
+    assert main(["explain", "exceed-capacity"]) == 2
+    assert "did you mean exceeds-capacity?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("catalog", "entry"),
+    [("models", "llama-3.1-8b"), ("gpus", "h100-80gb"), ("rules", "exceeds-capacity"), ("frameworks", "torchtitan")],
+)
+def test_catalogs_are_listed(capsys: Capture, catalog: str, entry: str) -> None:
+    """As a table that fits the screen, and as records with the same entries."""
+    assert main(["list", catalog]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert any(entry in line.split() for line in lines[1:])
+    assert main(["list", catalog, "--format", "json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert any(record["name"] == entry for record in records)
+    assert len(records) <= len(lines) - 1
+
+
+@pytest.mark.parametrize("what", ["plan", "report"])
+def test_schemas_are_printed_as_shipped(root: Path, capsys: Capture, what: str) -> None:
+    """The printed schema is the file, byte for byte, and a valid draft-07 schema."""
+    assert main(["schema", what]) == 0
+    text = capsys.readouterr().out
+    assert text == (root / "schemas" / f"{what}.schema.json").read_text(encoding="utf-8")
+    jsonschema.Draft7Validator.check_schema(json.loads(text))
+
+
+def test_plan_schema_is_the_default(capsys: Capture) -> None:
+    """``memcheck schema`` is what editors want."""
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "memcheck plan"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--gpu", "RTX-4090", "--gpus", "1", "--model", "gpt2"], ["--gpus", "16", "--model", "Qwen/Qwen2.5-14B"]],
+    ids=" ".join,
+)
+def test_first_plan_passes(tmp_path: Path, capsys: Capture, arguments: list[str]) -> None:
+    """``init`` writes a commented plan and its schema; the plan passes, and its modeline points at the schema."""
+    assert main(["init", *arguments]) == 0
+    assert "\npass  plan  plan.yaml\n" in capsys.readouterr().out
+    text = (tmp_path / "plan.yaml").read_text()
+    assert text.startswith("# yaml-language-server: $schema=plan.schema.json\nmemcheck: 1\n")
+    schema = json.loads((tmp_path / "plan.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft7Validator(schema).validate(yaml.safe_load(text))
+    assert main(["check", "plan.yaml"]) == 0
+
+
+def test_init_overwrites_nothing(tmp_path: Path, capsys: Capture) -> None:
+    """An existing file stays as it is, and so does an existing schema."""
+    (tmp_path / "plan.yaml").write_text("mine")
+    (tmp_path / "plan.schema.json").write_text("mine")
+    assert main(["init"]) == 2
+    assert "plan.yaml exists" in capsys.readouterr().err
+    assert main(["init", "other.yaml"]) == 0
+    assert (tmp_path / "plan.yaml").read_text() == (tmp_path / "plan.schema.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "llama-3.1-8bb"], "llama-3.1-8b"),
+        (["--gpu", "h100-81gb"], "h100-80gb"),
+        (["--gpus", "12"], "12 GPUs do not fill nodes of 8"),
+        (["--gpus", "0"], "--gpus"),
+        (["no/such/plan.yaml"], "cannot write no/such/plan.yaml"),
+    ],
+)
+def test_init_refuses_what_it_cannot_write(tmp_path: Path, capsys: Capture, arguments: list[str], message: str) -> None:
+    """Unknown names and impossible numbers leave no file behind."""
+    assert main(["init", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.yaml"))
+
+
+def test_bare_command_shows_the_help(capsys: Capture) -> None:
+    """Without a command there is nothing to do: the help, and the code of a usage error."""
+    assert main([]) == 2
+    assert "Commands:" in capsys.readouterr().out
+
+
+def test_command_surface_is_frozen(capsys: Capture) -> None:
+    """Commands and options that users may rely on; removing one breaks somebody's pipeline."""
+    from memcheck.cli.app import COMMANDS, app
+
+    context = app.make_context("memcheck", ["check"])
+    options = {
+        name: {option for parameter in app.get_command(context, name).params for option in parameter.opts}
+        for name in COMMANDS
+    }
+    assert options == {
+        "baseline": set(),
+        "check": {
+            "paths",
+            "--format",
+            "--fail-on",
+            "--fail-above",
+            "--warn-above",
+            "--select",
+            "--ignore",
+            "--extend-select",
+            "--baseline",
+            "--fix",
+            "--unsafe-fixes",
+            "--diff",
+            "--show-settings",
+            "--gpu",
+            "--config",
+            "--from-ref",
+            "--skip-unmarked",
+            "--allow-empty",
+            "--exit-zero",
+            "--quiet",
+            "--statistics",
+            "-q",
+            "--color",
+            "--stdin-filename",
+        },
+        "diff": {
+            "paths",
+            "--from-ref",
+            "--fail-on-increase",
+            "--fail-on-regression",
+            "--min-delta",
+            "--allow-empty",
+            "--format",
+            "--config",
+            "--quiet",
+            "-q",
+            "--color",
+        },
+        "estimate": {"paths", "--set", "--formulas", "--format", "--gpu", "--config", "--color"},
+        "explain": {"rule", "--color"},
+        "init": {"path", "--model", "--gpu", "--gpus"},
+        "list": {"catalog", "--format", "--color"},
+        "schema": {"what"},
+        "verify": {
+            "plan",
+            "--trace",
+            "--measure",
+            "--observed",
+            "--record",
+            "--drift",
+            "--set",
+            "--layers",
+            "--rank",
+            "--document",
+            "--tolerance",
+            "--format",
+            "--color",
+        },
+    }

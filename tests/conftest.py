@@ -1,0 +1,43 @@
+"""Fixtures for the whole suite."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interruptible() -> None:
+    """Undoes the SIGINT that a shell ignores for its background jobs: children inherit that, and would not end."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The top of the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def package_index(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Skips the test where pip cannot reach a package index."""
+    folder = tmp_path_factory.mktemp("index")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries=0", "--timeout=10"]
+    if subprocess.run([*command, "--dest", str(folder), "hatchling"], capture_output=True, check=False).returncode:
+        pytest.skip("no package index within reach")
+
+
+@pytest.fixture(scope="session")
+def tracked_files(root: Path) -> list[Path]:
+    """Every file under version control; skips the test outside a git checkout."""
+    if not (root / ".git").exists():
+        pytest.skip("not a git checkout")
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True, text=True).stdout
+    return [root / name for name in listing.split("\0") if name and (root / name).is_file()]

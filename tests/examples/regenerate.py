@@ -1,0 +1,33 @@
+"""Writes the golden files anew: ``python -m tests.examples.regenerate``, from the top of the checkout.
+
+Figures move when the engine does. Read the diff before it is committed; verdicts are held by ``test_verdicts.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.examples.rendered import GOLDEN, NAMES, record, results, text
+from tests.report.regenerate import main as regenerate_rules
+
+
+def main() -> int:
+    """One ``.txt`` and one ``.json`` per example, and nothing else; then the same for the rules' examples."""
+    GOLDEN.mkdir(exist_ok=True)
+    written = set()
+    for name in NAMES:
+        plans = results(name)
+        for suffix, content in ((".txt", text(plans)), (".json", record(plans))):
+            path = GOLDEN / (name + suffix)
+            written.add(path)
+            if not path.exists() or path.read_text(encoding="utf-8") != content:
+                path.write_text(content, encoding="utf-8", newline="\n")
+                sys.stdout.write(f"wrote {path.name}\n")
+    for path in set(GOLDEN.iterdir()) - written:
+        path.unlink()
+        sys.stdout.write(f"removed {path.name}\n")
+    return regenerate_rules()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""The pre-commit hooks: their manifest, the files they look at, and a real run in a scratch repository."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+FITS = "llama-3.1-8b-fsdp-8xh100.yaml"
+FAILS = "llama-3.1-8b-tp4-a100-40gb.yaml"
+
+# pre-commit accepts a misspelt key without a word, so the known ones are listed here (pre-commit's clientlib.py).
+KNOWN_KEYS = {
+    *("id", "alias", "name", "description", "entry", "language", "language_version", "additional_dependencies", "args"),
+    *("files", "exclude", "types", "types_or", "exclude_types", "always_run", "pass_filenames", "require_serial"),
+    *("fail_fast", "verbose", "stages", "log_file", "minimum_pre_commit_version"),
+}
+
+
+@pytest.fixture(scope="session")
+def hooks(root: Path) -> dict[str, dict[str, Any]]:
+    manifest = yaml.safe_load((root / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    return {hook["id"]: hook for hook in manifest}
+
+
+def test_manifest_is_valid(root: Path, hooks: dict[str, dict[str, Any]]) -> None:
+    """pre-commit accepts the manifest, and every key is one it knows."""
+    command = [sys.executable, "-m", "pre_commit", "validate-manifest", str(root / ".pre-commit-hooks.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {key for hook in hooks.values() for key in hook} <= KNOWN_KEYS
+
+
+def test_hooks_run_serially(hooks: dict[str, dict[str, Any]]) -> None:
+    """Both hooks run as one process, so that a run prints one summary in the files' own order."""
+    assert set(hooks) == {"memcheck", "memcheck-all"}
+    assert all(hook["require_serial"] for hook in hooks.values())
+
+
+@pytest.mark.parametrize("path", ["plan.yaml", "plans/a.yml", "plans/8b.memcheck.yaml", ".hidden/plan.yaml"])
+def test_files_pattern_matches_yaml(hooks: dict[str, dict[str, Any]], path: str) -> None:
+    """The hook is offered every YAML file."""
+    assert re.search(hooks["memcheck"]["files"], path)
+
+
+@pytest.mark.parametrize("path", ["plan.yaml.j2", "plan.json", "yaml", "plans/yml", "plan.yamllint", "plan_yaml"])
+def test_files_pattern_leaves_the_rest(hooks: dict[str, dict[str, Any]], path: str) -> None:
+    """The hook is not started for a commit without YAML files."""
+    assert not re.search(hooks["memcheck"]["files"], path)
+
+
+class ScratchRepository:
+    """A git repository that uses the hooks of this checkout, as it stands, through `pre-commit try-repo`."""
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        self.source = source
+        self.folder = folder / "repository"
+        self.folder.mkdir()
+        self.environ = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("GIT_", "PRE_COMMIT"))},
+            "PRE_COMMIT_HOME": str(folder / "pre-commit"),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+        }
+        self.git("init", "--quiet")
+
+    def git(self, *arguments: str) -> None:
+        """Run git in the scratch repository."""
+        subprocess.run(["git", *arguments], cwd=self.folder, env=self.environ, check=True, capture_output=True)
+
+    def add(self, name: str, text: str) -> None:
+        """Write and stage a file."""
+        (self.folder / name).write_text(text, encoding="utf-8")
+        self.git("add", name)
+
+    def remove(self, name: str) -> None:
+        """Take a file out of the index and the folder."""
+        self.git("rm", "--quiet", "--force", name)
+
+    def try_hooks(self, *hooks: str) -> subprocess.CompletedProcess[str]:
+        """Run one hook, or all of them, over all files."""
+        command = [sys.executable, "-m", "pre_commit", "try-repo", str(self.source), *hooks, "--all-files", "--verbose"]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environ, capture_output=True, text=True, encoding="utf-8", check=False
+        )
+
+
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.usefixtures("package_index", "tracked_files")
+def test_hooks_judge_a_scratch_repository(root: Path, tmp_path: Path) -> None:
+    """Installed by pre-commit, the hooks pass over YAML that is no plan, fail on a plan that does not fit, and pass."""
+    repository = ScratchRepository(root, tmp_path)
+    repository.add("values.yaml", "replicas: 3\nimage: {{ not even yaml\n")
+
+    done = repository.try_hooks("memcheck")
+    assert done.returncode == 0, done.stdout
+
+    repository.add(FAILS, (root / "examples" / FAILS).read_text(encoding="utf-8"))
+    done = repository.try_hooks()
+    assert done.returncode == 1, done.stdout
+    assert done.stdout.count("exit code: 1") == 2
+    assert done.stdout.count("MEM101") >= 2
+    assert "values.yaml" not in done.stdout
+
+    repository.remove(FAILS)
+    repository.add(FITS, (root / "examples" / FITS).read_text(encoding="utf-8"))
+    done = repository.try_hooks()
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("Passed") == 2

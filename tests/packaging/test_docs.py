@@ -1,0 +1,28 @@
+"""The pages that are generated stay what their sources say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from memcheck.config.read import READERS, read_settings
+
+
+def test_generated_pages_are_fresh(root: Path) -> None:
+    """The plan format and the rule pages are what docs/generate.py would write now."""
+    command = [sys.executable, str(root / "docs" / "generate.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_configuration_example_is_complete(root: Path, tmp_path: Path) -> None:
+    """The example configuration of docs/ci.md sets every key there is, and is accepted."""
+    (example,) = re.findall(
+        r"^```toml\n(.*?)^```$", (root / "docs" / "ci.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    (tmp_path / "memcheck.toml").write_text(example, encoding="utf-8")
+    settings = read_settings(str(tmp_path / "memcheck.toml"))
+    assert settings.fail_above == 0.9
+    assert set(re.findall(r"^([\w-]+) =", example, re.MULTILINE)) == set(READERS)

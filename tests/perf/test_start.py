@@ -1,0 +1,149 @@
+"""What a clean check must not import. Counted, not timed: `benchmarks/startup.py` takes the time, as a ratio."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = {
+    "argparse",
+    "ast",
+    "asyncio",
+    "click",
+    "concurrent",
+    "dataclasses",
+    "difflib",
+    "email",
+    "http",
+    "importlib.metadata",
+    "inspect",
+    "jsonschema",
+    "locale",
+    "logging",
+    "multiprocessing",
+    "numpy",
+    "pathlib",
+    "pydantic",
+    "random",
+    "shutil",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "tomli",
+    "tomllib",
+    "torch",
+    "traceback",
+    "transformers",
+    "unittest",
+    "urllib",
+    "uuid",
+}
+"""Modules that cost more than what a clean check would gain from them."""
+
+MOST_MODULES = 175
+"""Modules of the package that checking one plan may import: each costs a tenth of a millisecond."""
+
+WATCHED = """\
+import sys
+from memcheck.__main__ import main
+code = main(sys.argv[1:])
+sys.stderr.write("\\0".join(sorted(sys.modules)))
+sys.exit(code)
+"""
+
+
+def imported(root: Path, *arguments: str, expected: int = 0) -> set[str]:
+    """The modules that one command line needs, in an interpreter of its own without the environment's additions."""
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    bare = subprocess.run(
+        [sys.executable, "-c", "import sys; print('\\0'.join(sys.modules), end='')"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", WATCHED, *arguments],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == expected, run.stderr
+    return set(run.stderr.split("\0")) - set(bare.stdout.split("\0"))
+
+
+@pytest.fixture(scope="module")
+def clean(root: Path) -> set[str]:
+    """What checking a plan that passes imports."""
+    return imported(root, "check", "examples/llama-3.1-8b-fsdp-8xh100.yaml")
+
+
+def test_a_clean_check_imports_nothing_heavy(clean: set[str]) -> None:
+    """A plan that passes is judged without click, jsonschema, pydantic and the heavy parts of the standard library."""
+    assert "yaml" in clean
+    assert {name for name in clean if name in HEAVY or name.partition(".")[0] in HEAVY} == set()
+
+
+def test_a_clean_check_imports_few_modules(clean: set[str]) -> None:
+    """A plan that passes needs no more of the package's modules than the budget allows."""
+    mine = {name for name in clean if name.partition(".")[0] == "memcheck"}
+    assert "memcheck.memory.estimate" in mine
+    assert len(mine) <= MOST_MODULES
+
+
+def test_a_clean_check_leaves_the_rest_of_the_package_alone(clean: set[str]) -> None:
+    """Remedies, explanations, other frameworks' ledgers, other formats and other commands stay on the disk."""
+    unneeded = (
+        "memcheck.cli.app",
+        "memcheck.config.read",
+        "memcheck.memory.formulas",
+        "memcheck.memory.ledger.megatron",
+        "memcheck.memory.ledger.moe",
+        "memcheck.memory.ledger.torchtitan",
+        "memcheck.memory.megatron",
+        "memcheck.plan.explain",
+        "memcheck.remedies",
+        "memcheck.report.details",
+        "memcheck.report.json",
+        "memcheck.report.markdown",
+        "memcheck.rules.registry",
+        "memcheck.source.syntax",
+        "memcheck.verify",
+    )
+    assert {name for name in clean if name.startswith(unneeded)} == set()
+
+
+@pytest.mark.parametrize("format", ["concise", "json", "github", "markdown"])
+def test_a_machine_readable_report_imports_nothing_heavy(root: Path, format: str) -> None:
+    """Other formats than the default one cost a module or two, no library."""
+    found = imported(root, "check", "--format", format, "examples/llama-3.1-8b-fsdp-8xh100.yaml")
+    assert {name for name in found if name in HEAVY or name.partition(".")[0] in HEAVY} == set()
+
+
+def test_the_version_imports_nothing(root: Path) -> None:
+    """``--version`` needs no more than the entry point."""
+    found = imported(root, "--version")
+    assert {name for name in found if name.startswith("memcheck")} == {"memcheck", "memcheck.__main__"}
+    assert not found & {"click", "yaml", "typing", "re"}
+
+
+def test_the_help_imports_no_command(root: Path) -> None:
+    """``--help`` needs click, and neither YAML nor anything that judges plans."""
+    found = imported(root, "--help")
+    assert "click" in found
+    assert not found & {"yaml", "jsonschema", "pydantic", "memcheck.check", "memcheck.plan.types"}
+
+
+def test_a_failing_plan_may_import_more(root: Path, tmp_path: Path) -> None:
+    """The list of what is heavy is not idle: explaining a plan that does not conform imports from it."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("memcheck: 1\nmodle: llama-3.1-8b\n", encoding="utf-8")
+    found = imported(root, "check", "--format", "json", str(plan), expected=1)
+    assert found & HEAVY
