@@ -1,0 +1,247 @@
+"""Score every known case: python -m benchmarks.accuracy [--check | --write] [--only REGEX] [--verbose]
+
+Without options: print the figures per group. ``--write`` regenerates what follows from the cases: RESULTS.md, peers.md
+and the plots beside this file, ``recorded.json`` and ``memcheck/memory/data/residuals.json``. ``--check`` fails when a
+group is worse than recorded or when one of those files is stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from typing import Any, NamedTuple
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, ROOT)  # so that a checkout is measured, not what is installed
+
+from benchmarks import measured, peers, plots, report, traced  # noqa: E402
+from benchmarks.cases import HERE, Case, Unpriced, load  # noqa: E402
+from benchmarks.megatron_arguments import ranks_of  # noqa: E402
+from benchmarks.score import Failed, Row, priced, resolved, score  # noqa: E402
+from benchmarks.summary import Figures, Kept, as_json, by_group, figures, leave_one_family_out, tables  # noqa: E402
+from memcheck.catalog.gpus import find_gpu  # noqa: E402
+from memcheck.errors import MemcheckError  # noqa: E402
+from memcheck.job.types import Layout, TrainingJob  # noqa: E402
+from memcheck.memory import residuals as stored_residuals  # noqa: E402
+from memcheck.memory.communicators import Group, communicator_terms, group_bytes  # noqa: E402
+from memcheck.memory.overhead import allocator_group, context_terms, library_terms  # noqa: E402
+
+RESIDUALS = os.path.join(ROOT, "memcheck", "memory", "data", "residuals.json")
+RECORDED = os.path.join(HERE, "recorded.json")
+GPUS = {"a100": "a100-80gb", "h100": "h100-80gb", "gb200": "gb200"}
+WORSE = 0.0005
+"""How much a figure may grow before it counts as worse: 0.05 percentage points."""
+
+
+class Run(NamedTuple):
+    """All cases, priced."""
+
+    rows: list[Row]
+    failed: list[Failed]
+    unpriced: list[Unpriced]
+
+
+def run(only: str = "") -> Run:
+    """Price every case whose group and id match."""
+    rows: list[Row] = []
+    failed: list[Failed] = []
+    unpriced: list[Unpriced] = []
+
+    def sort(found: Row | Failed) -> None:
+        if isinstance(found, Row):
+            rows.append(found)
+        else:
+            failed.append(found)
+
+    for case in [*traced.cases(), *measured.cases()]:
+        if isinstance(case, Unpriced):
+            unpriced.append(case)
+        elif re.search(only, f"{case.group} {case.id}"):
+            sort(score(case))
+    golden, without = measured.golden()
+    for case, facts, gpu in golden:
+        if re.search(only, f"{case.group} {case.id}"):
+            sort(_golden(case, facts, gpu))
+    return Run(rows, failed, unpriced + without)
+
+
+def _golden(case: Case, facts: dict[str, Any], gpu: str) -> Row | Failed:
+    try:
+        job, ranks = ranks_of(facts, gpu)
+    except MemcheckError as error:
+        return Failed(case, str(error))
+    # TensorBoard values are written by the last rank
+    return priced(case, job, find_gpu(GPUS[gpu]), ranks[-1])
+
+
+def kept() -> list[Kept]:
+    """What the allocator held in every traced step, with and without expandable segments."""
+    jobs = {}
+    for case in traced.cases():
+        if isinstance(case, Case) and case.group == "traced":
+            job, _, _ = resolved(case.plan)
+            if isinstance(job, TrainingJob):
+                jobs[case.id] = (case.plan["model"]["architecture"]["model_type"], job)
+    found = []
+    for step in load("allocator.json")["steps"]:
+        if step["id"].startswith("serving."):
+            found.append(Kept(step["id"], "serving", "serving", *step["default"]))
+        if step["id"] not in jobs:
+            continue
+        family, job = jobs[step["id"]]
+        for setting in ("default", "expandable"):
+            group = allocator_group(job._replace(expandable_segments=setting == "expandable"))
+            reserved, tight = step[setting]
+            found.append(Kept(step["id"], family.split("_")[0].rstrip("0123456789."), group, reserved, tight))
+    return found
+
+
+def outside() -> list[tuple[str, int, int, str]]:
+    """Readings of what lies outside the allocator: (what, predicted, measured, source)."""
+    found = []
+    for reading in load("measured.json")["outside"]:
+        gpu = find_gpu(reading["gpu"])
+        if "group" in reading:
+            group = Group(**reading["group"])
+            predicted = group_bytes(group, gpu)
+        else:
+            predicted = sum(size for _, size, _ in context_terms(gpu))
+            if "layout" in reading:
+                job = _bare_job(Layout(**reading["layout"]))
+                predicted += sum(size for _, size, _ in (*library_terms(job, gpu), *communicator_terms(job, gpu)))
+        found.append((reading["what"], predicted, reading["bytes"], reading["source"]))
+    return found
+
+
+def _bare_job(layout: Layout) -> TrainingJob:
+    plan = {
+        "memcheck": 1,
+        "model": "llama-3.2-1b",
+        "hardware": {"gpu": "h100-80gb"},
+        "training": {"framework": "torchtitan", "micro_batch_size": 1, "sequence_length": 8},
+    }
+    job, _, _ = resolved(plan)
+    if not isinstance(job, TrainingJob):
+        raise TypeError
+    return job._replace(layout=layout)
+
+
+def record(groups: dict[str, Figures]) -> dict[str, Any]:
+    """What ``--check`` compares with."""
+    return {
+        name: {
+            "n": f.n,
+            "median": round(f.median, 5),
+            "p95": round(f.p95, 5),
+            "worst": round(f.worst, 5),
+            "unsafe": f.unsafe,
+            "inside": f.inside,
+            "moments": [f.agree, f.phases],
+        }
+        for name, f in groups.items()
+    }
+
+
+def regressions(groups: dict[str, Figures]) -> list[str]:
+    """Groups that are worse than recorded."""
+    with open(RECORDED, encoding="utf-8") as file:
+        before = json.load(file)
+    found = []
+    for name, old in before.items():
+        now = groups.get(name)
+        if now is None or now.n < old["n"]:
+            found.append(f"{name}: {old['n']} cases recorded, {now.n if now else 0} priced")
+            continue
+        for what, value in (("median", now.median), ("p95", now.p95), ("worst", now.worst)):
+            if value > old[what] + WORSE:
+                found.append(f"{name}: {what} {value:.2%}, recorded {old[what]:.2%}")
+        if now.unsafe > old["unsafe"]:
+            found.append(f"{name}: {now.unsafe} truths above the interval, recorded {old['unsafe']}")
+        if now.phases - now.agree > old["moments"][1] - old["moments"][0]:
+            found.append(f"{name}: {now.agree} of {now.phases} moments agree, recorded {old['moments'][0]}")
+    return found
+
+
+def written(done: Run) -> dict[str, str]:
+    """Every generated file and its text."""
+    groups = {name: figures(rows) for name, rows in by_group(done.rows).items()}
+    steps, readings = kept(), outside()
+    ratios = [measured_bytes / predicted for _, predicted, measured_bytes, _ in readings]
+    left_out = leave_one_family_out(done.rows, steps, ratios)
+    table = peers.table()
+    return {
+        os.path.join(HERE, "RESULTS.md"): report.results(done, groups, left_out, readings),
+        os.path.join(HERE, "peers.md"): peers.markdown(table),
+        os.path.join(HERE, "predicted.svg"): plots.predicted_against_truth(done.rows),
+        os.path.join(HERE, "errors.svg"): plots.errors_by_group(by_group(done.rows)),
+        RECORDED: json.dumps(record(groups), indent=1) + "\n",
+    }
+
+
+def made_residuals(done: Run) -> str:
+    """The residuals file."""
+    ratios = [measured_bytes / predicted for _, predicted, measured_bytes, _ in outside()]
+    return json.dumps(as_json(tables(done.rows, kept(), ratios)), indent=1) + "\n"
+
+
+def stale(files: dict[str, str]) -> list[str]:
+    """Files whose text is not what the cases give."""
+    found = []
+    for path, text in files.items():
+        try:
+            with open(path, encoding="utf-8") as file:
+                same = file.read() == text
+        except FileNotFoundError:
+            same = False
+        if not same:
+            found.append(os.path.relpath(path, ROOT))
+    return found
+
+
+def write(only: str = "") -> Run:
+    """Regenerate everything: the residuals first, because intervals and allocator shares come from them."""
+    text = made_residuals(run(only))
+    with open(RESIDUALS, "w", encoding="utf-8") as file:
+        file.write(text)
+    stored_residuals.forget()
+    done = run(only)
+    for path, content in written(done).items():
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(content)
+    return done
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="fail when a group is worse than recorded")
+    parser.add_argument("--write", action="store_true", help="regenerate the files")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only cases whose group and id match")
+    parser.add_argument("--verbose", action="store_true", help="also print every case")
+    options = parser.parse_args(argv)
+    done = write() if options.write else run(options.only)
+    groups = {name: figures(rows) for name, rows in by_group(done.rows).items()}
+    if options.verbose:
+        for row in sorted(done.rows, key=lambda r: (r.case.group, abs(r.error))):
+            print(report.line(row))
+    for failure in done.failed:
+        print(f"not priced: {failure.case.group} {failure.case.id}: {failure.problem}")
+    for name, found in groups.items():
+        print(report.summary(name, found))
+    if not options.check:
+        return 0
+    problems = regressions(groups)
+    problems += [
+        f"stale: {path} (python -m benchmarks.accuracy --write)"
+        for path in stale({RESIDUALS: made_residuals(done), **written(done)})
+    ]
+    for problem in problems:
+        print(problem)
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""A case: one plan and what a real step of it took."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Case(NamedTuple):
+    """A plan that is priced, and its truth."""
+
+    id: str
+    group: str
+    plan: dict[str, Any]
+    truth_bytes: int
+    metric: str
+    """``allocated`` | ``reserved``: what the truth counts."""
+    source: str
+    phase: str | None = None
+    """The moment of the peak, where it is known."""
+    pipeline_rank: int | None = None
+    """The rank that was measured; the worst one when None."""
+    parameters: int | None = None
+    """Parameters of the traced model."""
+    confidence: str = "high"
+    family: str | None = None
+    """What to leave out when a family is left out; the model type when None."""
+    note: str = ""
+
+
+class Unpriced(NamedTuple):
+    """A record that no plan can state, and why."""
+
+    id: str
+    group: str
+    reason: str
+
+
+def load(name: str) -> dict[str, Any]:
+    """One file of ``data``."""
+    with open(os.path.join(HERE, "data", name), encoding="utf-8") as file:
+        found: dict[str, Any] = json.load(file)
+    return found

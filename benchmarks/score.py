@@ -1,0 +1,134 @@
+"""Price every case the way ``memcheck estimate`` does, from YAML text to an estimate."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from benchmarks.cases import HERE, Case
+from memcheck.architecture.parameters import count_parameters
+from memcheck.architecture.types import Architecture
+from memcheck.catalog.types import Gpu
+from memcheck.errors import MemcheckError
+from memcheck.job.resolve import resolve
+from memcheck.job.types import InferenceJob, Overhead, TrainingJob
+from memcheck.memory.estimate import estimate
+from memcheck.memory.interval import error_group, interval
+from memcheck.memory.overhead import allocator_group, slack
+from memcheck.memory.types import Estimate, RankEstimate
+from memcheck.plan.read import read_plan
+from memcheck.source.load import load_documents
+
+
+class Row(NamedTuple):
+    """One case and its prediction."""
+
+    case: Case
+    predicted_bytes: int
+    """Of the metric that was measured."""
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+    interval_bytes: tuple[int, int]
+    capacity_bytes: int
+    phase: str
+    error_group: str
+    allocator_group: str
+
+    @property
+    def error(self) -> float:
+        """Prediction over truth, minus one."""
+        return self.predicted_bytes / self.case.truth_bytes - 1
+
+    @property
+    def ratio(self) -> float:
+        """Truth over predicted ``allocated``."""
+        return self.case.truth_bytes / self.allocated_bytes
+
+    @property
+    def unsafe(self) -> bool:
+        """The truth is above what the interval allows."""
+        return self.case.truth_bytes > self.interval_bytes[1]
+
+    @property
+    def inside(self) -> bool:
+        """The truth is within the interval."""
+        return self.interval_bytes[0] <= self.case.truth_bytes <= self.interval_bytes[1]
+
+    @property
+    def phase_agrees(self) -> bool | None:
+        """Same moment of the peak, where it is known."""
+        return None if self.case.phase is None else self.phase == self.case.phase
+
+
+class Failed(NamedTuple):
+    """A case that memcheck did not price."""
+
+    case: Case
+    problem: str
+
+
+def resolved(plan: dict[str, Any]) -> tuple[TrainingJob | InferenceJob, Gpu, Overhead]:
+    """A plan's job, GPU and overhead policy, read from text as a file would be.
+
+    Raises:
+        MemcheckError: the plan cannot be read or resolved.
+    """
+    (document,) = load_documents("benchmark.yaml", json.dumps(plan).encode())
+    typed, findings = read_plan(document)
+    errors = [f"{f.code} {f.message}" for f in findings if f.severity == "error"]
+    if typed is None or errors:
+        raise MemcheckError("; ".join(errors) or "the plan was not read")
+    found = resolve(typed, base_dir=HERE)
+    return found.job, found.gpu, found.overhead
+
+
+def answer(plan: dict[str, Any]) -> Estimate:
+    """The estimate of one plan."""
+    return estimate(*resolved({"memcheck": 1, **plan}))
+
+
+def as_traced(case: Case, job: TrainingJob | InferenceJob) -> TrainingJob | InferenceJob:
+    """The job with its embedding untied if both matrices were traced as parameters."""
+    architecture = job.architecture
+    if case.parameters is None or not isinstance(architecture, Architecture):
+        return job
+    untied = architecture._replace(tie_word_embeddings=False)
+    if architecture.tie_word_embeddings and case.parameters == count_parameters(untied):
+        return job._replace(architecture=untied)
+    return job
+
+
+def score(case: Case) -> Row | Failed:
+    """One case."""
+    try:
+        job, gpu, overhead = resolved(case.plan)
+        job = as_traced(case, job)
+        ranks = estimate(job, gpu, overhead).ranks
+    except MemcheckError as error:
+        return Failed(case, str(error) or type(error).__name__)
+    if case.pipeline_rank is None:
+        rank = max(ranks, key=lambda r: r.peak.allocated_bytes)
+    else:
+        rank = next(r for r in ranks if r.pipeline_rank == case.pipeline_rank)
+    return priced(case, job, gpu, rank)
+
+
+def priced(case: Case, job: TrainingJob | InferenceJob, gpu: Gpu, rank: RankEstimate) -> Row:
+    """The row of one rank."""
+    allocated = rank.peak.allocated_bytes
+    extra = slack(job, gpu, Overhead(), allocated)
+    reserved = allocated + extra.fragmentation
+    device = reserved + extra.context_and_nccl
+    return Row(
+        case,
+        allocated if case.metric == "allocated" else reserved,
+        allocated,
+        reserved,
+        device,
+        interval(job, allocated, device, gpu.memory_bytes, extra.context_and_nccl),
+        gpu.memory_bytes,
+        rank.peak.name,
+        error_group(job),
+        allocator_group(job),
+    )

@@ -1,0 +1,188 @@
+"""Figures per group, the tables behind intervals, and what they cover when a model family is left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from benchmarks.score import Row
+from memcheck.memory.interval import ends
+from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
+
+T_975 = (0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
+"""Student's t at 97.5 % by degrees of freedom; 2.09 and below from 19 on, taken as 2.09."""
+
+
+class Figures(NamedTuple):
+    """One group."""
+
+    n: int
+    median: float
+    """Of the absolute error."""
+    p95: float
+    worst: float
+    unsafe: int
+    """Truths above the interval's upper end."""
+    inside: int
+    phases: int
+    """Cases whose moment of the peak is known."""
+    agree: int
+    """Of those, where the prediction names the same moment."""
+
+
+def figures(rows: Sequence[Row]) -> Figures:
+    """Of one group's rows."""
+    errors = sorted(abs(r.error) for r in rows)
+    known = [r for r in rows if r.phase_agrees is not None]
+    return Figures(
+        len(rows),
+        errors[len(errors) // 2],
+        errors[min(len(errors) - 1, int(len(errors) * 0.95))],
+        errors[-1],
+        sum(r.unsafe for r in rows),
+        sum(r.inside for r in rows),
+        len(known),
+        sum(bool(r.phase_agrees) for r in known),
+    )
+
+
+def by_group(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Rows of each group, in the order of their first case."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.case.group, []).append(row)
+    return found
+
+
+class Kept(NamedTuple):
+    """What the allocator held in one step: replayed from its trace."""
+
+    id: str
+    family: str
+    group: str
+    reserved: float
+    """Reserved over allocated, with memory to spare."""
+    tight: float
+    """The smallest memory on which the step runs, over allocated."""
+
+
+def spread(ratios: Sequence[float]) -> Spread:
+    """The middle of some ratios, and where 95 % of further ones are expected, on a logarithmic scale.
+
+    The upper end is not below the largest ratio seen: being too low is what the interval must avoid. A few cases say
+    nothing about their tails; then both ends are the extremes, and whoever uses them adds those of a neighbour.
+    """
+    logs = sorted(math.log(r) for r in ratios)
+    n = len(logs)
+    middle = (logs[(n - 1) // 2] + logs[n // 2]) / 2
+    low, high = logs[0], logs[-1]
+    if n >= ENOUGH:
+        mean = sum(logs) / n
+        deviation = math.sqrt(sum((x - mean) ** 2 for x in logs) / (n - 1))
+        width = (T_975[n - 1] if n - 1 < len(T_975) else 2.09) * deviation * math.sqrt(1 + 1 / n)
+        low, high = min(mean - width, logs[int(0.025 * n)]), max(mean + width, high)
+    return Spread(n, _down(math.exp(low)), round(math.exp(middle), 4), _up(math.exp(high)))
+
+
+def _down(value: float) -> float:
+    return math.floor(value * 10000) / 10000
+
+
+def _up(value: float) -> float:
+    return math.ceil(value * 10000) / 10000
+
+
+def difference(truth: float, predicted: int) -> float:
+    """One plus the relative difference; relative to a few GiB at least."""
+    return 1 + (truth - predicted) / max(predicted, SMALL_BYTES)
+
+
+def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Sequence[float]) -> Residuals:
+    """The tables of ``memcheck/memory/data/residuals.json``.
+
+    The allocator's middle share comes from replayed steps alone where there are any, so that published reserved figures
+    remain a test of it; they widen its ends. Where what is fused is unknown (compiled steps), or where the allocator
+    held less than was predicted as live, a reserved figure counts as an error of ``allocated`` instead.
+    """
+    reserved: dict[str, list[float]] = {}
+    tight: dict[str, list[float]] = {}
+    for step in kept:
+        reserved.setdefault(step.group, []).append(step.reserved)
+        tight.setdefault(step.group, []).append(step.tight)
+    replayed = {group: spread(found).median for group, found in reserved.items()}
+    for row in rows:
+        if row.case.metric == "reserved" and not _compiled(row):
+            reserved.setdefault(row.allocator_group, []).append(row.ratio)
+    shares = {group: _with_middle(spread(found), replayed.get(group)) for group, found in sorted(reserved.items())}
+    allocated: dict[str, list[float]] = {}
+    for row in rows:
+        truth = float(row.case.truth_bytes)
+        if row.case.metric == "reserved":
+            if not _compiled(row) and row.ratio >= 1:
+                continue
+            _, share = look_up(shares, row.allocator_group)
+            truth /= share.median
+        allocated.setdefault(row.error_group, []).append(difference(truth, row.allocated_bytes))
+    return Residuals(_spreads(allocated), shares, _spreads(tight), spread(outside))
+
+
+def _with_middle(found: Spread, middle: float | None) -> Spread:
+    return found if middle is None else found._replace(median=middle)
+
+
+def _compiled(row: Row) -> bool:
+    return row.error_group.startswith(COMPILED)
+
+
+def _spreads(ratios: dict[str, list[float]]) -> dict[str, Spread]:
+    return {group: spread(found) for group, found in sorted(ratios.items())}
+
+
+def as_json(found: Residuals) -> dict[str, Any]:
+    """The form in which they are stored."""
+    stored: dict[str, Any] = {
+        "about": "Ratios of truth to prediction; written by python -m benchmarks.accuracy --write, never by hand.",
+    }
+    for name, table in (("allocated", found.allocated), ("reserved", found.reserved), ("tight", found.tight)):
+        stored[name] = {group: row._asdict() for group, row in table.items()}
+    stored["outside"] = found.outside._asdict()
+    return stored
+
+
+class LeftOut(NamedTuple):
+    """One model family against intervals made without it."""
+
+    family: str
+    n: int
+    inside: int
+    above: int
+
+
+def leave_one_family_out(rows: Sequence[Row], kept: Sequence[Kept], outside: Sequence[float]) -> list[LeftOut]:
+    """Coverage of the interval for families that its tables have not seen."""
+    found = []
+    for family in sorted({family_of(r) for r in rows}):
+        made = tables([r for r in rows if family_of(r) != family], [k for k in kept if k.family != family], outside)
+        mine = [r for r in rows if family_of(r) == family]
+        inside = above = 0
+        for row in mine:
+            groups = (row.error_group, row.allocator_group)
+            outside_bytes = row.device_bytes - row.reserved_bytes
+            low, high = ends(made, groups, row.allocated_bytes, outside_bytes, row.capacity_bytes)
+            above += row.case.truth_bytes > high
+            inside += low <= row.case.truth_bytes <= high
+        found.append(LeftOut(family, len(mine), inside, above))
+    return found
+
+
+def family_of(row: Row) -> str:
+    """The model family of a case."""
+    if row.case.family:
+        return row.case.family
+    model = row.case.plan["model"]
+    if isinstance(model, str):
+        return model.split("-")[0].rstrip("0123456789.")
+    if "name" in model:
+        return str(model["name"]).split("-")[0].rstrip("0123456789.")
+    return str(model["architecture"]["model_type"]).split("_")[0].rstrip("0123456789.")

@@ -1,0 +1,105 @@
+"""Writes what has its source elsewhere: the plan format, the rules, and the output shown in the README.
+
+``python docs/generate.py`` writes it, ``python docs/generate.py --check`` fails when a page is stale.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from memcheck.rules.registry import RULES
+from plan_format import plan_format
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+
+GENERATED = "<!-- Written by docs/generate.py from {source}: edit that and run it again. -->\n\n"
+SHOWN_OUTPUT = re.compile(
+    r"(<!-- Output of: (?P<command>.+?) -->\n```text\n)(?P<output>.*?)(?=^```$)", re.DOTALL | re.MULTILINE
+)
+
+
+def rules_index() -> str:
+    """The table of all rules."""
+    lines = ["# Rules", "", "`memcheck explain CODE` prints the same pages.", "", "| code | name | severity | finds |"]
+    lines.append("|---|---|---|---|")
+    for rule in RULES:
+        off = " (off by default)" if rule.opt_in else ""
+        lines.append(f"| [{rule.code}]({rule.code}.md) | `{rule.name}` | {rule.severity}{off} | {rule.summary} |")
+    return "\n".join(lines) + "\n"
+
+
+def examples_index() -> str:
+    """The table of all examples, in the words of their descriptions."""
+    lines = ["# Examples", ""]
+    lines += ["Real plans, each with a comment on what it teaches; about half of them fail on purpose.", ""]
+    lines += ["| file | plan | verdict |", "|---|---|---|"]
+    for path in sorted((ROOT / "examples").glob("*.yaml")):
+        for plan in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            lines.append(f"| [{path.name}]({path.name}) | {plan['name']} | {plan['description']} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_outputs(page: str) -> str:
+    """The page with every shown output replaced by what the command beside it prints now."""
+    return SHOWN_OUTPUT.sub(lambda shown: shown[1] + output(shown["command"]), page)
+
+
+def output(command: str) -> str:
+    """What a memcheck command prints on a terminal of 100 columns without colours."""
+    argv = [sys.executable, "-m", *shlex.split(command)]
+    environ = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONUTF8": "1"}
+    done = subprocess.run(argv, cwd=ROOT, env=environ, stdout=subprocess.PIPE, encoding="utf-8", check=False)
+    return done.stdout
+
+
+def pages() -> dict[Path, str]:
+    """Every page with generated text, as it should be."""
+    schema = json.loads((ROOT / "schemas" / "plan.schema.json").read_text(encoding="utf-8"))
+    example = (ROOT / "examples" / "llama-3.1-8b-fsdp-8xh100.yaml").read_text(encoding="utf-8")
+    from_rules = GENERATED.format(source="the rules' docstrings")
+    texts = {
+        ROOT / "README.md": with_outputs((ROOT / "README.md").read_text(encoding="utf-8")),
+        DOCS / "plan-format.md": GENERATED.format(source="schemas/plan.schema.json") + plan_format(schema, example),
+        DOCS / "rules" / "README.md": from_rules + rules_index(),
+        ROOT / "examples" / "README.md": GENERATED.format(source="the plans' descriptions") + examples_index(),
+    }
+    for rule in RULES:
+        texts[DOCS / "rules" / f"{rule.code}.md"] = from_rules + rule.explain()
+    return texts
+
+
+def stale(texts: dict[Path, str]) -> list[Path]:
+    """Pages that differ from what would be written, are missing, or belong to no rule any more."""
+    kept = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    return sorted(kept + [path for path in (DOCS / "rules").glob("*.md") if path not in texts])
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or with ``--check`` name the stale ones."""
+    texts = pages()
+    old = stale(texts)
+    if arguments == ["--check"]:
+        for path in old:
+            print(f"{path.relative_to(ROOT)} is stale: run python docs/generate.py")
+        return 1 if old else 0
+    for path in old:
+        if path in texts:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(texts[path], encoding="utf-8", newline="\n")
+        else:
+            path.unlink()
+        print(f"{'wrote' if path in texts else 'removed'} {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
