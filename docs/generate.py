@@ -1,4 +1,4 @@
-"""Writes what has its source elsewhere: the plan format, the rules, and the output shown in the README.
+"""Writes what has its source elsewhere: registries and pages of rules, the plan format, the output in the README.
 
 ``python docs/generate.py`` writes it, ``python docs/generate.py --check`` fails when a page is stale.
 """
@@ -15,8 +15,9 @@ from pathlib import Path
 
 import yaml
 
-from memcheck.rules.registry import RULES
+from memcheck.rules.types import Rule
 from plan_format import plan_format
+from rule_registry import registries, rules
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -27,13 +28,17 @@ SHOWN_OUTPUT = re.compile(
 )
 
 
-def rules_index() -> str:
+def rules_index(every: list[Rule]) -> str:
     """The table of all rules."""
-    lines = ["# Rules", "", "`memcheck explain CODE` prints the same pages.", "", "| code | name | severity | finds |"]
-    lines.append("|---|---|---|---|")
-    for rule in RULES:
-        off = " (off by default)" if rule.opt_in else ""
-        lines.append(f"| [{rule.code}]({rule.code}.md) | `{rule.name}` | {rule.severity}{off} | {rule.summary} |")
+    lines = ["# Rules", "", "`memcheck explain CODE` prints the same pages. What the profiles are for, and what the"]
+    lines += ["precisions mean: [profiles](../profiles.md).", ""]
+    lines += ["| code | name | severity | profile | precision | finds |", "|---|---|---|---|---|---|"]
+    for rule in every:
+        profile = f"{rule.profile}, where asked for" if rule.opt_in else rule.profile
+        lines.append(
+            f"| [{rule.code}]({rule.code}.md) | `{rule.name}` | {rule.severity} | {profile} | {rule.precision} "
+            f"| {rule.summary} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -66,13 +71,14 @@ def pages() -> dict[Path, str]:
     schema = json.loads((ROOT / "schemas" / "plan.schema.json").read_text(encoding="utf-8"))
     example = (ROOT / "examples" / "llama-3.1-8b-fsdp-8xh100.yaml").read_text(encoding="utf-8")
     from_rules = GENERATED.format(source="the rules' docstrings")
+    every = list(rules().values())
     texts = {
         ROOT / "README.md": with_outputs((ROOT / "README.md").read_text(encoding="utf-8")),
         DOCS / "plan-format.md": GENERATED.format(source="schemas/plan.schema.json") + plan_format(schema, example),
-        DOCS / "rules" / "README.md": from_rules + rules_index(),
+        DOCS / "rules" / "README.md": from_rules + rules_index(every),
         ROOT / "examples" / "README.md": GENERATED.format(source="the plans' descriptions") + examples_index(),
     }
-    for rule in RULES:
+    for rule in every:
         texts[DOCS / "rules" / f"{rule.code}.md"] = from_rules + rule.explain()
     return texts
 
@@ -80,17 +86,26 @@ def pages() -> dict[Path, str]:
 def stale(texts: dict[Path, str]) -> list[Path]:
     """Pages that differ from what would be written, are missing, or belong to no rule any more."""
     kept = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    return sorted(kept + [path for path in (DOCS / "rules").glob("*.md") if path not in texts])
+    pages_of_rules = (DOCS / "rules").glob("*.md") if DOCS / "rules" / "README.md" in texts else ()
+    return sorted(kept + [path for path in pages_of_rules if path not in texts])
 
 
 def main(arguments: list[str]) -> int:
     """Write the pages, or with ``--check`` name the stale ones."""
-    texts = pages()
+    if arguments != ["--check"]:  # first, because the commands whose output is shown run with them
+        write(stale(registries()), registries())
+    texts = {**registries(), **pages()}
     old = stale(texts)
     if arguments == ["--check"]:
         for path in old:
             print(f"{path.relative_to(ROOT)} is stale: run python docs/generate.py")
         return 1 if old else 0
+    write(old, texts)
+    return 0
+
+
+def write(old: list[Path], texts: dict[Path, str]) -> None:
+    """Write stale pages, and remove those that belong to nothing."""
     for path in old:
         if path in texts:
             path.parent.mkdir(exist_ok=True)
@@ -98,7 +113,6 @@ def main(arguments: list[str]) -> int:
         else:
             path.unlink()
         print(f"{'wrote' if path in texts else 'removed'} {path.relative_to(ROOT)}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan, Policy
 from memcheck.record import Record
 from memcheck.result import ERROR, FAILED, PASSED, PlanResult
+from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.place import place
-from memcheck.rules.run import check_layout, check_memory, make_context
-from memcheck.select import counts
+from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
+from memcheck.select import GATE, counts
 from memcheck.source import codes
 from memcheck.source.load import load_documents
 from memcheck.source.types import Document
@@ -50,6 +51,7 @@ class Gate(Record):
     fail_above: float | None = None
     """From the command line: goes before the plan's own policy, so that a stricter gate cannot be talked out of it."""
     warn_above: float | None = None
+    profile: str = GATE
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     changes: Mapping[str, object] = {}
@@ -63,7 +65,7 @@ class Gate(Record):
 
     def counts(self, code: str) -> bool:
         """Whether findings of a rule are shown."""
-        return counts(code, self.select, self.ignore)
+        return counts(code, self.select, self.ignore, self.profile, BEYOND_GATE.get(code, GATE))
 
     @property
     def as_written(self) -> bool:
@@ -163,12 +165,13 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
         framework=job.framework if isinstance(job, TrainingJob) else "inference",
         fail_above=context.fail_above,
     )
-    findings, possible = check_layout(context)
+    rules = rules_for(gate.counts) if gate.profile != GATE or gate.select else CHECKS
+    findings, possible = check_layout(context, rules)
     if not possible:
         return result, findings
     answer = estimate(job, resolved.gpu, resolved.overhead, inventory=gate.inventory)
     context = context._replace(estimate=answer)
-    memory = check_memory(context)
+    memory = check_memory(context, rules)
     if memory:
         # What a report of a full GPU needs and a passing plan does not pay for.
         from memcheck.remedies.first import attach

@@ -1,10 +1,14 @@
-"""Which rules count: ``--select`` and ``--ignore`` by code, by prefix of a code, or by name."""
+"""Which rules count: those of a profile, and ``--select`` and ``--ignore`` by code, prefix of a code or name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from memcheck.errors import UsageError
+
+GATE, REVIEW, RESEARCH = "gate", "review", "research"
+PROFILES = (GATE, REVIEW, RESEARCH)
+"""From what may stop a merge to all that can be said. Each has the rules of those before it."""
 
 
 def known(selectors: Sequence[str]) -> tuple[str, ...]:
@@ -31,8 +35,14 @@ def known(selectors: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def counts(code: str, select: Sequence[str], ignore: Sequence[str]) -> bool:
-    """Whether findings of a rule are shown: the longest matching prefix decides, and ``ignore`` wins a tie."""
+def counts(code: str, select: Sequence[str], ignore: Sequence[str], profile: str = GATE, own: str = GATE) -> bool:
+    """Whether findings of a rule are shown: the longest matching prefix decides, and ``ignore`` wins a tie.
+
+    A rule whose ``own`` profile is beyond the chosen one counts only where it is named in full: a prefix picks among
+    the rules of a profile, and brings in none that a later version adds to another.
+    """
+    if PROFILES.index(own) > PROFILES.index(profile) and code not in select:
+        return False
     chosen = _longest(code, select) if select else 0
     return chosen >= 0 and chosen > _longest(code, ignore)
 

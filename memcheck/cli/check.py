@@ -11,6 +11,7 @@ from memcheck.cli.completion import files, formats, gpus, one_of, rules
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.parameters import COLOR, gpu, typed
 from memcheck.config.types import FAIL_ON
+from memcheck.select import PROFILES
 
 
 @click.command("check", short_help="Judge plans.")
@@ -37,6 +38,11 @@ from memcheck.config.types import FAIL_ON
     type=typed(values.share),
     metavar="SHARE",
     help="Warn about plans above this use of the capacity.",
+)
+@click.option(
+    "--profile",
+    type=click.Choice(PROFILES),
+    help="The rules that count: what may stop a merge (gate, the default), also what a reviewer asks, or all.",
 )
 @click.option(
     "--select",

@@ -17,7 +17,7 @@ from memcheck.discover import STDIN, PlanFile, find_plans
 from memcheck.errors import UsageError
 from memcheck.finding import Finding
 from memcheck.result import PlanResult, Report, Unreadable
-from memcheck.select import known
+from memcheck.select import GATE, known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # read only where one is configured
@@ -87,6 +87,7 @@ class Gates:
             fail_on=options.fail_on or settings.fail_on or DEFAULT_FAIL_ON,
             fail_above=options.fail_above,
             warn_above=options.warn_above,
+            profile=options.profile or settings.profile or GATE,
             select=select,
             ignore=(*self._ignore, *inherited),
             changes={} if options.gpu is None else {"hardware.gpu": options.gpu},

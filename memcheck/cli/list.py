@@ -75,9 +75,20 @@ def rules() -> Listing:
     from memcheck.rules.registry import RULES
 
     return Listing(
-        ("code", "name", "severity", "summary"),
-        [(r.code, r.name, r.severity, r.summary) for r in RULES],
-        [{"code": r.code, "name": r.name, "severity": r.severity, "summary": r.summary} for r in RULES],
+        ("code", "name", "severity", "profile", "precision", "summary"),
+        [(r.code, r.name, r.severity, r.profile, r.precision, r.summary) for r in RULES],
+        [
+            {
+                "code": r.code,
+                "name": r.name,
+                "severity": r.severity,
+                "profile": r.profile,
+                "precision": r.precision,
+                "opt_in": r.opt_in,
+                "summary": r.summary,
+            }
+            for r in RULES
+        ],
     )
 
 

@@ -25,6 +25,7 @@ FLAGS = {
 }
 SINGLE: dict[str, Callable[[str], object]] = {
     "--fail-on": values.fail_on,
+    "--profile": values.profile,
     "--fail-above": values.share,
     "--warn-above": values.share,
     "--color": values.color,

@@ -46,6 +46,7 @@ def show_settings(options: CheckOptions) -> int:
         ("waste-below", settings.waste_below, _origin(None, settings.waste_below, source)),
         ("overhead", _first(settings.overhead, "modeled"), _origin(None, settings.overhead, source)),
         ("fail-on", gate.fail_on, _origin(options.fail_on, settings.fail_on, source)),
+        ("profile", gate.profile, _origin(options.profile, settings.profile, source)),
         ("select", gate.select, _origin(options.select or added, settings.select, source)),
         ("ignore", gate.ignore, _origin(options.ignore or added, gate.ignore, source)),
         ("baseline", named or None, _origin(options.baseline, settings.baseline, source)),

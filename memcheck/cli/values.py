@@ -6,6 +6,7 @@ from memcheck.cli.options import Output
 from memcheck.config.fraction import fraction
 from memcheck.config.types import FAIL_ON
 from memcheck.report import FORMATS
+from memcheck.select import PROFILES
 
 COLORS = ("auto", "always", "never")
 
@@ -42,6 +43,11 @@ def color(written: str) -> str:
 def fail_on(written: str) -> str:
     """``error``, ``warning`` or ``never``."""
     return one_of(FAIL_ON, written)
+
+
+def profile(written: str) -> str:
+    """``gate``, ``review`` or ``research``."""
+    return one_of(PROFILES, written)
 
 
 def one_of(choices: tuple[str, ...], written: str) -> str:

@@ -12,6 +12,7 @@ from memcheck.config.types import FAIL_ON, Settings
 from memcheck.config.version import accepts
 from memcheck.errors import ConfigurationError, UsageError
 from memcheck.finding import SEVERITIES
+from memcheck.select import PROFILES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -114,6 +115,12 @@ def _fail_on(written: object) -> str:
     return str(written)
 
 
+def _profile(written: object) -> str:
+    if written not in PROFILES:
+        raise ValueError(f"{written!r} is not one of {', '.join(PROFILES)}")
+    return str(written)
+
+
 def _required(written: object) -> str:
     """Empty when this version will do."""
     if not isinstance(written, str):
@@ -127,6 +134,7 @@ READERS: dict[str, Callable[[object], object]] = {
     "warn-above": fraction,
     "waste-below": fraction,
     "overhead": _overhead,
+    "profile": _profile,
     "select": _selectors,
     "ignore": _selectors,
     "fail-on": _fail_on,

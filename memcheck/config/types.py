@@ -15,6 +15,7 @@ class Settings(Record):
     waste_below: float | None = None
     overhead: str | float | None = None
     """``modeled`` or a flat fraction."""
+    profile: str | None = None
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     fail_on: str | None = None

@@ -7,21 +7,23 @@ from memcheck.report.page import section, styled
 from memcheck.report.screen import Screen
 from memcheck.result import DEFECT
 from memcheck.rules.registry import RULES
-from memcheck.rules.types import Rule
+from memcheck.rules.types import HEURISTIC, MEASURED, PROVABLE, Rule
 
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 PROBLEM_SEVERITIES = {"error": "error", "warning": "warning", "info": "recommendation"}
 TEXT_LIMIT = 1024
 """GitHub refuses longer descriptions."""
-FAMILIES = {
-    "MEM0": ("plan-file", "very-high"),
-    "MEM1": ("memory", "high"),
-    "MEM2": ("layout", "very-high"),
-    "MEM3": ("hardware", "very-high"),
-    "MEM4": ("recipe", "high"),
-    "MEM5": ("framework-config", "high"),
+TAGS = {
+    "MEM0": "plan-file",
+    "MEM1": "memory",
+    "MEM2": "layout",
+    "MEM3": "hardware",
+    "MEM4": "recipe",
+    "MEM5": "framework-config",
 }
-"""The tag of a family of codes, and how rarely its findings are wrong: predictions may be, divisions are not."""
+"""What a family of codes is about."""
+PRECISIONS = {PROVABLE: "very-high", MEASURED: "high", HEURISTIC: "medium"}
+"""What a rule says of its precision, in GitHub's words."""
 
 _ALL = {rule.code: rule for rule in RULES}
 
@@ -29,7 +31,6 @@ _ALL = {rule.code: rule for rule in RULES}
 def descriptor(code: str, name: str, severity: str) -> dict[str, object]:
     """One rule; a code without a rule is memcheck's own failure."""
     rule = _ALL.get(code) or _defect(code, name, severity)
-    family, precision = FAMILIES.get(code[:4], ("plan", "high"))
     markdown = rule.explain()
     url = published(code) if code != DEFECT else ""
     return {
@@ -41,8 +42,8 @@ def descriptor(code: str, name: str, severity: str) -> dict[str, object]:
         **({"helpUri": url} if url else {}),
         "defaultConfiguration": {"level": LEVELS[rule.severity]},
         "properties": {
-            "tags": ["training-plan", family],
-            "precision": precision,
+            "tags": ["training-plan", TAGS.get(code[:4], "plan")],
+            "precision": PRECISIONS[rule.precision],
             "problem.severity": PROBLEM_SEVERITIES[rule.severity],
         },
     }

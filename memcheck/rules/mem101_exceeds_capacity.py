@@ -36,7 +36,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.budget import key_pointer, need, peak, related
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib
 
 
@@ -55,4 +55,13 @@ def check(context: Context) -> Iterator[Finding]:
     )
 
 
-RULE = Rule("MEM101", "exceeds-capacity", "error", "The plan needs more memory than the GPU has.", __doc__, check, True)
+RULE = Rule(
+    "MEM101",
+    "exceeds-capacity",
+    "error",
+    "The plan needs more memory than the GPU has.",
+    __doc__,
+    check,
+    MEASURED,
+    needs_estimate=True,
+)

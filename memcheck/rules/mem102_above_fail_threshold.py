@@ -32,7 +32,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.budget import key_pointer, need, peak, related
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib, percent
 
 
@@ -53,5 +53,12 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM102", "above-fail-threshold", "error", "The plan fills more of the GPU than `fail_above`.", __doc__, check, True
+    "MEM102",
+    "above-fail-threshold",
+    "error",
+    "The plan fills more of the GPU than `fail_above`.",
+    __doc__,
+    check,
+    MEASURED,
+    needs_estimate=True,
 )

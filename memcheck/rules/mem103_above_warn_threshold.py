@@ -31,7 +31,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.budget import key_pointer, need, peak, related
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib, percent
 
 
@@ -56,5 +56,6 @@ RULE = Rule(
     "The plan fills more of the GPU than `warn_above`.",
     __doc__,
     check,
-    True,
+    MEASURED,
+    needs_estimate=True,
 )

@@ -33,7 +33,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.budget import key_pointer, need, related
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib
 
 
@@ -62,5 +62,6 @@ RULE = Rule(
     "The prediction fits, but the upper end of its interval does not.",
     __doc__,
     check,
-    True,
+    MEASURED,
+    needs_estimate=True,
 )

@@ -33,7 +33,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.budget import need
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib, percent
 
 
@@ -59,6 +59,7 @@ RULE = Rule(
     "The plan uses less of the GPU than `waste_below`.",
     __doc__,
     check,
-    True,
+    MEASURED,
+    needs_estimate=True,
     opt_in=True,
 )

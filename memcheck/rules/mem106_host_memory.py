@@ -34,7 +34,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.place import stated
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import GIB, gib
 
 
@@ -61,5 +61,12 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM106", "host-memory", "error", "What is offloaded does not fit into the nodes' memory.", __doc__, check, True
+    "MEM106",
+    "host-memory",
+    "error",
+    "What is offloaded does not fit into the nodes' memory.",
+    __doc__,
+    check,
+    MEASURED,
+    needs_estimate=True,
 )

@@ -32,7 +32,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import PROVABLE, Context, Rule
+from memcheck.select import REVIEW
 
 
 def check(context: Context) -> Iterator[Finding]:
@@ -59,4 +60,6 @@ RULE = Rule(
     "The vocabulary does not split evenly over the tensor ranks.",
     __doc__,
     check,
+    PROVABLE,
+    REVIEW,
 )

@@ -33,8 +33,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import HEURISTIC, Context, Rule
 from memcheck.rules.words import divisors
+from memcheck.select import REVIEW
 
 RACK_SCALE = ("gb200", "gb300")
 
@@ -63,4 +64,6 @@ RULE = Rule(
     "A tensor-parallel group spans several nodes.",
     __doc__,
     check,
+    HEURISTIC,
+    REVIEW,
 )

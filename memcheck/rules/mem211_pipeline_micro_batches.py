@@ -1,20 +1,20 @@
-"""The pipeline gets too few micro-batches, or a number that its schedule cannot run.
+"""The interleaved schedule cannot run this number of micro-batches.
 
 ## What it does
 
-Warns when there are fewer micro-batches per step (`gradient_accumulation_steps`) than pipeline stages. Reports an
-error when an interleaved schedule cannot form its groups: fewer micro-batches than stages, or a remainder smaller
-than a group.
+Checks the micro-batches per step (`gradient_accumulation_steps`) of an interleaved schedule, which works in groups:
+there must be as many as a group has, and a last group may not be smaller than the pipeline has stages.
 
 ## Why it matters
 
-With `p` stages and `m` micro-batches a 1F1B pipeline idles `(p - 1) / (m + p - 1)` of the time. With `m < p` some
-stage is idle more than it works.
+Stages wait for each other's activations in the order that the schedule lays down. With a group that cannot be
+filled the order breaks, and Megatron stops at the first step. Too few micro-batches for another schedule only leave
+stages idle, which is MEM217's.
 
 ## Example
 
-    parallelism: {pipeline: 8}
-    training: {gradient_accumulation_steps: 2}      # 78 % idle
+    parallelism: {pipeline: 4, pipeline_schedule: interleaved-1f1b, virtual_stages: 2}
+    training: {gradient_accumulation_steps: 6}      # a group of 4, and 2 that are left
 
 ## How to fix
 
@@ -26,7 +26,7 @@ Megatron: `microbatch_group_size_per_virtual_pipeline_stage`.
 
 ## Source
 
-Narayanan et al. 2021, section 2.2; `megatron/core/pipeline_parallel/schedules.py` (final micro-batch group).
+`megatron/core/pipeline_parallel/schedules.py` (final micro-batch group).
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.rules.place import stated
 from memcheck.rules.types import Context, Rule
-from memcheck.rules.words import percent
 
 
 def check(context: Context) -> Iterator[Finding]:
-    """One finding: an impossible interleaving, or an idle pipeline."""
+    """One finding for an impossible interleaving."""
     job = context.training
     if job is None or job.layout.pipeline == 1:
         return
@@ -57,24 +56,14 @@ def check(context: Context) -> Iterator[Finding]:
             pointer,
             help=f"use a multiple of {group}",
             related=related,
-            severity="error",
-        )
-    elif count < stages:
-        idle = (stages - 1) / (count + stages - 1)
-        yield RULE.finding(
-            context,
-            f"{batches} for a pipeline of {stages} stages: it idles {percent(idle)} of the time",
-            pointer,
-            help=f"accumulate over at least {stages} micro-batches, better {4 * stages}, or use fewer stages",
-            related=related,
         )
 
 
 RULE = Rule(
     "MEM211",
     "pipeline-micro-batches",
-    "warning",
-    "The pipeline gets fewer micro-batches than it has stages.",
+    "error",
+    "The interleaved schedule cannot run this number of micro-batches.",
     __doc__,
     check,
     blocking=True,

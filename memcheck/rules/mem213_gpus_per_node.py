@@ -31,7 +31,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import HEURISTIC, Context, Rule
+from memcheck.select import REVIEW
 
 
 def check(context: Context) -> Iterator[Finding]:
@@ -57,4 +58,6 @@ RULE = Rule(
     "The node has more of these GPUs than such nodes are built with.",
     __doc__,
     check,
+    HEURISTIC,
+    REVIEW,
 )

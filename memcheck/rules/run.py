@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import TrainingJob
 from memcheck.plan.types import Plan
-from memcheck.rules.checks import CHECKS
-from memcheck.rules.types import Context
+from memcheck.rules.checks import BEYOND_GATE, CHECKS
+from memcheck.rules.types import Context, Rule
 from memcheck.source.types import Document
 
 
@@ -29,11 +31,21 @@ def make_context(
     )
 
 
-def check_layout(context: Context) -> tuple[list[Finding], bool]:
+def rules_for(counts: Callable[[str], bool]) -> tuple[Rule, ...]:
+    """The checks to run: all of the gate, since any of them may keep a plan from being judged, and those that count."""
+    wanted = [code for code in BEYOND_GATE if counts(code)]
+    if not wanted:
+        return CHECKS
+    from memcheck.rules.further import FURTHER
+
+    return (*CHECKS, *(rule for rule in FURTHER if rule.code in wanted))
+
+
+def check_layout(context: Context, rules: Sequence[Rule] = CHECKS) -> tuple[list[Finding], bool]:
     """The findings that need no estimate, and whether the job could start as written."""
     findings: list[Finding] = []
     blocked = False
-    for rule in CHECKS:
+    for rule in rules:
         if rule.check is None or rule.needs_estimate:
             continue
         found = list(rule.check(context))
@@ -42,8 +54,8 @@ def check_layout(context: Context) -> tuple[list[Finding], bool]:
     return findings, not blocked
 
 
-def check_memory(context: Context) -> list[Finding]:
+def check_memory(context: Context, rules: Sequence[Rule] = CHECKS) -> list[Finding]:
     """The findings about an estimate."""
     if context.estimate is None:
         return []
-    return [f for rule in CHECKS if rule.check is not None and rule.needs_estimate for f in rule.check(context)]
+    return [f for rule in rules if rule.check is not None and rule.needs_estimate for f in rule.check(context)]

@@ -13,6 +13,7 @@ from memcheck.memory.types import Estimate
 from memcheck.plan.types import Plan
 from memcheck.record import Record
 from memcheck.rules.place import place
+from memcheck.select import GATE
 from memcheck.source.types import Document
 
 
@@ -58,6 +59,15 @@ class Context(Record):
         return model.layers if isinstance(model, Rough) else model.num_layers
 
 
+PROVABLE, MEASURED, HEURISTIC = "provable", "measured", "heuristic"
+PRECISIONS = {
+    PROVABLE: "it follows from the plan, the catalog and the framework's own code",
+    MEASURED: "it compares a prediction, whose error was measured and whose interval is shown",
+    HEURISTIC: "a rule of thumb: usually right, and a matter of judgement",
+}
+"""How a finding comes about, from what cannot be wrong to what may be."""
+
+
 class Rule(Record):
     """One rule. Its module's docstring is its only documentation."""
 
@@ -70,6 +80,10 @@ class Rule(Record):
     """The module docstring: sections in Markdown under one summary line."""
     check: Callable[[Context], Iterator[Finding]] | None = None
     """None: the finding is made elsewhere, while the file is read or the model is priced."""
+    precision: str = PROVABLE
+    """One of ``PRECISIONS``."""
+    profile: str = GATE
+    """The narrowest profile that has the rule; each profile has the rules of those before it."""
     needs_estimate: bool = False
     blocking: bool = False
     """An error of this rule means that the job cannot start as written, so its memory is not predicted."""
@@ -79,9 +93,20 @@ class Rule(Record):
     def explain(self) -> str:
         """The rule's page in Markdown."""
         title, _, body = self.doc.strip().partition("\n")
-        default = "only when asked for" if self.opt_in else "on by default"
-        head = f"# {self.code} {self.name}\n\n{title.strip()}\n\nSeverity: {self.severity}, {default}.\n"
-        return f"{head}{body.rstrip()}\n"
+        head = f"# {self.code} {self.name}\n\n{title.strip()}\n\n"
+        facts = [
+            f"Severity: {self.severity}.",
+            f"Profile: `{self.profile}`, {self.default}.",
+            f"Precision: {self.precision}; {PRECISIONS[self.precision]}.",
+        ]
+        return f"{head}{' '.join(facts)}\n{body.rstrip()}\n"
+
+    @property
+    def default(self) -> str:
+        """Whether the rule looks without being asked to."""
+        if self.opt_in:
+            return "only where the plan or the configuration asks for it"
+        return "on by default" if self.profile == GATE else f"off by default: `--profile {self.profile}` has it"
 
     def finding(
         self,

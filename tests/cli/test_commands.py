@@ -238,6 +238,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--fail-on",
             "--fail-above",
             "--warn-above",
+            "--profile",
             "--select",
             "--ignore",
             "--extend-select",

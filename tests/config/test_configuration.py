@@ -20,6 +20,7 @@ fail-above = "90%"
 warn-above = 0.8
 waste-below = "40%"
 overhead = "10%"
+profile = "review"
 select = ["MEM1", "world-size"]
 ignore = ["MEM105"]
 fail-on = "warning"
@@ -53,6 +54,7 @@ def test_everything_that_can_be_set(project: Path) -> None:
         warn_above=0.8,
         waste_below=0.4,
         overhead=0.1,
+        profile="review",
         select=("MEM1", "MEM201"),
         ignore=("MEM105",),
         fail_on="warning",

@@ -18,7 +18,7 @@ parallelism:
   zero_stage: 3
 
   sequence: false
-  # memcheck: ignore[MEM207] until the racks are rewired
+  # memcheck: ignore[MEM209] until the racks are rewired
   tensor: 1
 training:
   framework: 'huggingface'

@@ -7,7 +7,7 @@ from typing import Any
 from memcheck.finding import Finding
 from memcheck.job.resolve import resolve
 from memcheck.plan.read import read_plan
-from memcheck.rules.run import check_layout, make_context
+from memcheck.rules.run import check_layout, make_context, rules_for
 from memcheck.source.load import load_documents
 from memcheck.source.types import Document
 
@@ -41,12 +41,12 @@ def document(
 
 
 def layout_findings(*args: str, **kwargs: Any) -> list[Finding]:
-    """What the rules that need no estimate say about a plan with these keys."""
+    """What the rules of every profile that need no estimate say about a plan with these keys."""
     source = document(*args, **kwargs)
     plan, findings = read_plan(source)
     assert plan is not None, [f.message for f in findings]
     context = make_context(plan, source, resolve(plan, base_dir="."), fail_above=1.0, warn_above=1.0)
-    return check_layout(context)[0]
+    return check_layout(context, rules_for(lambda code: True))[0]
 
 
 def found(code: str, *args: str, **kwargs: Any) -> list[Finding]:

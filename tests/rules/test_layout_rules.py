@@ -142,19 +142,29 @@ def test_sequence(parallelism: str, training: str, fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parallelism", "steps", "severity"),
+    ("parallelism", "steps", "found_by"),
     [
-        ("pipeline: 8", 8, ""),
-        ("pipeline: 8", 7, "warning"),
-        ("pipeline: 4, virtual_stages: 2", 8, ""),
-        ("pipeline: 4, virtual_stages: 2", 2, "error"),
-        ("pipeline: 4, virtual_stages: 2", 6, "error"),
+        ("pipeline: 8", 14, []),
+        ("pipeline: 8", 13, ["warning MEM217"]),
+        ("pipeline: 8", 1, ["warning MEM217"]),
+        ("pipeline: 8, pipeline_schedule: gpipe", 4, ["warning MEM217"]),
+        ("pipeline: 4, virtual_stages: 2", 8, []),
+        ("pipeline: 4, virtual_stages: 2", 4, []),
+        ("pipeline: 4, virtual_stages: 2", 2, ["error MEM211", "warning MEM217"]),
+        ("pipeline: 4, virtual_stages: 2", 6, ["error MEM211"]),
     ],
 )
-def test_micro_batches_fill_the_pipeline(parallelism: str, steps: int, severity: str) -> None:
-    """A pipeline idles below one micro-batch per stage, and an interleaved one runs whole groups only."""
+def test_micro_batches_fill_the_pipeline(parallelism: str, steps: int, found_by: list[str]) -> None:
+    """A pipeline idles for (p - 1) / (v m + p - 1) of the step, and an interleaved one runs whole groups only."""
     training = f"framework: megatron, gradient_accumulation_steps: {steps}"
-    assert [f.severity for f in found("MEM211", parallelism, training)] == ([severity] if severity else [])
+    findings = layout_findings(parallelism, training)
+    assert [f"{f.severity} {f.code}" for f in findings if f.code in {"MEM211", "MEM217"}] == found_by
+
+
+def test_a_bubble_is_told_as_a_share() -> None:
+    """8 stages and 2 micro-batches: 7 of 9 slots are waiting, 77.8 %."""
+    (finding,) = found("MEM217", "pipeline: 8", "framework: megatron, gradient_accumulation_steps: 2")
+    assert "2 micro-batches per step for a pipeline of 8 stages: it idles 77.8% of the time" in finding.message
 
 
 @pytest.mark.parametrize(

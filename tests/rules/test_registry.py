@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from memcheck.finding import SEVERITIES
-from memcheck.rules.checks import CHECKS
+from memcheck.rules.checks import BEYOND_GATE, CHECKS
+from memcheck.rules.further import FURTHER
 from memcheck.rules.registry import RULES
-from memcheck.rules.types import Rule
+from memcheck.rules.types import MEASURED, PRECISIONS, PROVABLE, Rule
+from memcheck.select import GATE, PROFILES
 from memcheck.source.codes import FILE_CODES
 
 SECTIONS = ("What it does", "Why it matters", "Example", "How to fix", "Options", "Source")
@@ -26,9 +28,16 @@ def test_codes_are_unique_and_ordered() -> None:
 
 
 def test_every_module_is_registered(root: Path) -> None:
-    """A rule that is written is also named in the registry."""
+    """A rule that is written is also named in the registry, and nothing that runs searches the folder."""
     modules = {path.name[:6].upper() for path in (root / "memcheck" / "rules").glob("mem[0-9]*.py")}
     assert modules == {rule.code for rule in RULES}
+    for name in ("checks", "further", "registry"):
+        imported = {
+            node.module
+            for node in ast.walk(ast.parse((root / "memcheck" / "rules" / f"{name}.py").read_text()))
+            if isinstance(node, ast.ImportFrom)
+        }
+        assert imported == {"__future__", "memcheck.rules", "memcheck.rules.types"}
 
 
 def test_every_file_code_has_a_page() -> None:
@@ -42,7 +51,33 @@ def test_every_file_code_has_a_page() -> None:
 
 def test_checks_are_the_rules_with_a_check() -> None:
     """What a clean check imports is exactly what can run."""
-    assert [rule for rule in RULES if rule.check is not None] == list(CHECKS)
+    checks = [rule for rule in RULES if rule.check is not None]
+    assert [rule for rule in checks if rule.profile == GATE] == list(CHECKS)
+    assert [rule for rule in checks if rule.profile != GATE] == list(FURTHER)
+    assert {rule.code: rule.profile for rule in FURTHER} == BEYOND_GATE
+
+
+def test_the_gate_has_no_rule_of_thumb() -> None:
+    """Who runs memcheck without options meets what is provable, and predictions whose error was measured."""
+    assert {rule.precision for rule in RULES if rule.profile == GATE} == {PROVABLE, MEASURED}
+    assert {rule.code for rule in RULES if rule.precision == MEASURED and rule.profile == GATE} == {
+        rule.code for rule in RULES if rule.needs_estimate and rule.profile == GATE
+    }
+
+
+def test_only_the_gate_blocks() -> None:
+    """What keeps a job from starting has to be known in every profile, or its memory would be predicted all the same."""
+    assert [rule.code for rule in FURTHER if rule.blocking or rule.severity == "error"] == []
+
+
+@EACH
+def test_rule_states_its_precision(rule: Rule) -> None:
+    """A rule says how its findings come about and which profile has it, and its page says so in words."""
+    assert rule.precision in PRECISIONS
+    assert rule.profile in PROFILES
+    page = rule.explain()
+    assert f"Precision: {rule.precision}; {PRECISIONS[rule.precision]}." in page
+    assert f"Profile: `{rule.profile}`, " in page
 
 
 @EACH

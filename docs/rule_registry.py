@@ -1,0 +1,55 @@
+"""Writes the registries of rules from the rules' own modules, so that adding a rule means writing the rule.
+
+Only here is the folder searched. What runs imports the literal tuples that are written.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from memcheck.rules.types import Rule
+from memcheck.select import GATE
+
+RULES_FOLDER = Path(__file__).resolve().parent.parent / "memcheck" / "rules"
+WRITTEN = "# Written by docs/generate.py from the rules' modules: add or change a module and run it again.\n"
+
+
+def rules() -> dict[str, Rule]:
+    """Module to rule, in the order of their codes."""
+    names = sorted(path.stem for path in RULES_FOLDER.glob("mem[0-9]*.py"))
+    return {name: import_module(f"memcheck.rules.{name}").RULE for name in names}
+
+
+def registries() -> dict[Path, str]:
+    """The three registries: what a check in the gate imports, what other profiles add, and all there is."""
+    every = rules()
+    gate = [name for name, rule in every.items() if rule.check is not None and rule.profile == GATE]
+    further = {name: rule for name, rule in every.items() if rule.profile != GATE}
+    beyond = "".join(f'    "{rule.code}": "{rule.profile}",\n' for rule in further.values())
+    texts = {
+        "checks.py": _module(
+            "The rules of the gate with a check of their own, in order: what a clean `check` imports.",
+            gate,
+            "CHECKS",
+        )
+        + f'\nBEYOND_GATE = {{\n{beyond}}}\n"""The rules of `further.py`, and the profile that has them."""\n',
+        "further.py": _module("The rules that only other profiles than the gate have.", list(further), "FURTHER"),
+        "registry.py": _module(
+            "Every rule: those with a check, and those that speak while a file is read or a model is priced.",
+            list(every),
+            "RULES",
+        )
+        + '"""In the order of their codes."""\n',
+    }
+    return {RULES_FOLDER / name: text for name, text in texts.items()}
+
+
+def _module(doc: str, names: list[str], registry: str) -> str:
+    imports = "".join(f"    {name},\n" for name in names)
+    items = "".join(f"    {name}.RULE,\n" for name in names)
+    return (
+        f'"""{doc}"""\n\n{WRITTEN}\nfrom __future__ import annotations\n\n'
+        f"from memcheck.rules import (\n{imports})\nfrom memcheck.rules.types import Rule\n\n"
+        f"{registry}: tuple[Rule, ...] = (\n{items})\n"
+    )

@@ -1,0 +1,20 @@
+"""The rules that only other profiles than the gate have."""
+
+# Written by docs/generate.py from the rules' modules: add or change a module and run it again.
+
+from __future__ import annotations
+
+from memcheck.rules import (
+    mem204_vocabulary_not_divisible,
+    mem207_tensor_parallel_across_nodes,
+    mem213_gpus_per_node,
+    mem217_pipeline_bubble,
+)
+from memcheck.rules.types import Rule
+
+FURTHER: tuple[Rule, ...] = (
+    mem204_vocabulary_not_divisible.RULE,
+    mem207_tensor_parallel_across_nodes.RULE,
+    mem213_gpus_per_node.RULE,
+    mem217_pipeline_bubble.RULE,
+)
