@@ -14,11 +14,17 @@ MODELED = Overhead()
 
 
 def estimate(
-    job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead = MODELED, *, inventory: bool = False
+    job: TrainingJob | InferenceJob,
+    gpu: Gpu,
+    overhead: Overhead = MODELED,
+    *,
+    inventory: bool = False,
+    every_rank: bool = True,
 ) -> Estimate:
     """Predict the peak memory of every pipeline rank; the worst one is the answer.
 
-    ``inventory``: also collect the largest live tensors at the peak (about twice the time).
+    ``inventory``: also collect the largest live tensors at the peak (about twice the time). ``every_rank``: otherwise
+    ranks that hold what an earlier one holds, for no more micro-batches, are left out; the answer stays the same.
 
     Raises:
         UnsupportedError: the job asks for something that has no memory model.
@@ -35,9 +41,11 @@ def estimate(
         from memcheck.memory.megatron.ranks import megatron_ranks
         from memcheck.memory.megatron.workspaces import Device
 
-        ranks = megatron_ranks(job, job.architecture, Device(gpu.arch), inventory=inventory)
+        ranks = megatron_ranks(
+            job, job.architecture, Device(gpu.arch), inventory=inventory, every_rank=every_rank
+        )
     else:
-        ranks = training_ranks(job, job.architecture, inventory=inventory)
+        ranks = training_ranks(job, job.architecture, inventory=inventory, every_rank=every_rank)
     worst = max(ranks, key=lambda r: r.peak.allocated_bytes)
     return _answer(job, gpu, overhead, ranks, worst)
 

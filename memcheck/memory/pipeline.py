@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.job.types import Layout
+from collections.abc import Hashable, Sequence
+
+from memcheck.job.types import Layout, TrainingJob
 from memcheck.memory.units import Part
 
 
@@ -42,3 +44,18 @@ def in_flight(rank: int, layout: Layout, micro_batches: int) -> float:
     if schedule == "dualpipe":
         return min(ways + 1, micro_batches)
     return min(ways - rank, micro_batches)
+
+
+def fullest(job: TrainingJob, contents: Sequence[Hashable]) -> list[int]:
+    """The ranks that may be the worst, given what each one holds: of equal ones the first.
+
+    No schedule keeps more micro-batches alive on a later rank (``in_flight``; Megatron's warm-up), and all else that
+    two ranks with the same layers hold is the same, so that the first one's peak is at least as high. Where a setting
+    depends on the number of a layer, every rank is looked at.
+    """
+    if job.freeze or job.checkpointing.every_n_layers > 1 or job.option("first_last_layers_bf16"):
+        return list(range(len(contents)))
+    first: dict[Hashable, int] = {}
+    for rank, content in enumerate(contents):
+        first.setdefault(content, rank)
+    return list(first.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.state import LocalTensor, Resting, optimizer_state_bytes, shard_numel, weight_bytes
 from memcheck.memory.tape.tensor import rounded
@@ -55,9 +57,14 @@ def shard_of(job: TrainingJob, tensor: LocalTensor, ways: int, flat: bool) -> in
 
 def unit_resting(job: TrainingJob, unit: Unit) -> Resting:
     """Bytes of one unit on one rank: parameters, gradients while they exist, master weights, optimizer states."""
+    return tensors_resting(job, unit.tensors)
+
+
+def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting:
+    """The same of some tensors."""
     recipe, cut = job.recipe, sharding(job)
     parameters = adapters = gradients = master = states = 0
-    for t in unit.tensors:
+    for t in tensors:
         held = shard_of(job, t, cut.parameters, cut.flat)
         size = weight_bytes(t, resting_dtype(job, t), held)
         if ".lora_" in t.name:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import lru_cache
 
 from memcheck.architecture.types import Architecture, Attention, LatentAttention
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.ledger.curve import High
-from memcheck.memory.pipeline import in_flight, parts
+from memcheck.memory.pipeline import fullest, in_flight, parts
 from memcheck.memory.resting import resting_dtype, shard_of, sharding
 from memcheck.memory.state import optimizer_state_bytes, weight_bytes
 from memcheck.memory.step import Step
@@ -20,21 +21,28 @@ MICRO_BATCHES = 3
 
 
 def training_ranks(
-    job: TrainingJob, architecture: Architecture, *, inventory: bool = False
+    job: TrainingJob, architecture: Architecture, *, inventory: bool = False, every_rank: bool = True
 ) -> tuple[RankEstimate, ...]:
-    """One estimate per pipeline rank."""
+    """One estimate per pipeline rank, or per rank that may be the worst."""
     if job.layout.pipeline == 1 and job.gradient_accumulation_steps > MICRO_BATCHES and not inventory:
         job = job._replace(gradient_accumulation_steps=MICRO_BATCHES)
-    return remembered_ranks(job, architecture, inventory)
+    return remembered_ranks(job, architecture, inventory, every_rank or job.layout.pipeline == 1)
 
 
 @lru_cache(maxsize=512)
-def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bool) -> tuple[RankEstimate, ...]:
+def remembered_ranks(
+    job: TrainingJob, architecture: Architecture, inventory: bool, every_rank: bool = True
+) -> tuple[RankEstimate, ...]:
     """The same, kept: what differs between the plans of one repository often does not matter here."""
-    found: list[RankEstimate] = []
-    for rank, part in enumerate(parts(architecture.num_layers, job.layout)):
-        found.append(_rank(job, architecture, part, rank, inventory))
-    return tuple(found)
+    held = parts(architecture.num_layers, job.layout)
+    wanted = range(len(held)) if every_rank else fullest(job, [_content(architecture, part) for part in held])
+    return tuple(_rank(job, architecture, held[rank], rank, inventory) for rank in wanted)
+
+
+def _content(architecture: Architecture, part: Part) -> Hashable:
+    """What tells pipeline ranks apart, beside the micro-batches that they hold."""
+    blocks = tuple(map(id, architecture.layers()[part.first : part.last]))
+    return part.embedding, part.head, part.first > 0, blocks
 
 
 def _rank(job: TrainingJob, architecture: Architecture, part: Part, rank: int, inventory: bool) -> RankEstimate:

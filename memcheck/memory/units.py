@@ -239,11 +239,6 @@ def _embedding_unit(
     job: TrainingJob, a: Architecture, base: Setting, trained: bool, tied: bool, inventory: bool
 ) -> Unit:
     vocab = -(-a.vocab_size // base.tensor)
-    tensors = [LocalTensor("embed_tokens.weight", (vocab, a.embedding_size), trained)]
-    if a.learned_positions:
-        tensors.append(LocalTensor("embed_positions.weight", (a.learned_positions, a.hidden_size), trained))
-    tensors += _norm_tensors(a.embedding_norm, "embedding_norm", trained)
-    tensors += [LocalTensor(t.name, t.shape, trained, matrix=len(t.shape) > 1) for t in a.extra_tensors]
     e = Embedding(
         # RowwiseParallel on nn.Embedding: the local rows' gradient is a view of the whole table's; torchtitan's and
         # Megatron's embeddings are vocabulary-parallel modules of their own
@@ -260,7 +255,17 @@ def _embedding_unit(
     fresh = _cached_embedding(e, base, dtype, inventory=inventory)
     later = base._replace(has_grad=True)
     again = _cached_embedding(e, later, dtype, inventory=inventory) if adds_gradients(job) else fresh
-    return Unit("embedding", "embedding", tuple(tensors), fresh, again)
+    return Unit("embedding", "embedding", embedding_tensors(a, base.tensor, trained), fresh, again)
+
+
+def embedding_tensors(a: Architecture, tensor: int, trained: bool) -> tuple[LocalTensor, ...]:
+    """The embedding's parameter tensors on one rank."""
+    tensors = [LocalTensor("embed_tokens.weight", (-(-a.vocab_size // tensor), a.embedding_size), trained)]
+    if a.learned_positions:
+        tensors.append(LocalTensor("embed_positions.weight", (a.learned_positions, a.hidden_size), trained))
+    tensors += _norm_tensors(a.embedding_norm, "embedding_norm", trained)
+    tensors += [LocalTensor(t.name, t.shape, trained, matrix=len(t.shape) > 1) for t in a.extra_tensors]
+    return tuple(tensors)
 
 
 def is_tied(a: Architecture, tensor: int) -> bool:
@@ -272,21 +277,29 @@ def _head_unit(job: TrainingJob, a: Architecture, base: Setting, part: Part, inv
     tied = is_tied(a, base.tensor) and part.embedding
     trained = base.trained and ("embed" if tied else "head") not in job.freeze
     norm_trained = base.trained and "norm" not in job.freeze
-    tensors = _norm_tensors(a.final_norm, "final_norm", norm_trained)
-    vocab = -(-a.vocab_size // base.tensor)
-    if not tied and a.head:
-        tensors.append(LocalTensor("lm_head.weight", (vocab, a.embedding_size), trained))
-    if a.head_bias:
-        tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
+    tensors = head_tensors(a, base.tensor, tied, trained, norm_trained)
     setting = base._replace(trained=norm_trained)
     head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained)
     dtype = stream_dtype(base)
     if job.framework == "torchtitan" and job.loss.kind == "chunked":
-        return _chunked_unit(job, head, setting, tuple(tensors), inventory)
+        return _chunked_unit(job, head, setting, tensors, inventory)
     fresh = _cached_head(head, setting, dtype, inventory=inventory)
     later = setting._replace(has_grad=True)
     again = _cached_head(head, later, dtype, inventory=inventory) if adds_gradients(job) else fresh
-    return Unit("head", "head and loss", tuple(tensors), fresh, again)
+    return Unit("head", "head and loss", tensors, fresh, again)
+
+
+def head_tensors(
+    a: Architecture, tensor: int, tied: bool, trained: bool, norm_trained: bool
+) -> tuple[LocalTensor, ...]:
+    """The final norm's and the head's parameter tensors on one rank."""
+    tensors = _norm_tensors(a.final_norm, "final_norm", norm_trained)
+    vocab = -(-a.vocab_size // tensor)
+    if not tied and a.head:
+        tensors.append(LocalTensor("lm_head.weight", (vocab, a.embedding_size), trained))
+    if a.head_bias:
+        tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
+    return tuple(tensors)
 
 
 def _chunked_unit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import lru_cache
 
 from memcheck.architecture.types import Architecture, Block
@@ -13,6 +14,7 @@ from memcheck.memory.megatron.stages import Chunk, stages
 from memcheck.memory.megatron.units import all_tensors, chunk_units
 from memcheck.memory.megatron.walk import Rank, walk
 from memcheck.memory.megatron.workspaces import ANY_DEVICE, Device, Held, workspaces
+from memcheck.memory.pipeline import fullest
 from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.types import RankEstimate
@@ -20,17 +22,33 @@ from memcheck.memory.types import RankEstimate
 
 @lru_cache(maxsize=512)
 def megatron_ranks(
-    job: TrainingJob, architecture: Architecture, device: Device = ANY_DEVICE, *, inventory: bool = False
+    job: TrainingJob,
+    architecture: Architecture,
+    device: Device = ANY_DEVICE,
+    *,
+    inventory: bool = False,
+    every_rank: bool = True,
 ) -> tuple[RankEstimate, ...]:
-    """One estimate per pipeline rank.
+    """One estimate per pipeline rank, or per rank that may be the worst.
 
     Raises:
         UnsupportedError: activations are offloaded, or the pipeline layout does not fit the ranks.
     """
     held = stages(architecture.num_layers, job)
-    return tuple(
-        _rank(job, architecture, chunks, rank, device, inventory=inventory) for rank, chunks in enumerate(held)
-    )
+    wanted = range(len(held)) if every_rank else fullest(job, [_content(architecture, c) for c in _placed(held)])
+    return tuple(_rank(job, architecture, held[rank], rank, device, inventory=inventory) for rank in wanted)
+
+
+def _placed(held: list[list[Chunk]]) -> list[tuple[bool, bool, list[Chunk]]]:
+    """Every rank's chunks with whether it is the first or the last: those lack a neighbour."""
+    return [(rank == 0, rank == len(held) - 1, chunks) for rank, chunks in enumerate(held)]
+
+
+def _content(architecture: Architecture, placed: tuple[bool, bool, list[Chunk]]) -> Hashable:
+    """What tells pipeline ranks apart, beside the micro-batches that they hold."""
+    first, last, chunks = placed
+    layers = architecture.layers()
+    return first, last, tuple((c.embedding, c.head, c.mtp, tuple(id(layers[i]) for i in c.layers)) for c in chunks)
 
 
 def _rank(
