@@ -27,6 +27,13 @@ def find_gpu(name: str) -> Gpu:
         nvlink_gbs=record.get("nvlink_gbs"),
         gpus_per_node=record.get("gpus_per_node"),
         source=record["source"],
+        fp32_tflops=record.get("fp32_tflops"),
+        multiprocessors=record.get("multiprocessors"),
+        bf16_efficiency=record.get("bf16_efficiency"),
+        fp8_efficiency=record.get("fp8_efficiency"),
+        nvlink_gpus=record.get("nvlink_gpus"),
+        pcie_gbs=record.get("pcie_gbs"),
+        network_gbs=record.get("network_gbs"),
     )
 
 

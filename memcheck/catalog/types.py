@@ -21,10 +21,24 @@ class Gpu(Record):
     fp8_tflops: float | None = None
     hbm_gbs: float | None = None
     nvlink_gbs: float | None = None
+    """Both directions together, as datasheets have it."""
     gpus_per_node: int | None = None
     source: str = ""
     from_catalog: bool = True
     """False when the plan gave the figures itself."""
+    fp32_tflops: float | None = None
+    """Outside the tensor cores: what torch uses unless TF32 is allowed."""
+    multiprocessors: int | None = None
+    """Streaming multiprocessors (NVIDIA) or compute units (AMD)."""
+    bf16_efficiency: float | None = None
+    """The fastest matrix product that was measured, as a share of ``bf16_tflops``."""
+    fp8_efficiency: float | None = None
+    nvlink_gpus: int | None = None
+    """GPUs that NVLink joins where that is not the node: pairs under a bridge, whole racks."""
+    pcie_gbs: float | None = None
+    """The link to the host, one direction."""
+    network_gbs: float | None = None
+    """The network between nodes, per GPU and direction, in the vendor's reference system."""
 
 
 class Model(Record):

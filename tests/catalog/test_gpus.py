@@ -11,7 +11,16 @@ from memcheck.catalog.names import DATA, read_record
 
 GIB = 2**30
 RATES = ("bf16_tflops", "fp16_tflops", "fp8_tflops", "hbm_gbs", "nvlink_gbs")
-KEYS = {"aliases", "arch", "marketed_gb", "memory_bytes", *RATES, "gpus_per_node", "source", "note"}
+SPEED = (
+    "fp32_tflops",
+    "multiprocessors",
+    "bf16_efficiency",
+    "fp8_efficiency",
+    "nvlink_gpus",
+    "pcie_gbs",
+    "network_gbs",
+)
+KEYS = {"aliases", "arch", "marketed_gb", "memory_bytes", *RATES, *SPEED, "gpus_per_node", "source", "note"}
 
 
 def test_there_are_all_of_them() -> None:
@@ -27,6 +36,8 @@ def test_records_are_complete() -> None:
         assert isinstance(record["memory_bytes"], int), name
         assert len(record["source"]) > 20, name
         assert all(record[r] >= 0 for r in RATES if r in record), name
+        assert all(record[r] > 0 for r in SPEED if r in record), name
+        assert all(record[r] < 1 for r in ("bf16_efficiency", "fp8_efficiency") if r in record), name
 
 
 def test_memory_is_what_can_be_reached() -> None:

@@ -1,0 +1,381 @@
+"""What one layer costs one rank: arithmetic, memory and bytes to exchange, for one micro-batch."""
+
+from __future__ import annotations
+
+from memcheck.architecture.parameters import block_tensors
+from memcheck.architecture.types import Attention, Block, LatentAttention, Moe, ParameterTensor
+from memcheck.memory.ledger.context import Adapter, adapts, is_frozen
+from memcheck.memory.state import local_tensor
+from memcheck.record import Record
+from memcheck.throughput.matmul import matmul
+from memcheck.throughput.rates import Rates
+from memcheck.throughput.traffic import block_traffic
+
+
+class Shape(Record):
+    """What of a job decides the cost of a layer. Hashable: costs are remembered by it."""
+
+    style: str
+    """``transformers`` | ``torchtitan`` | ``megatron``."""
+    batch: int
+    sequence: int
+    """Tokens per sequence on this rank."""
+    context: int
+    tensor: int
+    sequence_parallel: bool
+    expert: int
+    expert_tensor: int
+    item: int
+    """Bytes of an element of activations."""
+    autocast: bool
+    fp8: bool
+    fused: bool
+    attention: str
+    adapter: Adapter | None
+    frozen: tuple[str, ...]
+    imbalance: float
+    recompute: str
+    """``none`` | ``selective`` | ``full``."""
+    modules: tuple[str, ...]
+    """What selective recompute runs again under Megatron."""
+    head_sharded: bool
+    """The loss runs on vocabulary shards."""
+    loss: str
+    chunks: int
+    upcast: bool
+    trained: bool
+    """The base weights of the model are trained."""
+
+
+class Cost(Record):
+    """Seconds of one layer and micro-batch on one rank, and what it exchanges."""
+
+    forward: tuple[float, float]
+    """Seconds that arithmetic bounds, and seconds that memory bounds."""
+    inputs: tuple[float, float]
+    """Gradients of the inputs."""
+    weights: tuple[float, float]
+    """Gradients of the weights."""
+    again: tuple[float, float]
+    """Recomputed in backward."""
+    flops: float
+    """Forward, as papers count them."""
+    backward_flops: float
+    extra_flops: float
+    """Recompute, and the scores that flash attention computes again in backward."""
+    attention_seconds: float
+    dense: int
+    """Parameters on this rank, without experts."""
+    dense_trained: int
+    experts: int
+    experts_trained: int
+    exchanges: int = 0
+    """Times that tensor parallelism gathers and reduces the hidden states in a forward pass."""
+    again_exchanges: int = 0
+    routed_bytes: float = 0.0
+    """What the rank sends to experts in one all-to-all."""
+    again_routed: bool = False
+    kv_bytes: float = 0.0
+    """Keys and values of this rank's tokens."""
+
+
+class Tally:
+    """Adds up the operations of one pass."""
+
+    __slots__ = ("arithmetic", "flops", "memory", "rates")
+
+    def __init__(self, rates: Rates) -> None:
+        self.rates = rates
+        self.arithmetic = self.memory = self.flops = 0.0
+
+    def product(self, m: int, n: int, k: int, *, batch: int = 1, item: int = 2) -> None:
+        """A matrix product."""
+        seconds, by_memory = matmul(m, n, k, self.rates, batch, item)
+        self.flops += 2.0 * m * n * k * batch
+        if by_memory:
+            self.memory += seconds
+        else:
+            self.arithmetic += seconds
+
+    def bytes(self, count: float) -> None:
+        """Memory traffic."""
+        self.memory += count / self.rates.hbm
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """By arithmetic, by memory."""
+        return self.arithmetic, self.memory
+
+
+class Product(Record):
+    """One linear layer on one rank: ``[tokens, inputs] x [inputs, outputs]``, ``batch`` times."""
+
+    name: str
+    group: str
+    tokens: int
+    outputs: int
+    inputs: int
+    batch: int
+    trained: bool
+    adapted: bool
+    parameters: int
+
+
+def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
+    """The matrix products of a layer's forward pass."""
+    tokens = s.batch * s.sequence
+    own = tokens // s.tensor if s.sequence_parallel else tokens
+    found = []
+    for component in (block.mixer, block.mlp):
+        for t in component.tensors if component is not None else ():
+            shape = local_tensor(t, component, s.tensor, s.expert, s.expert_tensor)
+            if not _is_matrix(t, shape):
+                continue
+            name = t.name.removesuffix(".weight")
+            adapted = s.adapter is not None and t.linear and adapts(s.adapter, name)
+            learns = trained and s.adapter is None and not is_frozen(name, s.frozen)
+            if t.group == "experts" and isinstance(component, Moe):
+                each, count = _expert_tokens(component, s, tokens), shape[0] if len(shape) == 3 else 1
+                outputs, inputs = shape[-2:][::-1] if t.transposed else shape[-2:]
+                size = outputs * inputs * count
+                found.append(Product(name, t.group, each, outputs, inputs, count, learns, adapted, size))
+                continue
+            rows = own if t.shard == "none" else tokens
+            outputs, inputs = shape[::-1] if t.transposed else shape
+            found.append(Product(name, t.group, rows, outputs, inputs, 1, learns, adapted, outputs * inputs))
+    return found
+
+
+def _is_matrix(t: ParameterTensor, shape: tuple[int, ...]) -> bool:
+    return t.group == "experts" or (len(shape) == 2 and (t.linear or t.group in ("router", "mlp", "shared_experts")))
+
+
+def _expert_tokens(m: Moe, s: Shape, tokens: int) -> int:
+    """Rows that each local expert multiplies: the busiest rank's share of what its expert group routes."""
+    if m.dense_dispatch:
+        return tokens * s.expert
+    local = max(1, m.experts // s.expert)
+    source = tokens // s.tensor if s.tensor > 1 and s.expert_tensor == 1 and s.sequence_parallel else tokens
+    imbalance = s.imbalance if s.expert > 1 else 1.0
+    return max(1, round(source * m.experts_per_token * imbalance / local))
+
+
+def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bool, input_grad: bool) -> Cost:
+    """One layer under a shape. ``trained``: its base weights; ``input_grad``: something below it is trained."""
+    tokens = s.batch * s.sequence
+    own = tokens // s.tensor if s.sequence_parallel else tokens
+    forward, inputs, weights, again = Tally(rates), Tally(rates), Tally(rates), Tally(rates)
+    linear = products(block, s, trained=trained)
+    item = 1 if s.fp8 else s.item
+    for p in linear:
+        _linear(p, s, item, forward, inputs, weights)
+    traffic = block_traffic(block, hidden, style=s.style, fused=s.fused, item=4 if s.autocast or s.item == 4 else 2)
+    routed = own * block.mlp.experts_per_token if isinstance(block.mlp, Moe) else 0
+    if isinstance(block.mlp, Moe) and s.tensor > 1 and not s.sequence_parallel:
+        routed = tokens * block.mlp.experts_per_token
+    scale = s.item / 2
+    for tally, place in ((forward, 0), (inputs, 1)):
+        tally.bytes(traffic.stream[place] * own)
+        tally.bytes(scale * (traffic.inner[place] * tokens / s.tensor + traffic.experts[place] * routed))
+    core = _attention(block, s, rates)
+    forward.arithmetic += core.seconds
+    forward.bytes(core.forward_bytes)
+    forward.flops += core.flops
+    inputs.arithmetic += core.seconds * 2.5
+    inputs.bytes(core.backward_bytes)
+    inputs.flops += 2.0 * core.flops
+    exchanges, again_exchanges, again_routed = _recompute(block, s, linear, forward, core, again)
+    dense, dense_trained, experts, experts_trained = _counts(block, s, trained=trained)
+    if not input_grad:
+        inputs = Tally(rates)
+        if not trained and s.adapter is None:
+            again = Tally(rates)
+    return Cost(
+        forward.seconds,
+        inputs.seconds,
+        weights.seconds,
+        again.seconds,
+        forward.flops,
+        inputs.flops + weights.flops,
+        again.flops + (0.5 * core.flops if input_grad else 0.0),
+        core.seconds,
+        dense,
+        dense_trained,
+        experts,
+        experts_trained,
+        exchanges,
+        again_exchanges,
+        float(s.item * routed * hidden * (s.imbalance if s.expert > 1 else 1.0)) if routed else 0.0,
+        again_routed,
+        _kv_bytes(block, s),
+    )
+
+
+def _linear(p: Product, s: Shape, item: int, forward: Tally, inputs: Tally, weights: Tally) -> None:
+    """One linear layer: output, gradient of its input, gradient of its weight; casts of what it multiplies."""
+    forward.product(p.tokens, p.outputs, p.inputs, batch=p.batch, item=item)
+    inputs.product(p.tokens, p.inputs, p.outputs, batch=p.batch, item=item)
+    if p.trained:
+        weights.product(p.outputs, p.inputs, p.tokens, batch=p.batch, item=item)
+    given, made = p.tokens * p.inputs * p.batch, p.tokens * p.outputs * p.batch
+    if s.fp8:  # a maximum (read) and a cast (read, write) of both operands, compiled into two kernels
+        forward.bytes(5.0 * (given + p.parameters))
+        inputs.bytes(5.0 * made)
+    if s.autocast:  # fp32 to 16 bits of the input and of the weight, and back for the gradients
+        forward.bytes(6.0 * (given + p.parameters))
+        inputs.bytes(6.0 * given)
+        if p.trained:
+            weights.bytes(6.0 * p.parameters)
+    if s.adapter is not None and s.adapter.quantized and p.adapted:
+        forward.bytes(2.5 * p.parameters)  # half a byte read, two written
+        inputs.bytes(2.5 * p.parameters)
+    if p.adapted and s.adapter is not None:
+        rank = s.adapter.rank
+        for tally in (forward, inputs, weights):
+            tally.product(p.tokens, rank, p.inputs, batch=p.batch)
+            tally.product(p.tokens, p.outputs, rank, batch=p.batch)
+
+
+class Core(Record):
+    """Scores and their weighted sum."""
+
+    seconds: float = 0.0
+    flops: float = 0.0
+    """Forward, causal."""
+    forward_bytes: float = 0.0
+    backward_bytes: float = 0.0
+
+
+def _attention(block: Block, s: Shape, rates: Rates) -> Core:
+    """Two products over the keys that a query may see: half of them on average, or those of its window.
+
+    Backward takes 2.5 times as long as forward: five products instead of two (Dao 2023, section 3.1).
+    """
+    mixer = block.mixer
+    length = s.sequence * s.context
+    if isinstance(mixer, Attention):
+        width, heads, window = 2 * mixer.head_dim, mixer.heads, mixer.window
+    elif isinstance(mixer, LatentAttention):
+        width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim
+        heads, window = mixer.heads, None
+    else:
+        return Core()
+    heads = -(-heads // s.tensor)
+    seen = length / 2 if window is None or window >= length else window - window * window / (2 * length)
+    queries = s.batch * s.sequence
+    flops = 2.0 * queries * seen * heads * width
+    if s.attention == "eager":
+        # every score: written 2, masked 2 + 2, softmax 2 + 4, cast 4 + 2, read 2; backward twice that
+        moved = 20.0 * queries * length * heads
+        return Core(2.0 * queries * length * heads * width / rates.linear, flops, moved, 2 * moved)
+    return Core(flops / rates.attention, flops)
+
+
+def _recompute(
+    block: Block, s: Shape, linear: list[Product], forward: Tally, core: Core, again: Tally
+) -> tuple[int, int, bool]:
+    """Adds what backward computes again; tensor-parallel exchanges of forward and of the recompute, and routing."""
+    split = s.tensor > 1
+    halves = int(block.mixer is not None) + int(_has_dense(block, s))
+    exchanges = halves if split else 0
+    if s.recompute == "full":
+        again.arithmetic, again.memory, again.flops = forward.arithmetic, forward.memory, forward.flops
+        return exchanges, exchanges, True
+    if s.recompute != "selective":
+        return exchanges, 0, False
+    if s.style == "torchtitan":
+        # every operation but the kept ones: every second matrix product and attention (activation_checkpoint.py)
+        again.memory = forward.memory
+        kept = False
+        for p in _projections(linear):
+            kept = not kept
+            if not kept or p.group == "experts":
+                again.product(p.tokens, p.outputs, p.inputs, batch=p.batch)
+        return exchanges, 0, False
+    return exchanges, _selected(block, s, linear, core, again), "moe" in s.modules
+
+
+def _projections(linear: list[Product]) -> list[Product]:
+    """Matrix products as torchtitan runs them: q, k and v are one."""
+    merged: list[Product] = []
+    for p in linear:
+        if p.group == "attention" and merged and merged[-1].group == "attention" and _is_qkv(p) and _is_qkv(merged[-1]):
+            last = merged[-1]
+            merged[-1] = last._replace(outputs=last.outputs + p.outputs)
+        else:
+            merged.append(p)
+    return merged
+
+
+def _is_qkv(p: Product) -> bool:
+    return p.name.rpartition(".")[2] in ("q_proj", "k_proj", "v_proj")
+
+
+def _selected(block: Block, s: Shape, linear: list[Product], core: Core, again: Tally) -> int:
+    """Megatron's modules (``recompute_modules``): core attention alone by default."""
+    exchanges = 0
+    if "core_attn" in s.modules:
+        again.arithmetic += core.seconds
+        again.flops += core.flops
+        again.bytes(core.forward_bytes)
+    groups: set[str] = set()
+    if "mlp" in s.modules:
+        groups.add("mlp")
+    if "moe" in s.modules:
+        groups |= {"experts", "shared_experts", "router"}
+    if "shared_experts" in s.modules:
+        groups.add("shared_experts")
+    for p in linear:
+        up = "mla_up_proj" in s.modules and p.name.endswith(("q_b_proj", "kv_b_proj"))
+        if p.group in groups or up:
+            again.product(p.tokens, p.outputs, p.inputs, batch=p.batch)
+            exchanges = 1 if s.tensor > 1 and p.group in ("mlp", "shared_experts") else exchanges
+    return exchanges
+
+
+def _has_dense(block: Block, s: Shape) -> bool:
+    """Whether the feed-forward half exchanges hidden states over the tensor ranks."""
+    m = block.mlp
+    if isinstance(m, Moe):
+        return bool(m.shared_width) or s.expert_tensor > 1 or s.expert == 1
+    return m is not None
+
+
+def _kv_bytes(block: Block, s: Shape) -> float:
+    if s.context == 1:
+        return 0.0
+    tokens = s.batch * s.sequence
+    mixer = block.mixer
+    if isinstance(mixer, Attention):
+        width = 2 * -(-mixer.kv_heads // s.tensor) * mixer.head_dim
+    elif isinstance(mixer, LatentAttention):
+        heads = -(-mixer.heads // s.tensor)
+        width = heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)
+    else:
+        return 0.0
+    return float(s.item * tokens * width)
+
+
+def _counts(block: Block, s: Shape, *, trained: bool) -> tuple[int, int, int, int]:
+    """Parameters on this rank: dense, trained of them, of experts, trained of them."""
+    numbers = [0, 0, 0, 0]
+    owned: list[tuple[ParameterTensor, object]] = [
+        (t, c) for c in (block.mixer, block.mlp) if c is not None for t in c.tensors
+    ]
+    owned += [(t, None) for t in block_tensors(block)[len(owned) :]]
+    for t, component in owned:
+        size = 1
+        shape = local_tensor(t, component, s.tensor, s.expert, s.expert_tensor)
+        for d in shape:
+            size *= d
+        place = 2 if t.group == "experts" else 0
+        name = t.name.removesuffix(".weight")
+        numbers[place] += size
+        if s.adapter is None:
+            if trained and not is_frozen(name, s.frozen):
+                numbers[place + 1] += size
+        elif t.linear and len(shape) == 2 and adapts(s.adapter, name):
+            added = s.adapter.rank * sum(shape)
+            numbers[place] += added
+            numbers[place + 1] += added
+    return numbers[0], numbers[1], numbers[2], numbers[3]

@@ -1,0 +1,86 @@
+"""The optimizer's step: memory traffic on the GPU, or transfers and a step on the host."""
+
+from __future__ import annotations
+
+from memcheck.job.types import DTYPE_BYTES, Assumption, TrainingJob
+from memcheck.throughput.rates import GB, Rates
+
+ACCESSES = {
+    "adamw": 20,
+    "adam": 20,
+    "paged-adamw": 20,
+    "sgd": 3,
+    "sgd-momentum": 6,
+    "lion": 9,
+    "adafactor": 12,
+    "muon": 9,
+}
+"""Elements read and written per parameter, one operation after the other (``torch/optim/adamw.py`` _multi_tensor_adamw:
+mul_ 2, lerp_ 3, mul_ 2, addcmul_ 3, sqrt 2, div_ 2, add_ 2, addcdiv_ 4; the others counted likewise)."""
+FUSED = {"adamw": 7, "adam": 7, "paged-adamw": 7, "sgd": 3, "sgd-momentum": 5, "lion": 5, "adafactor": 12, "muon": 9}
+"""In one kernel: parameter, gradient and states are read, parameter and states written."""
+EIGHT_BIT = {"adamw-8bit": 2, "paged-adamw-8bit": 2, "lion-8bit": 1}
+"""States of one byte, each read and written."""
+
+MUON_PRODUCTS = 15
+"""Newton-Schulz: five iterations of three matrix products (Jordan et al. 2024)."""
+
+HOST_ADAM_PER_SECOND = 4.0e9
+"""Parameters per second and node that DeepSpeed's CPU-Adam updates: 2.57 s for 10 B (Ren et al. 2021, table 4)."""
+NVME_GBS = 7.0
+"""One PCIe 4 x4 drive per GPU, sequential, one direction."""
+
+
+def step_seconds(job: TrainingJob, parameters: float, rates: Rates, side: int) -> tuple[float, float]:
+    """Seconds that arithmetic and that memory bounds, for ``parameters`` trained ones on this rank.
+
+    Clipping reads every gradient once for its norm, and reads and writes it to scale it. ``side``: of Muon's matrices.
+    """
+    recipe, name = job.recipe, job.optimizer.name
+    gradient = DTYPE_BYTES[recipe.gradients]
+    clip = 3.0 * gradient if job.clip_grad_norm else 0.0
+    zero = float(gradient)
+    if job.optimizer.offload != "none":
+        return 0.0, parameters * (clip + zero) / rates.hbm
+    weight = DTYPE_BYTES[recipe.params if recipe.master == "none" else recipe.master]
+    state = DTYPE_BYTES[recipe.optimizer_states]
+    if name in EIGHT_BIT:
+        each = 2.0 * weight + gradient + 2.0 * EIGHT_BIT[name]
+    else:
+        one_kernel = job.optimizer.implementation == "fused"
+        each = float((FUSED if one_kernel else ACCESSES)[name] * max(weight, state))
+    if recipe.master != "none":
+        each += DTYPE_BYTES[recipe.params]  # the copy in the working precision is written
+    memory = parameters * (each + clip + zero) / rates.hbm
+    if name != "muon":
+        return 0.0, memory
+    return 2.0 * MUON_PRODUCTS * side * parameters / rates.linear, memory  # 2 n^3 a product of n^2 parameters
+
+
+def offload_seconds(
+    job: TrainingJob, parameters: float, shard_bytes: float, passes: int, rates: Rates
+) -> tuple[float, tuple[Assumption, ...]]:
+    """Seconds for what rests on the host, and what was assumed for them.
+
+    ``parameters``: trained ones on this rank; ``shard_bytes``: this rank's part of all parameters; ``passes``: how
+    often it is fetched in a step.
+    """
+    seconds, assumed = 0.0, []
+    recipe = job.recipe
+    if job.optimizer.offload != "none":
+        moved = parameters * (DTYPE_BYTES[recipe.gradients] + DTYPE_BYTES[recipe.params])
+        seconds += moved / rates.host
+        seconds += parameters * job.layout.gpus_per_node / HOST_ADAM_PER_SECOND
+        why = "DeepSpeed's CPU-Adam on two sockets (Ren et al. 2021, table 4)"
+        assumed.append(Assumption("the optimizer on the host", f"{HOST_ADAM_PER_SECOND:.0e} parameters/s a node", why))
+    if job.parameter_offload != "none":
+        seconds += shard_bytes * passes / rates.host
+    nvme = 0.0
+    if job.optimizer.offload == "nvme":
+        nvme += 2.0 * parameters * 12
+    if job.parameter_offload == "nvme":
+        nvme += shard_bytes * passes
+    if nvme:
+        seconds += nvme / (NVME_GBS * GB)
+        assumed.append(Assumption("NVMe drives", f"{NVME_GBS} GB/s per GPU", "one PCIe 4 drive per GPU"))
+    return seconds, tuple(assumed)

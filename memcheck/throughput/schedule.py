@@ -1,0 +1,42 @@
+"""What a pipeline adds: ranks that wait for others, and hidden states on their way.
+
+Sources: Narayanan et al. 2021, section 2.2 (1F1B and its interleaved form: the bubble divided by the virtual stages);
+Qi et al. 2023, table 2 (ZB-H1: (p - 1)(F + B - 2 W)); DeepSeek-V3 report, table 2 (DualPipe:
+(p / 2 - 1)(F&B + B - 3 W)).
+F, B and W are one micro-batch's forward, backward and weight-gradient times.
+"""
+
+from __future__ import annotations
+
+from memcheck.job.types import Layout
+from memcheck.throughput.model import Stage
+from memcheck.throughput.stage import StageTime
+
+
+def bubble_seconds(layout: Layout, stages: tuple[Stage, ...], times: list[StageTime], slowest: StageTime) -> float:
+    """How long the slowest rank waits: one micro-batch of every other rank, less what the schedule fills in."""
+    ways = layout.pipeline
+    if ways == 1:
+        return 0.0
+    schedule = layout.pipeline_schedule
+    moved = {"zero-bubble": 2.0, "dualpipe": 3.0}.get(schedule, 0.0)
+    others = -max(0.0, slowest.seconds - moved * slowest.weights)
+    for stage, time in zip(stages, times, strict=True):
+        others += stage.ranks * max(0.0, time.seconds - moved * time.weights)
+    if schedule == "dualpipe":
+        return others * max(0.0, ways / 2 - 1) / (ways - 1)
+    if schedule == "interleaved-1f1b":
+        return others / layout.virtual_stages
+    return others
+
+
+def pipeline_seconds(layout: Layout, micro_batches: int, send: float) -> float:
+    """Hidden states to the next rank and gradients back. Every micro-batch waits for both under GPipe and 1F1B;
+    interleaved and bidirectional schedules send behind another chunk's computation, but for the first and last ones.
+    """
+    if layout.pipeline == 1:
+        return 0.0
+    fill = 2 * send * (layout.pipeline - 1)
+    if layout.pipeline_schedule in ("gpipe", "1f1b"):
+        return fill + 2 * send * micro_batches
+    return fill

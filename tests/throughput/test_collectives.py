@@ -1,0 +1,108 @@
+"""Collectives, matrix products and rates: against figures worked out by hand and published ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from memcheck.catalog.gpus import find_gpu, gpu_names
+from memcheck.throughput.collectives import all_reduce, all_to_all, gather, group, send
+from memcheck.throughput.matmul import filled, matmul
+from memcheck.throughput.rates import Rates, rates
+from memcheck.throughput.types import MissingRateError
+
+GB = 10**9
+
+
+def h100(nodes_of: int = 8) -> Rates:
+    """An H100's rates."""
+    return rates(find_gpu("h100-80gb"), "bf16", False, nodes_of, "torchtitan")
+
+
+def test_a_ring_inside_a_node() -> None:
+    """8 H100 gather 8 GB: 7 GB in and out at 370.8 GB/s of NVLink, and seven steps of latency."""
+    g = group(h100(), 8, 1)
+    assert gather(g, 8 * GB) == pytest.approx(7 / 370.8 + (8.4 + 7 * 3.4) * 1e-6, rel=1e-4)
+
+
+def test_rings_over_nodes_use_every_adapter() -> None:
+    """Eight ranks a node send through eight adapters; one rank a node through its own."""
+    wide, narrow = group(h100(), 32, 1), group(h100(), 4, 8)
+    assert wide.bandwidth == pytest.approx(min(370.8, 8 * 50) * GB, rel=1e-3)
+    assert narrow.bandwidth == 50 * GB
+
+
+def test_an_all_reduce_is_two_gathers_at_most() -> None:
+    """Large ones go around the ring twice; small ones take the tree where the ring has many steps."""
+    large = group(h100(), 8, 1)
+    assert all_reduce(large, GB) == pytest.approx(2 * gather(large, GB), rel=0.01)
+    many = group(h100(), 512, 1)
+    assert all_reduce(many, 1024) < gather(many, 1024)
+
+
+def test_nothing_to_exchange_takes_no_time() -> None:
+    """A group of one rank, and an empty message."""
+    one, two = group(h100(), 1, 1), group(h100(), 2, 1)
+    for collective in (gather, all_reduce, all_to_all, send):
+        assert collective(one, GB) == 0
+        assert collective(two, 0) == 0
+        assert collective(two, GB) > 0
+
+
+def test_all_to_all_waits_for_the_network() -> None:
+    """Of 16 ranks on two nodes, half of what a rank sends crosses its adapter."""
+    g = group(h100(), 16, 1)
+    assert all_to_all(g, 2 * GB) == pytest.approx(1 / 50, rel=0.01)
+
+
+def test_bridges_join_pairs() -> None:
+    """H100 NVL: NVLink inside a pair, PCIe beyond."""
+    nvl = rates(find_gpu("h100-nvl-94gb"), "bf16", False, 8, "torchtitan")
+    assert group(nvl, 2, 1).near > 4 * group(nvl, 4, 1).near
+
+
+def test_racks_join_nodes() -> None:
+    """GB200 NVL72: 18 trays of four are one NVLink domain."""
+    rack = rates(find_gpu("gb200"), "bf16", False, 4, "torchtitan")
+    assert group(rack, 64, 1).bandwidth == pytest.approx(721.8 * GB, rel=1e-3)
+    assert group(rack, 144, 1).bandwidth < group(rack, 64, 1).bandwidth * 10
+    assert group(rack, 144, 1).local == 72
+
+
+def test_the_last_wave_costs_as_much_as_a_full_one() -> None:
+    """133 tiles on 132 multiprocessors take two waves."""
+    assert filled(128 * 132, 128, 128, 1, 132) == 1.0
+    assert filled(128 * 133, 128, 128, 1, 132) == pytest.approx(133 / 264)
+    assert filled(128 * 133, 128, 128, 1, 0) == 1.0
+
+
+def test_large_products_are_bound_by_arithmetic_and_thin_ones_by_memory() -> None:
+    """8192 cubed reaches the measured rate; a product with one row reads its matrix."""
+    r = h100()
+    seconds, by_memory = matmul(8192, 8192, 8192, r)
+    assert not by_memory
+    assert 2 * 8192**3 / seconds <= 989e12 * 0.803
+    assert 2 * 8192**3 / seconds > 989e12 * 0.803 * 0.9
+    assert matmul(1, 8192, 8192, r)[1]
+
+
+def test_rates_never_exceed_the_datasheet() -> None:
+    """What is achieved is below the peak for every GPU that has rates; none is zero but NVLink's."""
+    timed = 0
+    for name in gpu_names():
+        try:
+            r = rates(find_gpu(name), "bf16", False, 8, "pytorch")
+        except MissingRateError:
+            continue
+        timed += 1
+        assert 0 < r.linear < r.peak, name
+        assert 0 < r.attention < r.peak, name
+        assert min(r.hbm, r.pcie, r.host, r.network) > 0, name
+        assert r.pcie < r.hbm, name
+    assert timed > 35
+
+
+def test_two_rates_tell_a100_and_h100_apart() -> None:
+    """The measured best matrix products: 271 TFLOPS on an A100, 794 on an H100."""
+    a100 = rates(find_gpu("a100-80gb"), "bf16", False, 8, "torchtitan")
+    assert a100.linear == pytest.approx(271.2e12, rel=1e-3)
+    assert h100().linear == pytest.approx(794.5e12, rel=1e-3)
