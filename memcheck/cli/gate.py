@@ -77,10 +77,11 @@ class Gates:
         options, settings = self._options, self._configurations.of(path)
         if options.fail_above is not None:
             settings = settings._replace(fail_above=options.fail_above)
-        select = self._select or settings.select
+        select, added = self.selected(settings)
         inherited = (*settings.ignored_for(path), *(() if self._ignore else settings.ignore))
+        if added:
+            select = (*(select or ("",)), *added)
         if self._added:
-            select = (*(select or ("",)), *self._added)
             inherited = tuple(code for code in inherited if not code.startswith(self._added))
         return Gate(
             settings=settings,
@@ -93,6 +94,12 @@ class Gates:
             changes={} if options.gpu is None else {"hardware.gpu": options.gpu},
             baseline=self._baseline(settings),
         )
+
+    def selected(self, settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The rules that are selected, and those besides: ``--select`` replaces both of the configuration's lists."""
+        if self._select:
+            return self._select, self._added
+        return settings.select, (*settings.extend_select, *self._added)
 
     def _baseline(self, settings: Settings) -> Callable[[PlanResult, Finding], Finding | None] | None:
         """What holds findings against the baseline; on another GPU the accepted numbers mean nothing."""

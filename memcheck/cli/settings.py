@@ -27,9 +27,10 @@ def show_settings(options: CheckOptions) -> int:
         raise UsageError(f"cannot show the settings of {path!r}: no such file", "name a plan, or a folder of plans")
     configurations = Configurations(options.config)
     inside = os.path.join(path, "plan.yaml") if os.path.isdir(path) else path
-    gate, settings = Gates(options, configurations).of(inside), configurations.of(inside)
+    gates = Gates(options, configurations)
+    gate, settings = gates.of(inside), configurations.of(inside)
+    select, added = gates.selected(settings)
     source = settings.file or DEFAULT
-    added = bool(options.extend_select)
     named = settings.baseline if options.baseline is None else options.baseline
     rows = [
         ("paths", settings.paths, _origin(None, settings.paths, source)),
@@ -47,8 +48,9 @@ def show_settings(options: CheckOptions) -> int:
         ("overhead", _first(settings.overhead, "modeled"), _origin(None, settings.overhead, source)),
         ("fail-on", gate.fail_on, _origin(options.fail_on, settings.fail_on, source)),
         ("profile", gate.profile, _origin(options.profile, settings.profile, source)),
-        ("select", gate.select, _origin(options.select or added, settings.select, source)),
-        ("ignore", gate.ignore, _origin(options.ignore or added, gate.ignore, source)),
+        ("select", select, _origin(options.select, settings.select, source)),
+        ("extend-select", added, _added(options, settings.extend_select, source)),
+        ("ignore", gate.ignore, _origin(options.ignore or options.extend_select, gate.ignore, source)),
         ("baseline", named or None, _origin(options.baseline, settings.baseline, source)),
         ("severity", dict(settings.severity), _origin(None, settings.severity, source)),
     ]
@@ -69,6 +71,12 @@ def _origin(stated: object, configured: object, source: str) -> str:
     if stated is not None and stated is not False and stated != ():
         return COMMAND_LINE
     return DEFAULT if configured is None or configured == () else source
+
+
+def _added(options: CheckOptions, configured: tuple[str, ...], source: str) -> str:
+    """Where rules are added: unlike every other setting, this one adds up."""
+    of_file = [source] if configured and not options.select else []
+    return " and ".join([*of_file, *([COMMAND_LINE] if options.extend_select else [])]) or DEFAULT
 
 
 def _toml(value: object) -> str:

@@ -136,6 +136,7 @@ READERS: dict[str, Callable[[object], object]] = {
     "overhead": _overhead,
     "profile": _profile,
     "select": _selectors,
+    "extend-select": _selectors,
     "ignore": _selectors,
     "fail-on": _fail_on,
     "per-file-ignores": _per_file,

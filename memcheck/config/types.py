@@ -17,6 +17,8 @@ class Settings(Record):
     """``modeled`` or a flat fraction."""
     profile: str | None = None
     select: tuple[str, ...] = ()
+    extend_select: tuple[str, ...] = ()
+    """Rules besides those of ``select``, or besides the profile's."""
     ignore: tuple[str, ...] = ()
     fail_on: str | None = None
     per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()

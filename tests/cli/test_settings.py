@@ -51,6 +51,42 @@ def test_extend_select(tmp_path: Path, capsys: Capture) -> None:
         assert found(capsys, "--extend-select", "MEM102", "--ignore", "MEM102") == {"good": []}
 
 
+def test_extend_select_of_the_configuration(tmp_path: Path, capsys: Capture) -> None:
+    """It adds to what its own file selects; ``--select`` replaces both, ``--extend-select`` adds to both."""
+    (tmp_path / "memcheck.toml").write_text('select = ["MEM2"]\nextend-select = ["above-fail-threshold"]')
+    path = write(tmp_path)
+    assert found(capsys) == {"good": ["error MEM102"]}
+    assert found(capsys, "--select", "MEM3") == {"good": []}
+    assert found(capsys, "--ignore", "MEM102") == {"good": []}
+    for arguments, select, added in (
+        ((), 'select = ["MEM2"]  # memcheck.toml', 'extend-select = ["MEM102"]  # memcheck.toml'),
+        (("--select", "MEM3"), 'select = ["MEM3"]  # command line', "extend-select = []  # default"),
+        (
+            ("--extend-select", "MEM4"),
+            'select = ["MEM2"]  # memcheck.toml',
+            'extend-select = ["MEM102", "MEM4"]  # memcheck.toml and command line',
+        ),
+    ):
+        assert main(["check", "--show-settings", str(path), *arguments]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert select in shown
+        assert added in shown
+
+
+def test_only_the_nearest_configuration_adds(tmp_path: Path, capsys: Capture) -> None:
+    """A configuration further up is not read: what it selects or adds does not count below the nearest one."""
+    (tmp_path / "memcheck.toml").write_text('select = ["MEM2"]\nextend-select = ["MEM102"]')
+    (tmp_path / "team").mkdir()
+    (tmp_path / "team" / "memcheck.toml").write_text('select = ["MEM3"]')
+    write(tmp_path)
+    write(tmp_path / "team", "inner")
+    assert found(capsys) == {"good": ["error MEM102"], "inner": []}
+    (tmp_path / "team" / "memcheck.toml").write_text('ignore = ["MEM102"]\nextend-select = ["MEM102"]')
+    assert found(capsys) == {"good": ["error MEM102"], "inner": []}
+    (tmp_path / "team" / "memcheck.toml").write_text('ignore = ["MEM1"]\nextend-select = ["MEM102"]')
+    assert found(capsys) == {"good": ["error MEM102"], "inner": ["error MEM102"]}
+
+
 def test_show_settings(tmp_path: Path, capsys: Capture) -> None:
     """What counts for a file is printed as a configuration that could be used, with the origin of each value."""
     path = write(tmp_path)

@@ -22,6 +22,7 @@ waste-below = "40%"
 overhead = "10%"
 profile = "review"
 select = ["MEM1", "world-size"]
+extend-select = ["MEM217"]
 ignore = ["MEM105"]
 fail-on = "warning"
 required-version = ">=0.1"
@@ -56,6 +57,7 @@ def test_everything_that_can_be_set(project: Path) -> None:
         overhead=0.1,
         profile="review",
         select=("MEM1", "MEM201"),
+        extend_select=("MEM217",),
         ignore=("MEM105",),
         fail_on="warning",
         severity=(("MEM201", "warning"), ("MEM1", "info")),
