@@ -15,7 +15,7 @@ from memcheck.memory.estimate import estimate
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan, Policy
 from memcheck.record import Record
-from memcheck.result import ERROR, FAILED, PASSED, PlanResult
+from memcheck.result import BASELINE, COMMENT, ERROR, FAILED, PASSED, SELECTION, Hidden, PlanResult
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.place import place
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
@@ -60,6 +60,7 @@ class Gate(Record):
     """Whether to list the largest live tensors of plans that pass, too."""
     baseline: Callable[[PlanResult, Finding], Finding | None] | None = None
     """What was accepted before becomes None, what got worse says so."""
+    baseline_file: str = ""
     remedies: bool = True
     """Whether to search for remedies, which takes many estimates."""
 
@@ -182,21 +183,26 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
 
 
 def with_findings(
-    result: PlanResult, findings: list[Finding], gate: Gate, hides: Callable[[Finding], bool] | None = None
+    result: PlanResult, findings: list[Finding], gate: Gate, hides: Callable[[Finding], str] | None = None
 ) -> PlanResult:
     """The result with the findings that were asked for, in the order of the file, and the status they lead to.
 
     What keeps a plan from being estimated can neither be ignored away nor be made milder: the plan would pass unjudged.
     """
     judged = result.estimate is not None
-    shown = []
+    shown, hidden = [], list(result.hidden)
     for finding in findings:
         if judged or finding.severity != "error":
-            if not gate.counts(finding.code) or (hides is not None and hides(finding)):
+            if not gate.counts(finding.code):
+                hidden.append(Hidden(finding, SELECTION))
+                continue
+            if hides is not None and (reason := hides(finding)):
+                hidden.append(Hidden(finding, COMMENT, reason))
                 continue
             if gate.baseline is not None and judged:
                 held = gate.baseline(result, finding)
                 if held is None:
+                    hidden.append(Hidden(finding, BASELINE, gate.baseline_file))
                     continue
                 finding = held
             if gate.settings.severity:
@@ -206,7 +212,7 @@ def with_findings(
     least = SEVERITIES.index("warning" if gate.fail_on == "warning" else "error")
     fails = any(SEVERITIES.index(finding.severity) >= least for finding in shown)
     status = ERROR if not judged else FAILED if fails else PASSED
-    return result._replace(findings=tuple(shown), status=status)
+    return result._replace(findings=tuple(shown), hidden=tuple(hidden), status=status)
 
 
 def located(error: ResolutionError | UnsupportedError, document: Document) -> list[Finding]:

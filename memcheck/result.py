@@ -18,6 +18,20 @@ DEFECT = "MEM000"
 """The code of a failure of memcheck itself; no rule, so it has no page."""
 
 
+COMMENT, BASELINE, SELECTION = "comment", "baseline", "selection"
+"""What hides a finding: a comment in the file, the baseline, or the choice of rules."""
+
+
+class Hidden(Record):
+    """A finding that is not shown and does not fail a plan, but that is counted."""
+
+    finding: Finding
+    by: str
+    """``COMMENT``, ``BASELINE`` or ``SELECTION``."""
+    why: str = ""
+    """The comment's reason, or the name of the baseline file."""
+
+
 class PlanResult(Record):
     """The verdict on one plan."""
 
@@ -31,6 +45,7 @@ class PlanResult(Record):
     estimate: Estimate | None = None
     assumptions: tuple[Assumption, ...] = ()
     findings: tuple[Finding, ...] = ()
+    hidden: tuple[Hidden, ...] = ()
     sources: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """Path to lines: what snippets are cut from."""
     values: object = None
@@ -78,3 +93,7 @@ class Report(Record):
     def count(self, severity: str) -> int:
         """Findings of one severity in all plans."""
         return sum(plan.count(severity) for plan in self.plans)
+
+    def hidden(self, by: str) -> int:
+        """Findings of all plans that one thing hides."""
+        return sum(hidden.by == by for plan in self.plans for hidden in plan.hidden)

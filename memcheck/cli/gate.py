@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from memcheck import __version__
 from memcheck.check import Gate, check_file
@@ -15,7 +15,6 @@ from memcheck.config.find import Configurations
 from memcheck.config.types import DEFAULT_FAIL_ON, Settings
 from memcheck.discover import STDIN, PlanFile, find_plans
 from memcheck.errors import UsageError
-from memcheck.finding import Finding
 from memcheck.result import PlanResult, Report, Unreadable
 from memcheck.select import GATE, known
 
@@ -83,6 +82,7 @@ class Gates:
             select = (*(select or ("",)), *added)
         if self._added:
             inherited = tuple(code for code in inherited if not code.startswith(self._added))
+        baseline = self._baseline(settings)
         return Gate(
             settings=settings,
             fail_on=options.fail_on or settings.fail_on or DEFAULT_FAIL_ON,
@@ -92,7 +92,8 @@ class Gates:
             select=select,
             ignore=(*self._ignore, *inherited),
             changes={} if options.gpu is None else {"hardware.gpu": options.gpu},
-            baseline=self._baseline(settings),
+            baseline=None if baseline is None else baseline.judge,
+            baseline_file="" if baseline is None else baseline.file,
         )
 
     def selected(self, settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -101,7 +102,7 @@ class Gates:
             return self._select, self._added
         return settings.select, (*settings.extend_select, *self._added)
 
-    def _baseline(self, settings: Settings) -> Callable[[PlanResult, Finding], Finding | None] | None:
+    def _baseline(self, settings: Settings) -> Baseline | None:
         """What holds findings against the baseline; on another GPU the accepted numbers mean nothing."""
         options = self._options
         file = settings.baseline if options.baseline is None else options.baseline
@@ -111,7 +112,7 @@ class Gates:
             from memcheck.baseline.ratchet import Baseline
 
             self._baselines[file] = Baseline(file)
-        return self._baselines[file].judge
+        return self._baselines[file]
 
     def warn_of_stale(self, results: Sequence[PlanResult]) -> None:
         """Say on stderr which entries of the baselines accept nothing any more."""

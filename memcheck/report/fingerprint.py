@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from hashlib import sha256
 
 from memcheck.baseline.file import key_of
 from memcheck.finding import Finding
 from memcheck.report.repository import repository_path
-from memcheck.result import PlanResult, Report
+from memcheck.result import Hidden, PlanResult, Report
 
 Identified = tuple[PlanResult, Finding, str]
 """A finding with its plan and its key."""
+Keyed = tuple[PlanResult, Finding, str, Hidden | None]
+"""The same, with what hides it."""
 
 
 def identified(report: Report) -> Iterator[Identified]:
     """Every finding with a key of its own: findings of one rule at one key of a plan are counted."""
+    for plan, finding, key, _ in keyed(report, ()):
+        yield plan, finding, key
+
+
+def keyed(report: Report, hidden_by: Container[str]) -> Iterator[Keyed]:
+    """The same with the findings that some things hide, each plan's behind those that are shown."""
     seen: dict[tuple[str, ...], int] = {}
     for plan in report.plans:
         path = repository_path(plan.path)
-        for finding in plan.findings:
+        hidden = [(each.finding, each) for each in plan.hidden if each.by in hidden_by]
+        for finding, why in [*((finding, None) for finding in plan.findings), *hidden]:
             parts = (finding.code, path, plan.name, key_of(finding.code, finding.pointer))
             seen[parts] = seen.get(parts, 0) + 1
             text = "\0".join((*parts, str(seen[parts])))
-            yield plan, finding, sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+            yield plan, finding, sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32], why

@@ -7,7 +7,7 @@ import json
 from memcheck.finding import Edit, Finding, Location, Remedy, Span
 from memcheck.memory.types import COMPONENTS, Estimate, RankEstimate, TensorGroup
 from memcheck.report.screen import Screen
-from memcheck.result import PlanResult, Report
+from memcheck.result import BASELINE, COMMENT, SELECTION, PlanResult, Report
 
 
 def render(report: Report, screen: Screen | None = None) -> str:
@@ -32,14 +32,18 @@ def document(report: Report, *, diagnostics: bool = True) -> dict[str, object]:
 
 
 def summary(report: Report) -> dict[str, int]:
-    """Plans by verdict, findings by severity."""
+    """Plans by verdict, findings by severity, and those that are hidden by what hides them."""
     return {
         "plans": len(report.plans),
         "passed": report.passed,
         "failed": report.failed,
         "errors": report.count("error"),
         "warnings": report.count("warning"),
+        "infos": report.count("info"),
         "unchanged": report.unchanged,
+        "suppressed": report.hidden(COMMENT),
+        "baselined": report.hidden(BASELINE),
+        "deselected": report.hidden(SELECTION),
     }
 
 

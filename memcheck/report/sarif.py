@@ -12,19 +12,21 @@ from typing import Any
 
 from memcheck.finding import SEVERITIES, Edit, Finding, Location, Span
 from memcheck.report.advice import advice, remedy_line
-from memcheck.report.fingerprint import Identified, identified
+from memcheck.report.fingerprint import Keyed, keyed
 from memcheck.report.line_hash import line_hashes
 from memcheck.report.links import docs_folder, file_url, quoted
 from memcheck.report.repository import relative_to, repository_path, root
 from memcheck.report.sarif_rules import LEVELS, descriptor
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean
-from memcheck.result import PlanResult, Report
+from memcheck.result import BASELINE, COMMENT, Hidden, PlanResult, Report
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 IDENTITY = "memcheck/v1"
 AROUND = 2
 """Lines of context before and behind a finding's own."""
+SUPPRESSIONS = {COMMENT: "inSource", BASELINE: "external"}
+"""What is reported as suppressed, in SARIF's words. A rule that was not chosen has no results."""
 MOST_RESULTS = 25_000
 """GitHub refuses a run with more of them, and shows the 5,000 gravest."""
 
@@ -38,12 +40,13 @@ def render(report: Report, screen: Screen | None = None) -> str:
 
 def document(report: Report) -> dict[str, object]:
     """One run. Rules are those that found something; ``results`` is there even when it is empty."""
-    every = list(identified(report))
+    every = list(keyed(report, SUPPRESSIONS))
     found = gravest(every)
-    rules = sorted({(finding.code, finding.name) for _, finding, _ in found})
-    severities = {finding.code: finding.severity for _, finding, _ in found}
+    rules = sorted({(finding.code, finding.name) for _, finding, _, _ in found})
+    severities = {finding.code: finding.severity for _, finding, _, _ in found}
     index = {code: place for place, (code, _) in enumerate(rules)}
     hashes = Hashes()
+    known = any(hidden is not None for _, _, _, hidden in every)
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -62,18 +65,27 @@ def document(report: Report) -> dict[str, object]:
                 "invocations": [invocation(report, len(every) - len(found))],
                 "columnKind": "unicodeCodePoints",
                 "results": [
-                    result(plan, finding, index[finding.code], identity, hashes) for plan, finding, identity in found
+                    result(plan, finding, index[finding.code], identity, hashes) | suppressions(hidden, known=known)
+                    for plan, finding, identity, hidden in found
                 ],
             }
         ],
     }
 
 
-def gravest(found: list[Identified]) -> list[Identified]:
+def gravest(found: list[Keyed]) -> list[Keyed]:
     """As many findings as may be uploaded; in the order of the plans if all of them may."""
     if len(found) <= MOST_RESULTS:
         return found
-    return sorted(found, key=lambda item: -SEVERITIES.index(item[1].severity))[:MOST_RESULTS]
+    return sorted(found, key=lambda item: (item[3] is not None, -SEVERITIES.index(item[1].severity)))[:MOST_RESULTS]
+
+
+def suppressions(hidden: Hidden | None, *, known: bool) -> dict[str, object]:
+    """Why a result is not to be shown. In one run all results or none have to say so: SARIF 2.1.0, 3.27.23."""
+    if hidden is None:
+        return {"suppressions": []} if known else {}
+    reason = f"accepted in {hidden.why}" if hidden.by == BASELINE else clean(hidden.why)
+    return {"suppressions": [{"kind": SUPPRESSIONS[hidden.by], "status": "accepted", "justification": reason}]}
 
 
 def category() -> str:

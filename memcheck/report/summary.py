@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from memcheck.report.screen import Screen
 from memcheck.report.text import plural
-from memcheck.result import Report
+from memcheck.result import BASELINE, COMMENT, SELECTION, Report
+
+HIDDEN = {COMMENT: "comments", BASELINE: "the baseline", SELECTION: "the choice of rules"}
 
 
 def summary(report: Report) -> str:
-    """``checked 12 plans: 7 passed, 5 failed (6 errors, 2 warnings)``."""
+    """``checked 12 plans: 7 passed, 5 failed (6 errors, 2 warnings), hidden: 1 by comments``."""
     text = f"checked {plural(len(report.plans), 'plan')}: {report.passed} passed, {report.failed} failed"
-    counts = [plural(count, noun) for noun in ("error", "warning") if (count := report.count(noun))]
+    nouns = {"error": "error", "warning": "warning", "info": "note"}
+    counts = [plural(count, noun) for severity, noun in nouns.items() if (count := report.count(severity))]
     if counts:
         text += f" ({', '.join(counts)})"
+    hidden = [f"{count} by {words}" for by, words in HIDDEN.items() if (count := report.hidden(by))]
+    if hidden:
+        text += f", hidden: {', '.join(hidden)}"
     if report.unchanged:
         text += f", {plural(report.unchanged, 'file')} unchanged"
     if report.unreadable:

@@ -39,8 +39,8 @@ class Suppressions:
         self._met: set[tuple[int, str]] = set()
         """Line and code of every comment of the file itself that met a finding."""
 
-    def begin(self, document: Document) -> Callable[[Finding], bool]:
-        """Whether a finding of this document is hidden."""
+    def begin(self, document: Document) -> Callable[[Finding], str]:
+        """Why a finding of this document is hidden; empty if it is not."""
         self._lines = document.sources.get(document.path, ())
         self._path = document.path
         first = document.marks[""].value.span.line
@@ -50,17 +50,17 @@ class Suppressions:
                 self._files[path] = suppressions_of(lines)
         return lambda finding: self._hides(finding, document)
 
-    def _hides(self, finding: Finding, document: Document) -> bool:
+    def _hides(self, finding: Finding, document: Document) -> str:
         if finding.code in ABOUT_COMMENTS:
-            return False
-        hidden = False
+            return ""
+        reason = ""
         for place in _places(finding, document):
             for one in self._files.get(place.path, ()):
                 if finding.code in one.codes and place.span.line <= one.covers <= place.span.end_line:
                     if place.path == self._path:
                         self._met.add((one.line, finding.code))
-                    hidden = hidden or not one.expired
-        return hidden
+                    reason = reason or ("" if one.expired else one.reason)
+        return reason
 
     def reported(self, results: Sequence[PlanResult], counts: Callable[[str], bool]) -> dict[int, list[Finding]]:
         """What there is to say about the comments themselves, by document. ``counts``: whether a rule takes part."""

@@ -28,6 +28,8 @@ class Suppression(Record):
     span: Span
     codes: tuple[str, ...] = ()
     """Full codes; empty when something is wrong with the comment."""
+    reason: str = ""
+    """Why the findings are accepted, without the day."""
     until: str = ""
     """The last day on which it counts, as YYYY-MM-DD."""
     problem: tuple[str, str] = ("", "")
@@ -107,7 +109,7 @@ def _read(lines: Sequence[str], number: int, match: re.Match[str]) -> Suppressio
         problem = (f"`{until[1]}` is no date", "write the last day as `until: YYYY-MM-DD`")
     if problem is not None:
         return found._replace(problem=problem)
-    return found._replace(codes=codes, until=until[1] if until else "")
+    return found._replace(codes=codes, reason=reason.strip(" \t,;"), until=until[1] if until else "")
 
 
 def _codes(written: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, str] | None]:
