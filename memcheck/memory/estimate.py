@@ -41,9 +41,8 @@ def estimate(
         from memcheck.memory.megatron.ranks import megatron_ranks
         from memcheck.memory.megatron.workspaces import Device
 
-        ranks = megatron_ranks(
-            job, job.architecture, Device(gpu.arch), inventory=inventory, every_rank=every_rank
-        )
+        device = Device(gpu.arch)
+        ranks = megatron_ranks(job, job.architecture, device, inventory=inventory, every_rank=every_rank)
     else:
         ranks = training_ranks(job, job.architecture, inventory=inventory, every_rank=every_rank)
     worst = max(ranks, key=lambda r: r.peak.allocated_bytes)

@@ -8,6 +8,7 @@ from memcheck.memory.resting import sharding
 from memcheck.memory.state import STATES_PER_PARAMETER
 from memcheck.memory.types import Formula, Instant
 from memcheck.memory.units import Unit
+from memcheck.record import Record
 
 LEDGER = {
     "transformers": "transformers 5.23 modeling files and torch 2.13 derivatives.yaml (memcheck.memory.ledger)",
@@ -29,11 +30,12 @@ def training_formulas(
     at_peak = peak.components_bytes
     found += _states(job, units, at_peak)
     if at_peak.get("activations"):
-        found += _activations(units, peak, at_peak["activations"], LEDGER.get(style, LEDGER["transformers"]))
+        source = LEDGER.get(style, LEDGER["transformers"])
+        found += activation_formulas(_before(units, peak), peak, at_peak["activations"], source)
     for component in ("logits_and_loss", "temporaries"):
         if at_peak.get(component) and high is not None:
             rows = tuple(r for r in high.inventory if r[4] == component)
-            found.append(_sum_of(component, rows, at_peak[component], f"live during {peak.operation}"))
+            found.append(sum_of(component, rows, at_peak[component], f"live during {peak.operation}"))
     if at_peak.get("communication_buffers"):
         found.append(
             Formula(
@@ -88,33 +90,50 @@ def _states(job: TrainingJob, units: list[Unit], at_peak: dict[str, int]) -> lis
     return found
 
 
-def _activations(units: list[Unit], peak: Instant, n_bytes: int, source: str) -> list[Formula]:
-    """One line per kind of unit: what it keeps for backward."""
+class Kept(Record):
+    """A unit whose saved tensors are alive, for so many micro-batches."""
+
+    unit: Unit
+    times: int = 1
+
+
+def _before(units: list[Unit], peak: Instant) -> list[Kept]:
+    """Units whose saved tensors are alive while the unit at the peak runs."""
     where = peak.operation.rpartition(" in ")[2]
-    alive: dict[Inventory, list[Unit]] = {}
+    found: list[Kept] = []
     for unit in units:
         if unit.name == where:
             break
         if unit.fresh.saved:
-            alive.setdefault(unit.fresh.saved_inventory, []).append(unit)
+            found.append(Kept(unit))
+    return found
+
+
+def activation_formulas(kept: list[Kept], peak: Instant, n_bytes: int, source: str) -> list[Formula]:
+    """One line per kind of unit: what it keeps for backward."""
+    where = peak.operation.rpartition(" in ")[2]
+    alive: dict[tuple[Inventory, int], list[Unit]] = {}
+    for one in kept:
+        alive.setdefault((one.unit.fresh.saved_inventory, one.times), []).append(one.unit)
     found = [
         Formula(
             "activations", "tensors kept for backward by the units below, plus the unit at work", where, n_bytes, source
         )
     ]
-    for inventory, group in alive.items():
+    for (inventory, times), group in alive.items():
         first, last = group[0].name, group[-1].name
         name = first if len(group) == 1 else f"{first} to {last}"
         each = group[0].fresh.saved
+        batches = f" x {times} micro-batches in flight" if times > 1 else ""
+        numbers = f"{name}: {len(group)} x {each:,} B{batches}"
         found.append(
-            _sum_of("activations", inventory, each * len(group), f"{name}: {len(group)} x {each:,} B")._replace(
-                source=source
-            )
+            sum_of("activations", inventory, times * each * len(group), numbers)._replace(source=source)
         )
     return found
 
 
-def _sum_of(component: str, rows: Inventory, n_bytes: int, numbers: str) -> Formula:
+def sum_of(component: str, rows: Inventory, n_bytes: int, numbers: str) -> Formula:
+    """One formula of several tensors."""
     sums: dict[str, int] = {}
     for label, shape, dtype, size, _ in rows:
         key = f"{label} [{' '.join(_symbol(d) for d in shape)}] {dtype}"

@@ -30,7 +30,7 @@ def price(candidate: Candidate, context: Context, allowed: frozenset[str]) -> Pr
         findings, possible = check_layout(new)
         if not possible or any(f.severity == "error" or f.code not in allowed for f in findings):
             return None
-        answer = estimate(resolved.job, resolved.gpu, resolved.overhead)
+        answer = estimate(resolved.job, resolved.gpu, resolved.overhead, every_rank=False)
     except MemcheckError:
         return None
     if _exceeds_host(answer.host_bytes_per_node, context):

@@ -11,7 +11,7 @@ replays to a :class:`memcheck.memory.ledger.curve.Curve`. Here is what surrounds
   buffers, master weights and optimizer states (distributed and precision-aware optimizers).
 - ``workspaces.workspaces(...)``: persistent side buffers: cuBLAS and TE workspaces, the global memory buffer, dummy
   weight gradients, rotary tables, the micro-batch's own tensors.
-- ``schedule.events(...)``: forwards and backwards of one rank in order, warm-up included.
+- ``schedule.runs(...)``: forwards and backwards of one rank in order, warm-up included, as runs of alike ones.
 - ``walk.walk(...)``: lays the curves along the schedule on a timeline; ``fsdp`` replaces the buffers where it shards.
 - ``ranks.megatron_ranks(job, architecture, device)``: all of it; one estimate per pipeline rank.
 

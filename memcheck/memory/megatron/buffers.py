@@ -45,27 +45,41 @@ def optimizer_ways(job: TrainingJob, *, expert: bool) -> int:
     return max(1, ways // instances)
 
 
-def dtypes(job: TrainingJob) -> Dtypes:
-    """Element sizes under the recipe and the precision-aware optimizer's options."""
+class DtypeNames(Record):
+    """The dtypes of each state."""
+
+    parameter: str
+    gradient: str
+    master: str
+    states: tuple[str, ...]
+
+
+REMAINDERS = "16 bits of fp32"
+
+
+def dtype_names(job: TrainingJob) -> DtypeNames:
+    """Dtypes under the recipe and the precision-aware optimizer's options."""
     recipe = job.recipe
-    parameter = DTYPE_BYTES[recipe.params]
-    gradient = DTYPE_BYTES[recipe.gradients]
-    if job.option("grad_reduce_in_bf16"):
-        gradient = 2
-    stated = job.option("main_grads_dtype")
-    if stated:
-        gradient = DTYPE_BYTES[str(stated)]
+    gradient = "bf16" if job.option("grad_reduce_in_bf16") else recipe.gradients
+    gradient = str(job.option("main_grads_dtype") or gradient)
     count = STATES_PER_PARAMETER[job.optimizer.name]
-    states = [DTYPE_BYTES[recipe.optimizer_states]] * count
-    master: float = 0 if recipe.master == "none" else DTYPE_BYTES[recipe.master]
+    states = (recipe.optimizer_states,) * count
+    master = recipe.master
     if job.option("use_precision_aware_optimizer"):
-        names = ("exp_avg_dtype", "exp_avg_sq_dtype")
-        states = [DTYPE_BYTES[str(job.option(n, "fp32"))] for n in names[:count]]
-        if master:
-            master = DTYPE_BYTES[str(job.option("main_params_dtype", "fp32"))]
-        if master == 4 and recipe.params == "bf16" and bool(job.option("store_param_remainders", True)):
-            master = 2  # TE FusedAdam keeps the 16 bits of fp32 that the bf16 parameter lacks
-    return Dtypes(parameter, gradient, master, tuple(states))
+        states = tuple(str(job.option(n, "fp32")) for n in ("exp_avg_dtype", "exp_avg_sq_dtype")[:count])
+        if master != "none":
+            master = str(job.option("main_params_dtype", "fp32"))
+        if master == "fp32" and recipe.params == "bf16" and bool(job.option("store_param_remainders", True)):
+            master = REMAINDERS  # TE FusedAdam keeps the 16 bits of fp32 that the bf16 parameter lacks
+    return DtypeNames(recipe.params, gradient, master, states)
+
+
+def dtypes(job: TrainingJob) -> Dtypes:
+    """Element sizes of the same."""
+    names = dtype_names(job)
+    master = {"none": 0, REMAINDERS: 2}.get(names.master, DTYPE_BYTES.get(names.master, 0))
+    states = tuple(DTYPE_BYTES[s] for s in names.states)
+    return Dtypes(DTYPE_BYTES[names.parameter], DTYPE_BYTES[names.gradient], master, states)
 
 
 def padded_elements(tensors: list[LocalTensor], ways: int, *, high_bandwidth: bool = False) -> int:
@@ -90,7 +104,7 @@ def resting(job: TrainingJob, tensors: list[LocalTensor]) -> Resting:
 
 def _group(job: TrainingJob, tensors: list[LocalTensor], *, expert: bool) -> Resting:
     size = dtypes(job)
-    on_device = _on_device(job)
+    on_device = on_device_share(job)
     if not distributed(job):
         numel = sum(t.numel for t in tensors)
         return Resting(
@@ -110,7 +124,7 @@ def _group(job: TrainingJob, tensors: list[LocalTensor], *, expert: bool) -> Res
     )
 
 
-def _on_device(job: TrainingJob) -> float:
+def on_device_share(job: TrainingJob) -> float:
     """Part of the optimizer that stays on the GPU (optimizer/cpu_offloading/hybrid_optimizer.py)."""
     if job.optimizer.offload != "none":
         return 0.0

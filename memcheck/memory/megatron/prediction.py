@@ -30,7 +30,7 @@ def prediction_units(
 
     ``embeds``: this rank needs a copy of the embedding (language_module.py, setup_embeddings_and_output_layer).
     """
-    block = a.layers()[-1]
+    block = a.blocks[-1][0]
     full = setting.option("recompute_granularity") == "full"
     curve = _layer(block, a.final_norm, setting, full, inventory)
     head = MegatronHead(padded_vocabulary(a.vocab_size, job), None, tied=False)

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Hashable
 from functools import lru_cache
 
-from memcheck.architecture.types import Architecture, Block
+from memcheck.architecture.types import Architecture
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.megatron import buffers, fsdp
-from memcheck.memory.megatron.schedule import Event, events
+from memcheck.memory.megatron.schedule import Run, runs, warm_up
 from memcheck.memory.megatron.setting import megatron_setting
 from memcheck.memory.megatron.stages import Chunk, stages
-from memcheck.memory.megatron.units import all_tensors, chunk_units
+from memcheck.memory.megatron.units import Alike, all_tensors, chunk_units
 from memcheck.memory.megatron.walk import Rank, walk
 from memcheck.memory.megatron.workspaces import ANY_DEVICE, Device, Held, workspaces
 from memcheck.memory.pipeline import fullest
-from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.types import RankEstimate
+from memcheck.memory.units import Unit
+from memcheck.record import Record
 
 
 @lru_cache(maxsize=512)
@@ -31,75 +32,123 @@ def megatron_ranks(
 ) -> tuple[RankEstimate, ...]:
     """One estimate per pipeline rank, or per rank that may be the worst.
 
+    ``inventory``: also the largest tensors and the formulas, of the rank with the highest peak. ``every_rank``: if not,
+    only the ranks that can have the highest peak: among those that hold the same, the first has the most in flight.
+
     Raises:
         UnsupportedError: activations are offloaded, or the pipeline layout does not fit the ranks.
     """
     held = stages(architecture.num_layers, job)
-    wanted = range(len(held)) if every_rank else fullest(job, [_content(architecture, c) for c in _placed(held)])
-    return tuple(_rank(job, architecture, held[rank], rank, device, inventory=inventory) for rank in wanted)
+    if inventory:
+        from memcheck.memory.megatron.inventory import with_inventory
+
+        plain = megatron_ranks(job, architecture, device, every_rank=every_rank)
+        worst = max(plain, key=lambda r: r.peak.allocated_bytes)
+        index = worst.pipeline_rank
+        outline = _Ranks(job, architecture, device, inventory=True).outline(index, held[index])
+        detailed = with_inventory(job, worst, outline.rank, _schedule(job, index, len(held[index])))
+        return tuple(detailed if r is worst else r for r in plain)
+    wanted = range(len(held)) if every_rank else fullest(job, _contents(job, architecture, held))
+    builder = _Ranks(job, architecture, device, inventory=False)
+    found: list[RankEstimate] = []
+    for rank in wanted:
+        outline = builder.outline(rank, held[rank])
+        instants = walk(outline.rank, _schedule(job, rank, len(held[rank]))).instants()
+        found.append(RankEstimate(rank, instants, outline.parameters))
+    return tuple(found)
 
 
-def _placed(held: list[list[Chunk]]) -> list[tuple[bool, bool, list[Chunk]]]:
-    """Every rank's chunks with whether it is the first or the last: those lack a neighbour."""
-    return [(rank == 0, rank == len(held) - 1, chunks) for rank, chunks in enumerate(held)]
+def _contents(job: TrainingJob, architecture: Architecture, held: list[list[Chunk]]) -> list[Hashable]:
+    """What tells pipeline ranks apart, beside the micro-batches that they hold.
+
+    That is their layers, whether they lack a neighbour, and whether a forward follows a backward: only then do
+    gradients wait beside it.
+    """
+    layers = tuple(map(id, architecture.layers()))
+    micro_batches, last = job.gradient_accumulation_steps, len(held) - 1
+    found: list[Hashable] = []
+    for rank, chunks in enumerate(held):
+        waits = warm_up(rank, len(held), len(chunks), _group(job)) < len(chunks) * micro_batches
+        parts = tuple((c.embedding, c.head, c.mtp, tuple(layers[i] for i in c.layers)) for c in chunks)
+        found.append((rank == 0, rank == last, waits, parts))
+    return found
 
 
-def _content(architecture: Architecture, placed: tuple[bool, bool, list[Chunk]]) -> Hashable:
-    """What tells pipeline ranks apart, beside the micro-batches that they hold."""
-    first, last, chunks = placed
-    layers = architecture.layers()
-    return first, last, tuple((c.embedding, c.head, c.mtp, tuple(id(layers[i]) for i in c.layers)) for c in chunks)
+class Outline(Record):
+    """A rank without its schedule."""
+
+    key: tuple[object, ...]
+    """Equal for ranks that differ in nothing but the names of their layers and their place in the schedule."""
+    rank: Rank
+    parameters: int
 
 
-def _rank(
-    job: TrainingJob, a: Architecture, chunks: list[Chunk], rank: int, device: Device, *, inventory: bool
-) -> RankEstimate:
-    setting = megatron_setting(job, a, device.arch)
-    embedding, head = any(c.embedding for c in chunks), any(c.head for c in chunks)
-    shares = a.tie_word_embeddings and embedding and head
-    units = [chunk_units(job, a, c, setting, shares=shares, embeds=embedding, inventory=inventory) for c in chunks]
-    flat = [u for chunk in units for u in chunk]
-    tensors: list[LocalTensor] = all_tensors(flat)
-    layers = a.layers()
-    blocks: list[Block] = [layers[i] for c in chunks for i in c.layers]
-    side = workspaces(job, a, setting, Held(blocks, tensors, embedding, head), device)
-    pipelined = job.layout.pipeline > 1
-    boundary = _boundary(job, a) if pipelined else 0
-    several = len(chunks) > 1
-    sharded = fsdp.is_sharded(job)
-    record = Rank(
-        chunks=tuple(tuple(u) for u in units),
-        resting=fsdp.resting(job, tensors) if sharded else buffers.resting(job, tensors),
-        always=(*side.components(), ("communication_buffers", fsdp.root_bytes(job, flat) if sharded else 0)),
-        forward_only=_attention_mask(job) if embedding or head else 0,
-        input_gradient=boundary if rank > 0 or several else 0,
-        output_gradient=boundary if rank < job.layout.pipeline - 1 or several else 0,
-        cached_output=boundary if job.option("deallocate_pipeline_outputs") is False and not head else 0,
-        step_temporaries=buffers.step_temporaries(job, tensors),
-        extras=tuple(tuple(fsdp.extras(job, u)) for u in units) if sharded else (),
-    )
-    timeline = walk(record, _events(job, rank, len(chunks)))
-    instants = timeline.instants()
-    parameters = sum(t.numel for t in tensors)
-    if not inventory:
-        return RankEstimate(rank, instants, parameters)
-    from memcheck.memory.formulas import training_formulas
-    from memcheck.memory.training import largest_tensors
+class _Ranks:
+    """Builds the ranks of one job; what several ranks hold alike is built once."""
 
-    peak = max(instants, key=lambda i: i.allocated_bytes)
-    high = timeline.unit_high(peak.name)
-    formulas = training_formulas(job, flat, peak, high, "megatron")
-    return RankEstimate(rank, instants, parameters, largest_tensors(job, flat, peak, high), formulas)
+    def __init__(self, job: TrainingJob, architecture: Architecture, device: Device, *, inventory: bool) -> None:
+        self.job, self.architecture, self.device, self.inventory = job, architecture, device, inventory
+        self.setting = megatron_setting(job, architecture, device.arch)
+        self.alike = Alike(architecture.layers(), {})
+        self.outlines: dict[tuple[object, ...], Outline] = {}
+
+    def outline(self, rank: int, chunks: list[Chunk]) -> Outline:
+        """What ``rank`` holds."""
+        embedding, head = any(c.embedding for c in chunks), any(c.head for c in chunks)
+        units = tuple(tuple(self._units(c, embedding, head)) for c in chunks)
+        sends_back, sends_on = rank > 0, rank < self.job.layout.pipeline - 1
+        parts = tuple(tuple((id(u.fresh), id(u.tensors)) for u in chunk) for chunk in units)
+        key = (parts, embedding, head, sends_back, sends_on)
+        known = self.outlines.get(key)
+        if known is None:
+            known = self.outlines[key] = self._outline(key, chunks, units)
+        return known._replace(rank=known.rank._replace(chunks=units))
+
+    def _units(self, chunk: Chunk, embedding: bool, head: bool) -> list[Unit]:
+        return chunk_units(
+            self.job,
+            self.architecture,
+            chunk,
+            self.setting,
+            shares=self.architecture.tie_word_embeddings and embedding and head,
+            embeds=embedding,
+            inventory=self.inventory,
+            alike=self.alike,
+        )
+
+    def _outline(self, key: tuple[object, ...], chunks: list[Chunk], units: tuple[tuple[Unit, ...], ...]) -> Outline:
+        job, a = self.job, self.architecture
+        _, embedding, head, sends_back, sends_on = key
+        flat = [u for chunk in units for u in chunk]
+        tensors = all_tensors(flat)
+        held = Held([self.alike.layers[i] for c in chunks for i in c.layers], tensors, bool(embedding), bool(head))
+        side = workspaces(job, a, self.setting, held, self.device)
+        boundary = _boundary(job, a) if job.layout.pipeline > 1 else 0
+        several = len(chunks) > 1
+        sharded = fsdp.is_sharded(job)
+        rank = Rank(
+            chunks=units,
+            resting=fsdp.resting(job, tensors) if sharded else buffers.resting(job, tensors),
+            always=(*side.components(), ("communication_buffers", fsdp.root_bytes(job, flat) if sharded else 0)),
+            forward_only=_attention_mask(job) if embedding or head else 0,
+            input_gradient=boundary if sends_back or several else 0,
+            output_gradient=boundary if sends_on or several else 0,
+            cached_output=boundary if job.option("deallocate_pipeline_outputs") is False and not head else 0,
+            step_temporaries=buffers.step_temporaries(job, tensors),
+            extras=tuple(tuple(fsdp.extras(job, list(u))) for u in units) if sharded else (),
+        )
+        return Outline(key, rank, sum(t.numel for t in tensors))
 
 
-def _events(job: TrainingJob, rank: int, chunks: int) -> list[Event]:
-    layout, micro_batches = job.layout, job.gradient_accumulation_steps
-    if layout.pipeline_schedule == "gpipe":
-        return [Event(True, 0)] * micro_batches + [Event(False, 0)] * micro_batches
+def _schedule(job: TrainingJob, rank: int, chunks: int) -> list[Run]:
     # overlap_moe_expert_parallel_comm runs a layer's backward beside the next micro-batch's forward of another layer
     # (combined_1f1b.py): one layer's activations die as another's are made, so as many live as without
-    group = int(str(job.option("microbatch_group_size_per_virtual_pipeline_stage") or layout.pipeline))
-    return events(rank, layout.pipeline, chunks, micro_batches, group)
+    return runs(rank, job.layout.pipeline, chunks, job.gradient_accumulation_steps, _group(job))
+
+
+def _group(job: TrainingJob) -> int:
+    """Micro-batches that run through one chunk after another."""
+    return int(str(job.option("microbatch_group_size_per_virtual_pipeline_stage") or job.layout.pipeline))
 
 
 def _boundary(job: TrainingJob, a: Architecture) -> int:

@@ -1,4 +1,4 @@
-"""The order of forwards and backwards on one pipeline rank.
+"""The order of forwards and backwards on one pipeline rank, as runs of alike ones.
 
 Source: Megatron-core ``pipeline_parallel/schedules.py`` (forward_backward_pipelining_without_interleaving,
 forward_backward_pipelining_with_interleaving, get_pp_rank_microbatches, get_schedule_table).
@@ -6,14 +6,21 @@ forward_backward_pipelining_with_interleaving, get_pp_rank_microbatches, get_sch
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from memcheck.record import Record
 
+SETTLING_GROUPS = 2
+"""Groups of micro-batches behind the warm-up that are kept: before the first backward no gradient waits, so that only
+the second group shows the state that all further ones repeat."""
 
-class Event(Record):
-    """One micro-batch through one chunk."""
 
-    forward: bool
-    chunk: int
+class Run(Record):
+    """``times`` in a row: a forward through one chunk, then a backward through one; None: no such pass."""
+
+    forward: int | None
+    backward: int | None
+    times: int
 
 
 def warm_up(rank: int, pipeline: int, chunks: int, group: int) -> int:
@@ -25,29 +32,55 @@ def warm_up(rank: int, pipeline: int, chunks: int, group: int) -> int:
     return 2 * (pipeline - rank - 1) + (chunks - 1) * group
 
 
-def chunk_table(micro_batches: int, chunks: int, group: int) -> list[int]:
-    """The chunk of each virtual micro-batch: groups of ``group`` micro-batches run through one chunk after another."""
-    table: list[int] = []
-    for start in range(0, micro_batches, group):
-        size = min(group, micro_batches - start)
-        for chunk in range(chunks):
-            table.extend([chunk] * size)
-    return table
+def runs(rank: int, pipeline: int, chunks: int, micro_batches: int, group: int) -> list[Run]:
+    """Forwards and backwards in order.
 
-
-def events(rank: int, pipeline: int, chunks: int, micro_batches: int, group: int) -> list[Event]:
-    """Forwards and backwards in order. Steady repetition is cut: two full rounds behind the warm-up are enough."""
+    Groups of ``group`` micro-batches run through one chunk after another, so that the schedule repeats itself after
+    ``group * chunks`` passes, except for its ends; the repetition is cut, and what is left is as long as the warm-up.
+    """
     start = warm_up(rank, pipeline, chunks, group)
-    enough = -(-start // chunks) + 2 * group
-    micro_batches = min(micro_batches, -(-enough // group) * group)
-    table = chunk_table(micro_batches, chunks, group)
-    total = len(table)
-    start = min(start, total)
-    forward = [Event(True, c) for c in range(chunks)]
-    backward = [Event(False, chunks - 1 - c) for c in range(chunks)]
-    found = [forward[c] for c in table[:start]]
-    for i in range(total):
-        if start + i < total:
-            found.append(forward[table[start + i]])
-        found.append(backward[table[i]])
+    whole, rest = divmod(micro_batches, group)
+    whole = min(whole, -(-start // (group * chunks)) + SETTLING_GROUPS)
+    sizes = [group] * whole + ([rest] if rest else [])
+    if chunks == 1:
+        sizes = [sum(sizes)]
+    forwards = [(chunk, size) for size in sizes for chunk in range(chunks)]
+    backwards = [(chunks - 1 - chunk, size) for chunk, size in forwards]
+    start = min(start, chunks * sum(sizes))
+    ahead, beside = _cut(forwards, start)
+    return [*(Run(chunk, None, n) for chunk, n in ahead), *_paired(beside, backwards)]
+
+
+Passes = list[tuple[int, int]]
+"""(chunk, how many in a row)."""
+
+
+def _cut(passes: Iterable[tuple[int, int]], n: int) -> tuple[Passes, Passes]:
+    """The first ``n`` passes, and the rest."""
+    first: Passes = []
+    rest: Passes = []
+    for chunk, size in passes:
+        mine = min(n, size)
+        n -= mine
+        if mine:
+            first.append((chunk, mine))
+        if size > mine:
+            rest.append((chunk, size - mine))
+    return first, rest
+
+
+def _paired(forwards: Passes, backwards: Passes) -> list[Run]:
+    """One forward, one backward while there are forwards; then the backwards that are left."""
+    found: list[Run] = []
+    waiting, left = iter(forwards), list(reversed(backwards))
+    chunk, size = next(waiting, (None, 0))
+    while left:
+        behind, passes = left.pop()
+        n = min(size, passes) if size else passes
+        found.append(Run(chunk if size else None, behind, n))
+        if n < passes:
+            left.append((behind, passes - n))
+        size -= n if size else 0
+        if not size:
+            chunk, size = next(waiting, (None, 0))
     return found

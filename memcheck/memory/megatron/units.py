@@ -16,6 +16,16 @@ from memcheck.memory.megatron.tensors import block_tensors, embedding_tensors, h
 from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import Value
 from memcheck.memory.units import Unit, frozen_layers
+from memcheck.record import Record
+
+
+class Alike(Record):
+    """What the chunks of one job share, so that it is built once."""
+
+    layers: tuple[Block, ...]
+    """Every layer of the model."""
+    units: dict[tuple[object, ...], Unit]
+    """By what they are made of: blocks, recomputation, precision, what is trained."""
 
 
 def chunk_units(
@@ -27,12 +37,15 @@ def chunk_units(
     shares: bool,
     embeds: bool = False,
     inventory: bool = False,
+    alike: Alike | None = None,
 ) -> list[Unit]:
     """Units in forward order.
 
-    ``embeds``: some chunk of this rank has the embedding; ``shares``: its table is the output weight too.
+    ``embeds``: some chunk of this rank has the embedding; ``shares``: its table is the output weight too. ``alike``:
+    layers of the same job's other chunks, which are not built again.
     """
     units: list[Unit] = []
+    alike = Alike(a.layers(), {}) if alike is None else alike
     frozen = frozen_layers(job.freeze)
     table_trained = "embed" not in job.freeze
     below = range(chunk.layers[0] if chunk.layers else 0)
@@ -43,20 +56,19 @@ def chunk_units(
         )
         curve = _embedding(e, setting, inventory)
         units.append(Unit("embedding", "embedding", _trained(embedding_tensors(a, job), table_trained), curve, curve))
-    layers = a.layers()
-    alike: dict[tuple[object, ...], Unit] = {}
+    layers = alike.layers
     for group, recompute in recompute_groups(job, setting, chunk.layers):
         blocks = tuple(layers[i] for i in group)
         trained = any(i not in frozen for i in group)
         in_16_bits = group[0] in bf16_layers(setting, len(layers))
         key = (*map(id, blocks), recompute, in_16_bits, trained, setting.input_grad)
-        if key not in alike:
+        if key not in alike.units:
             own = in_bf16(setting) if in_16_bits else setting
             curve = _layers(blocks, own._replace(trained=trained), recompute, inventory)
             tensors = tuple(t for b in blocks for t in block_tensors(b, job, a.hidden_size))
-            alike[key] = Unit("block", "", _trained(tensors, trained), curve, curve)
+            alike.units[key] = Unit("block", "", _trained(tensors, trained), curve, curve)
         name = f"layer {group[0]}" if len(group) == 1 else f"layers {group[0]}-{group[-1]}"
-        units.append(alike[key]._replace(name=name))
+        units.append(alike.units[key]._replace(name=name))
         if not setting.input_grad:
             setting = setting._replace(input_grad=trained)
     if chunk.mtp:

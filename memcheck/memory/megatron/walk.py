@@ -1,11 +1,9 @@
-"""One steady step of a Megatron rank on a timeline: the schedule's events, each unit by unit."""
+"""One steady step of a Megatron rank on a timeline: the schedule's passes, each unit by unit."""
 
 from __future__ import annotations
 
-from operator import mul
-
 from memcheck.memory.megatron.fsdp import Extra
-from memcheck.memory.megatron.schedule import Event
+from memcheck.memory.megatron.schedule import Run
 from memcheck.memory.state import Resting
 from memcheck.memory.timeline import Timeline
 from memcheck.memory.units import Unit
@@ -34,8 +32,8 @@ class Rank(Record):
     """Per chunk and unit: what Megatron-FSDP gathers and keeps around the unit."""
 
 
-def walk(rank: Rank, events: list[Event]) -> Timeline:
-    """The account of one step. Only the fullest of the events that run the same chunk the same way is walked."""
+def walk(rank: Rank, schedule: list[Run]) -> Timeline:
+    """The account of one step. Only the fullest of the passes through the same chunk is walked."""
     timeline = Timeline()
     r = rank.resting
     for component in ("parameters", "gradients", "master_weights", "optimizer_states"):
@@ -44,29 +42,12 @@ def walk(rank: Rank, events: list[Event]) -> Timeline:
         timeline.hold(component, n_bytes)
     timeline.mark("init", "states at rest")
     saved = [_saved(units) for units in rank.chunks]
-    counts = [0] * len(rank.chunks)
-    each = [sum(n_bytes for _, n_bytes in components) + rank.cached_output for components in saved]
-    fullest: dict[Event, tuple[int, dict[str, int]]] = {}
-    backwards = 0
-    for event in events:
-        if not event.forward:
-            counts[event.chunk] -= 1
-        total = sum(map(mul, counts, each)) + (rank.input_gradient if backwards else 0)
-        if event.forward:
-            total += rank.forward_only + (rank.output_gradient if backwards else 0)
-        if event not in fullest or total > fullest[event][0]:
-            fullest.pop(event, None)
-            fullest[event] = total, _held(rank, saved, counts, event, first=not backwards)
-        if event.forward:
-            counts[event.chunk] += 1
-        else:
-            backwards += 1
-    for event in sorted(fullest, key=lambda event: not event.forward):
-        _, held = fullest[event]
+    for a_pass, moment in sorted(fullest(rank, schedule).items(), key=lambda found: not found[0].forward):
+        held = _held(rank, saved, moment, a_pass)
         timeline.hold_all(tuple(held.items()))
-        units = rank.chunks[event.chunk]
-        around = rank.extras[event.chunk] if rank.extras else (NOTHING,) * len(units)
-        (_forward if event.forward else _backward)(timeline, units, around)
+        units = rank.chunks[a_pass.chunk]
+        around = rank.extras[a_pass.chunk] if rank.extras else (NOTHING,) * len(units)
+        (_forward if a_pass.forward else _backward)(timeline, units, around)
         timeline.hold_all(tuple(held.items()), -1)
     timeline.hold("temporaries", rank.step_temporaries)
     timeline.mark("optimizer", "optimizer step")
@@ -74,18 +55,82 @@ def walk(rank: Rank, events: list[Event]) -> Timeline:
     return timeline
 
 
-def _held(rank: Rank, saved: list[Components], counts: list[int], event: Event, *, first: bool) -> dict[str, int]:
-    """What lives beside an event. ``first``: there was no backward yet, so that no gradients wait."""
+class Pass(Record):
+    """A micro-batch's way through one chunk."""
+
+    forward: bool
+    chunk: int
+
+
+class Moment(Record):
+    """What a rank holds beside a pass."""
+
+    bytes: int
+    counts: tuple[int, ...]
+    """Micro-batches in flight, for each chunk; without the one that passes."""
+    first: bool
+    """There was no backward yet, so that no gradients wait."""
+
+
+def fullest(rank: Rank, schedule: list[Run]) -> dict[Pass, Moment]:
+    """For every pass its fullest moment, the first of equal ones.
+
+    From one repetition of a run to the next the bytes change by a constant, and once more by the gradients that wait
+    from the first backward on: so the maximum lies at its first, its second or its last repetition.
+    """
+    each = [sum(u.fresh.saved for u in units) + rank.cached_output for units in rank.chunks]
+    counts = [0] * len(each)
+    alive = 0
+    waits = False
+    found: dict[Pass, Moment] = {}
+
+    def propose(a_pass: Pass, done: tuple[int, int], run: Run, *, first: bool) -> None:
+        forwards, backwards = done
+        total = alive
+        total += forwards * each[run.forward] if run.forward is not None else 0
+        total -= backwards * each[run.backward] if run.backward is not None else 0
+        total += 0 if first else rank.input_gradient
+        if a_pass.forward:
+            total += rank.forward_only + (0 if first else rank.output_gradient)
+        if a_pass not in found or total > found[a_pass].bytes:
+            now = list(counts)
+            if run.forward is not None:
+                now[run.forward] += forwards
+            if run.backward is not None:
+                now[run.backward] -= backwards
+            found.pop(a_pass, None)
+            found[a_pass] = Moment(total, tuple(now), first)
+
+    for run in schedule:
+        for k in sorted({0, min(1, run.times - 1), run.times - 1}):
+            gone = k if run.backward is not None else 0
+            first = not waits and not gone
+            if run.forward is not None:
+                propose(Pass(True, run.forward), (k, gone), run, first=first)
+            if run.backward is not None:
+                propose(Pass(False, run.backward), (k + 1, k + 1), run, first=first)
+        if run.forward is not None:
+            counts[run.forward] += run.times
+            alive += run.times * each[run.forward]
+        if run.backward is not None:
+            counts[run.backward] -= run.times
+            alive -= run.times * each[run.backward]
+            waits = True
+    return found
+
+
+def _held(rank: Rank, saved: list[Components], moment: Moment, a_pass: Pass) -> dict[str, int]:
+    """What lives beside a pass, by component."""
     held: dict[str, int] = {}
-    for chunk, n in enumerate(counts):
+    for chunk, n in enumerate(moment.counts):
         for component, n_bytes in saved[chunk]:
             held[component] = held.get(component, 0) + n * n_bytes
         held["activations"] = held.get("activations", 0) + n * rank.cached_output
-    if not first:
+    if not moment.first:
         held["communication_buffers"] = held.get("communication_buffers", 0) + rank.input_gradient
-        if event.forward:
+        if a_pass.forward:
             held["communication_buffers"] += rank.output_gradient
-    if event.forward:
+    if a_pass.forward:
         held["activations"] = held.get("activations", 0) + rank.forward_only
     return held
 

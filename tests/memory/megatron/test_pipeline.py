@@ -9,10 +9,12 @@ from memcheck.errors import UnsupportedError
 from memcheck.job.types import Checkpointing, Layout
 from memcheck.memory.ledger.megatron_head import MegatronHead, megatron_head_curve
 from memcheck.memory.megatron.ranks import megatron_ranks
-from memcheck.memory.megatron.schedule import Event, events
+from memcheck.memory.megatron.schedule import runs
 from memcheck.memory.megatron.setting import megatron_setting
 from memcheck.memory.megatron.stages import stages
 from memcheck.memory.megatron.units import recompute_groups
+from memcheck.memory.megatron.walk import Pass
+from tests.memory.megatron.every_event import expanded
 from tests.memory.megatron.models import deepseek_v2, grid, job, llama_8b, setting
 
 
@@ -68,8 +70,8 @@ def test_a_layout_that_does_not_fit_is_refused() -> None:
 def in_flight(rank: int, pipeline: int, chunks: int, micro_batches: int) -> int:
     """The most forwards ahead of backwards."""
     most = now = 0
-    for event in events(rank, pipeline, chunks, micro_batches, pipeline):
-        now += 1 if event.forward else -1
+    for one in expanded(runs(rank, pipeline, chunks, micro_batches, pipeline)):
+        now += 1 if one.forward else -1
         most = max(most, now)
     return most
 
@@ -85,9 +87,9 @@ def test_micro_batches_in_flight() -> None:
 def test_every_forward_has_its_backward() -> None:
     """The walk ends with nothing in flight, chunk by chunk."""
     for rank in range(4):
-        found = events(rank, 4, 2, 8, 4)
+        found = list(expanded(runs(rank, 4, 2, 8, 4)))
         for chunk in range(2):
-            assert found.count(Event(True, chunk)) == found.count(Event(False, chunk))
+            assert found.count(Pass(True, chunk)) == found.count(Pass(False, chunk))
 
 
 def test_the_first_stage_holds_the_most() -> None:
@@ -209,7 +211,7 @@ def test_components_add_up_at_every_instant() -> None:
             for instant in rank.instants:
                 assert sum(instant.components_bytes.values()) == instant.allocated_bytes
                 assert min(instant.components_bytes.values()) >= 0
-            assert rank.formulas
+            assert bool(rank.formulas) == bool(rank.largest)
 
 
 def test_what_has_no_model_is_refused() -> None:
