@@ -42,7 +42,7 @@ def megatron_ranks(
     if inventory:
         from memcheck.memory.megatron.inventory import with_inventory
 
-        plain = megatron_ranks(job, architecture, device, every_rank=every_rank)
+        plain = megatron_ranks(job, architecture, device, inventory=False, every_rank=every_rank)
         worst = max(plain, key=lambda r: r.peak.allocated_bytes)
         index = worst.pipeline_rank
         outline = _Ranks(job, architecture, device, inventory=True).outline(index, held[index])
