@@ -120,6 +120,8 @@ def _working_set(job: InferenceJob, a: Architecture, part: Part) -> int:
         tape = Tape()
         tape.grad_enabled = False
         shape = (job.context_length, a.hidden_size)
-        block_forward(Context(tape, setting), block, Value(tape.new(shape, dtype, "hidden states"), shape, dtype))
+        # the loop over the layers holds a layer's input in a variable of its own until the layer returns
+        hidden = Value(tape.new(shape, dtype, "hidden states"), shape, dtype)
+        block_forward(Context(tape, setting), block, hidden)
         worst = max(worst, tape.peak)
     return worst
