@@ -63,6 +63,8 @@ class Gate(Record):
     baseline_file: str = ""
     remedies: bool = True
     """Whether to search for remedies, which takes many estimates."""
+    dossier: bool = False
+    """Whether to add what reports to pass on show: formulas, every rank's device bytes, the plan on other GPUs."""
 
     def counts(self, code: str) -> bool:
         """Whether findings of a rule are shown."""
@@ -170,15 +172,20 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
     findings, possible = check_layout(context, rules)
     if not possible:
         return result, findings
-    answer = estimate(job, resolved.gpu, resolved.overhead, inventory=gate.inventory)
+    answer = estimate(job, resolved.gpu, resolved.overhead, inventory=gate.inventory or gate.dossier)
     context = context._replace(estimate=answer)
     memory = check_memory(context, rules)
     if memory:
         # What a report of a full GPU needs and a passing plan does not pay for.
         from memcheck.remedies.first import attach
 
-        answer = estimate(job, resolved.gpu, resolved.overhead, inventory=True)
+        if not (gate.inventory or gate.dossier):
+            answer = estimate(job, resolved.gpu, resolved.overhead, inventory=True)
         memory = attach(memory, context._replace(estimate=answer)) if gate.remedies else memory
+    if gate.dossier:
+        from memcheck.dossier.make import dossier
+
+        result = result._replace(dossier=dossier(context, answer))
     return result._replace(estimate=answer), findings + memory
 
 

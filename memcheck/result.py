@@ -10,6 +10,10 @@ from memcheck.job.types import Assumption
 from memcheck.memory.types import Estimate
 from memcheck.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # made only for reports that show it
+    from memcheck.dossier.types import Dossier
+
 PASSED = "passed"
 FAILED = "failed"
 ERROR = "error"
@@ -56,6 +60,8 @@ class PlanResult(Record):
     framework: str = ""
     fail_above: float = 1.0
     """The fraction of capacity from which this plan fails; drawn as a mark on the bars."""
+    dossier: Dossier | None = None
+    """What a report to pass on shows beside all this; None unless such a report was asked for."""
 
     def count(self, severity: str) -> int:
         """Findings of one severity."""

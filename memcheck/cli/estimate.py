@@ -8,16 +8,23 @@ import click
 
 from memcheck import __version__
 from memcheck.check import Gate, check_file
+from memcheck.cli import values
 from memcheck.cli.completion import files, gpus, one_of
 from memcheck.cli.guard import DEFECT, complain
-from memcheck.cli.parameters import COLOR, setting
+from memcheck.cli.options import Output
+from memcheck.cli.parameters import COLOR, setting, typed
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import write_stdout
+from memcheck.cli.write import write
 from memcheck.config.find import Configurations
 from memcheck.discover import find_plans
 from memcheck.errors import UsageError
+from memcheck.report import WITH_DOSSIER
+from memcheck.report.screen import Screen
 from memcheck.result import PlanResult, Report, Unreadable
+
+FORMATS = ("full", "json", "csv", "html")
+"""Those of ``check`` that have room for figures without a verdict."""
 
 
 @click.command("estimate")
@@ -32,7 +39,12 @@ from memcheck.result import PlanResult, Report, Unreadable
 )
 @click.option("--formulas", is_flag=True, help="Show each formula with its numbers and its source.")
 @click.option(
-    "--format", "form", type=click.Choice(["full", "json"]), default="full", help="For people or for programs."
+    "--format",
+    "outputs",
+    type=typed(lambda written: values.output(written, FORMATS)),
+    metavar="FORMAT[=FILE]",
+    multiple=True,
+    help="full (default), json, csv or html, a page to pass on; =FILE writes there instead of stdout. Repeatable.",
 )
 @click.option(
     "--gpu",
@@ -49,7 +61,7 @@ def command(
     paths: tuple[str, ...],
     settings: tuple[tuple[str, object], ...],
     formulas: bool,
-    form: str,
+    outputs: tuple[Output, ...],
     gpu: str | None,
     config: str | None,
     color: str,
@@ -61,17 +73,18 @@ def command(
     changes = dict(settings)
     if gpu is not None:
         changes["hardware.gpu"] = gpu
-    report = estimate_paths(paths, changes, Configurations(config))
+    outputs = outputs or (Output("full"),)
+    gate = Gate(changes=changes, inventory=True, remedies=False)
+    if any(each.format in WITH_DOSSIER for each in outputs):
+        gate = gate._replace(dossier=True, remedies=True)
+    report = estimate_paths(paths, gate, Configurations(config))
     for item in report.unreadable:
         complain(f"cannot read {item.path}: {item.message}")
     if not report.plans and not report.unreadable:
         raise UsageError(f"nothing to estimate: no plan in {', '.join(paths)}")
-    if form == "json":
-        from memcheck.report.json import render_estimates
-
-        write_stdout(render_estimates(report))
-    else:
-        write_stdout("\n".join(section(plan, color, formulas=formulas) for plan in report.plans))
+    for each in sorted(outputs, key=lambda item: item.file is None):
+        screen = screen_of(sys.stdout, color) if each.file is None else Screen()
+        write(each.file, rendered(each.format, report, screen, formulas=formulas))
     if report.defects:
         from memcheck.cli.defect import write_bug_report
 
@@ -82,7 +95,7 @@ def command(
     return 1 if any(plan.estimate is None for plan in report.plans) else 0
 
 
-def estimate_paths(paths: tuple[str, ...], changes: dict[str, object], configurations: Configurations) -> Report:
+def estimate_paths(paths: tuple[str, ...], gate: Gate, configurations: Configurations) -> Report:
     """Estimate every plan of the paths."""
     plans: list[PlanResult] = []
     unreadable: list[Unreadable] = []
@@ -91,16 +104,27 @@ def estimate_paths(paths: tuple[str, ...], changes: dict[str, object], configura
         if isinstance(found, Unreadable):
             unreadable.append(found)
             continue
-        gate = Gate(settings=configurations.of(found.path), changes=changes, inventory=True, remedies=False)
-        results, traces = check_file(found.path, found.data, gate)
+        results, traces = check_file(found.path, found.data, gate._replace(settings=configurations.of(found.path)))
         plans += results
         defects += traces
     return Report(__version__, tuple(plans), tuple(unreadable), tuple(defects))
 
 
-def section(plan: PlanResult, color: str, *, formulas: bool) -> str:
+def rendered(form: str, report: Report, screen: Screen, *, formulas: bool) -> str:
+    """The report in one of :data:`FORMATS`, without a verdict."""
+    if form == "json":
+        from memcheck.report.json import render_estimates
+
+        return render_estimates(report)
+    if form == "full":
+        return "\n".join(section(plan, screen, formulas=formulas) for plan in report.plans)
+    from memcheck.report import renderer
+
+    return renderer(form)(report, screen, judged=False)
+
+
+def section(plan: PlanResult, screen: Screen, *, formulas: bool) -> str:
     """The breakdown of one plan, or why there is none."""
-    screen = screen_of(sys.stdout, color)
     if plan.estimate is None:
         from memcheck.report.full import plan_section
 

@@ -15,6 +15,7 @@ from memcheck.config.find import Configurations
 from memcheck.config.types import DEFAULT_FAIL_ON, Settings
 from memcheck.discover import STDIN, PlanFile, find_plans
 from memcheck.errors import UsageError
+from memcheck.report import WITH_DOSSIER
 from memcheck.result import PlanResult, Report, Unreadable
 from memcheck.select import GATE, known
 
@@ -94,6 +95,7 @@ class Gates:
             changes={} if options.gpu is None else {"hardware.gpu": options.gpu},
             baseline=None if baseline is None else baseline.judge,
             baseline_file="" if baseline is None else baseline.file,
+            dossier=any(output.format in WITH_DOSSIER for output in options.outputs),
         )
 
     def selected(self, settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from memcheck.cli.options import Output
 from memcheck.config.fraction import fraction
 from memcheck.config.types import FAIL_ON
@@ -16,14 +18,14 @@ def share(written: str) -> float:
     return fraction(written)
 
 
-def output(written: str) -> Output:
+def output(written: str, known: Iterable[str] = FORMATS) -> Output:
     """``FORMAT`` or ``FORMAT=FILE``."""
     name, equals, file = written.partition("=")
-    if name not in FORMATS:
+    if name not in known:
         from difflib import get_close_matches
 
-        close = get_close_matches(name, FORMATS, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(FORMATS)}"
+        close = get_close_matches(name, known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
         raise ValueError(f"unknown format {name!r}{hint}")
     if equals and not file:
         raise ValueError(f"{written!r} names no file")

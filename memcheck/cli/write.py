@@ -12,6 +12,18 @@ APPENDED = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
 """Files of the runner that other tools of the same step write too."""
 
 
+def write(file: str | None, text: str) -> None:
+    """Send a report to a file, or print it.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    if file is None:
+        write_stdout(text)
+    else:
+        write_file(file, text)
+
+
 def write_stdout(text: str) -> None:
     """Print; characters that the encoding lacks become escapes, and a reader that left is no error."""
     stream = sys.stdout

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memcheck.report.screen import Screen
-from memcheck.result import Report
-
 FORMATS = {
     "full": "memcheck.report.full",
     "concise": "memcheck.report.concise",
@@ -19,6 +16,7 @@ FORMATS = {
     "markdown": "memcheck.report.markdown",
     "jsonl": "memcheck.report.jsonl",
     "csv": "memcheck.report.csv",
+    "html": "memcheck.report.html",
     "sarif": "memcheck.report.sarif",
     "junit": "memcheck.report.junit",
     "gitlab": "memcheck.report.gitlab",
@@ -26,10 +24,13 @@ FORMATS = {
     "rdjson": "memcheck.report.rdjson",
 }
 
+WITH_DOSSIER = frozenset({"csv", "html", "pdf"})
+"""Formats that show more than the verdict needs: plans are asked for it where one of them is wanted."""
 
-def renderer(name: str) -> Callable[[Report, Screen], str]:
-    """The render function of one of :data:`FORMATS`."""
+
+def renderer(name: str) -> Callable[..., str]:
+    """The render function of one of :data:`FORMATS`; those of :data:`WITH_DOSSIER` also take ``judged``."""
     from importlib import import_module
 
-    render: Callable[[Report, Screen], str] = import_module(FORMATS[name]).render
+    render: Callable[..., str] = import_module(FORMATS[name]).render
     return render

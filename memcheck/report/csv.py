@@ -34,13 +34,14 @@ COLUMNS = (*IDENTITY, *JOB, *FIGURES, *(f"{name}_bytes" for name in COMPONENTS),
 _FORMULA = ("=", "+", "-", "@")
 
 
-def render(report: Report, screen: Screen | None = None) -> str:
-    """The rows under one line of names; the screen plays no part."""
+def render(report: Report, screen: Screen | None = None, *, judged: bool = True) -> str:
+    """The rows under one line of names; the screen plays no part. Not ``judged``: findings only without an estimate."""
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     for plan in report.plans:
-        for row in (plan_row(plan), *(finding_row(plan, finding) for finding in plan.findings)):
+        found = plan.findings if judged or plan.estimate is None else ()
+        for row in (plan_row(plan), *(finding_row(plan, finding) for finding in found)):
             writer.writerow({key: cell(value) for key, value in row.items()})
     for item in report.unreadable:
         row = {"kind": "unreadable", "path": item.path, "message": item.message}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "br", "hr", "link", "img", "input"}
+VOID = {"meta", "br", "wbr", "hr", "link", "img", "input"}
+INLINE = {"wbr", "b", "code", "a", "sup"}
 SHAPES = {"rect", "line", "path", "circle"}
 
 
@@ -27,7 +28,7 @@ class Element:
     @property
     def text(self) -> str:
         """All text inside, on one line."""
-        return " ".join(" ".join(self.words).split())
+        return " ".join("".join(self.words).split())
 
     @property
     def classes(self) -> set[str]:
@@ -55,6 +56,8 @@ class Page(HTMLParser):
         assert len(names) == len(set(names)), f"an attribute twice: <{tag} {attrs}>"
         element = Element(tag, {name: value or "" for name, value in attrs}, self.open[-1])
         self.open[-1].children.append(element)
+        if tag not in INLINE:
+            self.handle_data(" ")
         if tag not in VOID:
             self.open.append(element)
 
@@ -66,6 +69,8 @@ class Page(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         assert self.open[-1].tag == tag, f"</{tag}> closes <{self.open[-1].tag}>"
         self.open.pop()
+        if tag not in INLINE:
+            self.handle_data(" ")
 
     def handle_data(self, data: str) -> None:
         for element in self.open:

@@ -9,20 +9,24 @@ from __future__ import annotations
 import json
 import sys
 
+from memcheck.report.html import render as render_html
+from tests.report.forwarded import forwarded
 from tests.report.rule_reports import CODES, FILES, GOLDEN, PLACES, golden, places, rendered
+
+HTML = GOLDEN / "report.html"
+"""The page of hand-made results, which moves with neither rules nor engine."""
 
 
 def main() -> int:
     """One file per rule and format, and nothing else; 1 if a finding has moved."""
-    written = {PLACES}
-    for code in CODES:
-        for name, text in rendered(code).items():
-            path = golden(code, name)
-            written.add(path)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if not path.exists() or path.read_text(encoding="utf-8") != text:
-                path.write_text(text, encoding="utf-8", newline="\n")
-                sys.stdout.write(f"wrote {path.relative_to(GOLDEN)}\n")
+    files = {golden(code, name): text for code in CODES for name, text in rendered(code).items()}
+    files[HTML] = render_html(forwarded())
+    written = {PLACES, *files}
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8", newline="\n")
+            sys.stdout.write(f"wrote {path.relative_to(GOLDEN)}\n")
     for path in {path for name in FILES for path in (GOLDEN / name).iterdir()} - written:
         path.unlink()
         sys.stdout.write(f"removed {path.relative_to(GOLDEN)}\n")

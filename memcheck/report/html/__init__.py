@@ -1,1 +1,15 @@
 """HTML: one file to pass on. ``shell.page`` is the page around any body, ``style.css`` gives it its looks."""
+
+from __future__ import annotations
+
+from memcheck.report.html.report import body
+from memcheck.report.html.shell import page
+from memcheck.report.screen import Screen
+from memcheck.report.story.tell import story
+from memcheck.result import Report
+
+
+def render(report: Report, screen: Screen | None = None, *, judged: bool = True) -> str:
+    """A complete page; the screen plays no part. Not ``judged``: what ``estimate`` has to say."""
+    told = story(report, judged=judged)
+    return page(told.title, body(told), version=told.version)

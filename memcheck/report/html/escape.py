@@ -13,8 +13,8 @@ def text(words: str) -> str:
 
 
 def code(words: str) -> str:
-    """Text as inline code."""
-    return f"<code>{text(words)}</code>"
+    """Text as inline code, which may go on in the next line behind a dot or an underscore."""
+    return f"<code>{text(words).replace('.', '.<wbr>').replace('_', '_<wbr>')}</code>"
 
 
 def attributes(**named: str | int) -> str:

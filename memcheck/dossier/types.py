@@ -1,0 +1,49 @@
+"""The records of a dossier."""
+
+from __future__ import annotations
+
+from memcheck.record import Record
+
+
+class OnGpu(Record):
+    """The plan on another GPU, all else as it is."""
+
+    gpu: str
+    capacity_bytes: int
+    device_bytes: int = 0
+    """0 when the plan cannot run there."""
+    interval_high_bytes: int = 0
+    bf16_tflops: float | None = None
+    """Dense, by the maker; None when not known."""
+    refused: str = ""
+    """Why it cannot run there: a rule and what it says."""
+
+    @property
+    def utilization(self) -> float:
+        """``device / capacity``."""
+        return self.device_bytes / self.capacity_bytes if self.capacity_bytes else 0.0
+
+
+class RankDevice(Record):
+    """One pipeline rank at its own peak, with what the allocator and the driver hold on top."""
+
+    pipeline_rank: int
+    instant: str
+    components_bytes: dict[str, int]
+
+    @property
+    def device_bytes(self) -> int:
+        """What ``nvidia-smi`` would show."""
+        return sum(self.components_bytes.values())
+
+
+class Dossier(Record):
+    """One plan's."""
+
+    ranks: tuple[RankDevice, ...]
+    gpus: tuple[OnGpu, ...]
+    """The plan's own comes first."""
+    basis: str
+    """The kinds of plan whose measured errors the interval rests on."""
+    cases: int
+    """How many of them there are at least."""

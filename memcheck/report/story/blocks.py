@@ -1,0 +1,193 @@
+"""What a section is made of.
+
+Text is plain: whoever renders it escapes it. Tones are ``good``, ``warn``, ``bad`` and ``note``.
+"""
+
+from __future__ import annotations
+
+from memcheck.record import Record
+
+
+class Segment(Record):
+    """A stretch of a bar."""
+
+    key: str
+    """A component of memory, or a tone."""
+    bytes: int
+
+
+class Bar(Record):
+    """Stacked bytes."""
+
+    label: str
+    segments: tuple[Segment, ...]
+    figure: str
+    """Its sum, in words."""
+    note: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """All segments together."""
+        return sum(segment.bytes for segment in self.segments)
+
+
+class Scale(Record):
+    """What bars are drawn against."""
+
+    full_bytes: int
+    """The end of the axis."""
+    capacity_bytes: int
+    """Where the capacity line stands; beyond the axis it is left out."""
+    limit_bytes: int = 0
+    """Where the plan's own limit stands; 0: no line."""
+
+
+class Chart(Record):
+    """Bars on one scale: side by side as rows, or upright as moments after each other."""
+
+    title: str
+    bars: tuple[Bar, ...]
+    scale: Scale
+    upright: bool = False
+    interval_bytes: tuple[int, int] = (0, 0)
+    """Drawn below a single bar."""
+
+
+class Table(Record):
+    """Rows under heads; the first cell of a row is what the row is about."""
+
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: tuple[int, ...] = ()
+    """Columns of figures."""
+    keys: tuple[str, ...] = ()
+    """A component per row, whose colour stands in front of it."""
+    foot: tuple[tuple[str, ...], ...] = ()
+    optional: tuple[int, ...] = ()
+    """Columns that a narrow screen does without."""
+    code: tuple[int, ...] = ()
+    """Columns of identifiers."""
+
+
+class Card(Record):
+    """One of several alternatives."""
+
+    title: str
+    word: str
+    tone: str
+    lines: tuple[str, ...]
+    figure: str = ""
+    chart: Chart | None = None
+
+
+class Cards(Record):
+    """Alternatives beside each other."""
+
+    cards: tuple[Card, ...]
+
+
+class Step(Record):
+    """A change that helps: what to write, what it costs, memory before and after."""
+
+    title: str
+    changes: tuple[tuple[str, str, str], ...]
+    """Key, value now, value then."""
+    costs: tuple[tuple[str, str], ...]
+    """Tone and words."""
+    chart: Chart
+
+
+class Steps(Record):
+    """Changes, the cheapest first."""
+
+    steps: tuple[Step, ...]
+
+
+class Excerpt(Record):
+    """A finding with the lines that it is about."""
+
+    tone: str
+    head: str
+    message: str
+    source: str
+    """Lines with their numbers and marks, coloured by the terminal's escapes."""
+    help: str = ""
+
+
+class Excerpts(Record):
+    """Findings, the gravest first."""
+
+    excerpts: tuple[Excerpt, ...]
+
+
+class Formula(Record):
+    """A component's arithmetic."""
+
+    key: str
+    name: str
+    figure: str
+    lines: tuple[str, ...]
+    """Formula and numbers."""
+    source: str
+
+
+class Formulas(Record):
+    """All that are alive at the peak."""
+
+    formulas: tuple[Formula, ...]
+
+
+class Prose(Record):
+    """A paragraph."""
+
+    text: str
+
+
+Block = Chart | Table | Cards | Steps | Excerpts | Formulas | Prose
+
+
+class Section(Record):
+    """Blocks under a heading."""
+
+    key: str
+    """For addresses: letters and hyphens."""
+    title: str
+    blocks: tuple[Block, ...]
+    folded: bool = False
+    """Shown on demand where the medium can."""
+
+
+class Verdict(Record):
+    """A plan's answer in a word or two."""
+
+    word: str
+    tone: str
+
+
+class PlanStory(Record):
+    """All about one plan."""
+
+    name: str
+    path: str
+    verdict: Verdict
+    lead: str
+    """The answer in a sentence."""
+    advice: str
+    """The first thing to do, or nothing."""
+    facts: tuple[tuple[str, str], ...]
+    """Label and value."""
+    picture: Chart | None
+    """The one bar that says it all."""
+    sections: tuple[Section, ...]
+
+
+class Story(Record):
+    """A whole report."""
+
+    title: str
+    summary: str
+    plans: tuple[PlanStory, ...]
+    unreadable: tuple[tuple[str, str], ...]
+    """Path and why."""
+    version: str

@@ -1,0 +1,90 @@
+"""What the answer rests on: findings, the interval, assumptions, formulas."""
+
+from __future__ import annotations
+
+from memcheck.finding import Finding
+from memcheck.memory.types import Estimate
+from memcheck.report.screen import Screen
+from memcheck.report.snippet import snippet
+from memcheck.report.story.blocks import Excerpt, Excerpts, Formula, Formulas, Prose, Section, Table
+from memcheck.report.text import gib, plural, value, words
+from memcheck.result import PlanResult
+
+TONES = {"error": "bad", "warning": "warn", "info": "note"}
+SOURCE = Screen(width=88, color=True)
+"""Source lines are cut for a page, not for the terminal that the report was asked for on."""
+
+
+def findings(plan: PlanResult) -> Section | None:
+    """Every finding with its lines."""
+    if not plan.findings:
+        return None
+    count = plural(len(plan.findings), "finding")
+    return Section("findings", f"{count} in the plan", (Excerpts(tuple(excerpt(plan, f) for f in plan.findings)),))
+
+
+def excerpt(plan: PlanResult, finding: Finding) -> Excerpt:
+    """One finding."""
+    return Excerpt(
+        TONES[finding.severity],
+        f"{finding.severity} {finding.code} {finding.name}",
+        finding.message,
+        "\n".join(snippet(finding, plan.sources, SOURCE)),
+        finding.help,
+    )
+
+
+def certainty(plan: PlanResult, estimate: Estimate) -> Section:
+    """The interval and how it was measured; the quantities to compare with."""
+    low, high = estimate.interval_bytes
+    text = (
+        f"The 95% interval is {gib(low)} to {gib(high)} GiB: the prediction with the largest errors that it was seen to"
+        " make, and with what the allocator was seen to keep."
+    )
+    if plan.dossier is not None:
+        text += (
+            f" They were taken on plans of this kind ({plan.dossier.basis}; at least"
+            f" {plural(plan.dossier.cases, 'case')}), against traced PyTorch steps and measured runs: docs/accuracy.md."
+        )
+    rows = [
+        ("allocated", gib(estimate.allocated_bytes), "torch.cuda.max_memory_allocated()"),
+        ("reserved", gib(estimate.reserved_bytes), "torch.cuda.max_memory_reserved()"),
+        ("device", gib(estimate.device_bytes), "nvidia-smi"),
+        ("capacity", gib(estimate.capacity_bytes), "torch.cuda.mem_get_info()"),
+    ]
+    if estimate.host_bytes_per_node:
+        rows.append(("host memory of a node", gib(estimate.host_bytes_per_node), "what is offloaded"))
+    table = Table(
+        "Predicted, and what shows the same on a machine", ("Quantity", "GiB", "compare with"), tuple(rows), right=(1,)
+    )
+    return Section("certainty", "How sure this is", (Prose(text), table))
+
+
+def assumptions(plan: PlanResult) -> Section | None:
+    """Every value that was used and not stated."""
+    if not plan.assumptions:
+        return None
+    table = Table(
+        "Used because the plan does not say",
+        ("Key", "value", "why"),
+        tuple((item.key, value(item.value), item.why) for item in plan.assumptions),
+        code=(0, 1),
+    )
+    return Section("assumptions", "Assumptions", (table,))
+
+
+def formulas(estimate: Estimate) -> Section | None:
+    """The arithmetic of every component at the peak."""
+    if not estimate.formulas:
+        return None
+    found = tuple(
+        Formula(
+            item.component,
+            words(item.component),
+            f"{gib(item.bytes)} GiB ({item.bytes:,} bytes)",
+            (item.formula, f"= {item.numbers}"),
+            item.source,
+        )
+        for item in estimate.formulas
+    )
+    return Section("formulas", "Formulas and their sources", (Formulas(found),), folded=True)

@@ -1,0 +1,142 @@
+"""Where the memory goes: by component, over a step, on every rank, in the largest tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memcheck.memory.types import COMPONENTS, Estimate, RankEstimate
+from memcheck.report.details import peak
+from memcheck.report.story.blocks import Bar, Chart, Prose, Scale, Section, Segment, Table
+from memcheck.report.text import gib, percent, words
+from memcheck.result import PlanResult
+
+LARGEST = 10
+"""Tensor groups shown."""
+CLOSE_UP = 0.5
+"""A step that needs less than this share of the capacity is drawn on an axis of its own."""
+
+
+def segments(components: Mapping[str, int]) -> tuple[Segment, ...]:
+    """A bar's stretches, in the order of all reports."""
+    return tuple(Segment(name, components[name]) for name in COMPONENTS if components.get(name, 0) > 0)
+
+
+def scale(plan: PlanResult, *needs: int) -> Scale:
+    """From nothing to the capacity, or as far as the longest bar."""
+    capacity = plan.estimate.capacity_bytes if plan.estimate else 0
+    limit = int(capacity * plan.fail_above) if plan.fail_above < 1 else 0
+    return Scale(max(capacity, 1, *needs), capacity, limit)
+
+
+def picture(plan: PlanResult, estimate: Estimate) -> Chart:
+    """What the fullest GPU holds at its peak against what it has."""
+    low, high = estimate.interval_bytes
+    share = percent(estimate.utilization)
+    bar = Bar("", segments(estimate.components_bytes), f"{gib(estimate.device_bytes)} GiB")
+    parts = ", ".join(f"{words(each.key)} {gib(each.bytes)}" for each in bar.segments)
+    title = f"{gib(estimate.device_bytes)} GiB, {share} of {gib(estimate.capacity_bytes)} GiB: {parts}"
+    reach = scale(plan, estimate.device_bytes, high)
+    return Chart(title, (bar,), reach, interval_bytes=(low, high))
+
+
+def components(plan: PlanResult, estimate: Estimate) -> Section:
+    """The table beside the picture."""
+    capacity = estimate.capacity_bytes
+    found = segments(estimate.components_bytes)
+    slack = capacity - estimate.device_bytes
+    table = Table(
+        f"One GPU at the peak: {peak(estimate)}",
+        ("Component", "GiB", "of capacity"),
+        tuple((words(each.key), gib(each.bytes), share(each.bytes, capacity)) for each in found),
+        right=(1, 2),
+        keys=tuple(each.key for each in found),
+        foot=(
+            ("device memory needed", gib(estimate.device_bytes), share(estimate.device_bytes, capacity)),
+            (f"capacity of {plan.gpu}" if plan.gpu else "capacity", gib(capacity), share(capacity, capacity)),
+            ("missing" if slack < 0 else "left", gib(abs(slack)), share(abs(slack), capacity)),
+        ),
+    )
+    return Section("memory", "Where the memory goes", (table,))
+
+
+def share(count: int, capacity: int) -> str:
+    """Of the capacity."""
+    return percent(count / capacity) if capacity else ""
+
+
+def step(plan: PlanResult, estimate: Estimate) -> Section | None:
+    """Memory from one instant of the step to the next, on the worst rank."""
+    rank = next((r for r in estimate.ranks if r.pipeline_rank == estimate.pipeline_rank), None)
+    if rank is None or not any(i.components_bytes for i in rank.instants):
+        return None
+    bars = moments(rank, estimate)
+    most = max(bar.bytes for bar in bars)
+    axis = scale(plan, most)
+    if most < CLOSE_UP * axis.capacity_bytes:
+        axis = Scale(int(most * 1.15), axis.capacity_bytes)
+    where = f", on pipeline rank {rank.pipeline_rank}" if len(estimate.ranks) > 1 else ""
+    told = ", ".join(f"{bar.label} {bar.figure}" for bar in bars)
+    outside = estimate.components_bytes.get("context_and_nccl", 0)
+    note = (
+        f"The highest moment of each phase{where}. Context and NCCL ({gib(outside)} GiB) are there from the start; "
+        "fragmentation is added at the peak, where it decides."
+    )
+    if axis.full_bytes < axis.capacity_bytes:
+        note += f" The capacity, {gib(axis.capacity_bytes)} GiB, lies above this picture."
+    table = Table(
+        "Live tensors (allocated) at the highest moment of each phase",
+        ("Phase", "GiB", "highest during"),
+        tuple((i.name, gib(i.allocated_bytes), i.operation) for i in rank.instants),
+        right=(1,),
+    )
+    chart = Chart(f"GiB over a step: {told}", bars, axis, upright=True)
+    return Section("step", "Memory over a step" if len(bars) > 1 else "The moment", (chart, Prose(note), table))
+
+
+def moments(rank: RankEstimate, estimate: Estimate) -> tuple[Bar, ...]:
+    """One bar per instant; that of the peak is the estimate's own."""
+    outside = estimate.components_bytes.get("context_and_nccl", 0)
+    top = rank.peak
+    bars = []
+    for instant in rank.instants:
+        held = {**instant.components_bytes, "context_and_nccl": outside}
+        found = segments(estimate.components_bytes if instant is top else held)
+        bars.append(Bar(instant.name, found, gib(sum(each.bytes for each in found))))
+    return tuple(bars)
+
+
+def ranks(plan: PlanResult, estimate: Estimate) -> Section | None:
+    """A bar for every pipeline rank."""
+    if plan.dossier is None or len(plan.dossier.ranks) < 2:
+        return None
+    parameters = {rank.pipeline_rank: rank.parameters for rank in estimate.ranks}
+    bars = tuple(
+        Bar(
+            f"rank {rank.pipeline_rank}",
+            segments(rank.components_bytes),
+            gib(rank.device_bytes),
+            f"peak in {rank.instant}, {parameters.get(rank.pipeline_rank, 0):,} parameters",
+        )
+        for rank in plan.dossier.ranks
+    )
+    told = ", ".join(f"{bar.label} {bar.figure}" for bar in bars)
+    chart = Chart(f"GiB on each pipeline rank: {told}", bars, scale(plan, *(bar.bytes for bar in bars)))
+    note = "Every pipeline rank at its own peak, in GiB; each stands for the worst of its data and tensor peers."
+    return Section("ranks", "Every rank", (Prose(note), chart))
+
+
+def tensors(plan: PlanResult, estimate: Estimate) -> Section | None:
+    """The largest live tensors at the peak."""
+    groups = estimate.largest[:LARGEST]
+    if not groups:
+        return None
+    table = Table(
+        "Equal tensors stand on one line",
+        ("Tensor", "GiB", "count", "shape", "component"),
+        tuple((g.name, gib(g.bytes), f"{g.copies:,}", g.shape, words(g.component)) for g in groups),
+        right=(1, 2),
+        keys=tuple(g.component for g in groups),
+        optional=(3, 4),
+        code=(0, 3),
+    )
+    return Section("tensors", "Largest live tensors at the peak", (table,))

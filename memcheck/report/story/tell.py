@@ -1,0 +1,79 @@
+"""From results to stories."""
+
+from __future__ import annotations
+
+from memcheck.report.story import choices, grounds, memory
+from memcheck.report.story.blocks import PlanStory, Section, Story
+from memcheck.report.story.verdict import lead, verdict
+from memcheck.report.summary import summary
+from memcheck.report.text import gib, percent, plural
+from memcheck.result import PlanResult, Report
+
+
+def story(report: Report, *, judged: bool = True) -> Story:
+    """The whole report; not ``judged``: figures without findings, but where findings are all there is."""
+    count = len(report.plans)
+    only = f" of {report.plans[0].name}" if count == 1 else ""
+    said = summary(report) if judged else f"estimated {plural(count, 'plan')}"
+    return Story(
+        f"GPU memory{only}" if count == 1 else f"GPU memory of {plural(count, 'plan')}",
+        said,
+        tuple(plan_story(plan, judged=judged or plan.estimate is None) for plan in report.plans),
+        tuple((item.path, item.message) for item in report.unreadable),
+        report.version,
+    )
+
+
+def plan_story(plan: PlanResult, *, judged: bool) -> PlanStory:
+    """One plan."""
+    estimate = plan.estimate
+    found: list[Section | None] = [grounds.findings(plan)] if judged else []
+    if estimate is not None:
+        found = [
+            memory.components(plan, estimate),
+            memory.step(plan, estimate),
+            choices.remedies(plan, estimate),
+            choices.gpus(plan),
+            memory.ranks(plan, estimate),
+            memory.tensors(plan, estimate),
+            *found,
+            grounds.certainty(plan, estimate),
+        ]
+    found += [grounds.assumptions(plan), grounds.formulas(estimate) if estimate is not None else None]
+    document = f", document {plan.document}" if plan.document else ""
+    return PlanStory(
+        plan.name,
+        f"{plan.path}{document}",
+        verdict(plan, judged=judged),
+        lead(plan),
+        choices.advice(plan),
+        facts(plan),
+        memory.picture(plan, estimate) if estimate is not None else None,
+        tuple(section for section in found if section is not None),
+    )
+
+
+def facts(plan: PlanResult) -> tuple[tuple[str, str], ...]:
+    """What runs where, and the figures that people ask for first."""
+    estimate = plan.estimate
+    where = f"{plan.gpus:,} × {plan.gpu}" if plan.gpus else plan.gpu
+    rows = [("GPUs", where), ("Model", plan.model), ("Framework", plan.framework)]
+    if estimate is not None:
+        low, high = estimate.interval_bytes
+        rows = [
+            ("Used of each GPU", percent(estimate.utilization)),
+            ("95% interval", f"{gib(low)} to {gib(high)} GiB"),
+            *rows,
+            ("Parameters", counted(estimate.parameters)),
+        ]
+        if 0 < estimate.trainable_parameters != estimate.parameters:
+            rows.append(("Trained", counted(estimate.trainable_parameters)))
+    return tuple(row for row in rows if row[1])
+
+
+def counted(parameters: int) -> str:
+    """As people say it: ``8.03 billion``."""
+    for size, name in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
+        if parameters >= size:
+            return f"{parameters / size:.2f} {name}"
+    return f"{parameters:,}"
