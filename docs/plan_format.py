@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from memcheck.plan.renamed import RENAMED
+
 Schema = dict[str, Any]
 
 TYPES = {
@@ -37,7 +39,19 @@ def plan_format(schema: Schema, example: str) -> str:
     ]
     for path, mapping in mappings(schema, "", schema["definitions"]):
         lines += section(path, mapping, schema["definitions"])
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, *other_names()]).rstrip() + "\n"
+
+
+def other_names() -> list[str]:
+    """The keys of other tools that have an exact equal."""
+    lines = ["## Keys under the names of other tools", ""]
+    lines += ["These are errors ([MEM016](rules/MEM016.md)) that `check --fix` mends, with the value where it differs."]
+    lines += ["A value that is not listed has no exact equal and is left to you.", ""]
+    lines += ["| in | written | of | is | values |", "|---|---|---|---|---|"]
+    for entry in RENAMED:
+        values = ", ".join(f"`{old}` → `{new}`" for old, new in entry.values.items() if old != new)
+        lines.append(f"| `{entry.section}` | `{entry.old}` | {entry.origin} | `{entry.new}` | {values} |")
+    return lines
 
 
 def mappings(schema: Schema, path: str, definitions: Schema) -> Iterator[tuple[str, Schema]]:

@@ -14,6 +14,7 @@ from memcheck.finding import Edit, Finding, Location
 from memcheck.plan.keys import misspelled, unknown_key
 from memcheck.plan.lookup import branch, branches, has_type, resolved, schema_at, text_at, value_at
 from memcheck.plan.mend import mend
+from memcheck.plan.renamed import renamed, rewritten
 from memcheck.plan.valid import Schema, is_type
 from memcheck.plan.words import expected, flow, found, key_path, listed
 from memcheck.source import codes
@@ -72,12 +73,33 @@ class _Explainer:
     def _unknown(self, error: Any, tokens: list[str]) -> None:
         names = error.schema["properties"]
         for key in error.instance:
-            if key not in names:
+            if key not in names and not self._renamed(tokens, key, error.instance):
                 at = self._key_location([*tokens, key])
                 message = f"{key_path(tokens)} has no key `{key}`"
                 help, better = unknown_key(key, tokens, error.instance, error.schema, self._root)
                 fix = (Edit(at.span, better),) if better and self._is_own(at) else ()
                 self._report(codes.UNKNOWN_KEY, [*tokens, key], message, at, help=help, fix=fix)
+
+    def _renamed(self, tokens: list[str], key: str, mapping: dict[str, Any]) -> bool:
+        """Report a key under another tool's name, with both edits if its value has an equal, too."""
+        entry = renamed(".".join(tokens), key)
+        mark = self._document.marks.get(_pointer([*tokens, key]))
+        if entry is None or mark is None or mark.key is None:
+            return False
+        text = text_at(self._document, mark.value)
+        value = None if isinstance(mapping[key], (dict, list)) and entry.values else rewritten(entry, text)
+        taken = [other for other in mapping if other == entry.new or _new(tokens, other) == entry.new]
+        message = f"{key_path(tokens)} has no key `{key}`, which is what {entry.origin} calls `{entry.new}`"
+        if value is None:
+            help = f"write `{entry.new}`; of {listed(entry.values)} the plan has an equal"
+        else:
+            help = f"write `{entry.new}`" if value == text else f"write `{entry.new}: {value}`"
+        own = value is not None and taken == [key] and self._is_own(mark.key) and self._is_own(mark.value)
+        fix = (Edit(mark.key.span, entry.new),) if own else ()
+        if own and value != text:
+            fix = (*fix, Edit(mark.value.span, value or ""))
+        self._report(codes.RENAMED_KEY, [*tokens, key], message, mark.key, help=help, fix=fix)
+        return True
 
     def _missing(self, error: Any, tokens: list[str]) -> None:
         properties = self._properties(tokens)
@@ -172,6 +194,12 @@ class _Explainer:
     def _is_own(self, at: Location) -> bool:
         """Whether an edit at this place changes this file; one of a base is for the base's own check."""
         return at.path == self._document.path
+
+
+def _new(tokens: list[str], key: str) -> str:
+    """The plan's name of a key under another tool's name."""
+    entry = renamed(".".join(tokens), key)
+    return entry.new if entry is not None else ""
 
 
 def _pointer(tokens: list[str]) -> str:

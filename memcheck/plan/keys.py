@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from memcheck.plan.lookup import branches
+from memcheck.plan.renamed import renamed
 from memcheck.plan.synonyms import KEYS
 from memcheck.plan.valid import Schema
 from memcheck.plan.words import key_path, listed
@@ -39,6 +40,9 @@ def misspelled(key: str, tokens: list[str], names: Schema, root: Schema) -> str:
     for name in names:
         if _bare(name) == _bare(key):
             return name
+    entry = renamed(".".join(tokens), key)
+    if entry is not None:
+        return entry.new
     section, _, name = KEYS.get(snake, "").rpartition(".")
     if name in names and section == ".".join(tokens):
         return name

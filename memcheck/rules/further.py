@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from memcheck.rules import (
+    mem017_redundant_setting,
     mem204_vocabulary_not_divisible,
     mem207_tensor_parallel_across_nodes,
     mem213_gpus_per_node,
@@ -13,6 +14,7 @@ from memcheck.rules import (
 from memcheck.rules.types import Rule
 
 FURTHER: tuple[Rule, ...] = (
+    mem017_redundant_setting.RULE,
     mem204_vocabulary_not_divisible.RULE,
     mem207_tensor_parallel_across_nodes.RULE,
     mem213_gpus_per_node.RULE,

@@ -44,6 +44,7 @@ MISSING_KEY = Code("MEM012", "missing-key", "error", "A required key is missing.
 WRONG_TYPE = Code("MEM013", "wrong-type", "error", "A value has the wrong type.")
 INVALID_VALUE = Code("MEM014", "invalid-value", "error", "A value is outside of what its key allows.")
 CONFLICTING_KEYS = Code("MEM015", "conflicting-keys", "error", "Keys that exclude each other are both set.")
+RENAMED_KEY = Code("MEM016", "renamed-key", "error", "A key has the name that another tool gives it.")
 UNKNOWN_MODEL = Code("MEM020", "unknown-model", "error", "The catalog has no such model.")
 UNKNOWN_GPU = Code("MEM021", "unknown-gpu", "error", "The catalog has no such GPU.")
 UNSUPPORTED_ARCHITECTURE = Code(
@@ -74,6 +75,7 @@ FILE_CODES = (
     WRONG_TYPE,
     INVALID_VALUE,
     CONFLICTING_KEYS,
+    RENAMED_KEY,
     UNKNOWN_MODEL,
     UNKNOWN_GPU,
     UNSUPPORTED_ARCHITECTURE,

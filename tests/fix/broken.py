@@ -48,7 +48,16 @@ SPELLING: tuple[Mistake, ...] = (
     ("precision:", "precison:"),
     ("fail_above:", "fail_abov:"),
     ("host_memory_gib:", "host_memory_gb:"),
+    ("gpus_per_node:", "nproc_per_node:"),
+    ("  tensor: 1", "  tensor_model_parallel_size: 1"),
+    ("micro_batch_size:", "per_device_train_batch_size:"),
+    ("sequence_length:", "max_seq_length:"),
+    ("activation_checkpointing: full", "gradient_checkpointing: true  # slow"),
+    ("attention: sdpa", "attn_implementation: 'sdpa'"),
+    ("precision: bf16-mixed", "mixed_precision: bf16"),
+    ("compile: false", "torch_compile: False"),
 )
+"""Keys: slips of the finger, other spellings, and what other tools call them."""
 VALUES: tuple[Mistake, ...] = (
     ("gpus_per_node: 8", 'gpus_per_node: "8"'),
     ("&one 1", "&one '1'"),
@@ -67,6 +76,9 @@ VALUES: tuple[Mistake, ...] = (
     ("checkpointing: full", "checkpointing: Full"),
     ("attention: sdpa", "attention: SDPA"),
     ("fail_above: 95%", "fail_above: 95"),
+    ("tensor: 1", "tensor: 1\n  pipeline: 1\n  virtual_stages: 1"),
+    ("{fail_above: 95%,", "{overhead: modeled, fail_above: 95%,"),
+    ("compile: false", "optimizer: {name: adamw, offload: none}"),
     ("tensor: 1", "tensor: 1  # memcheck: ignore[MEM202] left over"),
     ("tensor: 1", "tensor: 1  # memcheck: ignore[MEM208]"),
 )

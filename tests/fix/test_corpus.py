@@ -13,7 +13,8 @@ from memcheck.fix.edits import edited
 from memcheck.source.load import load_documents
 from tests.fix.broken import broken
 
-GATE = Gate(remedies=False)
+GATE = Gate(remedies=False, profile="review")
+"""With the fixes of what only a reviewer asks for."""
 SEEDS = range(200)
 Change = tuple[bytes, list[Edit], bytes]
 
@@ -64,10 +65,10 @@ def said(data: bytes) -> list[Counter[tuple[str, str]]]:
     return [Counter((finding.code, finding.message) for finding in result.findings) for result in results]
 
 
-def errors(data: bytes) -> int:
-    """Errors in all documents."""
+def gravity(data: bytes) -> tuple[int, ...]:
+    """Errors, then warnings, then notes of all documents: notes are first seen once nothing keeps a plan from being judged."""
     results, _ = check_file("plan.yaml", data, GATE)
-    return sum(result.count(SEVERITIES[-1]) for result in results)
+    return tuple(sum(result.count(severity) for result in results) for severity in reversed(SEVERITIES))
 
 
 @pytest.mark.slow
@@ -83,7 +84,7 @@ def test_every_applied_fix_makes_it_better(first: int, changes: list[Change]) ->
         for text, edits, after in changes:
             pieces = outside(text, edits)
             left = after.decode()
-            for piece in pieces:
+            for piece in filter(None, pieces):  # between edits that touch there is nothing
                 assert piece in left, seed
                 left = left.partition(piece)[2]
             replaced = sum(len(edit.text.encode()) for edit in set(edits))
@@ -91,9 +92,9 @@ def test_every_applied_fix_makes_it_better(first: int, changes: list[Change]) ->
         documents = load_documents("plan.yaml", fixed.data)
         assert all(isinstance(document.values, dict) for document in documents), seed
         assert len(documents) == len(load_documents("plan.yaml", before)), seed
-        was, now = said(before), said(fixed.data)
+        now = said(fixed.data)
         for fix in fixed.fixes:
             assert (fix.finding.code, fix.finding.message) not in now[fix.document], seed
-        assert sum(map(Counter.total, now)) < sum(map(Counter.total, was)), seed
-        assert errors(fixed.data) == 0, seed
+        assert gravity(fixed.data) < gravity(before), seed
+        assert gravity(fixed.data)[0] == 0, seed
         assert rounds.fix_file("plan.yaml", fixed.data, GATE) == rounds.Fixed(fixed.data), seed

@@ -26,8 +26,8 @@ def test_another_spelling_beside_the_right_one_is_not_renamed():
     [
         ("  micro_batchsize: 1", "write `micro_batch_size`"),
         ("  attnetion: sdpa", "did you mean `attention`?"),
-        ("  seq_len: 1", "did you mean `sequence_length`?"),
-        ("  gradient_checkpointing: true", "did you mean `activation_checkpointing`?"),
+        ("  mbs: 1", "did you mean `micro_batch_size`?"),
+        ("  recompute: true", "did you mean `activation_checkpointing`?"),
         ("  lora: {rank:16}", "write `rank: 16`, with a space behind the colon"),
         ("  tensor: 4", "it is written `parallelism.tensor`"),
         ("  rank: 4", "it is written `training.lora.rank`"),
