@@ -21,6 +21,8 @@ from rule_registry import registries, rules
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
+SHOWING = (ROOT / "README.md", DOCS / "compare.md", DOCS / "sweep.md")
+"""Pages with the output of commands."""
 
 GENERATED = "<!-- Written by docs/generate.py from {source}: edit that and run it again. -->\n\n"
 SHOWN_OUTPUT = re.compile(
@@ -73,7 +75,7 @@ def pages() -> dict[Path, str]:
     from_rules = GENERATED.format(source="the rules' docstrings")
     every = list(rules().values())
     texts = {
-        ROOT / "README.md": with_outputs((ROOT / "README.md").read_text(encoding="utf-8")),
+        **{page: with_outputs(page.read_text(encoding="utf-8")) for page in SHOWING},
         DOCS / "plan-format.md": GENERATED.format(source="schemas/plan.schema.json") + plan_format(schema, example),
         DOCS / "rules" / "README.md": from_rules + rules_index(every),
         ROOT / "examples" / "README.md": GENERATED.format(source="the plans' descriptions") + examples_index(),

@@ -12,12 +12,14 @@ from memcheck.errors import UsageError
 COMMANDS = {
     "baseline": ("memcheck.cli.baseline", "Accept today's findings; plans may only get better."),
     "check": ("memcheck.cli.check", "Judge plans: exit 1 if one does not fit or is wrong."),
+    "compare": ("memcheck.cli.compare", "Compare plans on GPUs: memory, verdict, speed."),
     "diff": ("memcheck.cli.diff", "Show what changed between two states of plans."),
     "estimate": ("memcheck.cli.estimate", "Show where a plan's memory goes, and when."),
     "explain": ("memcheck.cli.explain", "Show a rule's page."),
     "init": ("memcheck.cli.init", "Write a first plan."),
     "list": ("memcheck.cli.list", "List models, gpus, rules or frameworks."),
     "schema": ("memcheck.cli.schema", "Print the JSON Schema of plans or reports."),
+    "sweep": ("memcheck.cli.sweep", "Evaluate a grid of a plan's values."),
     "verify": ("memcheck.cli.verify", "Run a plan's step in real PyTorch, or take a figure from a run, and compare."),
 }
 

@@ -9,9 +9,9 @@ from memcheck.plan.schema import schema_path
 
 
 @click.command("schema")
-@click.argument("what", type=click.Choice(["plan", "report", "diff"]), default="plan")
+@click.argument("what", type=click.Choice(["plan", "report", "diff", "compare", "sweep"]), default="plan")
 def command(what: str) -> int:
-    """Print the JSON Schema (draft-07) of plans, which editors use, of the JSON report, or of `memcheck diff`."""
+    """Print the JSON Schema (draft-07) of plans, which editors use, of the JSON report, or of a command's JSON."""
     with open(schema_path(f"{what}.schema.json"), encoding="utf-8") as file:
         write_stdout(file.read())
     return 0

@@ -61,8 +61,10 @@ class Cost(Record):
     flops: float
     """Forward, as papers count them."""
     backward_flops: float
-    extra_flops: float
-    """Recompute, and the scores that flash attention computes again in backward."""
+    again_flops: float
+    """Recompute."""
+    kernel_flops: float
+    """The scores that attention's own backward computes again."""
     attention_seconds: float
     dense: int
     """Parameters on this rank, without experts."""
@@ -197,7 +199,8 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         again.seconds,
         forward.flops,
         inputs.flops + weights.flops,
-        again.flops + (0.5 * core.flops if input_grad else 0.0),
+        again.flops,
+        0.5 * core.flops if input_grad and s.attention != "eager" else 0.0,
         core.seconds,
         dense,
         dense_trained,

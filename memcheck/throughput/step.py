@@ -113,8 +113,8 @@ def _answer(
     bubble = bubble_seconds(layout, stages, times, slowest)
     seconds = compute + hbm + exchanges.seconds + bubble + offload
     tokens = job.micro_batch_size * job.sequence_length * m * layout.data / layout.world_size
-    model, extra = _flops(job, architecture, r, share)
-    model_rate, hardware_rate = model * tokens / seconds, (model + extra) * tokens / seconds
+    model, again, kernels = _flops(job, architecture, r, share)
+    model_rate, hardware_rate = model * tokens / seconds, (model + again + kernels) * tokens / seconds
     return StepTime(
         seconds,
         compute,
@@ -126,13 +126,14 @@ def _answer(
         model_rate / TERA,
         hardware_rate / TERA,
         model_rate / r.peak,
+        again / model,
         exchanges,
         r.assumptions + assumed,
     )
 
 
-def _flops(job: TrainingJob, architecture: Architecture, r: Rates, share: float) -> tuple[float, float]:
-    """Per token: of the model, and what recompute adds. Taken from the whole model on one rank."""
+def _flops(job: TrainingJob, architecture: Architecture, r: Rates, share: float) -> tuple[float, float, float]:
+    """Per token: of the model, what recompute adds, what attention's kernels add. Of the whole model on one rank."""
     whole = shape_of(job)._replace(
         batch=1,
         sequence=job.sequence_length,
@@ -146,11 +147,13 @@ def _flops(job: TrainingJob, architecture: Architecture, r: Rates, share: float)
     )
     parts: Parts = parts_of(architecture, whole, r)
     alone = stages_of(architecture, _ONE, job.freeze)[0]
-    model, extra = parts.head.flops + parts.head.backward_flops, 0.0
+    model, again, kernels = parts.head.flops + parts.head.backward_flops, 0.0, 0.0
     for count, cost in zip(alone.layers, parts.costs, strict=True):
         model += count * (cost.flops + cost.backward_flops)
-        extra += count * cost.extra_flops * (share or 1.0)
-    return model / job.sequence_length, extra / job.sequence_length
+        again += count * cost.again_flops * share
+        kernels += count * cost.kernel_flops
+    tokens = job.sequence_length
+    return model / tokens, again / tokens, kernels / tokens
 
 
 def _accumulation(job: TrainingJob, t: StageTime) -> float:

@@ -53,6 +53,8 @@ class StepTime(Record):
     """With recompute, and with what attention's backward computes again."""
     model_flops_share: float
     """``model_tflops_per_gpu`` over the peak rate of the dtype of the activations (MFU)."""
+    recompute_share: float
+    """Arithmetic that recompute adds, as a share of the model's own."""
     exchanges: Exchanges
     assumptions: tuple[Assumption, ...]
     """Rates that the GPU's record lacks, and what was used instead."""

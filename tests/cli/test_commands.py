@@ -157,7 +157,7 @@ def test_catalogs_are_listed(capsys: Capture, catalog: str, entry: str) -> None:
     assert len(records) <= len(lines) - 1
 
 
-@pytest.mark.parametrize("what", ["plan", "report"])
+@pytest.mark.parametrize("what", ["plan", "report", "diff", "compare", "sweep"])
 def test_schemas_are_printed_as_shipped(root: Path, capsys: Capture, what: str) -> None:
     """The printed schema is the file, byte for byte, and a valid draft-07 schema."""
     assert main(["schema", what]) == 0
@@ -259,6 +259,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--color",
             "--stdin-filename",
         },
+        "compare": {"paths", "--gpu", "--format", "--config", "--color"},
         "diff": {
             "paths",
             "--from-ref",
@@ -277,6 +278,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
         "init": {"path", "--model", "--gpu", "--gpus"},
         "list": {"catalog", "--format", "--color"},
         "schema": {"what"},
+        "sweep": {"path", "--set", "--format", "--progress", "--config", "--color"},
         "verify": {
             "plan",
             "--trace",

@@ -1,0 +1,97 @@
+"""``memcheck compare``: plans against GPUs, side by side."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from memcheck.cli.completion import files, gpus
+from memcheck.cli.options import Output
+from memcheck.cli.parameters import COLOR, typed
+from memcheck.cli.parameters import gpu as known_gpu
+from memcheck.cli.subjects import subjects
+from memcheck.cli.terminal import screen_of
+from memcheck.cli.values import one_of
+from memcheck.cli.write import write_file, write_stdout
+from memcheck.compare.build import compare
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a command that completes nothing does not pay for it
+    from click.shell_completion import CompletionItem
+
+FORMATS = ("full", "json", "csv", "markdown")
+UNREADABLE, NOTHING_PRICED = 2, 1
+
+
+def output(written: str) -> Output:
+    """``FORMAT`` or ``FORMAT=FILE``."""
+    name, equals, file = written.partition("=")
+    if equals and not file:
+        raise ValueError(f"{written!r} names no file")
+    return Output(one_of(FORMATS, name), file or None)
+
+
+def gpu_list(written: str) -> tuple[str, ...]:
+    """Names of the catalog, separated by commas, each once."""
+    names = [known_gpu(part.strip()) for part in written.split(",") if part.strip()]
+    if not names:
+        raise click.BadParameter(f"{written!r} names no GPU")
+    return tuple(dict.fromkeys(names))
+
+
+def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The last name of a list."""
+    from click.shell_completion import CompletionItem
+
+    before, comma, last = incomplete.rpartition(",")
+    return [CompletionItem(before + comma + name) for name, _ in gpus() if name.startswith(last.lower())]
+
+
+@click.command("compare")
+@click.argument("paths", nargs=-1, required=True, metavar="PLAN...", shell_complete=files)
+@click.option(
+    "--gpu",
+    "names",
+    type=gpu_list,
+    metavar="A,B,C",
+    shell_complete=_complete,
+    help="These GPUs, in this order. Default: the plan's own and those of data centres.",
+)
+@click.option(
+    "--format",
+    "outputs",
+    type=typed(output),
+    metavar="FORMAT[=FILE]",
+    multiple=True,
+    help="full (default), json, csv or markdown; =FILE writes there instead of stdout. Repeatable.",
+)
+@click.option(
+    "--config", metavar="FILE", shell_complete=files, help="This configuration file instead of the nearest one."
+)
+@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+def command(
+    paths: tuple[str, ...], names: tuple[str, ...] | None, outputs: tuple[Output, ...], config: str | None, color: str
+) -> int:
+    """Compare plans on GPUs: peak memory, what is left, whether it fits, relative speed and TFLOPS.
+
+    Nothing but the GPU changes: batch, layout and number of GPUs stay as the plan has them. Speeds come from a
+    roofline model, which ranks.
+
+    Exit code 0 if every plan could be priced on some GPU, whether it fits or not; 1 if one could on none.
+    """
+    found, readable = subjects(paths, config, "compare")
+    comparison = compare(found, names)
+    for target in sorted(outputs or (Output("full"),), key=lambda item: item.file is None):
+        render = import_module(f"memcheck.compare.{target.format}").render
+        if target.file is not None:
+            from memcheck.report.screen import Screen
+
+            write_file(target.file, render(comparison, Screen()))
+        else:
+            write_stdout(render(comparison, screen_of(sys.stdout, color)))
+    if not readable:
+        return UNREADABLE
+    priced = {(row.path, row.document) for row in comparison.rows if row.point.estimated}
+    return 0 if len(priced) == comparison.plans else NOTHING_PRICED

@@ -1,0 +1,82 @@
+"""``memcheck sweep``: a grid over any keys of one plan."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from memcheck.cli.completion import files
+from memcheck.cli.options import Output
+from memcheck.cli.parameters import COLOR, typed
+from memcheck.cli.progress import progress
+from memcheck.cli.subjects import subjects
+from memcheck.cli.terminal import screen_of
+from memcheck.cli.values import one_of
+from memcheck.cli.write import write_file, write_stdout
+from memcheck.errors import UsageError
+from memcheck.sweep.grid import Axis, axis, grid
+from memcheck.sweep.run import sweep
+
+FORMATS = ("full", "csv", "json", "html")
+UNREADABLE, NOTHING_PRICED = 2, 1
+
+
+def output(written: str) -> Output:
+    """``FORMAT`` or ``FORMAT=FILE``."""
+    name, equals, file = written.partition("=")
+    if equals and not file:
+        raise ValueError(f"{written!r} names no file")
+    return Output(one_of(FORMATS, name), file or None)
+
+
+@click.command("sweep")
+@click.argument("path", metavar="PLAN", shell_complete=files)
+@click.option(
+    "--set",
+    "axes",
+    type=typed(axis),
+    metavar="KEY=V1,V2,...",
+    multiple=True,
+    required=True,
+    help="A key and its values, e.g. training.micro_batch_size=1,2,4 or parallelism.tensor=1..8. Repeatable.",
+)
+@click.option(
+    "--format",
+    "outputs",
+    type=typed(output),
+    metavar="FORMAT[=FILE]",
+    multiple=True,
+    help="full (default), csv, json or html; =FILE writes there instead of stdout. Repeatable.",
+)
+@click.option("--progress", "wanted", is_flag=True, help="Show progress on stderr though that is no terminal.")
+@click.option(
+    "--config", metavar="FILE", shell_complete=files, help="This configuration file instead of the nearest one."
+)
+@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+def command(
+    path: str, axes: tuple[Axis, ...], outputs: tuple[Output, ...], wanted: bool, config: str | None, color: str
+) -> int:
+    """Evaluate a plan at every combination of values: memory, verdict and speed of each point.
+
+    Points that a rule or the schema refuses are shown with its code. Speeds come from a roofline model, which ranks.
+
+    Exit code 0 if any point could be priced, whether it fits or not; 1 if none could.
+    """
+    points = grid(axes)
+    found, readable = subjects((path,), config, "sweep")
+    if not readable:
+        return UNREADABLE
+    if len(found) != 1:
+        raise UsageError(f"sweep takes one plan, and {path} has {len(found)}", "put it into a file of its own")
+    answer = sweep(found[0], points, progress("sweep", points.size, wanted=wanted))
+    for target in sorted(outputs or (Output("full"),), key=lambda item: item.file is None):
+        render = import_module(f"memcheck.sweep.{target.format}").render
+        if target.file is not None:
+            from memcheck.report.screen import Screen
+
+            write_file(target.file, render(answer, Screen()))
+        else:
+            write_stdout(render(answer, screen_of(sys.stdout, color)))
+    return 0 if any(point.estimated for point in answer.points) else NOTHING_PRICED

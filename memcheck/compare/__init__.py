@@ -1,0 +1,1 @@
+"""Plans beside GPUs: what fits where, with how much room, and how fast."""

@@ -1,0 +1,111 @@
+"""One point: read, resolve, check the layout, predict memory, time the step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from memcheck.changes import with_changes
+from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, effective_policy, located
+from memcheck.errors import UnsupportedError
+from memcheck.finding import Finding
+from memcheck.job.errors import ResolutionError
+from memcheck.job.resolve import Resolved, resolve
+from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.memory.estimate import estimate
+from memcheck.memory.types import Estimate
+from memcheck.plan.types import Plan
+from memcheck.points.read import Variants
+from memcheck.points.types import ILLEGAL, TOO_LARGE, Point, Problem, Size, verdict_of
+from memcheck.rules.run import check_layout, make_context
+from memcheck.source.types import Document
+from memcheck.throughput.step import step_time
+from memcheck.throughput.types import StepTime
+
+HOST = "MEM106"
+GIB = 2**30
+
+
+class Evaluator:
+    """Evaluates points of one plan under the gate of its file."""
+
+    def __init__(self, document: Document, gate: Gate) -> None:
+        self.document = document
+        self.gate = gate
+        self._variants = Variants(document)
+        self._folder = os.path.dirname(document.path) or "."
+
+    def point(self, changes: Mapping[str, object]) -> Point:
+        """The plan with these values."""
+        plan, findings = self._variants.read(changes)
+        errors = [finding for finding in findings if finding.severity == "error"]
+        if plan is None or errors:
+            return Point(changes, ILLEGAL, _problems(errors))
+        plan = plan._replace(policy=effective_policy(plan.policy, self.gate))
+        document = with_changes(self.document, changes) if changes else self.document
+        try:
+            resolved = resolve(plan, base_dir=self._folder)
+            context = make_context(
+                plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE
+            )
+            found, possible = check_layout(context)
+            errors = [f for f in found if f.severity == "error" and (not possible or self.gate.counts(f.code))]
+            if errors or not possible:
+                return Point(changes, ILLEGAL, _problems(errors))
+            answer = estimate(resolved.job, resolved.gpu, resolved.overhead, every_rank=False)
+        except (ResolutionError, UnsupportedError) as error:
+            return Point(changes, ILLEGAL, _problems(located(error, document)))
+        return _priced(changes, plan, resolved, answer, context.fail_above)
+
+
+def _problems(findings: list[Finding]) -> tuple[Problem, ...]:
+    return tuple(Problem(finding.code, finding.message) for finding in findings)
+
+
+def _priced(
+    changes: Mapping[str, object], plan: Plan, resolved: Resolved, answer: Estimate, fail_above: float
+) -> Point:
+    """The point with its memory and its time."""
+    high = answer.interval_bytes[1]
+    verdict = verdict_of(answer.device_bytes, high, answer.capacity_bytes, fail_above)
+    problems: tuple[Problem, ...] = ()
+    host = plan.hardware.host_memory_gib
+    if host is not None and answer.host_bytes_per_node > host * GIB:
+        verdict = TOO_LARGE
+        need = answer.host_bytes_per_node / GIB
+        problems = (Problem(HOST, f"a node needs {need:.2f} GiB of host memory and has {host:.2f}"),)
+    step, untimed = _timed(resolved)
+    return Point(
+        changes,
+        verdict,
+        problems,
+        answer.device_bytes,
+        answer.capacity_bytes,
+        answer.interval_bytes,
+        answer.instant,
+        answer.components_bytes,
+        step,
+        untimed,
+        _size(resolved, step),
+    )
+
+
+def _timed(resolved: Resolved) -> tuple[StepTime | None, str]:
+    job = resolved.job
+    if isinstance(job, InferenceJob):
+        return None, "inference has no step"
+    try:
+        return step_time(job, resolved.gpu), ""
+    except UnsupportedError as error:
+        return None, error.message
+
+
+def _size(resolved: Resolved, step: StepTime | None) -> Size:
+    job = resolved.job
+    gpus = job.layout.world_size
+    if not isinstance(job, TrainingJob):
+        return Size(resolved.gpu.name, gpus, job.batch_size, 1, job.batch_size, 0.0)
+    accumulation = job.gradient_accumulation_steps
+    overhead = 0.0 if step is None else step.recompute_share
+    total = job.micro_batch_size * accumulation * job.layout.data
+    return Size(resolved.gpu.name, gpus, job.micro_batch_size, accumulation, total, overhead)

@@ -1,0 +1,1 @@
+"""Grids over the values of one plan."""

@@ -1,0 +1,156 @@
+"""``memcheck compare``: what fits where, as every format has it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from memcheck.__main__ import main
+from memcheck.catalog.gpus import find_gpu
+from memcheck.compare.types import DATA_CENTRE
+from memcheck.points.types import FITS, TOO_LARGE, UNCERTAIN, verdict_of
+from tests.cli.plans import write, write_broken, write_over
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs in an empty folder, on a screen of 100 columns without colours."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def rows(capsys: Capture, *arguments: str) -> list[dict[str, object]]:
+    """The JSON rows of a comparison that succeeds."""
+    assert main(["compare", *arguments, "--format", "json"]) == 0
+    found: list[dict[str, object]] = json.loads(capsys.readouterr().out)["rows"]
+    return found
+
+
+def test_gpus_of_data_centres_are_the_default(tmp_path: Path, capsys: Capture) -> None:
+    """The plan's own GPU first, then those that data centres have; every one is in the catalog."""
+    write(tmp_path)
+    found = [row["gpu"] for row in rows(capsys, "good.yaml")]
+    assert found[0] == "h100-80gb"
+    assert sorted(found) == sorted(DATA_CENTRE)
+    assert all(find_gpu(name).name == name for name in DATA_CENTRE)
+
+
+def test_figures_are_those_of_estimate(tmp_path: Path, capsys: Capture) -> None:
+    """The same bytes as ``estimate --gpu`` has; headroom and utilization follow from them."""
+    write(tmp_path)
+    for row in rows(capsys, "good.yaml", "--gpu", "a100-40gb,b200"):
+        assert main(["estimate", "good.yaml", "--format", "json", "--gpu", str(row["gpu"])]) == 0
+        (plan,) = json.loads(capsys.readouterr().out)["plans"]
+        for name in ("device_bytes", "capacity_bytes", "interval_bytes", "utilization", "instant"):
+            assert row[name] == plan["estimate"][name], name
+        parts = plan["estimate"]["components_bytes"]
+        assert row["components_bytes"] == {name: count for name, count in parts.items() if count}
+        assert row["headroom_bytes"] == row["capacity_bytes"] - row["device_bytes"]
+
+
+def test_speed_is_relative_to_the_first_row(tmp_path: Path, capsys: Capture) -> None:
+    """The plan on its own GPU is 1; a B200 is faster, an A100 slower."""
+    write(tmp_path)
+    found = {row["gpu"]: row["relative_speed"] for row in rows(capsys, "good.yaml")}
+    assert found["h100-80gb"] == 1
+    assert found["a100-80gb"] < 1 < found["b200"]
+
+
+def test_a_plan_is_legal_on_one_gpu_and_not_on_another(tmp_path: Path, capsys: Capture) -> None:
+    """bf16 on a V100: the row names the rule, and has no figures."""
+    write(tmp_path)
+    good, bad = rows(capsys, "good.yaml", "--gpu", "h100,v100")
+    assert good["verdict"] == "fits"
+    assert bad["verdict"] == "illegal"
+    assert "MEM301" in [problem["code"] for problem in bad["problems"]]
+    assert bad["device_bytes"] is None
+    assert bad["step"] is None
+    assert main(["compare", "good.yaml", "--gpu", "h100,v100"]) == 0
+    assert "v100-32gb: MEM301: " in capsys.readouterr().out
+
+
+def test_several_plans(tmp_path: Path, capsys: Capture) -> None:
+    """Plan by plan; one that no GPU can price is shown, and the exit code is 1."""
+    write(tmp_path)
+    write_over(tmp_path)
+    assert [row["plan"] for row in rows(capsys, "good.yaml", "over.yaml", "--gpu", "h200")] == ["good", "over"]
+    write_broken(tmp_path)
+    assert main(["compare", "good.yaml", "broken.yaml", "--gpu", "h200"]) == 1
+    out = capsys.readouterr().out
+    assert "\nbroken\n" in out
+    assert "MEM011" in out
+
+
+def test_inference_has_no_speed(root: Path, capsys: Capture) -> None:
+    """Memory is compared all the same, and the reason is said once."""
+    plan = str(root / "examples" / "llama-3.3-70b-inference-4xh100.yaml")
+    assert main(["compare", plan, "--gpu", "h100,h200"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("inference has no step") == 1
+    assert out.count("every row: ") == 1
+
+
+def test_every_format_holds_every_row(tmp_path: Path, capsys: Capture) -> None:
+    """CSV, Markdown and JSON have a line per row; the JSON is valid by its schema; files take =FILE."""
+    write(tmp_path)
+    assert main(["schema", "compare"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    arguments = ["--format", "json=c.json", "--format", "csv=c.csv", "--format", "markdown=c.md"]
+    assert main(["compare", "good.yaml", "--gpu", "h100,v100,a100", *arguments]) == 0
+    document = json.loads((tmp_path / "c.json").read_text())
+    jsonschema.Draft7Validator(schema).validate(document)
+    table = list(csv.DictReader(io.StringIO((tmp_path / "c.csv").read_text())))
+    markdown = (tmp_path / "c.md").read_text()
+    for record, line in zip(document["rows"], table, strict=True):
+        assert line["gpu"] == record["gpu"]
+        assert line["device_bytes"] == str(record["device_bytes"] or "")
+        assert f"| {record['gpu']}" in markdown
+        if record["step"] is not None:
+            assert float(line["step_seconds"]) == record["step"]["seconds"]
+
+
+def test_the_table_fits_the_screen(tmp_path: Path, capsys: Capture) -> None:
+    """No line is wider than the terminal, with several plans too."""
+    write(tmp_path)
+    write_over(tmp_path)
+    assert main(["compare", "good.yaml", "over.yaml"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["good.yaml", "--gpu", "h1000"], "--gpu"),
+        (["good.yaml", "--gpu", ","], "names no GPU"),
+        (["good.yaml", "--format", "xml"], "xml"),
+        (["good.yaml", "--format", "json="], "names no file"),
+        (["missing.yaml"], "missing.yaml"),
+        (["."], "good.yaml"),
+    ],
+)
+def test_usage_errors(tmp_path: Path, capsys: Capture, arguments: list[str], message: str) -> None:
+    """Unknown GPUs and formats and missing files are exit code 2; a folder is searched."""
+    write(tmp_path)
+    code = main(["compare", *arguments])
+    streams = capsys.readouterr()
+    if arguments == ["."]:
+        assert code == 0
+    else:
+        assert code == 2
+        assert message in streams.err
+
+
+def test_verdicts_are_those_of_the_gate() -> None:
+    """Beyond the capacity: does not fit. Above the threshold, or with an interval beyond the capacity: uncertain."""
+    assert verdict_of(89, 99, 100, 0.9) == FITS
+    assert verdict_of(89, 101, 100, 0.9) == UNCERTAIN
+    assert verdict_of(91, 99, 100, 0.9) == UNCERTAIN
+    assert verdict_of(101, 120, 100, 0.9) == TOO_LARGE
