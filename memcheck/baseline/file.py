@@ -39,11 +39,22 @@ def read_entries(file: str) -> tuple[Entry, ...]:
     """
     try:
         with open(file, "rb") as stream:
-            written = json.loads(stream.read())
-        version, entries = written["baseline"], tuple(_entry(item) for item in written["findings"])
+            data = stream.read()
     except OSError as error:
         message = f"cannot read the baseline {file}: {error.strerror or error}"
         raise ConfigurationError(message, "`memcheck baseline write` writes one") from error
+    return entries_in(data, file)
+
+
+def entries_in(data: bytes, file: str) -> tuple[Entry, ...]:
+    """The entries in the bytes of a baseline file.
+
+    Raises:
+        ConfigurationError: it is no baseline of this format.
+    """
+    try:
+        written = json.loads(data)
+        version, entries = written["baseline"], tuple(_entry(item) for item in written["findings"])
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"{file} is no baseline: {error}", "`memcheck baseline write` writes one") from error
     if version != FORMAT:

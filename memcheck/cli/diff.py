@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
+from memcheck.cli import values
 from memcheck.cli.gate import Gates
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions, Output
-from memcheck.cli.parameters import COLOR, typed
+from memcheck.cli.parameters import COLOR, gpu, typed
 from memcheck.cli.values import one_of
 from memcheck.diff.amount import Amount, amount, fails
 from memcheck.diff.compare import compare
@@ -19,6 +20,7 @@ from memcheck.diff.sides import Sides
 from memcheck.diff.types import Comparison, Side
 from memcheck.errors import UsageError
 from memcheck.record import Record
+from memcheck.select import PROFILES
 
 
 class DiffOptions(Record):
@@ -76,20 +78,42 @@ def output(written: str) -> Output:
     multiple=True,
     help="full (default), markdown or json; =FILE writes there instead of stdout. Repeatable.",
 )
+@click.option("--gpu", type=gpu, metavar="NAME", help="Judge both states on this GPU instead of the plans' own.")
+@click.option("--profile", type=click.Choice(PROFILES), help="The rules that count, as in check.")
+@click.option(
+    "--select",
+    type=typed(values.selectors),
+    metavar="RULES",
+    multiple=True,
+    help="Only these rules decide whether a plan fails.",
+)
+@click.option("--ignore", type=typed(values.selectors), metavar="RULES", multiple=True, help="Not these rules.")
 @click.option("--config", metavar="FILE", help="This configuration file instead of the nearest one.")
 @click.option("--allow-empty", is_flag=True, help="Exit 0 if there is nothing to compare.")
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing if nothing moved.")
 @click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
-def command(outputs: tuple[Output, ...], paths: tuple[str, ...], config: str | None, **rest: Any) -> int:
+def command(
+    outputs: tuple[Output, ...],
+    paths: tuple[str, ...],
+    config: str | None,
+    gpu: str | None,
+    profile: str | None,
+    select: tuple[tuple[str, ...], ...],
+    ignore: tuple[tuple[str, ...], ...],
+    **rest: Any,
+) -> int:
     """Show what changed: memory before and after, per plan and per component, and verdicts.
 
     OLD and NEW are two plan files, two folders, or two JSON reports of `check`. With --from-ref, OLD is what git has
     and NEW are the files and folders of the working tree: as configured, else all of it.
 
+    Both states are judged as check judges them, with the configuration and the baseline of their time.
+
     Exit code 0 whatever changed, unless a threshold says otherwise.
     """
     options = DiffOptions(**rest)
-    sides = Sides(config, lambda configurations: Gates(CheckOptions(), configurations).of)
+    judging = CheckOptions(gpu=gpu, profile=profile, select=sum(select, ()), ignore=sum(ignore, ()))
+    sides = Sides(config, lambda configurations: Gates(judging, configurations).of)
     if options.from_ref is not None:
         from memcheck.diff.from_ref import sides_since
 
@@ -98,6 +122,10 @@ def command(outputs: tuple[Output, ...], paths: tuple[str, ...], config: str | N
         labels = (label, "the working tree")
     else:
         old, new = _two(paths)
+        if judging != CheckOptions() and any(path.endswith(".json") for path in (old, new)):
+            raise UsageError(
+                "a report cannot be judged again", "leave out --gpu, --profile, --select and --ignore, or compare plans"
+            )
         before, after, unchanged, labels = _side(old, sides), _side(new, sides), 0, (old, new)
     for item in sides.unreadable:
         complain(f"cannot read {item.path}: {item.message}")

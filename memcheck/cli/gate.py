@@ -105,10 +105,9 @@ class Gates:
         return settings.select, (*settings.extend_select, *self._added)
 
     def _baseline(self, settings: Settings) -> Baseline | None:
-        """What holds findings against the baseline; on another GPU the accepted numbers mean nothing."""
-        options = self._options
-        file = settings.baseline if options.baseline is None else options.baseline
-        if not file or options.gpu is not None:
+        """What holds findings against the baseline."""
+        file = baseline_file(self._options, settings)
+        if not file:
             return None
         if file not in self._baselines:
             from memcheck.baseline.ratchet import Baseline
@@ -129,6 +128,13 @@ class Gates:
                 )
 
 
+def baseline_file(options: CheckOptions, settings: Settings) -> str:
+    """The baseline that counts; none on another GPU, where the accepted numbers mean nothing."""
+    if options.gpu is not None:
+        return ""
+    return settings.baseline if options.baseline is None else options.baseline
+
+
 def plan_files(
     options: CheckOptions, configurations: Configurations, unchanged: list[str]
 ) -> Iterator[PlanFile | Unreadable]:
@@ -139,7 +145,13 @@ def plan_files(
         return files
     from memcheck.history.changed import only_changed
 
-    return only_changed(files, options.from_ref, unchanged, stdin=STDIN in paths)
+    return only_changed(
+        files,
+        options.from_ref,
+        unchanged,
+        lambda path: baseline_file(options, configurations.of(path)),
+        stdin=STDIN in paths,
+    )
 
 
 def check_paths(options: CheckOptions) -> tuple[Report, bool]:

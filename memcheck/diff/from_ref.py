@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from tempfile import TemporaryDirectory
 
+from memcheck.config.find import Configurations
 from memcheck.diff.sides import Sides
 from memcheck.diff.types import Side
 from memcheck.discover import SKIPPED_FOLDERS, STDIN, SUFFIXES, PlanFile, find_plans
-from memcheck.errors import UsageError
-from memcheck.history.changed import Changes, inside_of
-from memcheck.history.checkout import lay_out
+from memcheck.errors import ConfigurationError, UsageError
+from memcheck.history.changed import Changes
+from memcheck.history.checkout import lay_out, lay_out_files
 from memcheck.history.git import open_base
+from memcheck.history.places import inside_of
 from memcheck.history.tree import Tree
 from memcheck.result import Unreadable
 from memcheck.source.sniff import looks_like_plan
@@ -31,7 +33,7 @@ def sides_since(ref: str, paths: tuple[str, ...], sides: Sides) -> tuple[list[Si
         raise UsageError("--from-ref cannot be used with -", "what stdin holds has no earlier state in git")
     base = open_base(ref)
     with closing(Tree(base)) as tree, TemporaryDirectory(prefix="memcheck-") as folder:
-        changes = Changes(base, tree)
+        changes = Changes(base, tree, sides.baseline_of)
         touched: list[PlanFile | Unreadable] = []
         unchanged: set[str] = set()
         there = [path for path in paths if os.path.lexists(path) or not _earlier(tree, inside_of(base, path))]
@@ -48,6 +50,7 @@ def sides_since(ref: str, paths: tuple[str, ...], sides: Sides) -> tuple[list[Si
         ]
         lay_out(tree, before_files, folder)
         root = os.path.realpath(folder)
+        lay_out_files(tree, _baselines(root, before_files), root)
 
         def inside(path: str) -> str:
             return os.path.relpath(path, root).replace(os.sep, "/")
@@ -69,6 +72,21 @@ def _earlier(tree: Tree, path: str) -> list[str]:
         hidden = any(folder.startswith(".") or folder in SKIPPED_FOLDERS for folder in folders)
         if name.lower().endswith(SUFFIXES) and not hidden and looks_like_plan(tree.read(each) or b""):
             found.append(each)
+    return found
+
+
+def _baselines(root: str, plans: list[str]) -> set[str]:
+    """The baselines that the laid-out configurations name, from the root: they accepted what they accept there."""
+    configurations = Configurations()
+    found = set()
+    for plan in plans:
+        try:
+            file = configurations.of(os.path.join(root, *plan.split("/"))).baseline
+        except ConfigurationError:  # of no use any more: then today's settings count
+            continue
+        inside = os.path.relpath(os.path.realpath(file), root) if file else ".."
+        if not inside.startswith(".."):
+            found.add(inside.replace(os.sep, "/"))
     return found
 
 

@@ -28,6 +28,10 @@ class Sides:
         self.unreadable: list[Unreadable] = []
         self.defects: list[str] = []
 
+    def baseline_of(self, path: str) -> str:
+        """The baseline file that a plan is held against; empty for none."""
+        return self._gate_of(path).baseline_file
+
     def of_path(self, path: str) -> list[Side]:
         """The plans of a file or below a folder; what they are paired by is their path inside it."""
         folder = os.path.isdir(path)

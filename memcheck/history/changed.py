@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 
 from memcheck.config.find import may_hold_table
@@ -11,17 +11,25 @@ from memcheck.discover import PlanFile
 from memcheck.errors import UsageError
 from memcheck.history.depends import configuration_files, files_of, is_broken
 from memcheck.history.git import Base, differing, open_base
+from memcheck.history.places import inside_of
 from memcheck.history.tree import Tree
 from memcheck.result import Unreadable
 from memcheck.source.load import load_documents
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # read only where a baseline is configured
+    from memcheck.history.accepted import Acceptances
 
 
 class Changes:
     """What differs between the base and the working tree."""
 
-    def __init__(self, base: Base, tree: Tree) -> None:
+    def __init__(self, base: Base, tree: Tree, baseline_of: Callable[[str], str]) -> None:
+        """``baseline_of``: the baseline file that a plan file is held against now; empty for none."""
         self.base = base
         self._tree = tree
+        self._baseline_of = baseline_of
+        self._acceptances: Acceptances | None = None
         self._differing = differing(base)
         self._settings: dict[str, bool] = {}
 
@@ -29,6 +37,8 @@ class Changes:
         """Whether a plan file may mean something else now: one of the files that decide it is new, changed or gone."""
         inside = inside_of(self.base, plan.path)
         if self._differs(inside) or any(self._configures(each) for each in configuration_files(inside)):
+            return True
+        if self._accepts_otherwise(plan.path, inside):
             return True
         documents = load_documents(plan.path, plan.data)
         if any(is_broken(document) for document in documents):
@@ -38,6 +48,17 @@ class Changes:
             return any(self._differs(each) for file in files for each in self._names(file))
         except UsageError:  # a config outside of the repository: nobody knows what it was
             return True
+
+    def _accepts_otherwise(self, path: str, inside: str) -> bool:
+        """Whether the baseline accepts something else of a plan file than it did."""
+        file = self._baseline_of(path)
+        if not file:
+            return False
+        if self._acceptances is None:
+            from memcheck.history.accepted import Acceptances
+
+            self._acceptances = Acceptances(self.base, self._tree)
+        return self._acceptances.touches(file, inside)
 
     def _differs(self, inside: str) -> bool:
         """A file that git does not know at the base is new, even if it is ignored."""
@@ -68,7 +89,11 @@ class Changes:
 
 
 def only_changed(
-    found: Iterable[PlanFile | Unreadable], ref: str, left_out: list[str], stdin: bool = False
+    found: Iterable[PlanFile | Unreadable],
+    ref: str,
+    left_out: list[str],
+    baseline_of: Callable[[str], str],
+    stdin: bool = False,
 ) -> Iterator[PlanFile | Unreadable]:
     """The plan files that changed against ``ref``, and every path that cannot be read; the others go to ``left_out``.
 
@@ -79,26 +104,12 @@ def only_changed(
         raise UsageError("--from-ref cannot be used with -", "what stdin holds has no earlier state in git")
     base = open_base(ref)
     with closing(Tree(base)) as tree:
-        changes = Changes(base, tree)
+        changes = Changes(base, tree, baseline_of)
         for item in found:
             if isinstance(item, Unreadable) or changes.touches(item):
                 yield item
             else:
                 left_out.append(item.path)
-
-
-def inside_of(base: Base, path: str) -> str:
-    """A path from the repository's root, with forward slashes; the file itself may be a link.
-
-    Raises:
-        UsageError: it lies outside.
-    """
-    folder, name = os.path.split(os.path.normpath(path))
-    full = os.path.normpath(os.path.join(os.path.realpath(folder or "."), name))
-    if full != base.root and not full.startswith(base.root.rstrip(os.sep) + os.sep):
-        raise UsageError(f"{path} lies outside the repository", "--from-ref compares files of one git repository")
-    inside = os.path.relpath(full, base.root).replace(os.sep, "/")
-    return "" if inside == "." else inside
 
 
 def _bytes(path: str) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Iterable
 
 from memcheck.history.depends import configuration_files, named
 from memcheck.history.tree import Tree
@@ -25,16 +26,28 @@ def lay_out(tree: Tree, plans: list[str], folder: str) -> None:
         data = tree.read(path)
         if data is None:
             continue
-        target = os.path.join(folder, *path.split("/"))
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(target, "wb") as file:
-            file.write(data)
+        _write(folder, path, data)
         if not path.endswith((".toml", ".json")):
             for name in _names(path, data):
                 inside = posixpath.normpath(posixpath.join(posixpath.dirname(path), name))
                 if inside not in seen:
                     seen.add(inside)
                     waiting.append(inside)
+
+
+def lay_out_files(tree: Tree, paths: Iterable[str], folder: str) -> None:
+    """Write single files, at their paths from the root; what is missing in the tree stays missing."""
+    for path in paths:
+        data = tree.read(path)
+        if data is not None:
+            _write(folder, path, data)
+
+
+def _write(folder: str, path: str, data: bytes) -> None:
+    target = os.path.join(folder, *path.split("/"))
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with open(target, "wb") as file:
+        file.write(data)
 
 
 def _names(path: str, data: bytes) -> set[str]:

@@ -252,3 +252,53 @@ def test_document_follows_its_schema(folder: Path, root: Path, capsys: Capture) 
     assert not validator.is_valid({**comparison, "diff": 2})
     del comparison["changes"][0]["verdict"]
     assert not validator.is_valid(comparison)
+
+
+def verdicts(comparison: dict[str, object]) -> dict[str, tuple[str | None, str | None, str]]:
+    """Plan name to its status before and after, and what became of it."""
+    return {
+        change["name"]: (
+            change["before"] and change["before"]["status"],
+            change["after"] and change["after"]["status"],
+            change["verdict"],
+        )
+        for change in comparison["changes"]
+    }
+
+
+def test_both_states_are_held_against_the_baseline_of_their_time(folder: Path, capsys: Capture) -> None:
+    """A plan that was accepted and is accepted did not move; accepting one is a change of its verdict, and so is the end."""
+    write_over(folder, "over")
+    (folder / "memcheck.toml").write_text('baseline = "accepted.json"\n', encoding="utf-8")
+    assert main(["baseline", "write", "."]) == 0
+    accepted = commit(folder)
+    capsys.readouterr()
+    edit(folder / "over.yaml", "micro_batch_size: 4", "micro_batch_size: 3")
+    assert verdicts(diff(capsys, "--from-ref", "HEAD")) == {"over": ("passed", "passed", "same")}
+    (folder / "accepted.json").write_text('{"baseline": 1, "findings": []}', encoding="utf-8")
+    dropped = diff(capsys, "--from-ref", "HEAD", "--fail-on-regression", code=1)
+    assert verdicts(dropped) == {"over": ("passed", "failed", "fails-now")}
+    commit(folder)
+    git(folder, "checkout", "--quiet", accepted, "--", "accepted.json")
+    assert verdicts(diff(capsys, "--from-ref", "HEAD")) == {"over": ("failed", "passed", "passes-now")}
+
+
+def test_another_gpu_and_other_rules(folder: Path, capsys: Capture) -> None:
+    """Both states are judged on the GPU and by the rules that are asked for."""
+    edit(folder / "good.yaml", "sequence_length: 2048", "sequence_length: 4096")
+    own = diff(capsys, "--from-ref", "HEAD")["changes"][0]
+    other = diff(capsys, "--from-ref", "HEAD", "--gpu", "rtx-4090")["changes"][0]
+    assert own["after"]["capacity_bytes"] > other["after"]["capacity_bytes"] == other["before"]["capacity_bytes"]
+    assert other["after"]["status"] == "failed"
+    spared = diff(capsys, "--from-ref", "HEAD", "--gpu", "rtx-4090", "--ignore", "MEM1")["changes"][0]
+    assert spared["after"]["status"] == "passed"
+    chosen = diff(capsys, "--from-ref", "HEAD", "--gpu", "rtx-4090", "--select", "MEM2", "--profile", "review")
+    assert chosen["changes"][0]["after"]["status"] == "passed"
+
+
+def test_a_report_is_not_judged_again(folder: Path, capsys: Capture) -> None:
+    """Options that judge have no effect on a report, so that they are refused."""
+    assert main(["check", "--format", "json=report.json", "--exit-zero"]) == 0
+    capsys.readouterr()
+    assert main(["diff", "report.json", "report.json", "--gpu", "h200"]) == 2
+    assert "a report cannot be judged again" in capsys.readouterr().err

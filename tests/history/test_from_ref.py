@@ -178,3 +178,42 @@ def test_outside_of_a_repository(tmp_path: Path, capsys: Capture, monkeypatch: p
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert main(["check", "--from-ref", "HEAD"]) == 2
     assert "not a git repository" in capsys.readouterr().err
+
+
+def accept(folder: Path) -> None:
+    """Configure a baseline, accept what is there, and commit."""
+    (folder / "memcheck.toml").write_text('baseline = "accepted.json"\n', encoding="utf-8")
+    assert main(["baseline", "write", "."]) == 0
+    commit(folder)
+
+
+def test_changed_baseline_judges_the_plans_it_names(folder: Path, capsys: Capture) -> None:
+    """Whoever takes an entry out, or lowers its number, is told about the plan; other plans are left out."""
+    accept(folder)
+    capsys.readouterr()
+    assert judged(capsys, "--from-ref", "HEAD") == (0, [])
+    accepted = (folder / "accepted.json").read_text(encoding="utf-8")
+    entry = next(line for line in accepted.splitlines() if "over.yaml" in line)
+    (folder / "accepted.json").write_text(accepted.replace(entry, "").replace("[\n\n", "[\n"), encoding="utf-8")
+    assert judged(capsys, "--from-ref", "HEAD") == (1, ["over.yaml"])
+    number = json.loads(entry)["utilization"]
+    (folder / "accepted.json").write_text(accepted.replace(str(number), "1.0001"), encoding="utf-8")
+    assert judged(capsys, "--from-ref", "HEAD") == (1, ["over.yaml"])
+    (folder / "accepted.json").write_text(accepted.replace('"memcheck": "', '"memcheck": "9.'), encoding="utf-8")
+    assert judged(capsys, "--from-ref", "HEAD") == (0, [])
+
+
+def test_a_new_or_unreadable_earlier_baseline(folder: Path, capsys: Capture) -> None:
+    """A baseline that is new judges what it names; one that could not be read before judges everything."""
+    commit(folder)
+    assert main(["baseline", "write", ".", "--baseline", "new.json"]) == 0
+    capsys.readouterr()
+    assert judged(capsys, "--from-ref", "HEAD", "--baseline", "new.json") == (0, ["over.yaml"])
+    assert judged(capsys, "--from-ref", "HEAD", "--baseline", "") == (0, [])
+    assert judged(capsys, "--from-ref", "HEAD", "--baseline", "new.json", "--gpu", "b200") == (0, [])
+    accepted = (folder / "new.json").read_text(encoding="utf-8")
+    (folder / "new.json").write_text("{", encoding="utf-8")
+    commit(folder)
+    (folder / "new.json").write_text(accepted, encoding="utf-8")
+    expected = ["good.yaml", "other.yaml", "over.yaml"]
+    assert judged(capsys, "--from-ref", "HEAD", "--baseline", "new.json") == (0, expected)
