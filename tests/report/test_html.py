@@ -117,7 +117,7 @@ def test_pictures_have_titles(name: str) -> None:
         assert svg.children[0].text
     for element in page(name).all():
         if "tabindex" in element.attributes:
-            assert element.attributes["role"] == "region"
+            assert element.attributes["role"] == "group"
             assert element.attributes["aria-label"]
 
 

@@ -148,7 +148,7 @@ def excerpt(item: Excerpt, name: str) -> str:
     return (
         f'<div class="finding"><h4><span class="badge {item.tone}">{text(severity)}</span> {text(rest)}</h4>'
         f"<p>{text(item.message)}</p>"
-        f'<pre tabindex="0" role="region" aria-label="{text(name)}">{coloured(item.source)}</pre>{help}</div>'
+        f'<pre tabindex="0" role="group" aria-label="{text(name)}">{coloured(item.source)}</pre>{help}</div>'
     )
 
 
