@@ -13,7 +13,7 @@ from memcheck.architecture.types import Architecture, Attention, Block, LatentAt
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import Layout, Optimizer, TrainingJob
 from memcheck.memory.megatron.ranks import megatron_ranks
-from memcheck.memory.megatron.workspaces import Device
+from memcheck.memory.megatron.workspaces import CUBLAS_WORKSPACE, Device
 from memcheck.memory.types import RankEstimate
 
 MIB = 2**20
@@ -22,6 +22,9 @@ VOCABULARIES = {"GPT2BPETokenizer": 50257, "GPTSentencePieceTokenizer": 256000, 
 """Sizes of the tokenizer files that the tests load; NullTokenizer states ``vocab-size``."""
 DETERMINISTIC_CUBLAS_BYTES = 32 * MIB
 """``CUBLAS_WORKSPACE_CONFIG=:4096:8`` of the deterministic tests."""
+SMALL_CUBLAS_BYTES = CUBLAS_WORKSPACE
+"""torch's default for Blackwell before pytorch/pytorch#175344 of February 2026. Which tests were recorded in such a
+container is not written down, but what rests after a step tells: 47.75 MiB less than in their twins."""
 PASSED_ON = (
     "transformer-impl",
     "moe-token-dispatcher-type",
@@ -54,6 +57,12 @@ PASSED_ON = (
     "use-precision-aware-optimizer",
     "overlap-grad-reduce",
     "defer-embedding-wgrad-compute",
+    "microbatch-group-size-per-virtual-pipeline-stage",
+    "fp8-format",
+    "fp8-recipe",
+    "fp8-param-gather",
+    "first-last-layers-bf16",
+    "moe-router-load-balancing-type",
 )
 SWITCHED_OFF = {
     "no-bias-gelu-fusion": "bias_gelu_fusion",
@@ -113,6 +122,8 @@ def ranks_of(record: dict[str, Any], gpu: str) -> tuple[TrainingJob, tuple[RankE
     """Its job and every pipeline rank."""
     job = job_of(record, gpu)
     workspace = DETERMINISTIC_CUBLAS_BYTES if record["deterministic_cublas"] else None
+    if record["measured"][gpu].get("small_cublas"):
+        workspace = SMALL_CUBLAS_BYTES
     if not isinstance(job.architecture, Architecture):
         raise TypeError
     return job, megatron_ranks(job, job.architecture, Device(ARCHITECTURES[gpu], workspace))

@@ -25,6 +25,8 @@ class MegatronHead(Record):
     tied: bool
     """The weight is the embedding's of the same rank."""
     trained: bool = True
+    main_gradient: str | None = None
+    """Dtype of the buffer that takes the weight's gradient, where it is made for each backward (Megatron-FSDP)."""
 
 
 def megatron_head_curve(head: MegatronHead, setting: Setting, *, inventory: bool = False) -> Curve:
@@ -37,7 +39,8 @@ def megatron_head_curve(head: MegatronHead, setting: Setting, *, inventory: bool
     shape, dtype = (ctx.residual_tokens, ctx.hidden), setting.compute
     x = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, Leaf() if setting.input_grad else None)
     waiting: list[Storage] = []
-    loss = _forward(ctx, head, x, waiting)
+    made: list[Storage] = []
+    loss = _forward(ctx, head, x, Gradients(waiting, made))
     forward_high = high(tape)
     leaf = x.origin
     x.storage = None
@@ -51,22 +54,37 @@ def megatron_head_curve(head: MegatronHead, setting: Setting, *, inventory: bool
     backward(tape, loss, [tape.new(rows, "fp32", "gradient of the loss per token")])
     backward_high = high(tape)
     lingers = sum(s.bytes for s in waiting)
+    made.clear()  # counted with the gradients that wait to be reduced from here on
     del leaf
     return Curve(saved, saved_inventory, components, 0, forward_high, backward_high, 0, lingers)
 
 
-def _forward(ctx: Context, head: MegatronHead, x: Value, waiting: list[Storage]) -> Value:
+class Gradients(Record):
+    """Where gradients of the output weight go."""
+
+    waiting: list[Storage]
+    """For the embedding's, when the weight is tied."""
+    made: list[Storage]
+    """Buffers made for them."""
+
+
+def _forward(ctx: Context, head: MegatronHead, x: Value, gradients: Gradients) -> Value:
     tape = ctx.tape
     h = norm(ctx, head.final_norm, x, "decoder.final_layernorm")
     del x
     tape.component = "logits_and_loss"
-    logits = output_layer(ctx, head, h, waiting)
+    logits = output_layer(ctx, head, h, gradients)
     del h
     return cross_entropy(tape, logits, implementation(ctx.setting))
 
 
-def output_layer(ctx: Context, head: MegatronHead, h: Value, waiting: list[Storage]) -> Value:
-    """Logits of this rank's vocabulary shard. Under sequence parallelism h is gathered into the global buffer."""
+def output_layer(ctx: Context, head: MegatronHead, h: Value, gradients: Gradients) -> Value:
+    """Logits of this rank's vocabulary shard. Under sequence parallelism h is gathered into the global buffer.
+
+    Megatron-FSDP asks for the buffer of the weight's gradient when there is one: before the product that adds to it
+    (``weight.get_main_grad()`` in tensor_parallel/layers.py), or to copy what autograd has (_grad_acc in
+    megatron_fsdp.py), when the logits' gradient has died.
+    """
     tape, setting = ctx.tape, ctx.setting
     gathers = scatters(ctx)
     shape, dtype = h.shape, h.dtype
@@ -77,7 +95,9 @@ def output_layer(ctx: Context, head: MegatronHead, h: Value, waiting: list[Stora
     ctx.register(weight)
     if head.tied and not fuses_wgrad(setting):
         # AccumulateGrad runs once, after the embedding's backward: until then this gradient waits in its buffer
-        weight.sink = waiting.append
+        weight.sink = gradients.waiting.append
+    elif head.main_gradient is not None and not fuses_wgrad(setting):
+        weight.sink = lambda _: _make(tape, weight, head.main_gradient, gradients)
     out = tape.value((*full[:-1], weight.shape[0]), dtype, "logits")
     wants_h, wants_w = h.origin is not None, weight.requires_grad
     kept = h.storage if wants_w else None
@@ -87,6 +107,13 @@ def output_layer(ctx: Context, head: MegatronHead, h: Value, waiting: list[Stora
         reduced = tape.new(shape, dtype, "output layer reduce-scatter") if gathers else gx
         gw = None if fuses_wgrad(setting) or not wants_w else tape.new(weight.shape, dtype, "output layer dW")
         del gx
+        if gw is None and wants_w:
+            _make(tape, weight, head.main_gradient, gradients)
         return [reduced if wants_h else None, gw]
 
     return tape.record(out, (h, tape.parameter(weight)), run)
+
+
+def _make(tape: Tape, weight: Parameter, dtype: str | None, gradients: Gradients) -> None:
+    if dtype is not None:
+        gradients.made.append(tape.new(weight.shape, dtype, "main gradient of the output layer"))

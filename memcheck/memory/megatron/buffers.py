@@ -76,7 +76,11 @@ def dtype_names(job: TrainingJob) -> DtypeNames:
 
 def dtypes(job: TrainingJob) -> Dtypes:
     """Element sizes of the same."""
-    names = dtype_names(job)
+    return dtypes_of(dtype_names(job))
+
+
+def dtypes_of(names: DtypeNames) -> Dtypes:
+    """Element sizes of dtypes."""
     master = {"none": 0, REMAINDERS: 2}.get(names.master, DTYPE_BYTES.get(names.master, 0))
     states = tuple(DTYPE_BYTES[s] for s in names.states)
     return Dtypes(DTYPE_BYTES[names.parameter], DTYPE_BYTES[names.gradient], master, states)

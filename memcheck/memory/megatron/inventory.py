@@ -50,8 +50,8 @@ def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: 
 def states(job: TrainingJob) -> tuple[State, ...]:
     """What rests on a rank, kind by kind, as ``buffers.resting`` and ``fsdp.resting`` price it."""
     sharded = fsdp.is_sharded(job)
-    size = buffers.dtypes(job)
-    names = buffers.dtype_names(job)
+    names = fsdp.sharded_dtype_names(job) if sharded else buffers.dtype_names(job)
+    size = buffers.dtypes_of(names)
     ways = tuple(buffers.optimizer_ways(job, expert=e) for e in (False, True))
     whole = (1, 1)
     optimizer = ways if sharded or buffers.distributed(job) else whole

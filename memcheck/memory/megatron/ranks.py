@@ -8,7 +8,7 @@ from functools import lru_cache
 from memcheck.architecture.types import Architecture
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.megatron import buffers, fsdp
-from memcheck.memory.megatron.schedule import Run, runs, warm_up
+from memcheck.memory.megatron.schedule import Place, Run, runs, warm_up
 from memcheck.memory.megatron.setting import megatron_setting
 from memcheck.memory.megatron.stages import Chunk, stages
 from memcheck.memory.megatron.units import Alike, all_tensors, chunk_units
@@ -68,7 +68,7 @@ def _contents(job: TrainingJob, architecture: Architecture, held: list[list[Chun
     micro_batches, last = job.gradient_accumulation_steps, len(held) - 1
     found: list[Hashable] = []
     for rank, chunks in enumerate(held):
-        waits = warm_up(rank, len(held), len(chunks), _group(job)) < len(chunks) * micro_batches
+        waits = warm_up(_place(job, rank, len(chunks))) < len(chunks) * micro_batches
         parts = tuple((c.embedding, c.head, c.mtp, tuple(layers[i] for i in c.layers)) for c in chunks)
         found.append((rank == 0, rank == last, waits, parts))
     return found
@@ -143,12 +143,13 @@ class _Ranks:
 def _schedule(job: TrainingJob, rank: int, chunks: int) -> list[Run]:
     # overlap_moe_expert_parallel_comm runs a layer's backward beside the next micro-batch's forward of another layer
     # (combined_1f1b.py): one layer's activations die as another's are made, so as many live as without
-    return runs(rank, job.layout.pipeline, chunks, job.gradient_accumulation_steps, _group(job))
+    return runs(_place(job, rank, chunks), job.gradient_accumulation_steps)
 
 
-def _group(job: TrainingJob) -> int:
-    """Micro-batches that run through one chunk after another."""
-    return int(str(job.option("microbatch_group_size_per_virtual_pipeline_stage") or job.layout.pipeline))
+def _place(job: TrainingJob, rank: int, chunks: int) -> Place:
+    pipeline = job.layout.pipeline
+    group = int(str(job.option("microbatch_group_size_per_virtual_pipeline_stage") or pipeline))
+    return Place(rank, pipeline, chunks, group, bool(job.option("overlap_moe_expert_parallel_comm")))
 
 
 def _boundary(job: TrainingJob, a: Architecture) -> int:

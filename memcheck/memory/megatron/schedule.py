@@ -23,22 +23,36 @@ class Run(Record):
     times: int
 
 
-def warm_up(rank: int, pipeline: int, chunks: int, group: int) -> int:
+class Place(Record):
+    """A rank's place in the pipeline, and how the schedule is set up."""
+
+    rank: int
+    pipeline: int
+    chunks: int
+    group: int
+    """Micro-batches that run through one chunk after another."""
+    overlaps: bool = False
+    """``overlap_moe_expert_parallel_comm``: forwards and backwards run side by side."""
+
+
+def warm_up(place: Place) -> int:
     """Forwards before the first backward."""
+    rank, pipeline, chunks, group, overlaps = place
     if pipeline == 1:
         return 0
     if chunks == 1:
         return pipeline - rank - 1
-    return 2 * (pipeline - rank - 1) + (chunks - 1) * group
+    return 2 * (pipeline - rank - 1) + (chunks - 1) * group + overlaps
 
 
-def runs(rank: int, pipeline: int, chunks: int, micro_batches: int, group: int) -> list[Run]:
+def runs(place: Place, micro_batches: int) -> list[Run]:
     """Forwards and backwards in order.
 
     Groups of ``group`` micro-batches run through one chunk after another, so that the schedule repeats itself after
     ``group * chunks`` passes, except for its ends; the repetition is cut, and what is left is as long as the warm-up.
     """
-    start = warm_up(rank, pipeline, chunks, group)
+    chunks, group = place.chunks, place.group
+    start = warm_up(place)
     whole, rest = divmod(micro_batches, group)
     whole = min(whole, -(-start // (group * chunks)) + SETTLING_GROUPS)
     sizes = [group] * whole + ([rest] if rest else [])

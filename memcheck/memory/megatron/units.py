@@ -11,6 +11,7 @@ from memcheck.memory.ledger.curve import Curve, replay
 from memcheck.memory.ledger.megatron_block import megatron_layers
 from memcheck.memory.ledger.megatron_embedding import MegatronEmbedding, megatron_embedding_curve
 from memcheck.memory.ledger.megatron_head import MegatronHead, megatron_head_curve
+from memcheck.memory.megatron.fsdp import gradient_dtype, is_sharded
 from memcheck.memory.megatron.stages import Chunk
 from memcheck.memory.megatron.tensors import block_tensors, embedding_tensors, head_tensors, padded_vocabulary
 from memcheck.memory.state import LocalTensor
@@ -75,7 +76,8 @@ def chunk_units(
         units += _prediction_layers(job, a, chunk, setting, inventory, embeds=not embeds)
     if chunk.head:
         trained = table_trained if shares else "head" not in job.freeze
-        head = MegatronHead(padded_vocabulary(a.vocab_size, job), a.final_norm, shares, trained=trained)
+        made = gradient_dtype(job) if is_sharded(job) else None
+        head = MegatronHead(padded_vocabulary(a.vocab_size, job), a.final_norm, shares, trained, made)
         curve = _head(head, setting._replace(trained="norm" not in job.freeze), inventory)
         units.append(
             Unit("head", "head and loss", _trained(head_tensors(a, job, shares=shares), trained), curve, curve)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.memory.megatron.schedule import Run, warm_up
+from memcheck.memory.megatron.schedule import Place, Run, warm_up
 from memcheck.memory.megatron.walk import Moment, Pass, Rank
 
 
@@ -18,15 +18,16 @@ def expanded(schedule: list[Run]) -> Iterator[Pass]:
                 yield Pass(False, run.backward)
 
 
-def every_pass(rank: int, pipeline: int, chunks: int, micro_batches: int, group: int) -> list[Pass]:
+def every_pass(place: Place, micro_batches: int) -> list[Pass]:
     """Every pass of a step: get_schedule_table, and the warm-up, steady and cool-down loops of schedules.py."""
+    chunks, group = place.chunks, place.group
     table = [
         chunk
         for start in range(0, micro_batches, group)
         for chunk in range(chunks)
         for _ in range(min(group, micro_batches - start))
     ]
-    start = min(warm_up(rank, pipeline, chunks, group), len(table))
+    start = min(warm_up(place), len(table))
     found = [Pass(True, chunk) for chunk in table[:start]]
     for i, chunk in enumerate(table):
         if start + i < len(table):

@@ -9,7 +9,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.job.types import Checkpointing, Layout
 from memcheck.memory.ledger.megatron_head import MegatronHead, megatron_head_curve
 from memcheck.memory.megatron.ranks import megatron_ranks
-from memcheck.memory.megatron.schedule import runs
+from memcheck.memory.megatron.schedule import Place, runs
 from memcheck.memory.megatron.setting import megatron_setting
 from memcheck.memory.megatron.stages import stages
 from memcheck.memory.megatron.units import recompute_groups
@@ -67,10 +67,10 @@ def test_a_layout_that_does_not_fit_is_refused() -> None:
         stages(4, case)
 
 
-def in_flight(rank: int, pipeline: int, chunks: int, micro_batches: int) -> int:
+def in_flight(rank: int, pipeline: int, chunks: int, micro_batches: int, overlaps: bool = False) -> int:
     """The most forwards ahead of backwards."""
     most = now = 0
-    for one in expanded(runs(rank, pipeline, chunks, micro_batches, pipeline)):
+    for one in expanded(runs(Place(rank, pipeline, chunks, pipeline, overlaps), micro_batches)):
         now += 1 if one.forward else -1
         most = max(most, now)
     return most
@@ -84,10 +84,16 @@ def test_micro_batches_in_flight() -> None:
     assert in_flight(0, 1, 1, 16) == 1
 
 
+def test_overlapped_expert_communication_warms_up_with_one_forward_more() -> None:
+    """get_pp_rank_microbatches adds it under interleaving alone, so that a forward and a backward are independent."""
+    assert [in_flight(s, 4, 2, 16, overlaps=True) for s in range(4)] == [12, 10, 8, 6]
+    assert [in_flight(s, 4, 1, 16, overlaps=True) for s in range(4)] == [4, 3, 2, 1]
+
+
 def test_every_forward_has_its_backward() -> None:
     """The walk ends with nothing in flight, chunk by chunk."""
     for rank in range(4):
-        found = list(expanded(runs(rank, 4, 2, 8, 4)))
+        found = list(expanded(runs(Place(rank, 4, 2, 4), 8)))
         for chunk in range(2):
             assert found.count(Pass(True, chunk)) == found.count(Pass(False, chunk))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memcheck.memory.ledger.curve import Curve, High
 from memcheck.memory.megatron.ranks import megatron_ranks
-from memcheck.memory.megatron.schedule import runs
+from memcheck.memory.megatron.schedule import Place, runs
 from memcheck.memory.megatron.walk import Rank, fullest
 from memcheck.memory.state import Resting
 from memcheck.memory.units import Unit
@@ -36,15 +36,23 @@ def rank_of(saved: list[int], boundary: int, mask: int) -> Rank:
     longer=st.integers(0, 3),
     boundary=st.integers(0, 9),
     mask=st.integers(0, 9),
+    overlaps=st.booleans(),
 )
 def test_runs_say_what_every_event_says(
-    pipeline: int, place: int, saved: list[int], micro_batches: int, longer: int, boundary: int, mask: int
+    pipeline: int,
+    place: int,
+    saved: list[int],
+    micro_batches: int,
+    longer: int,
+    boundary: int,
+    mask: int,
+    overlaps: bool,
 ) -> None:
     """Fullest moments from runs, with repetition cut, are those of the whole step counted event by event."""
-    where = place % pipeline, pipeline, len(saved), micro_batches, pipeline + longer
+    where = Place(place % pipeline, pipeline, len(saved), pipeline + longer, overlaps)
     rank = rank_of(saved, boundary, mask)
-    counted = fullest_of(rank, every_pass(*where))
-    found = fullest(rank, runs(*where))
+    counted = fullest_of(rank, every_pass(where, micro_batches))
+    found = fullest(rank, runs(where, micro_batches))
     assert {p: m.bytes for p, m in found.items()} == {p: m.bytes for p, m in counted.items()}
 
 
@@ -53,15 +61,15 @@ def test_runs_say_what_every_event_says(
 def test_short_steps_are_not_cut(pipeline: int, place: int, chunks: int, groups: int) -> None:
     """Where nothing repeats, the runs are the step's passes one by one."""
     micro_batches = min(groups * pipeline, 2 * pipeline)
-    where = place % pipeline, pipeline, chunks, micro_batches, pipeline
-    assert list(expanded(runs(*where))) == every_pass(*where)
+    where = Place(place % pipeline, pipeline, chunks, pipeline)
+    assert list(expanded(runs(where, micro_batches))) == every_pass(where, micro_batches)
 
 
 def test_no_cost_per_micro_batch() -> None:
     """A thousand times as many micro-batches have the same runs, whatever the number of stages."""
     for chunks in (1, 8):
-        assert runs(3, 512, chunks, 4096, 512) == runs(3, 512, chunks, 512 * 4096, 512) or chunks == 1
-        assert len(runs(3, 512, chunks, 512 * 4096, 512)) < 40 * chunks
+        assert runs(Place(3, 512, chunks, 512), 4096) == runs(Place(3, 512, chunks, 512), 512 * 4096) or chunks == 1
+        assert len(runs(Place(3, 512, chunks, 512), 512 * 4096)) < 40 * chunks
 
 
 def test_a_long_pipeline_is_quick() -> None:

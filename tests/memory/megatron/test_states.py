@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.frameworks.megatron import MEGATRON
+from memcheck.memory.ledger.megatron_head import MegatronHead, megatron_head_curve
 from memcheck.memory.megatron import buffers, fsdp
 from memcheck.memory.megatron.ranks import megatron_ranks
 from memcheck.memory.megatron.setting import attention_backend, megatron_setting
@@ -11,7 +13,7 @@ from memcheck.memory.megatron.tensors import block_tensors, embedding_tensors, h
 from memcheck.memory.megatron.workspaces import MIB, TE_WORKSPACE, Device, Held, workspaces
 from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
-from tests.memory.megatron.models import deepseek_v2, gpt, grid, job, llama_8b
+from tests.memory.megatron.models import deepseek_v2, gpt, grid, job, llama_8b, setting
 
 MATRIX = [LocalTensor("linear.weight", (4096, 4096), trained=True, matrix=True)]
 N = 4096 * 4096
@@ -108,11 +110,47 @@ def test_double_buffers_hold_two_units_of_parameters_and_gradients() -> None:
         megatron_ranks(job(model, grid(8, zero_stage=3), options=options), model)[0]
         for options in (half, {**half, "fsdp_double_buffer": True})
     )
-    assert "loss" in plain.peak.operation
-    held = [r.peak.components_bytes["communication_buffers"] for r in (plain, pooled)]
+    held = [
+        next(i for i in r.instants if i.name == "loss").components_bytes["communication_buffers"] for r in (plain, pooled)
+    ]
     assert held[1] - held[0] == 2 * layer * (2 + 2)
     wide = megatron_ranks(job(model, grid(8, zero_stage=3)), model)[0]
     assert wide.peak.allocated_bytes > pooled.peak.allocated_bytes
+
+
+def test_fsdp_keeps_main_weights_beside_fp32_parameters() -> None:
+    """The buffer of main weights is there whatever the parameters' dtype; ``auto`` leaves it out."""
+    case = job(llama_8b(), grid(8, zero_stage=3), recipe=MEGATRON.recipes["fp32"])
+    assert fsdp.resting(case, MATRIX).master_weights == 4 * N / 8
+    auto = case._replace(options=(("megatron_fsdp_main_params_dtype", "auto"),))
+    assert fsdp.resting(auto, MATRIX).master_weights == 0
+
+
+def test_fsdp_gathers_fp8_weights_as_such() -> None:
+    """fp8_param_gather: one byte per element of TE's linear layers, two under MXFP8, the others as they are."""
+    linear = LocalTensor("mlp.linear_fc1.weight", (1024, 512), trained=True, matrix=True)
+    other = LocalTensor("output_layer.weight", (1024, 512), trained=True, matrix=True)
+    options = {"fp8_format": "hybrid", "fp8_param_gather": True, "fp8_recipe": "tensorwise"}
+    case = job(llama_8b(), grid(8, zero_stage=3), options=options)
+    assert fsdp.parameter_bytes(case, [linear, other]) == (1 + 2) * 1024 * 512
+    wide = job(llama_8b(), grid(8, zero_stage=3), options={**options, "fp8_recipe": "mxfp8"})
+    assert fsdp.parameter_bytes(wide, [linear, other]) == (2 + 2) * 1024 * 512
+
+
+def test_the_heads_gradient_buffer_comes_with_its_product() -> None:
+    """Megatron-FSDP: while the logits' gradient is made there is no buffer for the weight's gradient yet."""
+    vocabulary, hidden, tokens = 131072, 1024, 4096
+    case = setting(hidden, sequence=tokens, options={"gradient_accumulation_fusion": False})
+    plain = megatron_head_curve(MegatronHead(vocabulary, None, tied=False), case)
+    made = megatron_head_curve(MegatronHead(vocabulary, None, tied=False, main_gradient="fp32"), case)
+    assert plain.backward.label == made.backward.label == "gradient of logits"
+    assert made.backward.bytes == plain.backward.bytes
+    short = case._replace(sequence=64)
+    apart, with_buffer = (
+        megatron_head_curve(MegatronHead(vocabulary, None, tied=False, main_gradient=d), short).backward.bytes
+        for d in (None, "fp32")
+    )
+    assert with_buffer - apart > 3 * vocabulary * hidden
 
 
 def test_the_vocabulary_is_padded_to_128_per_tensor_rank() -> None:
