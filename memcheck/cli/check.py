@@ -23,8 +23,8 @@ from memcheck.select import PROFILES
     metavar="FORMAT[=FILE]",
     multiple=True,
     shell_complete=one_of(formats),
-    help="full (default), concise, github, markdown, html, json, jsonl, csv, sarif, junit, gitlab, checkstyle, rdjson; "
-    "=FILE writes there instead of stdout. Repeatable.",
+    help="full (default), concise, github, markdown, html, pdf, json, jsonl, csv, sarif, junit, gitlab, checkstyle or "
+    "rdjson; =FILE writes there instead of stdout. Repeatable.",
 )
 @click.option("--fail-on", type=click.Choice(FAIL_ON), help="Lowest severity that fails the run [default: error].")
 @click.option(

@@ -15,7 +15,7 @@ from memcheck.cli.options import Output
 from memcheck.cli.parameters import COLOR, setting, typed
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import write
+from memcheck.cli.write import prepare, write
 from memcheck.config.find import Configurations
 from memcheck.discover import find_plans
 from memcheck.errors import UsageError
@@ -23,7 +23,7 @@ from memcheck.report import WITH_DOSSIER
 from memcheck.report.screen import Screen
 from memcheck.result import PlanResult, Report, Unreadable
 
-FORMATS = ("full", "json", "csv", "html")
+FORMATS = ("full", "json", "csv", "html", "pdf")
 """Those of ``check`` that have room for figures without a verdict."""
 
 
@@ -44,7 +44,7 @@ FORMATS = ("full", "json", "csv", "html")
     type=typed(lambda written: values.output(written, FORMATS)),
     metavar="FORMAT[=FILE]",
     multiple=True,
-    help="full (default), json, csv or html, a page to pass on; =FILE writes there instead of stdout. Repeatable.",
+    help="full (default), json, csv, html or pdf; =FILE writes there instead of stdout. Repeatable.",
 )
 @click.option(
     "--gpu",
@@ -74,6 +74,7 @@ def command(
     if gpu is not None:
         changes["hardware.gpu"] = gpu
     outputs = outputs or (Output("full"),)
+    prepare(outputs)
     gate = Gate(changes=changes, inventory=True, remedies=False)
     if any(each.format in WITH_DOSSIER for each in outputs):
         gate = gate._replace(dossier=True, remedies=True)
@@ -110,7 +111,7 @@ def estimate_paths(paths: tuple[str, ...], gate: Gate, configurations: Configura
     return Report(__version__, tuple(plans), tuple(unreadable), tuple(defects))
 
 
-def rendered(form: str, report: Report, screen: Screen, *, formulas: bool) -> str:
+def rendered(form: str, report: Report, screen: Screen, *, formulas: bool) -> str | bytes:
     """The report in one of :data:`FORMATS`, without a verdict."""
     if form == "json":
         from memcheck.report.json import render_estimates

@@ -10,7 +10,7 @@ from memcheck import __version__
 from memcheck.check import Gate, check_file
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions
-from memcheck.cli.write import write_file, write_stdout
+from memcheck.cli.write import prepare, write
 from memcheck.config.find import Configurations
 from memcheck.config.types import DEFAULT_FAIL_ON, Settings
 from memcheck.discover import STDIN, PlanFile, find_plans
@@ -30,7 +30,7 @@ def run_check(options: CheckOptions) -> int:
     """Check everything, write every report, and return the exit code.
 
     Raises:
-        UsageError: nothing to check, or a report file that cannot be written.
+        UsageError: nothing to check, a report file that cannot be written, or an extra that is not installed.
         ConfigurationError: a configuration file that cannot be used.
     """
     if options.show_settings is not None:
@@ -43,6 +43,7 @@ def run_check(options: CheckOptions) -> int:
         code = fix_paths(options)
         if code is not None:
             return code
+    prepare(options.outputs)
     report, fails = check_paths(options)
     for item in report.unreadable:
         complain(f"cannot read {item.path}: {item.message}")
@@ -183,11 +184,10 @@ def write_reports(report: Report, options: CheckOptions) -> None:
     from memcheck.report.screen import Screen
 
     for output in sorted(options.outputs, key=lambda item: item.file is None):
-        render = renderer(output.format)
-        if output.file is not None:
-            write_file(output.file, render(report, Screen()))
-        else:
-            write_stdout(render(report, screen_of(sys.stdout, options.color)._replace(quiet=options.quiet)))
+        screen = Screen()
+        if output.file is None:
+            screen = screen_of(sys.stdout, options.color)._replace(quiet=options.quiet)
+        write(output.file, renderer(output.format)(report, screen))
     if options.statistics:
         from memcheck.cli.statistics import write_statistics
 

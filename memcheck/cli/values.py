@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from memcheck.cli.options import Output
 from memcheck.config.fraction import fraction
 from memcheck.config.types import FAIL_ON
-from memcheck.report import FORMATS
+from memcheck.report import BINARY, FORMATS
 from memcheck.select import PROFILES
 
 COLORS = ("auto", "always", "never")
@@ -29,6 +29,8 @@ def output(written: str, known: Iterable[str] = FORMATS) -> Output:
         raise ValueError(f"unknown format {name!r}{hint}")
     if equals and not file:
         raise ValueError(f"{written!r} names no file")
+    if name in BINARY and not equals:
+        raise ValueError(f"{name} is not for the terminal: {name}=report.{name}")
     return Output(name, file or None)
 
 

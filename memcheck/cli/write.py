@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 
 from memcheck.cli.guard import silence
+from memcheck.cli.options import Output
 from memcheck.errors import UsageError
+from memcheck.report import BINARY
 
 APPENDED = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
 """Files of the runner that other tools of the same step write too."""
 
 
-def write(file: str | None, text: str) -> None:
+def prepare(outputs: Iterable[Output]) -> None:
+    """Fail before the work, not after it.
+
+    Raises:
+        MissingExtraError: a format needs what is not installed.
+    """
+    if any(output.format in BINARY for output in outputs):
+        from memcheck.report.pdf.extra import require_extra
+
+        require_extra()
+
+
+def write(file: str | None, report: str | bytes) -> None:
     """Send a report to a file, or print it.
 
     Raises:
         UsageError: the file cannot be written.
     """
     if file is None:
-        write_stdout(text)
+        write_stdout(report if isinstance(report, str) else report.decode())
     else:
-        write_file(file, text)
+        write_file(file, report)
 
 
 def write_stdout(text: str) -> None:
@@ -39,15 +54,16 @@ def write_stdout(text: str) -> None:
         silence()
 
 
-def write_file(path: str, text: str) -> None:
-    """Write a report file as UTF-8; the runner's own files are appended to.
+def write_file(path: str, report: str | bytes) -> None:
+    """Write a report file, text as UTF-8; the runner's own files are appended to.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    mode = "a" if path in {os.environ.get(name) for name in APPENDED} else "w"
+    mode = "ab" if path in {os.environ.get(name) for name in APPENDED} else "wb"
+    data = report.encode("utf-8", "backslashreplace") if isinstance(report, str) else report
     try:
-        with open(path, mode, encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
+        with open(path, mode) as file:
+            file.write(data)
     except OSError as error:
         raise UsageError(f"cannot write the report to {path}: {error.strerror or error}") from error

@@ -17,6 +17,7 @@ FORMATS = {
     "jsonl": "memcheck.report.jsonl",
     "csv": "memcheck.report.csv",
     "html": "memcheck.report.html",
+    "pdf": "memcheck.report.pdf",
     "sarif": "memcheck.report.sarif",
     "junit": "memcheck.report.junit",
     "gitlab": "memcheck.report.gitlab",
@@ -27,10 +28,13 @@ FORMATS = {
 WITH_DOSSIER = frozenset({"csv", "html", "pdf"})
 """Formats that show more than the verdict needs: plans are asked for it where one of them is wanted."""
 
+BINARY = frozenset({"pdf"})
+"""Formats that are bytes: they go to a file."""
 
-def renderer(name: str) -> Callable[..., str]:
+
+def renderer(name: str) -> Callable[..., str | bytes]:
     """The render function of one of :data:`FORMATS`; those of :data:`WITH_DOSSIER` also take ``judged``."""
     from importlib import import_module
 
-    render: Callable[..., str] = import_module(FORMATS[name]).render
+    render: Callable[..., str | bytes] = import_module(FORMATS[name]).render
     return render

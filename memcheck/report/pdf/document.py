@@ -1,0 +1,146 @@
+"""The pages: head, index, and every plan on pages of its own."""
+
+from __future__ import annotations
+
+import io
+
+from reportlab.lib.pagesizes import A4
+from reportlab.lib.units import mm
+from reportlab.pdfgen.canvas import Canvas
+from reportlab.platypus import Flowable, PageBreak, Paragraph, SimpleDocTemplate, Spacer
+from reportlab.platypus import Table as Grid
+
+from memcheck.report.html.palette import TEXT
+from memcheck.report.pdf import style
+from memcheck.report.pdf.blocks import CLOSE, block
+from memcheck.report.pdf.charts import Big, Row
+from memcheck.report.pdf.style import colour, markup, tinted, words
+from memcheck.report.story.blocks import PlanStory, Story
+
+MARGIN = 16 * mm
+PADDING = 6
+"""Points that ReportLab keeps free inside the margins."""
+WIDTH = A4[0] - 2 * (MARGIN + PADDING)
+FACTS_PER_ROW = 3
+
+
+class Mark(Flowable):
+    """An entry of the reader's outline; takes no room."""
+
+    def __init__(self, title: str, key: str, level: int) -> None:
+        super().__init__()
+        self.title, self.key, self.level = title, key, level
+
+    def wrap(self, *available: float) -> tuple[float, float]:
+        """Nothing."""
+        return 0, 0
+
+    def draw(self) -> None:
+        """The place and its name."""
+        self.canv.bookmarkPage(self.key)
+        self.canv.addOutlineEntry(words(self.title), self.key, self.level, closed=self.level > 0)
+
+
+def document(story: Story) -> bytes:
+    """The whole file. The same story gives the same bytes: no date is in it."""
+    out = io.BytesIO()
+    made = SimpleDocTemplate(
+        out,
+        pagesize=A4,
+        leftMargin=MARGIN,
+        rightMargin=MARGIN,
+        topMargin=MARGIN,
+        bottomMargin=MARGIN,
+        title=words(story.title),
+        author=f"memcheck {story.version}",
+        subject=words(story.summary),
+        lang="en",
+        invariant=1,
+    )
+
+    def footer(canvas: Canvas, _: object) -> None:
+        canvas.setFont(style.PLAIN, 7.5)
+        canvas.setFillColor(colour("soft"))
+        said = f"Predicted by memcheck {story.version} from plans alone: no GPU, no run."
+        canvas.drawString(MARGIN + PADDING, MARGIN / 2, said)
+        canvas.drawRightString(A4[0] - MARGIN - PADDING, MARGIN / 2, f"page {canvas.getPageNumber()}")
+
+    made.build(list(pages(story)), onFirstPage=footer, onLaterPages=footer)
+    return out.getvalue()
+
+
+def pages(story: Story) -> list[Flowable]:
+    """Everything in order."""
+    found: list[Flowable] = [
+        Paragraph("memcheck", style.BRAND),
+        Paragraph(markup(story.title), style.TITLE),
+        Paragraph(markup(story.summary), style.SOFT),
+        Spacer(1, 6),
+    ]
+    found += [Paragraph(markup(f"Not readable: {path}: {why}"), style.BODY) for path, why in story.unreadable]
+    several = len(story.plans) > 1
+    if several:
+        found += [Mark("Plans", "index", 0), index(story)]
+    for number, each in enumerate(story.plans, start=1):
+        found += [PageBreak()] if several else []
+        found += plan(each, f"plan-{number}")
+    return found
+
+
+def index(story: Story) -> Flowable:
+    """A row per plan, which leads to its page."""
+    rows = []
+    for number, each in enumerate(story.plans, start=1):
+        facts = dict(each.facts)
+        where = ", ".join(filter(None, (facts.get("Model", ""), facts.get("GPUs", ""))))
+        name = f'<a href="#plan-{number}" color="{TEXT["link"].light}"><u>{markup(each.name)}</u></a>'
+        bar = Row(each.picture.bars[0], each.picture.scale, WIDTH * 0.34, 9) if each.picture is not None else ""
+        share = markup(facts.get("Used of each GPU", ""))
+        rows.append(
+            [
+                Paragraph(f'{name}<br/><font color="{TEXT["soft"].light}">{markup(where)}</font>', style.CELL),
+                Paragraph(tinted(each.verdict.word, each.verdict.tone), style.CELL),
+                bar,
+                Paragraph(f"<b>{share}</b>", style.NUMBER),
+            ]
+        )
+    heads = [Paragraph(head, style.HEADING) for head in ("Plan", "Verdict", "Memory")]
+    heads.append(Paragraph("Used", style.NUMBER_HEADING))
+    looks = [("LINEBELOW", (0, 0), (-1, -1), 0.4, colour("rule")), ("VALIGN", (0, 0), (-1, -1), "MIDDLE"), *CLOSE]
+    sizes = [WIDTH * share for share in (0.35, 0.18, 0.36, 0.11)]
+    return Grid([heads, *rows], colWidths=sizes, repeatRows=1, style=looks, hAlign="LEFT", splitInRow=1)
+
+
+def plan(story: PlanStory, anchor: str) -> list[Flowable]:
+    """All about one plan."""
+    badge = tinted(story.verdict.word, story.verdict.tone)
+    found: list[Flowable] = [
+        Mark(story.name, anchor, 0),
+        Paragraph(f"{markup(story.name)}&nbsp;&nbsp;{badge}", style.NAME),
+        Paragraph(markup(story.path), style.SOFT),
+        Paragraph(markup(story.lead), style.LEAD),
+        Spacer(1, 4),
+    ]
+    if story.picture is not None:
+        found.append(Big(story.picture, WIDTH))
+    if story.advice:
+        found.append(Paragraph(markup(story.advice), style.BODY))
+    if story.facts:
+        found.append(facts(story))
+    for section in story.sections:
+        found += [Mark(section.title, f"{anchor}-{section.key}", 1), Paragraph(markup(section.title), style.HEAD)]
+        for each in section.blocks:
+            found += block(each, WIDTH)
+    return found
+
+
+def facts(story: PlanStory) -> Flowable:
+    """Labels and values in a grid."""
+    cells: list[list[Flowable] | str] = [
+        [Paragraph(markup(label), style.SOFT), Paragraph(f"<b>{markup(value)}</b>", style.BODY)]
+        for label, value in story.facts
+    ]
+    cells += [""] * (-len(cells) % FACTS_PER_ROW)
+    rows = [cells[i : i + FACTS_PER_ROW] for i in range(0, len(cells), FACTS_PER_ROW)]
+    looks = [("VALIGN", (0, 0), (-1, -1), "TOP"), *CLOSE]
+    return Grid(rows, colWidths=[WIDTH / FACTS_PER_ROW] * FACTS_PER_ROW, style=looks, hAlign="LEFT", splitInRow=1)

@@ -1,0 +1,77 @@
+"""Fonts, colours and paragraph styles: those of the HTML report on light paper."""
+
+from __future__ import annotations
+
+from xml.sax.saxutils import escape  # nosec - escapes, parses nothing
+
+from reportlab.lib.colors import HexColor
+from reportlab.lib.enums import TA_CENTER, TA_RIGHT
+from reportlab.lib.styles import ParagraphStyle
+
+from memcheck.report.html.palette import BACKGROUNDS, BARS, LINES, TEXT
+from memcheck.report.text import clean
+
+PLAIN, BOLD, MONO = "Helvetica", "Helvetica-Bold", "Courier"
+"""Of every PDF reader: nothing has to be embedded. They know Windows' Latin characters."""
+ARROWS = {ord("→"): "->", ord("−"): "-", ord("│"): "|", ord("─"): "-", ord("…"): "..."}
+
+
+def colour(name: str) -> HexColor:
+    """A role of the palette, a component's or a tone's."""
+    return HexColor({**BACKGROUNDS, **TEXT, **BARS, **LINES}[name].light)
+
+
+def words(text: str) -> str:
+    """User text that the fonts can show: what they lack becomes its code."""
+    shown = clean(text).translate(ARROWS)
+    return "".join(char if _known(char) else f"\\u{ord(char):04x}" for char in shown)
+
+
+def _known(char: str) -> bool:
+    try:
+        char.encode("cp1252")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def markup(text: str) -> str:
+    """The same as content of a paragraph: never markup."""
+    return escape(words(text))
+
+
+def tinted(text: str, tone: str, *, bold: bool = True) -> str:
+    """Text in a tone."""
+    inside = f"<b>{markup(text)}</b>" if bold else markup(text)
+    return f'<font color="{TEXT[tone].light}">{inside}</font>'
+
+
+def swatch(key: str) -> str:
+    """A component's colour in front of its name."""
+    return f'<font name="ZapfDingbats" color="{BARS[key].light}" size="7">n</font>&nbsp;&nbsp;' if key else ""
+
+
+def _style(name: str, size: float, *, font: str = PLAIN, ink: str = "ink", **more: object) -> ParagraphStyle:
+    return ParagraphStyle(
+        name, fontName=font, fontSize=size, leading=size * 1.32, textColor=colour(ink), splitLongWords=1, **more
+    )
+
+
+BRAND = _style("brand", 8, font=BOLD, ink="soft")
+TITLE = _style("title", 20, font=BOLD, spaceAfter=2)
+NAME = _style("name", 15, font=BOLD)
+HEAD = _style("head", 11, font=BOLD, spaceBefore=12, spaceAfter=4, keepWithNext=1)
+SUBHEAD = _style("subhead", 9, font=BOLD)
+LEAD = _style("lead", 11, font=BOLD, spaceBefore=4)
+BODY = _style("body", 9)
+SOFT = _style("soft", 8, ink="soft", spaceAfter=3)
+PROSE = _style("prose", 8, ink="soft", spaceAfter=4, keepWithNext=1)
+CAPTION = _style("caption", 8, ink="soft", spaceBefore=4, spaceAfter=2, keepWithNext=1)
+CELL = _style("cell", 8)
+STRONG = _style("strong", 8, font=BOLD)
+HEADING = _style("heading", 7.5, font=BOLD, ink="soft")
+NUMBER = _style("number", 8, alignment=TA_RIGHT)
+STRONG_NUMBER = _style("strong-number", 8, font=BOLD, alignment=TA_RIGHT)
+NUMBER_HEADING = _style("number-heading", 7.5, font=BOLD, ink="soft", alignment=TA_RIGHT)
+CODE = _style("code", 7.2, font=MONO)
+CENTRED = _style("centred", 8, alignment=TA_CENTER)
