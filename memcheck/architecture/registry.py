@@ -38,6 +38,7 @@ FAMILIES: dict[str, str] = {
     "llama": "llama:read",
     "llama4_text": "llama4:read",
     "megatron-gpt": "gpt2:read",
+    "megatron-lm": "megatron_lm:read",
     "minimax": "minimax:read",
     "minimax_m2": "minimax:read_m2",
     "mistral": "mistral:read",

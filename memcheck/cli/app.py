@@ -16,6 +16,8 @@ COMMANDS = {
     "diff": ("memcheck.cli.diff", "Show what changed between two states of plans."),
     "estimate": ("memcheck.cli.estimate", "Show where a plan's memory goes, and when."),
     "explain": ("memcheck.cli.explain", "Show a rule's page."),
+    "export": ("memcheck.cli.export", "Write the framework config that runs a plan."),
+    "import": ("memcheck.cli.import_", "Write a plan from a framework's config."),
     "init": ("memcheck.cli.init", "Write a first plan."),
     "list": ("memcheck.cli.list", "List models, gpus, rules or frameworks."),
     "schema": ("memcheck.cli.schema", "Print the JSON Schema of plans or reports."),

@@ -24,6 +24,8 @@ from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
 
+OWN_MODEL, OWNER = "megatron-lm", "megatron"
+
 
 class Resolved(Record):
     """What the memory engine needs, and what was assumed on the way."""
@@ -51,6 +53,8 @@ def resolve(plan: plan_types.Plan, *, base_dir: str) -> Resolved:
         )
     if problems or architecture is None or gpu is None:
         raise ResolutionError(tuple(problems))
+    if isinstance(architecture, Architecture):
+        _check_owner(plan, architecture)
     defaults = Defaults()
     if isinstance(architecture, Architecture):
         for note in architecture.notes:
@@ -76,6 +80,17 @@ def _lookup(
     except ResolutionError as error:
         problems.extend(error.problems)
     return architecture, gpu
+
+
+def _check_owner(plan: plan_types.Plan, architecture: Architecture) -> None:
+    """A model described by Megatron-LM's arguments exists nowhere else."""
+    framework = None if plan.training is None else plan.training.framework or DEFAULT_FRAMEWORK
+    if architecture.model_type != OWN_MODEL or framework == OWNER:
+        return
+    who = framework or "no serving engine"
+    message = f"`model_type: {OWN_MODEL}` is {OWNER}'s own model, which {who} does not run"
+    help = f"write `framework: {OWNER}`, or describe the model by a Hugging Face config.json"
+    raise ResolutionError((Problem("architecture", "/model/architecture/model_type", message, help),))
 
 
 def _training_job(

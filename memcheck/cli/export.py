@@ -1,0 +1,130 @@
+"""``memcheck export``: a framework's config out of a plan."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, located
+from memcheck.cli.completion import files
+from memcheck.cli.guard import complain
+from memcheck.cli.parameters import setting
+from memcheck.cli.write import write_file, write_stdout
+from memcheck.errors import MemcheckError, UnsupportedError, UsageError
+from memcheck.finding import Finding
+from memcheck.interchange.exporting import export_plan
+from memcheck.interchange.formats import FORMATS
+from memcheck.interchange.types import Written
+from memcheck.job.errors import ResolutionError
+from memcheck.job.resolve import resolve
+from memcheck.plan.read import read_plan
+from memcheck.rules.run import check_layout, make_context
+from memcheck.source.load import load_documents
+from memcheck.source.text import read_bytes, shown_path
+from memcheck.source.types import Document
+
+
+class PlanError(MemcheckError):
+    """The plan cannot be exported as it is."""
+
+    exit_code = 1
+
+
+@click.command("export")
+@click.argument("path", metavar="PLAN", shell_complete=files)
+@click.option("--to", "format", type=click.Choice(list(FORMATS)), required=True, help="Whose config to write.")
+@click.option(
+    "--set",
+    "settings",
+    type=setting,
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Export with another value, e.g. training.micro_batch_size=4.",
+)
+@click.option("--document", type=click.IntRange(0), help="Which plan of a file of several, from 0.")
+@click.option("--output", "-o", metavar="FILE", shell_complete=files, help="Write the config there.")
+@click.option("--strict", is_flag=True, help="Exit 1 if the format cannot say something that the plan does.")
+def command(
+    path: str,
+    format: str,
+    settings: tuple[tuple[str, object], ...],
+    document: int | None,
+    output: str | None,
+    strict: bool,
+) -> int:
+    """Write the config that runs PLAN: DeepSpeed JSON, Accelerate YAML, torchtitan TOML or Megatron-LM arguments.
+
+    What the format cannot say is listed in a comment at its top and on stderr, and so is what is said elsewhere, such
+    as the model in a DeepSpeed config.
+    """
+    chosen = _document(path, document)
+    if settings:
+        from memcheck.changes import with_changes
+
+        chosen = with_changes(chosen, dict(settings))
+    written = exported(chosen, format)
+    for notice in written.notices:
+        if notice.kind == "lost" or format == "deepspeed":
+            sys.stderr.write(f"memcheck: {WORDS[notice.kind]}: {notice.key}: {notice.message}\n")
+    if output is None:
+        write_stdout(written.text)
+    else:
+        write_file(output, written.text)
+    return 1 if strict and written.lost else 0
+
+
+WORDS = {"lost": "not in the config", "elsewhere": "said elsewhere", "remark": "note"}
+
+
+def exported(document: Document, format: str) -> Written:
+    """The config for one plan.
+
+    Raises:
+        PlanError: the plan is wrong, or trains nothing.
+    """
+    plan, findings = read_plan(document)
+    if plan is None:
+        _refuse(document, findings)
+    if plan.training is None:
+        raise PlanError(f"{document.path} is a plan for inference", "only training is exported")
+    try:
+        resolved = resolve(plan, base_dir=os.path.dirname(document.path))
+    except (ResolutionError, UnsupportedError) as error:
+        _refuse(document, located(error, document))
+    context = make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)
+    layout, possible = check_layout(context)
+    if not possible:
+        _refuse(document, layout)
+    return export_plan(plan, resolved, format, document.path)
+
+
+def _refuse(document: Document, findings: list[Finding]) -> NoReturn:
+    errors = [finding for finding in findings if finding.severity == "error"]
+    for finding in errors[1:]:
+        complain(_shown(finding), finding.help)
+    first = errors[0]
+    raise PlanError(_shown(first), first.help or f"memcheck check {document.path}")
+
+
+def _shown(finding: Finding) -> str:
+    span = finding.location.span
+    return f"{finding.location.path}:{span.line}:{span.column}: {finding.code} {finding.message}"
+
+
+def _document(path: str, index: int | None) -> Document:
+    try:
+        data = read_bytes(path)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    documents = load_documents(shown_path(path), data)
+    if index is not None:
+        documents = [each for each in documents if each.index == index]
+    if not documents:
+        raise UsageError(f"{path} holds no such plan", "a plan starts with `memcheck: 1`")
+    if len(documents) > 1:
+        names = ", ".join(str(each.index) for each in documents)
+        raise UsageError(f"{path} holds {len(documents)} plans", f"choose one with --document: {names}")
+    return documents[0]

@@ -1,0 +1,1 @@
+"""Plans from and to the configs of training frameworks."""

@@ -1,0 +1,42 @@
+"""From a resolved plan to a framework's config."""
+
+from __future__ import annotations
+
+from memcheck.catalog.models import find_model
+from memcheck.catalog.names import UnknownNameError
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.interchange.formats import FORMATS
+from memcheck.interchange.request import Export
+from memcheck.interchange.types import Notice, Written
+from memcheck.job.resolve import Resolved
+from memcheck.job.types import TrainingJob
+from memcheck.plan.types import Plan
+
+
+def export_plan(plan: Plan, resolved: Resolved, format: str, path: str) -> Written:
+    """The config of one format.
+
+    Raises:
+        TypeError: a plan for inference, which no framework here trains.
+    """
+    job = resolved.job
+    if not isinstance(job, TrainingJob):
+        raise TypeError
+    kind = FORMATS[format]
+    written = kind.write(Export(job, path, _catalogued(plan)))
+    if job.framework in kind.frameworks:
+        return written
+    title = FRAMEWORKS[job.framework].title
+    message = f"the plan is priced for {title}; run from {kind.title} it takes another amount of memory"
+    help = f"check it with training.framework: {kind.frameworks[0]}"
+    return written._replace(notices=(Notice("lost", "training.framework", f"{message}: {help}"), *written.notices))
+
+
+def _catalogued(plan: Plan) -> str:
+    """The catalog's own name of the plan's model; empty for anything that differs from the catalog."""
+    if plan.model.name is None or plan.model.overrides:
+        return ""
+    try:
+        return find_model(plan.model.name).name
+    except UnknownNameError:
+        return ""

@@ -1,0 +1,95 @@
+"""What is read from a framework's config, and what is written to one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memcheck.errors import MemcheckError
+from memcheck.finding import Location
+from memcheck.record import Record
+
+
+class ConfigError(MemcheckError):
+    """A framework config that cannot be read at all."""
+
+    exit_code = 1
+
+
+class Row(Record):
+    """One key of a framework beside the plan's key for the same thing. Reader and writer share it."""
+
+    path: str
+    """Dotted path in the framework's config."""
+    key: str
+    """Dotted key of the plan."""
+    kind: str = "whole"
+    """``whole`` | ``number`` | ``flag`` | ``word`` | ``text`` | ``list``."""
+    words: Mapping[str, object] = {}
+    """The framework's words and what the plan says instead; the first word of a value is the one that is written."""
+    default: object = None
+    """What the framework takes where its config is silent, in the plan's words; None: the plan stays silent, too."""
+    aliases: tuple[str, ...] = ()
+    """Other names that the framework has for it, or had."""
+
+
+class Setting(Record):
+    """A plan value and why it is what it is."""
+
+    value: object
+    why: str
+    """What the comment beside it says: the config's file, line and key; or whose default it is."""
+    location: Location | None = None
+    assumed: bool = False
+    """The config does not say it."""
+
+
+class Note(Record):
+    """Something in a config that the plan does not carry."""
+
+    location: Location
+    message: str
+
+
+class Problem(Record):
+    """What keeps a config from becoming a plan."""
+
+    location: Location
+    message: str
+    help: str = ""
+    keys: tuple[str, ...] = ()
+    """Plan keys that settle it when they are stated beside the config."""
+
+
+class Reading(Record):
+    """A config in the plan's words."""
+
+    format: str
+    settings: dict[str, Setting]
+    """By dotted plan key."""
+    notes: tuple[Note, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    sources: Mapping[str, tuple[str, ...]] = {}
+    """Path to lines of every file that was read."""
+
+
+class Notice(Record):
+    """A part of a plan that a written config does not hold."""
+
+    kind: str
+    """``lost``: the format cannot say it | ``elsewhere``: it is said in another file or on the command line |
+    ``remark``: what the config says more than the plan."""
+    key: str
+    message: str
+
+
+class Written(Record):
+    """A framework's config, made from a plan."""
+
+    format: str
+    text: str
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def lost(self) -> tuple[Notice, ...]:
+        """What the format cannot say."""
+        return tuple(notice for notice in self.notices if notice.kind == "lost")
