@@ -7,6 +7,7 @@ from typing import Any
 
 from memcheck.finding import Location, Span
 from memcheck.interchange.config_file import ConfigFile, load_yaml
+from memcheck.interchange.megatron_keys import LISTS
 from memcheck.source.text import split_lines
 
 YAML_SECTION = "MODEL_ARGS"
@@ -56,12 +57,14 @@ def _from_text(path: str, text: str) -> ConfigFile:
                 name = flag[1]
                 values[name] = True if flag[2] is None else _resolved(flag[2], variables)
                 places[name] = Location(path, Span(number, column, number, column + len(word)))
-            elif not name or word.startswith((";", "|", "&", "<", ">")) or re.match(r"\w+=$", word):
+            elif not name or word[0] in ";|&<>":
                 name = ""
             elif values[name] is True:
                 values[name] = _resolved(word, variables)
-            else:
+            elif name in LISTS:
                 values[name] = f"{values[name]} {_resolved(word, variables)}"
+        if not line.rstrip().endswith("\\"):
+            name = ""
     return ConfigFile(path, values, lambda key: places.get(key, Location(path, Span(1, 1, 1, 1))), lines)
 
 

@@ -100,8 +100,8 @@ class Draft:
             below = [key for key in self.config.values if key == path or key.startswith(f"{path}.")]
             self.config.see(*below)
             live = [key for key in below if self.config.values[key] not in (None, default)]
-            on = self.config.values.get(f"{path}.enabled", True)
-            if live and on:
+            switches = [self.config.values[key] for key in below if key.endswith(".enabled")]
+            if live and (not switches or any(switches)):
                 self.note(live[0] if path not in live else path, reason)
 
     def finish(self) -> Reading:
@@ -122,7 +122,7 @@ def converted(row: Row, written: object) -> object:
     if row.kind == "flag":
         return _FLAGS.get(text.lower(), MISSING)
     if row.kind == "list":
-        return list(written) if isinstance(written, list) else text.split()
+        return list(written) if isinstance(written, list) else [int(w) if w.isdigit() else w for w in text.split()]
     if row.kind == "text":
         return text
     return row.words[text.lower()] if text.lower() in row.words else _number(written, row.kind)

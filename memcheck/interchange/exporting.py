@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.interchange.formats import FORMATS
+from memcheck.interchange.formats import FORMATS, Format
 from memcheck.interchange.request import Export
 from memcheck.interchange.types import Notice, Written
 from memcheck.job.resolve import Resolved
@@ -23,13 +23,17 @@ def export_plan(plan: Plan, resolved: Resolved, format: str, path: str) -> Writt
     if not isinstance(job, TrainingJob):
         raise TypeError
     kind = FORMATS[format]
-    written = kind.write(Export(job, path, _catalogued(plan)))
+    return kind.write(Export(job, path, _catalogued(plan), _foreign(job, kind)))
+
+
+def _foreign(job: TrainingJob, kind: Format) -> tuple[Notice, ...]:
+    """A plan that is priced for another framework than the one that runs it."""
     if job.framework in kind.frameworks:
-        return written
+        return ()
     title = FRAMEWORKS[job.framework].title
     message = f"the plan is priced for {title}; run from {kind.title} it takes another amount of memory"
     help = f"check it with training.framework: {kind.frameworks[0]}"
-    return written._replace(notices=(Notice("lost", "training.framework", f"{message}: {help}"), *written.notices))
+    return (Notice("lost", "training.framework", f"{message}: {help}"),)
 
 
 def _catalogued(plan: Plan) -> str:

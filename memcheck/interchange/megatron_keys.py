@@ -133,6 +133,8 @@ def _kind(name: str) -> str:
     return "number" if float in types else "whole" if int in types else "text"
 
 
+LISTS = frozenset(dashed(name) for name, types in MEGATRON.options.items() if list in types)
+"""Arguments that take several words."""
 OPTIONS = tuple(
     Row(dashed(name), f"training.options.{name}", _kind(name)) for name in MEGATRON.options if name not in SETTLED
 )

@@ -152,8 +152,9 @@ def _precision(draft: Draft) -> None:
     key = "training.precision"
     bf16, fp16, fp8 = _on(config, "bf16"), _on(config, "fp16"), config.take("fp8-format")
     if fp8 is not None:
-        draft.set(key, "fp8-mixed", "fp8-format")
         draft.set(f"{OPTION}fp8_format", str(fp8), "fp8-format")
+    if fp8 is not None and bf16:
+        draft.set(key, "fp8-mixed", "fp8-format")
     elif bf16 or fp16:
         draft.set(key, "bf16-mixed" if bf16 else "fp16-mixed", "bf16" if bf16 else "fp16")
     else:

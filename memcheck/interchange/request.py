@@ -22,6 +22,9 @@ class Export(Record):
     model: str
     """The catalog's name of the model; empty when the plan describes an architecture of its own."""
 
+    notices: tuple[Notice, ...] = ()
+    """What is lost whatever the writer does."""
+
     def header(self, version: str, notices: tuple[Notice, ...], sign: str = "#") -> str:
         """The comment at the top of a written config."""
         lines = [f"{sign} Written by memcheck from {self.plan} for {version}."]

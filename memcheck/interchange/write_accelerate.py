@@ -54,7 +54,7 @@ def write_accelerate(export: Export) -> Written:
         sheet.put(keys.BACKEND, "INDUCTOR")
     for key, where in ELSEWHERE.items():
         sheet.elsewhere(key, where)
-    notices = sheet.finish()
+    notices = (*export.notices, *sheet.finish())
     return Written("accelerate", _yaml(sheet.tree, export.header(keys.VERSION, notices)), notices)
 
 

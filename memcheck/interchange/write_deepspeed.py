@@ -50,7 +50,7 @@ def write_deepspeed(export: Export) -> Written:
         _drop(sheet, key)
     for key, where in ELSEWHERE.items():
         sheet.elsewhere(key, where)
-    return Written("deepspeed", json.dumps(sheet.tree, indent=2) + "\n", sheet.finish())
+    return Written("deepspeed", json.dumps(sheet.tree, indent=2) + "\n", (*export.notices, *sheet.finish()))
 
 
 def _drop(sheet: Sheet, path: str) -> None:

@@ -35,7 +35,7 @@ def write_megatron(export: Export) -> Written:
     for key in ("hardware.nodes", "hardware.gpus_per_node"):
         sheet.elsewhere(key, LAUNCHER)
     sheet.elsewhere("training.expandable_segments", "PYTORCH_CUDA_ALLOC_CONF, in the environment")
-    notices = sheet.finish()
+    notices = (*export.notices, *sheet.finish())
     lines = [_argument(name, value) for name, value in sheet.tree.items()]
     return Written("megatron", "\n".join([export.header(keys.VERSION, notices), *filter(None, lines)]) + "\n", notices)
 

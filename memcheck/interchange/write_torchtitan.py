@@ -43,7 +43,7 @@ def write_torchtitan(export: Export) -> Written:
     sheet.elsewhere("training.expandable_segments", "PYTORCH_ALLOC_CONF, in the environment")
     if sheet.settings.get("parallelism.sequence") is False and job.layout.tensor > 1:
         sheet.lose("parallelism.sequence", "torchtitan always runs sequence parallelism with tensor parallelism")
-    notices = sheet.finish()
+    notices = (*export.notices, *sheet.finish())
     return Written("torchtitan", toml(sheet.tree, export.header(keys.VERSION, notices)), notices)
 
 
