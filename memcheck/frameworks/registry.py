@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from memcheck.frameworks.deepspeed import DEEPSPEED
 from memcheck.frameworks.huggingface import HUGGINGFACE
+from memcheck.frameworks.litgpt import LITGPT
 from memcheck.frameworks.megatron import MEGATRON
 from memcheck.frameworks.pytorch import PYTORCH
 from memcheck.frameworks.torchtitan import TORCHTITAN
 from memcheck.frameworks.types import Framework
 
-FRAMEWORKS: dict[str, Framework] = {f.name: f for f in (HUGGINGFACE, PYTORCH, TORCHTITAN, MEGATRON, DEEPSPEED)}
+FRAMEWORKS: dict[str, Framework] = {
+    f.name: f for f in (HUGGINGFACE, PYTORCH, TORCHTITAN, MEGATRON, DEEPSPEED, LITGPT)
+}
 DEFAULT_FRAMEWORK = "huggingface"

@@ -47,4 +47,8 @@ class Framework(Record):
     """Below zero_stage 3, mixed precision works only without tensor and pipeline parallelism; else all is fp32."""
     loss_parallel: str = "never"
     """When the standard loss runs on vocabulary shards by itself: ``never`` | ``tensor`` (tensor > 1) | ``always``."""
+    lora_rank: int = 16
+    lora_targets: str | tuple[str, ...] = "all-linear"
+    lora_dtype: str = "fp32"
+    """Of adapters: ``fp32`` (peft's default) or ``params``: that of the model's parameters."""
     source: str = ""

@@ -106,18 +106,19 @@ def _training_job(
     options = known_options(training.options, framework)
     expandable = training.expandable_segments
     why = f"default of {framework.name}"
+    recipe = resolve_recipe(training.precision, method, layout, framework, defaults)
     return TrainingJob(
         architecture=architecture,
         framework=framework.name,
         framework_version=training.framework_version,
         layout=layout,
-        recipe=resolve_recipe(training.precision, method, layout, framework, defaults),
+        recipe=recipe,
         optimizer=resolve_optimizer(training.optimizer, framework, defaults),
         micro_batch_size=micro_batch_size,
         sequence_length=sequence_length,
         gradient_accumulation_steps=resolve_accumulation(training, layout, micro_batch_size, defaults),
         method=method,
-        lora=resolve_lora(training, method, defaults),
+        lora=resolve_lora(training, method, framework, recipe.params, defaults),
         freeze=training.freeze or (),
         checkpointing=resolve_checkpointing(training.activation_checkpointing, options, defaults),
         attention=defaults.take("training.attention", training.attention, framework.default_attention),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.frameworks.types import Framework
-from memcheck.job.defaults import Defaults
+from memcheck.job.defaults import PLAN_DEFAULT, Defaults
 from memcheck.job.errors import Problem, ResolutionError
 from memcheck.job.types import Checkpointing, Layout, Lora, Loss, Optimizer
 from memcheck.plan import types as plan_types
@@ -95,16 +95,22 @@ def resolve_loss(stated: plan_types.Loss | None, layout: Layout, framework: Fram
     return Loss(kind, chunks, upcast, keep)
 
 
-def resolve_lora(training: plan_types.Training, method: str, defaults: Defaults) -> Lora | None:
+def resolve_lora(
+    training: plan_types.Training, method: str, framework: Framework, params: str, defaults: Defaults
+) -> Lora | None:
     """Adapters of a LoRA or QLoRA job; None for full training."""
     if method == "full":
         return None
     stated = training.lora or plan_types.Lora()
-    everything: str | tuple[str, ...] = "all-linear"
+    targets, own = framework.lora_targets, PLAN_DEFAULT
+    dtype, why = "fp32", "default of PEFT: adapters are kept in fp32"
+    if framework.lora_dtype == "params":
+        own = why = f"default of {framework.name}"
+        dtype = params
     return Lora(
-        rank=defaults.take("training.lora.rank", stated.rank, 16),
-        target_modules=defaults.take("training.lora.target_modules", stated.target_modules, everything),
-        dtype=defaults.take("training.lora.dtype", stated.dtype, "fp32", "default of PEFT: adapters are kept in fp32"),
+        rank=defaults.take("training.lora.rank", stated.rank, framework.lora_rank, own),
+        target_modules=defaults.take("training.lora.target_modules", stated.target_modules, targets, own),
+        dtype=defaults.take("training.lora.dtype", stated.dtype, dtype, why),
     )
 
 

@@ -34,6 +34,8 @@ class LocalTensor(Record):
 
 NF4_BITS = 4.127
 """Bits per parameter of bitsandbytes NF4 with double quantisation: 4 + 8 / 64 + 32 / (64 * 256)."""
+NF4_SINGLE_BITS = 4.5
+"""Without double quantisation: 4 + 32 / 64."""
 
 
 def weight_bytes(tensor: LocalTensor, dtype: str, numel: int | None = None) -> int:
@@ -42,6 +44,8 @@ def weight_bytes(tensor: LocalTensor, dtype: str, numel: int | None = None) -> i
     kind = tensor.dtype or dtype
     if kind == "nf4":
         return rounded(-(-n * 4127 // 8000))
+    if kind == "nf4-single":
+        return rounded(-(-n // 2)) + rounded(4 * -(-n // 64))
     return rounded(n * DTYPE_BYTES[kind])
 
 

@@ -109,6 +109,8 @@ class Step:
         self._hold_states()
         timeline.mark("init", "states at rest")
         saved = sum(u.fresh.saved for u in self.units) + self.per_micro_batch
+        self.graph_before = sum(u.fresh.outlives for u in self.units if u.kind != "head")
+        timeline.hold("activations", self.graph_before)
         for first, last, others in self._walks():
             # other micro-batches in flight: what their units saved, and their outputs in the stage's cache
             held = int(others * (saved + self.stage_output))
@@ -199,6 +201,8 @@ class Step:
             if unit.kind == "head" and held_flat and self.root == NO_GROUP:
                 timeline.release("communication_buffers", held_flat)
                 held_flat = 0
+            if unit.kind == "head":  # whose curve counts them until its logits replace the old ones
+                timeline.release("activations", self.graph_before)
             timeline.high("loss" if unit.kind == "head" else "forward", curve.forward, unit.name)
             timeline.hold_all(curve.saved_components)
             timeline.hold("activations", curve.until_forward_ends)
@@ -248,8 +252,8 @@ class Step:
             if unit.kind == "embedding" and self.sharded and self.job.layout.tensor > 1 and whole_table:
                 # DTensor's local slice of the full-size embedding gradient is cloned before FSDP reduces it
                 gradients = self._local_slice(unit, gradients)
-            timeline.hold("gradients", gradients)
-            timeline.hold("logits_and_loss", curve.lingers)
+            stays = (("gradients", gradients), ("logits_and_loss", curve.lingers), ("activations", curve.outlives))
+            timeline.hold_all(stays)
             lingers += curve.lingers
             if unit.kind == "head" and not prefetched:
                 prefetched = self._prefetch(i, gathered)

@@ -104,7 +104,8 @@ class Beside:
         if self.job.framework == "torchtitan":
             return 0
         rotary = rotary_width(self.architecture)
-        return 2 * rounded(self.setting.sequence * rotary * self.item) if rotary else 0
+        item = 4 if self.job.framework == "litgpt" else self.item  # buffers made anew in the default dtype
+        return 2 * rounded(self.setting.sequence * rotary * item) if rotary else 0
 
     def masks(self) -> int:
         """Attention masks of the whole model; checkpointed layers hold them, as arguments, to their backward."""

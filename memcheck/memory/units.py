@@ -55,7 +55,7 @@ def base_setting(job: TrainingJob, architecture: Architecture) -> Setting:
     adapter = None
     if job.method in ("lora", "qlora") and job.lora is not None:
         targets = job.lora.target_modules
-        adapter = Adapter(job.lora.rank, targets, job.lora.dtype, job.method == "qlora")
+        adapter = Adapter(job.lora.rank, targets, job.lora.dtype, job.method == "qlora", quantized_storage(job))
     return Setting(
         style=STYLES.get(job.framework, job.framework),
         batch=job.micro_batch_size,
@@ -78,6 +78,12 @@ def base_setting(job: TrainingJob, architecture: Architecture) -> Setting:
     )
 
 
+def quantized_storage(job: TrainingJob) -> str:
+    """How 4-bit weights rest: with doubly quantised constants, or as LitGPT's ``quantize`` says."""
+    plain = job.framework == "litgpt" and not str(job.option("quantize", "bnb.nf4")).endswith("-dq")
+    return "nf4-single" if plain else "nf4"
+
+
 _LAYERS = r"layers:(\d+)-(\d+)"
 
 
@@ -97,6 +103,8 @@ def frozen_layers(freeze: tuple[str, ...]) -> set[int]:
 
 def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inventory: bool = False) -> list[Unit]:
     """The units of one pipeline rank, in forward order."""
+    if job.framework == "litgpt":  # its head is a module of its own (model.py, GPT.__init__)
+        architecture = architecture._replace(tie_word_embeddings=False)
     base = base_setting(job, architecture)
     frozen = frozen_layers(job.freeze)
     embedding_trained = base.trained and "embed" not in job.freeze
@@ -120,7 +128,8 @@ def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inve
         units.append(Unit(unit.kind, f"layer {index}", *unit[2:]))
         input_grad = input_grad or trained or base.adapter is not None
     if part.head:
-        units.append(_head_unit(job, architecture, base._replace(input_grad=input_grad), part, inventory))
+        graph = sum(u.fresh.outlives for u in units)
+        units.append(_head_unit(job, architecture, base._replace(input_grad=input_grad), part, inventory, graph))
     return units
 
 
@@ -180,9 +189,8 @@ def block_tensors_on_rank(
         wants = trained and not is_frozen(t.name.removesuffix(".weight"), frozen)
         quantized = adapter is not None and adapter.quantized and t.linear
         is_expert = t.group == "experts"
-        found.append(
-            LocalTensor(t.name, shape, wants, "nf4" if quantized else None, is_expert, matrix=len(shape) > 1)
-        )
+        stored = adapter.storage if adapter is not None and quantized else None
+        found.append(LocalTensor(t.name, shape, wants, stored, is_expert, matrix=len(shape) > 1))
         if adapter is not None and t.linear and len(shape) == 2 and _adaptable(component, adapter, t.name):
             found.extend(adapter_tensors(t, shape, _Rank(adapter.rank, adapter.dtype)))  # type: ignore[arg-type]
     if adapter is not None and isinstance(block.mlp, Moe):
@@ -273,13 +281,19 @@ def is_tied(a: Architecture, tensor: int) -> bool:
     return a.tie_word_embeddings and tensor == 1
 
 
-def _head_unit(job: TrainingJob, a: Architecture, base: Setting, part: Part, inventory: bool) -> Unit:
+def _head_unit(
+    job: TrainingJob, a: Architecture, base: Setting, part: Part, inventory: bool, graph_before: int
+) -> Unit:
     tied = is_tied(a, base.tensor) and part.embedding
     trained = base.trained and ("embed" if tied else "head") not in job.freeze
     norm_trained = base.trained and "norm" not in job.freeze
     tensors = head_tensors(a, base.tensor, tied, trained, norm_trained)
+    if job.method == "qlora" and job.framework == "litgpt":  # Fabric replaces every nn.Linear
+        stored = quantized_storage(job)
+        tensors = tuple(t._replace(dtype=stored) if t.name == "lm_head.weight" else t for t in tensors)
     setting = base._replace(trained=norm_trained)
     head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained)
+    head = head._replace(graph_before=graph_before)
     dtype = stream_dtype(base)
     if job.framework == "torchtitan" and job.loss.kind == "chunked":
         return _chunked_unit(job, head, setting, tensors, inventory)

@@ -60,6 +60,7 @@ def runs_torchtitan(job: TrainingJob) -> bool:
 FOREIGN = {
     "megatron": "Megatron-Core's and TransformerEngine's kernels need CUDA",
     "deepspeed": "the DeepSpeed engine needs its own runtime and a GPU",
+    "litgpt": "LitGPT's own model code is not run",
     "torchtitan": "no torchtitan can be imported that runs it",
 }
 """Frameworks whose own code is not run, and why."""

@@ -99,8 +99,8 @@ def test_recompute_mode() -> None:
 def test_adapters() -> None:
     """Adapters exist only with a method that trains them, in fp32 as PEFT keeps them."""
     stated = Training(lora=Lora(rank=8))
-    assert t.resolve_lora(stated, "full", Defaults()) is None
-    found = t.resolve_lora(stated, "lora", Defaults())
+    assert t.resolve_lora(stated, "full", FRAMEWORKS["pytorch"], "bf16", Defaults()) is None
+    found = t.resolve_lora(stated, "lora", FRAMEWORKS["pytorch"], "bf16", Defaults())
     assert found is not None
     assert (found.rank, found.target_modules, found.dtype) == (8, "all-linear", "fp32")
 

@@ -41,6 +41,10 @@ def block_forward(ctx: Context, block: Block, x: Value) -> Value:
         from memcheck.memory.ledger.torchtitan import torchtitan_block
 
         return torchtitan_block(ctx, block, x)
+    if ctx.setting.style == "litgpt":
+        from memcheck.memory.ledger.litgpt import litgpt_block
+
+        return litgpt_block(ctx, block, x)
     if block.parallel:
         return _parallel(ctx, block, x, stream)
     if block.mixer is not None:

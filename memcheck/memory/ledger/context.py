@@ -15,7 +15,9 @@ class Adapter(Record):
     targets: str | tuple[str, ...]
     dtype: str
     quantized: bool
-    """The adapted base weights are 4-bit."""
+    """The base weights are 4-bit."""
+    storage: str = "nf4"
+    """How those rest: ``nf4`` (constants quantised once more) | ``nf4-single``."""
 
 
 class Setting(Record):

@@ -39,6 +39,8 @@ class Curve(Record):
     lingers: int = 0
     """Kept until the whole backward is over: the model's output when the training loop still references it, a tied
     head's gradient that waits for the embedding's."""
+    outlives: int = 0
+    """Kept until the training loop lets go of the graph: when the next forward's output replaces this one's."""
 
 
 Forward = Callable[[Context, Value], Value]
@@ -78,7 +80,17 @@ def replay(
     gradients = tape.by_component.get("gradients", 0)
     backward_high = high(tape)
     del leaf  # the input's gradient was alive until here
-    return Curve(saved, saved_inventory, components, with_casts - saved, forward_high, backward_high, gradients)
+    outlives = sum(tape.outliving.values())
+    return Curve(
+        saved,
+        saved_inventory,
+        components,
+        with_casts - saved,
+        forward_high,
+        backward_high,
+        gradients,
+        outlives=outlives,
+    )
 
 
 def high(tape: Tape) -> High:

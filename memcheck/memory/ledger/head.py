@@ -27,6 +27,8 @@ class Head(Record):
     trained: bool = True
     scaled: bool = False
     """Logits are multiplied by a constant (Cohere, Granite)."""
+    graph_before: int = 0
+    """Bytes that the graph of the step before holds until this one's logits replace the old ones."""
     projection: int = 0
     """Width of an output projection before the head (OPT-350m)."""
 
@@ -58,14 +60,21 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     lingers += sum(p.grad_buffer.bytes for p in ctx.parameters if p.grad_buffer is not None and not p.fresh)
     del leaf, loss
     return Curve(
-        saved, saved_inventory, components, with_casts - saved, forward_high, backward_high, gradients, lingers
+        saved,
+        saved_inventory,
+        components,
+        with_casts - saved,
+        forward_high,
+        backward_high,
+        gradients,
+        lingers,
     )
 
 
 def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     """Final norm, head, loss. The logits are put on ``ctx.kept``."""
     tape, s = ctx.tape, ctx.setting
-    h = normalise(ctx, head.final_norm, x)
+    h = _final_norm(ctx, head, x)
     if head.final_norm is not None:
         x.storage = None  # `hidden_states = self.norm(hidden_states)`: nothing but the graph holds the input now
     del x
@@ -79,6 +88,10 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     h = enter_tensor_parallel(ctx, h)
     if head.loss.kind == "fused-linear":
         return fused_linear(tape, h, weight)
+    if s.style == "litgpt":
+        from memcheck.memory.ledger.litgpt_head import litgpt_loss
+
+        return litgpt_loss(ctx, h, Weights(weight, bias), head)
     if head.loss.kind == "chunked":
         return _chunked(ctx, head, h, Weights(weight, bias))
     logits = _logits(ctx, head, h, Weights(weight, bias))
@@ -87,6 +100,14 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=head.loss.kind == "vocab-parallel")
     del normed
     return loss
+
+
+def _final_norm(ctx: Context, head: Head, x: Value) -> Value:
+    if ctx.setting.style != "litgpt":
+        return normalise(ctx, head.final_norm, x)
+    from memcheck.memory.ledger.litgpt import litgpt_norm
+
+    return litgpt_norm(ctx, head.final_norm, x)
 
 
 def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:

@@ -13,7 +13,7 @@ from memcheck.memory.tape.tensor import Parameter, Storage, Tape, Value
 class Weights:
     """The parameters of one linear layer, with its adapter if it has one."""
 
-    __slots__ = ("bias", "lora_a", "lora_b", "quantized", "weight")
+    __slots__ = ("bias", "dequantized", "keeps_input", "lora_a", "lora_b", "quantized", "weight")
 
     def __init__(
         self,
@@ -28,11 +28,15 @@ class Weights:
         self.lora_b = lora[1] if lora else None
         self.quantized = quantized
         """4-bit weights are dequantised into a temporary for each product (bitsandbytes MatMul4Bit)."""
+        self.dequantized: str | None = None
+        """The dtype that comes out of dequantisation, where it is not that of the product."""
+        self.keeps_input = False
+        """The 4-bit product holds on to its input, as it did before bitsandbytes 0.43.2 (#1270)."""
 
 
 def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     """``F.linear`` plus the adapter branch."""
-    result = _dense(tape, x, w, label)
+    result = dense(tape, x, w, label)
     if w.lora_a is None or w.lora_b is None:
         return result
     base_dtype = result.dtype
@@ -50,7 +54,8 @@ def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     return cast(tape, total, base_dtype, "lora result")
 
 
-def _dense(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+def dense(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+    """The product with the base weight."""
     if w.quantized:
         return _quantized(tape, x, w, label)
     return matmul(tape, x, w.weight, label, bias=w.bias)
@@ -94,20 +99,34 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
 
 
 def _quantized(tape: Tape, x: Value, w: Weights, label: str) -> Value:
-    """bitsandbytes MatMul4Bit: dequantises the weight in forward and again in backward; keeps nothing of x."""
+    """bitsandbytes MatMul4Bit: dequantises the weight in forward and in backward; old versions keep x too."""
     out_shape = (*x.shape[:-1], w.weight.shape[0])
-    workspace = tape.new(w.weight.shape, x.dtype, "dequantized weight")
-    out = tape.value(out_shape, x.dtype, label)
+    x_shape, x_dtype, w_shape, stored = x.shape, x.dtype, w.weight.shape, w.dequantized
+    workspace = _dequantize(tape, w_shape, x_dtype, stored)
+    out = tape.value(out_shape, x_dtype, label)
     del workspace
-    x_shape, x_dtype, w_shape = x.shape, x.dtype, w.weight.shape
+    kept = None
+    if w.keeps_input and x.origin is not None and x.storage is not None:
+        kept = x.storage
+        tape.outliving[kept.key] = kept.bytes  # an attribute of ctx, which goes with the graph and not with backward
 
-    def run(grad: Storage) -> list[Storage | None]:
-        workspace = tape.new(w_shape, x_dtype, "dequantized weight")
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        workspace = _dequantize(tape, w_shape, x_dtype, stored)
         gx = tape.new(x_shape, x_dtype, label + " dX")
         del workspace
         return [gx]
 
     return tape.record(out, (x,), run)
+
+
+def _dequantize(tape: Tape, shape: tuple[int, ...], dtype: str, stored: str | None) -> Storage:
+    """``dequantize_4bit(B).to(A.dtype)``."""
+    if stored is None or stored == dtype:
+        return tape.new(shape, dtype, "dequantized weight")
+    first = tape.new(shape, stored, "dequantized weight")
+    cast_copy = tape.new(shape, dtype, "dequantized weight, cast")
+    del first
+    return cast_copy
 
 
 def embedding(tape: Tape, weight: Parameter, rows: tuple[int, ...], dtype: str, label: str = "embedding") -> Value:

@@ -197,6 +197,8 @@ class Tape:
         self.subclass = False
         """Gradients are tensor subclasses (DTensor): autograd then never accumulates in place."""
         self.inventory: dict[int, tuple[str, tuple[int, ...], str, int, str]] | None = {} if inventory else None
+        self.outliving: dict[int, int] = {}
+        """Bytes, by storage, that backward does not free: they live as long as the graph is referenced."""
 
     def new(self, shape: tuple[int, ...], dtype: str, label: str) -> Storage:
         """Allocate."""

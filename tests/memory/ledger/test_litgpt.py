@@ -1,0 +1,109 @@
+"""LitGPT's layers and its 4-bit steps."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from memcheck.architecture.types import Architecture
+from memcheck.job.resolve import resolve
+from memcheck.job.types import TrainingJob
+from memcheck.memory.training import training_ranks
+from memcheck.memory.types import Instant
+from memcheck.memory.units import Part, Unit, part_units
+from memcheck.plan.read import read_plan
+from memcheck.source.load import load_documents
+
+TRACED = {
+    # (model, sequences of 512 tokens): bytes that one layer with LoRA of rank 32 on q and v keeps for backward. Two
+    # and three layers of litgpt 26857050's own classes, traced on fake tensors (torch 2.13.0): the difference.
+    ("llama-2-7b", 2): 181249024,
+    ("llama-3-8b", 1): 89338880,
+    ("phi-2", 1): 38185984,
+}
+RANDOM_STATE = 1024
+"""Seed and offset that the flash kernel returns."""
+STATISTICS = 2048
+"""LayerNorm's mean and rstd are bf16 on the traced CPU, fp32 on CUDA."""
+
+
+def _job(model: str = "llama-2-7b", **training: Any) -> TrainingJob:
+    stated = {"framework": "litgpt", "micro_batch_size": 2, "sequence_length": 512, "method": "lora", **training}
+    text = json.dumps({"memcheck": 1, "model": model, "hardware": {"gpu": "a100-80gb"}, "training": stated})
+    (document,) = load_documents("plan.yaml", text.encode())
+    plan, _ = read_plan(document)
+    assert plan is not None
+    found = resolve(plan, base_dir=".").job
+    assert isinstance(found, TrainingJob)
+    return found
+
+
+def _model(each: TrainingJob) -> Architecture:
+    assert isinstance(each.architecture, Architecture)
+    return each.architecture
+
+
+def _units(each: TrainingJob) -> list[Unit]:
+    a = _model(each)
+    return part_units(each, a, Part(0, a.num_layers, True, True))
+
+
+def _instants(each: TrainingJob) -> dict[str, Instant]:
+    return {i.name: i for i in training_ranks(each, _model(each))[0].instants}
+
+
+@pytest.mark.parametrize(("model", "batch"), list(TRACED))
+def test_a_lora_layer_keeps_what_litgpt_was_traced_to_keep(model: str, batch: int) -> None:
+    """To the byte but for what a CPU trace has otherwise."""
+    layer = _units(_job(model, micro_batch_size=batch, lora={"rank": 32}))[2].fresh
+    assert abs(layer.saved + RANDOM_STATE - TRACED[model, batch]) <= STATISTICS
+
+
+def test_adapters_default_to_the_scripts_arguments() -> None:
+    """Rank 8 on queries and values, in the dtype of the parameters."""
+    lora = _job().lora
+    assert lora is not None
+    assert (lora.rank, lora.target_modules, lora.dtype) == (8, ("q_proj", "v_proj"), "bf16")
+
+
+def test_no_dropout_keeps_the_norm_instead_of_dropped_values_and_mask() -> None:
+    """One byte per value less: the mask."""
+    with_mask, without = (_units(_job(lora={"rank": 8}, options={"lora_dropout": p}))[2].fresh for p in (0.1, 0))
+    assert with_mask.saved - without.saved == 2 * 512 * 4096
+
+
+def test_four_bit_layers_keep_their_inputs_until_the_next_logits() -> None:
+    """bitsandbytes 0.42 hangs them on the graph: inputs of qkv, proj, fc and the MLP's proj, 6h + 2f a token."""
+    quantized = _units(_job(method="qlora", optimizer="paged-adamw"))
+    layer = quantized[2].fresh
+    assert layer.outlives == 2 * 512 * (6 * 4096 + 2 * 11008)
+    assert quantized[1].fresh.outlives == layer.outlives - 2 * 512 * 2 * 4096, "nothing below the first qkv is trained"
+    assert _units(_job())[2].fresh.outlives == 0
+
+
+def test_the_graph_of_the_step_before_counts_in_forward_but_not_in_backward() -> None:
+    """Its inputs go when the model's output replaces the old one; this step's stay after backward."""
+    each = _job(method="qlora", optimizer="paged-adamw")
+    outlives = sum(u.fresh.outlives for u in _units(each))
+    instants = {name: i.allocated_bytes for name, i in _instants(each).items()}
+    assert instants["loss"] == max(instants.values())
+    assert instants["optimizer"] > outlives, "still there when the optimizer steps"
+    assert instants["loss"] - instants["backward"] == pytest.approx(outlives, rel=0.1)
+
+
+@pytest.mark.parametrize(("quantize", "bits"), [("bnb.nf4", 4.5), ("bnb.nf4-dq", 4.127)])
+def test_quantize_says_how_constants_rest(quantize: str, bits: float) -> None:
+    """Every linear layer is replaced, the head too; the embedding stays in bf16."""
+    each = _job(method="qlora", options={"quantize": quantize})
+    parameters = _instants(each)["optimizer"].components_bytes["parameters"]
+    linear = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008) + 32000 * 4096
+    rest = 2 * (32000 * 4096 + 65 * 4096)
+    assert parameters == pytest.approx(linear * bits / 8 + rest, rel=1e-4)
+
+
+def test_the_head_is_a_matrix_of_its_own() -> None:
+    """LitGPT does not tie: Llama-3.2-1B holds its table twice."""
+    names = [t.name for u in _units(_job("llama-3.2-1b")) for t in u.tensors]
+    assert "lm_head.weight" in names
