@@ -185,7 +185,7 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
     if gate.dossier:
         from memcheck.dossier.make import dossier
 
-        result = result._replace(dossier=dossier(context, answer))
+        result = result._replace(dossier=dossier(context, answer, gate))
     return result._replace(estimate=answer), findings + memory
 
 

@@ -76,7 +76,7 @@ def command(
     outputs = outputs or (Output("full"),)
     prepare(outputs)
     gate = Gate(changes=changes, inventory=True, remedies=False)
-    if any(each.format in WITH_DOSSIER for each in outputs):
+    if any(each.format == "csv" or each.format in WITH_DOSSIER for each in outputs):
         gate = gate._replace(dossier=True, remedies=True)
     report = estimate_paths(paths, gate, Configurations(config))
     for item in report.unreadable:

@@ -17,6 +17,8 @@ class OnGpu(Record):
     """Dense, by the maker; None when not known."""
     refused: str = ""
     """Why it cannot run there: a rule and what it says."""
+    relative_speed: float | None = None
+    """Tokens per second over those on the plan's own GPU, by the roofline; None without a time."""
 
     @property
     def utilization(self) -> float:

@@ -25,7 +25,7 @@ FORMATS = {
     "rdjson": "memcheck.report.rdjson",
 }
 
-WITH_DOSSIER = frozenset({"csv", "html", "pdf"})
+WITH_DOSSIER = frozenset({"html", "pdf"})
 """Formats that show more than the verdict needs: plans are asked for it where one of them is wanted."""
 
 BINARY = frozenset({"pdf"})
@@ -33,7 +33,7 @@ BINARY = frozenset({"pdf"})
 
 
 def renderer(name: str) -> Callable[..., str | bytes]:
-    """The render function of one of :data:`FORMATS`; those of :data:`WITH_DOSSIER` also take ``judged``."""
+    """The render function of one of :data:`FORMATS`; those that ``estimate`` has, too, also take ``judged``."""
     from importlib import import_module
 
     render: Callable[..., str | bytes] = import_module(FORMATS[name]).render

@@ -35,13 +35,22 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def render(report: Report, screen: Screen | None = None, *, judged: bool = True) -> str:
-    """The rows under one line of names; the screen plays no part. Not ``judged``: findings only without an estimate."""
+    """The rows under one line of names; the screen plays no part.
+
+    Not ``judged``, what ``estimate`` has to say: in place of the findings what the figures are made of.
+    """
+    from memcheck.report.csv_parts import PARTS, parts
+
     out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
+    writer = csv.DictWriter(out, COLUMNS if judged else (*COLUMNS, *PARTS), restval="", lineterminator="\n")
     writer.writeheader()
     for plan in report.plans:
-        found = plan.findings if judged or plan.estimate is None else ()
-        for row in (plan_row(plan), *(finding_row(plan, finding) for finding in found)):
+        rows = [plan_row(plan)]
+        if judged or plan.estimate is None:
+            rows += [finding_row(plan, finding) for finding in plan.findings]
+        else:
+            rows += [{**owner(kind, plan), **row} for kind, row in parts(plan, plan.estimate)]
+        for row in rows:
             writer.writerow({key: cell(value) for key, value in row.items()})
     for item in report.unreadable:
         row = {"kind": "unreadable", "path": item.path, "message": item.message}

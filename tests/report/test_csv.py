@@ -8,9 +8,11 @@ import io
 import pytest
 
 from memcheck.memory.types import COMPONENTS
-from memcheck.report.csv import COLUMNS, cell
+from memcheck.report.csv import COLUMNS, cell, render
+from memcheck.report.csv_parts import PARTS
 from tests.report import samples
 from tests.report.formats import NAMES, rendered, report
+from tests.report.forwarded import forwarded
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -69,3 +71,35 @@ def test_nothing_is_run_as_a_formula() -> None:
     assert cell(-5) == -5
     for row in rows("evil"):
         assert not any(value.startswith(("=", "+", "@", "\t")) for value in row.values())
+
+
+def test_estimates_hold_what_the_page_shows() -> None:
+    """Every instant, rank, tensor, remedy, GPU, assumption and formula is a row, and the bytes of each kind add up."""
+    found = list(csv.DictReader(io.StringIO(render(forwarded(), judged=False)), strict=True))
+    assert tuple(found[0]) == (*COLUMNS, *PARTS)
+    for number, plan in enumerate(forwarded().plans[:-1]):
+        start = [i for i, row in enumerate(found) if row["kind"] == "plan"]
+        rows = found[start[number] : start[number + 1]]
+        of = {kind: [row for row in rows if row["kind"] == kind] for kind in {row["kind"] for row in rows}}
+        assert "finding" not in of
+        estimate, dossier = plan.estimate, plan.dossier
+        assert estimate is not None
+        assert dossier is not None
+        assert all(row["device_bytes"] == "" for row in rows[1:])
+        for rank in dossier.ranks:
+            assert _total(of["rank"], str(rank.pipeline_rank)) == rank.device_bytes
+        for instant in estimate.ranks[0].instants:
+            assert _total(of["instant"], instant.name) == sum(instant.components_bytes.values())
+        assert [row["item"] for row in of["tensor"]] == [group.name for group in estimate.largest]
+        assert [int(row["item_bytes"]) for row in of["formula"]] == [each.bytes for each in estimate.formulas]
+        assert [row["item"] for row in of["gpu"]] == [gpu.gpu for gpu in dossier.gpus]
+        assert {row["value"] for row in of["gpu"]} >= {"Fits", "Not possible"}
+        assert [row["detail"] for row in of["assumption"]] == [item.why for item in plan.assumptions]
+        assert [row["count"] for row in of["interval"]] == ["8"]
+        remedies = [remedy for finding in plan.findings for remedy in finding.remedies]
+        assert [int(row["item_bytes"]) for row in of.get("remedy", [])] == [each.device_bytes for each in remedies]
+    assert [row["code"] for row in found if row["kind"] == "finding"] == ["MEM010"]
+
+
+def _total(rows: list[dict[str, str]], item: str) -> int:
+    return sum(int(row["item_bytes"]) for row in rows if row["item"] == item)

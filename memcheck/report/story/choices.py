@@ -82,19 +82,22 @@ def gpus(plan: PlanResult) -> Section | None:
     own, *others = plan.dossier.gpus
     cards = (card(plan, own, "as planned"), *(card(plan, each) for each in others))
     note = f"The same plan on {plural(plan.gpus, 'GPU')} of another kind. TFLOPS are dense bf16, as the maker states."
+    if any(each.relative_speed for each in others):
+        note += " Speeds are a roofline model's: they rank, and nobody has measured them."
     return Section("gpus", "On other GPUs", (Prose(note), Cards(cards)))
 
 
 def card(plan: PlanResult, there: OnGpu, note: str = "") -> Card:
     """One GPU."""
-    rate = f"{there.bf16_tflops:,.0f} TFLOPS" if there.bf16_tflops else ""
+    rates = [f"{there.bf16_tflops:,.0f} TFLOPS"] if there.bf16_tflops else []
+    rates += [f"{there.relative_speed:.2g}× the speed"] if there.relative_speed and not note else []
     has = f"{gib(there.capacity_bytes)} GiB"
     if there.refused:
-        return Card(there.gpu, "Not possible", "bad", tuple(filter(None, (there.refused, has, rate, note))))
+        return Card(there.gpu, "Not possible", "bad", tuple(filter(None, (there.refused, has, *rates, note))))
     found = memory_verdict(there.device_bytes, there.interval_high_bytes, there.capacity_bytes, plan.fail_above)
     needs = f"{gib(there.device_bytes)} of {has}"
     share = percent(there.utilization)
     bar = Bar("", (Segment(found.tone, there.device_bytes),), share)
     axis = Scale(max(there.capacity_bytes, there.device_bytes), there.capacity_bytes)
     chart = Chart(f"{share} of {there.gpu}", (bar,), axis)
-    return Card(there.gpu, found.word, found.tone, tuple(filter(None, (needs, rate, note))), share, chart)
+    return Card(there.gpu, found.word, found.tone, tuple(filter(None, (needs, *rates, note))), share, chart)
