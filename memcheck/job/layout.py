@@ -8,8 +8,15 @@ from memcheck.job.types import Layout
 from memcheck.plan.types import Hardware, Parallelism
 
 
-def resolve_layout(hardware: Hardware, stated: Parallelism, framework: Framework | None, defaults: Defaults) -> Layout:
-    """Every degree as a number. ``framework`` is None for inference.
+def resolve_layout(
+    hardware: Hardware,
+    stated: Parallelism,
+    framework: Framework | None,
+    defaults: Defaults,
+    *,
+    routed: bool = False,
+) -> Layout:
+    """Every degree as a number. ``framework`` is None for inference, ``routed``: the model has experts.
 
     ``world = tensor * context * pipeline * data``. Where that does not come out, ``data`` is rounded down (to at
     least 1) so that the rest can be checked; rule MEM201 reports it.
@@ -30,7 +37,7 @@ def resolve_layout(hardware: Hardware, stated: Parallelism, framework: Framework
         expert=stated.expert or 1,
         data=data,
     )
-    layout = layout._replace(expert_tensor=_expert_tensor(stated, layout, framework, defaults))
+    layout = layout._replace(expert_tensor=_expert_tensor(stated, layout, framework, defaults, routed=routed))
     if framework is None:
         return layout
     schedule, virtual_stages = _schedule(stated, pipeline, defaults)
@@ -42,12 +49,23 @@ def resolve_layout(hardware: Hardware, stated: Parallelism, framework: Framework
     return _sharding(stated, layout, defaults)
 
 
-def _expert_tensor(stated: Parallelism, layout: Layout, framework: Framework | None, defaults: Defaults) -> int:
-    if stated.expert_tensor is not None or layout.tensor == 1 or layout.expert == 1:
+def _expert_tensor(
+    stated: Parallelism, layout: Layout, framework: Framework | None, defaults: Defaults, *, routed: bool
+) -> int:
+    """1 unless stated, as for every degree of a plan; where the framework would take another one, the plan says so.
+
+    Megatron-core ``model_parallel_config.py``, __post_init__: expert_tensor_parallel_size is the tensor degree if None.
+    """
+    megatron = framework is not None and framework.name == "megatron"
+    matters = layout.expert > 1 or (routed and megatron)
+    if stated.expert_tensor is not None or layout.tensor == 1 or not matters:
         return stated.expert_tensor or 1
     why = "default"
-    if framework is not None and framework.name == "megatron":
-        why = "default; Megatron-LM itself takes the tensor degree unless given --expert-tensor-parallel-size 1"
+    if megatron:
+        why = (
+            f"default; Megatron-LM itself takes the tensor degree, {layout.tensor}, "
+            "unless given --expert-tensor-parallel-size 1"
+        )
     return defaults.take("parallelism.expert_tensor", None, 1, why)
 
 

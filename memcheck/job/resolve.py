@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.architecture.types import Architecture, Rough
+from memcheck.architecture.types import Architecture, Moe, Rough
 from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import DEFAULT_FRAMEWORK, FRAMEWORKS
 from memcheck.job.defaults import Defaults
@@ -93,6 +93,10 @@ def _check_owner(plan: plan_types.Plan, architecture: Architecture) -> None:
     raise ResolutionError((Problem("architecture", "/model/architecture/model_type", message, help),))
 
 
+def _routed(architecture: Architecture | Rough) -> bool:
+    return isinstance(architecture, Architecture) and any(isinstance(b.mlp, Moe) for b, _ in architecture.blocks)
+
+
 def _training_job(
     plan: plan_types.Plan,
     training: plan_types.Training,
@@ -100,7 +104,7 @@ def _training_job(
     defaults: Defaults,
 ) -> TrainingJob:
     framework = FRAMEWORKS[defaults.take("training.framework", training.framework, DEFAULT_FRAMEWORK)]
-    layout = resolve_layout(plan.hardware, plan.parallelism, framework, defaults)
+    layout = resolve_layout(plan.hardware, plan.parallelism, framework, defaults, routed=_routed(architecture))
     method = defaults.take("training.method", training.method, "full")
     micro_batch_size, sequence_length = resolve_batch(training, defaults)
     options = known_options(training.options, framework)

@@ -94,6 +94,21 @@ def test_only_what_matters_is_assumed() -> None:
     assert assumed(tensor=2, expert=2)["parallelism.expert_tensor"] == 1
 
 
+def test_megatrons_own_expert_tensor_degree_is_named() -> None:
+    """A plan's default is 1; with experts and tensor parallelism the assumption says what Megatron-LM would take."""
+    defaults = Defaults()
+    degrees = Parallelism(tensor=4)
+    assert resolve_layout(HARDWARE, degrees, FRAMEWORKS["megatron"], defaults, routed=True).expert_tensor == 1
+    why = next(a.why for a in defaults.taken() if a.key == "parallelism.expert_tensor")
+    assert "takes the tensor degree, 4, unless given --expert-tensor-parallel-size 1" in why
+    for framework, routed, stated in (("megatron", False, None), ("torchtitan", True, None), ("megatron", True, 2)):
+        quiet = Defaults()
+        resolve_layout(
+            HARDWARE, degrees._replace(expert_tensor=stated), FRAMEWORKS[framework], quiet, routed=routed
+        )
+        assert "parallelism.expert_tensor" not in {a.key for a in quiet.taken()}
+
+
 def test_inference_knows_no_framework() -> None:
     """Serving has degrees, but neither sharded states nor a schedule."""
     found = layout(None, tensor=4)
