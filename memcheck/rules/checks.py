@@ -87,5 +87,6 @@ BEYOND_GATE = {
     "MEM207": "review",
     "MEM213": "review",
     "MEM217": "review",
+    "MEM414": "review",
 }
 """The rules of `further.py`, and the profile that has them."""

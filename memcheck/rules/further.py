@@ -10,6 +10,7 @@ from memcheck.rules import (
     mem207_tensor_parallel_across_nodes,
     mem213_gpus_per_node,
     mem217_pipeline_bubble,
+    mem414_recompute_frees_nothing,
 )
 from memcheck.rules.types import Rule
 
@@ -19,4 +20,5 @@ FURTHER: tuple[Rule, ...] = (
     mem207_tensor_parallel_across_nodes.RULE,
     mem213_gpus_per_node.RULE,
     mem217_pipeline_bubble.RULE,
+    mem414_recompute_frees_nothing.RULE,
 )

@@ -68,6 +68,7 @@ from memcheck.rules import (
     mem411_mixed_precision_ignored,
     mem412_unsupported_offload,
     mem413_no_such_module,
+    mem414_recompute_frees_nothing,
 )
 from memcheck.rules.types import Rule
 
@@ -135,5 +136,6 @@ RULES: tuple[Rule, ...] = (
     mem411_mixed_precision_ignored.RULE,
     mem412_unsupported_offload.RULE,
     mem413_no_such_module.RULE,
+    mem414_recompute_frees_nothing.RULE,
 )
 """In the order of their codes."""

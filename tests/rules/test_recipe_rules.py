@@ -218,6 +218,28 @@ def test_other_recipe_rules_speak_where_they_should() -> None:
 
 
 @pytest.mark.parametrize(
+    ("training", "speaks"),
+    [
+        ("activation_checkpointing: selective", True),
+        ("activation_checkpointing: {mode: selective, modules: [core_attn, mlp]}", True),
+        ("options: {recompute_granularity: selective, recompute_modules: [core_attn]}", True),
+        ("activation_checkpointing: {mode: selective, modules: [mlp]}", False),
+        ("activation_checkpointing: selective, attention: eager", False),
+        ("activation_checkpointing: selective, options: {transformer_impl: local}", False),
+        ("activation_checkpointing: selective, options: {attention_backend: unfused}", False),
+        ("activation_checkpointing: full", False),
+        ("activation_checkpointing: none", False),
+    ],
+)
+def test_recomputing_a_flash_kernel_frees_nothing(training: str, speaks: bool) -> None:
+    """Reported where flash or fused attention is recomputed, with what the checkpoint's arguments cost."""
+    findings = found("MEM414", "tensor: 8", f"framework: megatron, {training}", gpus_per_node=8)
+    assert bool(findings) == speaks
+    if speaks:
+        assert "costs" in findings[0].message
+
+
+@pytest.mark.parametrize(
     ("model", "training", "text"),
     [
         ("llama-3.1-8b", "method: lora, lora: {target_modules: [q_proj, self_attn.v_proj]}", ""),

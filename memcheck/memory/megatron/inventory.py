@@ -7,6 +7,7 @@ from memcheck.memory.formulas import LEDGER, Kept, activation_formulas, sum_of
 from memcheck.memory.ledger.curve import High
 from memcheck.memory.megatron import buffers, fsdp
 from memcheck.memory.megatron.schedule import Run
+from memcheck.memory.megatron.setting import argument_options
 from memcheck.memory.megatron.walk import Moment, Pass, Rank, fullest, walk
 from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
@@ -131,7 +132,8 @@ def _formulas(
     tensors = [t for chunk in rank.chunks for u in chunk for t in u.tensors]
     found = [_state(job, row, tensors, at_peak[row.component]) for row in states(job) if at_peak.get(row.component)]
     if at_peak.get("activations"):
-        found += activation_formulas(kept, peak, at_peak["activations"], LEDGER["megatron"])
+        kinds = activation_formulas(kept, peak, at_peak["activations"], LEDGER["megatron"])
+        found += [_explained(job, formula) for formula in kinds]
     always = dict(rank.always)
     for component in ("logits_and_loss", "temporaries"):
         if at_peak.get(component):
@@ -172,3 +174,12 @@ def _state(job: TrainingJob, row: State, tensors: list[LocalTensor], n_bytes: in
         n_bytes,
         source,
     )
+
+
+def _explained(job: TrainingJob, formula: Formula) -> Formula:
+    """Why the whole qkv projection is there when core attention is recomputed (MEM414)."""
+    options = dict(argument_options(job))
+    if options.get("recompute_granularity") != "selective" or "linear_qkv [" not in formula.formula:
+        return formula
+    note = "linear_qkv stays whole: v, an argument of the checkpoint around core attention, is a view of it"
+    return formula._replace(numbers=f"{formula.numbers}; {note}")
