@@ -1,7 +1,8 @@
 """GitHub Actions: the human report in groups, then annotations within the runner's budget.
 
 The runner shows at most 10 errors, 10 warnings and 10 notices per step (``_maxCountPerIssueType`` in actions/runner)
-and drops the rest silently; so findings are ranked, nine of each kind are sent, and a notice counts the others.
+and drops the rest silently; so findings are ranked, eight or nine of each kind are sent, and a notice counts
+the others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from memcheck.report.summary import summary
 from memcheck.report.text import clean, percent, plural
 from memcheck.result import PlanResult, Report
 
-PER_KIND = 9
+PER_KIND = {"error": 9, "warning": 9, "notice": 8}
+"""One of each is left for what the step itself has to say, and one notice for the findings that are left out."""
 MESSAGE_LIMIT = 4096
 """The runner cuts longer messages."""
 KINDS = {"error": "error", "warning": "warning", "info": "notice"}
@@ -51,7 +53,7 @@ def guarded(text: str, token: str) -> list[str]:
 
 
 def workflow_commands(report: Report) -> list[str]:
-    """At most nine of each kind, the worst first, and a notice with the number that was left out."""
+    """At most ``PER_KIND`` of each kind, the worst first, and a notice with the number that was left out."""
     ranked = sorted(
         ((plan, finding) for plan in report.plans for finding in plan.findings),
         key=lambda pair: -(pair[0].estimate.utilization if pair[0].estimate else float("inf")),
@@ -60,8 +62,9 @@ def workflow_commands(report: Report) -> list[str]:
     hidden = 0
     for severity, kind in KINDS.items():
         chosen = [pair for pair in ranked if pair[1].severity == severity]
-        lines += [command(kind, plan, finding) for plan, finding in chosen[:PER_KIND]]
-        hidden += len(chosen) - len(chosen[:PER_KIND])
+        most = PER_KIND[kind]
+        lines += [command(kind, plan, finding) for plan, finding in chosen[:most]]
+        hidden += len(chosen) - len(chosen[:most])
     if hidden:
         text = f"{plural(hidden, 'more finding')} in the log and the job summary: {summary(report)}"
         lines.append(f"::notice title=memcheck::{escape(text)}")

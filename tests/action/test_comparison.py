@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.action.api import TOKEN, GitHub, serve
-from tests.action.composite import ActionRun, run_action
+from tests.action.pull_request import PullRequest, masked, notices
 from tests.cli.plans import write, write_over
 from tests.history.repositories import commit, edit, git
 
-READY = {"python": {"python-path": sys.executable}, "install": {"python": sys.executable}}
 MARKER = re.compile(r"<!-- memcheck:[0-9a-f]{16} -->\n")
-NUMBER = r"-?[\d,]+\.\d+"
 
 BODY = """\
 <!-- memcheck:KEY -->
@@ -49,58 +47,11 @@ COMPONENTS
 """
 
 
-class PullRequest:
-    """A checked-out pull request: a branch from main, and GitHub."""
-
-    def __init__(self, root: Path, folder: Path, github: GitHub) -> None:
-        self.action, self.github = root, github
-        self.workspace, self.temp = folder / "workspace", folder / "temp"
-        self.temp.mkdir()
-        self.plans = self.workspace / "plans"
-        self.plans.mkdir(parents=True)
-        write(self.plans, "good")
-        write(self.plans, "same", sequence_length="1024")
-        commit(self.workspace)
-        git(self.workspace, "switch", "--quiet", "--create", "topic")
-
-    def run(self, event: str = "pull_request", token: str = TOKEN, **given: str) -> ActionRun:
-        """Run the action with `comment: update`; inputs are given with underscores."""
-        inputs = {"paths": "plans", "comment": "update"} | {name.replace("_", "-"): v for name, v in given.items()}
-        payload = Path(__file__).parent / "events" / f"{event}.json"
-        environ = {
-            "GITHUB_API_URL": self.github.address,
-            "GITHUB_EVENT_NAME": "push" if event == "push" else "pull_request",
-            "GITHUB_EVENT_PATH": str(payload),
-            "GITHUB_REPOSITORY": "acme/training",
-            "GITHUB_WORKFLOW": "Plans",
-            "GITHUB_JOB": "memcheck",
-        }
-        if event != "push":
-            environ["GITHUB_BASE_REF"] = "main"
-        return run_action(self.action, self.workspace, self.temp, inputs, environ, READY, token)
-
-    def grow(self) -> None:
-        """Change one plan."""
-        edit(self.plans / "good.yaml", "micro_batch_size: 1", "micro_batch_size: 2")
-
-
 @pytest.fixture
 def pull_request(root: Path, tmp_path: Path) -> Iterator[PullRequest]:
     github = GitHub()
     with serve(github):
         yield PullRequest(root, tmp_path, github)
-
-
-def masked(body: str) -> str:
-    """A comment without the figures, which the memory model may move."""
-    body = re.sub(r"memcheck:[0-9a-f]{16}", "memcheck:KEY", body)
-    body = re.sub(r"merge base [0-9a-f]{8}", "merge base COMMIT", body)
-    body = re.sub(rf"(?:\| [\w ]+ \| {NUMBER} \| {NUMBER} \| [+-]{NUMBER} \|\n)+", "COMPONENTS\n", body)
-    return re.sub(NUMBER, "N", body)
-
-
-def notices(log: str) -> list[str]:
-    return [line for line in log.splitlines() if line.startswith("::notice ")]
 
 
 def test_comment_golden(pull_request: PullRequest) -> None:
