@@ -123,7 +123,7 @@ def _map(rows: Axis, columns: Axis, points: tuple[Point, ...]) -> str:
         cells = "".join(_cell(point) for point in points[index * wide : (index + 1) * wide])
         lines.append(f'<tr><th scope="row">{text(value(item))}</th>{cells}</tr>')
     return (
-        '<div class="wide" tabindex="0" role="region" aria-label="heat map"><table class="heat">'
+        '<div class="wide" tabindex="0" role="group" aria-label="heat map"><table class="heat">'
         f"<caption>Device memory needed, of capacity; below it tokens per second and GPU. {text(corner)}</caption>"
         f'<thead><tr><th scope="col">{text(rows.key.rpartition(".")[2])}</th>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
@@ -166,7 +166,7 @@ def _fastest(sweep: Sweep) -> str:
         figures = f'<td class="num">{percent(point.utilization)}</td><td class="num">{speed(point):,.0f}</td>'
         lines.append(f"<tr>{values}{figures}</tr>")
     return (
-        '<section class="card"><h2>Fastest that fit</h2><div class="wide" tabindex="0" role="region" '
+        '<section class="card"><h2>Fastest that fit</h2><div class="wide" tabindex="0" role="group" '
         'aria-label="fastest points"><table><caption>By a roofline model that ranks; no measurement.</caption>'
         f'<thead><tr>{heads}<th scope="col" class="num">used</th><th scope="col" class="num">tokens/s/GPU</th></tr>'
         f"</thead><tbody>{''.join(lines)}</tbody></table></div></section>"

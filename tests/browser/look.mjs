@@ -44,7 +44,7 @@ async function look(address, { width, scheme }) {
   found.overflow = await page.evaluate(() => {
     const root = document.documentElement;
     const wide = [...document.querySelectorAll("body *")].filter(
-      (each) => !each.closest("svg, pre") && each.getBoundingClientRect().right > root.clientWidth + 0.5,
+      (each) => !each.closest("svg, pre, .wide") && each.getBoundingClientRect().right > root.clientWidth + 0.5,
     );
     return { scroll: root.scrollWidth, client: root.clientWidth, wide: wide.map((each) => each.outerHTML.slice(0, 120)) };
   });

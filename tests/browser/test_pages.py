@@ -19,7 +19,7 @@ from tests.report.test_html import FIVE
 HERE = Path(__file__).resolve().parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 VIEWS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
-PAGES = ("five", "estimates", "made", "evil")
+PAGES = ("five", "estimates", "made", "evil", "sweep")
 LEAST_RULES = 90
 """Rules of axe-core; fewer mean that it did not load."""
 
@@ -47,6 +47,9 @@ def looks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int, str]
     files = {name: folder / f"{name}.html" for name in PAGES}
     assert main(["check", *examples, "--exit-zero", "--format", f"html={files['five']}"]) == 0
     assert main(["estimate", *examples, "--format", f"html={files['estimates']}"]) == 0
+    grid = ["--set", "training.micro_batch_size=1,2,4,8", "--set", "training.sequence_length=2048,8192"]
+    grid += ["--set", "parallelism.zero_stage=1,3", "--format", f"html={files['sweep']}"]
+    assert main(["sweep", examples[0], *grid]) == 0
     files["made"].write_text(render(forwarded()), encoding="utf-8")
     files["evil"].write_text(render(samples.evil()), encoding="utf-8")
     done = subprocess.run(
