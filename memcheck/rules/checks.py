@@ -88,5 +88,6 @@ BEYOND_GATE = {
     "MEM213": "review",
     "MEM217": "review",
     "MEM414": "review",
+    "MEM415": "review",
 }
 """The rules of `further.py`, and the profile that has them."""

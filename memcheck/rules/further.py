@@ -11,6 +11,7 @@ from memcheck.rules import (
     mem213_gpus_per_node,
     mem217_pipeline_bubble,
     mem414_recompute_frees_nothing,
+    mem415_half_precision_adam,
 )
 from memcheck.rules.types import Rule
 
@@ -21,4 +22,5 @@ FURTHER: tuple[Rule, ...] = (
     mem213_gpus_per_node.RULE,
     mem217_pipeline_bubble.RULE,
     mem414_recompute_frees_nothing.RULE,
+    mem415_half_precision_adam.RULE,
 )

@@ -69,6 +69,7 @@ from memcheck.rules import (
     mem412_unsupported_offload,
     mem413_no_such_module,
     mem414_recompute_frees_nothing,
+    mem415_half_precision_adam,
 )
 from memcheck.rules.types import Rule
 
@@ -137,5 +138,6 @@ RULES: tuple[Rule, ...] = (
     mem412_unsupported_offload.RULE,
     mem413_no_such_module.RULE,
     mem414_recompute_frees_nothing.RULE,
+    mem415_half_precision_adam.RULE,
 )
 """In the order of their codes."""
