@@ -44,6 +44,7 @@ class _RecordType(type):
             _fields=fields,
             _field_defaults=defaults,
             __match_args__=fields,
+            _places={field: place for place, field in enumerate(fields)},
             __new__=_constructor(name, fields, defaults),
         )
         for place, field in enumerate(fields):
@@ -93,6 +94,7 @@ class _Methods(tuple):  # type: ignore[type-arg]  # of any fields
     __slots__ = ()
     if TYPE_CHECKING:
         _fields: tuple[str, ...]
+        _places: dict[str, int]
 
     @classmethod
     def _make(cls, values: Iterable[Any]) -> Any:
@@ -105,10 +107,14 @@ class _Methods(tuple):  # type: ignore[type-arg]  # of any fields
 
     def _replace(self, /, **changes: object) -> Any:
         """A copy with some fields changed."""
-        values = {**dict(zip(self._fields, self, strict=True)), **changes}
-        if len(values) != len(self):
-            raise TypeError(f"{type(self).__name__} has no field {', '.join(changes.keys() - set(self._fields))}")
-        return _new(type(self), values.values())
+        values, places = list(self), self._places
+        try:
+            for field, value in changes.items():
+                values[places[field]] = value
+        except KeyError:
+            missing = ", ".join(changes.keys() - places.keys())
+            raise TypeError(f"{type(self).__name__} has no field {missing}") from None
+        return _new(type(self), values)
 
     __replace__ = _replace
 

@@ -14,6 +14,8 @@ one more half connection per channel for the tree (24 x 6 = 144).
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.record import Record
@@ -79,14 +81,17 @@ def groups(job: TrainingJob | InferenceJob) -> tuple[Group, ...]:
 
     That is the order of Megatron (``tp-cp-ep-dp-pp``) and of a device mesh (``pp, dp, cp, tp``, last fastest).
     """
-    layout = job.layout
+    return _groups(job.layout, _sends_ring(job))
+
+
+def _groups(layout: Layout, sends_ring: bool) -> tuple[Group, ...]:
     found = [_world(layout)] if layout.world_size > 1 else []
     inner = 1
     tensor = _spread("tensor", layout.tensor, inner, layout)
     inner *= layout.tensor
     context = _spread("context", layout.context, inner, layout)
     inner *= layout.context
-    if context is not None and _sends_ring(job):
+    if context is not None and sends_ring:
         context = context._replace(peers=min(2, layout.context - 1))
     data = _spread("data", layout.data * layout.context, layout.tensor, layout)
     found.extend(g for g in (tensor, context, data) if g is not None and not _whole(g, layout))
@@ -189,7 +194,12 @@ def _peer_bytes(group: Group, gpu: Gpu) -> int:
 
 def communicator_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
     """(name, bytes, source) of every communicator, and of NCCL itself."""
-    found = groups(job)
+    return _terms(job.layout, _sends_ring(job), gpu)
+
+
+@lru_cache(maxsize=1024)
+def _terms(layout: Layout, sends_ring: bool, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
+    found = _groups(layout, sends_ring)
     if not found:
         return ()
     if (gpu.arch or "").startswith("gfx"):

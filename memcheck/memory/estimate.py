@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.architecture.parameters import count_parameters
-from memcheck.architecture.types import Rough
+from memcheck.architecture.types import Architecture, Rough
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.overhead import items, slack
@@ -100,14 +100,30 @@ def _counts(job: TrainingJob | InferenceJob) -> tuple[int, int]:
     """Parameters of the whole model, and how many of them are trained (adapters included in both)."""
     if isinstance(job.architecture, Rough):
         return job.architecture.parameters, 0 if isinstance(job, InferenceJob) else job.architecture.parameters
-    total = count_parameters(job.architecture)
+    architecture = job.architecture
+    what = None if isinstance(job, InferenceJob) else (job.framework, job.method, job.lora, job.freeze)
+    found = _counted.get((id(architecture), what))
+    if found is None or found[0] is not architecture:
+        if len(_counted) >= COUNTED:
+            _counted.clear()
+        found = _counted[id(architecture), what] = (architecture, *_count(job, architecture))
+    return found[1:]
+
+
+COUNTED = 256
+_counted: dict[tuple[int, object], tuple[Architecture, int, int]] = {}
+"""By identity of the architecture, which takes longer to hash than to count."""
+
+
+def _count(job: TrainingJob | InferenceJob, architecture: Architecture) -> tuple[int, int]:
+    total = count_parameters(architecture)
     if isinstance(job, InferenceJob):
         return total, 0
     if job.method == "full" and not job.freeze:
         return total, total
     from memcheck.memory.training import trainable_parameters
 
-    trained, added = trainable_parameters(job, job.architecture)
+    trained, added = trainable_parameters(job, architecture)
     return total + added, trained
 
 

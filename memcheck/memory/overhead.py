@@ -11,11 +11,13 @@ autograd thread have one each), so ``torch.cuda.max_memory_allocated()`` of a re
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.architecture.types import Rough
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.communicators import communicator_terms
-from memcheck.memory.residuals import look_up, residuals
+from memcheck.memory.residuals import Spread, look_up, residuals
 from memcheck.record import Record
 
 MIB = 2**20
@@ -74,9 +76,10 @@ class Slack(Record):
 
 def slack(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int) -> Slack:
     """Fragmentation, and everything outside the caching allocator."""
-    found = items(job, gpu, overhead, allocated)
-    inside = sum(t.bytes for t in found if t.component == "fragmentation")
-    return Slack(inside, sum(t.bytes for t in found) - inside)
+    if overhead.kind == "flat":
+        return Slack(0, int(allocated * overhead.fraction))
+    outside = sum(t.bytes for t in _outside(job, gpu))
+    return Slack(_kept(job, allocated, _room(gpu, outside, allocated))[0], outside)
 
 
 def items(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int) -> tuple[Term, ...]:
@@ -84,12 +87,24 @@ def items(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocat
     if overhead.kind == "flat":
         source = f"the plan's policy: {overhead.fraction:.0%} of allocated"
         return (Term("flat overhead", int(allocated * overhead.fraction), source, "context_and_nccl"),)
-    outside = "context_and_nccl"
-    found = [Term(*t, outside) for t in context_terms(gpu)]
-    found.extend(Term(*t, outside) for t in library_terms(job, gpu))
-    found.extend(Term(*t, outside) for t in communicator_terms(job, gpu))
-    room = gpu.memory_bytes * CACHE_PERCENT // 100 - sum(t.bytes for t in found) - allocated
+    found = _outside(job, gpu)
+    room = _room(gpu, sum(t.bytes for t in found), allocated)
     return tuple(t for t in (fragmentation(job, allocated, room), *found) if t.bytes)
+
+
+def _room(gpu: Gpu, outside: int, allocated: int) -> int:
+    """What the allocator may still cache."""
+    return gpu.memory_bytes * CACHE_PERCENT // 100 - outside - allocated
+
+
+def _outside(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[Term, ...]:
+    """Context, libraries, communicators."""
+    return _terms((*context_terms(gpu), *library_terms(job, gpu), *communicator_terms(job, gpu)))
+
+
+@lru_cache(maxsize=1024)
+def _terms(found: tuple[tuple[str, int, str], ...]) -> tuple[Term, ...]:
+    return tuple(Term(*t, "context_and_nccl") for t in found)
 
 
 def fragmentation(job: TrainingJob | InferenceJob, allocated: int, room: int) -> Term:
@@ -100,18 +115,26 @@ def fragmentation(job: TrainingJob | InferenceJob, allocated: int, room: int) ->
     give pages back between sizes. Free segments are returned to the driver before an allocation fails, so what is kept
     only because there is room counts no further than ``room``; what the allocator cannot return always counts.
     """
-    group = allocator_group(job)
-    _, free = look_up(residuals().reserved, group)
-    size = int(allocated * max(0.0, free.median - 1))
-    text = f"{free.median - 1:.1%} of allocated: median of {free.n} steps ({group}; docs/accuracy.md)"
-    if size > room:
-        _, tight = look_up(residuals().tight, group)
-        size = min(size, max(int(allocated * max(0.0, tight.median - 1)), room))
+    size, spread, free = _kept(job, allocated, room)
+    steps = f"median of {spread.n} steps ({allocator_group(job)}; docs/accuracy.md)"
+    text = f"{spread.median - 1:.1%} of allocated: {steps}"
+    if not free:
         text = (
-            f"up to {CACHE_PERCENT}% of the GPU, at least the {tight.median - 1:.1%} of allocated that cannot be "
-            f"returned: median of {tight.n} steps ({group}; docs/accuracy.md)"
+            f"up to {CACHE_PERCENT}% of the GPU, at least the {spread.median - 1:.1%} of allocated that cannot be "
+            f"returned: {steps}"
         )
     return Term("allocator", size, text, "fragmentation")
+
+
+def _kept(job: TrainingJob | InferenceJob, allocated: int, room: int) -> tuple[int, Spread, bool]:
+    """Bytes, the measurements that they come from, and whether there was room to keep all."""
+    group = allocator_group(job)
+    _, spread = look_up(residuals().reserved, group)
+    size = int(allocated * max(0.0, spread.median - 1))
+    if size <= room:
+        return size, spread, True
+    _, tight = look_up(residuals().tight, group)
+    return min(size, max(int(allocated * max(0.0, tight.median - 1)), room)), tight, False
 
 
 def allocator_group(job: TrainingJob | InferenceJob) -> str:

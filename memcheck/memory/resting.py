@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import heapreplace
 
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.state import LocalTensor, Resting, optimizer_state_bytes, shard_numel, weight_bytes
@@ -108,9 +109,13 @@ def zero_redundancy_states(job: TrainingJob, units: list[Unit]) -> int:
     torch/distributed/optim/zero_redundancy_optimizer.py, _partition_parameters.
     """
     trained = sorted((t for u in units for t in u.tensors if t.trained), key=lambda t: -t.numel)
-    loads = [[0, 0] for _ in range(job.layout.shard_group)]
+    loads = [(0, rank, 0) for rank in range(job.layout.shard_group)]  # a heap: the emptiest rank, the first of several
+    known: dict[int, tuple[int, int]] = {}  # layers that are alike share their tensors
     for t in trained:
-        rank = min(loads, key=lambda pair: pair[0])
-        rank[0] += t.numel
-        rank[1] += optimizer_state_bytes(t, t.numel, job.optimizer.name, t.dtype or job.recipe.optimizer_states)
-    return max(pair[1] for pair in loads)
+        if id(t) not in known:
+            dtype = t.dtype or job.recipe.optimizer_states
+            known[id(t)] = (t.numel, optimizer_state_bytes(t, t.numel, job.optimizer.name, dtype))
+        numel, size = known[id(t)]
+        load, rank, states = loads[0]
+        heapreplace(loads, (load + numel, rank, states + size))
+    return max(states for _, _, states in loads)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from memcheck.changes import with_changes
 from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, effective_policy, located
 from memcheck.errors import UnsupportedError
 from memcheck.finding import Finding
@@ -14,7 +13,7 @@ from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.memory.types import Estimate
-from memcheck.plan.types import Plan
+from memcheck.plan.types import Plan, Policy
 from memcheck.points.read import Variants
 from memcheck.points.types import ILLEGAL, TOO_LARGE, Point, Problem, Size, verdict_of
 from memcheck.rules.run import check_layout, make_context
@@ -33,6 +32,7 @@ class Evaluator:
         self.document = document
         self.gate = gate
         self._variants = Variants(document)
+        self._policy: tuple[Policy | None, Policy] = (None, Policy())
         self._folder = os.path.dirname(document.path) or "."
 
     def point(self, changes: Mapping[str, object]) -> Point:
@@ -41,8 +41,10 @@ class Evaluator:
         errors = [finding for finding in findings if finding.severity == "error"]
         if plan is None or errors:
             return Point(changes, ILLEGAL, _problems(errors))
-        plan = plan._replace(policy=effective_policy(plan.policy, self.gate))
-        document = with_changes(self.document, changes) if changes else self.document
+        if plan.policy is not self._policy[0]:
+            self._policy = (plan.policy, effective_policy(plan.policy, self.gate))
+        plan = plan._replace(policy=self._policy[1])
+        document = self.document  # rules place findings in it; what they judge is the resolved plan
         try:
             resolved = resolve(plan, base_dir=self._folder)
             context = make_context(

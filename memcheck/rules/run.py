@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -45,13 +45,26 @@ def check_layout(context: Context, rules: Sequence[Rule] = CHECKS) -> tuple[list
     """The findings that need no estimate, and whether the job could start as written."""
     findings: list[Finding] = []
     blocked = False
-    for rule in rules:
-        if rule.check is None or rule.needs_estimate:
-            continue
-        found = list(rule.check(context))
-        findings.extend(found)
-        blocked = blocked or (rule.blocking and any(f.severity == "error" for f in found))
+    for check, blocking in _layout_checks(rules):
+        found = list(check(context))
+        if found:
+            findings.extend(found)
+            blocked = blocked or (blocking and any(f.severity == "error" for f in found))
     return findings, not blocked
+
+
+_gate: list[tuple[Callable[[Context], Iterator[Finding]], bool]] = []
+"""The checks of ``CHECKS`` that need no estimate; found once, because a search runs them thousands of times."""
+
+
+def _layout_checks(rules: Sequence[Rule]) -> list[tuple[Callable[[Context], Iterator[Finding]], bool]]:
+    """Checks that need no estimate, and whether an error of theirs blocks."""
+    if rules is CHECKS and _gate:
+        return _gate
+    found = [(rule.check, rule.blocking) for rule in rules if rule.check is not None and not rule.needs_estimate]
+    if rules is CHECKS:
+        _gate.extend(found)
+    return found
 
 
 def check_memory(context: Context, rules: Sequence[Rule] = CHECKS) -> list[Finding]:
