@@ -23,22 +23,46 @@ from memcheck.sweep.grid import Grid, axis  # noqa: E402
 from memcheck.sweep.run import sweep  # noqa: E402
 from memcheck.sweep.types import Sweep  # noqa: E402
 
-PLANS = (
-    "llama-3.1-8b-fsdp-8xh100.yaml",
-    "llama-3.1-70b-torchtitan-256xh100.yaml",
-    "gpt-175b-megatron-64xa100.yaml",
-    "mixtral-8x7b-ep8-64xh100.yaml",
-)
-AXES = (
+STEP = (
     "training.sequence_length=2048,4096,8192,16384",
     "training.micro_batch_size=1,2,4,8",
     "training.activation_checkpointing=none,full",
-    "parallelism.tensor=1,2,4,8",
-    "parallelism.zero_stage=0,1,3",
-    "training.gradient_accumulation_steps=4,8,16,32,64",
-    "hardware.nodes=1,2,4,8,16,32",
 )
-"""11,520 points: what people vary, three of seven axes without an effect on a layer's memory curve."""
+STEPS = "training.gradient_accumulation_steps=8,16,32,64,128"
+BATCH = "training.global_batch_size=1024,2048,4096,8192,16384"
+PLANS = {
+    "llama-3.1-8b-fsdp-8xh100.yaml": (
+        *STEP,
+        STEPS,
+        "parallelism.tensor=1,2,4,8",
+        "parallelism.zero_stage=0,1,3",
+        "hardware.nodes=1,2,4,8,16,32",
+    ),
+    "llama-3.1-70b-torchtitan-256xh100.yaml": (
+        *STEP,
+        STEPS,
+        "parallelism.tensor=1,2,4,8",
+        "parallelism.zero_stage=1,3",
+        "parallelism.pipeline=1,2,4,8",
+        "hardware.nodes=16,32",
+    ),
+    "gpt-175b-megatron-64xa100.yaml": (
+        *STEP,
+        BATCH,
+        "parallelism.tensor=2,4,8",
+        "parallelism.virtual_stages=2,3,4",
+        "parallelism.zero_stage=0,1",
+        "hardware.nodes=8,16,32,64",
+    ),
+    "mixtral-8x7b-ep8-64xh100.yaml": (
+        *STEP,
+        BATCH,
+        "parallelism.expert=1,2,4,8",
+        "parallelism.zero_stage=0,1",
+        "hardware.nodes=8,16,32,64,128,256,512,1024",
+    ),
+}
+"""About 10,000 points each: what people vary. Legal and illegal points, layouts with and without a pipeline."""
 
 
 def swept(name: str) -> tuple[Sweep, float]:
@@ -48,7 +72,7 @@ def swept(name: str) -> tuple[Sweep, float]:
         document = load_documents(path, file.read())[0]
     forget()
     start = time.process_time()
-    answer = sweep(Subject(document, Gate()), Grid(tuple(map(axis, AXES))))
+    answer = sweep(Subject(document, Gate()), Grid(tuple(map(axis, PLANS[name]))))
     return answer, time.process_time() - start
 
 
