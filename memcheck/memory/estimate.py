@@ -32,7 +32,7 @@ def estimate(
     if isinstance(job, InferenceJob):
         from memcheck.memory.inference import inference_ranks
 
-        ranks = inference_ranks(job)
+        ranks = inference_ranks(job, inventory=inventory)
     elif isinstance(job.architecture, Rough):
         from memcheck.memory.rough import rough_ranks
 

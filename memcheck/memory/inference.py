@@ -13,6 +13,7 @@ from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.memory.ledger.block import block_forward
 from memcheck.memory.ledger.context import Context, Setting
 from memcheck.memory.pipeline import parts
+from memcheck.memory.serving import Held, Weight, formulas, largest
 from memcheck.memory.state import block_component_tensors, local_tensor
 from memcheck.memory.tape import Tape, Value, rounded
 from memcheck.memory.timeline import Timeline
@@ -26,11 +27,16 @@ fp8 per-tensor scales; int4 (GPTQ, AWQ) fp16 scale and 4-bit zero per 128 (4 + 2
 
 def weight_bytes(tensor: ParameterTensor, numel: int, weights: str) -> int:
     """Bytes of one resting weight. Only matrices are quantised; the rest stays in bf16."""
-    if weights in QUANTIZED_MILLIBITS:
-        if not (tensor.linear or tensor.group in ("experts", "shared_experts")) or tensor.group == "head":
-            return rounded(2 * numel)
-        return rounded(-(-numel * QUANTIZED_MILLIBITS[weights] // 8000))
-    return rounded(numel * DTYPE_BYTES[weights])
+    dtype = weight_dtype(tensor, weights)
+    if dtype in QUANTIZED_MILLIBITS:
+        return rounded(-(-numel * QUANTIZED_MILLIBITS[dtype] // 8000))
+    return rounded(numel * DTYPE_BYTES[dtype])
+
+
+def weight_dtype(tensor: ParameterTensor, weights: str) -> str:
+    """In what a weight rests: the head, and what is no matrix, are not quantised."""
+    matrix = tensor.linear or tensor.group in ("experts", "shared_experts")
+    return "bf16" if weights in QUANTIZED_MILLIBITS and (not matrix or tensor.group == "head") else weights
 
 
 def kv_bytes_per_sequence(block: Block, tokens: int, dtype: str, tensor: int) -> int:
@@ -47,8 +53,8 @@ def kv_bytes_per_sequence(block: Block, tokens: int, dtype: str, tensor: int) ->
     return 0
 
 
-def inference_ranks(job: InferenceJob) -> tuple[RankEstimate, ...]:
-    """One estimate per pipeline rank."""
+def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[RankEstimate, ...]:
+    """One estimate per pipeline rank. ``inventory``: also list its largest tensors and its formulas."""
     if isinstance(job.architecture, Rough):
         raise UnsupportedError(
             "`rough` models have no attention shape, so their KV cache cannot be priced",
@@ -57,38 +63,50 @@ def inference_ranks(job: InferenceJob) -> tuple[RankEstimate, ...]:
         )
     found = []
     for rank, part in enumerate(parts(job.architecture.num_layers, job.layout)):
-        found.append(_rank(job, job.architecture, part, rank))
+        found.append(_rank(job, job.architecture, part, rank, inventory))
     return tuple(found)
 
 
-def _rank(job: InferenceJob, a: Architecture, part: Part, rank: int) -> RankEstimate:
-    layout = job.layout
+def _rank(job: InferenceJob, a: Architecture, part: Part, rank: int, inventory: bool) -> RankEstimate:
+    held = _held(job, a, part, inventory)
     timeline = Timeline()
-    numel = parameters = 0
-    for block in a.layers()[part.first : part.last]:
+    timeline.hold("parameters", sum(weight.bytes for weight in held.weights))
+    timeline.mark("init", "weights at rest")
+    timeline.hold("kv_cache", sum(size for _, size in held.caches))
+    timeline.hold("activations", held.working)
+    timeline.hold("logits_and_loss", held.logits(job.batch_size))
+    timeline.mark("prefill", "prefill of one sequence with a full cache")
+    numel = sum(weight.elements for weight in held.weights)
+    if not inventory:
+        return RankEstimate(rank, timeline.instants(), numel)
+    return RankEstimate(rank, timeline.instants(), numel, largest(job, held), formulas(job, held))
+
+
+def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> Held:
+    """Weights, caches, working set and logits of one pipeline rank."""
+    layout = job.layout
+    blocks = a.layers()[part.first : part.last]
+    weights = []
+    for block in blocks:
         for t, component in block_component_tensors(block):
-            n = _product(local_tensor(t, component, layout.tensor, layout.expert, layout.expert_tensor))
-            numel += n
-            parameters += weight_bytes(t, n, job.weights)
+            shape = local_tensor(t, component, layout.tensor, layout.expert, layout.expert_tensor)
+            weights.append(_weight(t, shape, job.weights))
     for t in outer_tensors(a):
         if (t.group == "head" and not part.head) or (t.group in ("embedding", "position") and not part.embedding):
             continue
-        n = _product(local_tensor(t, None, layout.tensor, 1, 1))
-        numel += n
-        parameters += weight_bytes(t, n, job.weights)
-    timeline.hold("parameters", parameters)
-    timeline.mark("init", "weights at rest")
-    cache = sum(
-        rounded(job.batch_size * kv_bytes_per_sequence(b, job.context_length, job.kv_cache, layout.tensor))
-        for b in a.layers()[part.first : part.last]
+        weights.append(_weight(t, local_tensor(t, None, layout.tensor, 1, 1), job.weights))
+    caches = tuple(
+        (b, rounded(job.batch_size * kv_bytes_per_sequence(b, job.context_length, job.kv_cache, layout.tensor)))
+        for b in blocks
     )
-    timeline.hold("kv_cache", cache)
-    timeline.hold("activations", _working_set(job, a, part))
-    if part.head:
-        vocab = -(-a.vocab_size // layout.tensor)
-        timeline.hold("logits_and_loss", rounded(4 * job.batch_size * vocab))
-    timeline.mark("prefill", "prefill of one sequence with a full cache")
-    return RankEstimate(rank, timeline.instants(), numel)
+    tape = _working_set(job, a, part, inventory)
+    vocabulary = -(-a.vocab_size // layout.tensor) if part.head else 0
+    return Held(tuple(weights), caches, tape.peak, tuple(tape.peak_inventory), vocabulary)
+
+
+def _weight(t: ParameterTensor, shape: tuple[int, ...], weights: str) -> Weight:
+    elements = _product(shape)
+    return Weight(t, shape, elements, weight_dtype(t, weights), weight_bytes(t, elements, weights))
 
 
 def _product(shape: tuple[int, ...]) -> int:
@@ -98,10 +116,12 @@ def _product(shape: tuple[int, ...]) -> int:
     return n
 
 
-def _working_set(job: InferenceJob, a: Architecture, part: Part) -> int:
-    """Highest live activations while one sequence of ``context_length`` tokens runs through a block without a graph."""
+def _working_set(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> Tape:
+    """Live activations while one sequence of ``context_length`` tokens runs through a block without a graph: the tape
+    of the block whose peak is the highest.
+    """
     dtype = "fp32" if job.weights == "fp32" else "bf16"
-    worst = 0
+    worst = Tape()
     for block in dict.fromkeys(a.layers()[part.first : part.last]):
         setting = Setting(
             "transformers",
@@ -117,11 +137,11 @@ def _working_set(job: InferenceJob, a: Architecture, part: Part) -> int:
             trained=False,
             input_grad=False,
         )
-        tape = Tape()
+        tape = Tape(inventory=inventory)
         tape.grad_enabled = False
         shape = (job.context_length, a.hidden_size)
         # the loop over the layers holds a layer's input in a variable of its own until the layer returns
         hidden = Value(tape.new(shape, dtype, "hidden states"), shape, dtype)
         block_forward(Context(tape, setting), block, hidden)
-        worst = max(worst, tape.peak)
+        worst = max(worst, tape, key=lambda each: each.peak)
     return worst

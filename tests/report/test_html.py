@@ -266,12 +266,11 @@ def test_real_plans_make_modest_pages(root: Path, monkeypatch: pytest.MonkeyPatc
     assert headings >= {
         "Where the memory goes",
         "On other GPUs",
+        "Largest live tensors at the peak",
+        "Formulas and their sources",
         "How sure this is",
         "Assumptions",
     }
-    inventoried = any(plan.estimate is not None and plan.estimate.formulas for plan in plans)
-    assert ("Formulas and their sources" in headings) == inventoried == (not name.startswith("llama-3.3-70b"))
-    assert ("Largest live tensors at the peak" in headings) == inventoried
     several = any(plan.dossier is not None and len(plan.dossier.ranks) > 1 for plan in plans)
     assert ("Every rank" in headings) == several
     assert ("What would help" in headings) == any(plan.status == "failed" for plan in plans)

@@ -1,0 +1,140 @@
+"""What a serving rank holds at its peak, tensor by tensor, and each component's arithmetic."""
+
+from __future__ import annotations
+
+from memcheck.architecture.types import Attention, Block, LatentAttention, ParameterTensor
+from memcheck.job.types import DTYPE_BYTES, InferenceJob
+from memcheck.memory.ledger.curve import Inventory
+from memcheck.memory.tape import rounded
+from memcheck.memory.types import Formula, TensorGroup
+from memcheck.record import Record
+
+LARGEST = 12
+TERMS = 6
+"""Tensors of the working set that a formula names."""
+SHAPES = "the shapes of the model's modules"
+SCALES = {
+    "int8": "; one fp16 scale per 128 weights",
+    "int4": "; fp16 scale and 4-bit zero per group of 128 (GPTQ, AWQ)",
+    "fp4": "; one fp8 scale per 16 weights (NVFP4)",
+}
+CACHE = "transformers cache_utils.py: keys and values [sequences, kv heads, tokens, head_dim] of every layer"
+LATENT = (
+    "DeepSeek-V2 (arXiv 2405.04434), section 2.1: the cache holds the compressed keys and values, and one rotary key"
+)
+STATE = "transformers modeling files: convolution and recurrent states, whose size does not depend on the tokens"
+LOGITS = "transformers generation/utils.py: the last token's logits, copied to fp32"
+WORKING = "transformers modeling files, replayed by memcheck.memory.ledger"
+
+
+class Weight(Record):
+    """One resting tensor on this rank."""
+
+    tensor: ParameterTensor
+    shape: tuple[int, ...]
+    elements: int
+    dtype: str
+    bytes: int
+
+
+class Held(Record):
+    """Everything on one rank."""
+
+    weights: tuple[Weight, ...]
+    caches: tuple[tuple[Block, int], ...]
+    """Each layer's, for all sequences."""
+    working: int
+    inventory: Inventory
+    """What the working set is made of."""
+    vocabulary: int
+    """Logits of a token on this rank; 0 without the head."""
+
+    def logits(self, sequences: int) -> int:
+        """Bytes of the last tokens' logits."""
+        return rounded(4 * sequences * self.vocabulary)
+
+
+def largest(job: InferenceJob, held: Held) -> tuple[TensorGroup, ...]:
+    """The largest groups of equal live tensors."""
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    rows = [(w.tensor.name, f"{_shape(w.shape)} {w.dtype}", "parameters", w.bytes) for w in held.weights]
+    rows += [(f"cache of {_kind(block)}", _cached(job, block), "kv_cache", size) for block, size in held.caches if size]
+    rows += [(name, f"{_shape(shape)} {dtype}", "activations", size) for name, shape, dtype, size, _ in held.inventory]
+    if held.vocabulary:
+        shape = f"{_shape((job.batch_size, held.vocabulary))} fp32"
+        rows.append(("logits of the last token", shape, "logits_and_loss", held.logits(job.batch_size)))
+    for name, shape, component, size in rows:
+        group = groups.setdefault((name, shape, component), [0, 0])
+        group[0] += 1
+        group[1] += size
+    ranked = sorted(groups.items(), key=lambda item: -item[1][1])[:LARGEST]
+    return tuple(TensorGroup(key[0], key[1], count, size, key[2]) for key, (count, size) in ranked)
+
+
+def formulas(job: InferenceJob, held: Held) -> tuple[Formula, ...]:
+    """One per component, and one per kind of cache."""
+    elements = sum(weight.elements for weight in held.weights)
+    found = [
+        Formula(
+            "parameters",
+            "sum over tensors of elements x bits of a weight, each rounded up to 512 B; only matrices are quantised",
+            f"{elements:,} elements, {job.weights}",
+            sum(weight.bytes for weight in held.weights),
+            SHAPES + SCALES.get(job.weights, ""),
+        )
+    ]
+    caches: dict[tuple[str, str, str], list[int]] = {}
+    for block, size in held.caches:
+        if size:
+            caches.setdefault(_cache_formula(job, block), []).append(size)
+    for (formula, numbers, source), sizes in caches.items():
+        found.append(Formula("kv_cache", formula, f"{len(sizes)} layers x {numbers}", sum(sizes), source))
+    terms = sorted(held.inventory, key=lambda row: -row[3])
+    named = " + ".join(f"{label} {_shape(shape)} {dtype}" for label, shape, dtype, _, _ in terms[:TERMS])
+    more = f" + {len(terms) - TERMS} smaller ones" if len(terms) > TERMS else ""
+    if held.working:
+        numbers = f"one sequence of {job.context_length:,} tokens in the block that needs most"
+        found.append(Formula("activations", named + more, numbers, held.working, WORKING))
+    if held.vocabulary:
+        numbers, size = f"{job.batch_size} x {held.vocabulary:,} x 4 B", held.logits(job.batch_size)
+        found.append(Formula("logits_and_loss", "sequences x vocabulary / tensor x 4 B", numbers, size, LOGITS))
+    return tuple(found)
+
+
+def _cache_formula(job: InferenceJob, block: Block) -> tuple[str, str, str]:
+    """Formula, its numbers and its source for one layer."""
+    mixer, item, sequences = block.mixer, DTYPE_BYTES[job.kv_cache], job.batch_size
+    if isinstance(mixer, Attention):
+        heads = max(1, -(-mixer.kv_heads // job.layout.tensor))
+        tokens = min(job.context_length, mixer.window) if mixer.window else job.context_length
+        within = "tokens of the window" if mixer.window else "tokens"
+        formula = f"sequences x {within} x 2 x kv heads / tensor x head_dim x bytes, per layer"
+        return formula, f"{sequences} x {tokens:,} x 2 x {heads} x {mixer.head_dim} x {item} B", CACHE
+    if isinstance(mixer, LatentAttention):
+        formula = "sequences x tokens x (kv_lora_rank + qk_rope_head_dim) x bytes, per layer"
+        width = f"({mixer.kv_lora_rank} + {mixer.qk_rope_head_dim})"
+        return formula, f"{sequences} x {job.context_length:,} x {width} x {item} B", LATENT
+    return "sequences x state, per layer", f"{sequences} sequences", STATE
+
+
+def _kind(block: Block) -> str:
+    if isinstance(block.mixer, Attention):
+        return "keys and values in the window" if block.mixer.window else "keys and values"
+    return "compressed keys and values" if isinstance(block.mixer, LatentAttention) else "recurrent state"
+
+
+def _cached(job: InferenceJob, block: Block) -> str:
+    """The shape of one layer's cache."""
+    mixer = block.mixer
+    if isinstance(mixer, Attention):
+        heads = max(1, -(-mixer.kv_heads // job.layout.tensor))
+        tokens = min(job.context_length, mixer.window) if mixer.window else job.context_length
+        return f"{_shape((2, job.batch_size, heads, tokens, mixer.head_dim))} {job.kv_cache}"
+    if isinstance(mixer, LatentAttention):
+        width = mixer.kv_lora_rank + mixer.qk_rope_head_dim
+        return f"{_shape((job.batch_size, job.context_length, width))} {job.kv_cache}"
+    return f"[{job.batch_size}, state]"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(str(int(size)) for size in shape)}]"

@@ -1,0 +1,69 @@
+"""What serving holds, tensor by tensor, and the arithmetic that is shown for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from memcheck.architecture.from_plan import catalogued
+from memcheck.catalog.gpus import find_gpu
+from memcheck.job.types import InferenceJob, Layout
+from memcheck.memory.estimate import estimate
+from memcheck.memory.serving import LARGEST
+
+GPU = find_gpu("b300")
+MODELS = ("llama-3.1-8b", "deepseek-v3", "gemma-3-4b", "nemotron-h-8b", "gpt2")
+LAYOUTS = (Layout(), Layout(gpus_per_node=8, tensor=2, pipeline=2, data=2))
+
+
+def job(model: str, layout: Layout, weights: str = "bf16", kv_cache: str = "bf16") -> InferenceJob:
+    """A model that serves three sequences."""
+    return InferenceJob(catalogued(model), layout, 3, 1000, weights, kv_cache)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["one", "eight"])
+@pytest.mark.parametrize("model", MODELS)
+def test_formulas_add_up_to_their_components(model: str, layout: Layout) -> None:
+    """On every rank, the bytes of a component's formulas are its bytes at the peak, and each names its source."""
+    found = estimate(job(model, layout), GPU, inventory=True)
+    for rank in found.ranks:
+        sums: Counter[str] = Counter()
+        for formula in rank.formulas:
+            sums[formula.component] += formula.bytes
+            assert formula.formula
+            assert formula.numbers
+            assert formula.source
+        assert dict(sums) == rank.peak.components_bytes
+    assert sum(formula.bytes for formula in found.formulas) == found.device_bytes
+
+
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4", "fp4"])
+def test_largest_tensors_are_ranked_and_counted(weights: str) -> None:
+    """The largest first; a group's layers are counted, and caches of windows stand apart."""
+    found = estimate(job("gemma-3-4b", LAYOUTS[0], weights, "int8"), GPU, inventory=True)
+    sizes = [group.bytes for group in found.largest]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) == LARGEST
+    everything = estimate(job("gpt2", LAYOUTS[0], weights), GPU, inventory=True).ranks[0]
+    blocks = next(group for group in everything.largest if group.name == "mlp.c_fc.weight")
+    assert blocks.copies == 12
+    dtypes = {group.name: group.shape.split()[-1] for group in everything.largest}
+    assert (dtypes["mlp.c_fc.weight"], dtypes["transformer.wte.weight"]) == (weights, "bf16")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_account_changes_no_figure(model: str) -> None:
+    """With and without the account, the estimate is the same."""
+    plain, told = (estimate(job(model, LAYOUTS[1]), GPU, inventory=inventory) for inventory in (False, True))
+    assert [rank.instants for rank in plain.ranks] == [rank.instants for rank in told.ranks]
+    assert plain.device_bytes == told.device_bytes
+    assert plain.formulas == plain.largest == ()
+
+
+def test_cache_formula_has_the_numbers() -> None:
+    """The factors that are shown multiply to the bytes that are shown: Llama with two of eight heads on a rank."""
+    found = estimate(job("llama-3.1-8b", Layout(gpus_per_node=4, tensor=4)), GPU, inventory=True)
+    (cache,) = [formula for formula in found.formulas if formula.component == "kv_cache"]
+    assert cache.numbers == "32 layers x 3 x 1,000 x 2 x 2 x 128 x 2 B"
+    assert cache.bytes == 32 * 3 * 1000 * 2 * 2 * 128 * 2
