@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,12 @@ class ScratchRepository:
         (self.folder / name).write_text(text, encoding="utf-8")
         self.git("add", name)
 
+    def add_many(self, texts: dict[str, str]) -> None:
+        """Write and stage files."""
+        for name, text in texts.items():
+            (self.folder / name).write_text(text, encoding="utf-8")
+        self.git("add", "--all")
+
     def remove(self, name: str) -> None:
         """Take a file out of the index and the folder."""
         self.git("rm", "--quiet", "--force", name)
@@ -101,6 +109,15 @@ def test_hooks_judge_a_scratch_repository(root: Path, tmp_path: Path) -> None:
     done = repository.try_hooks("memcheck")
     assert done.returncode == 0, done.stdout
 
+    repository.add_many({f"values-{number}.yaml": "replicas: 3\n" for number in range(287)})
+    fits = (root / "examples" / FITS).read_text(encoding="utf-8")
+    repository.add_many({f"plan-{number}.yaml": fits for number in range(12)})
+    done = repository.try_hooks("memcheck")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("checked 12 plans: 12 passed, 0 failed") == done.stdout.count("checked ") == 1
+
+    for number in range(12):
+        repository.remove(f"plan-{number}.yaml")
     repository.add(FAILS, (root / "examples" / FAILS).read_text(encoding="utf-8"))
     done = repository.try_hooks()
     assert done.returncode == 1, done.stdout
@@ -113,3 +130,26 @@ def test_hooks_judge_a_scratch_repository(root: Path, tmp_path: Path) -> None:
     done = repository.try_hooks()
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("Passed") == 2
+
+
+@pytest.mark.slow
+def test_plans_are_found_among_much_other_yaml(root: Path, tmp_path: Path) -> None:
+    """288 files that are no plans cost the hook's one process less than the twelve plans do: under twice their time."""
+    names = [f"plan-{number}.yaml" for number in range(12)]
+    text = (root / "examples" / FITS).read_text(encoding="utf-8")
+    for name in names:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    others = [f"values-{number}.yaml" for number in range(288)]
+    for name in others:
+        (tmp_path / name).write_text("replicas: 3\nimage:\n  tag: v1\n" * 20 + "{{ not even yaml\n", encoding="utf-8")
+    environ = {**os.environ, "PYTHONPATH": str(root)}
+
+    def seconds(*arguments: str) -> float:
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "memcheck", "check", "--skip-unmarked", "--allow-empty", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True)
+        assert "checked 12 plans: 12 passed, 0 failed" in done.stdout
+        return time.perf_counter() - start
+
+    pairs = [(seconds(*names, *others), seconds(*names)) for _ in range(5)]
+    assert statistics.median(everything / plans for everything, plans in pairs) < 2
