@@ -45,11 +45,11 @@ def test_largest_tensors_are_ranked_and_counted(weights: str) -> None:
     sizes = [group.bytes for group in found.largest]
     assert sizes == sorted(sizes, reverse=True)
     assert len(sizes) == LARGEST
-    everything = estimate(job("gpt2", LAYOUTS[0], weights), GPU, inventory=True).ranks[0]
-    blocks = next(group for group in everything.largest if group.name == "mlp.c_fc.weight")
-    assert blocks.copies == 12
-    dtypes = {group.name: group.shape.split()[-1] for group in everything.largest}
-    assert (dtypes["mlp.c_fc.weight"], dtypes["transformer.wte.weight"]) == (weights, "bf16")
+    gpt2 = estimate(job("gpt2", LAYOUTS[0], weights), GPU, inventory=True).largest
+    rests = {group.name: group for group in gpt2 if group.component == "parameters"}
+    assert rests["mlp.c_fc.weight"].copies == 12
+    assert rests["mlp.c_fc.weight"].shape == f"[768, 3072] {weights}"
+    assert rests["transformer.wte.weight"].shape == "[50257, 768] bf16"
 
 
 @pytest.mark.parametrize("model", MODELS)
