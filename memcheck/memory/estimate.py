@@ -83,6 +83,7 @@ def _answer(
         ranks=ranks,
         largest=worst.largest,
         formulas=worst.formulas + _overhead_formulas(job, gpu, overhead, allocated) if worst.formulas else (),
+        cache_bytes=extra.cache,
     )
 
 

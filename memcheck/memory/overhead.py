@@ -57,6 +57,10 @@ CACHE_PERCENT = 85
 ``warn_above``) for memory that the allocator returns as soon as it is needed."""
 
 
+FRAGMENTATION, CACHE = "allocator, fragmentation", "allocator, cache"
+"""Names of the allocator's two terms."""
+
+
 class Term(Record):
     """One line of the overhead."""
 
@@ -72,6 +76,8 @@ class Slack(Record):
 
     fragmentation: int
     context_and_nccl: int
+    cache: int = 0
+    """What of the fragmentation the allocator returns before an allocation fails."""
 
 
 def slack(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int) -> Slack:
@@ -79,7 +85,8 @@ def slack(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocat
     if overhead.kind == "flat":
         return Slack(0, int(allocated * overhead.fraction))
     outside = sum(t.bytes for t in _outside(job, gpu))
-    return Slack(_kept(job, allocated, _room(gpu, outside, allocated))[0], outside)
+    stuck, cache = _kept(job, allocated, _room(gpu, outside, allocated))
+    return Slack(stuck + cache, outside, cache)
 
 
 def items(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int) -> tuple[Term, ...]:
@@ -89,7 +96,7 @@ def items(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocat
         return (Term("flat overhead", int(allocated * overhead.fraction), source, "context_and_nccl"),)
     found = _outside(job, gpu)
     room = _room(gpu, sum(t.bytes for t in found), allocated)
-    return tuple(t for t in (fragmentation(job, allocated, room), *found) if t.bytes)
+    return tuple(t for t in (*allocator_terms(job, allocated, room), *found) if t.bytes)
 
 
 def _room(gpu: Gpu, outside: int, allocated: int) -> int:
@@ -107,34 +114,42 @@ def _terms(found: tuple[tuple[str, int, str], ...]) -> tuple[Term, ...]:
     return tuple(Term(*t, "context_and_nccl") for t in found)
 
 
-def fragmentation(job: TrainingJob | InferenceJob, allocated: int, room: int) -> Term:
-    """What the caching allocator holds beyond live blocks at the peak.
+def allocator_terms(job: TrainingJob | InferenceJob, allocated: int, room: int) -> tuple[Term, Term]:
+    """What the caching allocator holds beyond live blocks at the peak: what it cannot return, and what it need not.
 
     It depends on what is freed before what: with recomputation, large logits and many short-lived activations share the
     pool; FSDP takes gather buffers from streams of their own, whose blocks no other stream may use; expandable segments
-    give pages back between sizes. Free segments are returned to the driver before an allocation fails, so what is kept
-    only because there is room counts no further than ``room``; what the allocator cannot return always counts.
+    give pages back between sizes.
+
+    Fragmentation proper, the free parts of segments that are in use, grows with what is allocated, on every GPU. Cache,
+    whole segments that are free, is returned to the driver before an allocation fails: it is what is left of the
+    difference to a step with memory to spare, and no more than ``room``. So it shrinks as a GPU fills, while the sum of
+    both and ``allocated`` never does.
     """
-    size, spread, free = _kept(job, allocated, room)
-    steps = f"median of {spread.n} steps ({allocator_group(job)}; docs/accuracy.md)"
-    text = f"{spread.median - 1:.1%} of allocated: {steps}"
-    if not free:
-        text = (
-            f"up to {CACHE_PERCENT}% of the GPU, at least the {spread.median - 1:.1%} of allocated that cannot be "
-            f"returned: {steps}"
-        )
-    return Term("allocator", size, text, "fragmentation")
+    stuck, cache = _kept(job, allocated, room)
+    free, tight = _spreads(job)
+    share = min(max(0.0, tight.median - 1), max(0.0, free.median - 1))
+    where = f"({allocator_group(job)}; docs/accuracy.md)"
+    fixed = f"{share:.1%} of allocated, which cannot be returned: median of {tight.n or free.n} steps {where}"
+    spare = (
+        f"up to {free.median - 1:.1%} of allocated with the fragmentation, and up to {CACHE_PERCENT}% of the GPU; "
+        f"returned before an allocation fails: median of {free.n} steps {where}"
+    )
+    return Term(FRAGMENTATION, stuck, fixed, "fragmentation"), Term(CACHE, cache, spare, "fragmentation")
 
 
-def _kept(job: TrainingJob | InferenceJob, allocated: int, room: int) -> tuple[int, Spread, bool]:
-    """Bytes, the measurements that they come from, and whether there was room to keep all."""
-    group = allocator_group(job)
-    _, spread = look_up(residuals().reserved, group)
-    size = int(allocated * max(0.0, spread.median - 1))
-    if size <= room:
-        return size, spread, True
-    _, tight = look_up(residuals().tight, group)
-    return min(size, max(int(allocated * max(0.0, tight.median - 1)), room)), tight, False
+def _spreads(job: TrainingJob | InferenceJob) -> tuple[Spread, Spread]:
+    """Reserved over allocated with memory to spare, and on the smallest memory on which the step still runs."""
+    group, tables = allocator_group(job), residuals()
+    return look_up(tables.reserved, group)[1], look_up(tables.tight, group)[1]
+
+
+def _kept(job: TrainingJob | InferenceJob, allocated: int, room: int) -> tuple[int, int]:
+    """Bytes that the allocator cannot return, and those that it keeps while there is room."""
+    free, tight = _spreads(job)
+    whole = int(allocated * max(0.0, free.median - 1))
+    stuck = min(whole, int(allocated * max(0.0, tight.median - 1)))
+    return stuck, max(0, min(whole, room) - stuck)
 
 
 def allocator_group(job: TrainingJob | InferenceJob) -> str:

@@ -92,6 +92,8 @@ class Estimate(Record):
     ranks: tuple[RankEstimate, ...]
     largest: tuple[TensorGroup, ...] = ()
     formulas: tuple[Formula, ...] = ()
+    cache_bytes: int = 0
+    """What of ``fragmentation`` the allocator returns before an allocation fails."""
 
     @property
     def utilization(self) -> float:

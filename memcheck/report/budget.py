@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from memcheck.memory.types import COMPONENTS, Estimate
 from memcheck.report.screen import Screen
-from memcheck.report.text import gib, percent, width, words
+from memcheck.report.text import gib, percent, width, words, wrap
 from memcheck.result import PlanResult
 
 FIGURES = 25
 """Columns of the two figures with the space around them: ``      12.34   123.4%``."""
 LEAST_BAR = 10
+NAMED_CACHE_BYTES = 2**30
+"""Cache from which on a reader should know that it is no need of the step."""
 
 
 def budget(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
@@ -37,6 +39,9 @@ def budget(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
     slack = capacity - estimate.device_bytes
     verdict = _figures("missing" if slack < 0 else "left", first, abs(slack), capacity)
     lines.append(screen.paint(verdict, "error" if slack < 0 else "strong"))
+    if estimate.cache_bytes >= NAMED_CACHE_BYTES:
+        note = f"{gib(estimate.cache_bytes)} of fragmentation is cache, returned when memory is short"
+        lines += [screen.paint(line, "dim") for line in wrap(note, screen.columns)]
     return lines
 
 

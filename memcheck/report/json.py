@@ -74,6 +74,7 @@ def estimate_record(plan: PlanResult, estimate: Estimate) -> dict[str, object]:
         "operation": estimate.operation,
         "pipeline_rank": estimate.pipeline_rank,
         "components_bytes": {name: estimate.components_bytes.get(name, 0) for name in COMPONENTS},
+        "cache_bytes": estimate.cache_bytes,
         "parameters": estimate.parameters,
         "trainable_parameters": estimate.trainable_parameters,
         "host_bytes_per_node": estimate.host_bytes_per_node,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import Checkpointing, InferenceJob, Layout, Loss, Optimizer, Overhead, TrainingJob
 from memcheck.memory.overhead import (
+    CACHE,
     CACHE_PERCENT,
     CONTEXT,
     CONTEXT_UNKNOWN,
+    FRAGMENTATION,
     allocator_group,
     context_terms,
     items,
@@ -38,8 +42,11 @@ def test_every_term_names_its_source() -> None:
     terms = items(job(layout=layout), H100, Overhead(), 10 * GIB)
     assert all(t.source and t.bytes > 0 for t in terms)
     found = slack(job(layout=layout), H100, Overhead(), 10 * GIB)
-    assert found.fragmentation == terms[0].bytes
-    assert found.context_and_nccl == sum(t.bytes for t in terms[1:])
+    inside = [t for t in terms if t.component == "fragmentation"]
+    assert [t.name for t in inside] == [FRAGMENTATION, CACHE]
+    assert found.fragmentation == sum(t.bytes for t in inside)
+    assert found.cache == inside[1].bytes
+    assert found.context_and_nccl == sum(t.bytes for t in terms[2:])
 
 
 def test_a_flat_policy_replaces_the_items() -> None:
@@ -109,10 +116,32 @@ def test_cache_does_not_fail_a_plan() -> None:
     assert slack(sharded, H100, Overhead(), roomy).fragmentation == int(roomy * (free.median - 1))
     found = slack(sharded, H100, Overhead(), full)
     assert full * (free.median - 1) > found.fragmentation >= int(full * (tight.median - 1))
-    assert full + sum(found) <= H100.memory_bytes * CACHE_PERCENT // 100
+    assert full + found.fragmentation + found.context_and_nccl <= H100.memory_bytes * CACHE_PERCENT // 100
 
 
 def test_what_cannot_be_returned_always_counts() -> None:
     """A step whose live tensors fill the GPU still needs the allocator's fixed share."""
     _, tight = look_up(residuals().tight, "one stream/plain/default")
     assert slack(job(), H100, Overhead(), 79 * GIB).fragmentation == int(79 * GIB * (tight.median - 1))
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize("mode", ["none", "full"])
+def test_what_the_allocator_holds_grows_with_the_load(expandable: bool, stage: int, mode: str) -> None:
+    """A step of a MiB more: what is held never falls, never jumps, and only its cache gives way as the GPU fills."""
+    plan = job(
+        layout=Layout(gpus_per_node=8, data=8, zero_stage=stage, shard_group=8),
+        checkpointing=Checkpointing(mode),
+        expandable_segments=expandable,
+    )
+    loads = range(20 * GIB, 90 * GIB, 64 * MIB)
+    found = [slack(plan, H100, Overhead(), load) for load in loads]
+    held = [load + s.fragmentation for load, s in zip(loads, found, strict=True)]
+    stuck = [s.fragmentation - s.cache for s in found]
+    for series in (held, stuck):
+        steps = [b - a for a, b in pairwise(series)]
+        assert min(steps) >= 0
+        assert max(steps) < 2 * 64 * MIB
+    assert found[0].cache > 0
+    assert found[-1].cache == 0
