@@ -96,6 +96,7 @@ def test_surface_is_frozen() -> None:
         "operation",
         "pipeline_rank",
         "components_bytes",
+        "cache_bytes",
         "parameters",
         "trainable_parameters",
         "host_bytes_per_node",
