@@ -55,6 +55,8 @@ TORCHTITAN = Framework(
         "pipeline_parallel_layers_per_stage": (int,),
         "enable_fsdp_float8_all_gather": (bool,),
         "disable_cuda_graphs": (bool,),
+        "components": (list,),
+        "module": (str,),
     },
     choices={
         "fsdp_reshard_after_forward": ("default", "always", "never"),

@@ -110,6 +110,8 @@ def _training_job(
     options = known_options(training.options, framework)
     expandable = training.expandable_segments
     why = f"default of {framework.name}"
+    if training.compile and framework.name == "torchtitan" and "components" not in options:
+        defaults.note("training.options.components", ["model", "loss"], "default of torchtitan since April 2025")
     recipe = resolve_recipe(training.precision, method, layout, framework, defaults)
     return TrainingJob(
         architecture=architecture,

@@ -97,6 +97,8 @@ class Loss(Record):
     chunks: int = 1
     upcast: bool = True
     keep_logits: bool = False
+    compiled: bool = False
+    """torch.compile runs it as one graph."""
 
 
 class TrainingJob(Record):
@@ -128,6 +130,11 @@ class TrainingJob(Record):
     def option(self, name: str, default: object = None) -> object:
         """The value of one framework option."""
         return dict(self.options).get(name, default)
+
+    def compiles(self, component: str) -> bool:
+        """Whether torch.compile runs the ``model`` or the ``loss``: both, unless torchtitan's ``components`` say so."""
+        components = self.option("components")
+        return self.compile and (not isinstance(components, tuple) or component in components)
 
 
 class InferenceJob(Record):

@@ -68,7 +68,9 @@ def error_group(job: TrainingJob | InferenceJob) -> str:
     if isinstance(job, InferenceJob):
         return "inference/serving"
     family = "pytorch" if job.framework == "huggingface" else job.framework
-    return f"{COMPILED}{family}" if job.compile else f"{family}/{_kind(job)}"
+    if str(job.option("module", "")).startswith("graph_trainer"):
+        family = "graph_trainer"  # an experiment of torchtitan's, which keeps what its own passes decide
+    return f"{COMPILED}{family}" if job.compiles("model") else f"{family}/{_kind(job)}"
 
 
 def _kind(job: TrainingJob) -> str:

@@ -22,7 +22,7 @@ SMALL_BYTES = 8 * 2**30
 widen the intervals of large ones."""
 
 COMPILED = "compiled/"
-"""Family of compiled steps, whose errors say nothing about others: what the compiler fuses is not modelled."""
+"""Family of compiled steps, whose errors say nothing about others: only some of what the compiler fuses is modelled."""
 
 Table = Mapping[str, "Spread"]
 

@@ -74,6 +74,7 @@ def base_setting(job: TrainingJob, architecture: Architecture) -> Setting:
         frozen=_module_patterns(job.freeze),
         adapter=adapter,
         expert_imbalance=job.expert_imbalance,
+        compiled=job.framework == "torchtitan" and job.compiles("model"),
         options=job.options,
     )
 
@@ -292,7 +293,8 @@ def _head_unit(
         stored = quantized_storage(job)
         tensors = tuple(t._replace(dtype=stored) if t.name == "lm_head.weight" else t for t in tensors)
     setting = base._replace(trained=norm_trained)
-    head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained)
+    loss = job.loss._replace(compiled=job.framework == "torchtitan" and job.compiles("loss"))
+    head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, loss, trained)
     head = head._replace(graph_before=graph_before)
     dtype = stream_dtype(base)
     if job.framework == "torchtitan" and job.loss.kind == "chunked":

@@ -121,3 +121,19 @@ def test_stored_tables_are_in_order() -> None:
         for name, spread in table.items():
             assert 0 < spread.low <= spread.median <= spread.high, name
     assert found.outside.high >= 1
+
+
+@pytest.mark.parametrize(
+    ("components", "group"),
+    [(None, "compiled/torchtitan"), (("model",), "compiled/torchtitan"), (("loss",), "torchtitan/dense")],
+)
+def test_a_step_counts_as_compiled_when_its_model_is(components: tuple[str, ...] | None, group: str) -> None:
+    """torchtitan's compile.components: both, unless stated."""
+    options = (("components", components),) if components else ()
+    assert error_group(job(framework="torchtitan", compile=True, options=options)) == group
+
+
+def test_the_graph_trainer_has_errors_of_its_own() -> None:
+    """Its passes decide what is kept, not the trainer's configuration."""
+    each = job(framework="torchtitan", compile=True, options=(("module", "graph_trainer.llama3"),))
+    assert error_group(each) == "compiled/graph_trainer"

@@ -55,6 +55,8 @@ class Setting(Record):
     expert_imbalance: float = 1.0
     context: int = 1
     """Ranks that share one sequence; ``sequence`` is already divided by it."""
+    compiled: bool = False
+    """torch.compile runs each block as a graph of its own."""
     options: tuple[tuple[str, object], ...] = ()
 
     def option(self, name: str, default: object = None) -> object:

@@ -9,7 +9,7 @@ from memcheck.memory.ledger.context import Context, Setting, enter_tensor_parall
 from memcheck.memory.ledger.curve import Curve, checkpointed, high
 from memcheck.memory.tape import Tape, Value, backward
 from memcheck.memory.tape.elementwise import cat, scale, unary
-from memcheck.memory.tape.loss import cross_entropy, fused_linear
+from memcheck.memory.tape.loss import compiled_cross_entropy, cross_entropy, fused_linear
 from memcheck.memory.tape.matrix import Weights, linear
 from memcheck.memory.tape.tensor import Dim, Leaf, Parameter
 from memcheck.record import Record
@@ -97,6 +97,9 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     logits = _logits(ctx, head, h, Weights(weight, bias))
     del h
     ctx.kept.append(logits)
+    if head.loss.compiled:
+        del normed
+        return compiled_cross_entropy(tape, logits)
     loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=head.loss.kind == "vocab-parallel")
     del normed
     return loss

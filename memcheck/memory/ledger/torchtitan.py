@@ -7,6 +7,7 @@ distributed/activation_checkpoint.py. Tokens are one dimension: tensor paralleli
 from __future__ import annotations
 
 from memcheck.architecture.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm, ParameterTensor
+from memcheck.memory.ledger.compiled import compiled_block, is_traced
 from memcheck.memory.ledger.context import Context, enter_tensor_parallel, leave_tensor_parallel
 from memcheck.memory.ledger.mlp import linear_tensors, mlp
 from memcheck.memory.ledger.rotary import rotate_complex, rotate_half
@@ -24,6 +25,12 @@ KEEPS = frozenset({"mm", "addmm", "bmm", "attention", "topk", "reduce-scatter", 
 
 def torchtitan_block(ctx: Context, block: Block, x: Value) -> Value:
     """``h = x + attention(norm(x)); h + feed_forward(norm(h))``."""
+    if ctx.setting.compiled and is_traced(block, ctx.setting):
+        return compiled_block(ctx, block, x, "none")
+    return _eager_block(ctx, block, x)
+
+
+def _eager_block(ctx: Context, block: Block, x: Value) -> Value:
     tape = ctx.tape
     if block.mixer is not None:
         normed = _norm(ctx, block.input_norm, x)
@@ -43,8 +50,10 @@ def checkpointed_block(ctx: Context, block: Block, x: Value, mode: str) -> Value
     """The block under FullAC (``full``) or SelectiveAC (``selective``): both recompute to the very end."""
     selection = None
     if mode == "selective":
+        if ctx.setting.compiled and is_traced(block, ctx.setting):
+            return compiled_block(ctx, block, x, mode)
         selection = KeptOutputs(KEEPS, frozenset(_gates(block)))
-    return checkpoint_whole(ctx.tape, lambda value: torchtitan_block(ctx, block, value), x, selection)
+    return checkpoint_whole(ctx.tape, lambda value: _eager_block(ctx, block, value), x, selection)
 
 
 def _gates(block: Block) -> list[tuple[int, ...]]:

@@ -14,7 +14,7 @@ from memcheck.memory.ledger.context import Context, Setting, enter_tensor_parall
 from memcheck.memory.ledger.curve import Curve, high
 from memcheck.memory.ledger.head import Head
 from memcheck.memory.tape import Tape, Value, backward
-from memcheck.memory.tape.loss import cross_entropy
+from memcheck.memory.tape.loss import compiled_cross_entropy, cross_entropy
 from memcheck.memory.tape.matrix import Weights, linear
 from memcheck.memory.tape.tensor import Leaf, Parameter, Storage
 from memcheck.record import Record
@@ -77,7 +77,10 @@ def _chunks(ctx: Context, head: Head, hidden: Value, dtype: str, shard: HeadShar
         logits = None  # the loop variable of the previous chunk lives until it is assigned again
         logits = fresh
         del fresh
-        loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=ctx.tp > 1)
+        if head.loss.compiled:
+            loss = compiled_cross_entropy(tape, logits)
+        else:
+            loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=ctx.tp > 1)
         logits.origin = None
         backward(tape, loss, [tape.new((1,), "fp32", "output gradient")])
         del loss

@@ -22,6 +22,24 @@ def cross_entropy(tape: Tape, logits: Value, *, upcast: bool, parallel: bool = F
     return _nll_loss(tape, log_probabilities)
 
 
+def compiled_cross_entropy(tape: Tape, logits: Value) -> Value:
+    """The same under torch.compile: keeps the logits as they came and each row's maximum and logarithm of the sum.
+
+    Everything in between is one kernel each way: no copy in fp32 exists, and backward writes the logits' gradient only
+    (the partitioner's cut: tests/memory/ledger/compiled_blocks.json; the scatter of the labels becomes a comparison,
+    torch/_inductor/fx_passes/post_grad.py, scatter_upon_const_tensor).
+    """
+    rows = (logits.shape[0], 1)
+    statistics = (tape.new(rows, "fp32", "amax"), tape.new(rows, "fp32", "log of the sum"))
+    out = tape.value((1,), "fp32", "loss")
+    shape, dtype = logits.shape, logits.dtype
+
+    def run(grad: Storage, kept: object = (logits.storage, *statistics)) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "loss backward")]
+
+    return tape.record(out, (logits,), run)
+
+
 def _log_softmax(tape: Tape, x: Value, parallel: bool) -> Value:
     shape, dtype = x.shape, x.dtype
     if parallel:
