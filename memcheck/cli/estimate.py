@@ -44,6 +44,7 @@ FORMATS = ("full", "json", "csv", "html", "pdf")
     type=typed(lambda written: values.output(written, FORMATS)),
     metavar="FORMAT[=FILE]",
     multiple=True,
+    shell_complete=one_of(lambda: [(name, "") for name in FORMATS]),
     help="full (default), json, csv, html or pdf; =FILE writes there instead of stdout. Repeatable.",
 )
 @click.option(

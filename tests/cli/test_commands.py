@@ -61,6 +61,24 @@ def test_estimate_has_no_verdict(tmp_path: Path, capsys: Capture) -> None:
     assert main(["estimate", "missing.yaml"]) == 2
 
 
+def test_estimate_writes_files_of_several_formats(tmp_path: Path, capsys: Capture) -> None:
+    """Any number of them, beside what is printed; a page to pass on has figures and remedies, and no findings."""
+    write_over(tmp_path)
+    files = ["--format", "html=over.html", "--format", "csv=over.csv", "--format", "json=over.json"]
+    assert main(["estimate", "over.yaml", *files, "--format", "full"]) == 0
+    assert "device memory needed" in capsys.readouterr().out
+    page = (tmp_path / "over.html").read_text(encoding="utf-8")
+    assert "Does not fit" in page
+    assert "What would help" in page
+    assert "MEM101" not in page
+    kinds = {line.split(",")[0] for line in (tmp_path / "over.csv").read_text(encoding="utf-8").splitlines()}
+    assert kinds >= {"plan", "instant", "rank", "tensor", "remedy", "gpu", "interval", "assumption", "formula"}
+    assert "finding" not in kinds
+    assert json.loads((tmp_path / "over.json").read_text(encoding="utf-8"))["plans"][0]["estimate"]
+    assert main(["estimate", "over.yaml", "--format", "sarif"]) == 2
+    assert "unknown format 'sarif'" in capsys.readouterr().err
+
+
 def test_set_changes_values_as_if_they_were_written(tmp_path: Path, capsys: Capture) -> None:
     """Scalars, mappings and sections that the plan lacks can be set; the file stays as it is."""
     path = write(tmp_path)

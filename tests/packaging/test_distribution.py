@@ -32,7 +32,17 @@ raise SystemExit(code)
 """
 
 
-@pytest.mark.parametrize("arguments", [["check", PLAN], ["estimate", PLAN], ["list", "models"], ["diff", PLAN, PLAN]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check", PLAN],
+        ["estimate", PLAN],
+        ["check", PLAN, "--format", "html"],
+        ["list", "models"],
+        ["diff", PLAN, PLAN],
+    ],
+    ids=" ".join,
+)
 def test_commands_open_no_socket(root: Path, arguments: list[str]) -> None:
     """No command touches the network: an interpreter in which sockets are forbidden runs it just the same."""
     done = subprocess.run(
@@ -69,14 +79,13 @@ def test_changelog_knows_the_version(root: Path) -> None:
 
 
 def test_runtime_dependencies_are_the_agreed_ones() -> None:
-    """Installing the gate installs four libraries, and PyTorch only on request."""
+    """Installing the gate installs four libraries, and PyTorch or ReportLab only on request."""
     requirements = importlib.metadata.requires("memcheck") or []
     plain = {re.split(r"[^\w-]", line)[0].lower() for line in requirements if "extra ==" not in line}
     assert plain == {"click", "jsonschema", "pydantic", "pyyaml", "tomli"}
-    verify = {
-        re.split(r"[^\w-]", line)[0].lower() for line in requirements if "extra == 'verify'" in line.replace('"', "'")
-    }
-    assert verify == {"peft", "torch", "transformers"}
+    for extra, libraries in {"verify": {"peft", "torch", "transformers"}, "pdf": {"reportlab"}}.items():
+        named = [line for line in requirements if f"extra == '{extra}'" in line.replace('"', "'")]
+        assert {re.split(r"[^\w-]", line)[0].lower() for line in named} == libraries
 
 
 @pytest.mark.network

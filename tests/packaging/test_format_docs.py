@@ -44,16 +44,25 @@ def test_help_names_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     assert [name for name in FORMATS if not re.search(rf"\b{name}\b", help)] == []
 
 
+@pytest.mark.parametrize("name", ["formats", "report"])
 @pytest.mark.parametrize(
     ("number", "schema"), [(0, "vendor.github-workflows"), (1, "vendor.gitlab-ci")], ids=["github", "gitlab"]
 )
-def test_pipelines_follow_their_schemas(page: str, tmp_path: Path, number: int, schema: str) -> None:
-    """The workflow and the job that people copy are valid."""
+def test_pipelines_follow_their_schemas(root: Path, tmp_path: Path, name: str, number: int, schema: str) -> None:
+    """The workflows and the jobs that people copy are valid."""
     file = tmp_path / "pipeline.yml"
-    file.write_text(blocks(page, "yaml")[number], encoding="utf-8")
+    text = (root / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    file.write_text(blocks(text, "yaml")[number], encoding="utf-8")
     command = [SCRIPTS / "check-jsonschema", "--builtin-schema", schema, file]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_report_example_writes_its_page(root: Path, tmp_path: Path) -> None:
+    """The command at the top of the page about reports."""
+    done = shell(tmp_path, root, blocks((root / "docs" / "report.md").read_text(encoding="utf-8"), "sh")[0])
+    assert done.returncode == 1, done.stderr
+    assert (tmp_path / "memory.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_workflow_asks_for_no_more_than_it_needs(page: str) -> None:
