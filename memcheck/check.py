@@ -177,7 +177,7 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
     memory = check_memory(context, rules)
     if memory:
         # What a report of a full GPU needs and a passing plan does not pay for.
-        from memcheck.remedies.first import attach
+        from memcheck.search.attach import attach
 
         if not (gate.inventory or gate.dossier):
             answer = estimate(job, resolved.gpu, resolved.overhead, inventory=True)

@@ -41,8 +41,9 @@ class Remedy(Record):
     """Dotted plan keys and their new values, e.g. ``{"parallelism.zero_stage": 3}``."""
     device_bytes: int
     utilization: float
-    slowdown: float
-    """Relative step time against the plan as written: 0.33 = a third slower (a model, not a measurement)."""
+    slowdown: float | None
+    """Relative time per token against the plan as written: 0.33 = a third slower (a model, not a measurement); None:
+    there is no model of it."""
     safe: bool
     """True when the training result does not change beyond rounding and no hardware is added."""
     edits: tuple[Edit, ...] = ()

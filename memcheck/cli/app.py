@@ -21,6 +21,7 @@ COMMANDS = {
     "init": ("memcheck.cli.init", "Write a first plan."),
     "list": ("memcheck.cli.list", "List models, gpus, rules or frameworks."),
     "schema": ("memcheck.cli.schema", "Print the JSON Schema of plans or reports."),
+    "suggest": ("memcheck.cli.suggest", "Find plans nearby that fit, are fastest or need the fewest GPUs."),
     "sweep": ("memcheck.cli.sweep", "Evaluate a grid of a plan's values."),
     "verify": ("memcheck.cli.verify", "Run a plan's step in real PyTorch, or take a figure from a run, and compare."),
 }

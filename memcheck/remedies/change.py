@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcheck.changes import with_changes
+from memcheck.job.types import TrainingJob
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan
 from memcheck.source.types import Document
@@ -26,12 +27,49 @@ def written(document: Document, key: str) -> Any:
     return value
 
 
-def setting(document: Document, key: str, field: str, value: object, whole: object = None) -> dict[str, object]:
-    """A change of one field of a key that has a short form (``optimizer: adamw``, ``loss: standard``).
+SHORT = {
+    "training.optimizer": "name",
+    "training.loss": "kind",
+    "training.activation_checkpointing": "mode",
+    "training.precision": "recipe",
+    "training.offload": "",
+    "hardware.gpu": "name",
+}
+"""Keys with fields, and the field that the key stands for when it is written as one word."""
 
-    Where the plan writes the long form only the field is set; otherwise ``whole`` (or the plain value) is
-    written instead of it.
+
+def spelled(document: Document, changes: Mapping[str, object], job: TrainingJob | None) -> dict[str, object]:
+    """Changes of fields as the plan's author would write them.
+
+    Where the plan writes a key out, only its fields are set. Where it writes one word or nothing, the key is written
+    anew: as one word if that says all, else with every field that is stated.
     """
-    if isinstance(written(document, key), dict):
-        return {f"{key}.{field}": value}
-    return {key: value if whole is None else whole}
+    found: dict[str, object] = {}
+    for key, value in changes.items():
+        parent, _, field = key.rpartition(".")
+        here = written(document, parent) if parent in SHORT else None
+        if parent not in SHORT or isinstance(here, dict):
+            found[key] = value
+            continue
+        whole = found.get(parent)
+        if not isinstance(whole, dict):
+            whole = {} if not SHORT[parent] else {SHORT[parent]: here if here is not None else _default(parent, job)}
+        found[parent] = {**whole, field: value}
+    for key, value in found.items():
+        short = SHORT.get(key)
+        if short and isinstance(value, dict):
+            stated = {name: each for name, each in value.items() if each is not None}
+            found[key] = stated[short] if list(stated) == [short] else stated
+    return found
+
+
+def _default(key: str, job: TrainingJob | None) -> object:
+    """The word that a key which the plan does not write stands for."""
+    if job is None:
+        return None
+    return {
+        "training.optimizer": job.optimizer.name,
+        "training.loss": job.loss.kind,
+        "training.activation_checkpointing": job.checkpointing.mode,
+        "training.precision": job.recipe.recipe,
+    }.get(key)

@@ -17,28 +17,44 @@ def edits(document: Document, changes: Mapping[str, object], wanted: object) -> 
     through an anchor or ``extends`` is left alone. The edited text is read again and must give exactly ``wanted``.
     """
     found: dict[Span, str] = {}
+    new: dict[str, list[str]] = {}
     for key, value in changes.items():
-        edit = _edit(document, key.split("."), value)
+        keys = key.split(".")
+        edit = _edit(document, keys, value)
+        if edit is not None:
+            found[edit.span] = found.get(edit.span, "") + edit.text
+        elif len(keys) == 2 and not _own(document, f"/{keys[0]}"):
+            new.setdefault(keys[0], []).append(f"  {keys[1]}: {_text(value)}\n")
+        else:
+            return ()
+    if new:
+        edit = _sections(document, new)
         if edit is None:
             return ()
-        found[edit.span] = found.get(edit.span, "") + edit.text
+        found[edit.span] = edit.text + found.get(edit.span, "")
     made = tuple(Edit(span, text) for span, text in sorted(found.items()))
     return made if _reads_as(document, made, wanted) else ()
 
 
-def _edit(document: Document, keys: list[str], value: object) -> Edit | None:
-    pointer = "/" + "/".join(keys)
+def _own(document: Document, pointer: str) -> bool:
+    """Whether the value at a pointer is written in this file, for this place alone."""
     mark = document.marks.get(pointer)
-    if mark is not None:
-        span = mark.value.span
-        here = mark.value.path == document.path and not mark.value.note and mark.used_at is None
-        return Edit(span, _text(value)) if here and span.line == span.end_line else None
+    if mark is None or mark.used_at is not None:
+        return False
+    return mark.value.path == document.path and not mark.value.note
+
+
+def _edit(document: Document, keys: list[str], value: object) -> Edit | None:
+    """The value in its place, or a new key in a section that this file has; what is inherited is written over."""
+    pointer = "/" + "/".join(keys)
+    if _own(document, pointer):
+        span = document.marks[pointer].value.span
+        return Edit(span, _text(value)) if span.line == span.end_line else None
+    mark = document.marks.get(pointer)
+    if mark is not None and mark.used_at is not None and _written_here(document, pointer):
+        return None  # an alias: its anchor may be used elsewhere
     parent = pointer.rpartition("/")[0]
-    if parent in document.marks and parent:
-        return _insert(document, parent, f"{keys[-1]}: {_text(value)}")
-    if len(keys) == 2 and parent:
-        return _section(document, keys[0], f"{keys[1]}: {_text(value)}")
-    return None
+    return _insert(document, parent, f"{keys[-1]}: {_text(value)}") if parent and _own(document, parent) else None
 
 
 def _insert(document: Document, parent: str, line: str) -> Edit | None:
@@ -46,10 +62,11 @@ def _insert(document: Document, parent: str, line: str) -> Edit | None:
     values = document.values
     for part in parent.split("/")[1:]:
         values = values.get(part) if isinstance(values, dict) else None
-    if not isinstance(values, dict) or not values:
+    if not isinstance(values, dict):
         return None
-    mark = document.marks.get(f"{parent}/{next(iter(values))}")
-    if mark is None or mark.key is None or mark.key.path != document.path or mark.key.note or mark.used_at is not None:
+    first = next((name for name in values if _written_here(document, f"{parent}/{name}")), None)
+    mark = document.marks.get(f"{parent}/{first}")
+    if first is None or mark is None or mark.key is None:
         return None
     span = mark.key.span
     at = Span(span.line, span.column, span.line, span.column)
@@ -59,13 +76,19 @@ def _insert(document: Document, parent: str, line: str) -> Edit | None:
     return None if before.strip() else Edit(at, f"{line}\n{before}")
 
 
-def _section(document: Document, name: str, line: str) -> Edit | None:
-    """A new top-level section before ``training`` or ``inference``."""
-    for neighbour in ("/training", "/inference"):
+def _written_here(document: Document, pointer: str) -> bool:
+    mark = document.marks.get(pointer)
+    return mark is not None and mark.key is not None and mark.key.path == document.path and not mark.key.note
+
+
+def _sections(document: Document, new: Mapping[str, list[str]]) -> Edit | None:
+    """New top-level sections before ``training`` or ``inference``, or before the last section that the file has."""
+    for neighbour in ("/training", "/inference", "/hardware", "/model", "/memcheck"):
         mark = document.marks.get(neighbour)
         if mark is not None and mark.key is not None and mark.key.path == document.path and mark.key.span.column == 1:
             at = mark.key.span.line
-            return Edit(Span(at, 1, at, 1), f"{name}:\n  {line}\n\n")
+            text = "".join(f"{name}:\n{''.join(lines)}\n" for name, lines in new.items())
+            return Edit(Span(at, 1, at, 1), text)
     return None
 
 

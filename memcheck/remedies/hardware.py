@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from memcheck.catalog.gpus import find_gpu, gpu_names
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import TrainingJob
-from memcheck.remedies.types import HARDWARE, Candidate
+from memcheck.remedies.types import EQUIVALENT, HARDWARE, Candidate
 from memcheck.rules.types import Context
 from memcheck.rules.words import gib
 
@@ -32,7 +32,8 @@ def larger_gpus(context: Context) -> Iterator[Candidate]:
             continue
         seen.add(size)
         title = f"use {gpu.name} with {gib(gpu.memory_bytes)} each"
-        yield Candidate("gpu", title, {"hardware.gpu": gpu.name}, _relative_time(gpu, now), HARDWARE)
+        slower = _relative_time(gpu, now) if context.training is None else 0.0
+        yield Candidate("gpu", title, {"hardware.gpu": gpu.name}, slower, HARDWARE, EQUIVALENT)
         if len(seen) == MOST_GPUS:
             return
 
@@ -56,5 +57,4 @@ def more_nodes(context: Context, job: TrainingJob) -> Iterator[Candidate]:
         return
     for factor in (2, 4):
         title = f"shard over {layout.nodes * factor} nodes instead of {layout.nodes}"
-        change = {"hardware.nodes": layout.nodes * factor}
-        yield Candidate("nodes", title, change, 1 / factor - 1, HARDWARE, accumulate=1 / factor, data=factor)
+        yield Candidate("nodes", title, {"hardware.nodes": layout.nodes * factor}, 0.0, HARDWARE, EQUIVALENT)

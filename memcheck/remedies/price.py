@@ -1,69 +1,211 @@
-"""Price a candidate: is the changed plan legal, and what does the engine say about it?"""
+"""Price candidates: is the changed plan legal, and what do the engines say about it?"""
 
 from __future__ import annotations
 
 import os
 
+from memcheck.changes import with_changes
 from memcheck.errors import MemcheckError
-from memcheck.job.resolve import resolve
+from memcheck.finding import Location, Span
+from memcheck.job.resolve import Resolved, resolve
+from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.estimate import estimate
-from memcheck.remedies.change import apply, written
+from memcheck.memory.floor import states_floor
+from memcheck.memory.overhead import slack
+from memcheck.plan.read import build_plan
+from memcheck.record import Record
+from memcheck.remedies.change import spelled, written
+from memcheck.remedies.time import clock_of
 from memcheck.remedies.types import Candidate, Priced
-from memcheck.rules.run import check_layout, make_context
+from memcheck.rules.run import check_layout, is_legal, make_context
 from memcheck.rules.types import Context
+from memcheck.source.types import Mark
+
+BATCH, STEPS, DATA = "training.micro_batch_size", "training.gradient_accumulation_steps", "parallelism.data"
+GROUP = "parallelism.shard_group"
+START = Span(1, 1, 1, 1)
+"""Where findings point that nobody reads: to look up the places of keys takes longer than to check a rule."""
 
 
-def price(candidate: Candidate, context: Context, allowed: frozenset[str]) -> Priced | None:
-    """The candidate with its estimate; None when the changed plan is invalid or breaks a rule that was not broken yet.
+class Tally(Record):
+    """What became of the layouts that were looked at."""
 
-    ``allowed`` are the codes that the plan already has findings of.
-    """
-    changes = complete(candidate, context)
-    changed = None if changes is None else apply(context.document, changes)
-    if changes is None or changed is None:
-        return None
-    document, plan = changed
-    plan = plan._replace(policy=context.plan.policy)
-    try:
-        resolved = resolve(plan, base_dir=os.path.dirname(document.path) or ".")
-        new = make_context(plan, document, resolved, fail_above=context.fail_above, warn_above=context.warn_above)
-        findings, possible = check_layout(new)
-        if not possible or any(f.severity == "error" or f.code not in allowed for f in findings):
+    illegal: int = 0
+    """Break a rule that the plan does not break, cannot keep the global batch, or touch what is to be kept."""
+    repeated: int = 0
+    """Are another layout, written differently."""
+    below_floor: int = 0
+    """Cannot fit: their states alone need more than the limit."""
+    slower: int = 0
+    """Legal, and slower than as many as were asked for that fit: their memory does not matter."""
+    too_large: int = 0
+    """Priced, and above the limit."""
+    fitting: int = 0
+
+    @property
+    def considered(self) -> int:
+        """All of them."""
+        return sum(self)
+
+
+class Pricer:
+    """Prices changes of one plan. ``keep``: dotted keys, or sections, that must stay as they are."""
+
+    def __init__(self, context: Context, keep: tuple[str, ...] = ()) -> None:
+        self.context = context
+        self.document = context.document
+        self._unplaced = context.document._replace(marks={"": Mark(None, Location(context.document.path, START))})
+        self.keep = keep
+        self.limit = min(context.fail_above, 1.0)
+        self.allowed = frozenset(finding.code for finding in check_layout(context)[0])
+        self.counts = dict.fromkeys(Tally._fields, 0)
+        self.clock = clock_of(context.resolved)
+        self._base_dir = os.path.dirname(self.document.path) or "."
+        self._known: dict[tuple[object, ...], Priced | None] = {}
+        self._floors: dict[tuple[object, ...], int] = {}
+
+    @property
+    def tally(self) -> Tally:
+        """What became of the layouts so far."""
+        return Tally(**self.counts)
+
+    def price(self, candidate: Candidate, *, prune: bool = True) -> Priced | None:
+        """The candidate with its estimate; None when it is illegal, or, to ``prune``, when its states do not fit."""
+        changes = self.complete(candidate)
+        legal = None if changes is None else self.resolved(changes)
+        if changes is None or legal is None:
+            self.counts["illegal"] += 1
             return None
-        answer = estimate(resolved.job, resolved.gpu, resolved.overhead, every_rank=False)
-    except MemcheckError:
-        return None
-    if _exceeds_host(answer.host_bytes_per_node, context):
-        return None
-    return Priced(candidate, changes, document, answer)
+        key = (legal.job[1:], legal.gpu.name)  # behind the architecture, which is the same and takes long to hash
+        if key in self._known and (prune or self._known[key] is not None):
+            self.counts["repeated"] += 1
+            known = self._known[key]
+            return None if known is None else self._again(known, candidate, changes, legal)
+        found = self._priced(candidate, changes, legal, prune=prune)
+        if found is not None or prune:
+            self._known[key] = found
+        return found
 
+    def fits(self, priced: Priced) -> bool:
+        """Whether the changed plan stays within what the policy allows, on the GPU and on the host."""
+        return priced.estimate.utilization <= self.limit and not self._exceeds_host(priced)
 
-def complete(candidate: Candidate, context: Context) -> dict[str, object] | None:
-    """The candidate's changes with those that follow from them; None when the global batch cannot be kept."""
-    changes: dict[str, object] = dict(candidate.set)
-    job = context.training
-    if job is None:
+    def complete(self, candidate: Candidate) -> dict[str, object] | None:
+        """The candidate's changes as they would be written, with those that follow; None if they cannot be made.
+
+        The global batch stays: micro-batches are accumulated as often as the number of data-parallel ranks and the
+        size of the micro-batch ask for.
+        """
+        job = self.context.training
+        changes = spelled(self.document, candidate.set, job)
+        following = _following(self.context, changes)
+        if following is None:
+            return None
+        changes = {**changes, **following}
+        changes = {key: value for key, value in changes.items() if value != written(self.document, key)}
+        if any(key == kept or key.startswith(f"{kept}.") for key in changes for kept in self.keep):
+            return None
         return changes
-    document, layout = context.document, job.layout
-    steps, data = job.gradient_accumulation_steps * candidate.accumulate, layout.data * candidate.data
-    if steps != int(steps) or data != int(data):
+
+    def below_floor(self, resolved: Resolved) -> bool:
+        """Whether the states that rest between steps exceed the limit on their own, whatever else is changed."""
+        job, gpu = resolved.job, resolved.gpu
+        if isinstance(job, InferenceJob):
+            return False
+        key = (job.layout, job.recipe, job.optimizer, job.method, job.parameter_offload)
+        floor = self._floors.get(key)
+        if floor is None:
+            floor = self._floors[key] = states_floor(job)
+        limit = int(gpu.memory_bytes * self.limit)
+        if floor > limit:
+            return True
+        extra = slack(job, gpu, resolved.overhead, floor)
+        return floor + extra.fragmentation + extra.context_and_nccl > limit
+
+    def legal(self, candidate: Candidate) -> Resolved | None:
+        """The changed plan's job, or None."""
+        changes = self.complete(candidate)
+        return None if changes is None else self.resolved(changes)
+
+    def resolved(self, changes: dict[str, object]) -> Resolved | None:
+        """The job of the changed plan, unless it breaks a rule that was not broken yet."""
+        context = self.context
+        document = with_changes(self._unplaced, changes)
+        try:
+            plan = build_plan(document.values)._replace(policy=context.plan.policy)  # type: ignore[arg-type]
+            resolved = resolve(plan, base_dir=self._base_dir)
+            new = make_context(plan, document, resolved, fail_above=context.fail_above, warn_above=context.warn_above)
+            return resolved if is_legal(new, self.allowed) else None
+        except MemcheckError:
+            return None
+
+    def _priced(
+        self, candidate: Candidate, changes: dict[str, object], legal: Resolved, *, prune: bool
+    ) -> Priced | None:
+        try:
+            if prune and self.below_floor(legal):
+                self.counts["below_floor"] += 1
+                return None
+            answer = estimate(legal.job, legal.gpu, legal.overhead, every_rank=False)
+        except MemcheckError:
+            self.counts["illegal"] += 1
+            return None
+        found = Priced(candidate, changes, legal, answer, 0.0)
+        fits = self.fits(found)
+        self.counts["fitting" if fits else "too_large"] += 1
+        return found._replace(slowdown=self.slowdown(candidate, legal)) if fits else found
+
+    def _again(self, known: Priced, candidate: Candidate, changes: dict[str, object], legal: Resolved) -> Priced:
+        return known._replace(candidate=candidate, changes=changes, resolved=legal)
+
+    def slowdown(self, candidate: Candidate, resolved: Resolved) -> float | None:
+        """Relative time per token against the plan as written; while serving, what the candidate states."""
+        return candidate.slowdown if self.context.training is None else self.clock.slowdown(resolved)
+
+    def _exceeds_host(self, priced: Priced) -> bool:
+        host = self.context.plan.hardware.host_memory_gib
+        return host is not None and priced.estimate.host_bytes_per_node > host * 2**30
+
+
+def _following(context: Context, changes: dict[str, object]) -> dict[str, object] | None:
+    """What follows from changes of degrees and batch: accumulation, stated data-parallel ranks, sharding groups."""
+    layout, document, job = context.layout, context.document, context.training
+
+    def now(section: str, name: str) -> int:
+        value = changes.get(f"{section}.{name}")
+        return value if isinstance(value, int) else int(getattr(layout, name))
+
+    world = now("hardware", "nodes") * now("hardware", "gpus_per_node")
+    model = now("parallelism", "tensor") * now("parallelism", "context") * now("parallelism", "pipeline")
+    if world % model:
         return None
-    if candidate.accumulate != 1 and written(document, "training.global_batch_size") is None:
-        changes["training.gradient_accumulation_steps"] = int(steps)
-    if candidate.data != 1 and written(document, "parallelism.data") not in {None, "auto"}:
-        changes["parallelism.data"] = int(data)
-    group = written(document, "parallelism.shard_group")
-    if isinstance(group, int) and "parallelism.shard_group" not in changes:
-        ranks = int(data) * _number(changes.get("parallelism.context"), layout.context)
-        if group > ranks:
-            changes["parallelism.shard_group"] = ranks
-    return changes
+    data = world // model
+    found: dict[str, object] = {}
+    if isinstance(written(document, DATA), int):
+        found[DATA] = data
+    if job is None:
+        return found
+    steps = _accumulation(context, job, changes, data)
+    if steps is None:
+        return None
+    found.update(steps)
+    group, ranks = changes.get(GROUP, written(document, GROUP)), data * now("parallelism", "context")
+    if isinstance(group, int) and (group > ranks or ranks % group):
+        found[GROUP] = "auto"
+    return found
 
 
-def _number(value: object, otherwise: int) -> int:
-    return value if isinstance(value, int) else otherwise
-
-
-def _exceeds_host(count: int, context: Context) -> bool:
-    host = context.plan.hardware.host_memory_gib
-    return host is not None and count > host * 2**30
+def _accumulation(
+    context: Context, job: TrainingJob, changes: dict[str, object], data: int
+) -> dict[str, object] | None:
+    """The micro-batches per step that keep the global batch; None when there is no whole number of them."""
+    if STEPS in changes:
+        return {}
+    written_batch = context.plan.training.global_batch_size if context.plan.training else None
+    stated = changes.get("training.global_batch_size", written_batch)
+    size = changes.get(BATCH, job.micro_batch_size)
+    whole = stated or job.micro_batch_size * job.layout.data * job.gradient_accumulation_steps
+    if not isinstance(size, int) or not isinstance(whole, int) or whole % (size * data):
+        return None
+    steps = whole // (size * data)
+    return {} if stated is not None or steps == job.gradient_accumulation_steps else {STEPS: steps}

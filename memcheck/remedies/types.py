@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from memcheck.job.resolve import Resolved
 from memcheck.memory.types import Estimate
 from memcheck.record import Record
-from memcheck.source.types import Document
 
 UNCHANGED = 0
 """The training result stays what it was, beyond rounding, on the same hardware."""
@@ -18,23 +18,54 @@ METHOD = 3
 """Another experiment: adapters instead of full training."""
 
 
+SAME, EQUIVALENT, OTHER = "none", "equivalent", "changes results"
+"""What a change does to the numbers of the training: nothing; another order of the same sums; other results."""
+
+
 class Candidate(Record):
-    """A change of the plan that may help."""
+    """A change of the plan that may help, or several at once."""
 
     kind: str
-    """Changes of one kind are alternatives of each other: only the mildest that fits is shown."""
+    """Changes of one kind are alternatives of each other."""
     title: str
     set: dict[str, Any]
-    """Dotted plan keys and their new values."""
-    slowdown: float
+    """Dotted plan keys, down to the field (``training.optimizer.name``), and their new values."""
+    slowdown: float = 0.0
+    """What it costs where there is no model of a step's time: while serving."""
     cost: int = UNCHANGED
     """What it asks for beside time: UNCHANGED, NUMERICS, HARDWARE or METHOD."""
-    accumulate: float = 1.0
-    """Factor on the micro-batches per step that keeps the global batch."""
-    data: float = 1.0
-    """Factor on the data-parallel ranks."""
+    numerics: str = SAME
     parts: tuple[Candidate, ...] = ()
     """The single changes of a combination."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of change that it is made of."""
+        return tuple(part.kind for part in self.parts) if self.parts else (self.kind,)
+
+
+def join(*candidates: Candidate) -> Candidate:
+    """Several changes at once."""
+    parts = tuple(part for each in candidates for part in (each.parts or (each,)))
+    if len(parts) == 1:
+        return parts[0]
+    changes: dict[str, object] = {}
+    slower = 1.0
+    for part in parts:
+        changes.update(part.set)
+        slower *= 1 + part.slowdown
+    return Candidate(
+        kind="+".join(part.kind for part in parts),
+        title="; ".join(part.title for part in parts),
+        set=changes,
+        slowdown=slower - 1,
+        cost=max((part.cost for part in parts), default=UNCHANGED),
+        numerics=max((part.numerics for part in parts), key=NUMERIC_ORDER.index, default=SAME),
+        parts=parts,
+    )
+
+
+NUMERIC_ORDER = (SAME, EQUIVALENT, OTHER)
 
 
 class Priced(Record):
@@ -42,9 +73,11 @@ class Priced(Record):
 
     candidate: Candidate
     changes: dict[str, Any]
-    """Everything that is set, with what follows from the candidate."""
-    document: Document
+    """Everything that is set, as the plan's author would write it, with what follows from the candidate."""
+    resolved: Resolved
     estimate: Estimate
+    slowdown: float | None
+    """Relative time of a token against the plan as written; None where there is no model of it."""
 
     @property
     def rank(self) -> tuple[int, float, float]:
@@ -54,4 +87,4 @@ class Priced(Record):
     @property
     def price(self) -> tuple[int, float]:
         """What it asks for and the time lost; a faster GPU is no reason to buy the largest one."""
-        return self.candidate.cost, max(0.0, round(self.candidate.slowdown, 3))
+        return self.candidate.cost, max(0.0, round(self.slowdown or 0.0, 3))

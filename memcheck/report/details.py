@@ -112,7 +112,7 @@ def change(plan: PlanResult, remedy: Remedy) -> list[str]:
 
 def cost(remedy: Remedy) -> str:
     """What a remedy costs: step time, and what else it changes."""
-    time = f"{remedy.slowdown:+.0%}"
+    time = "unknown" if remedy.slowdown is None else f"{remedy.slowdown:+.0%}"
     if remedy.safe:
         return time
     return f"{time}, other {'hardware' if any(key.startswith('hardware.') for key in remedy.set) else 'results'}"

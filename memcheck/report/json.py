@@ -141,7 +141,7 @@ def remedy(item: Remedy) -> dict[str, object]:
         "set": item.set,
         "device_bytes": item.device_bytes,
         "utilization": round(item.utilization, 6),
-        "slowdown": round(item.slowdown, 6),
+        "slowdown": None if item.slowdown is None else round(item.slowdown, 6),
         "safe": item.safe,
         "edits": [edit(each) for each in item.edits],
     }

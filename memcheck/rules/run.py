@@ -67,6 +67,18 @@ def _layout_checks(rules: Sequence[Rule]) -> list[tuple[Callable[[Context], Iter
     return found
 
 
+def is_legal(context: Context, allowed: frozenset[str]) -> bool:
+    """Whether no rule that needs no estimate finds an error, or anything with a code that is not ``allowed``.
+
+    The verdict of :func:`check_layout`, for a search that throws the findings away: it stops at the first one.
+    """
+    for check, _ in _layout_checks(CHECKS):
+        for finding in check(context):
+            if finding.severity == "error" or finding.code not in allowed:
+                return False
+    return True
+
+
 def check_memory(context: Context, rules: Sequence[Rule] = CHECKS) -> list[Finding]:
     """The findings about an estimate."""
     if context.estimate is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.remedies.change import apply, setting, written
+from memcheck.remedies.change import apply, spelled, written
 from tests.remedies.plans import REPLICATED, read
 
 
@@ -21,10 +21,23 @@ def test_an_invalid_change_is_no_plan() -> None:
 def test_short_forms_are_replaced_whole() -> None:
     """A key written as one word is replaced; of one written out, only the field is set."""
     short, long = read(REPLICATED), read(REPLICATED.replace("optimizer: adamw", "optimizer: {name: adamw}"))
+    change = {"training.optimizer.implementation": "fused"}
     whole = {"name": "adamw", "implementation": "fused"}
-    assert setting(short, "training.optimizer", "implementation", "fused", whole) == {"training.optimizer": whole}
-    field = {"training.optimizer.implementation": "fused"}
-    assert setting(long, "training.optimizer", "implementation", "fused", whole) == field
+    assert spelled(short, change, None) == {"training.optimizer": whole}
+    assert spelled(long, change, None) == change
+
+
+def test_two_fields_of_a_short_form_are_one_value() -> None:
+    """Changes of several fields do not write over each other."""
+    change = {"training.optimizer.name": "adamw-8bit", "training.optimizer.offload": "cpu"}
+    wanted = {"training.optimizer": {"name": "adamw-8bit", "offload": "cpu"}}
+    assert spelled(read(REPLICATED), change, None) == wanted
+
+
+def test_one_word_is_written_where_it_says_all() -> None:
+    """A change of the main field alone stays short."""
+    wanted = {"training.activation_checkpointing": "none"}
+    assert spelled(read(REPLICATED), {"training.activation_checkpointing.mode": "none"}, None) == wanted
 
 
 def test_written_reads_through_the_plan() -> None:

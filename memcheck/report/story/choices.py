@@ -37,6 +37,8 @@ def arrows(title: str) -> str:
 
 def time_of(remedy: Remedy) -> str:
     """What it does to the time of a step, by the model of costs."""
+    if remedy.slowdown is None:
+        return "how long a step takes is not known"
     if abs(remedy.slowdown) < 0.005:
         return "a step takes as long"
     return f"a step takes about {abs(remedy.slowdown):.0%} {'longer' if remedy.slowdown > 0 else 'less'}"
@@ -67,8 +69,8 @@ def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) 
 
 def costs(remedy: Remedy) -> tuple[tuple[str, str], ...]:
     """What is given for the memory."""
-    slower = remedy.slowdown >= 0.005
-    found = [("warn" if slower else "good", time_of(remedy))]
+    tone = "note" if remedy.slowdown is None else "warn" if remedy.slowdown >= 0.005 else "good"
+    found = [(tone, time_of(remedy))]
     if remedy.safe:
         return (*found, ("good", "same training"))
     hardware = any(key.startswith("hardware.") for key in remedy.set)

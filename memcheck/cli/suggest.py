@@ -1,0 +1,154 @@
+"""``memcheck suggest``: remedies, ranked; one of them written into the file."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from memcheck.check import Gate
+from memcheck.cli.completion import files, one_of
+from memcheck.cli.parameters import COLOR, typed
+from memcheck.cli.parameters import gpu as known_gpu
+from memcheck.cli.terminal import screen_of
+from memcheck.cli.values import share
+from memcheck.cli.write import write_stdout
+from memcheck.errors import UsageError
+from memcheck.record import Record
+from memcheck.source.types import Document
+from memcheck.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestions
+
+GOALS = ("fit", "throughput", "gpus", "max-batch", "max-sequence")
+FORMATS = ("full", "json", "csv")
+FOUND, NOTHING = 0, 1
+
+
+class Options(Record):
+    """One command line."""
+
+    plan: str
+    goal: str
+    keep: tuple[str, ...]
+    top: int
+    apply: int | None
+    diff: bool
+    document: int | None
+    gpu: str | None
+    fail_above: float | None
+    config: str | None
+    form: str
+    color: str
+
+
+def keys() -> list[tuple[str, str]]:
+    """The plan's sections and keys, for completion."""
+    from memcheck.suggest.keys import known_keys
+
+    return [(key, "") for key in known_keys()]
+
+
+@click.command("suggest")
+@click.argument("plan", metavar="PLAN", shell_complete=files)
+@click.option(
+    "--goal",
+    type=click.Choice(GOALS),
+    default="fit",
+    show_default=True,
+    help="What to look for: the least change "
+    "that fits, the fastest layout, the fewest GPUs, the largest micro-batch, the longest sequence.",
+)
+@click.option(
+    "--keep",
+    metavar="KEY",
+    multiple=True,
+    shell_complete=one_of(keys),
+    help="A key or a section that must not change, as training.optimizer or parallelism. Repeatable.",
+)
+@click.option("--top", type=click.IntRange(1), default=5, show_default=True, metavar="N", help="How many to show.")
+@click.option("--apply", type=click.IntRange(1), metavar="N", help="Write the N-th suggestion into the file.")
+@click.option("--diff", is_flag=True, help="Show what --apply N (or the first) would change, and write nothing.")
+@click.option("--document", type=click.IntRange(0), metavar="N", help="Which plan of a file with several, from 0.")
+@click.option("--gpu", type=known_gpu, metavar="NAME", help="Search on this GPU instead of the plan's own.")
+@click.option(
+    "--fail-above", type=typed(share), metavar="SHARE", help="How full the GPU may be, instead of the policy: 90%."
+)
+@click.option(
+    "--config", metavar="FILE", shell_complete=files, help="This configuration file instead of the nearest one."
+)
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="full", help="For people, for programs or as a table."
+)
+@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+def command(**given: Any) -> int:
+    """Search for plans near this one that fit, are fastest, or need the fewest GPUs.
+
+    Every suggestion is legal, priced by the same engine, and checked again as it would be written.
+
+    Exit code 0 if there is a suggestion or nothing to do, 1 if nothing fits or the plan is wrong.
+    """
+    options = Options(**given)
+    from memcheck.config.find import Configurations
+    from memcheck.suggest.keys import check_keys
+    from memcheck.suggest.run import suggest
+    from memcheck.suggest.subject import load
+
+    check_keys(options.keep)
+    path, data, document = load(options.plan, options.document)
+    if (options.apply or options.diff) and options.gpu is not None:
+        raise UsageError("--apply and --diff mend the plan as it is written, not on another --gpu", "leave out --gpu")
+    settings = Configurations(options.config).of(path)
+    changes = {} if options.gpu is None else {"hardware.gpu": options.gpu}
+    gate = Gate(settings=settings, fail_above=options.fail_above)
+    if changes:
+        from memcheck.changes import with_changes
+
+        document = with_changes(document, changes)
+        gate = gate._replace(changes=changes)
+    top = max(options.top, options.apply or 0)
+    answer = suggest(document, data, gate, goal=options.goal, keep=options.keep, top=top)
+    if options.apply is not None or options.diff:
+        return _write(options, path, data, document, answer)
+    write_stdout(_rendered(options, answer))
+    return NOTHING if answer.status in (NOTHING_FITS, NOT_JUDGED) else FOUND
+
+
+def _rendered(options: Options, answer: Suggestions) -> str:
+    from importlib import import_module
+
+    text: str = import_module(f"memcheck.suggest.{options.form}").render(answer, screen_of(sys.stdout, options.color))
+    return text
+
+
+def _write(options: Options, path: str, data: bytes, document: Document, answer: Suggestions) -> int:
+    """Write the chosen suggestion into the file, or show how.
+
+    Raises:
+        UsageError: there is no such suggestion, or it has no certain place in the file.
+    """
+    number = options.apply or 1
+    if answer.status == FITS:
+        sys.stderr.write("memcheck: nothing to do: the plan fits\n")
+        return FOUND
+    if not answer.found:
+        write_stdout(_rendered(options, answer))
+        return NOTHING
+    if number > len(answer.found):
+        raise UsageError(f"there is no suggestion {number}", f"--goal {options.goal} has {len(answer.found)}")
+    remedy = answer.found[number - 1].remedy
+    if not remedy.edits:
+        settings = " ".join(f"{key}={value}" for key, value in remedy.set.items())
+        raise UsageError(f"suggestion {number} has no certain place in {path}", f"set by hand: {settings}")
+    from memcheck.cli.fix import difference, replace_file
+    from memcheck.fix.edits import edited
+    from memcheck.fix.rounds import Fixed
+
+    after = edited(data, remedy.edits)
+    if options.diff:
+        write_stdout(difference(path, data, Fixed(after)))
+        return FOUND
+    if path == "<stdin>":
+        raise UsageError("stdin cannot be written", "--diff shows what would be changed")
+    replace_file(path, data, after)
+    sys.stderr.write(f"memcheck: wrote suggestion {number} into {path}: {remedy.title}; it passes\n")
+    return FOUND

@@ -1,0 +1,173 @@
+"""Every way to cut a job over its GPUs: degrees, sharding and pipeline schedule together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.architecture.types import Architecture, Moe
+from memcheck.frameworks.types import Framework
+from memcheck.job.types import InferenceJob, Layout, TrainingJob
+from memcheck.record import Record
+from memcheck.remedies.types import EQUIVALENT, Candidate
+from memcheck.rules.types import Context
+
+LEAST_TOKENS = 2048
+"""Context parallelism is not taken further than to this many tokens of a sequence on each rank."""
+MOST_STAGES = 64
+VIRTUAL_STAGES = (2, 4)
+
+
+class Degrees(Record):
+    """The values that each degree may have."""
+
+    tensor: tuple[int, ...]
+    context: tuple[int, ...]
+    pipeline: tuple[int, ...]
+    expert: tuple[int, ...]
+
+
+def training_layouts(
+    context: Context,
+    job: TrainingJob,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    *,
+    faster: bool = False,
+) -> Iterator[Candidate]:
+    """Layouts of the job on its GPUs, or on others, with more sharding before less. Rules decide which are legal.
+
+    ``faster``: also those that keep gathered parameters until backward.
+    """
+    framework = context.framework
+    if framework is None:
+        return
+    now = job.layout
+    there = now._replace(nodes=nodes or now.nodes, gpus_per_node=gpus_per_node or now.gpus_per_node)
+    degrees = degrees_of(framework, job, there)
+    for tensor in degrees.tensor:
+        for cp in degrees.context:
+            for stages in degrees.pipeline:
+                if there.world_size % (tensor * cp * stages):
+                    continue
+                data = there.world_size // (tensor * cp * stages)
+                cut = there._replace(tensor=tensor, context=cp, pipeline=stages, data=data)
+                cut = cut._replace(sequence=tensor > 1 and "sequence" in framework.parallelisms)
+                for expert in degrees.expert:
+                    for each in _schedules(framework, now, cut._replace(expert=expert)):
+                        for sharded in _sharded(framework, now, each):
+                            yield _candidate(framework, now, sharded)
+                            if faster and sharded.zero_stage == 3 and now.reshard_after_forward:
+                                yield _candidate(framework, now, sharded._replace(reshard_after_forward=False))
+
+
+def degrees_of(framework: Framework, job: TrainingJob, layout: Layout) -> Degrees:
+    """What the framework has, within a node for tensor parallelism."""
+    able, now = framework.parallelisms, job.layout
+    model = job.architecture
+    layers = model.num_layers if isinstance(model, Architecture) else model.layers
+    tensor = divisors(layout.gpus_per_node) if "tensor" in able else (1,)
+    longest = max(1, job.sequence_length // LEAST_TOKENS)
+    cp = powers(min(longest, layout.world_size)) if "context" in able else (1,)
+    stages = divisors(layout.world_size, min(layers, MOST_STAGES)) if "pipeline" in able else (1,)
+    expert = powers(_experts(model)) if "expert" in able else (1,)
+    return Degrees(
+        *(
+            tuple(sorted({*values, written}))
+            for values, written in (
+                (tensor, now.tensor),
+                (cp, now.context),
+                (stages, now.pipeline),
+                (expert, now.expert),
+            )
+        )
+    )
+
+
+def serving_layouts(job: InferenceJob, nodes: int, gpus_per_node: int) -> Iterator[Candidate]:
+    """Tensor and pipeline parallelism of a served model; the rest of the GPUs serve copies."""
+    world, now = nodes * gpus_per_node, job.layout
+    model = job.architecture
+    layers = model.num_layers if isinstance(model, Architecture) else 1
+    for tensor in divisors(gpus_per_node):
+        for stages in divisors(world // tensor, min(layers, MOST_STAGES)):
+            changes: dict[str, object] = {}
+            _put(changes, "hardware.nodes", nodes, now.nodes)
+            _put(changes, "hardware.gpus_per_node", gpus_per_node, now.gpus_per_node)
+            _put(changes, "parallelism.tensor", tensor, now.tensor)
+            _put(changes, "parallelism.pipeline", stages, now.pipeline)
+            words = ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {value}" for key, value in changes.items())
+            yield Candidate("layout" if changes else "", words, changes, numerics=EQUIVALENT)
+
+
+def _schedules(framework: Framework, now: Layout, cut: Layout) -> Iterator[Layout]:
+    """Pipeline schedules, the one with the least memory first."""
+    if cut.pipeline == 1:
+        yield cut._replace(pipeline_schedule="1f1b", virtual_stages=1)
+        return
+    for schedule in dict.fromkeys(("1f1b", "zero-bubble", "dualpipe", "interleaved-1f1b", now.pipeline_schedule)):
+        if schedule not in framework.schedules:
+            continue
+        virtual = {*VIRTUAL_STAGES, now.virtual_stages} - {1} if schedule == "interleaved-1f1b" else {1}
+        for v in sorted(virtual):
+            yield cut._replace(pipeline_schedule=schedule, virtual_stages=v)
+
+
+def _sharded(framework: Framework, now: Layout, cut: Layout) -> Iterator[Layout]:
+    """ZeRO stages, the most sharding first; over all ranks, over those of a node, over as many as now."""
+    ranks = cut.data * cut.context
+    if ranks == 1:
+        yield cut._replace(zero_stage=0, shard_group=1)
+        return
+    for stage in sorted(framework.zero_stages, reverse=True):
+        if stage == 0:
+            yield cut._replace(zero_stage=0, shard_group=1)
+            continue
+        near = max(1, cut.gpus_per_node // cut.tensor)
+        groups = {ranks} | {g for g in (near, now.shard_group) if 1 < g < ranks and ranks % g == 0}
+        if framework.name in ("megatron", "deepspeed") or stage < 3:
+            groups = {ranks} | ({now.shard_group} & groups if now.zero_stage == stage else set())
+        for group in sorted(groups, reverse=True):
+            yield cut._replace(zero_stage=stage, shard_group=group)
+
+
+def _candidate(framework: Framework, now: Layout, cut: Layout) -> Candidate:
+    """The layout as changes of the plan's keys: only of those that are not what they are."""
+    changes: dict[str, object] = {}
+    for key in ("nodes", "gpus_per_node"):
+        _put(changes, f"hardware.{key}", getattr(cut, key), getattr(now, key))
+    for key in ("tensor", "context", "pipeline", "expert", "zero_stage"):
+        _put(changes, f"parallelism.{key}", getattr(cut, key), getattr(now, key))
+    usual = framework.sequence_parallel if cut.tensor > 1 and now.tensor == 1 else now.sequence
+    _put(changes, "parallelism.sequence", cut.sequence, usual and (cut.tensor > 1 or now.sequence))
+    if cut.pipeline > 1 or now.virtual_stages > 1:
+        _put(changes, "parallelism.virtual_stages", cut.virtual_stages, now.virtual_stages)
+    if cut.pipeline > 1:
+        _put(changes, "parallelism.pipeline_schedule", cut.pipeline_schedule, now.pipeline_schedule)
+    _put(changes, "parallelism.reshard_after_forward", cut.reshard_after_forward, now.reshard_after_forward)
+    whole = cut.shard_group == cut.data * cut.context
+    if cut.zero_stage and not (whole and now.shard_group in (1, now.data * now.context)):
+        _put(changes, "parallelism.shard_group", "auto" if whole else cut.shard_group, now.shard_group)
+    words = ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {value}" for key, value in changes.items())
+    return Candidate("layout" if changes else "", words, changes, numerics=EQUIVALENT)
+
+
+def _put(changes: dict[str, object], key: str, value: object, now: object) -> None:
+    if value != now:
+        changes[key] = value
+
+
+def divisors(number: int, most: int | None = None) -> tuple[int, ...]:
+    """Divisors up to ``most``."""
+    return tuple(n for n in range(1, min(number, most or number) + 1) if number % n == 0)
+
+
+def powers(most: int) -> tuple[int, ...]:
+    """Powers of two up to ``most``."""
+    return tuple(1 << n for n in range(max(1, most).bit_length()))
+
+
+def _experts(model: object) -> int:
+    """Experts of the largest mixture; 1 without any."""
+    if not isinstance(model, Architecture):
+        return 1
+    return max((block.mlp.experts for block, _ in model.blocks if isinstance(block.mlp, Moe)), default=1)

@@ -1,0 +1,1 @@
+"""``memcheck suggest``: what a search found, checked again and shown."""

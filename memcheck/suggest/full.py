@@ -1,0 +1,148 @@
+"""Suggestions for people."""
+
+from __future__ import annotations
+
+from memcheck.report.block import block
+from memcheck.report.details import change, labelled
+from memcheck.report.screen import Screen
+from memcheck.report.text import clean, gib, percent, plural, value, width, wrap
+from memcheck.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestion, Suggestions
+
+GOALS = {
+    "fit": "the least change that makes it fit",
+    "throughput": "the fastest layout on this hardware",
+    "gpus": "the fewest GPUs",
+    "max-batch": "the largest batch that fits",
+    "max-sequence": "the longest sequences that fit",
+}
+NUMBER = 5
+LONG = 8
+"""Values of a key that are listed one by one."""
+
+
+def render(answer: Suggestions, screen: Screen) -> str:
+    """The plan, what is suggested, and what was searched."""
+    if answer.status == NOT_JUDGED or answer.plan.estimate is None:
+        from memcheck.report.full import plan_section
+
+        return plan_section(answer.plan, screen) + "\n"
+    lines = [*block(answer.plan, answer.plan.estimate, screen), ""]
+    lines += _verdict(answer, screen)
+    for number, item in enumerate(answer.found, 1):
+        lines += _item(answer, number, item, screen)
+    if answer.found:
+        lines.append("")
+    lines += _searched(answer, screen)
+    if answer.found and any(item.remedy.slowdown is not None for item in answer.found):
+        lines += labelled("time", _time(answer), screen, "dim")
+    if answer.found:
+        what = "write one into the file: --apply N; show it: --diff --apply N"
+        lines += labelled("next", what, screen, "dim")
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(answer: Suggestions, screen: Screen) -> list[str]:
+    """What the search comes to, in a sentence."""
+    goal = f"goal {answer.goal}, {GOALS[answer.goal]}"
+    if answer.status == FITS and not answer.found:
+        text = "nothing to do: the plan fits" if answer.goal == "fit" else f"{goal}: nothing is better than the plan"
+        return [screen.paint(text, "good"), ""]
+    if answer.status == NOTHING_FITS:
+        return [*_nothing(answer, screen), ""]
+    lead = "the plan as written is the best of those that fit; then" if answer.best_as_written else "each checked again"
+    if answer.best_as_written and not answer.found:
+        lead = "the plan as written is the best of those that fit"
+    return wrap(f"{goal}; {lead}", screen.columns)
+
+
+def _nothing(answer: Suggestions, screen: Screen) -> list[str]:
+    """That nothing fits, how sure that is, and the smallest cluster on which something would."""
+    plan, tally = answer.plan, answer.tally
+    where = f"{plan.gpus:,} x {plan.gpu}"
+    if answer.exhausted:
+        text = f"nothing fits on {where}: every one of {tally.considered:,} plans of the space below was judged"
+    else:
+        text = f"nothing was found that fits on {where}, in {tally.considered:,} plans"
+    lines = [screen.paint(line, "error") for line in wrap(text, screen.columns)]
+    if answer.smallest is None:
+        text = "no larger cluster of this GPU does either while the global batch stays; take GPUs with more memory"
+        return [*lines, *wrap(text, screen.columns)]
+    lines.append("")
+    lines += wrap(f"the smallest cluster of this GPU that would do has {answer.smallest.gpus:,}:", screen.columns)
+    return lines + _item(answer, 0, answer.smallest, screen)
+
+
+def _item(answer: Suggestions, number: int, item: Suggestion, screen: Screen) -> list[str]:
+    """The changes with what they do to memory and time, and below them what they cost."""
+    estimate = answer.plan.estimate
+    before = percent(estimate.utilization) if estimate else ""
+    keys = change(answer.plan, item.remedy)
+    slowdown = item.remedy.slowdown
+    effect = f"{before} -> {percent(item.remedy.utilization)}"
+    time = "time unknown" if slowdown is None else f"{slowdown:+.0%} time"
+    tail = f"{screen.paint(effect, 'good')}  {time}"
+    head = f"{number}. ".rjust(NUMBER) if number else " " * NUMBER
+    room = screen.columns - NUMBER
+    wide = max(width(key) for key in keys)
+    if wide + 2 + width(effect) + 2 + width(time) <= room:
+        pad = " " * (room - width(keys[0]) - width(effect) - 2 - width(time))
+        lines = [f"{head}{keys[0]}{pad}{tail}", *(" " * NUMBER + key for key in keys[1:])]
+    else:
+        wrapped = [part for key in keys for part in wrap(key, room)]
+        lines = [head + wrapped[0], *(" " * NUMBER + part for part in [*wrapped[1:], tail])]
+    return [*lines, *(" " * NUMBER + screen.paint(part, "dim") for part in wrap(costs(item, answer), room))]
+
+
+def costs(item: Suggestion, answer: Suggestions) -> str:
+    """What a suggestion costs beside time."""
+    numbers = {
+        "none": "same numbers",
+        "equivalent": "equivalent numbers",
+        "changes results": "changes the results of the training",
+    }
+    parts = [numbers[item.numerics] if answer.plan.framework != "inference" else _serving(item)]
+    if item.gpus != answer.plan.gpus:
+        parts.append(f"{plural(item.gpus, 'GPU')} instead of {answer.plan.gpus}")
+    if item.host_bytes_per_node:
+        parts.append(f"{gib(item.host_bytes_per_node)} GiB of host memory per node")
+    if item.tokens_per_second_per_gpu:
+        parts.append(f"about {item.tokens_per_second_per_gpu:,.0f} tokens/s per GPU")
+    if not item.remedy.edits:
+        parts.append("no edit: set by hand")
+    return "; ".join(part for part in parts if part)
+
+
+def _serving(item: Suggestion) -> str:
+    return "changes the results" if item.numerics == "changes results" else "same results"
+
+
+def _searched(answer: Suggestions, screen: Screen) -> list[str]:
+    """The space and what became of its plans."""
+    tally = answer.tally
+    if not tally.considered:
+        return []
+    counts = [
+        (tally.illegal, "break a rule, the global batch or what is kept"),
+        (tally.repeated, "the same plan again"),
+        (tally.below_floor, "whose states alone are too large"),
+        (tally.slower, "slower than what is shown"),
+        (tally.too_large, "priced and too large"),
+        (tally.fitting, "that fit"),
+    ]
+    text = f"{tally.considered:,} plans: " + ", ".join(f"{count:,} {what}" for count, what in counts if count)
+    lines = labelled("searched", text, screen, "dim")
+    keys = "; ".join(f"{key}: {_values(values)}" for key, values in answer.space.items())
+    lines += labelled("space", f"{keys}, each beside what is written", screen, "dim") if keys else []
+    return lines + (labelled("kept", ", ".join(answer.keep), screen, "dim") if answer.keep else [])
+
+
+def _values(values: tuple[object, ...]) -> str:
+    shown = [clean(value(each)) for each in values]
+    if len(shown) > LONG:
+        shown = [*shown[: LONG - 1], "...", shown[-1]]
+    return ", ".join(shown)
+
+
+def _time(answer: Suggestions) -> str:
+    note = f"; {answer.plan.gpu} has no known rates and is timed as {answer.timed_as}" if answer.timed_as else ""
+    return f"a roofline model per token, for ranking, not a measurement{note}"

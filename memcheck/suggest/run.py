@@ -1,0 +1,107 @@
+"""Search for one plan, and check every suggestion as it would be written into the file."""
+
+from __future__ import annotations
+
+import os
+
+from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_document, check_file, effective_policy
+from memcheck.fix.edits import edited
+from memcheck.job.resolve import resolve
+from memcheck.plan.read import read_plan
+from memcheck.remedies.price import Pricer
+from memcheck.remedies.types import Priced
+from memcheck.result import PASSED, PlanResult
+from memcheck.rules.run import make_context
+from memcheck.rules.types import Context
+from memcheck.search.goals import search
+from memcheck.search.rank import Kept
+from memcheck.search.remedy import remedy_of
+from memcheck.source.types import Document
+from memcheck.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, SUGGESTED, Suggestion, Suggestions
+
+SPARE = 3
+"""More than are shown: the plan as written may be among them, and one that fits may warn where warnings fail."""
+
+
+def suggest(
+    document: Document, data: bytes, gate: Gate, *, goal: str = "fit", keep: tuple[str, ...] = (), top: int = 5
+) -> Suggestions:
+    """The best ``top`` plans for a goal, each of which passes ``check`` once it is written.
+
+    ``data`` are the bytes of the document's file.
+
+    Raises:
+        UsageError: the goal makes no sense for this plan.
+    """
+    quiet = gate._replace(remedies=False, inventory=False)
+    plan = check_document(document, quiet)
+    answer = Suggestions(plan, goal, NOT_JUDGED, keep=keep)
+    if plan.estimate is None:
+        return answer
+    context = _context(document, quiet, plan)
+    fits = plan.estimate.utilization <= min(context.fail_above, 1.0)
+    if goal == "fit" and fits:
+        return answer._replace(status=FITS)
+    pricer = Pricer(context, keep)
+    found = search(pricer, goal, top + SPARE)
+    answer = answer._replace(
+        tally=found.tally,
+        space=found.space,
+        exhausted=found.exhausted,
+        timed_as=_timed(pricer),
+    )
+    shown: list[Suggestion] = []
+    kept = Kept()
+    for rank, priced in enumerate(p for p in found.found if kept.adds(p)):
+        if len(shown) == top:
+            break
+        if not priced.changes:
+            answer = answer._replace(best_as_written=rank == 0)
+            continue
+        suggestion = _suggestion(pricer, priced, document)
+        if passes(suggestion, document, data, quiet):
+            shown.append(suggestion)
+    status = SUGGESTED if shown or answer.best_as_written else FITS if fits else NOTHING_FITS
+    smallest = None if found.smallest is None else _suggestion(pricer, found.smallest, document)
+    return answer._replace(status=status, found=tuple(shown), smallest=smallest)
+
+
+def passes(suggestion: Suggestion, document: Document, data: bytes, gate: Gate) -> bool:
+    """Whether the plan passes with the change: as the edited file, or where it has no edits, with its values set."""
+    remedy = suggestion.remedy
+    if remedy.edits:
+        results, traces = check_file(document.path, edited(data, remedy.edits), gate)
+        result = next((each for each in results if each.document == document.index), None)
+        if traces or result is None:
+            return False
+    else:
+        result = check_document(document, gate._replace(changes={**gate.changes, **remedy.set}))
+    estimate = result.estimate
+    return result.status == PASSED and estimate is not None and estimate.device_bytes == remedy.device_bytes
+
+
+def _context(document: Document, gate: Gate, result: PlanResult) -> Context:
+    """What the rules look at, with the estimate of the plan as written."""
+    plan, _ = read_plan(document)
+    if plan is None:
+        raise ValueError("a plan with an estimate can be read")
+    plan = plan._replace(policy=effective_policy(plan.policy, gate))
+    resolved = resolve(plan, base_dir=os.path.dirname(document.path))
+    context = make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)
+    return context._replace(estimate=result.estimate)
+
+
+def _timed(pricer: Pricer) -> str:
+    clock = pricer.clock
+    return clock.stand_in.name if clock.stand_in is not None and clock.stand_in.name != clock.gpu else ""
+
+
+def _suggestion(pricer: Pricer, priced: Priced, document: Document) -> Suggestion:
+    step = pricer.clock.step(priced.resolved)
+    return Suggestion(
+        remedy=remedy_of(priced, document),
+        numerics=priced.candidate.numerics,
+        gpus=priced.resolved.job.layout.world_size,
+        host_bytes_per_node=priced.estimate.host_bytes_per_node,
+        tokens_per_second_per_gpu=None if step is None else round(step.tokens_per_second_per_gpu, 1),
+    )

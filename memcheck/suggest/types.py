@@ -1,0 +1,46 @@
+"""What `suggest` has to say about one plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from memcheck.finding import Remedy
+from memcheck.record import Record
+from memcheck.remedies.price import Tally
+from memcheck.result import PlanResult
+
+FITS, SUGGESTED, NOTHING_FITS, NOT_JUDGED = "fits", "suggested", "nothing-fits", "error"
+
+
+class Suggestion(Record):
+    """One remedy with what it costs."""
+
+    remedy: Remedy
+    numerics: str
+    """``none`` | ``equivalent`` | ``changes results``."""
+    gpus: int
+    host_bytes_per_node: int
+    tokens_per_second_per_gpu: float | None
+    """A model, for ranking; None where there is none."""
+
+
+class Suggestions(Record):
+    """The answer for one plan."""
+
+    plan: PlanResult
+    """The plan as written."""
+    goal: str
+    status: str
+    """``fits`` (nothing is to be done) | ``suggested`` | ``nothing-fits`` | ``error`` (the plan cannot be judged)."""
+    found: tuple[Suggestion, ...] = ()
+    """Best first."""
+    best_as_written: bool = False
+    """The plan as written is the best of those that fit."""
+    keep: tuple[str, ...] = ()
+    tally: Tally = Tally()
+    space: Mapping[str, tuple[object, ...]] = MappingProxyType({})
+    exhausted: bool = False
+    smallest: Suggestion | None = None
+    timed_as: str = ""
+    """The GPU whose rates stand in for those of the plan's own."""

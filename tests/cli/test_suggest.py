@@ -1,0 +1,224 @@
+"""``memcheck suggest`` from the command line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from memcheck.__main__ import main
+
+Capture = pytest.CaptureFixture[str]
+
+OVER = """\
+# what we run on the new machine
+memcheck: 1
+model: llama-3.1-8b      # the base model
+hardware: {gpu: a100-40gb, gpus_per_node: 4}
+
+parallelism:
+  tensor: 4              # one node
+training:
+  framework: megatron
+  micro_batch_size: 4    # per GPU
+  sequence_length: 8192
+  gradient_accumulation_steps: 8
+  optimizer: adamw
+"""
+FITS = """\
+memcheck: 1
+model: llama-3.2-1b
+hardware: {gpu: h100-80gb}
+training: {framework: pytorch, micro_batch_size: 1, sequence_length: 2048}
+"""
+HOPELESS = """\
+memcheck: 1
+model: llama-3.1-70b
+hardware: {gpu: rtx-2080-ti}
+training: {framework: pytorch, micro_batch_size: 1, sequence_length: 2048, precision: fp16-mixed, global_batch_size: 64}
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs in an empty repository, on a screen of 100 columns without colours."""
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    Path("over.yaml").write_text(OVER)
+    Path("fits.yaml").write_text(FITS)
+    Path("hopeless.yaml").write_text(HOPELESS)
+
+
+def suggestions(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, object]:
+    """The JSON answer."""
+    assert main(["suggest", *arguments, "--format", "json"]) == code
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_text_says_what_to_change_and_what_it_costs(capsys: Capture) -> None:
+    """Changes, memory before and after, time, numerics, what was searched and how to go on, on 100 columns."""
+    assert main(["suggest", "over.yaml"]) == 0
+    out = capsys.readouterr().out
+    for part in (
+        "goal fit",
+        "  1. ",
+        "205.3% -> ",
+        "% time",
+        "equivalent numbers",
+        "searched: ",
+        "--apply N",
+        "a roofline",
+    ):
+        assert part in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_a_plan_that_fits_needs_nothing(capsys: Capture) -> None:
+    """Nothing is to be done, and that is no failure."""
+    assert main(["suggest", "fits.yaml"]) == 0
+    assert "nothing to do: the plan fits" in capsys.readouterr().out
+    assert suggestions(capsys, "fits.yaml")["status"] == "fits"
+    assert main(["suggest", "fits.yaml", "--apply", "1"]) == 0
+    assert Path("fits.yaml").read_text() == FITS
+
+
+def test_nothing_fits_is_a_finding_with_a_way_out(capsys: Capture) -> None:
+    """Exit code 1; the answer says how many plans were judged, and which cluster would do."""
+    answer = suggestions(capsys, "hopeless.yaml", code=1)
+    assert answer["status"] == "nothing-fits"
+    assert answer["remedies"] == []
+    space = answer["space"]
+    assert isinstance(space, dict)
+    assert space["exhausted"] is True
+    assert space["fitting"] == 0
+    assert main(["suggest", "hopeless.yaml"]) == 1
+    out = capsys.readouterr().out
+    assert "nothing fits on 1 x rtx-2080-ti: every one of" in out
+    assert "the smallest cluster of this GPU that would do has" in out
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_apply_writes_a_plan_that_passes_and_nothing_else(capsys: Capture, number: int) -> None:
+    """Only the changed values differ; comments, order and spacing stay; ``check`` passes."""
+    answer = suggestions(capsys, "over.yaml")
+    remedies = answer["remedies"]
+    assert isinstance(remedies, list)
+    assert main(["suggest", "over.yaml", "--diff", "--apply", str(number)]) == 0
+    shown = capsys.readouterr().out
+    assert Path("over.yaml").read_text() == OVER
+    assert main(["suggest", "over.yaml", "--apply", str(number)]) == 0
+    text = Path("over.yaml").read_text()
+    assert text != OVER
+    added = [line[1:] for line in shown.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    gone = [line[1:] for line in shown.splitlines() if line.startswith("-") and not line.startswith("---")]
+    kept = [line for line in OVER.splitlines() if line not in gone]
+    assert [line for line in text.splitlines() if line not in added] == kept
+    for comment in ("# what we run on the new machine", "# the base model", "# one node"):
+        assert comment in text
+    written = yaml.safe_load(text)
+    for key, value in remedies[number - 1]["set"].items():
+        found = written
+        for part in key.split("."):
+            found = found[part]
+        assert found == value
+    assert main(["check", "over.yaml"]) == 0
+
+
+def test_json_has_the_edits_and_the_costs(capsys: Capture) -> None:
+    """A remedy is what ``check`` reports, and beside it what it costs."""
+    answer = suggestions(capsys, "over.yaml", "--goal", "throughput", "--top", "2")
+    remedies = answer["remedies"]
+    assert isinstance(remedies, list)
+    assert len(remedies) == 2
+    for remedy in remedies:
+        assert remedy["utilization"] <= 0.9
+        assert remedy["edits"]
+        assert remedy["numerics"] in {"none", "equivalent"}
+        assert remedy["gpus"] == 4
+        assert remedy["tokens_per_second_per_gpu"] > 0
+    first, second = (remedy["slowdown"] for remedy in remedies)
+    assert first <= second
+
+
+def test_csv_has_a_row_for_each(capsys: Capture) -> None:
+    """The table has the same suggestions as the JSON."""
+    assert main(["suggest", "over.yaml", "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    answer = suggestions(capsys, "over.yaml")
+    remedies = answer["remedies"]
+    assert isinstance(remedies, list)
+    assert [row["title"] for row in rows] == [remedy["title"] for remedy in remedies]
+    assert [int(row["rank"]) for row in rows] == list(range(1, len(rows) + 1))
+
+
+def test_keep_pins_keys(capsys: Capture) -> None:
+    """What is kept is in no suggestion; a key that no plan has is an error with the one that was meant."""
+    answer = suggestions(capsys, "over.yaml", "--keep", "training.optimizer", "--keep", "hardware.gpu", code=1)
+    assert answer["remedies"] == []
+    assert main(["suggest", "over.yaml", "--keep", "training.optimiser"]) == 2
+    assert "did you mean training.optimizer?" in capsys.readouterr().err
+
+
+def test_a_broken_plan_is_shown_as_check_shows_it(capsys: Capture) -> None:
+    """What cannot be judged cannot be mended: the findings come first."""
+    Path("over.yaml").write_text(OVER.replace("micro_batch_size", "micro_batch"))
+    assert main(["suggest", "over.yaml"]) == 1
+    assert "MEM011" in capsys.readouterr().out
+    answer = suggestions(capsys, "over.yaml", code=1)
+    assert answer["status"] == "error"
+    diagnostics = answer["diagnostics"]
+    assert isinstance(diagnostics, list)
+    assert diagnostics[0]["code"] == "MEM011"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.yaml"], "cannot read"),
+        (["."], "name one plan"),
+        (["over.yaml", "--goal", "fastest"], "fastest"),
+        (["over.yaml", "--apply", "99"], "there is no suggestion 99"),
+        (["over.yaml", "--document", "3"], "has no document 3"),
+        (["over.yaml", "--apply", "1", "--gpu", "h200"], "leave out --gpu"),
+    ],
+)
+def test_wrong_usage_is_explained(capsys: Capture, arguments: list[str], said: str) -> None:
+    """Exit code 2 and a sentence."""
+    assert main(["suggest", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_one_of_several_plans(capsys: Capture) -> None:
+    """A file with several plans needs a number; only that plan is changed."""
+    Path("two.yaml").write_text(f"{FITS}---\n{OVER}")
+    assert main(["suggest", "two.yaml"]) == 2
+    assert "--document 0 to 1" in capsys.readouterr().err
+    assert main(["suggest", "two.yaml", "--document", "1", "--apply", "1"]) == 0
+    assert Path("two.yaml").read_text().startswith(f"{FITS}---\n")
+    assert main(["check", "two.yaml"]) == 0
+
+
+def test_another_gpu_and_another_limit(capsys: Capture) -> None:
+    """``--gpu`` and ``--fail-above`` judge as they do for ``check``."""
+    assert suggestions(capsys, "over.yaml", "--gpu", "b200")["status"] == "fits"
+    strict = suggestions(capsys, "fits.yaml", "--fail-above", "30%")
+    remedies = strict["remedies"]
+    assert isinstance(remedies, list)
+    assert all(remedy["utilization"] <= 0.3 for remedy in remedies)
+
+
+def test_inherited_values_are_written_over(capsys: Capture) -> None:
+    """A value that comes from an extended file is set in the plan's own file, which alone changes."""
+    Path("base.yaml").write_text(OVER)
+    Path("own.yaml").write_text("memcheck: 1\nextends: base.yaml\nname: own   # mine\n")
+    assert main(["suggest", "own.yaml", "--apply", "1"]) == 0
+    assert Path("base.yaml").read_text() == OVER
+    assert "name: own   # mine" in Path("own.yaml").read_text()
+    assert main(["check", "own.yaml"]) == 0
