@@ -114,13 +114,19 @@ class Step:
         for first, last, others in self._walks():
             # other micro-batches in flight: what their units saved, and their outputs in the stage's cache
             held = int(others * (saved + self.stage_output))
+            here = self.stays_gathered and (not first or (held > 0 and not self.reshard))
+            if first and here:
+                # the first micro-batch gathers the parameters, alone; those behind it find them there
+                before = dict(timeline.live)
+                self._forward(first, here=False)
+                timeline.repeat(before, -1)
             timeline.hold("activations", held)
             timeline.hold("activations", self.per_micro_batch)
             if self.stage_gradient and not first:
                 timeline.hold("communication_buffers", self.stage_gradient)
             live = self.engine.live_parameters if self.engine is not None else 0
             timeline.hold("communication_buffers", live)
-            gathered = self._forward(first)
+            gathered = self._forward(first, here)
             self._backward(first, last, gathered)
             if self.stage_gradient and not first:
                 timeline.release("communication_buffers", self.stage_gradient)
@@ -177,25 +183,29 @@ class Step:
             return unit.again
         return unit.fresh if first else unit.again
 
-    def _forward(self, first: bool) -> list[int]:
+    def _forward(self, first: bool, here: bool) -> list[int]:
+        """Forward of one micro-batch; ``here``: an earlier one has left the parameters gathered."""
         timeline = self.timeline
         casts = 0
         held_flat = 0
-        gathered = [0] * len(self.units)
+        gathered = [self._own_group(i).gathered if here else 0 for i in range(len(self.units))]
+        timeline.hold("communication_buffers", sum(gathered))
         if self.root != NO_GROUP:
-            timeline.hold("communication_buffers", self.root.flat)
             timeline.hold("communication_buffers", self.root.gathered)
-            held_flat = self.root.flat
-            timeline.mark("forward", "all-gather of the root group")
+            if not here:
+                timeline.hold("communication_buffers", self.root.flat)
+                held_flat = self.root.flat
+                timeline.mark("forward", "all-gather of the root group")
         for i, end in self.stretches:
             unit, own = self.units[i], self._own_group(i)
             before = dict(timeline.live) if end - i > 1 else timeline.live
-            if own.gathered:
+            if own.gathered and not here:
                 timeline.hold("communication_buffers", own.flat)
+                timeline.hold("communication_buffers", own.gathered)
+                # the previous group's flat buffer lives in a variable of wait_for_unshard until the copy-out is done
                 timeline.mark("forward", f"all-gather of {unit.name}")
                 timeline.release("communication_buffers", held_flat)
                 held_flat = own.flat
-                timeline.hold("communication_buffers", own.gathered)
                 gathered[i] = own.gathered
             curve = self._curve(unit, first)
             if unit.kind == "head" and held_flat and self.root == NO_GROUP:
@@ -238,6 +248,9 @@ class Step:
             curve = self._curve(unit, first)
             where = unit.name
             if own.gathered and not gathered[i]:
+                if not prefetched:  # nothing ran before that could have gathered it ahead
+                    timeline.hold("communication_buffers", own.flat)
+                    prefetched = own.flat
                 timeline.hold("communication_buffers", own.gathered)
                 timeline.mark("backward", f"all-gather of {where}")
                 timeline.release("communication_buffers", prefetched)

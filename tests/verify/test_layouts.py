@@ -55,6 +55,8 @@ PLANS = {
     "adapters in fp32": small(method="lora", activation_checkpointing="full"),
     "some adapters in bf16": small(method="lora", lora={"rank": 8, "target_modules": ["q_proj"], "dtype": "bf16"}),
     "adapters under autocast": small(method="lora", framework="huggingface", precision=MIXED),
+    "adapters, fused loss": small(WIDE, method="lora", loss="fused-linear"),
+    "adapters, chunked loss": small(WIDE, method="lora", loss={"kind": "chunked", "chunks": 4}),
     "frozen parts": small(freeze=["embed", "head", "norm", "layers:0-1"]),
     "frozen modules": small(freeze=["mlp"], optimizer="sgd"),
     "experts": small(MOE, optimizer="sgd"),
@@ -62,6 +64,9 @@ PLANS = {
     "DDP on bucket views": small(gpus=4, precision=MIXED, parallelism={"gradient_as_bucket_view": True}),
     "ZeroRedundancyOptimizer": small(gpus=4, precision=MIXED, parallelism={"zero_stage": 1}),
     "FSDP2": small(gpus=4, precision=MIXED, parallelism=FSDP),
+    "FSDP2 around a wide root": small(
+        {**SMALL, "vocab_size": 32768}, gpus=4, parallelism=FSDP, sequence_length=8, optimizer="sgd", method="lora"
+    ),
     "FSDP2, pure bf16": small(gpus=4, parallelism=FSDP),
     "FSDP2 without synchronisation": small(
         WIDE, gpus=4, precision=MIXED, parallelism={**FSDP, "gradient_sync": "last"}, gradient_accumulation_steps=3

@@ -27,18 +27,20 @@ class FusedLinearCrossEntropy(torch.autograd.Function):
         del labels  # they decide no size
         rows, width = hidden.shape
         each = rows_per_chunk(rows, weight.shape[0], width)
-        hidden_gradient, weight_gradient = torch.zeros_like(hidden), torch.zeros_like(weight)
+        hidden_gradient = torch.zeros_like(hidden)
+        weight_gradient = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None  # a frozen head has none
         losses = torch.zeros(rows, dtype=torch.float32, device=hidden.device)
         for start in range(0, rows, each):
             part = hidden[start : start + each]
             logits = part @ weight.t()
             hidden_gradient[start : start + each] = logits @ weight
-            weight_gradient += logits.t() @ part
+            if weight_gradient is not None:
+                weight_gradient += logits.t() @ part
         ctx.save_for_backward(hidden_gradient, weight_gradient)
         return losses.sum()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
         """The gradients are there already; the kernel scales them in place."""
         del gradient
         hidden_gradient, weight_gradient = ctx.saved_tensors

@@ -72,7 +72,7 @@ def _chunked(model: nn.Module, inner: nn.Module, watch: Watch, chunks: int) -> L
 
     base, head = base_of(inner), head_of(inner)
 
-    def hidden(input_ids: torch.Tensor) -> torch.Tensor:
+    def hidden(input_ids: torch.Tensor, **_: Any) -> torch.Tensor:  # PEFT passes all that a model may take
         states: torch.Tensor = body_of(base)(input_ids=input_ids, use_cache=False)[0]
         return states
 
@@ -98,7 +98,7 @@ def _fused(model: nn.Module, inner: nn.Module, watch: Watch) -> LossOf:
     """Head and loss in one operation inside the model's forward, as Liger patches it in."""
     base, head = base_of(inner), head_of(inner)
 
-    def forward(input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def forward(input_ids: torch.Tensor, labels: torch.Tensor, **_: Any) -> torch.Tensor:
         states = body_of(base)(input_ids=input_ids, use_cache=False)[0]
         enter_loss(watch)
         loss: torch.Tensor = FusedLinearCrossEntropy.apply(
