@@ -248,12 +248,7 @@ class Step:
             curve = self._curve(unit, first)
             where = unit.name
             if own.gathered and not gathered[i]:
-                if not prefetched:  # nothing ran before that could have gathered it ahead
-                    timeline.hold("communication_buffers", own.flat)
-                    prefetched = own.flat
-                timeline.hold("communication_buffers", own.gathered)
-                timeline.mark("backward", f"all-gather of {where}")
-                timeline.release("communication_buffers", prefetched)
+                self._copy_out(own, prefetched, where)
                 prefetched = 0
                 gathered[i] = own.gathered
             if own.gathered and unit.kind != "head":
@@ -302,6 +297,13 @@ class Step:
         timeline.release("gradients", gradients)
         table = rounded(local.numel * self.job.layout.tensor * DTYPE_BYTES[self.job.recipe.compute])
         return gradients - table + clone
+
+    def _copy_out(self, own: Group, prefetched: int, where: str) -> None:
+        """Parameters from the flat buffer that was gathered ahead, or from one that is gathered now."""
+        timeline = self.timeline
+        timeline.hold("communication_buffers", own.gathered + (0 if prefetched else own.flat))
+        timeline.mark("backward", f"all-gather of {where}")
+        timeline.release("communication_buffers", prefetched or own.flat)
 
     def _prefetch(self, behind: int, gathered: list[int]) -> int:
         """Backward prefetch: the next unit's flat buffer is gathered while this one computes."""
