@@ -28,7 +28,10 @@ def rank_devices(context: Context, answer: Estimate) -> tuple[RankDevice, ...]:
     for rank in answer.ranks:
         extra = slack(job, gpu, overhead, rank.peak.allocated_bytes)
         components = dict(rank.peak.components_bytes)
-        for name, n_bytes in extra._asdict().items():
+        for name, n_bytes in (
+            ("fragmentation", extra.fragmentation),
+            ("context_and_nccl", extra.context_and_nccl),
+        ):
             components[name] = components.get(name, 0) + n_bytes
         found.append(RankDevice(rank.pipeline_rank, rank.peak.name, {k: v for k, v in components.items() if v}))
     return tuple(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.memory.types import COMPONENTS, Estimate, RankEstimate
+from memcheck.report.budget import NAMED_CACHE_BYTES
 from memcheck.report.details import peak
 from memcheck.report.story.blocks import Bar, Chart, Prose, Scale, Section, Segment, Table
 from memcheck.report.text import gib, percent, words
@@ -56,7 +57,10 @@ def components(plan: PlanResult, estimate: Estimate) -> Section:
             ("missing" if slack < 0 else "left", gib(abs(slack)), share(abs(slack), capacity)),
         ),
     )
-    return Section("memory", "Where the memory goes", (table,))
+    if estimate.cache_bytes < NAMED_CACHE_BYTES:
+        return Section("memory", "Where the memory goes", (table,))
+    note = f"{gib(estimate.cache_bytes)} GiB of fragmentation are cache, which is returned when memory is short."
+    return Section("memory", "Where the memory goes", (table, Prose(note)))
 
 
 def share(count: int, capacity: int) -> str:
