@@ -47,7 +47,12 @@ def test_defaults_are_those_of_the_arguments() -> None:
 
 @pytest.mark.parametrize(
     ("written", "routed"),
-    [(2, [True, False, True, False]), ("([0]*1+[1]*3)", [False, True, True, True]), ("[0,1,0,1]", [False, True] * 2)],
+    [
+        (2, [True, False, True, False]),
+        ("([0]*1+[1]*3)", [False, True, True, True]),
+        ("[0,1,0,1]", [False, True] * 2),
+        ("([0]+[1])*2", [False, True] * 2),
+    ],
 )
 def test_expert_layers_follow_the_pattern(written: object, routed: list[bool]) -> None:
     """`moe_layer_freq`: every n-th layer, or a sum of lists."""

@@ -185,6 +185,8 @@ def _attention(config: ConfigReader, hidden: int) -> Attention:
 
 _TERM = re.compile(r"\[([01](?:\s*,\s*[01])*)\](?:\s*\*\s*(\d{1,5}))?\Z")
 """``[0]*1`` or ``[0,1,1]``."""
+_REPEATED = re.compile(r"\((.*)\)(?:\s*\*\s*(\d{1,5}))?\Z")
+"""``([1]*3+[0]*1)*3``."""
 
 
 def _moe_pattern(config: ConfigReader, layers: int) -> list[bool]:
@@ -193,12 +195,15 @@ def _moe_pattern(config: ConfigReader, layers: int) -> list[bool]:
     text = "1" if value is None else str(value).strip()
     if text.isdigit() and int(text):
         return [i % int(text) == 0 for i in range(layers)]
+    whole = _REPEATED.match(text)
+    inner, repeats = (whole[1], int(whole[2] or 1)) if whole is not None else (text, 1)
     found: list[bool] = []
-    for part in text.strip("()").split("+"):
+    for part in inner.split("+"):
         term = _TERM.match(part.strip())
-        if term is None or int(term[2] or 1) > layers:
+        if term is None or max(int(term[2] or 1), repeats) > layers:
             config.fail("moe_layer_freq", f"moe_layer_freq = {text!r} is neither a number nor a sum like ([0]*1+[1]*3)")
         found.extend([digit == "1" for digit in term[1] if digit in "01"] * int(term[2] or 1))
+    found *= repeats
     if len(found) != layers:
         config.fail("moe_layer_freq", f"moe_layer_freq describes {len(found)} of {layers} layers")
     return found
