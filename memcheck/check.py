@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from memcheck.config.types import DEFAULT_FAIL_ON, Settings
+from memcheck.documents import load_plans
 from memcheck.errors import UnsupportedError
 from memcheck.finding import SEVERITIES, Finding, Location, Span
 from memcheck.job.errors import ResolutionError
@@ -21,7 +22,6 @@ from memcheck.rules.place import place
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
 from memcheck.select import GATE, counts
 from memcheck.source import codes
-from memcheck.source.load import load_documents
 from memcheck.source.types import Document
 
 MARK = "memcheck: ignore"
@@ -89,7 +89,7 @@ def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], li
 
     # A defect of ours, whatever it is, must not hide the verdict on the other plans.
     try:
-        documents = load_documents(path, data)
+        documents = load_plans(path, data)
     except Exception as error:  # noqa: BLE001
         failed(error, 0, stem(path))
         return results, traces

@@ -13,6 +13,7 @@ from memcheck.cli.completion import files
 from memcheck.cli.guard import complain
 from memcheck.cli.parameters import setting
 from memcheck.cli.write import write_file, write_stdout
+from memcheck.documents import load_plans
 from memcheck.errors import MemcheckError, UnsupportedError, UsageError
 from memcheck.finding import Finding
 from memcheck.interchange.exporting import export_plan
@@ -22,7 +23,6 @@ from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.plan.read import read_plan
 from memcheck.rules.run import check_layout, make_context
-from memcheck.source.load import load_documents
 from memcheck.source.text import read_bytes, shown_path
 from memcheck.source.types import Document
 
@@ -119,7 +119,7 @@ def _document(path: str, index: int | None) -> Document:
         data = read_bytes(path)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    documents = load_documents(shown_path(path), data)
+    documents = load_plans(shown_path(path), data)
     if index is not None:
         documents = [each for each in documents if each.index == index]
     if not documents:

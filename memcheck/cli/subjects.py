@@ -8,9 +8,9 @@ from memcheck.cli.options import CheckOptions
 from memcheck.compare.build import Subject
 from memcheck.config.find import Configurations
 from memcheck.discover import find_plans
+from memcheck.documents import load_plans
 from memcheck.errors import UsageError
 from memcheck.result import Unreadable
-from memcheck.source.load import load_documents
 
 
 def subjects(paths: tuple[str, ...], config: str | None, verb: str) -> tuple[list[Subject], bool]:
@@ -28,7 +28,7 @@ def subjects(paths: tuple[str, ...], config: str | None, verb: str) -> tuple[lis
             readable = False
             continue
         gate = gates.of(file.path)
-        found += [Subject(document, gate) for document in load_documents(file.path, file.data)]
+        found += [Subject(document, gate) for document in load_plans(file.path, file.data)]
     if not found and readable:
         raise UsageError(f"nothing to {verb}: no plan in {', '.join(paths)}")
     return found, readable

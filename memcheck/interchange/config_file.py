@@ -79,7 +79,7 @@ def parse_text(path: str, data: bytes) -> str:
 
 def located(at: Location, message: str, help: str = "") -> ConfigError:
     """An error at a place."""
-    return ConfigError(f"{at.path}:{at.span.line}:{at.span.column}: {message}", help)
+    return ConfigError(f"{at.path}:{at.span.line}:{at.span.column}: {message}", help, at)
 
 
 def load_json(path: str, text: str) -> ConfigFile:

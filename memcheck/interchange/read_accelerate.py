@@ -22,6 +22,8 @@ def read_accelerate(config: ConfigFile, world: int | None) -> Reading:
     kind = str(config.take(keys.TYPE) or "").upper()
     draft.derive("training.framework", "huggingface", "the config is Accelerate's")
     _hardware(draft)
+    if world is None:
+        world = _whole(draft, "hardware.nodes", 1) * _whole(draft, "hardware.gpus_per_node", 0) or None
     draft.unmodelled(keys.UNMODELLED)
     engine: Reading | None = None
     if kind == "DEEPSPEED":
@@ -49,6 +51,11 @@ def read_accelerate(config: ConfigFile, world: int | None) -> Reading:
     draft.harmless(keys.HARMLESS, keys.HARMLESS_SECTIONS)
     reading = draft.finish()
     return reading if engine is None else _joined(reading, engine)
+
+
+def _whole(draft: Draft, key: str, usual: int) -> int:
+    value = draft.value(key)
+    return value if isinstance(value, int) else usual
 
 
 def _trainer(draft: Draft) -> None:

@@ -14,6 +14,11 @@ class ConfigError(MemcheckError):
 
     exit_code = 1
 
+    def __init__(self, message: str, help: str = "", location: Location | None = None) -> None:
+        super().__init__(message, help)
+        self.location = location
+        """Where in the config; None: the file as a whole."""
+
 
 class Row(Record):
     """One key of a framework beside the plan's key for the same thing. Reader and writer share it."""

@@ -28,6 +28,8 @@ from memcheck.plan.valid import conforms
 from memcheck.source.types import Document
 
 _MULTIPLES: dict[str, int] = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_ALONE = frozenset(("MEM006", "MEM503"))
+"""What a plan takes from other files is not there: what it lacks for itself says nothing."""
 _BROKEN = frozenset(("MEM001", "MEM002", "MEM007"))
 
 _Record = TypeVar("_Record", bound=tuple[Any, ...])
@@ -39,7 +41,7 @@ def read_plan(document: Document) -> tuple[Plan | None, list[Finding]]:
     values: Any = document.values
     if values is None and any(finding.code in _BROKEN for finding in findings):
         return None, findings
-    alone = any(finding.code == "MEM006" for finding in findings)
+    alone = any(finding.code in _ALONE for finding in findings)
     schema = load_schema()
     if not alone and isinstance(values, dict) and ("extends" in values or "source" in values):
         # What was extended is in the values by now, so that the plan has to be complete: the condition never holds.

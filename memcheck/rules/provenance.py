@@ -7,6 +7,8 @@ from memcheck.source.types import Document
 
 HERE = "used here"
 EXTENDED = "extended here"
+TAKEN = "taken from"
+"""A value of the framework config that is the plan's source."""
 
 
 def traced(findings: list[Finding], document: Document) -> list[Finding]:
@@ -18,7 +20,8 @@ def _traced(finding: Finding, document: Document) -> Finding:
     use = _use(finding, document)
     if use is None or any(where.span == use.span and where.path == use.path for _, where in finding.related):
         return finding
-    label = EXTENDED if use.path != finding.location.path else HERE
+    taken = finding.location.note.startswith(TAKEN)
+    label = TAKEN if taken else EXTENDED if use.path != finding.location.path else HERE
     return finding._replace(related=(*finding.related, (label, use)))
 
 

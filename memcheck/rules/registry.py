@@ -70,6 +70,10 @@ from memcheck.rules import (
     mem413_no_such_module,
     mem414_recompute_frees_nothing,
     mem415_half_precision_adam,
+    mem501_config_disagrees,
+    mem502_config_key_not_carried,
+    mem503_unusable_source,
+    mem504_config_default,
 )
 from memcheck.rules.types import Rule
 
@@ -139,5 +143,9 @@ RULES: tuple[Rule, ...] = (
     mem413_no_such_module.RULE,
     mem414_recompute_frees_nothing.RULE,
     mem415_half_precision_adam.RULE,
+    mem501_config_disagrees.RULE,
+    mem502_config_key_not_carried.RULE,
+    mem503_unusable_source.RULE,
+    mem504_config_default.RULE,
 )
 """In the order of their codes."""

@@ -61,6 +61,20 @@ INVALID_SUPPRESSION = Code(
 UNUSED_SUPPRESSION = Code("MEM031", "unused-suppression", "warning", "A suppressing comment hides nothing.")
 EXPIRED_SUPPRESSION = Code("MEM032", "expired-suppression", "warning", "The last day of a suppressing comment is over.")
 
+CONFIG_DISAGREES = Code(
+    "MEM501", "config-disagrees", "error", "The plan and the framework config that is its source say different things."
+)
+CONFIG_KEY_NOT_CARRIED = Code(
+    "MEM502", "config-key-not-carried", "warning", "A key of the framework config moves memory and is not carried over."
+)
+UNUSABLE_SOURCE = Code(
+    "MEM503", "unusable-source", "error", "The framework config that is the plan's source cannot be used."
+)
+CONFIG_DEFAULT = Code("MEM504", "config-default", "info", "The framework config leaves values to its framework.")
+
+SOURCE_CODES = (CONFIG_DISAGREES, CONFIG_KEY_NOT_CARRIED, UNUSABLE_SOURCE, CONFIG_DEFAULT)
+"""What can be wrong between a plan and the framework configs that it takes as its source."""
+
 FILE_CODES = (
     UNREADABLE_FILE,
     INVALID_YAML,

@@ -37,7 +37,7 @@ class _Reader:
         self.findings: list[Finding] = []
         self.odd = False
         self.folder = os.path.realpath(os.path.dirname(path) or ".")
-        self.root, self.in_git = _repository(self.folder)
+        self.root, self.in_git = repository(self.folder)
         self.chain = [(os.path.realpath(path), path)]
 
     def resolve(self, path: str, composed: Composed) -> tuple[dict[str, Any], Block]:
@@ -114,7 +114,7 @@ def extended(path: str, index: int, lines: tuple[str, ...], composed: Composed) 
     return Document(path, index, values, marks, reader.sources, tuple(reader.findings), reader.odd)
 
 
-def _repository(folder: str) -> tuple[str, bool]:
+def repository(folder: str) -> tuple[str, bool]:
     """The nearest ancestor with ``.git`` (a folder, or a file in a worktree); else the folder itself."""
     ancestor = folder
     while not os.path.exists(os.path.join(ancestor, ".git")):

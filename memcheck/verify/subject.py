@@ -12,6 +12,7 @@ from memcheck.catalog.types import Gpu
 from memcheck.changes import with_changes
 from memcheck.check import Gate, check_document
 from memcheck.discover import find_plans
+from memcheck.documents import load_plans
 from memcheck.errors import UsageError
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
@@ -20,7 +21,6 @@ from memcheck.plan.read import read_plan
 from memcheck.plan.types import Model, Plan
 from memcheck.record import Record
 from memcheck.result import PlanResult, Unreadable
-from memcheck.source.load import load_documents
 from memcheck.source.types import Document
 
 
@@ -56,7 +56,7 @@ def load_document(path: str, changes: Mapping[str, object], number: int | None =
     (file,) = files
     if isinstance(file, Unreadable):
         raise UsageError(f"cannot read {file.path}: {file.message}")
-    documents = load_documents(file.path, file.data)
+    documents = load_plans(file.path, file.data)
     if not documents:
         raise UsageError(f"{path} holds no document", "a plan starts with `memcheck: 1`")
     if number is None and len(documents) > 1:

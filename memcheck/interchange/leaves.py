@@ -1,0 +1,58 @@
+"""Plan values by dotted key, with what may be written as one word spelled out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+SHORT = {
+    "model": "name",
+    "hardware.gpu": "name",
+    "training.lora": "rank",
+    "training.precision": "recipe",
+    "training.optimizer": "name",
+    "training.activation_checkpointing": "mode",
+    "training.loss": "kind",
+    "training.offload": "parameters",
+}
+"""Records that may be one word, and the field that the word is."""
+SECTIONS = ("model", "hardware", "parallelism", "training")
+OPEN = ("model.architecture", "model.overrides", "model.rough")
+"""Mappings that are values as a whole."""
+
+
+def spelled_out(key: str) -> str:
+    """The key of a record's field, for a record that is written as one word."""
+    return f"{key}.{SHORT[key]}" if key in SHORT else key
+
+
+def leaves(values: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """Every value of the sections that a framework config can speak of; ``auto`` is no value."""
+    for section in SECTIONS:
+        if section in values:
+            yield from _below(section, values[section])
+
+
+def _below(key: str, value: Any) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict) and key not in OPEN:
+        for name, each in value.items():
+            yield from _below(f"{key}.{name}", each)
+    elif value is not None and value != "auto":
+        yield spelled_out(key), value
+
+
+def grown(values: dict[str, Any], found: dict[str, object]) -> dict[str, Any]:
+    """The values with others beside them; a record that is one word becomes a mapping where it has to."""
+    grown = dict(values)
+    for key, value in found.items():
+        *sections, name = key.split(".")
+        table, path = grown, ""
+        for section in sections:
+            path = f"{path}.{section}" if path else section
+            below = table.get(section)
+            if not isinstance(below, dict):
+                below = {} if below in (None, "auto") else {SHORT[path]: below}
+            table[section] = dict(below)
+            table = table[section]
+        table[name] = value
+    return grown

@@ -1,0 +1,35 @@
+"""The framework config that is the plan's source cannot be used.
+
+## What it does
+
+Reports a `source` that is missing, cannot be parsed, lies outside the repository, belongs to a framework whose configs
+memcheck does not read, or leaves open what the plan does not say either.
+
+## Why it matters
+
+Without it the plan is half of a job: nothing is judged.
+
+## Example
+
+    source: {axolotl: ./train.yml}
+
+## How to fix
+
+Correct the path, or state in the plan what the message asks for. Configs of DeepSpeed, Accelerate, torchtitan and
+Megatron-LM are read.
+
+## Options
+
+None.
+
+## Source
+
+The config, at the line shown; docs/import.md says what is read.
+"""
+
+from __future__ import annotations
+
+from memcheck.rules.file_rule import file_rule
+from memcheck.source.codes import UNUSABLE_SOURCE
+
+RULE = file_rule(UNUSABLE_SOURCE, __doc__)

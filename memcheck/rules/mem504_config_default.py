@@ -1,0 +1,34 @@
+"""The framework config leaves values to its framework.
+
+## What it does
+
+Lists the values that neither the plan nor its `source` says, and whose default was taken.
+
+## Why it matters
+
+A config that is silent still decides: torchtitan recomputes every second layer unless told otherwise, DeepSpeed trains
+in fp32. A default of the trainer beside a DeepSpeed config may not be what the script sets.
+
+## Example
+
+    source: {deepspeed: ./ds.json}     # nothing about gradient_clipping
+
+## How to fix
+
+Nothing, if the defaults are what runs; otherwise state the value in the plan or in the config.
+
+## Options
+
+None.
+
+## Source
+
+The framework's own defaults, at the releases that docs/export.md names.
+"""
+
+from __future__ import annotations
+
+from memcheck.rules.file_rule import file_rule
+from memcheck.source.codes import CONFIG_DEFAULT
+
+RULE = file_rule(CONFIG_DEFAULT, __doc__)
