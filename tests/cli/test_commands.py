@@ -92,6 +92,25 @@ def test_set_changes_values_as_if_they_were_written(tmp_path: Path, capsys: Capt
     assert path.read_text() == text
 
 
+def test_set_keeps_what_a_short_form_says(tmp_path: Path, capsys: Capture) -> None:
+    """A field of `gpu: h100-80gb` or `optimizer: adamw` is set beside the name, which would otherwise be lost."""
+    path = write(tmp_path)
+    text = path.read_text() + "  optimizer: adamw-8bit\n"
+    path.write_text(text)
+    before = estimate(capsys)
+    small = estimate(capsys, "--set", "hardware.gpu.memory_gib=8")
+    assert small["capacity_bytes"] == 8 * 2**30
+    assert small["allocated_bytes"] == before["allocated_bytes"]
+    path.write_text(text.replace("adamw-8bit", "{name: adamw-8bit, implementation: for-loop}"))
+    written = estimate(capsys)
+    path.write_text(text)
+    assert estimate(capsys, "--set", "training.optimizer.implementation=for-loop") == written
+    layers = estimate(capsys, "--set", "model.overrides={num_hidden_layers: 16}")
+    assert layers["parameters"] < before["parameters"]
+    assert main(["estimate", "good.yaml", "--set", "hardware.gpus_per_node.x=1"]) == 1
+    assert "must be a whole number" in " ".join(capsys.readouterr().out.split())
+
+
 def test_set_leaves_aliases_alone(tmp_path: Path, capsys: Capture) -> None:
     """Changing one use of an anchor does not change the others."""
     path = write(tmp_path)
