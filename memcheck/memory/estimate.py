@@ -67,6 +67,7 @@ def _answer(
     components["fragmentation"] = components.get("fragmentation", 0) + extra.fragmentation
     components["context_and_nccl"] = components.get("context_and_nccl", 0) + extra.context_and_nccl
     parameters, trainable = _counts(job)
+    host = _host(job, ranks)
     return Estimate(
         allocated_bytes=allocated,
         reserved_bytes=reserved,
@@ -79,7 +80,8 @@ def _answer(
         components_bytes={k: v for k, v in components.items() if v},
         parameters=parameters,
         trainable_parameters=trainable,
-        host_bytes_per_node=_host_bytes(job, ranks),
+        host_bytes_per_node=sum(count for _, count in host),
+        host_components=host,
         ranks=ranks,
         largest=worst.largest,
         formulas=worst.formulas + _overhead_formulas(job, gpu, overhead, allocated) if worst.formulas else (),
@@ -128,14 +130,15 @@ def _count(job: TrainingJob | InferenceJob, architecture: Architecture) -> tuple
     return total + added, trained
 
 
-def _host_bytes(job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...]) -> int:
+def _host(job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...]) -> tuple[tuple[str, int], ...]:
     """Host memory of one node: offloaded states and, on every GPU of the node, offloaded activations."""
     if isinstance(job, InferenceJob):
-        return 0
+        return ()
     activations = max(r.host_bytes for r in ranks) * job.layout.gpus_per_node
+    held = (("activations", activations),) if activations else ()
     if job.optimizer.offload == "none" and job.parameter_offload == "none":
-        return activations
-    from memcheck.memory.host import host_bytes_per_node
+        return held
+    from memcheck.memory.host import host_states
 
-    return activations + host_bytes_per_node(job)
+    return (*host_states(job), *held)
 

@@ -12,8 +12,11 @@ from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.state import STATES_PER_PARAMETER
 
 
-def host_bytes_per_node(job: TrainingJob) -> int:
-    """Bytes that the ranks of one node keep in host memory. NVMe offload leaves only its buffers, counted as none."""
+def host_states(job: TrainingJob) -> tuple[tuple[str, int], ...]:
+    """Components and bytes that the ranks of one node keep in host memory.
+
+    NVMe offload leaves only its buffers, counted as none.
+    """
     layout, recipe = job.layout, job.recipe
     model = job.architecture
     total = model.parameters if isinstance(model, Rough) else count_parameters(model)
@@ -21,14 +24,13 @@ def host_bytes_per_node(job: TrainingJob) -> int:
     if layout.zero_stage >= 1:
         copies = max(1, layout.data * layout.context // layout.shard_group)
     per_node = total * copies * layout.gpus_per_node // layout.world_size
-    n_bytes = 0
+    states = per_node * STATES_PER_PARAMETER[job.optimizer.name] * DTYPE_BYTES[recipe.optimizer_states]
+    found: list[tuple[str, int]] = []
     if job.optimizer.offload == "cpu":
-        states = STATES_PER_PARAMETER[job.optimizer.name] * DTYPE_BYTES[recipe.optimizer_states]
-        n_bytes += per_node * (states + 4 + 4)  # fp32 master weights and fp32 gradients beside the states
+        found += [("optimizer_states", states), ("master_weights", per_node * 4), ("gradients", per_node * 4)]
     if job.parameter_offload == "cpu":
-        n_bytes += per_node * DTYPE_BYTES[recipe.params]
+        found.append(("parameters", per_node * DTYPE_BYTES[recipe.params]))
         if job.framework not in ("deepspeed", "megatron") and job.optimizer.offload == "none":
             # FSDP2's CPUOffloadPolicy takes gradients and states along
-            states = STATES_PER_PARAMETER[job.optimizer.name] * DTYPE_BYTES[recipe.optimizer_states]
-            n_bytes += per_node * (states + DTYPE_BYTES[recipe.gradients])
-    return n_bytes
+            found += [("gradients", per_node * DTYPE_BYTES[recipe.gradients]), ("optimizer_states", states)]
+    return tuple((name, count) for name, count in found if count)

@@ -89,11 +89,14 @@ class Estimate(Record):
     parameters: int
     trainable_parameters: int
     host_bytes_per_node: int
+    """What offloading keeps in the memory of a node."""
     ranks: tuple[RankEstimate, ...]
     largest: tuple[TensorGroup, ...] = ()
     formulas: tuple[Formula, ...] = ()
     cache_bytes: int = 0
     """What of ``fragmentation`` the allocator returns before an allocation fails."""
+    host_components: tuple[tuple[str, int], ...] = ()
+    """What ``host_bytes_per_node`` is made of."""
 
     @property
     def utilization(self) -> float:

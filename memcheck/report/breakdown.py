@@ -48,7 +48,8 @@ def totals(estimate: Estimate, screen: Screen) -> list[str]:
     )
     lines = labelled("peak", peak(estimate), screen) + labelled("total", text, screen)
     if estimate.host_bytes_per_node:
-        lines += labelled("host", f"{gib(estimate.host_bytes_per_node)} GiB of host memory per node", screen)
+        parts = ", ".join(f"{words(name)} {gib(count)}" for name, count in estimate.host_components)
+        lines += labelled("host", f"{gib(estimate.host_bytes_per_node)} GiB of host memory per node: {parts}", screen)
     return lines
 
 

@@ -38,6 +38,20 @@ def interval(estimate: Estimate) -> str:
     return f"{gib(low)} to {gib(high)} GiB (95%)"
 
 
+def host(estimate: Estimate, screen: Screen) -> list[str]:
+    """What the memory of a node holds, largest first."""
+    rows = sorted(estimate.host_components, key=lambda item: -item[1])
+    if not rows:
+        return []
+    title, labels = "host memory of one node", [*(words(name) for name, _ in rows), "host memory needed"]
+    first = max(width(label) for label in (title, *labels))
+    counts = [*(count for _, count in rows), estimate.host_bytes_per_node]
+    lines = [screen.paint(f"{title.ljust(first)}{'GiB'.rjust(11)}", "dim")]
+    lines += [f"{_pad(label, first)}{gib(count).rjust(11)}" for label, count in zip(labels, counts, strict=True)]
+    lines[-1] = screen.paint(lines[-1], "strong")
+    return lines
+
+
 def largest(groups: tuple[TensorGroup, ...], screen: Screen) -> list[str]:
     """The biggest live tensors: size, count, name, shape, component, in columns as wide as their content."""
     rows = [

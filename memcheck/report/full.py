@@ -32,6 +32,10 @@ def plan_section(plan: PlanResult, screen: Screen) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
+HOST = "MEM106"
+"""The one memory finding that is about the node and not about the GPU."""
+
+
 def is_memory(finding: Finding) -> bool:
     """Whether a finding is about the amount of memory, so that the budget is its explanation."""
     return finding.code.startswith("MEM1")
@@ -56,6 +60,8 @@ def diagnostic(plan: PlanResult, finding: Finding, screen: Screen, *, with_budge
                 *details.labelled("interval", details.interval(estimate), screen),
             ]
         )
+        if finding.code == HOST:
+            groups.append(details.host(estimate, screen))
         groups.append(details.largest(estimate.largest, screen))
         groups.append(details.assumptions(plan, screen))
     groups.append(details.remedies(plan, finding.remedies, screen))

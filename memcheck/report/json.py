@@ -78,6 +78,7 @@ def estimate_record(plan: PlanResult, estimate: Estimate) -> dict[str, object]:
         "parameters": estimate.parameters,
         "trainable_parameters": estimate.trainable_parameters,
         "host_bytes_per_node": estimate.host_bytes_per_node,
+        "host_components_bytes": dict(estimate.host_components),
         "ranks": [rank_record(rank) for rank in estimate.ranks],
         "largest_tensors": [tensors(group) for group in estimate.largest],
         "assumptions": [{"key": item.key, "value": item.value, "why": item.why} for item in plan.assumptions],

@@ -2,8 +2,8 @@
 
 ## What it does
 
-Adds up per node what the plan keeps in host memory (offloaded optimizer states, parameters and activations with their
-pinned buffers, for every GPU of the node) and compares it with `hardware.host_memory_gib`.
+Adds up, per node and component, what the plan keeps in host memory (offloaded optimizer states, parameters and
+activations with their pinned buffers, for every GPU of the node) and compares it with `hardware.host_memory_gib`.
 
 ## Why it matters
 
@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.rules.place import stated
 from memcheck.rules.types import MEASURED, Context, Rule
-from memcheck.rules.words import GIB, gib
+from memcheck.rules.words import GIB, component, gib, listed
 
 
 def check(context: Context) -> Iterator[Finding]:
@@ -50,10 +50,11 @@ def check(context: Context) -> Iterator[Finding]:
         "/training/activation_checkpointing/offload",
         "/hardware/host_memory_gib",
     )
+    parts = listed(f"{component(name)} {gib(count)}" for name, count in estimate.host_components)
     yield RULE.finding(
         context,
         f"a node needs {gib(estimate.host_bytes_per_node)} of host memory for what is offloaded by its "
-        f"{context.layout.gpus_per_node} GPUs, and has {gib(int(host * GIB))}",
+        f"{context.layout.gpus_per_node} GPUs, and has {gib(int(host * GIB))}; {parts}",
         pointer,
         help="offload less, or spread the shards over more nodes",
         related=(("memory of a node", "/hardware/host_memory_gib"),),

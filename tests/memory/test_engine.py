@@ -12,7 +12,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.job.types import Checkpointing, InferenceJob, Layout, Lora, Loss, Optimizer, Overhead, Recipe
 from memcheck.memory.deepspeed import engine_buffers
 from memcheck.memory.estimate import estimate
-from memcheck.memory.host import host_bytes_per_node
+from memcheck.memory.host import host_states
 from memcheck.memory.inference import kv_bytes_per_sequence
 from memcheck.memory.optimizer import step_temporaries
 from memcheck.memory.pipeline import in_flight, parts
@@ -202,7 +202,9 @@ def test_offloaded_states_move_to_the_host() -> None:
     found = estimate(case, BIG_GPU)
     assert "optimizer_states" not in found.components_bytes
     assert "master_weights" not in found.components_bytes
-    assert found.host_bytes_per_node == host_bytes_per_node(case) == 16 * P
+    assert found.host_bytes_per_node == 16 * P
+    assert found.host_components == host_states(case)
+    assert dict(host_states(case)) == {"optimizer_states": 8 * P, "master_weights": 4 * P, "gradients": 4 * P}
 
 
 def inference(**changes: object) -> InferenceJob:
@@ -327,6 +329,7 @@ def test_offloaded_activations_move_to_the_host() -> None:
     found = estimate(gone, BIG_GPU)
     inputs = 32 * 2 * 4096 * 32768
     assert found.host_bytes_per_node == inputs
+    assert found.host_components == (("activations", inputs),)
     assert estimate(kept, BIG_GPU).allocated_bytes - found.allocated_bytes == inputs
 
 

@@ -34,6 +34,7 @@ def estimate(fraction: float, upper: float = 0.0, host: int = 0) -> Estimate:
         trainable_parameters=8,
         host_bytes_per_node=host,
         ranks=(),
+        host_components=(("optimizer_states", host * 3 // 4), ("gradients", host // 4)) if host else (),
     )
 
 
@@ -104,7 +105,9 @@ def test_waste_is_a_policy(policy: str, fraction: float, codes: list[str]) -> No
 @pytest.mark.parametrize(("host", "codes"), [("", []), ("100", []), ("99", ["MEM106"])])
 def test_host_memory(host: str, codes: list[str]) -> None:
     """A node's memory is compared with what is offloaded to it, where the plan states it."""
-    assert [f.code for f in findings(estimate(0.5, host=100 * GIB), host=host)] == codes
+    found = findings(estimate(0.5, host=100 * GIB), host=host)
+    assert [f.code for f in found] == codes
+    assert all(f.message.endswith("; optimizer states 75.00 GiB and gradients 25.00 GiB") for f in found)
 
 
 @pytest.mark.parametrize(
