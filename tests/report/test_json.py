@@ -100,6 +100,7 @@ def test_surface_is_frozen() -> None:
         "parameters",
         "trainable_parameters",
         "host_bytes_per_node",
+        "host_components_bytes",
         "ranks",
         "largest_tensors",
         "assumptions",
