@@ -13,20 +13,26 @@ from memcheck.throughput.model import Stage
 from memcheck.throughput.stage import StageTime
 
 
-def bubble_seconds(layout: Layout, stages: tuple[Stage, ...], times: list[StageTime], slowest: StageTime) -> float:
-    """How long the slowest rank waits: one micro-batch of every other rank, less what the schedule fills in."""
+def bubble_seconds(
+    layout: Layout, micro_batches: int, stages: tuple[Stage, ...], times: list[StageTime], slowest: StageTime
+) -> float:
+    """How long the slowest rank waits: one micro-batch of every other rank, less what the schedule fills in.
+
+    What fills a bubble are the rank's own weight gradients: it has one per micro-batch. DualPipe needs two micro-batches
+    per rank to feed both ends (torch's ScheduleDualPipeV refuses fewer); below that it is taken as zero-bubble.
+    """
     ways = layout.pipeline
     if ways == 1:
         return 0.0
+    others = sum(stage.ranks * time.seconds for stage, time in zip(stages, times, strict=True)) - slowest.seconds
     schedule = layout.pipeline_schedule
-    moved = {"zero-bubble": 2.0, "dualpipe": 3.0}.get(schedule, 0.0)
-    others = -max(0.0, slowest.seconds - moved * slowest.weights)
-    for stage, time in zip(stages, times, strict=True):
-        others += stage.ranks * max(0.0, time.seconds - moved * time.weights)
-    if schedule == "dualpipe":
-        return others * max(0.0, ways / 2 - 1) / (ways - 1)
     if schedule == "interleaved-1f1b":
         return others / layout.virtual_stages
+    if schedule == "dualpipe" and micro_batches >= 2 * ways:
+        each = others / (ways - 1) - 3 * slowest.weights
+        return max(0.0, (ways / 2 - 1) * each)
+    if schedule in ("zero-bubble", "dualpipe"):
+        return max(0.0, others - min(2 * (ways - 1), micro_batches) * slowest.weights)
     return others
 
 

@@ -110,7 +110,7 @@ def _answer(
         m * slowest.data + slowest.last_data + _after(job, slowest, sharing),
         pipeline_seconds(layout, m, w.pipeline),
     )
-    bubble = bubble_seconds(layout, stages, times, slowest)
+    bubble = bubble_seconds(layout, m, stages, times, slowest)
     seconds = compute + hbm + exchanges.seconds + bubble + offload
     tokens = job.micro_batch_size * job.sequence_length * m * layout.data / layout.world_size
     model, again, kernels = _flops(job, architecture, r, share)

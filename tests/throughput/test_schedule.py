@@ -42,3 +42,10 @@ def test_virtual_stages_divide_the_bubble() -> None:
 def test_zero_bubble_and_dualpipe_wait_less() -> None:
     """Weight gradients fill the bubble; DualPipe feeds from both ends."""
     assert share("dualpipe", 8) < share("zero-bubble", 8) < share("1f1b", 8)
+
+
+def test_dualpipe_needs_two_micro_batches_per_rank() -> None:
+    """With fewer there is nothing to feed both ends with: no better than zero-bubble; one micro-batch fills nothing."""
+    assert share("dualpipe", 4) == share("zero-bubble", 4)
+    assert share("zero-bubble", 1) > 1.5
+    assert share("zero-bubble", 1) < share("1f1b", 1)
