@@ -18,8 +18,8 @@ def bubble_seconds(
 ) -> float:
     """How long the slowest rank waits: one micro-batch of every other rank, less what the schedule fills in.
 
-    What fills a bubble are the rank's own weight gradients: it has one per micro-batch. DualPipe needs two micro-batches
-    per rank to feed both ends (torch's ScheduleDualPipeV refuses fewer); below that it is taken as zero-bubble.
+    What fills a bubble are the rank's own weight gradients: it has one per micro-batch. DualPipe needs two micro-
+    batches per rank to feed both ends (torch's ScheduleDualPipeV refuses fewer); below that it is taken as zero-bubble.
     """
     ways = layout.pipeline
     if ways == 1:
