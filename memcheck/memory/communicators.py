@@ -15,10 +15,15 @@ one more half connection per channel for the tree (24 x 6 = 144).
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
+from memcheck.architecture.types import Architecture
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.record import Record
+
+if TYPE_CHECKING:
+    from memcheck.memory.megatron.groups import Use
 
 KIB, MIB = 2**10, 2**20
 
@@ -74,6 +79,8 @@ class Group(Record):
     """Uses rings, trees and NVLink SHARP."""
     peers: int = 0
     """Ranks it sends to and receives from directly."""
+    small: bool = False
+    """Connects one algorithm alone: sums of a few numbers, or rings that gather and scatter."""
 
 
 def groups(job: TrainingJob | InferenceJob) -> tuple[Group, ...]:
@@ -81,22 +88,44 @@ def groups(job: TrainingJob | InferenceJob) -> tuple[Group, ...]:
 
     That is the order of Megatron (``tp-cp-ep-dp-pp``) and of a device mesh (``pp, dp, cp, tp``, last fastest).
     """
-    return _groups(job.layout, _sends_ring(job))
+    return _groups(job.layout, _use(job))
 
 
-def _groups(layout: Layout, sends_ring: bool) -> tuple[Group, ...]:
+def _use(job: TrainingJob | InferenceJob) -> Use | None:
+    """What of a Megatron job decides which groups there are."""
+    if isinstance(job, InferenceJob) or job.framework != "megatron":
+        return None
+    from memcheck.memory.megatron.groups import Use
+
+    stated = job.option("use_distributed_optimizer")
+    dispatcher = str(job.option("moe_token_dispatcher_type", "allgather"))
+    deepep = dispatcher == "flex" and job.option("moe_flex_dispatcher_backend", "deepep") == "deepep"
+    model = job.architecture
+    return Use(
+        dispatcher,
+        job.layout.zero_stage >= 1 if stated is None else bool(stated),
+        int(str(job.option("num_distributed_optimizer_instances") or 1)),
+        isinstance(model, Architecture) and model.tie_word_embeddings,
+        job.option("cp_comm_type", "p2p") == "p2p",
+        model.hidden_size if deepep else 0,
+    )
+
+
+def _groups(layout: Layout, use: Use | None) -> tuple[Group, ...]:
+    if use is not None:
+        from memcheck.memory.megatron.groups import megatron_groups
+
+        return megatron_groups(layout, use)
     found = [_world(layout)] if layout.world_size > 1 else []
     inner = 1
-    tensor = _spread("tensor", layout.tensor, inner, layout)
+    tensor = spread("tensor", layout.tensor, inner, layout)
     inner *= layout.tensor
-    context = _spread("context", layout.context, inner, layout)
+    context = spread("context", layout.context, inner, layout)
     inner *= layout.context
-    if context is not None and sends_ring:
-        context = context._replace(peers=min(2, layout.context - 1))
-    data = _spread("data", layout.data * layout.context, layout.tensor, layout)
+    data = spread("data", layout.data * layout.context, layout.tensor, layout)
     found.extend(g for g in (tensor, context, data) if g is not None and not _whole(g, layout))
     if 1 < layout.shard_group < layout.data * layout.context:
-        shard = _spread("shard", layout.shard_group, layout.tensor, layout)
+        shard = spread("shard", layout.shard_group, layout.tensor, layout)
         if shard is not None:
             found.append(shard)
     if layout.pipeline > 1:
@@ -104,12 +133,12 @@ def _groups(layout: Layout, sends_ring: bool) -> tuple[Group, ...]:
         local = max(1, layout.gpus_per_node // stride)
         neighbours = min(2, layout.pipeline - 1)
         found.append(Group("pipeline", min(local, layout.pipeline), _nodes(layout.pipeline, local), False, neighbours))
-    expert = _spread("expert", layout.expert, layout.expert_tensor, layout)
+    expert = spread("expert", layout.expert, layout.expert_tensor, layout)
     if expert is not None:
         # tokens are exchanged all to all; only their counts are gathered
         found.append(expert._replace(peers=layout.expert - 1))
         copies = layout.data * layout.context * layout.tensor // (layout.expert * layout.expert_tensor)
-        replicas = _spread("expert data", copies, layout.expert * layout.expert_tensor, layout)
+        replicas = spread("expert data", copies, layout.expert * layout.expert_tensor, layout)
         if replicas is not None:
             found.append(replicas)
     return tuple(found)
@@ -124,8 +153,8 @@ def _whole(group: Group, layout: Layout) -> bool:
     return group.local * group.nodes == layout.world_size
 
 
-def _spread(kind: str, degree: int, stride: int, layout: Layout) -> Group | None:
-    """A group of ``degree`` ranks, ``stride`` apart."""
+def spread(kind: str, degree: int, stride: int, layout: Layout) -> Group | None:
+    """A group of ``degree`` ranks, ``stride`` apart; None for a single rank."""
     if degree <= 1:
         return None
     local = max(1, min(degree, layout.gpus_per_node // stride))
@@ -134,14 +163,6 @@ def _spread(kind: str, degree: int, stride: int, layout: Layout) -> Group | None
 
 def _nodes(degree: int, local: int) -> int:
     return max(1, -(-degree // local))
-
-
-def _sends_ring(job: TrainingJob | InferenceJob) -> bool:
-    """Ring attention passes keys and values to a neighbour; the other kinds gather or exchange."""
-    if isinstance(job, InferenceJob):
-        return False
-    kind = job.option("cp_comm_type", "p2p") if job.framework == "megatron" else "all_gather"
-    return kind == "p2p"
 
 
 def linked(gpu: Gpu) -> bool:
@@ -170,7 +191,7 @@ def _collective_bytes(group: Group, gpu: Gpu) -> int:
     if group.local == 1:
         return n * NET_CONNECTION_BYTES
     ring = n * CONNECTION_BYTES
-    if group.kind == "expert":
+    if group.kind == "expert" or group.small:
         return ring
     # a tree uses the ring's neighbours in the other direction; with two ranks that is the same connection
     tree = ring if group.local * group.nodes > 2 else 0
@@ -178,7 +199,7 @@ def _collective_bytes(group: Group, gpu: Gpu) -> int:
 
 
 def _multicast_bytes(group: Group, gpu: Gpu) -> int:
-    if not linked(gpu) or gpu.arch in ("sm_70", "sm_80") or group.local < 2 or group.kind == "expert":
+    if not linked(gpu) or gpu.arch in ("sm_70", "sm_80") or group.local < 2 or group.kind == "expert" or group.small:
         return 0
     return NVLS_CHANNELS.get(gpu.arch or "", NVLS_CHANNELS_UNKNOWN) * group.local * NVLS_BYTES
 
@@ -194,12 +215,12 @@ def _peer_bytes(group: Group, gpu: Gpu) -> int:
 
 def communicator_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
     """(name, bytes, source) of every communicator, and of NCCL itself."""
-    return _terms(job.layout, _sends_ring(job), gpu)
+    return _terms(job.layout, _use(job), gpu)
 
 
 @lru_cache(maxsize=1024)
-def _terms(layout: Layout, sends_ring: bool, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
-    found = _groups(layout, sends_ring)
+def _terms(layout: Layout, use: Use | None, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
+    found = _groups(layout, use)
     if not found:
         return ()
     if (gpu.arch or "").startswith("gfx"):
@@ -208,13 +229,26 @@ def _terms(layout: Layout, sends_ring: bool, gpu: Gpu) -> tuple[tuple[str, int, 
         rest = tuple((f"RCCL, {g.kind} group", RCCL_FURTHER_BYTES, source) for g in further)
         return ((f"RCCL, {first.kind} group", RCCL_FIRST_BYTES, source), *rest)
     kernels = ("NCCL kernels", KERNELS_BYTES, "NVIDIA/nccl#2366 less invoke-ai/InvokeAI#9413, RTX 3090")
-    return (kernels, *((f"NCCL, {g.kind} group", group_bytes(g, gpu), _source(g, gpu)) for g in found))
+    rows = (kernels, *((f"NCCL, {g.kind} group", group_bytes(g, gpu), _source(g, gpu)) for g in found))
+    return (*rows, *_deepep(layout, use))
+
+
+def _deepep(layout: Layout, use: Use | None) -> tuple[tuple[str, int, str], ...]:
+    """DeepEP's buffers, in place of NCCL's connections between expert ranks."""
+    if use is None or not use.token_width or layout.expert == 1:
+        return ()
+    from memcheck.memory.megatron.groups import deepep_bytes
+
+    ranks = layout.expert * layout.expert_tensor
+    source = f"buffers for {ranks} ranks (deepseek-ai/DeepEP csrc/config.hpp, deep_ep/buffer.py)"
+    return (("DeepEP", deepep_bytes(ranks, use.token_width), source),)
 
 
 def _source(group: Group, gpu: Gpu) -> str:
     parts = []
     if group.collectives:
-        trees = "" if group.kind == "expert" or group.local * group.nodes == 2 or group.local == 1 else " and trees"
+        one = group.small or group.kind == "expert" or group.local * group.nodes == 2 or group.local == 1
+        trees = "" if one else " and trees"
         parts.append(f"rings{trees} of {channels(group, gpu)} channels")
         if _multicast_bytes(group, gpu):
             parts.append(f"NVLink SHARP buffers of {group.local} heads")

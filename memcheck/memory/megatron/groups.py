@@ -1,0 +1,127 @@
+"""Megatron's process groups as NCCL sees them, and the buffers of DeepEP.
+
+Source: Megatron-core ``parallel_state.py`` (initialize_model_parallel). What each call of ``create_group`` makes is, as
+far as a step uses it, a communicator of its own, also where it has the ranks of another one:
+
+- the default group: barriers, so that one algorithm of a small sum is all it connects;
+- ``tp``, ``cp``, ``dp_cp``, ``pp``: activations, gradients, stages;
+- ``ep``: all-to-all of tokens under the ``alltoall`` dispatcher; ``ep_tp``: their counts, or the tokens themselves
+  under ``allgather`` (the default), where no pair of ranks is connected (``transformer/moe/token_dispatcher.py``);
+- ``mp``, the ranks of one copy of the model: whether a step succeeded, and the largest gradient norm
+  (``training/training.py``, train_step; ``training/utils``, logical_and_across_model_parallel_group);
+- all ranks of a distributed optimizer instance: the sum of the gradients' squares (``optimizer/__init__.py``,
+  grad_stats_parallel_group; without the distributed optimizer that is ``mp``);
+- ``embd``: the gradients of tied embeddings on the first and the last stage.
+
+Under the ``flex`` dispatcher tokens travel through DeepEP's buffers (deepseek-ai/DeepEP ``csrc/config.hpp``,
+get_nvl_buffer_size_hint and get_rdma_buffer_size_hint; ``deep_ep/buffer.py``, recommended configurations), which
+``transformer/moe/fused_a2a.py`` makes as large as the larger of dispatch and combine asks for. What goes through the
+network lies on NVSHMEM's heap, which grows by NVSHMEM_CUMEM_GRANULARITY.
+"""
+
+from __future__ import annotations
+
+from memcheck.job.types import Layout
+from memcheck.memory.communicators import Group, spread
+from memcheck.record import Record
+
+
+class Use(Record):
+    """What of a job decides which groups it uses."""
+
+    dispatcher: str
+    """``allgather`` | ``alltoall`` | ``flex``."""
+    distributed: bool
+    """The optimizer's states are divided."""
+    instances: int
+    tied: bool
+    sends_ring: bool
+    """Context parallelism passes keys and values to a neighbour."""
+    token_width: int
+    """Hidden size of the tokens in DeepEP's buffers; 0 where it is not used."""
+
+
+def megatron_groups(layout: Layout, use: Use) -> tuple[Group, ...]:
+    """Every communicator of one rank, as far as a step uses it."""
+    if layout.world_size == 1:
+        return ()
+    world = Group("world", min(layout.world_size, layout.gpus_per_node), layout.nodes, collectives=True, small=True)
+    tensor = spread("tensor", layout.tensor, 1, layout)
+    context = spread("context", layout.context, layout.tensor, layout)
+    if context is not None and use.sends_ring:
+        context = context._replace(peers=min(2, layout.context - 1))
+    data = spread("data", layout.data * layout.context, layout.tensor, layout)
+    found = [world, *(g for g in (tensor, context, data) if g is not None)]
+    if layout.pipeline > 1:
+        stride = layout.world_size // layout.pipeline
+        local = min(max(1, layout.gpus_per_node // stride), layout.pipeline)
+        nodes = -(-layout.pipeline // local)
+        found.append(Group("pipeline", local, nodes, False, min(2, layout.pipeline - 1)))
+        if use.tied:
+            found.append(Group("embedding", min(local, 2), 2 // min(local, 2), collectives=True))
+    found += _sums(layout, use)
+    return (*found, *_experts(layout, use))
+
+
+def _sums(layout: Layout, use: Use) -> list[Group]:
+    """Where single numbers are added up: over one copy of the model, and over a distributed optimizer's ranks."""
+    found = []
+    ranks = layout.tensor * layout.pipeline
+    if ranks > 1:
+        local = min(ranks, layout.gpus_per_node if layout.data * layout.context == 1 else layout.tensor)
+        found.append(Group("model", local, -(-ranks // local), collectives=True, small=True))
+    ranks = layout.world_size // use.instances
+    if use.distributed and ranks > 1:
+        local = min(ranks, layout.gpus_per_node)
+        found.append(Group("gradient norm", local, -(-ranks // local), collectives=True, small=True))
+    return found
+
+
+def _experts(layout: Layout, use: Use) -> list[Group]:
+    found: list[Group] = []
+    if layout.expert == 1:
+        return found
+    exchange = spread("expert", layout.expert, layout.expert_tensor, layout)
+    whole = spread("expert tokens", layout.expert * layout.expert_tensor, 1, layout)
+    if exchange is not None and use.dispatcher == "alltoall":
+        found.append(exchange._replace(collectives=False, peers=layout.expert - 1))
+        experts = spread("expert tensor", layout.expert_tensor, 1, layout)
+        found += [experts] if experts is not None else []
+    if whole is not None:
+        found.append(whole._replace(small=True))  # gathered and scattered: rings alone
+    copies = layout.data * layout.context * layout.tensor // (layout.expert * layout.expert_tensor)
+    replicas = spread("expert data", copies, layout.expert * layout.expert_tensor, layout)
+    return [*found, *([replicas] if replicas is not None else [])]
+
+
+MULTIPROCESSORS = 20
+"""``Buffer.num_sms``: two of them serve one channel."""
+NODE_RANKS = 8
+"""``NUM_MAX_NVL_PEERS``."""
+NEAR_TOKENS = {8: 256, 16: 288, 24: 288, 32: 288, 48: 288, 64: 288, 96: 480, 128: 560, 144: 720, 160: 720}
+"""Tokens in a channel's receive buffer for each rank of the node, by ranks of the group."""
+FAR_TOKENS = {16: 140, 24: 128, 32: 128, 48: 128, 64: 140, 96: 132, 128: 132, 144: 132, 160: 132}
+"""The same for each node: 128, rounded up to a multiple of what is sent at once."""
+TOKEN_BYTES = 8 + 128 * 8 + 128 * 4 + 128 * 4
+"""Beside the hidden state: where a token comes from, its experts, their weights, scales."""
+HEAP_GRANULE = 2**29
+"""NVSHMEM_CUMEM_GRANULARITY."""
+
+
+def deepep_bytes(ranks: int, hidden: int) -> int:
+    """DeepEP's buffers on one rank of an expert group, for 16-bit tokens."""
+    if ranks <= 1:
+        return 0
+    channels = MULTIPROCESSORS // 2
+    nodes = max(1, ranks // NODE_RANKS)
+    token = 2 * hidden + TOKEN_BYTES
+    near = channels * min(ranks, NODE_RANKS) * (_at_least(NEAR_TOKENS, ranks) * token + (2 * nodes + 3) * 4)
+    if ranks <= NODE_RANKS:
+        return near
+    far = 2 * channels * nodes * (_at_least(FAR_TOKENS, ranks) * (token + 16) + (2 * NODE_RANKS + 2) * 4) + 2**20
+    return near + -(-far // HEAP_GRANULE) * HEAP_GRANULE
+
+
+def _at_least(table: dict[int, int], ranks: int) -> int:
+    """The entry of the group's size, or of the next larger one that DeepEP has a configuration for."""
+    return next((tokens for size, tokens in table.items() if size >= ranks), table[max(table)])
