@@ -44,6 +44,13 @@ class PlanError(MemcheckError):
     multiple=True,
     help="Export with another value, e.g. training.micro_batch_size=4.",
 )
+@click.option(
+    "--apply-remedy",
+    "remedy",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Export the plan with the N-th suggestion of `memcheck suggest`, where it does not fit as it is.",
+)
 @click.option("--document", type=click.IntRange(0), help="Which plan of a file of several, from 0.")
 @click.option("--output", "-o", metavar="FILE", shell_complete=files, help="Write the config there.")
 @click.option("--strict", is_flag=True, help="Exit 1 if the format cannot say something that the plan does.")
@@ -51,6 +58,7 @@ def command(
     path: str,
     format: str,
     settings: tuple[tuple[str, object], ...],
+    remedy: int | None,
     document: int | None,
     output: str | None,
     strict: bool,
@@ -60,11 +68,13 @@ def command(
     What the format cannot say is listed in a comment at its top and on stderr, and so is what is said elsewhere, such
     as the model in a DeepSpeed config.
     """
-    chosen = _document(path, document)
+    chosen, data = _document(path, document)
     if settings:
         from memcheck.changes import with_changes
 
         chosen = with_changes(chosen, dict(settings))
+    if remedy is not None:
+        chosen = remedied(chosen, data, remedy)
     written = exported(chosen, format)
     for notice in written.notices:
         if notice.kind == "lost" or format == "deepspeed":
@@ -114,7 +124,32 @@ def _shown(finding: Finding) -> str:
     return f"{finding.location.path}:{span.line}:{span.column}: {finding.code} {finding.message}"
 
 
-def _document(path: str, index: int | None) -> Document:
+def remedied(document: Document, data: bytes, number: int) -> Document:
+    """The plan with one of the changes that make it fit; as it is when it fits.
+
+    Raises:
+        PlanError: nothing fits, or there are fewer suggestions.
+    """
+    from memcheck.changes import with_changes
+    from memcheck.check import Gate
+    from memcheck.config.find import Configurations
+    from memcheck.suggest.run import suggest
+    from memcheck.suggest.types import FITS
+
+    gate = Gate(settings=Configurations(None).of(document.path))
+    answer = suggest(document, data, gate, top=number)
+    if answer.status == FITS:
+        sys.stderr.write("memcheck: the plan fits: exported as it is\n")
+        return document
+    if number > len(answer.found):
+        found = f"{len(answer.found)} suggestions" if answer.found else "no suggestion"
+        raise PlanError(f"{document.path} has {found}", f"memcheck suggest {document.path}")
+    chosen = answer.found[number - 1].remedy
+    sys.stderr.write(f"memcheck: with suggestion {number}: {chosen.title}\n")
+    return with_changes(document, chosen.set)
+
+
+def _document(path: str, index: int | None) -> tuple[Document, bytes]:
     try:
         data = read_bytes(path)
     except OSError as error:
@@ -127,4 +162,4 @@ def _document(path: str, index: int | None) -> Document:
     if len(documents) > 1:
         names = ", ".join(str(each.index) for each in documents)
         raise UsageError(f"{path} holds {len(documents)} plans", f"choose one with --document: {names}")
-    return documents[0]
+    return documents[0], data

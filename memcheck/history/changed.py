@@ -8,13 +8,13 @@ from contextlib import closing
 
 from memcheck.config.find import may_hold_table
 from memcheck.discover import PlanFile
+from memcheck.documents import load_plans
 from memcheck.errors import UsageError
 from memcheck.history.depends import configuration_files, files_of, is_broken
 from memcheck.history.git import Base, differing, open_base
 from memcheck.history.places import inside_of
 from memcheck.history.tree import Tree
 from memcheck.result import Unreadable
-from memcheck.source.load import load_documents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # read only where a baseline is configured
@@ -40,7 +40,7 @@ class Changes:
             return True
         if self._accepts_otherwise(plan.path, inside):
             return True
-        documents = load_documents(plan.path, plan.data)
+        documents = load_plans(plan.path, plan.data)
         if any(is_broken(document) for document in documents):
             return True
         files = {file for document in documents for file in files_of(document)}

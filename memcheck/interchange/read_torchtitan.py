@@ -212,6 +212,8 @@ def _compile(draft: Draft) -> None:
     config = draft.config
     path = _first(config, keys.COMPILE)
     parts = config.take(keys.COMPILED_PARTS)
-    on = config.take(path) is True and (parts is None or (isinstance(parts, list) and "model" in parts))
-    if on:
-        draft.set("training.compile", True, path)
+    if config.take(path) is not True:
+        return
+    draft.set("training.compile", True, path)
+    if isinstance(parts, list):
+        draft.set("training.options.components", parts, keys.COMPILED_PARTS)

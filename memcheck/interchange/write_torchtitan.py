@@ -35,7 +35,8 @@ def write_torchtitan(export: Export) -> Written:
         _virtual(sheet, layers)
     if sheet.take("training.compile"):
         sheet.put(keys.COMPILE[0], True)
-        sheet.put(keys.COMPILED_PARTS, ["model", "loss"])
+        components = sheet.take("training.options.components")
+        sheet.put(keys.COMPILED_PARTS, ["model", "loss"] if components is None else list(components))
     if not sheet.take("training.clip_grad_norm"):
         sheet.lose("training.clip_grad_norm", "torchtitan always clips gradients")
     for key in ("hardware.nodes", "hardware.gpus_per_node"):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from memcheck.discover import find_plans
+from memcheck.documents import load_plans
 from memcheck.errors import UsageError
 from memcheck.result import Unreadable
-from memcheck.source.load import load_documents
 from memcheck.source.types import Document
 
 
@@ -21,7 +21,7 @@ def load(path: str, number: int | None) -> tuple[str, bytes, Document]:
     (file,) = files
     if isinstance(file, Unreadable):
         raise UsageError(f"cannot read {file.path}: {file.message}")
-    documents = load_documents(file.path, file.data)
+    documents = load_plans(file.path, file.data)
     if not documents:
         raise UsageError(f"{path} holds no document", "a plan starts with `memcheck: 1`")
     if number is None and len(documents) > 1:

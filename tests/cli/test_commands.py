@@ -316,7 +316,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
         },
         "estimate": {"paths", "--set", "--formulas", "--format", "--gpu", "--config", "--color"},
         "explain": {"rule", "--color"},
-        "export": {"path", "--to", "--set", "--document", "--output", "-o", "--strict"},
+        "export": {"path", "--to", "--apply-remedy", "--set", "--document", "--output", "-o", "--strict"},
         "import": {
             "path",
             "--from",

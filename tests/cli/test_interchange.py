@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from tests.cli.plans import write, write_broken
+from tests.cli.plans import write, write_broken, write_over
 
 Capture = pytest.CaptureFixture[str]
 
@@ -113,3 +113,17 @@ def test_export_refuses_serving_and_impossible_layouts(tmp_path: Path, capsys: C
     (tmp_path / "odd.yaml").write_text(f"{head}parallelism: {{tensor: 3}}\n{training}")
     assert main(["export", "odd.yaml", "--to", "megatron"]) == 1
     assert "MEM201" in capsys.readouterr().err
+
+
+def test_export_of_a_remedied_plan(tmp_path: Path, capsys: Capture) -> None:
+    """`--apply-remedy` exports the plan as `suggest` would mend it, and it fits; one that fits stays as it is."""
+    write_over(tmp_path)
+    text = (tmp_path / "over.yaml").read_text().replace("framework: pytorch", "framework: torchtitan")
+    (tmp_path / "over.yaml").write_text(text)
+    assert main(["export", "over.yaml", "--to", "torchtitan", "--apply-remedy", "1", "-o", "job.toml"]) == 0
+    assert "with suggestion 1:" in capsys.readouterr().err
+    assert main(["export", "over.yaml", "--to", "torchtitan", "--apply-remedy", "500"]) == 1
+    assert "memcheck suggest over.yaml" in capsys.readouterr().err
+    write(tmp_path, framework="torchtitan")
+    assert main(["export", "good.yaml", "--to", "torchtitan", "--apply-remedy", "1"]) == 0
+    assert "exported as it is" in capsys.readouterr().err

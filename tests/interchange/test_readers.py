@@ -182,6 +182,7 @@ def test_torchtitan_is_read() -> None:
     imported = read("job.toml", TITAN, GPUS)
     found = values(imported)
     assert imported.problems == ()
+    assert "training.compile" not in found
     assert found["model"] == "llama-3.1-8b"
     assert (found["training.micro_batch_size"], found["training.gradient_accumulation_steps"]) == (1, 4)
     assert found["parallelism.zero_stage"] == 3
@@ -197,6 +198,12 @@ def test_torchtitan_defaults_are_written_out() -> None:
     setting = imported.settings["training.sequence_length"]
     assert (setting.value, setting.assumed) == (2048, True)
     assert "torchtitan's default" in setting.why
+
+
+def test_compiled_parts_are_read() -> None:
+    """Which parts torch.compile runs decides what they keep."""
+    found = values(read("job.toml", TITAN + '[compile]\nenable = true\ncomponents = ["loss"]\n', GPUS))
+    assert (found["training.compile"], found["training.options.components"]) == (True, ["loss"])
 
 
 def test_torchtitan_images_are_refused() -> None:
