@@ -19,12 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memcheck.interchange.detect import detect
-from memcheck.interchange.importing import Imported, import_config
+from memcheck.interchange.importing import import_config
 from memcheck.interchange.types import ConfigError, Setting
-from memcheck.job.errors import ResolutionError
-from memcheck.job.resolve import resolve
-from memcheck.plan.read import read_plan
-from memcheck.source.load import load_documents
 
 ANSWERS: dict[str, object] = {
     "model": "llama-3.1-8b",
@@ -87,24 +83,8 @@ def attempt(path: Path, gpus: int) -> Outcome | None:
         return Outcome(name, format, "refused", (error.message.rpartition(": ")[2],), ())
     if found.problems:
         return Outcome(name, format, "refused", tuple(each.message for each in found.problems), tuple(asked))
-    reasons = unusable(found)
-    if reasons:
-        return Outcome(name, format, "refused", reasons, tuple(asked))
     notes = tuple(note.message for note in found.notes)
     return Outcome(name, format, "with notes" if notes else "fully", notes, tuple(asked))
-
-
-def unusable(found: Imported) -> tuple[str, ...]:
-    """Why the written plan is none, should a reader have let something through."""
-    (document,) = load_documents("imported.yaml", found.text.encode())
-    plan, findings = read_plan(document)
-    if plan is None:
-        return tuple(f"{finding.code} {finding.message}" for finding in findings)
-    try:
-        resolve(plan, base_dir=".")
-    except ResolutionError as error:
-        return (error.message,)
-    return ()
 
 
 def files(folders: list[str]) -> list[Path]:

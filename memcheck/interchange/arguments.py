@@ -12,6 +12,7 @@ from memcheck.source.text import split_lines
 
 YAML_SECTION = "MODEL_ARGS"
 _TOKEN = re.compile(r"""[^\s"'()#;|&<>\\]+(?:"[^"]*"|'[^']*')?|"[^"]*"|'[^']*'|[;|&<>]+""")
+_OPERATORS = {";", "|", "&", "<", ">"}
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::-([^}]*))?\}?\Z")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]*)\s*(?:#.*)?\Z")
 
@@ -57,7 +58,7 @@ def _from_text(path: str, text: str) -> ConfigFile:
                 name = flag[1]
                 values[name] = True if flag[2] is None else _resolved(flag[2], variables)
                 places[name] = Location(path, Span(number, column, number, column + len(word)))
-            elif not name or word[0] in ";|&<>":
+            elif not name or word[:1] in _OPERATORS:
                 name = ""
             elif values[name] is True:
                 values[name] = _resolved(word, variables)

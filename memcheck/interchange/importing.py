@@ -10,8 +10,12 @@ from memcheck.interchange.detect import detect
 from memcheck.interchange.formats import FORMATS
 from memcheck.interchange.plan_text import plan_text, plan_values
 from memcheck.interchange.types import Note, Problem, Reading, Setting
+from memcheck.job.errors import ResolutionError
+from memcheck.job.resolve import resolve
 from memcheck.plan import types as plan_types
+from memcheck.plan.read import read_plan
 from memcheck.record import Record
+from memcheck.source.load import load_documents
 
 ASKS = (
     ("model", "which model it trains", "name one of the catalog: --model llama-3.1-8b (`memcheck list models`)"),
@@ -73,7 +77,32 @@ def import_config(path: str, data: bytes, stated: dict[str, Setting], format: st
     for key, what, help in ASKS:
         if not any(_within(each, key) for each in settings) and not any(key in each.keys for each in problems):
             problems.append(Problem(start, f"the config does not say {what}", help, (key,)))
-    return Imported(kind.name, _ordered(settings), reading.notes, tuple(problems), reading.sources)
+    imported = Imported(kind.name, _ordered(settings), reading.notes, tuple(problems), reading.sources)
+    return imported if problems else imported._replace(problems=tuple(invalid(imported, start)))
+
+
+def invalid(imported: Imported, start: Location) -> list[Problem]:
+    """What is wrong with the plan itself: a batch of 0, a model that no catalog knows."""
+    (document,) = load_documents("plan.yaml", imported.text.encode())
+    plan, findings = read_plan(document)
+    if plan is None:
+        wrong = [(each.pointer, each.message, each.help) for each in findings if each.severity == "error"]
+    else:
+        try:
+            resolve(plan, base_dir=".")
+        except ResolutionError as error:
+            wrong = [(each.pointer, each.message, each.help) for each in error.problems]
+        else:
+            return []
+    return [Problem(_place(imported, pointer, start), message, help) for pointer, message, help in wrong]
+
+
+def _place(imported: Imported, pointer: str, start: Location) -> Location:
+    """The config's line for a place of the plan."""
+    key = pointer[1:].replace("/", ".")
+    found = next((each for each in imported.settings if _within(each, key) or _within(key, each)), "")
+    setting = imported.settings.get(found)
+    return start if setting is None or setting.location is None else setting.location
 
 
 def _world(stated: dict[str, Setting]) -> int | None:

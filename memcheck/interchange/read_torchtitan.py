@@ -143,6 +143,9 @@ def _batch(draft: Draft) -> None:
     if local is None:
         local = keys.DEFAULT_LOCAL_BATCH
         draft.assume(batch, local)
+    elif local < 1:
+        draft.refuse(name, f"a micro_batch_size of {local} is no batch", keys=(batch,))
+        return
     else:
         draft.set(batch, local, name)
     overall = draft.whole(keys.GLOBAL_BATCH, steps) or -1

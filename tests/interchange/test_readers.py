@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -332,3 +333,52 @@ def test_other_configs_are_named_and_refused(text: str, what: str) -> None:
     """A config of a framework that is not read says so, never an empty plan."""
     with pytest.raises(ConfigError, match=what):
         read("train.yaml", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "stated", "line", "message"),
+    [
+        ("job.toml", TITAN.replace("local_batch_size = 4", "local_batch_size = 0"), GPUS, 6, "micro_batch_size"),
+        ("run.sh", MEGATRON.replace("--hidden-size 512", "--hidden-size 511"), {"hardware.gpu": "h100-80gb"}, 5, "511"),
+        (
+            "ds.json",
+            DEEPSPEED.replace('"stage": 3', '"stage": 7'),
+            GPUS | REST | {"training.micro_batch_size": 2},
+            6,
+            "7",
+        ),
+    ],
+)
+def test_impossible_values_are_refused_at_their_line(
+    name: str, text: str, stated: dict[str, object], line: int, message: str
+) -> None:
+    """A plan that `check` would refuse as a file is not written: the config's line is named."""
+    found = [(each.location.span.line, message in each.message) for each in read(name, text, stated).problems]
+    assert (line, True) in found
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "format"),
+    [
+        ("d.json", DEEPSPEED, "deepspeed"),
+        ("a.yaml", ACCELERATE, "accelerate"),
+        ("j.toml", TITAN, "torchtitan"),
+        ("r.sh", MEGATRON, "megatron"),
+    ],
+)
+def test_damaged_configs_never_break_a_reader(name: str, text: str, format: str) -> None:
+    """Whatever one line or one value is replaced by, there is a plan, a problem with a line, or an error that says why."""
+    lines = text.splitlines()
+    values = ["0", "-1", "true", "null", "[]", "{}", "1e400", "3.5", '""', '"x"', "99999999999999999999"]
+    damaged = ["\n".join(lines[:i] + lines[i + 1 :]) for i in range(len(lines))]
+    for i, line in enumerate(lines):
+        for value in values:
+            changed = re.sub(r"([:=]\s*|--[\w-]+ )[^\s,}]+", rf"\g<1>{value}", line, count=1)
+            damaged.append("\n".join([*lines[:i], changed, *lines[i + 1 :]]))
+    for each in damaged:
+        stated = {key: Setting(value, "test") for key, value in GPUS.items()}
+        try:
+            imported = import_config(name, each.encode(), stated, format)
+        except ConfigError:
+            continue
+        assert all(problem.location.span.line >= 1 for problem in imported.problems)
