@@ -39,7 +39,7 @@ parallelism:
   # pipeline: 1
 
 training:
-  framework: huggingface        # or pytorch, torchtitan, megatron, deepspeed, litgpt: whose code runs the step
+  framework: huggingface        # pytorch, torchtitan, megatron, deepspeed, litgpt, torchtune: whose code runs it
   micro_batch_size: 1           # sequences per GPU per forward pass
   sequence_length: {sequence_length}
   gradient_accumulation_steps: 1

@@ -8,9 +8,10 @@ from memcheck.frameworks.litgpt import LITGPT
 from memcheck.frameworks.megatron import MEGATRON
 from memcheck.frameworks.pytorch import PYTORCH
 from memcheck.frameworks.torchtitan import TORCHTITAN
+from memcheck.frameworks.torchtune import TORCHTUNE
 from memcheck.frameworks.types import Framework
 
 FRAMEWORKS: dict[str, Framework] = {
-    f.name: f for f in (HUGGINGFACE, PYTORCH, TORCHTITAN, MEGATRON, DEEPSPEED, LITGPT)
+    f.name: f for f in (HUGGINGFACE, PYTORCH, TORCHTITAN, MEGATRON, DEEPSPEED, LITGPT, TORCHTUNE)
 }
 DEFAULT_FRAMEWORK = "huggingface"

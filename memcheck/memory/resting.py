@@ -96,9 +96,9 @@ def resting_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
     """Dtype in which one tensor rests.
 
     With QLoRA, peft's prepare_model_for_kbit_training (peft/utils/other.py) casts what is not quantised, norms,
-    embeddings and head, to fp32. LitGPT does not call it.
+    embeddings and head, to fp32. LitGPT and torchtune do not.
     """
-    if job.method == "qlora" and not tensor.trained and job.framework != "litgpt":
+    if job.method == "qlora" and not tensor.trained and job.framework not in ("litgpt", "torchtune"):
         return "fp32"
     return job.recipe.params
 

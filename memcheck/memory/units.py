@@ -46,6 +46,8 @@ class Part(Record):
 
 
 STYLES = {"huggingface": "transformers", "pytorch": "transformers", "deepspeed": "transformers"}
+PER_BLOCK = ("torchtitan", "torchtune")
+"""Frameworks that compile each block as a graph of its own."""
 
 
 def base_setting(job: TrainingJob, architecture: Architecture) -> Setting:
@@ -74,7 +76,7 @@ def base_setting(job: TrainingJob, architecture: Architecture) -> Setting:
         frozen=_module_patterns(job.freeze),
         adapter=adapter,
         expert_imbalance=job.expert_imbalance,
-        compiled=job.framework == "torchtitan" and job.compiles("model"),
+        compiled=job.framework in PER_BLOCK and job.compiles("model"),
         options=job.options,
     )
 
@@ -293,7 +295,9 @@ def _head_unit(
         stored = quantized_storage(job)
         tensors = tuple(t._replace(dtype=stored) if t.name == "lm_head.weight" else t for t in tensors)
     setting = base._replace(trained=norm_trained)
-    loss = job.loss._replace(compiled=job.framework == "torchtitan" and job.compiles("loss"))
+    # torchtune drops the compiled form of any loss but the chunked one, whose method it replaces (compile_loss)
+    compiles = job.framework == "torchtitan" or (job.framework == "torchtune" and job.loss.kind == "chunked")
+    loss = job.loss._replace(compiled=compiles and job.compiles("loss"))
     head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, loss, trained)
     head = head._replace(graph_before=graph_before)
     dtype = stream_dtype(base)

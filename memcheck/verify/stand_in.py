@@ -61,6 +61,7 @@ FOREIGN = {
     "megatron": "Megatron-Core's and TransformerEngine's kernels need CUDA",
     "deepspeed": "the DeepSpeed engine needs its own runtime and a GPU",
     "litgpt": "LitGPT's own model code is not run",
+    "torchtune": "torchtune's own model code is not run",
     "torchtitan": "no torchtitan can be imported that runs it",
 }
 """Frameworks whose own code is not run, and why."""

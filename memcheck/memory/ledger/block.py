@@ -36,7 +36,6 @@ def feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
 
 def block_forward(ctx: Context, block: Block, x: Value) -> Value:
     """``hidden_states = layer(hidden_states)``."""
-    stream = x.dtype
     if ctx.setting.style == "torchtitan":
         from memcheck.memory.ledger.torchtitan import torchtitan_block
 
@@ -45,6 +44,16 @@ def block_forward(ctx: Context, block: Block, x: Value) -> Value:
         from memcheck.memory.ledger.litgpt import litgpt_block
 
         return litgpt_block(ctx, block, x)
+    if ctx.setting.style == "torchtune":
+        from memcheck.memory.ledger.torchtune import torchtune_layer
+
+        return torchtune_layer(ctx, block, x)
+    return block_parts(ctx, block, x)
+
+
+def block_parts(ctx: Context, block: Block, x: Value) -> Value:
+    """transformers' order: mixer, then feed-forward, or both of the same input."""
+    stream = x.dtype
     if block.parallel:
         return _parallel(ctx, block, x, stream)
     if block.mixer is not None:

@@ -36,7 +36,9 @@ class _Sizes(Record):
     hidden: int
     query: int
     keys: int
-    """Of keys, and of values."""
+    """Of keys, and of values, as attention reads them."""
+    projected: int
+    """Of queries, keys and values together, as they are projected."""
     width: int
     """Of the feed-forward network."""
     dtype: str
@@ -48,7 +50,9 @@ def compiled_block(ctx: Context, block: Block, x: Value, mode: str) -> Value:
     if not isinstance(a, Attention) or not isinstance(m, Mlp):
         raise TypeError(block)
     width = m.tensors[-1].shape[1]
-    n = _Sizes(ctx.tokens, ctx.hidden, a.heads * a.head_dim, a.kv_heads * a.head_dim, width, x.dtype)
+    heads = a.heads if ctx.setting.style == "torchtune" else a.kv_heads  # copied to every query head, and kept so
+    rows = (a.heads + 2 * a.kv_heads) * a.head_dim
+    n = _Sizes(ctx.tokens, ctx.hidden, a.heads * a.head_dim, heads * a.head_dim, rows, width, x.dtype)
     weights = _weights(ctx, a, m)
     kept, saved = _forward(tape, n, a, mode)
     out = tape.value((n.tokens, n.hidden), n.dtype, "residual")
@@ -85,7 +89,7 @@ def _forward(tape: Tape, n: _Sizes, a: Attention, mode: str) -> tuple[list[Stora
 
     saved: dict[str, Storage] = {}
     normed = new(n.hidden, "norm")
-    qkv = new(n.query + 2 * n.keys, "qkv")
+    qkv = new(n.projected, "qkv")
     if mode == "none":
         saved["normed"] = normed
     del normed
@@ -149,7 +153,7 @@ def _backward(
     dq, dk, dv = (new(c, "attention backward") for c in (n.query, n.keys, n.keys))
     del inner, q, k, v
     del saved["attention"], saved["logsumexp"]
-    dqkv = new(n.query + 2 * n.keys, "qkv gradient")
+    dqkv = new(n.projected, "qkv gradient")
     del dq, dk, dv
     normed = again("normed", n.hidden)
     wqkv = gradient(2)

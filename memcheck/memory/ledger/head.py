@@ -92,6 +92,10 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         from memcheck.memory.ledger.litgpt_head import litgpt_loss
 
         return litgpt_loss(ctx, h, Weights(weight, bias), head)
+    if s.style == "torchtune" and head.loss.kind == "chunked":
+        from memcheck.memory.ledger.torchtune import chunked_loss
+
+        return chunked_loss(ctx, h, Weights(weight, bias), head.loss.chunks, compiled=head.loss.compiled)
     if head.loss.kind == "chunked":
         return _chunked(ctx, head, h, Weights(weight, bias))
     logits = _logits(ctx, head, h, Weights(weight, bias))

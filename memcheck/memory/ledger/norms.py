@@ -23,7 +23,7 @@ def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> 
     tape = ctx.tape
     weight, bias = ctx.norm_weight(norm, name)
     kind = norm.kind
-    if ctx.setting.style != "transformers":
+    if ctx.setting.style not in ("transformers", "torchtune"):
         return fused_norm(tape, x, weight, bias, kind)
     if kind.startswith("rmsnorm"):
         return rms_norm_pieces(

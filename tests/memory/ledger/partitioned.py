@@ -17,6 +17,7 @@ SIZES = {
     "llama-3.1-8b": (4096, 14336, 32, 8),
     "llama-2-7b": (4096, 11008, 32, 32),
     "llama-3.2-1b": (2048, 8192, 32, 8),
+    "llama-3.2-3b": (3072, 8192, 24, 8),
 }
 TOKENS = 2048
 VOCABULARY = 32000
@@ -54,7 +55,7 @@ def partition(function: Any, arguments: list[Any]) -> list[tuple[str, int]]:
 
 
 def block(name: str, mode: str) -> list[tuple[str, int]]:
-    """One block. ``mode``: ``none`` | ``selective`` (every other matrix product, and attention)."""
+    """One block. ``mode``: ``none`` | ``selective`` (every other matrix product, and attention) | ``torchtune``."""
     import torch
     from torch._subclasses import FakeTensorMode
     from torch.utils.checkpoint import checkpoint
@@ -62,10 +63,10 @@ def block(name: str, mode: str) -> list[tuple[str, int]]:
     hidden, width, heads, kv_heads = SIZES[name]
     size = hidden // heads
     rows = (heads + 2 * kv_heads) * size
-    forward = functools.partial(_forward, heads=heads, kv_heads=kv_heads, size=size)
+    forward = functools.partial(_torchtune if mode == "torchtune" else _forward, heads=heads, kv_heads=kv_heads, size=size)
 
     def run(*arguments: Any) -> Any:
-        if mode == "none":
+        if mode != "selective":
             return forward(*arguments)
         return checkpoint(forward, *arguments, use_reentrant=False, context_fn=_contexts)
 
@@ -96,6 +97,36 @@ def _forward(x, *rest, heads, kv_heads, size):  # type: ignore[no-untyped-def]
     x = x + functional.linear(attended.transpose(1, 2).reshape(b, s, -1), wo)
     y = functional.rms_norm(x, (h,), n2, 1e-5)
     return x + functional.linear(functional.silu(functional.linear(y, w1)) * functional.linear(y, w3), w2)
+
+
+def _torchtune(x, *rest, heads, kv_heads, size):  # type: ignore[no-untyped-def]
+    """torchtune's layer: norms in pieces, rotation in fp32, keys and values copied to every head."""
+    import torch
+    from torch.nn import functional
+
+    n1, wqkv, wo, n2, w1, w3, w2, table = rest
+    cosine, sine = torch.view_as_real(table).unbind(-1)
+
+    def norm(t, weight):  # type: ignore[no-untyped-def]
+        wide = t.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).type_as(t) * weight
+
+    def rotate(t):  # type: ignore[no-untyped-def]
+        a, b = t.float().reshape(*t.shape[:-1], -1, 2).unbind(-1)
+        return torch.stack([a * cosine - b * sine, b * cosine + a * sine], -1).flatten(3).type_as(t)
+
+    b, s, _ = x.shape
+    y = norm(x, n1)
+    q, k, v = (
+        functional.linear(y, w).view(b, s, -1, size)
+        for w in wqkv.split((heads * size, kv_heads * size, kv_heads * size))
+    )
+    q, k, v = rotate(q).transpose(1, 2), rotate(k).transpose(1, 2), v.transpose(1, 2)
+    k, v = (t.unsqueeze(2).expand(b, kv_heads, heads // kv_heads, s, size).flatten(1, 2) for t in (k, v))
+    attended = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, False)[0]
+    h = functional.linear(attended.transpose(1, 2).contiguous().view(b, s, -1), wo) + x
+    z = norm(h, n2)
+    return h + functional.linear(functional.silu(functional.linear(z, w1)) * functional.linear(z, w3), w2)
 
 
 _count: dict[bool, int] = {}
@@ -137,6 +168,7 @@ def traced() -> dict[str, Any]:
     import torch
 
     cases = {f"{name}/{mode}": block(name, mode) for name in SIZES for mode in ("none", "selective")}
+    cases["llama-3.2-3b/torchtune"] = block("llama-3.2-3b", "torchtune")
     return {"torch": torch.__version__.split("+")[0], "tokens": TOKENS, "blocks": cases, "loss": loss()}
 
 

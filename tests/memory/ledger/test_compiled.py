@@ -33,6 +33,8 @@ def _curve(case: str, **setting: Any) -> Curve:
         "vocab_size": VOCABULARY,
         "tie_word_embeddings": False,
     }
+    if mode == "torchtune":
+        mode, setting = "none", {"style": "torchtune", "attention": "flex", **setting}
     return curve_of(config, recompute=mode, **{**TORCHTITAN, "sequence": TOKENS, "compiled": True, **setting})
 
 

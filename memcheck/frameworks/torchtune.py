@@ -1,0 +1,42 @@
+"""torchtune's recipes.
+
+Sources: pytorch/torchtune 1814feb17 of November 2024 (``recipes/full_finetune_single_device.py``,
+``recipes/lora_finetune_single_device.py``, ``modules``, ``training/_compile.py``): one dtype for parameters, gradients
+and states, bf16 unless told otherwise; adapters in it too; ``del logits`` before backward; LinearNF4 of torchao.
+"""
+
+from __future__ import annotations
+
+from memcheck.frameworks import recipes as r
+from memcheck.frameworks.types import Framework
+
+TORCHTUNE = Framework(
+    name="torchtune",
+    title="torchtune's recipes",
+    recipes={"bf16-pure": r.BF16_PURE, "fp32": r.FP32},
+    sharded_recipes={},
+    default_precision="bf16-pure",
+    default_optimizer="adamw",
+    default_implementation="fused",  # `fused: True` in the configurations
+    default_attention="flex",
+    default_loss="chunked",
+    keep_logits=False,
+    upcast=True,
+    clip_grad_norm=False,
+    sequence_parallel=False,
+    expandable_segments=False,
+    zero_stages=(0, 3),
+    parallelisms=(),
+    schedules=(),
+    methods=("full", "lora", "qlora"),
+    losses=("standard", "chunked"),
+    attentions=("sdpa", "flex"),
+    recompute=("none", "full"),
+    options={},
+    choices={},
+    implementations={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},
+    lora_rank=8,
+    lora_targets=("q_proj", "v_proj"),
+    lora_dtype="params",
+    source="pytorch/torchtune 1814feb17",
+)

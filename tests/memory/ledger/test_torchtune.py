@@ -1,0 +1,73 @@
+"""torchtune's layers and losses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from memcheck.architecture.types import Architecture
+from memcheck.job.resolve import resolve
+from memcheck.job.types import TrainingJob
+from memcheck.memory.units import Part, Unit, part_units
+from memcheck.plan.read import read_plan
+from memcheck.source.load import load_documents
+
+TOKENS = 2 * 4096
+HIDDEN, WIDTH, HEADS, QUERY, VOCABULARY = 3072, 8192, 24, 3072, 128256
+
+
+def _job(**training: Any) -> TrainingJob:
+    stated = {"framework": "torchtune", "micro_batch_size": 2, "sequence_length": 4096, **training}
+    text = json.dumps({"memcheck": 1, "model": "llama-3.2-3b", "hardware": {"gpu": "a100-80gb"}, "training": stated})
+    (document,) = load_documents("plan.yaml", text.encode())
+    plan, _ = read_plan(document)
+    assert plan is not None
+    found = resolve(plan, base_dir=".").job
+    assert isinstance(found, TrainingJob)
+    return found
+
+
+def _units(**training: Any) -> list[Unit]:
+    each = _job(**training)
+    assert isinstance(each.architecture, Architecture)
+    return part_units(each, each.architecture, Part(0, each.architecture.num_layers, True, True))
+
+
+def test_a_layer_keeps_keys_and_values_at_every_query_head() -> None:
+    """Two norms in pieces (8h + 4), four tensors of attention's width, the logsumexp, 8f of the feed-forward."""
+    layer = _units()[1].fresh
+    assert layer.saved == TOKENS * (16 * HIDDEN + 8 * WIDTH + 8 * QUERY + 4 * HEADS + 8)
+
+
+def test_the_default_loss_makes_logits_in_pieces_and_holds_them_all() -> None:
+    """bf16 logits once, and fp32 log-probabilities of every piece unless the loss is compiled."""
+    eager, compiled = _units()[-1].fresh, _units(compile=True)[-1].fresh
+    logits = TOKENS * VOCABULARY
+    assert eager.saved - compiled.saved == pytest.approx((4 - 2) * logits, rel=1e-2)
+
+
+def test_only_the_chunked_loss_is_compiled() -> None:
+    """compile_loss returns another module for any other, which the recipe drops."""
+    plain = {"loss": "standard"}
+    assert _units(**plain)[-1] == _units(compile=True, **plain)[-1]
+
+
+def test_recomputation_wraps_the_compiled_layer() -> None:
+    """Each layer keeps its input only; what its backward reaches is the compiled layer's."""
+    full = _units(compile=True, activation_checkpointing="full")[1].fresh
+    eager = _units(activation_checkpointing="full")[1].fresh
+    assert full.saved == eager.saved == 2 * TOKENS * HIDDEN
+    assert full.backward.bytes < eager.backward.bytes
+
+
+def test_four_bit_training_leaves_embedding_and_norms_in_the_recipe_dtype() -> None:
+    """prepare_model_for_kbit_training is peft's."""
+    from memcheck.memory.resting import resting_dtype
+
+    each = _job(method="qlora")
+    (table,) = [t for u in _units(method="qlora") for t in u.tensors if t.name == "embed_tokens.weight"]
+    assert resting_dtype(each, table) == "bf16"
+    assert each.lora is not None
+    assert each.lora.dtype == "bf16"
