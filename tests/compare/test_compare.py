@@ -154,3 +154,18 @@ def test_verdicts_are_those_of_the_gate() -> None:
     assert verdict_of(89, 101, 100, 0.9) == UNCERTAIN
     assert verdict_of(91, 99, 100, 0.9) == UNCERTAIN
     assert verdict_of(101, 120, 100, 0.9) == TOO_LARGE
+
+
+def test_the_walk_through_of_four_a100(root: Path, capsys: Capture) -> None:
+    """Llama 3.1 8B, 8k context, four A100 40 GB: a calculator's TP 4 with batch 4 and its ZeRO-2 alternative do not
+    fit; what a search finds does, with the same global batch and without recompute.
+    """
+    plan = str(root / "examples" / "llama-3.1-8b-four-a100-40gb.yaml")
+    first, second, best = rows(capsys, plan, "--gpu", "a100-40gb")
+    assert [row["verdict"] for row in (first, second, best)] == ["does-not-fit", "does-not-fit", "fits"]
+    assert {row["batch"]["global_batch_size"] for row in (first, second, best)} == {32}
+    assert first["batch"]["micro_batch_size"] == 4
+    assert first["utilization"] > 2
+    assert second["step"]["recompute_share"] > 0.3
+    assert best["step"]["recompute_share"] == 0
+    assert second["relative_speed"] < best["relative_speed"] < 1

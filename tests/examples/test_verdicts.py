@@ -18,6 +18,11 @@ VERDICTS = {
     "llama-3.1-405b-inference-16xh100": {"llama-3.1-405b-inference-16xh100": ("passed", ["MEM203"])},
     "llama-3.1-70b-96xh100": {"llama-3.1-70b-96xh100": ("error", ["MEM201"])},
     "llama-3.1-70b-torchtitan-256xh100": {"llama-3.1-70b-torchtitan-256xh100": ("passed", [])},
+    "llama-3.1-8b-four-a100-40gb": {
+        "tp4-batch-4": ("failed", ["MEM101"]),
+        "zero2-checkpointing": ("failed", ["MEM101"]),
+        "tp2-cp2-offloaded": ("passed", []),
+    },
     "llama-3.1-8b-fsdp-8xh100": {"llama-3.1-8b-fsdp-8xh100": ("passed", [])},
     "llama-3.1-8b-long-context-8xh100": {
         "llama-3.1-8b-131k-cp8": ("passed", []),
