@@ -1,0 +1,91 @@
+"""Remedies of warnings and of host memory: the finding is gone after each, and its span is the cheapest written key."""
+
+from __future__ import annotations
+
+import pytest
+
+from memcheck.changes import with_changes
+from memcheck.check import Gate, check_document
+from memcheck.finding import Finding
+from memcheck.source.load import load_documents
+from memcheck.source.types import Document
+
+PLAN = """\
+memcheck: 1
+model: llama-3.1-8b
+hardware: {{gpu: {gpu}, gpus_per_node: 8{host}}}
+parallelism: {{zero_stage: {stage}}}
+training:
+  framework: {framework}
+  micro_batch_size: {batch}
+  sequence_length: 4096
+  optimizer: {optimizer}
+policy: {{fail_above: 100%, warn_above: {warn}}}
+"""
+CASES = {
+    "MEM103": {"warn": "55%"},
+    "MEM104": {"gpu": "{name: lab, memory_gib: 55}", "warn": "100%"},
+    "MEM106": {
+        "framework": "deepspeed",
+        "stage": "2",
+        "host": ", host_memory_gib: 64",
+        "optimizer": "{name: adamw, offload: cpu}",
+        "warn": "100%",
+    },
+}
+
+
+def document(**given: str) -> Document:
+    """A plan that one of the rules finds."""
+    usual = {"gpu": "h100-80gb", "host": "", "stage": "3", "framework": "pytorch", "batch": "1", "optimizer": "adamw"}
+    (found,) = load_documents("plan.yaml", PLAN.format(**(usual | given)).encode())
+    return found
+
+
+def finding(source: Document, code: str) -> Finding | None:
+    """What the rule says, with its remedies."""
+    return next((each for each in check_document(source, Gate()).findings if each.code == code), None)
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_every_remedy_ends_the_finding(code: str) -> None:
+    """Made in the plan, each remedy leaves no finding of the rule and of no graver one."""
+    source = document(**CASES[code])
+    found = finding(source, code)
+    assert found is not None
+    assert found.remedies
+    for remedy in found.remedies:
+        after = check_document(with_changes(source, remedy.set), Gate(remedies=False))
+        assert after.estimate is not None, remedy.title
+        codes = {each.code for each in after.findings if each.code.startswith("MEM1")}
+        assert code not in codes, remedy.title
+        assert not codes & {"MEM101", "MEM102"}, remedy.title
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_the_span_is_the_cheapest_written_key(code: str) -> None:
+    """The finding points at the key of the first remedy that changes what the plan writes."""
+    source = document(**CASES[code])
+    found = finding(source, code)
+    assert found is not None
+    sets = [key for remedy in found.remedies for key in remedy.set if key != "training.gradient_accumulation_steps"]
+    keys = [key.replace(".", "/") for key in sets]
+    written = [key for key in keys if any(f"/{key}".startswith(p) for p in source.marks if p.count("/") > 1)]
+    assert written
+    assert f"/{written[0]}".startswith(found.pointer)
+    assert found.help.startswith(found.remedies[0].title)
+
+
+def test_offloading_less_is_a_remedy_for_the_host() -> None:
+    """What was moved to the host comes back where the GPU has room for it."""
+    found = finding(document(**CASES["MEM106"]), "MEM106")
+    assert found is not None
+    assert {"training.optimizer.offload": "none"} in [remedy.set for remedy in found.remedies]
+    assert found.pointer == "/training/optimizer/offload"
+
+
+def test_without_a_remedy_a_warning_stays_as_it_is() -> None:
+    """Nothing that can be changed quickly empties a GPU below a hundredth: the warning keeps its own span."""
+    source = document(warn="1%")
+    quick = next(f for f in check_document(source, Gate(remedies=False)).findings if f.code == "MEM103")
+    assert finding(source, "MEM103") == quick
