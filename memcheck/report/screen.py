@@ -8,17 +8,18 @@ NARROWEST = 60
 WIDEST = 120
 """Text is not spread further: long lines are hard to read, and bars say no more for being longer."""
 
-# Only the sixteen colours that every terminal theme redefines to be legible on its own background.
+# Only those of the sixteen colours that themes make legible on a dark and on a light background alike. Bold makes many
+# terminals take the bright variant: bright red and magenta can be read on white, bright yellow, green and cyan cannot.
 STYLES = {
     "error": "1;31",
-    "warning": "1;33",
-    "info": "1;36",
-    "good": "1;32",
+    "warning": "1;35",
+    "info": "0;36",
+    "good": "32",
     "gutter": "36",
     "strong": "1",
     "dim": "2",
     "bad-bar": "31",
-    "warning-bar": "33",
+    "warning-bar": "35",
     "good-bar": "32",
     "bar": "36",
 }

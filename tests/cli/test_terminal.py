@@ -7,6 +7,7 @@ import io
 import pytest
 
 from memcheck.cli.terminal import screen_of, use_color
+from memcheck.report.screen import STYLES
 
 
 class Stream(io.StringIO):
@@ -59,3 +60,12 @@ def test_width_is_columns_or_a_hundred(columns: str, width: int) -> None:
 def test_blocks_need_utf8(encoding: str, unicode: bool) -> None:
     """Other encodings get ASCII bars."""
     assert screen_of(Stream(False, encoding), "auto", {}).unicode is unicode
+
+
+def test_colours_are_legible_on_any_background() -> None:
+    """No white, black, yellow or bright colour, no background, and bold only where the bright variant can be read."""
+    for name, style in STYLES.items():
+        parts = style.split(";")
+        colours = [int(part) for part in parts if int(part) >= 30]
+        assert set(colours) <= {31, 32, 35, 36}, name
+        assert "1" not in parts or set(colours) <= {31, 35}, name

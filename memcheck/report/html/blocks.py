@@ -28,7 +28,7 @@ from memcheck.report.story.blocks import (
 )
 
 ESCAPE = re.compile(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", re.DOTALL)
-STYLES = {"1;31": "bad", "1;33": "warn", "1;36": "note"}
+STYLES = {"1;31": "bad", "1;35": "warn", "0;36": "note"}
 """The terminal's colours of marks; what is only dimmed or a frame stays plain."""
 
 
