@@ -17,12 +17,16 @@ def files_of(document: Document) -> set[str]:
 
 
 def named(values: object) -> set[str]:
-    """The other files that the values of a plan name, relative to the plan; a folder may stand for its config.json."""
+    """The other files that the values of a plan name, relative to the plan; a folder may stand for its config.json.
+
+    An Accelerate config that a plan takes as its source names DeepSpeed's in turn.
+    """
     if not isinstance(values, dict):
         return set()
-    model, source = values.get("model"), values.get("source")
+    model, source, engine = values.get("model"), values.get("source"), values.get("deepspeed_config")
     names = [values.get("extends"), model.get("config") if isinstance(model, dict) else None]
     names += list(source.values()) if isinstance(source, dict) else []
+    names.append(engine.get("deepspeed_config_file") if isinstance(engine, dict) else None)
     found = {name for name in names if isinstance(name, str) and name and not os.path.isabs(name)}
     if isinstance(model, dict) and isinstance(config := model.get("config"), str) and config in found:
         found.add(os.path.join(config, "config.json"))

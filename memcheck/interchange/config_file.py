@@ -31,6 +31,8 @@ class ConfigFile:
         self.path = path
         self.values = values
         self.lines = lines
+        self.inside = ""
+        """The folder within which the config may name other files; empty: any."""
         self._locate = locate
         self._read: set[str] = set()
 

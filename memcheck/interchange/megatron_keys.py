@@ -156,6 +156,8 @@ REFUSED = {
     "flextron": "an elastic model",
 }
 """Arguments that say that the job trains something else than a decoder of text alone."""
+TOKENIZERS = ("merge-file", "tokenizer-type", "tokenizer-model")
+"""One of them stands beside the vocabulary of every decoder."""
 REFUSED_SCRIPTS = {
     "pretrain_bert.py": "an encoder (BERT)",
     "pretrain_t5.py": "an encoder-decoder (T5)",

@@ -51,6 +51,10 @@ def _refuse(draft: Draft) -> None:
     if str(config.values.get("tokenizer-type")).startswith("Bert"):
         draft.refuse("tokenizer-type", "the job is an encoder (BERT): memcheck models decoders")
         return
+    if config.has("vocab-file") and not any(config.has(name) for name in keys.TOKENIZERS):
+        message = "a vocabulary without --merge-file is WordPiece's: the job is an encoder (BERT), not a decoder"
+        draft.refuse("vocab-file", message, "a decoder states --merge-file or --tokenizer-type")
+        return
     for script, what in keys.REFUSED_SCRIPTS.items():
         if any(script in line for line in config.lines):
             draft.refuse("", f"the script runs {script}: the job is {what}, of which memcheck has no model here")

@@ -66,8 +66,9 @@ class _Source:
         try:
             kind = FORMATS[name]
             shown = self._file(path)
-            text = parse_text(shown, read_bytes(shown))
-            reading = kind.read(kind.load(shown, text), self._world())
+            config = kind.load(shown, parse_text(shown, read_bytes(shown)))
+            config.inside, _ = repository(os.path.realpath(os.path.dirname(self.document.path) or "."))
+            reading = kind.read(config, self._world())
         except ConfigError as error:
             related = () if error.location is None else ((error.message.rpartition(": ")[2], error.location),)
             self._unusable(pointer, at, f"`{path}` cannot be used: {error.message}", error.help, related)

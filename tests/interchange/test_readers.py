@@ -280,6 +280,7 @@ def test_megatron_test_files_are_read() -> None:
         ("${TP}", "${WORLD}", "${WORLD}"),
         ("pretrain_gpt.py", "pretrain_t5.py", "T5"),
         ("--bf16", "--bf16 --hybrid-layer-pattern M*M*", "Mamba"),
+        ("--bf16", "--bf16 --vocab-file vocab.txt", "BERT"),
         ("--num-layers 12", "", "--num-layers"),
     ],
 )

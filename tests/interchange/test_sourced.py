@@ -213,3 +213,14 @@ def test_a_wrong_shape_is_the_schemas_business(folder: Path) -> None:
     """A source that is no mapping, or of a framework that nobody has, is a schema error as before."""
     assert of(checked(folder, "./ds.json"), "MEM013")
     assert of(checked(folder, "{keras: ./ds.json}"), "MEM011")
+
+
+def test_a_config_named_by_a_config_stays_inside(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The file that an Accelerate config names counts from its folder, never from here, never outside the repository."""
+    outside = tmp_path_factory.mktemp("outside") / "ds.json"
+    outside.write_text(CLEAN)
+    rest = REST.replace(", gpus_per_node: 8", "")
+    for name, fits in (("ds.json", True), (str(outside), False), ("../" + outside.parent.name + "/ds.json", False)):
+        config = f"distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {{deepspeed_config_file: {name}}}\n"
+        (folder / "launch.yaml").write_text(config)
+        assert (of(checked(folder, "{accelerate: ./launch.yaml}", rest), "MEM503") == []) is fits
