@@ -138,12 +138,16 @@ def on_device_share(job: TrainingJob) -> float:
 
 
 def step_temporaries(job: TrainingJob, tensors: list[LocalTensor]) -> int:
-    """Half-precision main gradients are copied to fp32 for the optimizer, unless it takes them as they are.
+    """What the optimizer's step allocates and frees.
 
-    optimizer.py, _copy_model_grads_to_main_grads; FusedAdam itself updates in place.
+    Half-precision main gradients are copied to fp32 (optimizer.py, _copy_model_grads_to_main_grads), unless the
+    optimizer is precision-aware and takes them as they are. That one copies the states that are not fp32 to fp32 and
+    back, those of a whole parameter group at once (TransformerEngine ``pytorch/optimizers/fused_adam.py``, step:
+    ``unscaled_lists``); dense and expert parameters have an optimizer each, and these step one after the other.
     """
-    size = dtypes(job)
-    if size.gradient == 4 or job.option("use_precision_aware_optimizer"):
+    if job.option("use_precision_aware_optimizer"):
+        return max(_unscaled(job, tensors, expert=expert) for expert in (False, True))
+    if dtypes(job).gradient == 4:
         return 0
     found = 0
     for expert in (False, True):
@@ -151,3 +155,11 @@ def step_temporaries(job: TrainingJob, tensors: list[LocalTensor]) -> int:
         ways = optimizer_ways(job, expert=expert) if distributed(job) else 1
         found += rounded(numel * 4 // ways)
     return found
+
+
+def _unscaled(job: TrainingJob, tensors: list[LocalTensor], *, expert: bool) -> int:
+    """fp32 copies of the states of one optimizer that rest in fewer bits."""
+    names = dtype_names(job)
+    copied = sum(name != "fp32" for name in names.states) + (names.master not in ("fp32", "none", REMAINDERS))
+    numel = sum(t.numel for t in tensors if t.expert == expert and t.trained)
+    return int(on_device_share(job) * copied * rounded(4 * -(-numel // optimizer_ways(job, expert=expert))))
