@@ -15,6 +15,8 @@ STAGE_WORDS = {
     2: "optimizer states and gradients",
     3: "parameters, gradients and optimizer states",
 }
+LEAST_SEQUENCE = 1024
+"""Tokens below which no shorter sequences are suggested."""
 FREE = ("attention", "implementation", "allocator", "logits", "buckets", "sync", "reshard", "sequence")
 """Kinds of change whose cost is small whatever the plan: a search makes all of them, or none."""
 
@@ -28,7 +30,9 @@ def same_hardware(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     yield from _recompute(context, job)
     yield from _optimizer(context, job)
     yield from _offload(job)
+    yield from _precision(context, job)
     yield from _adapters(context, job)
+    yield from _sequence_length(job)
 
 
 def _kernels(job: TrainingJob) -> Iterator[Candidate]:
@@ -108,6 +112,24 @@ def _optimizer(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     title = f"keep the optimizer states in 8 bits ({smaller})"
     change = {"training.optimizer.name": smaller}
     yield Candidate("optimizer", title, change, cost=NUMERICS, numerics=OTHER)
+
+
+def _precision(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+    """Fewer bytes of states and activations; a rule decides whether the GPU and the framework have it."""
+    smaller = {"fp32": (("bf16-mixed", NUMERICS), ("bf16-pure", METHOD)), "bf16-mixed": (("bf16-pure", METHOD),)}
+    for recipe, cost in smaller.get(job.recipe.recipe, ()) if context.framework is not None else ():
+        title = f"train in {recipe} instead of {job.recipe.recipe}"
+        yield Candidate("precision", title, {"training.precision.recipe": recipe}, cost=cost, numerics=OTHER)
+
+
+def _sequence_length(job: TrainingJob) -> Iterator[Candidate]:
+    """Shorter sequences, as many of them: another training."""
+    length = job.sequence_length
+    while length % 2 == 0 and length > LEAST_SEQUENCE:
+        length //= 2
+        title = f"train on sequences of {length} tokens instead of {job.sequence_length}"
+        change = {"training.sequence_length": length}
+        yield Candidate("sequence-length", title, change, cost=METHOD, numerics=OTHER)
 
 
 def _offload(job: TrainingJob) -> Iterator[Candidate]:

@@ -80,6 +80,11 @@ class Priced(Record):
     """Relative time of a token against the plan as written; None where there is no model of it."""
 
     @property
+    def sure(self) -> bool:
+        """Whether the whole 95% interval lies within the GPU (what rule MEM104 warns of)."""
+        return self.estimate.interval_bytes[1] <= self.estimate.capacity_bytes
+
+    @property
     def rank(self) -> tuple[int, float, float]:
         """Cheapest first: what it asks for, then time lost, then how much room it leaves."""
         return (*self.price, self.estimate.utilization)

@@ -38,12 +38,14 @@ class Fit:
         priced = [p for c in self.tried if (p := self.pricer.price(c, prune=False)) is not None]
         found = [p for p in priced if self.pricer.fits(p)]
         same = [p for p in priced if p.candidate.cost == UNCHANGED]
-        if not any(p.candidate.cost == UNCHANGED for p in found):
+        if not any(p.candidate.cost == UNCHANGED and p.sure for p in found):
             found += self._combined(same)
             for other in priced:
                 if other.candidate.cost in {UNCHANGED, HARDWARE} or self.pricer.fits(other):
                     continue
                 best = self._cheapest([join(other.candidate, s.candidate) for s in same])
+                if best is None and self.thorough:
+                    best = self._piled(same, other)
                 found += [] if best is None else [best]
         if self.thorough and not any(p.candidate.cost != HARDWARE for p in found):
             found += self._everything(METHOD)
@@ -62,7 +64,7 @@ class Fit:
         """Over all layouts of the hardware."""
         found: list[Priced] = []
         space = space_of(self.pricer.context, most)
-        self.tried += [*space.layouts, *space.states, *space.steps]
+        self.tried = list(space.every)
         for priced in explore(self.pricer, space):
             found.append(priced)
             if len(found) == ENOUGH:
@@ -75,12 +77,12 @@ class Fit:
         answers = [p for c in candidates if (p := self.pricer.price(c)) is not None and self.pricer.fits(p)]
         return min(answers, key=least_change, default=None)
 
-    def _piled(self, same: list[Priced]) -> Priced | None:
+    def _piled(self, same: list[Priced], on: Priced | None = None) -> Priced | None:
         """Add the change that helps most, then the one that helps most after it, until the plan fits.
 
         A change may help only after another: recompute does nothing while the optimizer step is the peak.
         """
-        pile = min(same, key=_need, default=None)
+        pile = on or min(same, key=_need, default=None)
         for _ in range(MOST_PILED - 1):
             if pile is None:
                 return None

@@ -22,9 +22,12 @@ def changed_keys(changes: Mapping[str, object]) -> int:
 
 
 def least_change(priced: Priced) -> tuple[object, ...]:
-    """What it asks for, how many settings change, the time lost, host memory. Of equal ones the mildest comes first."""
+    """What it asks for, whether it may fail, how many settings change, the time lost, host memory.
+
+    Of equal ones the mildest comes first.
+    """
     asks, slower = priced.price
-    return asks, changed(priced), slower, priced.estimate.host_bytes_per_node
+    return asks, not priced.sure, changed(priced), slower, priced.estimate.host_bytes_per_node
 
 
 def fastest(priced: Priced) -> tuple[object, ...]:

@@ -15,10 +15,10 @@ from memcheck.rules.types import Context
 from memcheck.search.layouts import serving_layouts, training_layouts
 
 NOTHING = Candidate("", "as written", {})
-STATES = ("optimizer", "offload", "offload-parameters", "method", "weights")
+STATES = ("optimizer", "precision", "offload", "offload-parameters", "method", "weights")
 """Kinds of change that move the states which rest between steps; the other ones do not."""
-IN_LAYOUT = ("zero", "group", "sequence")
-"""Kinds of change that the layouts hold already."""
+APART = ("zero", "group", "sequence", "sequence-length")
+"""Kinds of change that the layouts hold already, and shorter sequences, which are tried with single other changes."""
 
 
 class Space(Record):
@@ -66,7 +66,7 @@ def space_of(
         options = [c for c in serving(job) if c.kind != "tensor"]
         layouts = tuple(serving_layouts(job, *there))
     else:
-        options = [c for c in same_hardware(context, job) if c.kind not in IN_LAYOUT]
+        options = [c for c in same_hardware(context, job) if c.kind not in APART]
         layouts = tuple(training_layouts(context, job, *there, faster=faster))
         if faster:
             instead = list(either_way(context, job))

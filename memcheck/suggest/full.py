@@ -101,6 +101,8 @@ def costs(item: Suggestion, answer: Suggestions) -> str:
         "changes results": "changes the results of the training",
     }
     parts = [numbers[item.numerics] if answer.plan.framework != "inference" else _serving(item)]
+    if not item.sure:
+        parts.append("close: the 95% interval ends beyond the GPU (MEM104)")
     if item.gpus != answer.plan.gpus:
         parts.append(f"{plural(item.gpus, 'GPU')} instead of {answer.plan.gpus}")
     if item.host_bytes_per_node:

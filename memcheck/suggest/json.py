@@ -55,6 +55,7 @@ def suggestion(item: Suggestion) -> dict[str, object]:
     return {
         **remedy(item.remedy),
         "numerics": item.numerics,
+        "sure": item.sure,
         "gpus": item.gpus,
         "host_bytes_per_node": item.host_bytes_per_node,
         "tokens_per_second_per_gpu": item.tokens_per_second_per_gpu,

@@ -102,6 +102,7 @@ def _suggestion(pricer: Pricer, priced: Priced, document: Document) -> Suggestio
         remedy=remedy_of(priced, document),
         numerics=priced.candidate.numerics,
         gpus=priced.resolved.job.layout.world_size,
+        sure=priced.sure,
         host_bytes_per_node=priced.estimate.host_bytes_per_node,
         tokens_per_second_per_gpu=None if step is None else round(step.tokens_per_second_per_gpu, 1),
     )

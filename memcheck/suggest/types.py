@@ -23,6 +23,8 @@ class Suggestion(Record):
     host_bytes_per_node: int
     tokens_per_second_per_gpu: float | None
     """A model, for ranking; None where there is none."""
+    sure: bool = True
+    """The whole 95% interval lies within the GPU."""
 
 
 class Suggestions(Record):
