@@ -23,6 +23,8 @@ UNPRICED_LOSSES = {
     "hf_legacy_shift": "the loss of transformers before 4.45, which no plan can name",
     "none": "a step without a language-model head, which no plan can name",
 }
+TORCH = "2.13"
+"""Of every record (its ``versions``)."""
 MIB = 2**20
 
 
@@ -47,7 +49,7 @@ def _case(record: dict[str, Any]) -> Case | Unpriced:
         phase=record["peak_phase"],
         pipeline_rank=record.get("pp", {}).get("stage"),
         parameters=record["params"],
-        source="traces of torch 2.13, transformers 5.23, peft 0.21, torchtitan b5bcd76c6",
+        source=f"traces of torch {TORCH}, transformers 5.23, peft 0.21, torchtitan b5bcd76c6",
     )
 
 
@@ -56,6 +58,7 @@ def plan(record: dict[str, Any]) -> dict[str, Any]:
     build = {"hf": _hf, "titan": _titan, "pp": _pipeline}[record["kind"]]
     training: dict[str, Any] = {
         "framework": "pytorch",
+        "torch_version": TORCH,
         "micro_batch_size": record["batch"],
         "sequence_length": record["seq"],
         "gradient_accumulation_steps": record.get("grad_accum", 1),

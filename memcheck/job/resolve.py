@@ -11,6 +11,7 @@ from memcheck.job.hardware import resolve_gpu
 from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
 from memcheck.job.recipe import resolve_recipe
+from memcheck.job.torch import resolve_torch
 from memcheck.job.training import (
     known_options,
     resolve_accumulation,
@@ -113,7 +114,7 @@ def _training_job(
     if training.compile and framework.name == "torchtitan" and "components" not in options:
         defaults.note("training.options.components", ["model", "loss"], "default of torchtitan since April 2025")
     recipe = resolve_recipe(training.precision, method, layout, framework, defaults)
-    return TrainingJob(
+    job = TrainingJob(
         architecture=architecture,
         framework=framework.name,
         framework_version=training.framework_version,
@@ -141,6 +142,7 @@ def _training_job(
         parameter_offload=(training.offload and training.offload.parameters) or "none",
         options=tuple(options.items()),
     )
+    return job._replace(torch=resolve_torch(training, job, defaults))
 
 
 def _imbalance(training: plan_types.Training, expert: int, defaults: Defaults) -> float:

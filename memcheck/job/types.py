@@ -9,6 +9,11 @@ DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 """Bytes of one element; 4-bit formats carry quantisation constants and are priced where they are used."""
 
 
+TORCH_2_13 = "2.13"
+"""The behaviour of PyTorch up to 2.14."""
+TORCH_2_15 = "2.15"
+
+
 class Assumption(Record):
     """A value that the plan did not state and that was used."""
 
@@ -126,6 +131,13 @@ class TrainingJob(Record):
     parameter_offload: str = "none"
     options: tuple[tuple[str, object], ...] = ()
     """The framework's own knobs, sorted by name."""
+    torch: tuple[str, ...] = (TORCH_2_15,)
+    """How PyTorch behaves, by version; several where that is unknown, and the one that needs most counts."""
+
+    @property
+    def casts_gradients(self) -> bool:
+        """Autograd casts the gradients that FSDP2 accumulates to the reduce dtype, and pipelining allocates lazily."""
+        return self.torch == (TORCH_2_15,)
 
     def option(self, name: str, default: object = None) -> object:
         """The value of one framework option."""

@@ -7,10 +7,52 @@ and reduces gradients through one flat input in the reduce dtype.
 
 from __future__ import annotations
 
-from memcheck.job.types import DTYPE_BYTES
+from memcheck.job.torch import reduces_wider
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.state import LocalTensor, shard_numel
 from memcheck.memory.tape.tensor import rounded
 from memcheck.record import Record
+
+
+def wraps(job: TrainingJob) -> bool:
+    """Whether FSDP2 wraps the model: it shards it, or casts it for torchtitan on one rank."""
+    layout = job.layout
+    if job.framework in ("deepspeed", "megatron") or layout.zero_stage < 2:
+        return False
+    return layout.shard_group > 1 or (job.framework == "torchtitan" and layout.zero_stage == 3)
+
+
+def skips_reduction(job: TrainingJob) -> bool:
+    """Whether micro-batches before the last leave their gradients unsharded.
+
+    torch.distributed.pipelining always reduces with the last one only (stage.py, backward_maybe_with_nosync).
+    """
+    delayed = job.layout.gradient_sync == "last" or job.layout.pipeline > 1
+    return wraps(job) and job.gradient_accumulation_steps > 1 and delayed
+
+
+def accumulated_dtype(job: TrainingJob) -> str | None:
+    """Dtype to which autograd itself casts the gradients that wait for a reduction; None: it casts none.
+
+    Since torch 2.15 by ``grad_dtype`` (_set_unsharded_grad_dtypes); before, post_backward copies them.
+    """
+    if job.casts_gradients and skips_reduction(job) and reduces_wider(job.recipe):
+        return job.recipe.reduce
+    return None
+
+
+def outside_dtype(job: TrainingJob) -> str | None:
+    """Dtype to which autograd casts gradients of the root's weights that are used outside of its forward.
+
+    Their gradients come before the root's pre-backward hook has put off the cast.
+    """
+    outside = job.loss.kind == "chunked" and job.framework != "torchtitan"
+    return job.recipe.reduce if outside and job.casts_gradients and wraps(job) and reduces_wider(job.recipe) else None
+
+
+def adds_in_place(job: TrainingJob) -> bool:
+    """Whether later micro-batches find unsharded gradients in ``.grad``, and autograd adds to them."""
+    return skips_reduction(job) and (job.casts_gradients or not reduces_wider(job.recipe))
 
 
 class Group(Record):

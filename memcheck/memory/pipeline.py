@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.memory.units import Part
+from memcheck.record import Record
 
 
 def parts(num_layers: int, layout: Layout) -> list[Part]:
@@ -22,6 +23,24 @@ def parts(num_layers: int, layout: Layout) -> list[Part]:
         found.append(Part(start, end, rank == 0, rank == ways - 1))
         start = end
     return found
+
+
+class Border(Record):
+    """Bytes that a stage keeps of what it exchanges with its neighbours."""
+
+    output: int = 0
+    """Of each micro-batch in flight, cached until its backward (torch before 2.15)."""
+    input_gradient: int = 0
+    """The last one, cached while it is sent."""
+    unsent_output: int = 0
+    """Of a micro-batch whose output is still being sent while the next one runs forward (torch 2.15)."""
+    sends: int = 0
+    """How many of them there may be."""
+    output_gradient: int = 0
+    """Received for each backward (torch 2.15)."""
+
+
+NO_BORDER = Border()
 
 
 def in_flight(rank: int, layout: Layout, micro_batches: int) -> float:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.alike import distinct, stretches
 from memcheck.memory.deepspeed import EngineBuffers, engine_buffers
-from memcheck.memory.fsdp import NO_GROUP, Group, group
+from memcheck.memory.fsdp import NO_GROUP, Group, adds_in_place, group, skips_reduction, wraps
 from memcheck.memory.ledger.curve import Curve
 from memcheck.memory.optimizer import step_temporaries
+from memcheck.memory.pipeline import NO_BORDER, Border
 from memcheck.memory.resting import shard_of, sharding, unit_resting, ways_of, zero_redundancy_states
 from memcheck.memory.state import LocalTensor, Resting
 from memcheck.memory.tape.tensor import rounded
@@ -23,8 +24,8 @@ class Step:
     """The walk.
 
     ``always``: bytes that rest beside the model (token ids, receive buffers, rotary caches); ``per_micro_batch``: what
-    each micro-batch in flight makes for itself beside its units (rotary tables); ``stage_output``: the output that a
-    pipeline stage caches per micro-batch in flight; ``stage_gradient``: the input gradient that waits to be sent.
+    each micro-batch in flight makes for itself beside its units (rotary tables); ``border``: what a pipeline stage
+    exchanges with its neighbours.
     """
 
     def __init__(
@@ -36,8 +37,7 @@ class Step:
         in_flight: float,
         always: tuple[tuple[str, int], ...] = (),
         per_micro_batch: int = 0,
-        stage_output: int = 0,
-        stage_gradient: int = 0,
+        border: Border = NO_BORDER,
     ) -> None:
         self.job = job
         self.units = units
@@ -47,24 +47,20 @@ class Step:
         self.timeline = Timeline()
         self.always = always
         self.per_micro_batch = per_micro_batch
-        self.stage_output = stage_output
-        self.stage_gradient = stage_gradient
-        cut = sharding(job)
-        # torchtitan wraps its units even on one rank: FSDP2 is how it casts to bf16
-        wraps = cut.parameters > 1 or (job.framework == "torchtitan" and job.layout.zero_stage == 3)
-        self.sharded = wraps and not cut.flat
+        self.border = border
+        self.sharded = wraps(job)
         self.distinct = distinct(units)
         groups = {id(unit.tensors): self._group(unit) if self.sharded else NO_GROUP for unit, _ in self.distinct}
         self.groups = [groups[id(unit.tensors)] for unit in units]
         self.root = self._root_group() if self.sharded else NO_GROUP
         self.reshard = job.layout.reshard_after_forward and job.layout.zero_stage == 3
         pipelined = job.layout.pipeline > 1
-        # torch.distributed.pipelining reduces with the last micro-batch only, and keeps parameters gathered from one
-        # backward to the next forward (stage.py, backward_maybe_with_nosync)
-        self.unsynchronised = (
-            self.sharded and micro_batches > 1 and (job.layout.gradient_sync == "last" or pipelined)
-        )
+        self.unsynchronised = skips_reduction(job)
+        self.in_place = adds_in_place(job)
+        # torch.distributed.pipelining keeps parameters gathered from one backward to the next forward, and since 2.15
+        # reduces behind the last backward instead of within it (stage.py, perform_reduce_grad)
         self.stays_gathered = self.sharded and pipelined
+        self.reduces_behind = self.stays_gathered and job.casts_gradients
         self.loss_inside_root = not pipelined and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast
         self.engine = self._engine_buffers() if job.framework == "deepspeed" else None
         self.bucketed = not self.sharded and job.layout.data * job.layout.context > 1 and _uses_ddp(job)
@@ -113,7 +109,7 @@ class Step:
         timeline.hold("activations", self.graph_before)
         for first, last, others in self._walks():
             # other micro-batches in flight: what their units saved, and their outputs in the stage's cache
-            held = int(others * (saved + self.stage_output))
+            held = int(others * (saved + self.border.output))
             here = self.stays_gathered and (not first or (held > 0 and not self.reshard))
             if first and here:
                 # the first micro-batch gathers the parameters, alone; those behind it find them there
@@ -122,14 +118,19 @@ class Step:
                 timeline.repeat(before, -1)
             timeline.hold("activations", held)
             timeline.hold("activations", self.per_micro_batch)
-            if self.stage_gradient and not first:
-                timeline.hold("communication_buffers", self.stage_gradient)
+            if not first:
+                timeline.hold("communication_buffers", self.border.input_gradient)
             live = self.engine.live_parameters if self.engine is not None else 0
             timeline.hold("communication_buffers", live)
+            unsent = min(int(others), self.border.sends) * self.border.unsent_output
+            timeline.hold("activations", unsent)
             gathered = self._forward(first, here)
+            timeline.release("activations", unsent)
+            timeline.hold("communication_buffers", self.border.output_gradient)
             self._backward(first, last, gathered)
-            if self.stage_gradient and not first:
-                timeline.release("communication_buffers", self.stage_gradient)
+            timeline.release("communication_buffers", self.border.output_gradient)
+            if not first:
+                timeline.release("communication_buffers", self.border.input_gradient)
             timeline.release("communication_buffers", live)
             timeline.release("activations", self.per_micro_batch)
             timeline.release("activations", held)
@@ -177,9 +178,9 @@ class Step:
     def _curve(self, unit: Unit, first: bool) -> Curve:
         if self.engine is not None and self.job.layout.zero_stage >= 2:
             return unit.again  # the engine moves each gradient into its bucket and partition as it appears
-        if self.sharded:
-            return unit.fresh  # autograd sees fresh unsharded gradients in every micro-batch
-        if self.bucketed and self.job.layout.gradient_as_bucket_view:
+        if self.sharded and (first or not self.in_place):
+            return unit.fresh  # autograd sees fresh unsharded gradients
+        if self.sharded or (self.bucketed and self.job.layout.gradient_as_bucket_view):
             return unit.again
         return unit.fresh if first else unit.again
 
@@ -235,7 +236,9 @@ class Step:
 
     def _backward(self, first: bool, last: bool, gathered: list[int]) -> None:
         timeline = self.timeline
-        keeps = self.stays_gathered and not last
+        behind = last and self.reduces_behind
+        keeps = self.stays_gathered and (behind or not last)
+        last = last and not behind
         prefetched = 0
         if self.root != NO_GROUP and self.loss_inside_root:
             prefetched = self._prefetch(len(self.units), gathered)  # the root's output is the loss: its hook runs first
@@ -247,12 +250,7 @@ class Step:
             before = dict(timeline.live) if end - i > 1 else timeline.live
             curve = self._curve(unit, first)
             where = unit.name
-            if own.gathered and not gathered[i]:
-                self._copy_out(own, prefetched, where)
-                prefetched = 0
-                gathered[i] = own.gathered
-            if own.gathered and unit.kind != "head":
-                prefetched = prefetched or self._prefetch(i, gathered)
+            prefetched = self._gather_again(i, gathered, prefetched)
             timeline.hold_all(curve.saved_components, -1)
             timeline.high("backward", curve.backward, where)
             gradients = curve.gradients
@@ -281,10 +279,34 @@ class Step:
             # resharded before its gradients are reduced (_fsdp_param_group.py, post_backward)
             timeline.release("communication_buffers", self.root.gathered)
             reduce_input = self._reduce(self.root, unsharded_root, reduce_input, first, last, "the root group")
+        if behind:
+            reduce_input = self._reduce_all(gathered)
         timeline.release("communication_buffers", reduce_input + prefetched)
         timeline.release("logits_and_loss", lingers)
         timeline.mark("backward", "end of backward")
         timeline.release("communication_buffers", sum(gathered))
+
+    def _gather_again(self, index: int, gathered: list[int], prefetched: int) -> int:
+        """The unit's parameters for its backward, and the next unit's flat buffer: the bytes of that."""
+        unit, own = self.units[index], self._own_group(index)
+        if own.gathered and not gathered[index]:
+            self._copy_out(own, prefetched, unit.name)
+            prefetched = 0
+            gathered[index] = own.gathered
+        if own.gathered and unit.kind != "head":
+            prefetched = prefetched or self._prefetch(index, gathered)
+        return prefetched
+
+    def _reduce_all(self, gathered: list[int]) -> int:
+        """Every group resharded and reduced, one after the other, once the last backward is over."""
+        reduce_input = 0
+        for i in reversed(range(len(self.units))):
+            own = self._own_group(i)
+            if own.gathered:
+                self.timeline.release("communication_buffers", gathered[i])
+                gathered[i] = 0
+                reduce_input = self._reduce(own, 0, reduce_input, False, True, self.units[i].name)
+        return self._reduce(self.root, 0, reduce_input, False, True, "the root group")
 
     def _local_slice(self, unit: Unit, gradients: int) -> int:
         timeline = self.timeline
@@ -321,10 +343,13 @@ class Step:
         timeline = self.timeline
         if self.unsynchronised and not last:
             # no_sync: gradients stay unsharded, in the reduce dtype
+            if self.in_place:
+                timeline.release("gradients", unsharded)
             if first:
                 timeline.hold("gradients", g.accumulated)
                 timeline.mark("backward", f"gradient accumulation of {where}")
-            timeline.release("gradients", unsharded)
+            if not self.in_place:
+                timeline.release("gradients", unsharded)
             return previous
         timeline.release("communication_buffers", previous)
         timeline.hold("communication_buffers", g.reduce_input)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from memcheck.architecture.types import Architecture, Attention, LatentAttention
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.ledger.curve import High
-from memcheck.memory.pipeline import fullest, in_flight, parts
+from memcheck.memory.pipeline import NO_BORDER, Border, fullest, in_flight, parts
 from memcheck.memory.resting import resting_dtype, shard_of, sharding
 from memcheck.memory.state import optimizer_state_bytes, weight_bytes
 from memcheck.memory.step import Step
@@ -36,7 +36,11 @@ def remembered_ranks(
     """The same, kept: what differs between the plans of one repository often does not matter here."""
     held = parts(architecture.num_layers, job.layout)
     wanted = range(len(held)) if every_rank else fullest(job, [_content(architecture, part) for part in held])
-    return tuple(_rank(job, architecture, held[rank], rank, inventory) for rank in wanted)
+    found = []
+    for rank in wanted:
+        each = (_rank(job._replace(torch=(torch,)), architecture, held[rank], rank, inventory) for torch in job.torch)
+        found.append(max(each, key=lambda estimate: estimate.peak.allocated_bytes))
+    return tuple(found)
 
 
 def _content(architecture: Architecture, part: Part) -> Hashable:
@@ -55,9 +59,8 @@ def _rank(job: TrainingJob, architecture: Architecture, part: Part, rank: int, i
         micro_batches=micro_batches,
         in_flight=in_flight(rank, job.layout, micro_batches),
         always=tuple(beside.always()),
-        per_micro_batch=beside.rotary_tables() + beside.masks(),
-        stage_output=beside.stage_output(),
-        stage_gradient=beside.stage_gradient(),
+        per_micro_batch=beside.rotary_tables() + beside.masks() + beside.received_input(),
+        border=beside.border(),
     )
     timeline = step.run()
     instants = timeline.instants()
@@ -91,12 +94,16 @@ class Beside:
             found.append(("activations", ids))
         if self.part.head:
             found.append(("activations", ids))
-        if self.job.layout.pipeline > 1:
-            # torch.distributed.pipelining allocates the receive buffers of all micro-batches once (stage.py)
-            received = (0 if self.part.embedding else 1) + (0 if self.part.head else 1)
-            found.append(
-                ("communication_buffers", received * self._boundary() * self.job.gradient_accumulation_steps)
-            )
+        if self.job.layout.pipeline == 1:
+            return found
+        all_inputs = 0 if self.part.embedding else self._boundary() * self.job.gradient_accumulation_steps
+        if not self.job.casts_gradients:
+            # before 2.15 torch.distributed.pipelining allocates all receive buffers once (stage.py)
+            all_gradients = 0 if self.part.head else self._boundary() * self.job.gradient_accumulation_steps
+            found.append(("communication_buffers", all_inputs + all_gradients))
+        elif self.part.head:
+            # since then every input is a new tensor; the losses that the last stage collects refer to all of theirs
+            found.append(("activations", all_inputs))
         return found
 
     def rotary_tables(self) -> int:
@@ -124,13 +131,22 @@ class Beside:
         cache = rounded(self.job.sequence_length * rotary_width(self.architecture) * each)
         return cache * (self.part.last - self.part.first)
 
-    def stage_output(self) -> int:
-        """A stage's output of one micro-batch, cached until its backward."""
-        return self._boundary() if self.job.layout.pipeline > 1 and not self.part.head else 0
+    def received_input(self) -> int:
+        """Since torch 2.15 each micro-batch's input is received into a new tensor, which its backward lets go of."""
+        lazy = self.job.layout.pipeline > 1 and self.job.casts_gradients
+        return self._boundary() if lazy and not self.part.embedding and not self.part.head else 0
 
-    def stage_gradient(self) -> int:
-        """The last input gradient, cached while it is sent."""
-        return self._boundary() if self.job.layout.pipeline > 1 and not self.part.embedding else 0
+    def border(self) -> Border:
+        """What torch.distributed.pipelining keeps of the tensors that stages exchange (stage.py, schedules.py)."""
+        if self.job.layout.pipeline == 1:
+            return NO_BORDER
+        output = 0 if self.part.head else self._boundary()
+        found = Border(input_gradient=0 if self.part.embedding else self._boundary())
+        if not self.job.casts_gradients:
+            return found._replace(output=output)
+        # gpipe waits for its sends behind the last forward
+        sends = self.job.gradient_accumulation_steps if self.job.layout.pipeline_schedule == "gpipe" else 1
+        return found._replace(unsent_output=output, sends=sends, output_gradient=output)
 
     def _boundary(self) -> int:
         rows = self.tokens // self.setting.tensor if self.setting.sequence_parallel else self.tokens

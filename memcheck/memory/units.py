@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from memcheck.architecture.types import Architecture, Block, Mlp, Moe, Norm
 from memcheck.job.types import TrainingJob
+from memcheck.memory.fsdp import accumulated_dtype, outside_dtype
 from memcheck.memory.ledger.block import recomputing
 from memcheck.memory.ledger.context import Adapter, Setting, adapts, is_frozen
 from memcheck.memory.ledger.curve import Curve, replay
@@ -77,6 +78,7 @@ def base_setting(job: TrainingJob, architecture: Architecture) -> Setting:
         adapter=adapter,
         expert_imbalance=job.expert_imbalance,
         compiled=job.framework in PER_BLOCK and job.compiles("model"),
+        grad_dtype=accumulated_dtype(job),
         options=job.options,
     )
 
@@ -299,7 +301,7 @@ def _head_unit(
     compiles = job.framework == "torchtitan" or (job.framework == "torchtune" and job.loss.kind == "chunked")
     loss = job.loss._replace(compiled=compiles and job.compiles("loss"))
     head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, loss, trained)
-    head = head._replace(graph_before=graph_before)
+    head = head._replace(graph_before=graph_before, grad_dtype=outside_dtype(job))
     dtype = stream_dtype(base)
     if job.framework == "torchtitan" and job.loss.kind == "chunked":
         return _chunked_unit(job, head, setting, tensors, inventory)

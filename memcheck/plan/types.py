@@ -124,6 +124,7 @@ class Training(Record):
 
     framework: str | None = None
     framework_version: str | None = None
+    torch_version: str | None = None
     method: str | None = None
     lora: Lora | None = None
     freeze: tuple[str, ...] | None = None

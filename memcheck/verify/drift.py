@@ -11,7 +11,7 @@ from memcheck.record import Record
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, plural, wrap
 from memcheck.source.load import load_documents
-from memcheck.verify.subject import Subject, load_subject
+from memcheck.verify.subject import Subject, load_subject, with_torch
 
 IGNORED = frozenset({"python"})
 """Versions that move no memory."""
@@ -62,11 +62,11 @@ def drifts(records: list[dict[str, Any]], base_dir: str) -> list[Drift]:
 
 
 def _price(record: dict[str, Any], base_dir: str) -> int | None:
-    """Today's prediction for a record's plan."""
+    """Today's prediction for a record's plan, with the PyTorch that it was observed with."""
     path = os.path.join(base_dir, "record.yaml")
     try:
         (document,) = load_documents(path, json.dumps(record["plan"]).encode())
-        subject = load_subject(document)
+        subject = load_subject(with_torch(document, record["versions"].get("torch")))
     except MemcheckError:
         return None
     if not isinstance(subject, Subject):

@@ -12,7 +12,7 @@ from typing import Any
 
 from memcheck.errors import UsageError
 from memcheck.verify.compare import Comparison
-from memcheck.verify.subject import Subject
+from memcheck.verify.subject import TORCH_VERSION, Subject, changed
 from memcheck.verify.types import MEASURED, Observation
 
 FORMAT = 1
@@ -30,7 +30,7 @@ def records(
             "record": FORMAT,
             "id": f"{subject.name}{suffix}",
             "group": f"{observation.mode} (verify)",
-            "plan": subject.document.values,
+            "plan": changed(subject.document, {TORCH_VERSION: None}).values,  # it is among the versions
             "phase": observed.peak.name,
             "pipeline_rank": observed.pipeline_rank if len(observation.ranks) > 1 else None,
             "source": f"memcheck verify --{'measure' if observation.mode == MEASURED else 'trace'}: {stack}",

@@ -9,8 +9,9 @@ from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 from memcheck.result import PlanResult
 from memcheck.verify.errors import UntraceableError
+from memcheck.verify.extra import versions
 from memcheck.verify.stand_in import StandIn, refuse, stand_ins
-from memcheck.verify.subject import Subject, changed, hugging_face_config, load_subject
+from memcheck.verify.subject import TORCH_VERSION, Subject, changed, hugging_face_config, load_subject, with_torch
 
 
 class Request(Record):
@@ -26,14 +27,19 @@ class Request(Record):
 
 
 def runnable(subject: Subject) -> Request:
-    """What can be run of a plan.
+    """What can be run of a plan, priced for the PyTorch that is installed.
 
     Raises:
         UntraceableError: nothing stands for what the plan asks.
     """
     replaced = stand_ins(subject.job)
-    if replaced:
-        changes = {key: value for item in replaced for key, value in item.changes.items()}
+    changes = {key: value for item in replaced for key, value in item.changes.items()}
+    if installed := versions().get("torch"):
+        other = _other_torch(subject, installed)
+        replaced += other
+        if changes or other or (isinstance(subject.job, TrainingJob) and len(subject.job.torch) > 1):
+            changes[TORCH_VERSION] = installed
+    if changes:
         found = load_subject(changed(subject.document, changes))
         if isinstance(found, PlanResult):
             said = "; ".join(f.message for f in found.findings if f.severity == "error")
@@ -45,3 +51,16 @@ def runnable(subject: Subject) -> Request:
     refuse(job, job.architecture)
     config = hugging_face_config(subject.plan.model, subject.base_dir)
     return Request(subject, job, job.architecture, config, replaced)
+
+
+def _other_torch(subject: Subject, installed: str) -> tuple[StandIn, ...]:
+    """A stated version that takes other amounts of memory for this step than the installed one."""
+    job, training = subject.job, subject.plan.training
+    stated = training and (training.torch_version or training.framework_version)
+    if not isinstance(job, TrainingJob) or len(job.torch) > 1 or stated is None:
+        return ()
+    found = load_subject(with_torch(subject.document, installed))
+    if isinstance(found, PlanResult) or not isinstance(found.job, TrainingJob) or found.job.torch == job.torch:
+        return ()
+    why = "it is the one that can be imported here"
+    return (StandIn(TORCH_VERSION, stated, installed, why, {TORCH_VERSION: installed}),)

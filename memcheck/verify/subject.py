@@ -23,6 +23,8 @@ from memcheck.record import Record
 from memcheck.result import PlanResult, Unreadable
 from memcheck.source.types import Document
 
+TORCH_VERSION = "training.torch_version"
+
 
 class Subject(Record):
     """One plan with everything that is compared with an observation."""
@@ -73,6 +75,11 @@ def changed(document: Document, changes: Mapping[str, object]) -> Document:
     for key in (k for k, v in changes.items() if v is None):
         values = _without(values, key.split("."))
     return document._replace(values=values)
+
+
+def with_torch(document: Document, version: str | None) -> Document:
+    """The plan on a version of PyTorch; what it says itself when None."""
+    return changed(document, {TORCH_VERSION: version}) if version is not None else document
 
 
 def _without(values: object, keys: list[str]) -> object:

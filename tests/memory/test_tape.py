@@ -214,3 +214,25 @@ def test_the_inventory_lists_what_is_alive_at_the_peak() -> None:
     x = tape.value(SHAPE, "bf16", "a name")
     assert [row[0] for row in tape.peak_inventory] == ["a name"]
     assert Value(x.storage, SHAPE, "bf16").numel == 1024 * 1024
+
+
+def used_twice(cast_to: str | None, *, has_grad: bool = False) -> tuple[int, str | None]:
+    """Highest bytes in the backward of two products of one row with one weight, and the gradient's dtype."""
+    tape, w = Tape(), weight(has_grad=has_grad)
+    w.cast_to = cast_to
+    row = (1, SHAPE[0])
+    y = add(tape, *(linear(tape, tape.value(row, "bf16", "x"), Weights(w, None), "w") for _ in range(2)))
+    tape.reset_peak()
+    backward(tape, y, [tape.new(row, "bf16", "output gradient")])
+    return tape.peak // HALF * HALF, None if w.grad_buffer is None else w.grad_buffer.dtype
+
+
+def test_gradients_of_a_weight_that_is_used_twice_meet_in_a_buffer() -> None:
+    """The first is the view of a product, so that their sum is a third tensor."""
+    assert used_twice(None) == (3 * HALF, "bf16")
+
+
+def test_gradients_that_autograd_casts_are_added_in_place() -> None:
+    """The sum in fp32, the second gradient, and its cast: two fp32 tensors and one in bf16."""
+    assert used_twice("fp32") == (5 * HALF, "fp32")
+    assert used_twice("fp32", has_grad=True) == (5 * HALF, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.job.types import Checkpointing, Layout, Lora, Loss, Optimizer, TrainingJob
+from memcheck.job.types import TORCH_2_13, Checkpointing, Layout, Lora, Loss, Optimizer, TrainingJob
 from memcheck.memory.estimate import estimate
 from tests.memory.jobs import (
     BF16_AUTOCAST,
@@ -147,7 +147,10 @@ def test_a_distributed_step_peaks_where_pytorch_does(name: str) -> None:
 def test_pipeline_ranks_hold_their_micro_batches(rank: int, peak_mib: float) -> None:
     """1F1B over four stages: four, three and one micro-batches in flight, with the stage's buffers."""
     case = job(
-        layout=Layout(gpus_per_node=4, pipeline=4), gradient_accumulation_steps=8, loss=Loss(keep_logits=True)
+        layout=Layout(gpus_per_node=4, pipeline=4),
+        gradient_accumulation_steps=8,
+        loss=Loss(keep_logits=True),
+        torch=(TORCH_2_13,),
     )
     check(case, peak_mib, "backward", rank)
 
@@ -155,7 +158,7 @@ def test_pipeline_ranks_hold_their_micro_batches(rank: int, peak_mib: float) -> 
 def test_fsdp_inside_a_pipeline_keeps_whole_gradients_and_parameters() -> None:
     """torch.distributed.pipelining reduces with the last micro-batch only, so both stay unsharded until then."""
     layout = sharded(8, pipeline=4, gpus_per_node=8, nodes=4, reshard_after_forward=False)
-    case = job(llama_8b(), recipe=BF16_FSDP, layout=layout, checkpointing=FULL)
+    case = job(llama_8b(), torch=(TORCH_2_13,), recipe=BF16_FSDP, layout=layout, checkpointing=FULL)
     check(case._replace(gradient_accumulation_steps=8), 14661.1, "backward", 2)
 
 

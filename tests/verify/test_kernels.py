@@ -120,3 +120,44 @@ def test_the_recompute_uses_the_same_kernels(reentrant: bool) -> None:
         x = torch.randn(8, requires_grad=True)
         checkpoint(run, x, use_reentrant=reentrant).sum().backward()
     assert seen.count("aten::native_dropout") == 2
+
+
+def test_gradients_meet_in_place() -> None:
+    """As without a dispatch mode: autograd adds to a gradient that it alone holds, and to no other."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from memcheck.verify.trace.tracer import Tracer
+
+    class Doubles(torch.autograd.Function):
+        @staticmethod
+        def forward(_ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(_ctx, gradient):
+            one, two = gradient * 1, gradient * 1
+            total = one + two  # Python still holds both
+            return total + one
+
+    def highest(function, *, in_place: bool) -> int:
+        with FakeTensorMode():
+            x = torch.zeros(2**20, requires_grad=True)
+            tracer = Tracer(lambda: False, lambda *_: None, in_place=in_place)
+            tracer.hold(x)
+            with tracer:
+                y = function(x)
+                tracer.account.begin_step()
+                tracer.phase = "backward"
+                y.sum().backward()
+            return round((tracer.account.tops["backward"].bytes - x.nbytes) / x.nbytes)
+
+    def held(x: torch.Tensor) -> torch.Tensor:
+        return Doubles.apply(x)
+
+    def met(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        return torch.stack([y.neg(), y.neg()])
+
+    assert highest(held, in_place=True) == highest(held, in_place=False) == 5  # y, and in backward: one, two, total, total + one
+    assert highest(met, in_place=True) == 4  # two in y, one gradient from either half; their sum is no fifth
+    assert highest(met, in_place=False) == 5

@@ -55,6 +55,19 @@ def test_a_trace_is_one_record() -> None:
     json.dumps(found)
 
 
+def test_the_version_of_pytorch_is_among_the_versions() -> None:
+    """Not in the plan, whose records follow it through versions; today's price is for the version of the record."""
+    found = plan(gpus=2, parallelism={"pipeline": 2}, gradient_accumulation_steps=4, torch_version="2.15.0")
+    request = subject(found)
+    seen = [RankObservation(r.pipeline_rank, 0, r.instants, 1) for r in request.estimate.ranks]
+    compared = tuple(compare(p, s) for p, s in zip(request.estimate.ranks, seen, strict=True))
+    for version, same in (("2.15.0", True), ("2.13.0", False)):
+        versions = {**NEW, "torch": version}
+        kept = list(records(request, Observation(TRACED, versions, tuple(seen)), compared))
+        assert all("torch_version" not in k["plan"]["training"] for k in kept)
+        assert (drifts(kept, ".")[0].now_bytes == kept[0]["predicted_bytes"]) is same
+
+
 def test_a_measurement_is_one_record_per_quantity() -> None:
     """Allocated, reserved and device memory are compared with different predictions."""
     found = record(OLD, reserved_bytes=5, device_bytes=6)

@@ -175,3 +175,21 @@ def test_a_rough_model_cannot_be_built() -> None:
     rough = {"rough": {"parameters": "1M", "layers": 2, "hidden_size": 64, "activation_multiplier": 10}}
     with pytest.raises(UntraceableError, match="too little"):
         runnable(subject(plan(model=rough)))
+
+
+@pytest.mark.parametrize(
+    ("stated", "installed", "replaced"),
+    [(None, "2.13.0", []), ("2.14", "2.13.0", []), ("2.15", "2.13.0", ["training.torch_version"]), ("2.15", None, [])],
+)
+def test_the_pytorch_that_is_installed_is_priced(
+    stated: str | None, installed: str | None, replaced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the plan says; a version that takes other amounts of memory is said to be replaced."""
+    from memcheck.verify import request as module
+
+    monkeypatch.setattr(module, "versions", lambda: {"torch": installed} if installed else {})
+    version = {"torch_version": stated} if stated else {}
+    found = subject(plan(gpus=2, parallelism={"pipeline": 2}, gradient_accumulation_steps=4, **version))
+    request = runnable(found)
+    assert [item.key for item in request.replaced] == replaced
+    assert request.job.torch == (("2.13",) if installed else ("2.15",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.architecture.types import Norm, ParameterTensor
 from memcheck.memory.tape.matrix import Weights
-from memcheck.memory.tape.tensor import Dim, Parameter, Storage, Tape, Value
+from memcheck.memory.tape.tensor import ITEM_BYTES, Dim, Parameter, Storage, Tape, Value
 from memcheck.record import Record
 
 
@@ -45,6 +45,8 @@ class Setting(Record):
     """Module names inside the unit whose weights get none."""
     has_grad: bool = False
     """Gradients of an earlier micro-batch exist."""
+    grad_dtype: str | None = None
+    """Dtype to which autograd casts new gradients; those that are added to existing ones stay as they are."""
     input_grad: bool = True
     """Something below the unit is trained."""
     external_input: bool = False
@@ -97,6 +99,8 @@ class Context:
         """Remember a weight, and send its gradient where the framework accumulates gradients."""
         if self.setting.main_grad is not None:
             parameter.sink = _drop  # added into a persistent buffer that is counted with the states
+        elif not self.setting.has_grad:
+            parameter.cast_to = wider(parameter.dtype, self.setting.grad_dtype)
         self.parameters.append(parameter)
         return parameter
 
@@ -142,6 +146,11 @@ class Context:
         down = Parameter(name + ".lora_A", (adapter.rank, inp), adapter.dtype, True, has_grad=s.has_grad)
         up = Parameter(name + ".lora_B", (out, adapter.rank), adapter.dtype, True, has_grad=s.has_grad)
         return Weights(base, b, (self.register(down), self.register(up)), adapter.quantized)
+
+
+def wider(dtype: str, other: str | None) -> str | None:
+    """The other dtype, if it is the wider one."""
+    return other if other is not None and ITEM_BYTES[other] > ITEM_BYTES[dtype] else None
 
 
 def is_frozen(name: str, patterns: tuple[str, ...]) -> bool:

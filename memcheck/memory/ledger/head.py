@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.architecture.types import Norm
 from memcheck.job.types import Loss
 from memcheck.memory.ledger.block import normalise
-from memcheck.memory.ledger.context import Context, Setting, enter_tensor_parallel
+from memcheck.memory.ledger.context import Context, Setting, enter_tensor_parallel, wider
 from memcheck.memory.ledger.curve import Curve, checkpointed, high
 from memcheck.memory.tape import Tape, Value, backward
 from memcheck.memory.tape.elementwise import cat, scale, unary
@@ -31,6 +31,9 @@ class Head(Record):
     """Bytes that the graph of the step before holds until this one's logits replace the old ones."""
     projection: int = 0
     """Width of an output projection before the head (OPT-350m)."""
+    grad_dtype: str | None = None
+    """Dtype to which autograd casts every gradient of the head, where it is used outside of FSDP2's forward: its group
+    learns of the backward only after them."""
 
 
 def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
@@ -82,6 +85,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     shard = Dim(-(-head.vocab // ctx.tp), "V/tp" if ctx.tp > 1 else "V")
     weight = Parameter("lm_head", (shard, head.projection or ctx.hidden), s.params, head.trained, has_grad=s.has_grad)
     weight = ctx.register(weight)
+    weight.cast_to = wider(weight.dtype, head.grad_dtype) or weight.cast_to
     weight.waits = head.tied and head.trained and s.has_grad
     bias = ctx.parameter("lm_head.bias", (shard,)) if head.bias else None
     normed = h  # `outputs.last_hidden_state` stays referenced until the model's forward returns

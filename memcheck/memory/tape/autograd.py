@@ -21,7 +21,7 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
     if not isinstance(node, Node) or not box:
         box.clear()
         return
-    _count_dependencies(node)
+    weights = _count_dependencies(node)
     _merge(tape, node, box)
     component, tape.component = tape.component, "temporaries"
     ready: list[tuple[int, Node]] = [(-node.sequence, node)]
@@ -42,17 +42,24 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
                 edge.pending -= 1
                 if edge.pending == 0 and edge.grad is not None:
                     heapq.heappush(ready, (-edge.sequence, edge))
+            elif isinstance(edge, Parameter):
+                edge.pending -= 1
+                if box:
+                    _arrive(tape, edge, box)
             elif box:
-                if isinstance(edge, Leaf):
-                    _merge(tape, edge, box)
-                else:
-                    accumulate_grad(edge, box)
+                _merge(tape, edge, box)
+    for weight in weights:  # uses that no gradient reached
+        weight.pending = 0
+        if weight.buffer is not None:
+            _accumulate(weight)
     tape.component = component
 
 
-def _count_dependencies(root: Node) -> None:
+def _count_dependencies(root: Node) -> list[Parameter]:
+    """Count how many gradients every node and weight will get; the weights."""
     seen = {id(root)}
     stack = [root]
+    weights: dict[int, Parameter] = {}
     while stack:
         for edge in stack.pop().edges:
             if isinstance(edge, Node):
@@ -60,6 +67,10 @@ def _count_dependencies(root: Node) -> None:
                 if id(edge) not in seen:
                     seen.add(id(edge))
                     stack.append(edge)
+            elif isinstance(edge, Parameter):
+                edge.pending += 1
+                weights[id(edge)] = edge
+    return list(weights.values())
 
 
 def _call(node: Node) -> list[Storage | None]:
@@ -98,12 +109,36 @@ def _merge(tape: Tape, target: Node | Leaf, box: list[Storage]) -> None:
     box.clear()
 
 
-def accumulate_grad(parameter: Parameter, box: list[Storage]) -> None:
-    """A parameter's gradient has arrived."""
+def _arrive(tape: Tape, parameter: Parameter, box: list[Storage]) -> None:
+    """One of a parameter's gradients has arrived; AccumulateGrad runs behind the last.
+
+    The first of several is the transpose of a matrix product, which its base refers to, too: the second is not added
+    in place. Casts are new tensors.
+    """
     grad = box.pop()
     if parameter.sink is not None:
         parameter.sink(grad)
-    elif parameter.waits:
+        return
+    if parameter.cast_to is not None and parameter.cast_to != grad.dtype:
+        grad = tape.new(grad.shape, parameter.cast_to, "cast gradient")
+    old = parameter.buffer
+    if old is None:
+        parameter.buffer = grad
+        grad.holders = 0 if parameter.cast_to is not None or not parameter.pending else 2
+    elif tape.subclass or old.holders:
+        parameter.buffer = tape.new(old.shape, old.dtype, "add gradients")
+    del old, grad
+    if not parameter.pending:
+        _accumulate(parameter)
+
+
+def _accumulate(parameter: Parameter) -> None:
+    """All gradients of this backward have arrived (functions/accumulate_grad.h)."""
+    grad = parameter.buffer
+    parameter.buffer = None
+    if grad is None:
+        return
+    if parameter.waits:
         parameter.waits = False
         parameter.grad_buffer = grad
     elif parameter.grad is False:

@@ -91,7 +91,10 @@ class Storage:
 class Parameter:
     """A weight. Its own bytes are counted with the states; the tape counts its gradient and its cast copies."""
 
-    __slots__ = ("dtype", "fresh", "grad", "grad_buffer", "name", "requires_grad", "shape", "sink", "waits")
+    __slots__ = (
+        "buffer", "cast_to", "dtype", "fresh", "grad", "grad_buffer", "name", "pending", "requires_grad", "shape",
+        "sink", "waits",
+    )
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: str, requires_grad: bool, *, has_grad: bool) -> None:
         self.name = name
@@ -107,6 +110,12 @@ class Parameter:
         """Takes the gradient instead of ``grad`` (persistent main gradients, buckets)."""
         self.waits = False
         """The next gradient waits in AccumulateGrad's buffer for a second use of the weight (tied embeddings)."""
+        self.cast_to: str | None = None
+        """Dtype to which autograd casts each arriving gradient (``Tensor.grad_dtype``)."""
+        self.pending = 0
+        """Uses in the graph whose gradients have not arrived."""
+        self.buffer: Storage | None = None
+        """The sum of those that have."""
 
 
 class Node:

@@ -69,7 +69,9 @@ def shard(model: nn.Module, blocks: list[nn.Module], job: TrainingJob, mesh: Mes
 
     recipe = job.recipe
     compute = DTYPES[recipe.compute] if recipe.compute != recipe.params else None
-    reduce = DTYPES[recipe.reduce] if recipe.reduce != recipe.compute else None
+    # spelt out where it casts: without it torch 2.15 reduces in the dtype of the shards, not in that of the gradients
+    mixed = compute is not None or recipe.reduce != recipe.compute
+    reduce = DTYPES[recipe.reduce] if mixed else None
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce)
     ranks = mesh["replicate", "shard"] if job.layout.data > job.layout.shard_group else mesh["shard"]
     for block in blocks:

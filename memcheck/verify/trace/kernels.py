@@ -6,9 +6,8 @@ out, the choice that it makes on CUDA is made here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -117,29 +116,21 @@ def recomputes() -> Iterator[None]:
     from torch.utils import checkpoint
 
     backward = checkpoint.CheckpointFunction.backward
-    generator = checkpoint._checkpoint_without_reentrant_generator  # noqa: SLF001
+    start = checkpoint._CheckpointFrame.__init__  # noqa: SLF001  # where every version hands over the recompute
 
     def reentrant(ctx: Any, *gradients: Any) -> Any:
         with CudaKernels():
             return backward(ctx, *gradients)
 
-    def saved(function: Any, preserve: bool, contexts: Any, *rest: Any, **kwargs: Any) -> Any:
-        return generator(function, preserve, partial(_contexts, contexts), *rest, **kwargs)
+    def frame(self: Any, recompute: Callable[..., None], *rest: Any, **kwargs: Any) -> None:
+        def as_on_cuda(*args: Any) -> None:
+            with CudaKernels():
+                recompute(*args)
+
+        start(self, as_on_cuda, *rest, **kwargs)
 
     with (
         patched(checkpoint.CheckpointFunction, "backward", staticmethod(reentrant)),
-        patched(checkpoint, "_checkpoint_without_reentrant_generator", saved),
+        patched(checkpoint._CheckpointFrame, "__init__", frame),  # noqa: SLF001
     ):
-        yield
-
-
-def _contexts(given: Any) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """``checkpoint``'s contexts for the forward and for the recompute, the latter with the replacements."""
-    forward, recompute = given()
-    return forward, _both(CudaKernels(), recompute)
-
-
-@contextmanager
-def _both(outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> Iterator[None]:
-    with outer, inner:
         yield

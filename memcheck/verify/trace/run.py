@@ -12,6 +12,7 @@ import torch
 
 from memcheck.architecture.types import Architecture
 from memcheck.job.types import TrainingJob
+from memcheck.memory.fsdp import outside_dtype
 from memcheck.memory.types import Instant
 from memcheck.verify.build.place import Place
 from memcheck.verify.build.step import Parts, micro_batches
@@ -80,7 +81,7 @@ def _trace_rank(
         stack.enter_context(fake_ranks(job.layout.world_size, rank))
         ranks = stack.enter_context(_meshes(job, architecture))
         with fake_tensors():
-            tracer = Tracer(interrupts.seen, progress.at)
+            tracer = Tracer(interrupts.seen, progress.at, in_place=outside_dtype(job) is not None)
             progress.say("building the model")
             parts = _build(job, architecture, config, ranks, tracer, stage)
             tracer.follow(parts.inner)

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from memcheck.verify.build.dtypes import short
 from memcheck.verify.build.subclass import is_wrapper, plain_tensors
 from memcheck.verify.trace.account import Account
+from memcheck.verify.trace.accumulate import Uses, alone, uses
 from memcheck.verify.trace.patch import patched
 from memcheck.verify.trace.regions import collectives, shape_propagation
 
@@ -24,7 +25,9 @@ Look = Callable[[str], None]
 class Tracer(TorchDispatchMode):
     """A watch that counts. ``look`` is called at the operators of ``targets``, once the total is as stated there."""
 
-    def __init__(self, interrupted: Callable[[], bool], progress: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, interrupted: Callable[[], bool], progress: Callable[[str, str], None], *, in_place: bool = False
+    ) -> None:
         super().__init__()
         self.account = Account()
         self.phase = "init"
@@ -38,6 +41,9 @@ class Tracer(TorchDispatchMode):
         self._interrupted = interrupted
         self._progress = progress
         self._home: object = None
+        self._in_place = in_place
+        """Gradients that meet in autograd's buffers are added in place, as in a run that nobody intercepts."""
+        self._alone: Uses | None = None
         self._stack = ExitStack()
 
     # ------------------------------------------------------------------ what the step tells
@@ -71,7 +77,8 @@ class Tracer(TorchDispatchMode):
             raise KeyboardInterrupt
         if func is torch.ops._c10d_functional.wait_tensor.default:  # noqa: SLF001
             return args[0]  # its fake kernel would make a new tensor; the real one waits
-        out = func(*args, **(kwargs or {}))
+        out = self._added(args) if func is torch.ops.aten.add.Tensor and not kwargs else None
+        out = func(*args, **(kwargs or {})) if out is None else out
         if active_fake_mode() is self._home and not self.paused:
             self.account.operators += 1
             name = func._schema.name.rpartition("::")[2]  # noqa: SLF001
@@ -80,6 +87,13 @@ class Tracer(TorchDispatchMode):
                 self.account.add(tensor, name, self.phase, module, self.region)
             self.mark(name, out)
         return out
+
+    def _added(self, args: Any) -> Any:
+        """The first of two gradients with the second added to it, where autograd alone holds it; None elsewhere."""
+        first, second = args
+        if torch.is_grad_enabled() or not isinstance(second, torch.Tensor) or first.shape != second.shape:
+            return None
+        return first.add_(second) if uses(first) == self._alone else None
 
     def mark(self, name: str, out: object = None) -> None:
         """The present as a candidate for the phase's highest point."""
@@ -98,6 +112,7 @@ class Tracer(TorchDispatchMode):
     def __enter__(self) -> Tracer:
         """Intercept operators, in-place resizing, module calls and FSDP2's collectives."""
         self._home = active_fake_mode()
+        self._alone = alone() if self._in_place else None
         resize = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> None:

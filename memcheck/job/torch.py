@@ -1,0 +1,60 @@
+"""Which of PyTorch's behaviours a step has, where its versions take different amounts of memory.
+
+Up to 2.14 FSDP2 copies the gradients of a micro-batch that does not synchronise into the reduce dtype, and pipelining
+allocates every receive buffer before the first step. From 2.15 on autograd itself casts those gradients
+(``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``, ``_set_unsharded_grad_dtypes``), pipelining allocates a
+buffer with each receive, lets go of sent outputs and reduces after the last backward (``pipelining/stage.py``).
+"""
+
+from __future__ import annotations
+
+import re
+
+from memcheck.job.defaults import Defaults
+from memcheck.job.types import DTYPE_BYTES, TORCH_2_13, TORCH_2_15, Recipe, TrainingJob
+from memcheck.plan import types as plan_types
+
+FIRST = ((TORCH_2_15, (2, 15)), (TORCH_2_13, (0, 0)))
+"""Each behaviour with the first version that has it, the latest first."""
+ALL = (TORCH_2_13, TORCH_2_15)
+
+
+def resolve_torch(training: plan_types.Training, job: TrainingJob, defaults: Defaults) -> tuple[str, ...]:
+    """The behaviours to price, of which the one that needs most counts."""
+    if not differs(job):
+        return (TORCH_2_15,)
+    stated = training.torch_version
+    if stated is None and job.framework == "pytorch":
+        stated = training.framework_version
+    found = behaviour(stated)
+    if found is not None:
+        return (found,)
+    defaults.note("training.torch_version", f"{ALL[0]} to {ALL[-1]}", "unknown: whichever needs more memory")
+    return ALL
+
+
+def behaviour(version: str | None) -> str | None:
+    """How a version behaves; None for what is no version of PyTorch 1 or 2."""
+    match = re.match(r"([12])\.(\d+)", version or "")
+    if match is None:
+        return None
+    return next(name for name, first in FIRST if (int(match[1]), int(match[2])) >= first)
+
+
+def differs(job: TrainingJob) -> bool:
+    """Whether the versions take different amounts of memory for this step."""
+    layout = job.layout
+    if job.framework not in ("huggingface", "pytorch", "torchtitan"):
+        return False
+    if layout.pipeline > 1:
+        return True
+    if layout.zero_stage < 2 or not reduces_wider(job.recipe):
+        return False
+    if layout.gradient_sync == "last" and job.gradient_accumulation_steps > 1:
+        return True
+    return job.loss.kind == "chunked" and job.framework != "torchtitan"
+
+
+def reduces_wider(recipe: Recipe) -> bool:
+    """Whether gradients are reduced in a wider dtype than they are computed in."""
+    return DTYPE_BYTES[recipe.reduce] > DTYPE_BYTES[recipe.compute]
