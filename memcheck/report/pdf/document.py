@@ -7,7 +7,7 @@ import io
 from reportlab.lib.pagesizes import A4
 from reportlab.lib.units import mm
 from reportlab.pdfgen.canvas import Canvas
-from reportlab.platypus import Flowable, PageBreak, Paragraph, SimpleDocTemplate, Spacer
+from reportlab.platypus import CondPageBreak, Flowable, PageBreak, Paragraph, SimpleDocTemplate, Spacer
 from reportlab.platypus import Table as Grid
 
 from memcheck.report.html.palette import TEXT
@@ -22,6 +22,8 @@ PADDING = 6
 """Points that ReportLab keeps free inside the margins."""
 WIDTH = A4[0] - 2 * (MARGIN + PADDING)
 FACTS_PER_ROW = 3
+LEAST_ROOM = 130
+"""Points below which a section begins on the next page."""
 
 
 class Mark(Flowable):
@@ -128,6 +130,7 @@ def plan(story: PlanStory, anchor: str) -> list[Flowable]:
     if story.facts:
         found.append(facts(story))
     for section in story.sections:
+        found.append(CondPageBreak(LEAST_ROOM))
         found += [Mark(section.title, f"{anchor}-{section.key}", 1), Paragraph(markup(section.title), style.HEAD)]
         for each in section.blocks:
             found += block(each, WIDTH)

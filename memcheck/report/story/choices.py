@@ -38,10 +38,10 @@ def arrows(title: str) -> str:
 def time_of(remedy: Remedy) -> str:
     """What it does to the time of a step, by the model of costs."""
     if remedy.slowdown is None:
-        return "how long a step takes is not known"
+        return "how long the work takes is not known"
     if abs(remedy.slowdown) < 0.005:
-        return "a step takes as long"
-    return f"a step takes about {abs(remedy.slowdown):.0%} {'longer' if remedy.slowdown > 0 else 'less'}"
+        return "the work takes as long"
+    return f"the work takes about {abs(remedy.slowdown):.0%} {'longer' if remedy.slowdown > 0 else 'less'}"
 
 
 def remedies(plan: PlanResult, estimate: Estimate) -> Section | None:
@@ -72,7 +72,7 @@ def costs(remedy: Remedy) -> tuple[tuple[str, str], ...]:
     tone = "note" if remedy.slowdown is None else "warn" if remedy.slowdown >= 0.005 else "good"
     found = [(tone, time_of(remedy))]
     if remedy.safe:
-        return (*found, ("good", "same training"))
+        return (*found, ("good", "same results"))
     hardware = any(key.startswith("hardware.") for key in remedy.set)
     return (*found, ("note", "other hardware") if hardware else ("warn", "changes results"))
 

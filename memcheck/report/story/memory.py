@@ -94,7 +94,8 @@ def step(plan: PlanResult, estimate: Estimate) -> Section | None:
         right=(1,),
     )
     chart = Chart(f"GiB over a step: {told}", bars, axis, upright=True)
-    return Section("step", "Memory over a step" if len(bars) > 1 else "The moment", (chart, Prose(note), table))
+    title = "Memory while it serves" if plan.framework == "inference" else "Memory over a step"
+    return Section("step", title, (chart, Prose(note), table))
 
 
 def moments(rank: RankEstimate, estimate: Estimate) -> tuple[Bar, ...]:
