@@ -187,6 +187,7 @@ HARMLESS_SECTIONS = (
     "elasticity.",
     "nebula.",
     "tensor_parallel.",
+    "compile.",
     f"{ZERO}.leaf_module.",
 )
 
@@ -209,7 +210,7 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "hybrid_engine": (None, "the inference copy of the hybrid engine is not modelled"),
     "expert_parallel": (None, "AutoEP is not modelled"),
     "pipeline": (None, "the pipeline engine needs models rewritten for it, which are not modelled"),
-    "compile": (None, "DeepCompile's own schedule of gathers is not modelled"),
+    "compile.deepcompile": (False, "DeepCompile's own schedule of gathers is not modelled"),
     "sequence_parallel": (None, "AutoSP is not modelled"),
     "data_types.param_dtype": (None, "a parameter dtype of its own is not modelled"),
 }
