@@ -83,6 +83,7 @@ CHECKS: tuple[Rule, ...] = (
 
 BEYOND_GATE = {
     "MEM017": "review",
+    "MEM107": "research",
     "MEM204": "review",
     "MEM207": "review",
     "MEM213": "review",

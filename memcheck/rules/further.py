@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from memcheck.rules import (
     mem017_redundant_setting,
+    mem107_wide_interval,
     mem204_vocabulary_not_divisible,
     mem207_tensor_parallel_across_nodes,
     mem213_gpus_per_node,
@@ -17,6 +18,7 @@ from memcheck.rules.types import Rule
 
 FURTHER: tuple[Rule, ...] = (
     mem017_redundant_setting.RULE,
+    mem107_wide_interval.RULE,
     mem204_vocabulary_not_divisible.RULE,
     mem207_tensor_parallel_across_nodes.RULE,
     mem213_gpus_per_node.RULE,

@@ -1,0 +1,73 @@
+"""The prediction is too wide to plan with.
+
+## What it does
+
+Compares the width of the 95 % interval with the GPU's capacity, and reports more than a quarter. Whether the interval
+crosses a limit is MEM104's.
+
+## Why it matters
+
+The interval comes from the errors that were measured on plans of that kind. A wide one says that few such plans were
+measured, or that they scattered: a comparison of two plans by these figures may come out either way.
+
+## Example
+
+    # predicted 55.1 GiB of 79.1 GiB, interval 43.0 to 66.4 GiB
+
+## How to fix
+
+Run `memcheck verify` on the plan, traced or on one node, and take its figure instead; or compare plans by their
+components, which differ by less than their sums.
+
+## Options
+
+None. The quarter is a matter of judgement, which is why only the profile for studying plans has the rule.
+
+## Source
+
+`benchmarks/accuracy`: residuals per framework and metric, with their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.finding import Finding
+from memcheck.rules.budget import key_pointer, related
+from memcheck.rules.types import MEASURED, Context, Rule
+from memcheck.rules.words import gib, percent
+from memcheck.select import RESEARCH
+
+WIDEST = 0.25
+"""Of the capacity."""
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding when the interval covers more than a quarter of the GPU."""
+    estimate = context.estimate
+    if estimate is None:
+        return
+    low, high = estimate.interval_bytes
+    if high - low <= WIDEST * estimate.capacity_bytes:
+        return
+    share = percent((high - low) / estimate.capacity_bytes)
+    yield RULE.finding(
+        context,
+        f"the 95% interval of {gib(estimate.device_bytes)} is {gib(low)} to {gib(high)}, {share} of the capacity",
+        key_pointer(context, estimate),
+        help="measure the plan with `memcheck verify`, or compare plans by their components",
+        related=related(context),
+    )
+
+
+RULE = Rule(
+    "MEM107",
+    "wide-interval",
+    "info",
+    "The prediction's interval is wider than a quarter of the GPU.",
+    __doc__,
+    check,
+    MEASURED,
+    RESEARCH,
+    needs_estimate=True,
+)
