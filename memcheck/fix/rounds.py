@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from memcheck.check import Gate, check_file
-from memcheck.finding import Edit, Finding
+from memcheck.finding import SEVERITIES, Edit, Finding
 from memcheck.fix.edits import disjoint, edited
 from memcheck.record import Record
 from memcheck.result import PlanResult
 from memcheck.source import codes
 
+HOST = "MEM106"
 MAX_ROUNDS = 20
 """More than a plan has levels: each level of a mapping can hide one of mistakes."""
 
@@ -109,10 +110,11 @@ def safe_fixes(path: str, results: Iterable[PlanResult]) -> list[Fix]:
 
 
 def remedy_fixes(path: str, results: Iterable[PlanResult]) -> list[Fix]:
-    """The first remedy of each plan that can be written into its file."""
+    """The first remedy of each plan that fails, if it can be written into the file; a warning is no reason to edit."""
     found = []
     for result in results:
-        remedies = [(finding, remedy) for finding in result.findings for remedy in finding.remedies if remedy.edits]
+        failing = [finding for finding in result.findings if finding.severity == SEVERITIES[-1]]
+        remedies = [(finding, remedy) for finding in failing for remedy in finding.remedies if remedy.edits]
         if remedies:
             finding, remedy = remedies[0]
             found.append(Fix(result.document, finding, remedy.title, remedy.edits))
@@ -138,13 +140,21 @@ def is_better(before: Sequence[PlanResult], after: Sequence[PlanResult], fixes: 
         mine = [fix for fix in fixes if fix.document == old.document]
         gone = Counter(_said(old)) - Counter(_said(new))
         for fix in mine:
-            if fix.finding.remedies:
-                lower = new.estimate and old.estimate and new.estimate.device_bytes < old.estimate.device_bytes
-                if _count(new, frozenset({fix.finding.code})) or not lower:
-                    return False
+            remains = _count(new, frozenset({fix.finding.code}))
+            if fix.finding.remedies and (remains or not _needs_less(new, old, fix.finding)):
+                return False
         if Counter((f.finding.code, f.finding.message) for f in mine if not f.finding.remedies) - gone:
             return False
     return True
+
+
+def _needs_less(new: PlanResult, old: PlanResult, finding: Finding) -> bool:
+    """Whether a plan needs less of what the finding is about: the memory of the node, or that of the GPU."""
+    if new.estimate is None or old.estimate is None:
+        return False
+    if finding.code == HOST:
+        return new.estimate.host_bytes_per_node < old.estimate.host_bytes_per_node
+    return new.estimate.device_bytes < old.estimate.device_bytes
 
 
 def _said(result: PlanResult) -> list[tuple[str, str]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memcheck.check import Gate
+from memcheck.check import Gate, check_file
 from memcheck.fix.rounds import Fixed, fix_file
-from tests.cli.plans import GOOD, write_over
+from tests.cli.plans import GOOD, write, write_over
 
 PLAN = GOOD.format(name="plan").encode()
 GATE = Gate(remedies=False)
@@ -78,3 +78,22 @@ def test_remedies_only_when_unsafe(tmp_path: Path) -> None:
     assert fixed.data != data
     assert fixed.data.count(b"\n") == fixed.data.count(b"\r\n")
     assert fix_file("plan.yaml", fixed.data, gate, unsafe=True) == Fixed(fixed.data)
+
+
+def test_a_warning_is_no_reason_to_change_the_job(tmp_path: Path) -> None:
+    """A plan that passes with a warning has remedies, and none of them is written."""
+    data = write(tmp_path).read_bytes() + b"policy: {fail_above: 100%, warn_above: 20%}\n"
+    (result,), _ = check_file("plan.yaml", data, Gate())
+    assert [(each.code, bool(each.remedies)) for each in result.findings] == [("MEM103", True)]
+    assert fix_file("plan.yaml", data, Gate(), unsafe=True) == Fixed(data)
+
+
+def test_host_memory_is_mended_by_what_the_host_needs_less_of(tmp_path: Path) -> None:
+    """Taking states back onto the GPU needs more of it and less of the node, which the finding is about."""
+    text = write(tmp_path, framework="deepspeed", zero_stage="2").read_text(encoding="utf-8")
+    text = text.replace("gpus_per_node: 8", "gpus_per_node: 8\n  host_memory_gib: 64")
+    data = (text + "  optimizer: {name: adamw, offload: cpu}\n").encode()
+    fixed = fix_file("plan.yaml", data, Gate(), unsafe=True)
+    assert [each.finding.code for each in fixed.fixes] == ["MEM106"]
+    (result,), _ = check_file("plan.yaml", fixed.data, Gate(remedies=False))
+    assert result.status == "passed"
