@@ -102,8 +102,6 @@ class Loss(Record):
     chunks: int = 1
     upcast: bool = True
     keep_logits: bool = False
-    compiled: bool = False
-    """torch.compile runs it as one graph."""
 
 
 class TrainingJob(Record):

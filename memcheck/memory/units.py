@@ -299,9 +299,10 @@ def _head_unit(
     setting = base._replace(trained=norm_trained)
     # torchtune drops the compiled form of any loss but the chunked one, whose method it replaces (compile_loss)
     compiles = job.framework == "torchtitan" or (job.framework == "torchtune" and job.loss.kind == "chunked")
-    loss = job.loss._replace(compiled=compiles and job.compiles("loss"))
-    head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, loss, trained)
-    head = head._replace(graph_before=graph_before, grad_dtype=outside_dtype(job))
+    head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained)
+    head = head._replace(
+        compiled=compiles and job.compiles("loss"), graph_before=graph_before, grad_dtype=outside_dtype(job)
+    )
     dtype = stream_dtype(base)
     if job.framework == "torchtitan" and job.loss.kind == "chunked":
         return _chunked_unit(job, head, setting, tensors, inventory)

@@ -27,6 +27,8 @@ class Head(Record):
     trained: bool = True
     scaled: bool = False
     """Logits are multiplied by a constant (Cohere, Granite)."""
+    compiled: bool = False
+    """torch.compile runs the loss as one graph."""
     graph_before: int = 0
     """Bytes that the graph of the step before holds until this one's logits replace the old ones."""
     projection: int = 0
@@ -99,13 +101,13 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if s.style == "torchtune" and head.loss.kind == "chunked":
         from memcheck.memory.ledger.torchtune import chunked_loss
 
-        return chunked_loss(ctx, h, Weights(weight, bias), head.loss.chunks, compiled=head.loss.compiled)
+        return chunked_loss(ctx, h, Weights(weight, bias), head.loss.chunks, compiled=head.compiled)
     if head.loss.kind == "chunked":
         return _chunked(ctx, head, h, Weights(weight, bias))
     logits = _logits(ctx, head, h, Weights(weight, bias))
     del h
     ctx.kept.append(logits)
-    if head.loss.compiled:
+    if head.compiled:
         del normed
         return compiled_cross_entropy(tape, logits)
     loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=head.loss.kind == "vocab-parallel")

@@ -77,7 +77,7 @@ def _chunks(ctx: Context, head: Head, hidden: Value, dtype: str, shard: HeadShar
         logits = None  # the loop variable of the previous chunk lives until it is assigned again
         logits = fresh
         del fresh
-        if head.loss.compiled:
+        if head.compiled:
             loss = compiled_cross_entropy(tape, logits)
         else:
             loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=ctx.tp > 1)
