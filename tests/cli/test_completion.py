@@ -59,6 +59,7 @@ def test_commands_and_options_are_offered(root: Path) -> None:
         ("memcheck check --ignore exceeds", ["plain,exceeds-capacity"]),
         ("memcheck explain heads", ["plain,heads-not-divisible"]),
         ("memcheck estimate a.yaml --gpu h200", [f"plain,{name}" for name in gpu_names() if name.startswith("h200")]),
+        ("memcheck compare a.yaml --gpu b200,h200", ["plain,b200,h200"]),
         ("memcheck init --model llama-3.1-8", ["plain,llama-3.1-8b"]),
         ("memcheck check plans/a", ["file,plans/a"]),
         ("memcheck estimate --config m", ["file,m"]),
