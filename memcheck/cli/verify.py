@@ -55,7 +55,9 @@ class Options(Record):
     "--set", "settings", type=setting, metavar="KEY=VALUE", multiple=True, help="Use another value of the plan."
 )
 @click.option("--layers", type=click.IntRange(1), metavar="N", help="With fewer layers, in prediction and run alike.")
-@click.option("--rank", "ranks", type=int, metavar="N", multiple=True, help="Only this pipeline rank; repeatable.")
+@click.option(
+    "--rank", "ranks", type=int, metavar="N", multiple=True, help="This pipeline rank, not the fullest; repeatable."
+)
 @click.option("--document", type=int, metavar="N", help="Which plan of a file with several, from 0.")
 @click.option(
     "--tolerance",
@@ -108,13 +110,14 @@ def command(**given: Any) -> int:
 
 def _run(options: Options, subject: Subject) -> int:
     """Trace or measure, keep it if asked to, and compare."""
-    from memcheck.verify.observe import compare_all, observe
+    from memcheck.verify.observe import compare_all, fullest, observe
     from memcheck.verify.progress import Progress
     from memcheck.verify.request import runnable
 
     request = runnable(subject)
     progress = Progress(sys.stderr, terminal=is_terminal(sys.stderr))
-    observation = observe(request, options.mode, progress, options.ranks)
+    ranks = options.ranks or fullest(request)
+    observation = observe(request, options.mode, progress, ranks)
     if not observation.ranks:
         return 0  # one of several processes: the first one reports for all
     comparisons = compare_all(request, observation)

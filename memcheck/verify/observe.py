@@ -35,13 +35,20 @@ def observe(request: Request, mode: str, progress: Progress, ranks: tuple[int, .
                 return measure(request.job, request.architecture, request.config, progress)
             from memcheck.verify.trace.run import trace
 
-            return trace(request.job, request.architecture, request.config, progress, ranks)
+            observation = trace(request.job, request.architecture, request.config, progress, ranks)
+            return observation._replace(notes=(*observation.notes, *_left_out(observation, pipeline)))
     except MemcheckError:
         raise
     except Exception as error:
         if _is_ours(error):
             raise
         raise _refused(error) from error
+
+
+def fullest(request: Request) -> tuple[int, ...]:
+    """The pipeline rank whose peak is predicted highest."""
+    worst = max(request.subject.estimate.ranks, key=lambda rank: rank.peak.allocated_bytes)
+    return (worst.pipeline_rank,)
 
 
 def _is_ours(error: Exception) -> bool:
@@ -60,6 +67,14 @@ def _refused(error: Exception) -> RefusedError:
         f"{by} would not run this step{where}: {type(error).__name__}: {said}",
         "verify a smaller part of the plan with --set, and report it if that fails, too",
     )
+
+
+def _left_out(observation: Observation, pipeline: int) -> tuple[str, ...]:
+    traced = [str(rank.pipeline_rank) for rank in observation.ranks]
+    if len(traced) == pipeline:
+        return ()
+    name = "pipeline rank" if len(traced) == 1 else "pipeline ranks"
+    return (f"{name} {', '.join(traced)} of {pipeline} traced, the fullest by default; --rank N looks at others",)
 
 
 def compare_all(request: Request, observation: Observation) -> tuple[Comparison, ...]:

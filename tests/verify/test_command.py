@@ -90,11 +90,16 @@ def test_fewer_layers_and_other_values(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_pipeline_ranks_one_by_one(tmp_path: Path, capsys: Capture) -> None:
-    """All of them, or those that were asked for; another number is a usage error."""
+    """The one that is predicted to be fullest, or those that were asked for; another number is a usage error."""
     found = plan(gpus=2, parallelism={"pipeline": 2}, gradient_accumulation_steps=4)
     path = str(write(tmp_path, found))
-    assert [r["pipeline_rank"] for r in verify(capsys, path)["ranks"]] == [0, 1]
-    assert [r["pipeline_rank"] for r in verify(capsys, path, "--rank", "1")["ranks"]] == [1]
+    both = verify(capsys, path, "--rank", "0", "--rank", "1")
+    assert [r["pipeline_rank"] for r in both["ranks"]] == [0, 1]
+    assert not any("--rank" in note for note in both["notes"])
+    alone = verify(capsys, path)
+    fullest = max(both["ranks"], key=lambda r: max(i["allocated_bytes"] for i in r["predicted"]["instants"]))
+    assert [r["pipeline_rank"] for r in alone["ranks"]] == [fullest["pipeline_rank"]]
+    assert f"pipeline rank {fullest['pipeline_rank']} of 2 traced" in " ".join(alone["notes"])
     assert main(["verify", path, "--rank", "2"]) == 2
     assert "ranks are 0 to 1" in capsys.readouterr().err
 

@@ -22,7 +22,7 @@ from memcheck.verify.build.step import Parts, finish
 from memcheck.verify.build.trained import freeze
 from memcheck.verify.build.wrap import Mesh, recompute, shard
 from memcheck.verify.errors import UntraceableError
-from memcheck.verify.watch import Watch
+from memcheck.verify.watch import Watch, enter_loss
 
 BODY = ("embed_tokens", "layers", "rotary_emb", "norm")
 """What the body of a model has to consist of to be cut into stages."""
@@ -88,6 +88,8 @@ def build_stage(
     if job.layout.zero_stage == 3 and job.layout.data > 1:
         shard(module, list(module.layers), job, mesh)
     place.ready(module)
+    if module.lm_head is not None:
+        module.lm_head.register_forward_pre_hook(lambda *_: enter_loss(watch))
     count = job.gradient_accumulation_steps
     shape = (job.micro_batch_size, job.sequence_length)
     states, ids, logits = _examples(job, architecture, shape)
@@ -105,7 +107,7 @@ def build_stage(
     _agree_on_shapes(schedule)
     optimizers = make_optimizers(module, job)
     tokens = torch.randint(0, architecture.vocab_size, (count * shape[0], shape[1]))
-    _report_chunks(stage, watch, loss=part.head)
+    _report_chunks(stage, watch)
 
     def step() -> None:
         watch.enter("forward")
@@ -155,16 +157,13 @@ def _agree_on_shapes(schedule: Any) -> None:
     schedule._warmup_p2p = static  # noqa: SLF001
 
 
-def _report_chunks(stage: Any, watch: Watch, *, loss: bool) -> None:
-    """Tell the watch which chunk of work runs: forward, backward, and between them the loss."""
+def _report_chunks(stage: Any, watch: Watch) -> None:
+    """Tell the watch which chunk of work runs: forward or backward; the loss begins with the head."""
     forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
 
     def forward_one_chunk(*args: Any, **kwargs: Any) -> Any:
         watch.enter("forward")
-        out = forward(*args, **kwargs)
-        if loss:
-            watch.enter("loss")
-        return out
+        return forward(*args, **kwargs)
 
     def backward_one_chunk(*args: Any, **kwargs: Any) -> Any:
         watch.enter("backward")
