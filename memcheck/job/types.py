@@ -103,6 +103,10 @@ class Loss(Record):
     upcast: bool = True
     keep_logits: bool = False
 
+    def stated(self) -> dict[str, object]:
+        """As a plan states it: what follows from ``training.compile`` is no key of its own."""
+        return {k: v for k, v in self._asdict().items() if k != "compiled"}
+
 
 class TrainingJob(Record):
     """One training step of one plan."""

@@ -78,8 +78,6 @@ def _framework(job: TrainingJob) -> Iterator[StandIn]:
     if layout.pipeline * layout.tensor > 1 and stage == 1:
         stage = 3  # ZeroRedundancyOptimizer is DDP's
     asked = f"{job.framework}, zero_stage {layout.zero_stage}"
-    # `compiled` follows from the plan's compile and options, and is no key of its own.
-    written = {name: value for name, value in job.loss._asdict().items() if name != "compiled"}
     kind = job.loss.kind if job.loss.kind != "vocab-parallel" or layout.tensor > 1 else "standard"
     changes: dict[str, Any] = {
         "training.framework": "pytorch",
@@ -87,7 +85,7 @@ def _framework(job: TrainingJob) -> Iterator[StandIn]:
         "training.precision": job.recipe.recipe,
         "training.clip_grad_norm": job.clip_grad_norm,
         "training.optimizer": _torch_optimizer(job),
-        "training.loss": {**written, "kind": kind, "keep_logits": False},
+        "training.loss": {**job.loss.stated(), "kind": kind, "keep_logits": False},
         "training.attention": job.attention,
         "parallelism.zero_stage": stage,
         "parallelism.sequence": layout.sequence,

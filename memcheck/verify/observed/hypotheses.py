@@ -114,7 +114,7 @@ def _recipe(job: TrainingJob) -> Iterator[Candidate]:
 
 
 def _loss(job: TrainingJob) -> Iterator[Candidate]:
-    stated = job.loss._asdict()
+    stated = job.loss.stated()
     if job.loss.kind != "chunked":
         stated.pop("chunks")
     yield (
