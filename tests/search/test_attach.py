@@ -77,10 +77,10 @@ def test_the_span_is_the_cheapest_written_key(code: str) -> None:
 
 
 def test_offloading_less_is_a_remedy_for_the_host() -> None:
-    """What was moved to the host comes back where the GPU has room for it."""
+    """What was moved to the host comes back where the GPU has room for it, or gets it from one more change."""
     found = finding(document(**CASES["MEM106"]), "MEM106")
     assert found is not None
-    assert {"training.optimizer.offload": "none"} in [remedy.set for remedy in found.remedies]
+    assert any(remedy.set.get("training.optimizer.offload") == "none" for remedy in found.remedies)
     assert found.pointer == "/training/optimizer/offload"
 
 
