@@ -3,7 +3,8 @@
 Up to 2.14 FSDP2 copies the gradients of a micro-batch that does not synchronise into the reduce dtype, and pipelining
 allocates every receive buffer before the first step. From 2.15 on autograd itself casts those gradients
 (``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``, ``_set_unsharded_grad_dtypes``), pipelining allocates a
-buffer with each receive, lets go of sent outputs and reduces after the last backward (``pipelining/stage.py``).
+buffer with each receive, lets go of sent outputs and reduces after the last backward (``pipelining/stage.py``), and
+FSDP2's forward lets go of the last gathered buffer before it copies the next one out (``wait_for_unshard``).
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ ALL = (TORCH_2_13, TORCH_2_15)
 
 def resolve_torch(training: plan_types.Training, job: TrainingJob, defaults: Defaults) -> tuple[str, ...]:
     """The behaviours to price, of which the one that needs most counts."""
-    if not differs(job):
-        return (TORCH_2_15,)
     stated = training.torch_version
     if stated is None and job.framework == "pytorch":
         stated = training.framework_version
     found = behaviour(stated)
+    if not differs(job):
+        # all that is left is the order in which FSDP2's forward lets go of a buffer: the older one never needs less
+        return (found or TORCH_2_13,)
     if found is not None:
         return (found,)
     defaults.note("training.torch_version", f"{ALL[0]} to {ALL[-1]}", "unknown: whichever needs more memory")
@@ -42,7 +44,7 @@ def behaviour(version: str | None) -> str | None:
 
 
 def differs(job: TrainingJob) -> bool:
-    """Whether the versions take different amounts of memory for this step."""
+    """Whether one version takes more memory for some of these steps and another one for others."""
     layout = job.layout
     if job.framework not in ("huggingface", "pytorch", "torchtitan"):
         return False

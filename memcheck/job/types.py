@@ -138,7 +138,10 @@ class TrainingJob(Record):
 
     @property
     def casts_gradients(self) -> bool:
-        """Autograd casts the gradients that FSDP2 accumulates to the reduce dtype, and pipelining allocates lazily."""
+        """Autograd casts the gradients that FSDP2 accumulates to the reduce dtype, and pipelining allocates lazily.
+
+        FSDP2's forward lets go of the last gathered buffer before it copies the next one out, too.
+        """
         return self.torch == (TORCH_2_15,)
 
     def option(self, name: str, default: object = None) -> object:

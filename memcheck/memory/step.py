@@ -201,11 +201,7 @@ class Step:
             unit, own = self.units[i], self._own_group(i)
             before = dict(timeline.live) if end - i > 1 else timeline.live
             if own.gathered and not here:
-                timeline.hold("communication_buffers", own.flat)
-                timeline.hold("communication_buffers", own.gathered)
-                # the previous group's flat buffer lives in a variable of wait_for_unshard until the copy-out is done
-                timeline.mark("forward", f"all-gather of {unit.name}")
-                timeline.release("communication_buffers", held_flat)
+                self._gather_ahead(own, held_flat, unit.name)
                 held_flat = own.flat
                 gathered[i] = own.gathered
             curve = self._curve(unit, first)
@@ -228,6 +224,22 @@ class Step:
         timeline.release("communication_buffers", held_flat)  # the root's post-forward frees the last flat buffer
         timeline.release("activations", casts)
         return gathered
+
+    def _gather_ahead(self, own: Group, previous: int, where: str) -> None:
+        """Gather a unit's parameters; the previous group's flat buffer lasts until the collective is under way.
+
+        Before torch 2.15 a variable of wait_for_unshard holds it until the copy-out is done.
+        """
+        timeline = self.timeline
+        timeline.hold("communication_buffers", own.flat)
+        if self.job.casts_gradients:
+            timeline.mark("forward", f"all-gather of {where}")
+            timeline.release("communication_buffers", previous)
+            timeline.hold("communication_buffers", own.gathered)
+            return
+        timeline.hold("communication_buffers", own.gathered)
+        timeline.mark("forward", f"all-gather of {where}")
+        timeline.release("communication_buffers", previous)
 
     def _reshards(self, index: int) -> bool:
         if self.units[index].kind == "head":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memcheck.architecture.types import Architecture
+from memcheck.job.torch import behaviour
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 from memcheck.result import PlanResult
@@ -37,7 +38,7 @@ def runnable(subject: Subject) -> Request:
     if installed := versions().get("torch"):
         other = _other_torch(subject, installed)
         replaced += other
-        if changes or other or (isinstance(subject.job, TrainingJob) and len(subject.job.torch) > 1):
+        if changes or other or (isinstance(subject.job, TrainingJob) and subject.job.torch != (behaviour(installed),)):
             changes[TORCH_VERSION] = installed
     if changes:
         found = load_subject(changed(subject.document, changes))

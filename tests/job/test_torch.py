@@ -86,5 +86,6 @@ def test_the_framework_pytorch_has_its_version() -> None:
     ],
 )
 def test_elsewhere_the_version_is_nothing_to_assume(parallelism: dict[str, Any], training: dict[str, Any]) -> None:
-    """Nothing is noted where every version takes the same memory."""
-    assert resolved(parallelism, **training) == (("2.15",), [])
+    """Nothing is noted where no version takes more memory than the one that counts; a stated one is believed."""
+    assert resolved(parallelism, **training) == (("2.13",), [])
+    assert resolved(parallelism, **training, torch_version="2.15.0") == (("2.15",), [])

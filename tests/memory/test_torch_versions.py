@@ -83,3 +83,11 @@ def test_an_unknown_version_is_the_one_that_needs_most() -> None:
         each = [ranks(case, v) for v in (TORCH_2_13, TORCH_2_15)]
         for found, *of in zip(ranks(case, TORCH_2_13, TORCH_2_15), *each, strict=True):
             assert found.peak.allocated_bytes == max(r.peak.allocated_bytes for r in of)
+
+
+def test_a_gathered_buffer_outlives_the_next_copy_out_before_2_15() -> None:
+    """Where the embedding and the head dwarf the layers, the forward's peak is the first layer's gather."""
+    wide = job(llama_8b(), recipe=BF16_FSDP, layout=sharded(8), sequence_length=8)
+    old, new = (instant(wide, v, "forward")["communication_buffers"] for v in (TORCH_2_13, TORCH_2_15))
+    assert old > new
+    assert instant(wide, TORCH_2_13, "backward") == instant(wide, TORCH_2_15, "backward")
