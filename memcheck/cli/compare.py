@@ -7,13 +7,13 @@ from importlib import import_module
 
 import click
 
+from memcheck.cli import values
 from memcheck.cli.completion import files, gpus
 from memcheck.cli.options import Output
 from memcheck.cli.parameters import COLOR, typed
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.subjects import subjects
 from memcheck.cli.terminal import screen_of
-from memcheck.cli.values import one_of
 from memcheck.cli.write import write_file, write_stdout
 from memcheck.compare.build import compare
 
@@ -23,14 +23,6 @@ if TYPE_CHECKING:  # a command that completes nothing does not pay for it
 
 FORMATS = ("full", "json", "csv", "markdown")
 UNREADABLE, NOTHING_PRICED = 2, 1
-
-
-def output(written: str) -> Output:
-    """``FORMAT`` or ``FORMAT=FILE``."""
-    name, equals, file = written.partition("=")
-    if equals and not file:
-        raise ValueError(f"{written!r} names no file")
-    return Output(one_of(FORMATS, name), file or None)
 
 
 def gpu_list(written: str) -> tuple[str, ...]:
@@ -62,7 +54,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 @click.option(
     "--format",
     "outputs",
-    type=typed(output),
+    type=typed(lambda written: values.output(written, FORMATS)),
     metavar="FORMAT[=FILE]",
     multiple=True,
     help="full (default), json, csv or markdown; =FILE writes there instead of stdout. Repeatable.",

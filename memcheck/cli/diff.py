@@ -13,7 +13,6 @@ from memcheck.cli.gate import Gates
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.parameters import COLOR, gpu, typed
-from memcheck.cli.values import one_of
 from memcheck.diff.amount import Amount, amount, fails
 from memcheck.diff.compare import compare
 from memcheck.diff.sides import Sides
@@ -37,14 +36,6 @@ class DiffOptions(Record):
 
 FORMATS = ("full", "markdown", "json")
 FINDINGS, USAGE = 1, 2
-
-
-def output(written: str) -> Output:
-    """``FORMAT`` or ``FORMAT=FILE``."""
-    name, equals, file = written.partition("=")
-    if equals and not file:
-        raise ValueError(f"{written!r} names no file")
-    return Output(one_of(FORMATS, name), file or None)
 
 
 @click.command("diff", short_help="Show what changed between two states of plans.")
@@ -73,7 +64,7 @@ def output(written: str) -> Output:
 @click.option(
     "--format",
     "outputs",
-    type=typed(output),
+    type=typed(lambda written: values.output(written, FORMATS)),
     metavar="FORMAT[=FILE]",
     multiple=True,
     help="full (default), markdown or json; =FILE writes there instead of stdout. Repeatable.",

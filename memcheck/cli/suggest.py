@@ -89,12 +89,12 @@ def command(**given: Any) -> int:
     """
     options = Options(**given)
     from memcheck.config.find import Configurations
+    from memcheck.one_plan import load_one
     from memcheck.suggest.keys import check_keys
     from memcheck.suggest.run import suggest
-    from memcheck.suggest.subject import load
 
     check_keys(options.keep)
-    path, data, document = load(options.plan, options.document)
+    path, data, document = load_one(options.plan, options.document, "suggest searches around it")
     if (options.apply or options.diff) and options.gpu is not None:
         raise UsageError("--apply and --diff mend the plan as it is written, not on another --gpu", "leave out --gpu")
     settings = Configurations(options.config).of(path)

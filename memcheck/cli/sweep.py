@@ -7,13 +7,13 @@ from importlib import import_module
 
 import click
 
+from memcheck.cli import values
 from memcheck.cli.completion import files
 from memcheck.cli.options import Output
 from memcheck.cli.parameters import COLOR, typed
 from memcheck.cli.progress import progress
 from memcheck.cli.subjects import subjects
 from memcheck.cli.terminal import screen_of
-from memcheck.cli.values import one_of
 from memcheck.cli.write import write_file, write_stdout
 from memcheck.errors import UsageError
 from memcheck.sweep.grid import Axis, axis, grid
@@ -21,14 +21,6 @@ from memcheck.sweep.run import sweep
 
 FORMATS = ("full", "csv", "json", "html")
 UNREADABLE, NOTHING_PRICED = 2, 1
-
-
-def output(written: str) -> Output:
-    """``FORMAT`` or ``FORMAT=FILE``."""
-    name, equals, file = written.partition("=")
-    if equals and not file:
-        raise ValueError(f"{written!r} names no file")
-    return Output(one_of(FORMATS, name), file or None)
 
 
 @click.command("sweep")
@@ -45,7 +37,7 @@ def output(written: str) -> Output:
 @click.option(
     "--format",
     "outputs",
-    type=typed(output),
+    type=typed(lambda written: values.output(written, FORMATS)),
     metavar="FORMAT[=FILE]",
     multiple=True,
     help="full (default), csv, json or html; =FILE writes there instead of stdout. Repeatable.",

@@ -226,20 +226,14 @@ class Step:
         return gathered
 
     def _gather_ahead(self, own: Group, previous: int, where: str) -> None:
-        """Gather a unit's parameters; the previous group's flat buffer lasts until the collective is under way.
-
-        Before torch 2.15 a variable of wait_for_unshard holds it until the copy-out is done.
+        """Gather a unit's parameters and let go of the previous group's flat buffer: before they are copied out, or, up
+        to torch 2.14, after it, because a variable of wait_for_unshard holds it.
         """
         timeline = self.timeline
-        timeline.hold("communication_buffers", own.flat)
-        if self.job.casts_gradients:
-            timeline.mark("forward", f"all-gather of {where}")
-            timeline.release("communication_buffers", previous)
-            timeline.hold("communication_buffers", own.gathered)
-            return
-        timeline.hold("communication_buffers", own.gathered)
+        late = own.gathered if self.job.casts_gradients else 0
+        timeline.hold("communication_buffers", own.flat + own.gathered - late)
         timeline.mark("forward", f"all-gather of {where}")
-        timeline.release("communication_buffers", previous)
+        timeline.release("communication_buffers", previous - late)
 
     def _reshards(self, index: int) -> bool:
         if self.units[index].kind == "head":

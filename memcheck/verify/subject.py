@@ -11,16 +11,15 @@ from memcheck.architecture.registry import language_model
 from memcheck.catalog.types import Gpu
 from memcheck.changes import with_changes
 from memcheck.check import Gate, check_document
-from memcheck.discover import find_plans
-from memcheck.documents import load_plans
 from memcheck.errors import UsageError
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
 from memcheck.memory.types import Estimate
+from memcheck.one_plan import load_one
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Model, Plan
 from memcheck.record import Record
-from memcheck.result import PlanResult, Unreadable
+from memcheck.result import PlanResult
 from memcheck.source.types import Document
 
 TORCH_VERSION = "training.torch_version"
@@ -52,20 +51,8 @@ def load_document(path: str, changes: Mapping[str, object], number: int | None =
     Raises:
         UsageError: no file, unreadable, or several plans and no number.
     """
-    files = list(find_plans((path,)))
-    if len(files) != 1:
-        raise UsageError(f"{path} holds {len(files)} plan files", "name one plan: verify runs its step")
-    (file,) = files
-    if isinstance(file, Unreadable):
-        raise UsageError(f"cannot read {file.path}: {file.message}")
-    documents = load_plans(file.path, file.data)
-    if not documents:
-        raise UsageError(f"{path} holds no document", "a plan starts with `memcheck: 1`")
-    if number is None and len(documents) > 1:
-        raise UsageError(f"{path} holds {len(documents)} plans", f"choose one: --document 0 to {len(documents) - 1}")
-    if number is not None and not 0 <= number < len(documents):
-        raise UsageError(f"{path} has no document {number}", f"it holds {len(documents)}, counted from 0")
-    return changed(documents[number or 0], changes)
+    _, _, document = load_one(path, number, "verify runs its step")
+    return changed(document, changes)
 
 
 def changed(document: Document, changes: Mapping[str, object]) -> Document:

@@ -225,7 +225,7 @@ def test_shallow_clone_is_an_error(
         (["--from-ref", "HEAD", "-"], "cannot be used with -"),
         (["--from-ref", "HEAD", "--min-delta", "5"], "is no amount of memory"),
         (["--from-ref", "HEAD", "--fail-on-increase=-1GiB"], "is no amount of memory"),
-        (["--from-ref", "HEAD", "--format", "sarif"], "'sarif' is not one of full, markdown, json"),
+        (["--from-ref", "HEAD", "--format", "sarif"], "unknown format 'sarif'; known: full, markdown, json"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -1,4 +1,4 @@
-"""The plan to search for: its file's bytes and its document."""
+"""The one plan of a file that a command was asked about."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from memcheck.result import Unreadable
 from memcheck.source.types import Document
 
 
-def load(path: str, number: int | None) -> tuple[str, bytes, Document]:
+def load_one(path: str, number: int | None, purpose: str) -> tuple[str, bytes, Document]:
     """The path as it is shown, the file's bytes, and its only document or the ``number``-th.
 
     Raises:
-        UsageError: no file, unreadable, or several plans and no number.
+        UsageError: no file, unreadable, or several plans and no number; ``purpose`` says why one is needed.
     """
     files = list(find_plans((path,)))
     if len(files) != 1:
-        raise UsageError(f"{path} holds {len(files)} plan files", "name one plan")
+        raise UsageError(f"{path} holds {len(files)} plan files", f"name one plan: {purpose}")
     (file,) = files
     if isinstance(file, Unreadable):
         raise UsageError(f"cannot read {file.path}: {file.message}")
@@ -26,7 +26,6 @@ def load(path: str, number: int | None) -> tuple[str, bytes, Document]:
         raise UsageError(f"{path} holds no document", "a plan starts with `memcheck: 1`")
     if number is None and len(documents) > 1:
         raise UsageError(f"{path} holds {len(documents)} plans", f"choose one: --document 0 to {len(documents) - 1}")
-    chosen = next((d for d in documents if d.index == number), None) if number is not None else documents[0]
-    if chosen is None:
+    if number is not None and not 0 <= number < len(documents):
         raise UsageError(f"{path} has no document {number}", f"it holds {len(documents)}, counted from 0")
-    return file.path, file.data, chosen
+    return file.path, file.data, documents[number or 0]
