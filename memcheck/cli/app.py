@@ -20,7 +20,7 @@ COMMANDS = {
     "import": ("memcheck.cli.import_", "Write a plan from a framework's config."),
     "init": ("memcheck.cli.init", "Write a first plan."),
     "list": ("memcheck.cli.list", "List models, gpus, rules or frameworks."),
-    "schema": ("memcheck.cli.schema", "Print the JSON Schema of plans or reports."),
+    "schema": ("memcheck.cli.schema", "Print the JSON Schema of plans, reports or a command's JSON."),
     "suggest": ("memcheck.cli.suggest", "Find plans nearby that fit, are fastest or need the fewest GPUs."),
     "sweep": ("memcheck.cli.sweep", "Evaluate a grid of a plan's values."),
     "verify": ("memcheck.cli.verify", "Run a plan's step in real PyTorch, or take a figure from a run, and compare."),

@@ -7,11 +7,17 @@ import click
 from memcheck.cli.write import write_stdout
 from memcheck.plan.schema import schema_path
 
+SCHEMAS = ("plan", "report", "suggest", "compare", "sweep", "diff", "verify", "list")
+"""Files of ``schemas/``: plans, the report of ``check`` and ``estimate``, and one per command with JSON of its own."""
+
 
 @click.command("schema")
-@click.argument("what", type=click.Choice(["plan", "report", "diff", "compare", "sweep"]), default="plan")
+@click.argument("what", type=click.Choice(SCHEMAS), default="plan")
 def command(what: str) -> int:
-    """Print the JSON Schema (draft-07) of plans, which editors use, of the JSON report, or of a command's JSON."""
+    """Print the JSON Schema (draft-07) of plans, which editors use, of the JSON report, or of a command's JSON.
+
+    report is what `check` and `estimate` print; the others have the name of their command.
+    """
     with open(schema_path(f"{what}.schema.json"), encoding="utf-8") as file:
         write_stdout(file.read())
     return 0

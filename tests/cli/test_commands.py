@@ -194,7 +194,7 @@ def test_catalogs_are_listed(capsys: Capture, catalog: str, entry: str) -> None:
     assert len(records) <= len(lines) - 1
 
 
-@pytest.mark.parametrize("what", ["plan", "report", "diff", "compare", "sweep"])
+@pytest.mark.parametrize("what", ["plan", "report", "suggest", "compare", "sweep", "diff", "verify", "list"])
 def test_schemas_are_printed_as_shipped(root: Path, capsys: Capture, what: str) -> None:
     """The printed schema is the file, byte for byte, and a valid draft-07 schema."""
     assert main(["schema", what]) == 0
