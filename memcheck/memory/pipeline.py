@@ -65,6 +65,14 @@ def in_flight(rank: int, layout: Layout, micro_batches: int) -> float:
     return min(ways - rank, micro_batches)
 
 
+def most_in_flight(layout: Layout) -> int:
+    """Micro-batches beyond which no rank holds more of them; not for gpipe, which holds all there are.
+
+    The first rank has the most: interleaved, 2 (P - 1) + (v - 1) P + 1 chunks of 1/v each, under 3 P whole ones.
+    """
+    return 3 * layout.pipeline
+
+
 def fullest(job: TrainingJob, contents: Sequence[Hashable]) -> list[int]:
     """The ranks that may be the worst, given what each one holds: of equal ones the first.
 

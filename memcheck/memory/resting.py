@@ -8,7 +8,6 @@ from heapq import heapreplace
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.state import LocalTensor, Resting, optimizer_state_bytes, shard_numel, weight_bytes
 from memcheck.memory.tape.tensor import rounded
-from memcheck.memory.units import Unit
 from memcheck.record import Record
 
 
@@ -56,13 +55,8 @@ def shard_of(job: TrainingJob, tensor: LocalTensor, ways: int, flat: bool) -> in
     return -(-tensor.numel // ways) if flat else shard_numel(tensor, ways)
 
 
-def unit_resting(job: TrainingJob, unit: Unit) -> Resting:
-    """Bytes of one unit on one rank: parameters, gradients while they exist, master weights, optimizer states."""
-    return tensors_resting(job, unit.tensors)
-
-
 def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting:
-    """The same of some tensors."""
+    """Bytes of some tensors on one rank: parameters, gradients while they exist, master weights, optimizer states."""
     recipe, cut = job.recipe, sharding(job)
     parameters = adapters = gradients = master = states = 0
     for t in tensors:
@@ -103,12 +97,12 @@ def resting_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
     return job.recipe.params
 
 
-def zero_redundancy_states(job: TrainingJob, units: list[Unit]) -> int:
+def zero_redundancy_states(job: TrainingJob, units: Iterable[tuple[LocalTensor, ...]]) -> int:
     """ZeroRedundancyOptimizer gives whole tensors to ranks, largest first to the emptiest rank; the fullest one counts.
 
     torch/distributed/optim/zero_redundancy_optimizer.py, _partition_parameters.
     """
-    trained = sorted((t for u in units for t in u.tensors if t.trained), key=lambda t: -t.numel)
+    trained = sorted((t for tensors in units for t in tensors if t.trained), key=lambda t: -t.numel)
     loads = [(0, rank, 0) for rank in range(job.layout.shard_group)]  # a heap: the emptiest rank, the first of several
     known: dict[int, tuple[int, int]] = {}  # layers that are alike share their tensors
     for t in trained:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.alike import distinct, stretches
-from memcheck.memory.deepspeed import EngineBuffers, engine_buffers
 from memcheck.memory.fsdp import NO_GROUP, Group, adds_in_place, group, skips_reduction, wraps
 from memcheck.memory.ledger.curve import Curve
-from memcheck.memory.optimizer import step_temporaries
+from memcheck.memory.moves import Components
 from memcheck.memory.pipeline import NO_BORDER, Border
-from memcheck.memory.resting import shard_of, sharding, unit_resting, ways_of, zero_redundancy_states
-from memcheck.memory.state import LocalTensor, Resting
+from memcheck.memory.resting import ways_of
+from memcheck.memory.rests import engine_of, is_bucketed
+from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.timeline import Timeline
 from memcheck.memory.units import Unit
@@ -23,9 +23,8 @@ from memcheck.memory.units import Unit
 class Step:
     """The walk.
 
-    ``always``: bytes that rest beside the model (token ids, receive buffers, rotary caches); ``per_micro_batch``: what
-    each micro-batch in flight makes for itself beside its units (rotary tables); ``border``: what a pipeline stage
-    exchanges with its neighbours.
+    ``per_micro_batch``: what each micro-batch in flight makes for itself beside its units (rotary tables); ``border``:
+    what a pipeline stage exchanges with its neighbours.
     """
 
     def __init__(
@@ -35,7 +34,6 @@ class Step:
         *,
         micro_batches: int,
         in_flight: float,
-        always: tuple[tuple[str, int], ...] = (),
         per_micro_batch: int = 0,
         border: Border = NO_BORDER,
     ) -> None:
@@ -45,7 +43,6 @@ class Step:
         self.micro_batches = micro_batches
         self.in_flight = in_flight
         self.timeline = Timeline()
-        self.always = always
         self.per_micro_batch = per_micro_batch
         self.border = border
         self.sharded = wraps(job)
@@ -62,14 +59,8 @@ class Step:
         self.stays_gathered = self.sharded and pipelined
         self.reduces_behind = self.stays_gathered and job.casts_gradients
         self.loss_inside_root = not pipelined and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast
-        self.engine = self._engine_buffers() if job.framework == "deepspeed" else None
-        self.bucketed = not self.sharded and job.layout.data * job.layout.context > 1 and _uses_ddp(job)
-
-    def _engine_buffers(self) -> EngineBuffers:
-        tensors = [t for u in self.units for t in u.tensors]
-        total = sum(t.numel for t in tensors)
-        hidden = self.job.architecture.hidden_size
-        return engine_buffers(self.job, sum(t.numel for t in tensors if t.trained), total, hidden)
+        self.engine = engine_of(job, [unit.tensors for unit in units])
+        self.bucketed = is_bucketed(job)
 
     # ------------------------------------------------------------------ groups
 
@@ -99,10 +90,15 @@ class Step:
 
     # ------------------------------------------------------------------ the walk
 
-    def run(self) -> Timeline:
-        """Walk one steady step and return its account."""
+    def run(self, rests: Components = (), step_temporaries: int = 0) -> Timeline:
+        """Walk one steady step and return its account.
+
+        ``rests``: bytes that live all step (states, token ids, receive buffers); ``step_temporaries``: those of the
+        optimizer.
+        """
         timeline = self.timeline
-        self._hold_states()
+        for component, n_bytes in rests:
+            timeline.hold(component, n_bytes)
         timeline.mark("init", "states at rest")
         saved = sum(u.fresh.saved for u in self.units) + self.per_micro_batch
         self.graph_before = sum(u.fresh.outlives for u in self.units if u.kind != "head")
@@ -134,7 +130,9 @@ class Step:
             timeline.release("communication_buffers", live)
             timeline.release("activations", self.per_micro_batch)
             timeline.release("activations", held)
-        self._optimizer()
+        timeline.hold("temporaries", step_temporaries)
+        timeline.mark("optimizer", f"{self.job.optimizer.name} step ({self.job.optimizer.implementation})")
+        timeline.release("temporaries", step_temporaries)
         return timeline
 
     def _walks(self) -> list[tuple[bool, bool, float]]:
@@ -147,33 +145,6 @@ class Step:
         if m > 2 and (self.unsynchronised or self.stays_gathered):  # else the last one only repeats the second
             walks.append((False, True, 0))
         return walks
-
-    def _hold_states(self) -> None:
-        timeline = self.timeline
-        total = Resting()
-        for unit, count in self.distinct:
-            total = total.plus(unit_resting(self.job, unit), count)
-        states = total.optimizer_states
-        if self.job.layout.zero_stage == 1 and self._torch_distributed() and self.job.layout.shard_group > 1:
-            states = zero_redundancy_states(self.job, self.units)
-        timeline.hold("parameters", total.parameters)
-        timeline.hold("adapters", total.adapters)
-        timeline.hold("master_weights", total.master_weights)
-        timeline.hold("optimizer_states", states)
-        self.gradient_bytes = total.gradients
-        if self.bucketed:
-            # DDP keeps its buckets from the first step on; with gradient_as_bucket_view they are the gradients
-            view = self.job.layout.gradient_as_bucket_view
-            timeline.hold("gradients" if view else "communication_buffers", total.gradients)
-        if self.engine is not None:
-            timeline.hold("communication_buffers", self.engine.buckets)
-            if self.job.layout.zero_stage >= 2:
-                timeline.hold("gradients", total.gradients)  # one flat partition, reused from step to step
-        for component, n_bytes in self.always:
-            timeline.hold(component, n_bytes)
-
-    def _torch_distributed(self) -> bool:
-        return self.job.framework not in ("deepspeed", "megatron")
 
     def _curve(self, unit: Unit, first: bool) -> Curve:
         if self.engine is not None and self.job.layout.zero_stage >= 2:
@@ -371,28 +342,6 @@ class Step:
             timeline.release("gradients", g.reduce_output)  # added in place to the earlier micro-batches' shard
         return g.reduce_input
 
-    def _optimizer(self) -> None:
-        timeline, job = self.timeline, self.job
-        cut = sharding(job)
-        trained: list[tuple[LocalTensor, int]] = []
-        for unit, count in self.distinct:
-            trained += count * [(t, shard_of(job, t, cut.optimizer, cut.flat)) for t in unit.tensors if t.trained]
-        n_bytes = 0
-        on_host = job.optimizer.offload != "none" or (job.parameter_offload != "none" and not cut.flat)
-        if not on_host:
-            n_bytes = step_temporaries(
-                trained, job.optimizer.name, job.optimizer.implementation, job.recipe.optimizer_states
-            )
-        if self.engine is not None:
-            n_bytes += self.engine.step_temporaries
-        timeline.hold("temporaries", n_bytes)
-        timeline.mark("optimizer", f"{job.optimizer.name} step ({job.optimizer.implementation})")
-        timeline.release("temporaries", n_bytes)
-
 
 def _without(tensors: tuple[LocalTensor, ...], name: str) -> tuple[LocalTensor, ...]:
     return tuple(t for t in tensors if t.name != name)
-
-
-def _uses_ddp(job: TrainingJob) -> bool:
-    return job.framework in ("huggingface", "pytorch", "torchtitan") and job.layout.zero_stage in (0, 1)

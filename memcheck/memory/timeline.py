@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from memcheck.memory.ledger.curve import High
+from memcheck.memory.moves import Moment
 from memcheck.memory.types import Instant
 
 
@@ -60,6 +61,13 @@ class Timeline:
         """The maximum of each instant, in the order in which they first occurred."""
         return tuple(
             Instant(name, operation, total, {k: v for k, v in live.items() if v})
+            for name, (total, live, operation, _) in self._best.items()
+        )
+
+    def moments(self) -> tuple[Moment, ...]:
+        """The same, with every component that was ever held, for a walk on top of something that rests."""
+        return tuple(
+            Moment(name, operation, total, tuple(live.items()))
             for name, (total, live, operation, _) in self._best.items()
         )
 

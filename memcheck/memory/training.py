@@ -6,15 +6,18 @@ from collections.abc import Hashable
 from functools import lru_cache
 
 from memcheck.architecture.types import Architecture, Attention, LatentAttention
-from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.job.types import DTYPE_BYTES, Optimizer, TrainingJob
 from memcheck.memory.ledger.curve import High
-from memcheck.memory.pipeline import NO_BORDER, Border, fullest, in_flight, parts
+from memcheck.memory.moves import Components, Held, Moment, Rest, highest, laid_on, one_held
+from memcheck.memory.pipeline import NO_BORDER, Border, fullest, in_flight, most_in_flight, parts
 from memcheck.memory.resting import resting_dtype, shard_of, sharding
+from memcheck.memory.rests import rests
 from memcheck.memory.state import optimizer_state_bytes, weight_bytes
 from memcheck.memory.step import Step
 from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.types import Instant, RankEstimate, TensorGroup
 from memcheck.memory.units import Part, Unit, base_setting, part_units, stream_dtype
+from memcheck.record import Record
 
 MICRO_BATCHES = 3
 """Without a pipeline, those behind the second and before the last repeat the second."""
@@ -34,13 +37,43 @@ def remembered_ranks(
     job: TrainingJob, architecture: Architecture, inventory: bool, every_rank: bool = True
 ) -> tuple[RankEstimate, ...]:
     """The same, kept: what differs between the plans of one repository often does not matter here."""
-    held = parts(architecture.num_layers, job.layout)
-    wanted = range(len(held)) if every_rank else fullest(job, [_content(architecture, part) for part in held])
+    each = [job._replace(torch=(torch,)) for torch in job.torch]
+    ranks = range(job.layout.pipeline) if every_rank else _fullest(stateless(each[0]), architecture)
+    if not inventory:
+        reduced = [stateless(one) for one in each]
+        return tuple(_rank(job, reduced, architecture, rank) for rank in ranks)
     found = []
-    for rank in wanted:
-        each = (_rank(job._replace(torch=(torch,)), architecture, held[rank], rank, inventory) for torch in job.torch)
-        found.append(max(each, key=lambda estimate: estimate.peak.allocated_bytes))
+    for rank in ranks:
+        detailed = (_with_inventory(one, architecture, rank) for one in each)
+        found.append(max(detailed, key=lambda estimate: estimate.peak.allocated_bytes))
     return tuple(found)
+
+
+def stateless(job: TrainingJob) -> TrainingJob:
+    """The job without what only decides what rests: a walk of its step can be kept for every such job.
+
+    A step moves what its units compute and what its parameter groups gather and reduce. Of the optimizer it reads
+    nothing; of the data-parallel ranks, whether there are several, and where parameters or gradients are divided, over
+    how many. Micro-batches beyond those that a rank can have in flight repeat the ones before; a GPipe rank has all.
+    """
+    layout = job.layout
+    data, steps = min(layout.data, 2), job.gradient_accumulation_steps
+    layout = layout._replace(nodes=1, gpus_per_node=1, data=data)
+    if job.framework != "deepspeed":
+        job = job._replace(optimizer=NO_OPTIMIZER)
+        if layout.zero_stage < 2:
+            layout = layout._replace(zero_stage=0, shard_group=1)
+    if layout.pipeline > 1 and layout.pipeline_schedule != "gpipe":
+        steps = min(steps, most_in_flight(layout) + MICRO_BATCHES - 1)
+    return job._replace(layout=layout, gradient_accumulation_steps=steps)
+
+
+NO_OPTIMIZER = Optimizer("", "")
+
+
+@lru_cache(maxsize=512)
+def _fullest(job: TrainingJob, architecture: Architecture) -> tuple[int, ...]:
+    return tuple(fullest(job, [_content(architecture, part) for part in parts(architecture.num_layers, job.layout)]))
 
 
 def _content(architecture: Architecture, part: Part) -> Hashable:
@@ -49,8 +82,55 @@ def _content(architecture: Architecture, part: Part) -> Hashable:
     return part.embedding, part.head, part.first > 0, blocks
 
 
-def _rank(job: TrainingJob, architecture: Architecture, part: Part, rank: int, inventory: bool) -> RankEstimate:
-    units = part_units(job, architecture, part, inventory=inventory)
+def _rank(job: TrainingJob, each: list[TrainingJob], architecture: Architecture, rank: int) -> RankEstimate:
+    """The rank under the behaviour of PyTorch that needs most, the first of equal ones."""
+    best: tuple[int, Rest, Components, Motion] | None = None
+    for stripped in each:
+        motion = remembered_motion(stripped, architecture, rank)
+        rest = rests(job, motion.held)
+        beside = motion.beside(job.gradient_accumulation_steps)
+        peak = highest(rest, motion.moments, beside)
+        if best is None or peak > best[0]:
+            best = (peak, rest, beside, motion)
+    assert best is not None  # noqa: S101 - every job has a version
+    _, rest, beside, motion = best
+    instants = laid_on(rest, motion.moments, beside)
+    return RankEstimate(rank, instants, motion.parameters, host_bytes=motion.host_bytes)
+
+
+class Motion(Record):
+    """A rank's step on top of nothing."""
+
+    moments: tuple[Moment, ...]
+    held: Held
+    always: tuple[Always, ...]
+    parameters: int
+    host_bytes: int
+
+    def beside(self, micro_batches: int) -> Components:
+        """What lives all step beside the states."""
+        return tuple((a.component, a.bytes + a.each * micro_batches) for a in self.always)
+
+
+@lru_cache(maxsize=4096)
+def remembered_motion(job: TrainingJob, architecture: Architecture, rank: int) -> Motion:
+    """The walk of a rank of a job that :func:`stateless` has reduced. It is made from that job alone."""
+    part = parts(architecture.num_layers, job.layout)[rank]
+    units = part_units(job, architecture, part)
+    step, beside = _step(job, architecture, part, rank, units)
+    parameters = sum(count * sum(t.numel for t in unit.tensors) for unit, count in step.distinct)
+    return Motion(
+        step.run().moments(),
+        one_held([unit.tensors for unit in units]),
+        tuple(beside.always()),
+        parameters,
+        _host_bytes(job, rank, units),
+    )
+
+
+def _step(
+    job: TrainingJob, architecture: Architecture, part: Part, rank: int, units: list[Unit]
+) -> tuple[Step, Beside]:
     micro_batches = job.gradient_accumulation_steps
     beside = Beside(job, architecture, part)
     step = Step(
@@ -58,23 +138,41 @@ def _rank(job: TrainingJob, architecture: Architecture, part: Part, rank: int, i
         units,
         micro_batches=micro_batches,
         in_flight=in_flight(rank, job.layout, micro_batches),
-        always=tuple(beside.always()),
         per_micro_batch=beside.rotary_tables() + beside.masks() + beside.received_input(),
         border=beside.border(),
     )
-    timeline = step.run()
+    return step, beside
+
+
+def _host_bytes(job: TrainingJob, rank: int, units: list[Unit]) -> int:
+    return int(sum(u.offloaded for u in units) * in_flight(rank, job.layout, job.gradient_accumulation_steps))
+
+
+def _with_inventory(job: TrainingJob, architecture: Architecture, rank: int) -> RankEstimate:
+    """A rank with its largest tensors and its formulas, walked on top of its states."""
+    from memcheck.memory.formulas import training_formulas
+
+    part = parts(architecture.num_layers, job.layout)[rank]
+    units = part_units(job, architecture, part, inventory=True)
+    step, beside = _step(job, architecture, part, rank, units)
+    rest = rests(job, one_held([unit.tensors for unit in units]))
+    always = tuple((a.component, a.bytes + a.each * job.gradient_accumulation_steps) for a in beside.always())
+    timeline = step.run((*rest.components, *always), rest.temporaries)
     instants = timeline.instants()
     peak = max(instants, key=lambda i: i.allocated_bytes)
     parameters = sum(count * sum(t.numel for t in unit.tensors) for unit, count in step.distinct)
-    on_host = int(sum(u.offloaded for u in units) * in_flight(rank, job.layout, micro_batches))
-    if not inventory:
-        return RankEstimate(rank, instants, parameters, host_bytes=on_host)
-    from memcheck.memory.formulas import training_formulas
-
     high = timeline.unit_high(peak.name)
     formulas = training_formulas(job, units, peak, high, beside.setting.style)
     largest = largest_tensors(job, units, peak, high)
-    return RankEstimate(rank, instants, parameters, largest, formulas, on_host)
+    return RankEstimate(rank, instants, parameters, largest, formulas, _host_bytes(job, rank, units))
+
+
+class Always(Record):
+    """Bytes that live all step: some, and some for each micro-batch."""
+
+    component: str
+    bytes: int
+    each: int = 0
 
 
 class Beside:
@@ -86,24 +184,24 @@ class Beside:
         self.item = DTYPE_BYTES[stream_dtype(self.setting)]
         self.tokens = self.setting.batch * self.setting.sequence
 
-    def always(self) -> list[tuple[str, int]]:
+    def always(self) -> list[Always]:
         """Bytes that live all step: token ids, rotary caches, pipeline receive buffers."""
-        found = [("activations", self._rotary_caches())] if self.job.framework == "torchtitan" else []
+        found = [Always("activations", self._rotary_caches())] if self.job.framework == "torchtitan" else []
         ids = rounded(8 * self.tokens)
         if self.part.embedding:
-            found.append(("activations", ids))
+            found.append(Always("activations", ids))
         if self.part.head:
-            found.append(("activations", ids))
+            found.append(Always("activations", ids))
         if self.job.layout.pipeline == 1:
             return found
-        all_inputs = 0 if self.part.embedding else self._boundary() * self.job.gradient_accumulation_steps
+        all_inputs = 0 if self.part.embedding else self._boundary()
         if not self.job.casts_gradients:
             # before 2.15 torch.distributed.pipelining allocates all receive buffers once (stage.py)
-            all_gradients = 0 if self.part.head else self._boundary() * self.job.gradient_accumulation_steps
-            found.append(("communication_buffers", all_inputs + all_gradients))
+            all_gradients = 0 if self.part.head else self._boundary()
+            found.append(Always("communication_buffers", 0, all_inputs + all_gradients))
         elif self.part.head:
             # since then every input is a new tensor; the losses that the last stage collects refer to all of theirs
-            found.append(("activations", all_inputs))
+            found.append(Always("activations", 0, all_inputs))
         return found
 
     def rotary_tables(self) -> int:

@@ -10,7 +10,7 @@ from memcheck.job.resolve import resolve
 from memcheck.memory import alike
 from memcheck.memory.alike import distinct, stretches
 from memcheck.memory.estimate import estimate
-from memcheck.memory.training import remembered_ranks
+from memcheck.memory.training import remembered_motion, remembered_ranks
 from memcheck.memory.types import Estimate
 from memcheck.memory.units import Part, Unit, part_units
 from memcheck.plan.read import build_plan
@@ -77,6 +77,7 @@ def test_walking_the_ends_of_a_run_is_exact(
     shortened = answer(plan, inventory=False)
     monkeypatch.setattr(alike, "ENDS", ONE_BY_ONE)
     remembered_ranks.cache_clear()
+    remembered_motion.cache_clear()
     assert answer(plan, inventory=False) == shortened
 
 

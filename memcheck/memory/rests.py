@@ -1,0 +1,114 @@
+"""What rests on a rank beside the running step: states, gradient buckets, the engine's buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from memcheck.job.types import Checkpointing, Loss, TrainingJob
+from memcheck.memory.deepspeed import EngineBuffers, engine_buffers
+from memcheck.memory.fsdp import wraps
+from memcheck.memory.moves import Components, Held, Rest
+from memcheck.memory.optimizer import step_temporaries
+from memcheck.memory.resting import shard_of, sharding, tensors_resting, zero_redundancy_states
+from memcheck.memory.state import LocalTensor, Resting
+
+Tensors = Sequence[tuple[LocalTensor, ...]]
+"""Of each unit; equal units share the tuple."""
+
+
+def rests(job: TrainingJob, held: Held) -> Rest:
+    """The states of a rank, and what the optimizer's step adds to them."""
+    return _rests(timeless(job), held)
+
+
+def timeless(job: TrainingJob) -> TrainingJob:
+    """The job without what only decides how a step runs: what is computed from it can be kept for every such job.
+
+    States follow from the tensors, the dtypes, the optimizer and over how many ranks each kind is divided. The number
+    of data-parallel ranks counts only as far as there are several.
+    """
+    layout = job.layout
+    return job._replace(
+        micro_batch_size=1,
+        sequence_length=1,
+        gradient_accumulation_steps=1,
+        checkpointing=Checkpointing(),
+        attention="",
+        loss=Loss(),
+        torch=(),
+        layout=layout._replace(nodes=1, gpus_per_node=1, data=min(layout.data, 2)),
+    )
+
+
+@lru_cache(maxsize=2048)
+def _rests(job: TrainingJob, held: Held) -> Rest:
+    units: Tensors = held.units  # type: ignore[assignment]
+    counted = _counted(units)
+    total = Resting()
+    for tensors, count in counted:
+        total = total.plus(tensors_resting(job, tensors), count)
+    engine = engine_of(job, units)
+    operation = f"{job.optimizer.name} step ({job.optimizer.implementation})"
+    temporaries = _temporaries(job, counted) + (0 if engine is None else engine.step_temporaries)
+    return Rest(_components(job, units, total, engine), operation, temporaries)
+
+
+def _counted(units: Tensors) -> list[tuple[tuple[LocalTensor, ...], int]]:
+    counts: dict[int, int] = {}
+    for tensors in units:
+        counts[id(tensors)] = counts.get(id(tensors), 0) + 1
+    by_id = {id(tensors): tensors for tensors in units}
+    return [(by_id[key], count) for key, count in counts.items()]
+
+
+def _components(job: TrainingJob, units: Tensors, total: Resting, engine: EngineBuffers | None) -> Components:
+    states = total.optimizer_states
+    if job.layout.zero_stage == 1 and _torch_distributed(job) and job.layout.shard_group > 1:
+        states = zero_redundancy_states(job, units)
+    found = [
+        ("parameters", total.parameters),
+        ("adapters", total.adapters),
+        ("master_weights", total.master_weights),
+        ("optimizer_states", states),
+    ]
+    if is_bucketed(job):
+        # DDP keeps its buckets from the first step on; with gradient_as_bucket_view they are the gradients
+        view = job.layout.gradient_as_bucket_view
+        found.append(("gradients" if view else "communication_buffers", total.gradients))
+    if engine is not None:
+        found.append(("communication_buffers", engine.buckets))
+        if job.layout.zero_stage >= 2:
+            found.append(("gradients", total.gradients))  # one flat partition, reused from step to step
+    return tuple(found)
+
+
+def _temporaries(job: TrainingJob, counted: list[tuple[tuple[LocalTensor, ...], int]]) -> int:
+    cut = sharding(job)
+    if job.optimizer.offload != "none" or (job.parameter_offload != "none" and not cut.flat):
+        return 0
+    trained: list[tuple[LocalTensor, int]] = []
+    for tensors, count in counted:
+        trained += count * [(t, shard_of(job, t, cut.optimizer, cut.flat)) for t in tensors if t.trained]
+    name, implementation = job.optimizer.name, job.optimizer.implementation
+    return step_temporaries(trained, name, implementation, job.recipe.optimizer_states)
+
+
+def engine_of(job: TrainingJob, units: Tensors) -> EngineBuffers | None:
+    """DeepSpeed's buffers, if its engine runs the step."""
+    if job.framework != "deepspeed":
+        return None
+    tensors = [t for unit in units for t in unit]
+    total = sum(t.numel for t in tensors)
+    trained = sum(t.numel for t in tensors if t.trained)
+    return engine_buffers(job, trained, total, job.architecture.hidden_size)
+
+
+def is_bucketed(job: TrainingJob) -> bool:
+    """Whether DDP's buckets hold the gradients to reduce."""
+    ddp = job.framework in ("huggingface", "pytorch", "torchtitan") and job.layout.zero_stage in (0, 1)
+    return not wraps(job) and job.layout.data * job.layout.context > 1 and ddp
+
+
+def _torch_distributed(job: TrainingJob) -> bool:
+    return job.framework not in ("deepspeed", "megatron")
