@@ -20,7 +20,7 @@ sys.path.insert(0, ROOT)
 
 from memcheck.job.resolve import Resolved, resolve  # noqa: E402
 from memcheck.memory.estimate import estimate  # noqa: E402
-from memcheck.memory.megatron.ranks import megatron_ranks  # noqa: E402
+from memcheck.memory.megatron.ranks import megatron_ranks, remembered_motions  # noqa: E402
 from memcheck.memory.training import remembered_motion, remembered_ranks  # noqa: E402
 from memcheck.plan.read import build_plan  # noqa: E402
 
@@ -100,6 +100,7 @@ def rate(jobs: list[Resolved], *, cold: bool = False) -> float:
             remembered_ranks.cache_clear()
             remembered_motion.cache_clear()
             megatron_ranks.cache_clear()
+            remembered_motions.cache_clear()
             if cold:
                 forget()
             start = time.process_time()

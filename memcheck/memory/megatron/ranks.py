@@ -6,14 +6,17 @@ from collections.abc import Hashable
 from functools import lru_cache
 
 from memcheck.architecture.types import Architecture
-from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.megatron import buffers, fsdp
-from memcheck.memory.megatron.schedule import Place, Run, runs, warm_up
+from memcheck.job.types import DTYPE_BYTES, Optimizer, TrainingJob
+from memcheck.memory.megatron import fsdp
+from memcheck.memory.megatron.rests import rests
+from memcheck.memory.megatron.schedule import Place, Run, runs, settled, warm_up
 from memcheck.memory.megatron.setting import megatron_setting
 from memcheck.memory.megatron.stages import Chunk, stages
 from memcheck.memory.megatron.units import Alike, all_tensors, chunk_units
 from memcheck.memory.megatron.walk import Rank, walk
-from memcheck.memory.megatron.workspaces import ANY_DEVICE, Device, Held, workspaces
+from memcheck.memory.megatron.workspaces import ANY_DEVICE, Device, workspaces
+from memcheck.memory.megatron.workspaces import Held as Blocks
+from memcheck.memory.moves import Held, Moment, laid_on, one_held
 from memcheck.memory.pipeline import fullest
 from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.types import RankEstimate
@@ -38,23 +41,74 @@ def megatron_ranks(
     Raises:
         UnsupportedError: activations are offloaded, or the pipeline layout does not fit the ranks.
     """
-    held = stages(architecture.num_layers, job)
     if inventory:
-        from memcheck.memory.megatron.inventory import with_inventory
+        return _with_inventory(job, architecture, device, every_rank)
+    found: list[RankEstimate] = []
+    for motion in remembered_motions(stateless(job, architecture.num_layers), architecture, device, every_rank):
+        instants = laid_on(rests(job, motion.held), motion.moments)
+        found.append(RankEstimate(motion.rank, instants, motion.parameters))
+    return tuple(found)
 
-        plain = megatron_ranks(job, architecture, device, inventory=False, every_rank=every_rank)
-        worst = max(plain, key=lambda r: r.peak.allocated_bytes)
-        index = worst.pipeline_rank
-        outline = _Ranks(job, architecture, device, inventory=True).outline(index, held[index])
-        detailed = with_inventory(job, worst, outline.rank, _schedule(job, index, len(held[index])))
-        return tuple(detailed if r is worst else r for r in plain)
+
+def _with_inventory(
+    job: TrainingJob, architecture: Architecture, device: Device, every_rank: bool
+) -> tuple[RankEstimate, ...]:
+    from memcheck.memory.megatron.inventory import with_inventory
+
+    plain = megatron_ranks(job, architecture, device, inventory=False, every_rank=every_rank)
+    worst = max(plain, key=lambda r: r.peak.allocated_bytes)
+    index = worst.pipeline_rank
+    held = stages(architecture.num_layers, job)[index]
+    outline = _Ranks(job, architecture, device, inventory=True).outline(index, held)
+    detailed = with_inventory(job, worst, outline.rank, _schedule(job, index, len(held)))
+    return tuple(detailed if r is worst else r for r in plain)
+
+
+def stateless(job: TrainingJob, num_layers: int) -> TrainingJob:
+    """The job without what only decides what rests: a walk of its step can be kept for every such job.
+
+    Every buffer of a step follows from the model, the batch and the degrees that divide a layer. Of the optimizer, and
+    of the data-parallel ranks, a step reads nothing; of ZeRO's stages only whether Megatron-FSDP shards. Micro-batches
+    beyond those that the schedule settles into repeat the ones before, unless the output layer's are all kept.
+    """
+    layout = job.layout
+    stage = layout.zero_stage if layout.zero_stage >= 2 else 0
+    steps = job.gradient_accumulation_steps
+    if not job.option("defer_embedding_wgrad_compute"):
+        steps = settled(_place(job, 0, len(stages(num_layers, job)[0])), steps)
+    return job._replace(
+        gradient_accumulation_steps=steps,
+        optimizer=ANY_OPTIMIZER,
+        torch=(),
+        layout=layout._replace(nodes=1, gpus_per_node=1, data=1, shard_group=1, zero_stage=stage),
+    )
+
+
+ANY_OPTIMIZER = Optimizer("adamw", "")
+
+
+class Motion(Record):
+    """A rank's step on top of nothing."""
+
+    rank: int
+    moments: tuple[Moment, ...]
+    held: Held
+    parameters: int
+
+
+@lru_cache(maxsize=2048)
+def remembered_motions(
+    job: TrainingJob, architecture: Architecture, device: Device, every_rank: bool
+) -> tuple[Motion, ...]:
+    """The walks of a job that :func:`stateless` has reduced. They are made from that job alone."""
+    held = stages(architecture.num_layers, job)
     wanted = range(len(held)) if every_rank else fullest(job, _contents(job, architecture, held))
     builder = _Ranks(job, architecture, device, inventory=False)
-    found: list[RankEstimate] = []
+    found: list[Motion] = []
     for rank in wanted:
         outline = builder.outline(rank, held[rank])
-        instants = walk(outline.rank, _schedule(job, rank, len(held[rank]))).instants()
-        found.append(RankEstimate(rank, instants, outline.parameters))
+        moments = walk(outline.rank, _schedule(job, rank, len(held[rank]))).moments()
+        found.append(Motion(rank, moments, outline.held, outline.parameters))
     return tuple(found)
 
 
@@ -80,6 +134,7 @@ class Outline(Record):
     key: tuple[object, ...]
     """Equal for ranks that differ in nothing but the names of their layers and their place in the schedule."""
     rank: Rank
+    held: Held
     parameters: int
 
 
@@ -121,23 +176,22 @@ class _Ranks:
         _, embedding, head, sends_back, sends_on = key
         flat = [u for chunk in units for u in chunk]
         tensors = all_tensors(flat)
-        held = Held([self.alike.layers[i] for c in chunks for i in c.layers], tensors, bool(embedding), bool(head))
-        side = workspaces(job, a, self.setting, held, self.device)
+        blocks = Blocks([self.alike.layers[i] for c in chunks for i in c.layers], tensors, bool(embedding), bool(head))
+        side = workspaces(job, a, self.setting, blocks, self.device)
         boundary = _boundary(job, a) if job.layout.pipeline > 1 else 0
         several = len(chunks) > 1
         sharded = fsdp.is_sharded(job)
         rank = Rank(
             chunks=units,
-            resting=fsdp.resting(job, tensors) if sharded else buffers.resting(job, tensors),
             always=(*side.components(), ("communication_buffers", fsdp.root_bytes(job, flat) if sharded else 0)),
             forward_only=_attention_mask(job) if embedding or head else 0,
             input_gradient=boundary if sends_back or several else 0,
             output_gradient=boundary if sends_on or several else 0,
             cached_output=boundary if job.option("deallocate_pipeline_outputs") is False and not head else 0,
-            step_temporaries=buffers.step_temporaries(job, tensors),
             extras=tuple(tuple(fsdp.extras(job, list(u))) for u in units) if sharded else (),
         )
-        return Outline(key, rank, sum(t.numel for t in tensors))
+        held = one_held([u.tensors for u in flat])
+        return Outline(key, rank, held, sum(t.numel for t in tensors))
 
 
 def _schedule(job: TrainingJob, rank: int, chunks: int) -> list[Run]:

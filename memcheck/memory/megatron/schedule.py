@@ -45,6 +45,15 @@ def warm_up(place: Place) -> int:
     return 2 * (pipeline - rank - 1) + (chunks - 1) * group + overlaps
 
 
+def settled(place: Place, micro_batches: int) -> int:
+    """The fewest micro-batches whose schedule is the same on every rank; ``place``: the first rank's.
+
+    That rank warms up longest, so that :func:`runs` cuts no other rank's schedule later.
+    """
+    whole, rest = divmod(micro_batches, place.group)
+    return place.group * min(whole, -(-warm_up(place) // (place.group * place.chunks)) + SETTLING_GROUPS) + rest
+
+
 def runs(place: Place, micro_batches: int) -> list[Run]:
     """Forwards and backwards in order.
 

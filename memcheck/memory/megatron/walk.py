@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from memcheck.memory.megatron.fsdp import Extra
 from memcheck.memory.megatron.schedule import Run
-from memcheck.memory.state import Resting
+from memcheck.memory.moves import Components, Rest
 from memcheck.memory.timeline import Timeline
 from memcheck.memory.units import Unit
 from memcheck.record import Record
-
-Components = tuple[tuple[str, int], ...]
 
 
 class Rank(Record):
     """What a rank runs and holds."""
 
     chunks: tuple[tuple[Unit, ...], ...]
-    resting: Resting
     always: Components
     """Persistent side buffers."""
     forward_only: int
@@ -27,18 +24,17 @@ class Rank(Record):
     """The last output gradient, referenced until the next one has been received."""
     cached_output: int
     """Output kept per micro-batch in flight; 0 when outputs are deallocated after the send."""
-    step_temporaries: int
     extras: tuple[tuple[Extra, ...], ...] = ()
     """Per chunk and unit: what Megatron-FSDP gathers and keeps around the unit."""
 
 
-def walk(rank: Rank, schedule: list[Run]) -> Timeline:
+NO_REST = Rest((), "optimizer step", 0)
+
+
+def walk(rank: Rank, schedule: list[Run], rest: Rest = NO_REST) -> Timeline:
     """The account of one step. Only the fullest of the passes through the same chunk is walked."""
     timeline = Timeline()
-    r = rank.resting
-    for component in ("parameters", "gradients", "master_weights", "optimizer_states"):
-        timeline.hold(component, getattr(r, component))
-    for component, n_bytes in rank.always:
+    for component, n_bytes in (*rest.components, *rank.always):
         timeline.hold(component, n_bytes)
     timeline.mark("init", "states at rest")
     saved = [_saved(units) for units in rank.chunks]
@@ -49,9 +45,9 @@ def walk(rank: Rank, schedule: list[Run]) -> Timeline:
         around = rank.extras[a_pass.chunk] if rank.extras else (NOTHING,) * len(units)
         (_forward if a_pass.forward else _backward)(timeline, units, around)
         timeline.hold_all(tuple(held.items()), -1)
-    timeline.hold("temporaries", rank.step_temporaries)
-    timeline.mark("optimizer", "optimizer step")
-    timeline.release("temporaries", rank.step_temporaries)
+    timeline.hold("temporaries", rest.temporaries)
+    timeline.mark("optimizer", rest.operation)
+    timeline.release("temporaries", rest.temporaries)
     return timeline
 
 

@@ -1,0 +1,41 @@
+"""What rests on a Megatron rank, kept for every job that differs in its step alone."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.job.types import Checkpointing, Loss, TrainingJob
+from memcheck.memory.megatron import buffers, fsdp
+from memcheck.memory.moves import Held, Rest
+from memcheck.memory.state import LocalTensor
+
+
+def rests(job: TrainingJob, held: Held) -> Rest:
+    """The states of a rank, and what the optimizer's step adds to them."""
+    return _rests(timeless(job), held)
+
+
+def timeless(job: TrainingJob) -> TrainingJob:
+    """The job without what only decides how a step runs.
+
+    Buffers follow from the tensors, the dtypes, the options, the optimizer, and over how many ranks they are divided.
+    """
+    return job._replace(
+        micro_batch_size=1,
+        sequence_length=1,
+        gradient_accumulation_steps=1,
+        checkpointing=Checkpointing(),
+        attention="",
+        loss=Loss(),
+        torch=(),
+        layout=job.layout._replace(nodes=1, gpus_per_node=1),
+    )
+
+
+@lru_cache(maxsize=2048)
+def _rests(job: TrainingJob, held: Held) -> Rest:
+    tensors: list[LocalTensor] = [t for unit in held.units for t in unit]  # type: ignore[misc]
+    found = fsdp.resting(job, tensors) if fsdp.is_sharded(job) else buffers.resting(job, tensors)
+    names = ("parameters", "gradients", "master_weights", "optimizer_states")
+    components = tuple((name, getattr(found, name)) for name in names)
+    return Rest(components, "optimizer step", buffers.step_temporaries(job, tensors))
