@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from memcheck.memory.ledger.curve import Curve, High
 from memcheck.memory.megatron.ranks import megatron_ranks
-from memcheck.memory.megatron.schedule import Place, runs
+from memcheck.memory.megatron.schedule import Place, runs, settled
 from memcheck.memory.megatron.walk import Rank, fullest
-from memcheck.memory.state import Resting
 from memcheck.memory.units import Unit
 from tests.memory.megatron.every_event import every_pass, expanded, fullest_of
 from tests.memory.megatron.models import grid, job, llama_8b
@@ -24,7 +23,7 @@ def rank_of(saved: list[int], boundary: int, mask: int) -> Rank:
         (Unit("block", f"layer {i}", (), *(Curve(n, (), (("activations", n),), 0, high, high, 0),) * 2),)
         for i, n in enumerate(saved)
     )
-    return Rank(chunks, Resting(), (), mask, boundary, boundary, 0, 0)
+    return Rank(chunks, (), mask, boundary, boundary, 0)
 
 
 @settings(max_examples=400, deadline=None)
@@ -63,6 +62,24 @@ def test_short_steps_are_not_cut(pipeline: int, place: int, chunks: int, groups:
     micro_batches = min(groups * pipeline, 2 * pipeline)
     where = Place(place % pipeline, pipeline, chunks, pipeline)
     assert list(expanded(runs(where, micro_batches))) == every_pass(where, micro_batches)
+
+
+@given(
+    pipeline=st.integers(1, 9),
+    chunks=st.integers(1, 4),
+    longer=st.integers(0, 3),
+    micro_batches=st.integers(1, 90),
+    overlaps=st.booleans(),
+)
+def test_every_rank_settles_into_the_same_schedule(
+    pipeline: int, chunks: int, longer: int, micro_batches: int, overlaps: bool
+) -> None:
+    """With as many micro-batches as ``settled`` says, each rank runs what it runs with all of them."""
+    first = Place(0, pipeline, chunks, pipeline + longer, overlaps)
+    fewer = settled(first, micro_batches)
+    assert fewer <= micro_batches
+    for rank in range(pipeline):
+        assert runs(first._replace(rank=rank), fewer) == runs(first._replace(rank=rank), micro_batches)
 
 
 def test_no_cost_per_micro_batch() -> None:
