@@ -4,7 +4,8 @@
 
 Checks the number of layers against `pipeline * virtual_stages`. Megatron wants equal stages unless one of its options
 for uneven ones is given (`num_layers_in_first_pipeline_stage`, `account_for_embedding_in_pipeline_split`, ...);
-torchtitan and torch's pipelining take uneven stages, but none may be empty.
+torchtitan and torch's pipelining take uneven stages, but none may be empty. A `pipeline_model_parallel_layout` says how
+many virtual stages there are: as many as its stages over those of `pipeline`.
 
 ## Why it matters
 
@@ -27,7 +28,8 @@ Megatron: `num_layers_in_first_pipeline_stage`, `num_layers_in_last_pipeline_sta
 ## Source
 
 `megatron/core/transformer/transformer_config.py`, `megatron/training/arguments.py` ("Number of layers should be
-divisible by the pipeline-model-parallel size").
+divisible by the pipeline-model-parallel size"; virtual stages are `num_stages // pipeline_model_parallel_size` of the
+layout).
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.job.layout_text import stages_of_layout
 from memcheck.job.types import TrainingJob
 from memcheck.rules.types import Context, Rule
 from memcheck.rules.words import divisors, listed
@@ -59,7 +62,11 @@ def check(context: Context) -> Iterator[Finding]:
     reason = ""
     if layers < stages:
         reason = f"{layers} layers cannot fill pipeline {layout.pipeline}{virtual}"
-    elif job is not None and job.framework == "megatron" and not job.option("pipeline_model_parallel_layout"):
+    elif job is not None and job.framework == "megatron":
+        written = job.option("pipeline_model_parallel_layout")
+        if written:
+            yield from _disagrees(context, len(stages_of_layout(written)))
+            return
         reason = _uneven(job, layers, stages, f"pipeline {layout.pipeline}{virtual}")
     if reason:
         yield RULE.finding(
@@ -69,6 +76,25 @@ def check(context: Context) -> Iterator[Finding]:
             help=f"numbers of stages that divide {layers}: {listed(divisors(layers, 4 * stages), 'or')}",
             related=(("virtual stages", "/parallelism/virtual_stages"), ("the model", "/model")),
         )
+
+
+def _disagrees(context: Context, count: int) -> Iterator[Finding]:
+    """A layout of ``count`` stages on other stages than the plan has."""
+    ways, virtual = context.layout.pipeline, context.layout.virtual_stages
+    if count == ways * virtual:
+        return
+    if count % ways:
+        reason, help = f"which {ways} pipeline ranks do not divide", f"separate a multiple of {ways} stages with |"
+    else:
+        reason = f"{count // ways} on each of {ways} ranks, but the plan has `virtual_stages: {virtual}`"
+        help = f"set `virtual_stages: {count // ways}`, or write {ways * virtual} stages"
+    yield RULE.finding(
+        context,
+        f"`pipeline_model_parallel_layout` has {count} stages, {reason}",
+        "/training/options/pipeline_model_parallel_layout",
+        help=help,
+        related=(("stages", "/parallelism/pipeline"), ("virtual stages", "/parallelism/virtual_stages")),
+    )
 
 
 def _uneven(job: TrainingJob, layers: int, stages: int, where: str) -> str:

@@ -3,12 +3,13 @@
 ## What it does
 
 Compares `pipeline_schedule` with the framework's own schedules, and reports an interleaved schedule over a single stage
-per rank (`virtual_stages: 1`).
+per rank (`virtual_stages: 1`), and torch's zero-bubble and DualPipe schedules over compiled stages.
 
 ## Why it matters
 
 The schedule decides how many micro-batches of activations are alive at once: 1F1B keeps as many as there are stages
-behind, GPipe all of them.
+behind, GPipe all of them. Schedules that split the backward pass (`zero-bubble`, `dualpipe`) cannot split that of a
+compiled module: torch raises an error before the first step.
 
 ## Example
 
@@ -17,7 +18,8 @@ behind, GPipe all of them.
 
 ## How to fix
 
-Take one of the schedules that the finding lists; for an interleaved one set `virtual_stages` to 2 or more.
+Take one of the schedules that the finding lists; for an interleaved one set `virtual_stages` to 2 or more; for one
+that splits the backward pass leave `compile` off.
 
 ## Options
 
@@ -25,7 +27,8 @@ None.
 
 ## Source
 
-torch `distributed/pipelining/schedules.py`; `megatron/core/pipeline_parallel/schedules.py` (1F1B, with and without
+torch `distributed/pipelining/schedules.py` (`_check_torch_compile_compatibility`: "schedule is not supported with stage
+modules that have used torch.compile"); `megatron/core/pipeline_parallel/schedules.py` (1F1B, with and without
 interleaving).
 """
 
@@ -34,8 +37,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.job.types import TrainingJob
 from memcheck.rules.types import Context, Rule
 from memcheck.rules.words import listed
+
+SPLIT_BACKWARD = frozenset({"zero-bubble", "dualpipe"})
+"""Schedules that run the gradients of inputs and of weights at different times."""
 
 
 def check(context: Context) -> Iterator[Finding]:
@@ -50,6 +57,9 @@ def check(context: Context) -> Iterator[Finding]:
     elif schedule == "interleaved-1f1b" and layout.virtual_stages == 1:
         message = "an interleaved schedule with one stage per rank has nothing to interleave"
         help = "set `virtual_stages: 2`, or use `pipeline_schedule: 1f1b`"
+    elif schedule in SPLIT_BACKWARD and context.training is not None and _compiled(context.training):
+        message = f"`{schedule}` splits the backward pass, which torch refuses for compiled stages"
+        help = "use `pipeline_schedule: interleaved-1f1b`, or leave `training.compile` off"
     else:
         return
     yield RULE.finding(
@@ -59,6 +69,11 @@ def check(context: Context) -> Iterator[Finding]:
         help=help,
         related=(("the framework", "/training/framework"), ("virtual stages", "/parallelism/virtual_stages")),
     )
+
+
+def _compiled(job: TrainingJob) -> bool:
+    """Whether stages are compiled modules; torchtitan's graph trainer compiles its own passes instead."""
+    return job.compiles("model") and "graph_trainer" not in str(job.option("module") or "")
 
 
 RULE = Rule(

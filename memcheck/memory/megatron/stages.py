@@ -6,9 +6,8 @@ Sources: Megatron-core ``transformer/transformer_block.py`` (get_num_layers_to_b
 
 from __future__ import annotations
 
-import re
-
 from memcheck.errors import UnsupportedError
+from memcheck.job.layout_text import stages_of_layout
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 
@@ -86,26 +85,8 @@ def _share(n: int, ways: int, index: int) -> int:
     return _even(n, ways)[index]
 
 
-_GROUP = re.compile(r"\(([^()]*)\)\*(\d+)")
-_REPEAT = re.compile(r"([EtmL|])\*(\d+)")
-
-
 def _from_layout(layout: object, ways: int, job: TrainingJob) -> list[list[Chunk]]:
-    """``Et*3|(tt|)*29m|L``: E embedding, t layer, m prediction layer, L loss, | the end of a stage."""
-    if isinstance(layout, str):
-        text = layout.replace(",", "").replace(" ", "")
-        while True:
-            wider = _REPEAT.sub(lambda m: m[1] * int(m[2]), _GROUP.sub(lambda m: m[1] * int(m[2]), text))
-            if wider == text:
-                break
-            text = wider
-        parts = text.split("|")
-    elif isinstance(layout, (list, tuple)):
-        words = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-        lists = [p if isinstance(p, (list, tuple)) else [p] for p in layout]
-        parts = ["".join(words.get(str(w), str(w)) for w in p) for p in lists]
-    else:
-        parts = []
+    parts = stages_of_layout(layout)
     if not parts or len(parts) % ways:
         raise UnsupportedError(
             f"pipeline_model_parallel_layout has {len(parts)} stages, which {ways} pipeline ranks do not divide",
