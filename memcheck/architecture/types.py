@@ -182,6 +182,9 @@ class Moe(Record):
     """The chosen scores stay in fp32, so the weighted outputs of the experts are fp32 (Mixtral, DeepSeek, MiniMax)."""
     normalised_scores: bool = True
     """The chosen scores are divided by their sum (``norm_topk_prob``)."""
+    groups: int = 1
+    """Groups of experts, of which a token is routed to ``chosen_groups`` at most (DeepSeek: ``n_group``)."""
+    chosen_groups: int = 1
     stacked_adapters: bool = False
     """peft maps the names of transformers 4's separate experts (gate_proj, up_proj, down_proj, w1...) and of the router
     to the stacked tensors, and to nothing else in the model (peft utils/transformers_weight_conversion.py)."""

@@ -70,6 +70,13 @@ def group(rates: Rates, ranks: int, stride: int) -> Group:
     )
 
 
+def behind(exchange: float, work: float, taken: float) -> float:
+    """What an exchange adds to the work that runs at the same time: what is longer than it, or the share ``taken`` of
+    the multiprocessors that carry the exchange and do no work meanwhile.
+    """
+    return max(taken * exchange, exchange - work)
+
+
 def gather(g: Group, total_bytes: float) -> float:
     """All-gather or reduce-scatter of ``total_bytes`` in all: each rank sends and receives all but its own part."""
     if g.ranks <= 1 or total_bytes <= 0:
@@ -87,12 +94,19 @@ def all_reduce(g: Group, total_bytes: float) -> float:
     return min(ring, g.tree + 2 * total_bytes / (g.bandwidth * TREE_SHARE))
 
 
-def all_to_all(g: Group, sent_bytes: float) -> float:
-    """Every rank sends ``sent_bytes``, in equal parts to all ranks; what stays in the node goes beside the rest."""
+def all_to_all(g: Group, sent_bytes: float, forwarded_bytes: float | None = None) -> float:
+    """Every rank sends ``sent_bytes``, in equal parts to all ranks; what stays in the node goes beside the rest.
+
+    ``forwarded_bytes``: what crosses to other nodes where one copy for a node is passed on inside it.
+    """
     if g.ranks <= 1 or sent_bytes <= 0:
         return 0.0
-    near = sent_bytes * (g.local - 1) / g.ranks / g.near
-    far = sent_bytes * (g.ranks - g.local) / g.ranks / g.far
+    if forwarded_bytes is None:
+        near = sent_bytes * (g.local - 1) / g.ranks / g.near
+        far = sent_bytes * (g.ranks - g.local) / g.ranks / g.far
+    else:
+        near = sent_bytes * (g.local - 1) / g.local / g.near
+        far = forwarded_bytes / g.far
     latency = BASE_SIMPLE + (STEP_SIMPLE["network"] if g.ranks > g.local else STEP_SIMPLE["nvlink"])
     return latency + max(near, far)
 

@@ -2,14 +2,18 @@
 
 Tensor parallelism gathers and reduces hidden states between products that need them, so nothing runs meanwhile, unless
 the products are cut into chunks (torch's async tensor parallelism, Transformer Engine's ``tp_comm_overlap``): then the
-first chunk alone is waited for. Ring attention passes keys and values on while it works on those at hand.
+first chunk alone is waited for. torchtitan's fp8 gathers in fp8, forward and backward (torchao
+``float8_tensor_parallel.py``). Ring attention passes keys and values on while it works on those at hand.
 """
 
 from __future__ import annotations
 
-from memcheck.job.types import TrainingJob
+from functools import lru_cache
+from math import comb
+
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
-from memcheck.throughput.collectives import all_reduce, all_to_all, gather, group, send
+from memcheck.throughput.collectives import all_reduce, all_to_all, behind, gather, group, send
 from memcheck.throughput.layer import Cost
 from memcheck.throughput.rates import Rates
 
@@ -35,7 +39,8 @@ def wires(job: TrainingJob, hidden: int, item: int, rates: Rates) -> Wires:
     tensor = pipeline = 0.0
     if layout.tensor > 1:
         g = group(rates, layout.tensor, 1)
-        tensor = 2 * gather(g, size) if layout.sequence else all_reduce(g, size)
+        narrow = 1 if job.framework == "torchtitan" and job.recipe.recipe == "fp8-mixed" else item
+        tensor = gather(g, size * narrow / item) + gather(g, size) if layout.sequence else all_reduce(g, size)
         if job.option("tp_comm_overlap") or job.option("enable_async_tensor_parallel"):
             tensor /= layout.tensor
     if layout.pipeline > 1:
@@ -51,8 +56,11 @@ def wires(job: TrainingJob, hidden: int, item: int, rates: Rates) -> Wires:
 
 
 def context_seconds(job: TrainingJob, cost: Cost, ring: bool, rates: Rates) -> tuple[float, float]:
-    """Forward and backward of one layer: torch gathers keys and values and reduces their gradients; Ulysses
-    (DeepSpeed) turns four tensors from sequence to heads and back.
+    """Forward and backward of one layer. Ulysses (DeepSpeed) turns four tensors from sequence to heads and back.
+
+    torch gathers keys and values while it works on its own; in backward it sends their gradients on, in fp32, while it
+    works on the next block, and waits for the last of them (``_context_parallel/_attention.py``,
+    _templated_ring_attention_backward).
     """
     layout = job.layout
     if layout.context == 1 or not cost.kv_bytes:
@@ -60,14 +68,15 @@ def context_seconds(job: TrainingJob, cost: Cost, ring: bool, rates: Rates) -> t
     g = group(rates, layout.context, layout.tensor)
     if ring:
         steps = layout.context - 1
-        forward = steps * send(g, cost.kv_bytes) - cost.attention_seconds
-        backward = steps * send(g, 2 * cost.kv_bytes) - 2.5 * cost.attention_seconds
-        return max(0.0, forward), max(0.0, backward)
+        forward = behind(steps * send(g, cost.kv_bytes), cost.attention_seconds, rates.taken)
+        return forward, behind(steps * send(g, 2 * cost.kv_bytes), 2.5 * cost.attention_seconds, rates.taken)
     if job.framework == "deepspeed":
         both = 2 * all_to_all(g, 2 * cost.kv_bytes)
         return both, both
-    one = gather(g, cost.kv_bytes * layout.context)
-    return one, 2 * one
+    one, block = gather(g, cost.kv_bytes * layout.context), cost.attention_seconds / layout.context
+    summed = send(g, 4 / DTYPE_BYTES[job.recipe.compute] * cost.kv_bytes)
+    hidden = (layout.context - 1) * behind(summed, 2.5 * block, rates.taken)
+    return behind(one, block, rates.taken), behind(one, 2.5 * block, rates.taken) + hidden + summed
 
 
 def expert_seconds(job: TrainingJob, cost: Cost, rates: Rates) -> float:
@@ -75,4 +84,32 @@ def expert_seconds(job: TrainingJob, cost: Cost, rates: Rates) -> float:
     layout = job.layout
     if layout.expert == 1 or not cost.routed_bytes:
         return 0.0
-    return all_to_all(group(rates, layout.expert, layout.expert_tensor), cost.routed_bytes)
+    g = group(rates, layout.expert, layout.expert_tensor)
+    if not _forwards(job):
+        return all_to_all(g, cost.routed_bytes)
+    nodes = -(-g.ranks // g.local)
+    copies = touched(nodes, cost.chosen, cost.groups, cost.chosen_groups) * (nodes - 1) / nodes
+    return all_to_all(g, cost.routed_bytes, cost.routed_bytes * copies / cost.chosen)
+
+
+def _forwards(job: TrainingJob) -> bool:
+    """Whether a token crosses to a node once for all its experts there: DeepEP (README, "NVLink and RDMA forwarding")
+    and HybridEP, Megatron's flex dispatcher.
+    """
+    return job.framework == "megatron" and job.option("moe_token_dispatcher_type") == "flex"
+
+
+@lru_cache(maxsize=256)
+def touched(nodes: int, chosen: int, groups: int, chosen_groups: int) -> float:
+    """Nodes that hold one of a token's ``chosen`` experts, on average over even routing.
+
+    Routing limited to some groups of experts (DeepSeek-V3 report, section 2.1.2) reaches only the nodes of those.
+    """
+    reached = float(nodes)
+    if chosen_groups < groups:
+        if nodes >= groups:
+            reached = chosen_groups * nodes / groups
+        else:
+            others = groups - groups // nodes
+            reached = nodes * (1 - comb(others, chosen_groups) / comb(groups, chosen_groups))
+    return reached * (1 - (1 - 1 / reached) ** chosen)

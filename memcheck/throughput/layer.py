@@ -4,47 +4,13 @@ from __future__ import annotations
 
 from memcheck.architecture.parameters import block_tensors
 from memcheck.architecture.types import Attention, Block, LatentAttention, Moe, ParameterTensor
-from memcheck.memory.ledger.context import Adapter, adapts, is_frozen
+from memcheck.memory.ledger.context import adapts, is_frozen
 from memcheck.memory.state import local_tensor
 from memcheck.record import Record
 from memcheck.throughput.matmul import matmul
 from memcheck.throughput.rates import Rates
-from memcheck.throughput.traffic import block_traffic
-
-
-class Shape(Record):
-    """What of a job decides the cost of a layer. Hashable: costs are remembered by it."""
-
-    style: str
-    """``transformers`` | ``torchtitan`` | ``megatron``."""
-    batch: int
-    sequence: int
-    """Tokens per sequence on this rank."""
-    context: int
-    tensor: int
-    sequence_parallel: bool
-    expert: int
-    expert_tensor: int
-    item: int
-    """Bytes of an element of activations."""
-    autocast: bool
-    fp8: bool
-    fused: bool
-    attention: str
-    adapter: Adapter | None
-    frozen: tuple[str, ...]
-    imbalance: float
-    recompute: str
-    """``none`` | ``selective`` | ``full``."""
-    modules: tuple[str, ...]
-    """What selective recompute runs again under Megatron."""
-    head_sharded: bool
-    """The loss runs on vocabulary shards."""
-    loss: str
-    chunks: int
-    upcast: bool
-    trained: bool
-    """The base weights of the model are trained."""
+from memcheck.throughput.shape import Product, Shape, products, projections
+from memcheck.throughput.traffic import block_traffic, merge_traffic
 
 
 class Cost(Record):
@@ -79,6 +45,12 @@ class Cost(Record):
     again_routed: bool = False
     kv_bytes: float = 0.0
     """Keys and values of this rank's tokens."""
+    chosen: int = 0
+    """Experts that a token is routed to, ..."""
+    groups: int = 1
+    """of so many groups of experts, ..."""
+    chosen_groups: int = 1
+    """at most so many of them."""
 
 
 class Tally:
@@ -109,59 +81,6 @@ class Tally:
         return self.arithmetic, self.memory
 
 
-class Product(Record):
-    """One linear layer on one rank: ``[tokens, inputs] x [inputs, outputs]``, ``batch`` times."""
-
-    name: str
-    group: str
-    tokens: int
-    outputs: int
-    inputs: int
-    batch: int
-    trained: bool
-    adapted: bool
-    parameters: int
-
-
-def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
-    """The matrix products of a layer's forward pass."""
-    tokens = s.batch * s.sequence
-    own = tokens // s.tensor if s.sequence_parallel else tokens
-    found = []
-    for component in (block.mixer, block.mlp):
-        for t in component.tensors if component is not None else ():
-            shape = local_tensor(t, component, s.tensor, s.expert, s.expert_tensor)
-            if not _is_matrix(t, shape):
-                continue
-            name = t.name.removesuffix(".weight")
-            adapted = s.adapter is not None and t.linear and adapts(s.adapter, name)
-            learns = trained and s.adapter is None and not is_frozen(name, s.frozen)
-            if t.group == "experts" and isinstance(component, Moe):
-                each, count = _expert_tokens(component, s, tokens), shape[0] if len(shape) == 3 else 1
-                outputs, inputs = shape[-2:][::-1] if t.transposed else shape[-2:]
-                size = outputs * inputs * count
-                found.append(Product(name, t.group, each, outputs, inputs, count, learns, adapted, size))
-                continue
-            rows = own if t.shard == "none" else tokens
-            outputs, inputs = shape[::-1] if t.transposed else shape
-            found.append(Product(name, t.group, rows, outputs, inputs, 1, learns, adapted, outputs * inputs))
-    return found
-
-
-def _is_matrix(t: ParameterTensor, shape: tuple[int, ...]) -> bool:
-    return t.group == "experts" or (len(shape) == 2 and (t.linear or t.group in ("router", "mlp", "shared_experts")))
-
-
-def _expert_tokens(m: Moe, s: Shape, tokens: int) -> int:
-    """Rows that each local expert multiplies: the busiest rank's share of what its expert group routes."""
-    if m.dense_dispatch:
-        return tokens * s.expert
-    local = max(1, m.experts // s.expert)
-    source = tokens // s.tensor if s.tensor > 1 and s.expert_tensor == 1 and s.sequence_parallel else tokens
-    imbalance = s.imbalance if s.expert > 1 else 1.0
-    return max(1, round(source * m.experts_per_token * imbalance / local))
-
-
 def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bool, input_grad: bool) -> Cost:
     """One layer under a shape. ``trained``: its base weights; ``input_grad``: something below it is trained."""
     tokens = s.batch * s.sequence
@@ -172,14 +91,19 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
     for p in linear:
         _linear(p, s, item, forward, inputs, weights)
     traffic = block_traffic(block, hidden, style=s.style, fused=s.fused, item=4 if s.autocast or s.item == 4 else 2)
-    routed = own * block.mlp.experts_per_token if isinstance(block.mlp, Moe) else 0
-    if isinstance(block.mlp, Moe) and s.tensor > 1 and not s.sequence_parallel:
-        routed = tokens * block.mlp.experts_per_token
+    m = block.mlp
+    routed = own * m.experts_per_token if isinstance(m, Moe) else 0
+    if isinstance(m, Moe) and s.tensor > 1 and not s.sequence_parallel:
+        routed = tokens * m.experts_per_token
     scale = s.item / 2
     for tally, place in ((forward, 0), (inputs, 1)):
         tally.bytes(traffic.stream[place] * own)
         tally.bytes(scale * (traffic.inner[place] * tokens / s.tensor + traffic.experts[place] * routed))
     core = _attention(block, s, rates)
+    if s.merges:
+        ahead, back = merge_traffic(block.mixer, s.context, tensor=s.tensor, fused=s.fused)
+        forward.bytes(ahead * tokens)
+        inputs.bytes(back * tokens)
     forward.arithmetic += core.seconds
     forward.bytes(core.forward_bytes)
     forward.flops += core.flops
@@ -211,6 +135,7 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         float(s.item * routed * hidden * (s.imbalance if s.expert > 1 else 1.0)) if routed else 0.0,
         again_routed,
         _kv_bytes(block, s),
+        *((m.experts_per_token, m.groups, m.chosen_groups) if isinstance(m, Moe) else (0, 1, 1)),
     )
 
 
@@ -220,10 +145,10 @@ def _linear(p: Product, s: Shape, item: int, forward: Tally, inputs: Tally, weig
     inputs.product(p.tokens, p.inputs, p.outputs, batch=p.batch, item=item)
     if p.trained:
         weights.product(p.outputs, p.inputs, p.tokens, batch=p.batch, item=item)
-    given, made = p.tokens * p.inputs * p.batch, p.tokens * p.outputs * p.batch
+    given = p.tokens * p.inputs * p.batch
     if s.fp8:  # a maximum (read) and a cast (read, write) of both operands, compiled into two kernels
-        forward.bytes(5.0 * (given + p.parameters))
-        inputs.bytes(5.0 * made)
+        forward.bytes(5.0 * (p.cast_inputs + p.parameters))
+        inputs.bytes(5.0 * p.cast_outputs)
     if s.autocast:  # fp32 to 16 bits of the input and of the weight, and back for the gradients
         forward.bytes(6.0 * (given + p.parameters))
         inputs.bytes(6.0 * given)
@@ -290,28 +215,12 @@ def _recompute(
         # every operation but the kept ones: every second matrix product and attention (activation_checkpoint.py)
         again.memory = forward.memory
         kept = False
-        for p in _projections(linear):
+        for p in projections(linear):
             kept = not kept
             if not kept or p.group == "experts":
                 again.product(p.tokens, p.outputs, p.inputs, batch=p.batch)
         return exchanges, 0, False
     return exchanges, _selected(block, s, linear, core, again), "moe" in s.modules
-
-
-def _projections(linear: list[Product]) -> list[Product]:
-    """Matrix products as torchtitan runs them: q, k and v are one."""
-    merged: list[Product] = []
-    for p in linear:
-        if p.group == "attention" and merged and merged[-1].group == "attention" and _is_qkv(p) and _is_qkv(merged[-1]):
-            last = merged[-1]
-            merged[-1] = last._replace(outputs=last.outputs + p.outputs)
-        else:
-            merged.append(p)
-    return merged
-
-
-def _is_qkv(p: Product) -> bool:
-    return p.name.rpartition(".")[2] in ("q_proj", "k_proj", "v_proj")
 
 
 def _selected(block: Block, s: Shape, linear: list[Product], core: Core, again: Tally) -> int:

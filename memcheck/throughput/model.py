@@ -10,8 +10,9 @@ from memcheck.job.types import DTYPE_BYTES, Layout, TrainingJob
 from memcheck.memory.ledger.context import Adapter
 from memcheck.memory.pipeline import parts
 from memcheck.record import Record
-from memcheck.throughput.layer import Cost, Shape, Tally, block_cost
+from memcheck.throughput.layer import Cost, Tally, block_cost
 from memcheck.throughput.rates import Rates
+from memcheck.throughput.shape import Shape
 from memcheck.throughput.traffic import loss_traffic
 
 REMEMBERED = 8192
@@ -90,6 +91,7 @@ def shape_of(job: TrainingJob) -> Shape:
         job.loss.chunks,
         job.loss.upcast,
         adapter is None,
+        layout.context > 1 and job.framework not in ("megatron", "deepspeed"),
     )
 
 

@@ -27,6 +27,8 @@ MUON_PRODUCTS = 15
 
 HOST_ADAM_PER_SECOND = 4.0e9
 """Parameters per second and node that DeepSpeed's CPU-Adam updates: 2.57 s for 10 B (Ren et al. 2021, table 4)."""
+FSDP2 = frozenset({"huggingface", "pytorch", "torchtitan"})
+"""Frameworks whose ZeRO-3 is torch's."""
 NVME_GBS = 7.0
 """One PCIe 4 x4 drive per GPU, sequential, one direction."""
 
@@ -40,7 +42,7 @@ def step_seconds(job: TrainingJob, parameters: float, rates: Rates, side: int) -
     gradient = DTYPE_BYTES[recipe.gradients]
     clip = 3.0 * gradient if job.clip_grad_norm else 0.0
     zero = float(gradient)
-    if job.optimizer.offload != "none":
+    if on_host(job):
         return 0.0, parameters * (clip + zero) / rates.hbm
     weight = DTYPE_BYTES[recipe.params if recipe.master == "none" else recipe.master]
     state = DTYPE_BYTES[recipe.optimizer_states]
@@ -57,6 +59,14 @@ def step_seconds(job: TrainingJob, parameters: float, rates: Rates, side: int) -
     return 2.0 * MUON_PRODUCTS * side * parameters / rates.linear, memory  # 2 n^3 a product of n^2 parameters
 
 
+def on_host(job: TrainingJob) -> bool:
+    """Whether the optimizer runs on the host: offloaded itself, or with FSDP2's parameters, since its CPUOffloadPolicy
+    keeps gradients and states there ("the optimizer step runs on CPU": torch ``fsdp/_fully_shard/_fsdp_api.py``).
+    """
+    sharded = job.framework in FSDP2 and job.layout.zero_stage == 3
+    return job.optimizer.offload != "none" or (sharded and job.parameter_offload != "none")
+
+
 def offload_seconds(
     job: TrainingJob, parameters: float, shard_bytes: float, passes: int, rates: Rates
 ) -> tuple[float, tuple[Assumption, ...]]:
@@ -67,7 +77,7 @@ def offload_seconds(
     """
     seconds, assumed = 0.0, []
     recipe = job.recipe
-    if job.optimizer.offload != "none":
+    if on_host(job):
         moved = parameters * (DTYPE_BYTES[recipe.gradients] + DTYPE_BYTES[recipe.params])
         seconds += moved / rates.host
         seconds += parameters * job.layout.gpus_per_node / HOST_ADAM_PER_SECOND

@@ -45,6 +45,10 @@ PCIE_UNKNOWN_GBS = 15.75
 NETWORK_UNKNOWN_GBS = 12.0
 """NCCL's ``NET_BW``: one adapter of 100 Gb/s, which the GPUs of a node share."""
 
+CHANNELS = 16
+"""Blocks of threads of one collective, each on a multiprocessor of its own: what NCCL's log prints on nodes of eight
+Hopper GPUs ("16 coll channels, 16 nvls channels"). DeepSeek gives its all-to-all 20 of 132 (report, section 3.2.2)."""
+
 
 class Rates(Record):
     """Operations and bytes per second of one GPU in one kind of node."""
@@ -67,6 +71,8 @@ class Rates(Record):
     gpus_per_node: int
     multiprocessors: int
     """0 = not known: waves are not counted."""
+    taken: float
+    """Share of the multiprocessors that a collective occupies while it runs; 0 where their number is not known."""
     assumptions: tuple[Assumption, ...]
 
 
@@ -107,6 +113,7 @@ def rates(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, framework: str)
         network=network * GB,
         gpus_per_node=gpus_per_node,
         multiprocessors=gpu.multiprocessors or 0,
+        taken=CHANNELS / gpu.multiprocessors if gpu.multiprocessors else 0.0,
         assumptions=tuple(assumed),
     )
 

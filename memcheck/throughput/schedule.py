@@ -1,8 +1,8 @@
 """What a pipeline adds: ranks that wait for others, and hidden states on their way.
 
 Sources: Narayanan et al. 2021, section 2.2 (1F1B and its interleaved form: the bubble divided by the virtual stages);
-Qi et al. 2023, table 2 (ZB-H1: (p - 1)(F + B - 2 W)); DeepSeek-V3 report, table 2 (DualPipe:
-(p / 2 - 1)(F&B + B - 3 W)).
+Qi et al. 2023, table 2 (ZB-H1: (p - 1)(F + B - 2 W)); the README of deepseek-ai/DualPipe: (S / 2 - 1)(F&B + B - 3 W)
+over S stages. torch runs DualPipeV, whose p ranks have S = 2 p stages of half the length: (p - 1) / 2 in whole ranks.
 F, B and W are one micro-batch's forward, backward and weight-gradient times.
 """
 
@@ -30,7 +30,7 @@ def bubble_seconds(
         return others / layout.virtual_stages
     if schedule == "dualpipe" and micro_batches >= 2 * ways:
         each = others / (ways - 1) - 3 * slowest.weights
-        return max(0.0, (ways / 2 - 1) * each)
+        return max(0.0, (ways - 1) / 2 * each)
     if schedule in ("zero-bubble", "dualpipe"):
         return max(0.0, others - min(2 * (ways - 1), micro_batches) * slowest.weights)
     return others

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
+from memcheck.throughput.collectives import behind
 from memcheck.throughput.data_parallel import Copies, Precision, gather_seconds, reduce_seconds
 from memcheck.throughput.exchanges import Wires, context_seconds, expert_seconds
 from memcheck.throughput.layer import Cost
 from memcheck.throughput.model import Parts, Stage
-from memcheck.throughput.rates import Rates
+from memcheck.throughput.rates import CHANNELS, Rates
 
 FSDP_COPY_BYTES = 4.0
 """Per gathered parameter: out of the flat buffer into its own tensor (read 2, write 2)."""
 FSDP_REDUCE_BYTES = 6.0
 """Per gradient: into the flat buffer, in the reduce dtype (read 2, write 4)."""
+ROUTING = 20
+"""Multiprocessors of an all-to-all behind computation (Megatron ``moe_deepep_num_sms``; DeepSeek-V3, section 3.2.2)."""
 
 
 class Layer(Record):
@@ -83,27 +86,27 @@ def layer_time(job: TrainingJob, cost: Cost, w: Wires, share: float, sharing: Sh
     if layout.expert > 1 and cost.routed_bytes:
         expert = expert_seconds(job, cost, rates) * (4 + (2 * share if cost.again_routed else 0.0))
         if w.hidden_routing:
-            expert = max(0.0, expert - arithmetic - memory)
+            expert = behind(expert, arithmetic + memory, ROUTING * rates.taken / CHANNELS)
     data = last = 0.0
     if sharing.precision.stage == 3:
         moved = FSDP_COPY_BYTES * (2 if sharing.reshards else 1) * (cost.dense + cost.experts) * sharing.gathers
         moved += FSDP_REDUCE_BYTES * (cost.dense_trained + cost.experts_trained) * sharing.reduces
         memory += moved / rates.hbm
         ahead = cost.forward[0] + cost.forward[1]
-        data, last = _exposed(cost, ahead, arithmetic + memory - ahead, sharing)
+        data, last = _exposed(cost, ahead, arithmetic + memory - ahead, sharing, rates.taken)
     return Layer(arithmetic, memory, sum(cost.weights), tensor, context, expert, data, last)
 
 
-def _exposed(cost: Cost, ahead: float, back: float, s: Sharing) -> tuple[float, float]:
+def _exposed(cost: Cost, ahead: float, back: float, s: Sharing, taken: float) -> tuple[float, float]:
     """FSDP prefetches the next layer while one computes: what is longer than that waits. Per micro-batch, and what the
     reducing one adds.
     """
     one = gather_seconds(s.dense, cost.dense, s.precision) + gather_seconds(s.experts, cost.experts, s.precision)
     reduce = reduce_seconds(s.dense, cost.dense_trained, s.precision)
     reduce += reduce_seconds(s.experts, cost.experts_trained, s.precision)
-    forward = max(0.0, one - ahead) if s.gathers else 0.0
+    forward = behind(one, ahead, taken) if s.gathers else 0.0
     again = one if s.gathers and s.reshards else 0.0
-    quiet, busy = max(0.0, again - back), max(0.0, again + reduce - back)
+    quiet, busy = behind(again, back, taken), behind(again + reduce, back, taken)
     return (forward + busy, 0.0) if s.reduces else (forward + quiet, busy - quiet)
 
 

@@ -8,7 +8,7 @@ from memcheck.architecture.types import Architecture, Rough
 from memcheck.catalog.types import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import DTYPE_BYTES, Layout, TrainingJob
-from memcheck.throughput.collectives import all_reduce
+from memcheck.throughput.collectives import all_reduce, behind
 from memcheck.throughput.data_parallel import (
     dense_copies,
     expert_copies,
@@ -56,7 +56,8 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
 
 def _sharing(job: TrainingJob, r: Rates) -> Sharing:
     layout = job.layout
-    every = layout.gradient_sync == "every" and not (job.framework == "megatron" and layout.zero_stage < 3)
+    # Megatron reduces in the last micro-batch unless gradients are sharded (megatron_fsdp.py, grad_reduce_every_bprop)
+    every = layout.gradient_sync == "every" and not (job.framework == "megatron" and layout.zero_stage < 2)
     once = layout.pipeline > 1 and not layout.reshard_after_forward
     return Sharing(
         dense_copies(job, r),
@@ -107,7 +108,7 @@ def _answer(
         m * slowest.tensor,
         m * slowest.context,
         m * slowest.expert,
-        m * slowest.data + slowest.last_data + _after(job, slowest, sharing),
+        m * slowest.data + slowest.last_data + _after(job, slowest, sharing, r),
         pipeline_seconds(layout, m, w.pipeline),
     )
     bubble = bubble_seconds(layout, m, stages, times, slowest)
@@ -192,7 +193,7 @@ def _accumulation(job: TrainingJob, t: StageTime) -> float:
     return 3.0 * DTYPE_BYTES[job.recipe.gradients] * (t.dense_trained + t.experts_trained)
 
 
-def _after(job: TrainingJob, t: StageTime, s: Sharing) -> float:
+def _after(job: TrainingJob, t: StageTime, s: Sharing, r: Rates) -> float:
     """Below stage 3: gradients that are reduced and parameters that are gathered once a step, as far as the last
     backward pass does not hide them.
     """
@@ -204,12 +205,12 @@ def _after(job: TrainingJob, t: StageTime, s: Sharing) -> float:
         reduce = all_reduce(s.dense.shard, t.dense_trained * p.reduced)
     hides_reduce, hides_gather = overlaps(job)
     backward = (t.arithmetic + t.memory) * 2 / 3
-    exposed = max(0.0, reduce - backward) if hides_reduce else reduce
+    exposed = behind(reduce, backward, r.taken) if hides_reduce else reduce
     repeats = job.gradient_accumulation_steps if s.reduces and stage != 1 else 1
     exposed *= repeats
     if stage:
         back = gather_seconds(s.dense, t.dense_trained, p) + gather_seconds(s.experts, t.experts_trained, p)
-        exposed += max(0.0, back - backward / 2) if hides_gather else back
+        exposed += behind(back, backward / 2, r.taken) if hides_gather else back
     return exposed
 
 

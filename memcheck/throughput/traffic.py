@@ -91,6 +91,31 @@ def _activation(m: Mlp | Moe, width: int, *, fused: bool) -> tuple[float, float]
     return 4.0 * width * pieces, 6.0 * width * pieces
 
 
+def merge_traffic(
+    mixer: Attention | LatentAttention | Mixer | None, ranks: int, *, tensor: int, fused: bool
+) -> tuple[float, float]:
+    """torch's ring attention, per token of the rank: what merging the partial outputs of ``ranks`` blocks moves.
+
+    ``torch/distributed/tensor/experimental/_context_parallel/_attention.py``, _SDPAMerger: an output is cast to fp32
+    2 + 4, subtracted 8 + 4, scaled 4 + 4 and subtracted 8 + 4; where only the second half of the queries saw the block,
+    half of that, and both halves are put together again 4 + 4. Compiled, one kernel reads 2 + 4 and writes 4. Backward:
+    gradients are summed in fp32, of queries 4 + 2 + 4 (or half, and put together 4 + 4), of keys and values 4 + 2 + 4
+    and, to be sent on, 4 + 4.
+    """
+    if isinstance(mixer, Attention):
+        queries = -(-mixer.heads // tensor) * mixer.head_dim
+        kept = 2 * -(-mixer.kv_heads // tensor) * mixer.head_dim
+    elif isinstance(mixer, LatentAttention):
+        heads = -(-mixer.heads // tensor)
+        queries = heads * mixer.v_head_dim
+        kept = heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)
+    else:
+        return 0.0, 0.0
+    forward = 10.0 if fused else (38 + 19 + 8) / 2
+    others = ranks - 1
+    return queries * (12.0 + others * forward), (queries * (10 + 5 + 8) / 2 + kept * 18.0) * others
+
+
 def loss_traffic(kind: str, *, fused: bool, upcast: bool) -> tuple[float, float]:
     """Bytes per logit, forward and backward.
 

@@ -40,7 +40,8 @@ def _sizes(config: ConfigReader) -> Sizes:
 
 
 def _moe(config: ConfigReader, size: Sizes, router: str, aliases: tuple[str, ...]) -> Moe:
-    config.ignore("n_group", "topk_group", "topk_method", "scoring_func", "routed_scaling_factor")
+    config.ignore("topk_method", "scoring_func", "routed_scaling_factor")
+    groups = config.integer("n_group", default=1, null=1)
     width = config.integer("moe_intermediate_size")
     shared = config.integer("n_shared_experts", minimum=0, null=0)
     return routed(
@@ -55,7 +56,7 @@ def _moe(config: ConfigReader, size: Sizes, router: str, aliases: tuple[str, ...
         scores_fp32=True,
         # modeling_deepseek_v2.py reads norm_topk_prob nowhere
         normalised_scores=config.flag("norm_topk_prob", default=True) and router == "sigmoid",
-    )
+    )._replace(groups=groups, chosen_groups=config.integer("topk_group", default=groups, null=groups))
 
 
 def mtp_layers(config: ConfigReader) -> int:
