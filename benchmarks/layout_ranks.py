@@ -1,38 +1,83 @@
-"""Where a published layout ranks among all that ``suggest --goal throughput`` searches on the same GPUs.
+"""Where a published layout ranks among all plans that ``suggest --goal throughput`` searches on the same GPUs.
 
-    python -m benchmarks.layout_ranks [WORD]      # of the layouts whose titles contain WORD; minutes
+    python -m benchmarks.layout_ranks [WORD] [--show N]     # of the layouts whose titles contain WORD; minutes
 
-What it finds is recorded in ``data/layout_ranks.json``, which ``benchmarks/throughput.md`` shows.
-``free``: layout, micro-batch, recompute and optimizer's place vary, the global batch stays. ``recipe kept``: only the
-layout varies; what the authors chose under ``training`` stays.
+Every plan of the space is timed, and every one that is predicted to be faster is priced: the rank is one more than the
+number of legal plans that fit and are strictly faster. Three questions, recorded in ``data/layout_ranks.json``, which
+``benchmarks/throughput.md`` shows:
+
+- ``recipe kept``: the layout varies; all that the authors chose under ``training`` stays as they wrote it;
+- ``free``: micro-batch, recompute, loss, allocator and offloading vary, too; the global batch stays;
+- ``layouts``: as ``free``, but every layout counts once, with its fastest settings that fit, the published one's too.
+
+``--show N`` prints the N fastest of each.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
 import time
+from collections.abc import Iterable, Mapping
 
 from benchmarks.cases import HERE, load
 from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.errors import UsageError
 from memcheck.job.resolve import resolve
+from memcheck.job.types import Layout
 from memcheck.memory.estimate import estimate
 from memcheck.plan.read import read_plan
+from memcheck.record import Record
 from memcheck.remedies.price import Pricer
+from memcheck.remedies.types import UNCHANGED, Candidate
 from memcheck.rules.run import make_context
-from memcheck.search.goals import search
+from memcheck.search.explore import possible
+from memcheck.search.space import Space, space_of
 from memcheck.source.types import Document
 
 RECORDED = "layout_ranks.json"
-ENOUGH = 20
-"""Places that are looked at."""
-RECIPE = ("training.micro_batch_size", "training.activation_checkpointing", "training.optimizer", "training.options")
+FULL = 200
+"""Faster plans after which counting stops."""
+RECIPE = (
+    "training.micro_batch_size",
+    "training.activation_checkpointing",
+    "training.optimizer",
+    "training.options",
+    "training.loss",
+    "training.offload",
+    "training.expandable_segments",
+    "training.attention",
+    "training.precision",
+)
+EQUAL = 1e-9
+"""Relative difference of times below which neither is faster."""
 
 
-def place(document: Document, keep: tuple[str, ...] = ()) -> str:
-    """The rank of the plan as written among the fastest that fit, of how many that were considered.
+class Timed(Record):
+    """A legal plan of the space."""
+
+    slower: float
+    """Relative time against the plan as written."""
+    changes: int
+    candidate: Candidate
+    layout: Layout
+    step: tuple[object, ...]
+    """The job without what its step does not run: the setting of the allocator."""
+
+
+class Search(Record):
+    """One space, timed."""
+
+    pricer: Pricer
+    considered: int
+    plans: tuple[Timed, ...]
+    """Those that are faster than the plan as written or have its layout, fastest first, equal jobs once."""
+
+
+def timed(document: Document, keep: tuple[str, ...] = ()) -> Search:
+    """Time all legal plans around a document's.
 
     Raises:
         UsageError: the document is no plan.
@@ -44,29 +89,95 @@ def place(document: Document, keep: tuple[str, ...] = ()) -> str:
     answer = estimate(resolved.job, resolved.gpu, resolved.overhead)
     context = make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)
     pricer = Pricer(context._replace(estimate=answer), keep)
-    found = search(pricer, "throughput", ENOUGH)
-    ranked = sorted(found.found, key=lambda p: round(p.slowdown or 0.0, 4))
-    rank = next((n for n, priced in enumerate(ranked, 1) if not priced.changes), None)
-    considered = f"{found.tally.considered:,}"
-    return f"{rank} of {considered}" if rank is not None else f"below {ENOUGH} of {considered}"
+    space: Space = space_of(pricer.context, UNCHANGED, faster=True)
+    seen: set[object] = set()
+    found: list[Timed] = []
+    for candidate in possible(pricer, space):
+        changes = pricer.complete(candidate)
+        legal = None if changes is None else pricer.resolved(changes)
+        if changes is None or legal is None or (key := legal.job[1:]) in seen:
+            continue
+        seen.add(key)
+        slower = pricer.slowdown(candidate, legal)
+        own = legal.job.layout == context.layout
+        if slower is not None and (slower < -EQUAL or own):
+            step = legal.job._replace(expandable_segments=False)[1:]
+            found.append(Timed(slower, len(changes), candidate, legal.job.layout, step))
+    found.sort(key=lambda each: each[:2])
+    return Search(pricer, len(space.layouts) * len(space.states) * len(space.steps), tuple(found))
 
 
-def main(words: list[str]) -> int:
-    """Print a line per layout."""
+def fitting(search: Search, plans: Iterable[Timed]) -> Iterable[Timed]:
+    """Those that fit, in their order; of several that run the same step, one."""
+    seen: set[object] = set()
+    for each in plans:
+        priced = None if each.step in seen else search.pricer.price(each.candidate)
+        if priced is not None and search.pricer.fits(priced):
+            seen.add(each.step)
+            yield each
+
+
+def faster(search: Search) -> list[Timed]:
+    """The plans that fit and are strictly faster than the plan as written, at most ``FULL`` of them."""
+    found: list[Timed] = []
+    for each in fitting(search, (p for p in search.plans if p.slower < -EQUAL)):
+        found.append(each)
+        if len(found) == FULL:
+            break
+    return found
+
+
+def layouts_faster(search: Search) -> list[Timed]:
+    """The fastest fitting plan of every layout that beats the fastest fitting plan of the layout as written."""
+    own = search.pricer.context.layout
+    best = next(iter(fitting(search, (p for p in search.plans if p.layout == own))), None)
+    limit = -EQUAL if best is None else best.slower - EQUAL
+    by_layout: dict[Layout, list[Timed]] = {}
+    for each in search.plans:
+        if each.slower < limit and each.layout != own:
+            by_layout.setdefault(each.layout, []).append(each)
+    firsts = (next(iter(fitting(search, plans)), None) for plans in by_layout.values())
+    return sorted((p for p in firsts if p is not None), key=lambda each: each[:2])
+
+
+def said(found: list[Timed], considered: int) -> str:
+    """The rank behind these plans, of all that were considered."""
+    rank = f"{len(found) + 1:,}" if len(found) < FULL else f"below {FULL}"
+    return f"{rank} of {considered:,}"
+
+
+def main(arguments: list[str]) -> int:
+    """Print the ranks of each layout, and record them."""
     from benchmarks.throughput import layouts
 
-    recorded = load(RECORDED)
+    shown = int(arguments[arguments.index("--show") + 1]) if "--show" in arguments else 0
+    words = [a for a in arguments if not a.startswith("--") and a != str(shown)]
+    gc.disable()  # records by the million, and none in a circle
     for layout in layouts():
         if words and words[0] not in layout.title:
             continue
         start = time.monotonic()
-        free, kept = place(layout.document), place(layout.document, RECIPE)
-        seconds = time.monotonic() - start
-        print(f"{layout.title}: free {free}; recipe kept {kept} ({seconds:.0f} s)", flush=True)
-        recorded[layout.title] = {"free": free, "recipe kept": kept}
-        with open(os.path.join(HERE, "data", RECORDED), "w", encoding="utf-8", newline="\n") as file:
-            file.write(json.dumps(recorded, indent=1) + "\n")
+        kept, free = timed(layout.document, RECIPE), timed(layout.document)
+        lists = {"recipe kept": faster(kept), "free": faster(free), "layouts": layouts_faster(free)}
+        numbers = {
+            "recipe kept": said(lists["recipe kept"], kept.considered),
+            "free": said(lists["free"], free.considered),
+            "layouts": f"{len(lists['layouts']) + 1:,}",
+        }
+        words_of = "; ".join(f"{name} {number}" for name, number in numbers.items())
+        sys.stdout.write(f"{layout.title}: {words_of} ({time.monotonic() - start:.0f} s)\n")
+        for name, found in lists.items():
+            for each in found[:shown]:
+                sys.stdout.write(f"  {name}: {each.slower:+.2%} {each.candidate.set}\n")
+        sys.stdout.flush()
+        _record(layout.title, numbers)
     return 0
+
+
+def _record(title: str, numbers: Mapping[str, str]) -> None:
+    recorded = {**load(RECORDED), title: numbers}
+    with open(os.path.join(HERE, "data", RECORDED), "w", encoding="utf-8", newline="\n") as file:
+        file.write(json.dumps(recorded, indent=1) + "\n")
 
 
 if __name__ == "__main__":

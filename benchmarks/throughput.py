@@ -33,6 +33,8 @@ class Row(NamedTuple):
     measured: float
     """Tokens per second and GPU."""
     point: Point
+    reread: bool
+    """The measured figure was found again in a source at hand; one that was not decides nothing."""
 
     @property
     def predicted(self) -> float:
@@ -62,7 +64,8 @@ def rows() -> list[Row]:
     found = []
     for record in load("throughput.json")["rows"]:
         point = Evaluator(document_of(record["id"], record["plan"]), Gate()).point({})
-        found.append(Row(record["id"], record["table"], record["tokens_per_second_per_gpu"], point))
+        measured = record["tokens_per_second_per_gpu"]
+        found.append(Row(record["id"], record["table"], measured, point, record["reread"]))
     return found
 
 
@@ -116,13 +119,14 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def groups(every: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """All torchtitan rows, each table with more than two rows, then everything."""
-    yield "torchtitan, all tables", [row for row in every if row.table.startswith("torchtitan")]
-    for table in dict.fromkeys(row.table for row in every):
-        members = [row for row in every if row.table == table]
+    """All torchtitan rows, each table with more than two rows, then everything; of figures that were read again."""
+    sure = [row for row in every if row.reread]
+    yield "torchtitan, all tables", [row for row in sure if row.table.startswith("torchtitan")]
+    for table in dict.fromkeys(row.table for row in sure):
+        members = [row for row in sure if row.table == table]
         if len(members) > 2:
             yield table, members
-    yield "all rows", list(every)
+    yield "all rows", sure
 
 
 def orders(every: Sequence[Row]) -> list[tuple[str, int, float, int, int]]:
@@ -146,6 +150,8 @@ def tables(every: Sequence[Row], published: Sequence[Published], placed: Mapping
         "",
         "## Order",
         "",
+        "Of the figures that were found again in a source at hand; the others are marked below and decide nothing.",
+        "",
         "| rows | number | rank correlation (Spearman) | pairs in the measured order |",
         "|---|---:|---:|---:|",
     ]
@@ -160,20 +166,25 @@ def tables(every: Sequence[Row], published: Sequence[Published], placed: Mapping
     ]
     for row in every:
         figures = f"{row.measured:,.0f} | {row.predicted:,.0f} | {row.predicted / row.measured:.2f}"
-        lines.append(f"| {row.id} | {row.table} | {figures} |")
+        lines.append(f"| {row.id}{'' if row.reread else ' (not read again)'} | {row.table} | {figures} |")
     lines += [
         "",
         "## Layouts",
         "",
-        "Rank among all that `suggest --goal throughput` searches, recorded by `python -m benchmarks.layout_ranks`:",
-        "free, as long as the global batch stays, and with the authors' recipe kept, so that only the layout varies.",
+        "Rank among all that `suggest --goal throughput` searches, by `python -m benchmarks.layout_ranks`: one more",
+        "than the number of legal plans that fit and are predicted to be strictly faster, with the same global batch.",
+        "A published table gives the layout of a stated recipe, so the rank with the **recipe kept** (`--keep` of what",
+        "the authors chose under `training`) answers whether it is among the best twenty. **Free**: micro-batch,",
+        "recompute, loss and offloading vary, too; precision, optimizer and model never do. **Layouts**: the same,",
+        "with every layout counted once, at its fastest settings that fit, the published one's too.",
         "",
-        "| layout | verdict | of capacity | rank, free | rank, recipe kept | note |",
-        "|---|---|---:|---:|---:|---|",
+        "| layout | verdict | of capacity | rank, recipe kept | rank, free | layouts | note |",
+        "|---|---|---:|---:|---:|---:|---|",
     ]
     for layout in published:
         point, rank = layout.point, placed.get(layout.title, {})
-        used = f"{point.utilization:.0%} | {rank.get('free', '')} | {rank.get('recipe kept', '')}"
+        ranks_of = " | ".join(rank.get(name, "") for name in ("recipe kept", "free", "layouts"))
+        used = f"{point.utilization:.0%} | {ranks_of}"
         lines.append(f"| {layout.title} | {point.verdict} | {used} | {layout.note} |")
     return "\n".join(lines) + "\n"
 

@@ -47,25 +47,28 @@ ENDS = (
     ("num_layers_in_last_pipeline_stage", "decoder_last_pipeline_num_layers"),
 )
 
+WRITTEN = "pipeline_model_parallel_layout"
+
 
 def check(context: Context) -> Iterator[Finding]:
     """One finding when the stages cannot be filled, or not equally where they must be equal."""
     layout, layers = context.layout, context.layers
     stages = layout.pipeline * layout.virtual_stages
     virtual = f" * virtual_stages {layout.virtual_stages} = {stages} stages" if layout.virtual_stages > 1 else " stages"
+    job = context.training
     if layout.pipeline == 1:
         if layout.virtual_stages > 1:
             message = f"virtual_stages {layout.virtual_stages} without a pipeline to interleave"
             yield RULE.finding(context, message, "/parallelism/virtual_stages", help="remove it, or set `pipeline`")
+        elif job is not None and job.framework == "megatron" and job.option(WRITTEN):
+            yield from _disagrees(context, len(stages_of_layout(job.option(WRITTEN))))
         return
-    job = context.training
     reason = ""
     if layers < stages:
         reason = f"{layers} layers cannot fill pipeline {layout.pipeline}{virtual}"
     elif job is not None and job.framework == "megatron":
-        written = job.option("pipeline_model_parallel_layout")
-        if written:
-            yield from _disagrees(context, len(stages_of_layout(written)))
+        if job.option(WRITTEN):
+            yield from _disagrees(context, len(stages_of_layout(job.option(WRITTEN))))
             return
         reason = _uneven(job, layers, stages, f"pipeline {layout.pipeline}{virtual}")
     if reason:
@@ -90,8 +93,8 @@ def _disagrees(context: Context, count: int) -> Iterator[Finding]:
         help = f"set `virtual_stages: {count // ways}`, or write {ways * virtual} stages"
     yield RULE.finding(
         context,
-        f"`pipeline_model_parallel_layout` has {count} stages, {reason}",
-        "/training/options/pipeline_model_parallel_layout",
+        f"`{WRITTEN}` has {count} stages, {reason}",
+        f"/training/options/{WRITTEN}",
         help=help,
         related=(("stages", "/parallelism/pipeline"), ("virtual stages", "/parallelism/virtual_stages")),
     )

@@ -12,7 +12,7 @@ from memcheck.search.space import Space, together
 
 def explore(pricer: Pricer, space: Space) -> Iterator[Priced]:
     """The plans of the space that fit, in its order. What became of the others is in the pricer's tally."""
-    for candidate in _possible(pricer, space):
+    for candidate in possible(pricer, space):
         priced = pricer.price(candidate)
         if priced is not None and pricer.fits(priced):
             yield priced
@@ -25,7 +25,7 @@ def fastest_first(pricer: Pricer, space: Space, enough: int) -> list[Priced]:
     fastest on until enough of them fit.
     """
     timed: list[tuple[float, int, int, Candidate]] = []
-    for candidate in _possible(pricer, space):
+    for candidate in possible(pricer, space):
         changes = pricer.complete(candidate)
         resolved = None if changes is None else pricer.resolved(changes)
         if changes is None or resolved is None:
@@ -46,7 +46,7 @@ def fastest_first(pricer: Pricer, space: Space, enough: int) -> list[Priced]:
     return found
 
 
-def _possible(pricer: Pricer, space: Space) -> Iterator[Candidate]:
+def possible(pricer: Pricer, space: Space) -> Iterator[Candidate]:
     """The plans of the space, but for branches whose states alone exceed the limit.
 
     The changes of a step do not move the states that rest between steps, so that a layout whose states exceed the

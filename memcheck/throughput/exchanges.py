@@ -2,8 +2,10 @@
 
 Tensor parallelism gathers and reduces hidden states between products that need them, so nothing runs meanwhile, unless
 the products are cut into chunks (torch's async tensor parallelism, Transformer Engine's ``tp_comm_overlap``): then the
-first chunk alone is waited for. torchtitan's fp8 gathers in fp8, forward and backward (torchao
-``float8_tensor_parallel.py``). Ring attention passes keys and values on while it works on those at hand.
+first chunk alone is waited for; torch adds up the partial sums of all ranks in a kernel behind them
+(``torch/distributed/_symmetric_memory``, _fused_matmul_reduce_scatter_impl, stacked_partials). torchtitan's fp8 gathers
+in fp8, forward and backward (torchao ``float8_tensor_parallel.py``). Ring attention passes keys and values on while it
+works on those at hand.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ def wires(job: TrainingJob, hidden: int, item: int, rates: Rates) -> Wires:
         tensor = gather(g, size * narrow / item) + gather(g, size) if layout.sequence else all_reduce(g, size)
         if job.option("tp_comm_overlap") or job.option("enable_async_tensor_parallel"):
             tensor /= layout.tensor
+        if job.option("enable_async_tensor_parallel"):  # partial sums of all ranks are read and their sum is written
+            tensor += size * (1 + 1 / layout.tensor) / rates.hbm
     if layout.pipeline > 1:
         g = group(rates, layout.pipeline, layout.world_size // layout.pipeline)
         pipeline = send(g, size / layout.tensor if layout.sequence else size)

@@ -16,7 +16,7 @@ FSDP_COPY_BYTES = 4.0
 FSDP_REDUCE_BYTES = 6.0
 """Per gradient: into the flat buffer, in the reduce dtype (read 2, write 4)."""
 ROUTING = 20
-"""Multiprocessors of an all-to-all behind computation (Megatron ``moe_deepep_num_sms``; DeepSeek-V3, section 3.2.2)."""
+"""Multiprocessors of an all-to-all behind computation (Megatron ``moe_deepep_num_sms``; DeepSeek-V3 report, 3.2.2)."""
 
 
 class Layer(Record):

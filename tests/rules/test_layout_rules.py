@@ -9,6 +9,7 @@ from tests.rules.plans import document, found, layout_findings
 
 MEGATRON = "framework: megatron, gradient_accumulation_steps: 16"
 TITAN = "framework: torchtitan, gradient_accumulation_steps: 16"
+STAGES = "pipeline_model_parallel_layout"
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,10 @@ def test_experts(parallelism: str, model: str, fault: str) -> None:
         ("pipeline: 8", MEGATRON + ", options: {num_layers_in_first_pipeline_stage: 3}", "29 layers between"),
         ("pipeline: 8", MEGATRON + ", options: {account_for_loss_in_pipeline_split: true}", "counting 1"),
         ("pipeline: 2, virtual_stages: 3", TITAN + ", sequence_length: 4096", ""),
+        ("pipeline: 2", MEGATRON + f", options: {{{STAGES}: 'Et*8|(t*8|)*2t*8L'}}", "2 on each of 2 ranks"),
+        ("pipeline: 2, virtual_stages: 2", MEGATRON + f", options: {{{STAGES}: 'Et*8|(t*8|)*2t*8L'}}", ""),
+        ("pipeline: 8", MEGATRON + f", options: {{{STAGES}: 'Et*8|(t*8|)*2t*8L'}}", "8 pipeline ranks do not divide"),
+        ("tensor: 2", MEGATRON + f", options: {{{STAGES}: 'Et*16|t*16L'}}", "2 on each of 1 ranks"),
     ],
 )
 def test_layers(parallelism: str, training: str, fault: str) -> None:
@@ -230,10 +235,16 @@ def test_zero_stages(framework: str, stage: int, known: bool) -> None:
         ("torchtitan", "pipeline: 4, pipeline_schedule: gpipe", ""),
         ("torchtitan", "pipeline: 4", ""),
         ("megatron", "pipeline_schedule: gpipe", ""),
+        ("torchtitan, compile: true", "pipeline: 4, pipeline_schedule: zero-bubble", "torch refuses for compiled stages"),
+        ("torchtitan, compile: true", "pipeline: 4, pipeline_schedule: dualpipe", "torch refuses for compiled stages"),
+        ("torchtitan, compile: true", "pipeline: 4, pipeline_schedule: 1f1b", ""),
+        ("torchtitan", "pipeline: 4, pipeline_schedule: dualpipe", ""),
     ],
 )
 def test_schedules(framework: str, parallelism: str, fault: str) -> None:
-    """A schedule is one that the framework has, with stages to interleave if it interleaves."""
+    """A schedule is one that the framework has, with stages to interleave if it interleaves, not compiled if it splits
+    the backward pass.
+    """
     training = f"framework: {framework}, gradient_accumulation_steps: 16"
     messages = [f.message for f in found("MEM216", parallelism, training)]
     assert bool(messages) == bool(fault)

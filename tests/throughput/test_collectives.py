@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memcheck.catalog.gpus import find_gpu, gpu_names
-from memcheck.throughput.collectives import all_reduce, all_to_all, gather, group, send
+from memcheck.throughput.collectives import all_reduce, all_to_all, behind, gather, group, send
+from memcheck.throughput.exchanges import touched
 from memcheck.throughput.matmul import filled, matmul
 from memcheck.throughput.rates import Rates, rates
 from memcheck.throughput.types import MissingRateError
@@ -106,3 +107,24 @@ def test_two_rates_tell_a100_and_h100_apart() -> None:
     a100 = rates(find_gpu("a100-80gb"), "bf16", False, 8, "torchtitan")
     assert a100.linear == pytest.approx(271.2e12, rel=1e-3)
     assert h100().linear == pytest.approx(794.5e12, rel=1e-3)
+
+
+def test_what_hides_takes_its_multiprocessors() -> None:
+    """An exchange behind longer work costs the share of the GPU that carries it; a longer one is waited for."""
+    assert behind(1.0, 10.0, 0.125) == 0.125
+    assert behind(10.0, 1.0, 0.125) == 9.0
+    assert behind(0.0, 1.0, 0.125) == 0.0
+    assert h100().taken == pytest.approx(16 / 132)
+
+
+def test_deepep_sends_a_token_to_a_node_once() -> None:
+    """DeepSeek-V3 over eight nodes: 8 experts in 4 of 8 groups lie on 3.6 nodes on average, without groups on 5.25;
+    on one node of four, two groups of eight lie together.
+    """
+    assert touched(8, 8, 8, 4) == pytest.approx(4 * (1 - 0.75**8))
+    assert touched(8, 8, 1, 1) == pytest.approx(8 * (1 - 0.875**8))
+    assert touched(4, 100, 8, 4) == pytest.approx(4 * (1 - 15 / 70))
+    assert touched(16, 1000, 8, 4) == pytest.approx(8)
+    g = group(h100(), 64, 1)
+    assert all_to_all(g, 8 * GB, 3 * GB) == pytest.approx(3 / 50, rel=0.01)
+    assert all_to_all(g, 8 * GB) == pytest.approx(7 / 50, rel=0.01)

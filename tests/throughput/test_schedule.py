@@ -49,3 +49,11 @@ def test_dualpipe_needs_two_micro_batches_per_rank() -> None:
     assert share("dualpipe", 4) == share("zero-bubble", 4)
     assert share("zero-bubble", 1) > 1.5
     assert share("zero-bubble", 1) < share("1f1b", 1)
+
+
+def test_dualpipe_of_torch_is_v_shaped() -> None:
+    """DualPipeV: (p - 1) / 2 of a forward pass, two backward passes less three of the weights' gradients, which is half
+    of the wait of 1F1B, less what the weights' gradients fill.
+    """
+    waits = [share(schedule, 16) for schedule in ("1f1b", "dualpipe")]
+    assert 0.1 < waits[1] / waits[0] < 0.5

@@ -9,6 +9,9 @@ from memcheck.architecture.parameters import count_parameters
 from memcheck.architecture.types import Attention, Rough
 from memcheck.catalog.gpus import find_gpu
 from memcheck.errors import UnsupportedError
+from memcheck.throughput.model import shape_of
+from memcheck.throughput.optimizer import HOST_ADAM_PER_SECOND
+from memcheck.throughput.shape import products
 from memcheck.throughput.step import step_time
 from memcheck.throughput.types import MissingRateError, StepTime
 from tests.throughput.plans import job, timed
@@ -204,3 +207,50 @@ def test_a_rough_model_has_no_time() -> None:
     rough = job()._replace(architecture=Rough(7_000_000_000, 32, 4096, 10))
     with pytest.raises(UnsupportedError):
         step_time(rough, find_gpu("h100-80gb"))
+
+
+def test_offloading_fsdp_takes_the_optimizer_along() -> None:
+    """CPUOffloadPolicy keeps gradients and states on the host: its processors update them, not the GPU."""
+    here, there = timed(zero_stage=3), timed(zero_stage=3, offload={"parameters": "cpu"})
+    update = 8.03e9 / 8 * 8 / HOST_ADAM_PER_SECOND
+    assert there.offload_seconds > update
+    assert there.hbm_seconds < here.hbm_seconds
+    assert any("host" in a.key for a in there.assumptions)
+
+
+def test_sharded_gradients_of_megatron_are_reduced_every_micro_batch() -> None:
+    """``optim_grads`` has no whole gradient to add up in, the distributed optimizer has."""
+    optim, grads = (
+        timed(gpus=16, framework="megatron", zero_stage=stage, gradient_accumulation_steps=8).exchanges.data
+        for stage in (1, 2)
+    )
+    assert grads > 4 * optim
+
+
+def test_fp8_of_torchtitan_gathers_in_fp8() -> None:
+    """Hidden states are cast before they are gathered over the tensor ranks, and reduced in 16 bits: three quarters."""
+    wide, narrow = (
+        timed("llama-3.1-70b", 64, tensor=8, zero_stage=3, compile=True, precision=recipe).exchanges.tensor
+        for recipe in ("bf16-mixed", "fp8-mixed")
+    )
+    assert narrow / wide == pytest.approx(0.75, abs=0.03)
+
+
+def test_fp8_casts_a_shared_input_once() -> None:
+    """Queries, keys and values read one cast, gate and up another; eight tensor ranks cast an eighth of them each."""
+    architecture = catalogued("llama-3.1-70b")
+    shape = shape_of(job("llama-3.1-70b", 64, tensor=8, zero_stage=3, compile=True, precision="fp8-mixed"))
+    found = products(architecture.blocks[0][0], shape, trained=True)
+    casts = {p.name.rpartition(".")[2]: p.cast_inputs for p in found}
+    assert casts["q_proj"] == casts["gate_proj"] == 8192 // 8 * 8192
+    assert casts["k_proj"] == casts["v_proj"] == casts["up_proj"] == 0
+    assert casts["down_proj"] == 8192 * 28672 // 8
+
+
+def test_torch_rings_merge_what_each_block_gives() -> None:
+    """Context parallelism of torch moves every output once more for each block; Megatron's kernels merge themselves."""
+    titan, megatron = (
+        [timed("llama-3.1-8b", 8, framework, context=n, sequence_length=65536).hbm_seconds * n for n in (1, 8)]
+        for framework in ("torchtitan", "megatron")
+    )
+    assert titan[1] - titan[0] > 1.5 * (megatron[1] - megatron[0])
