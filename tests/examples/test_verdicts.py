@@ -21,7 +21,7 @@ VERDICTS = {
     "llama-3.1-8b-four-a100-40gb": {
         "tp4-batch-4": ("failed", ["MEM101"]),
         "zero2-checkpointing": ("failed", ["MEM101"]),
-        "tp2-cp2-offloaded": ("passed", []),
+        "tp2-pp2-offloaded": ("passed", []),
     },
     "llama-3.1-8b-fsdp-8xh100": {"llama-3.1-8b-fsdp-8xh100": ("passed", [])},
     "llama-3.1-8b-long-context-8xh100": {
