@@ -104,10 +104,10 @@ def _fsdp(sheet: Sheet) -> None:
 
 
 def _offload(sheet: Sheet) -> None:
-    """FSDP offloads parameters, gradients and states together, or nothing."""
+    """FSDP offloads parameters, gradients and states together, or nothing; a plan need not name the states, too."""
     places = sheet.take("training.offload.parameters"), sheet.take("training.optimizer.offload")
-    sheet.put(keys.OFFLOAD, places == ("cpu", "cpu"))
-    if places not in (("none", "none"), ("cpu", "cpu")):
+    sheet.put(keys.OFFLOAD, places in (("cpu", "none"), ("cpu", "cpu")))
+    if places not in (("none", "none"), ("cpu", "none"), ("cpu", "cpu")):
         sheet.lose(
             "training.offload.parameters", f"FSDP offloads parameters and states to the CPU together, not {places}"
         )

@@ -26,11 +26,13 @@ def host_states(job: TrainingJob) -> tuple[tuple[str, int], ...]:
     per_node = total * copies * layout.gpus_per_node // layout.world_size
     states = per_node * STATES_PER_PARAMETER[job.optimizer.name] * DTYPE_BYTES[recipe.optimizer_states]
     found: list[tuple[str, int]] = []
-    if job.optimizer.offload == "cpu":
-        found += [("optimizer_states", states), ("master_weights", per_node * 4), ("gradients", per_node * 4)]
-    if job.parameter_offload == "cpu":
-        found.append(("parameters", per_node * DTYPE_BYTES[recipe.params]))
-        if job.framework not in ("deepspeed", "megatron") and job.optimizer.offload == "none":
-            # FSDP2's CPUOffloadPolicy takes gradients and states along
-            found += [("gradients", per_node * DTYPE_BYTES[recipe.gradients]), ("optimizer_states", states)]
+    parameters = ("parameters", per_node * DTYPE_BYTES[recipe.params])
+    if job.parameter_offload == "cpu" and job.framework not in ("deepspeed", "megatron"):
+        # FSDP2's CPUOffloadPolicy takes gradients and states along, whether the plan names them or not
+        found += [parameters, ("gradients", per_node * DTYPE_BYTES[recipe.gradients]), ("optimizer_states", states)]
+    else:
+        if job.optimizer.offload == "cpu":
+            found += [("optimizer_states", states), ("master_weights", per_node * 4), ("gradients", per_node * 4)]
+        if job.parameter_offload == "cpu":
+            found.append(parameters)
     return tuple((name, count) for name, count in found if count)
