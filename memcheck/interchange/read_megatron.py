@@ -175,6 +175,10 @@ def _options(draft: Draft) -> None:
     for name, option in keys.SWITCHED_OFF.items():
         if _on(config, name):
             draft.set(f"{OPTION}{option}", False, name)
+    offloaded = draft.value(f"{OPTION}optimizer_cpu_offload") is True
+    if offloaded and float(str(draft.value(f"{OPTION}optimizer_offload_fraction") or 1)) == 1:
+        del draft.settings[f"{OPTION}optimizer_cpu_offload"]  # a plan says it with a key of its own; a part stays so
+        draft.set("training.optimizer.offload", "cpu", "optimizer-cpu-offload")
     mask = "create_attention_mask_in_dataloader"
     if f"{OPTION}{mask}" not in draft.settings:
         draft.assume(f"{OPTION}{mask}", True)
