@@ -63,6 +63,8 @@ class Gate(Record):
     baseline_file: str = ""
     remedies: bool = True
     """Whether to search for remedies, which takes many estimates."""
+    texts: Mapping[str, bytes] = {}
+    """Configs, by path, that plans take values from as if they held these bytes: edits that are not written yet."""
     dossier: bool = False
     """Whether to add what reports to pass on show: formulas, every rank's device bytes, the plan on other GPUs."""
 
@@ -89,7 +91,7 @@ def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], li
 
     # A defect of ours, whatever it is, must not hide the verdict on the other plans.
     try:
-        documents = load_plans(path, data)
+        documents = load_plans(path, data, gate.texts)
     except Exception as error:  # noqa: BLE001
         failed(error, 0, stem(path))
         return results, traces

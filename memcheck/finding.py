@@ -33,6 +33,13 @@ class Edit(Record):
     text: str
 
 
+class FileEdits(Record):
+    """Edits of one file."""
+
+    path: str
+    edits: tuple[Edit, ...]
+
+
 class Remedy(Record):
     """A change of the plan that was re-computed by the engine."""
 
@@ -47,6 +54,19 @@ class Remedy(Record):
     safe: bool
     """True when the training result does not change beyond rounding and no hardware is added."""
     edits: tuple[Edit, ...] = ()
+    """Of the plan's own file."""
+    elsewhere: tuple[FileEdits, ...] = ()
+    """Of the configs that the plan takes values from. All edits of a remedy belong together: made one without the
+    other, the files contradict each other."""
+
+    @property
+    def is_edit(self) -> bool:
+        """Whether text edits make the change."""
+        return bool(self.edits or self.elsewhere)
+
+    def files(self, plan: str) -> tuple[FileEdits, ...]:
+        """The edits of every file; ``plan`` is the path of the plan's own."""
+        return (*((FileEdits(plan, self.edits),) if self.edits else ()), *self.elsewhere)
 
 
 class Finding(Record):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import unified_diff
 
 from memcheck.cli.gate import CLEAN, FINDINGS, USAGE, Gates, plan_files
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions
-from memcheck.cli.replace import replace
+from memcheck.cli.replace import replace_all
 from memcheck.cli.write import write_stdout
 from memcheck.config.find import Configurations
 from memcheck.discover import STDIN
 from memcheck.errors import UsageError
-from memcheck.fix.rounds import Fixed, fix_file
+from memcheck.fix.rounds import fix_file
 from memcheck.result import Unreadable
+from memcheck.source.text import read_bytes
 
 
 def fix_paths(options: CheckOptions) -> int | None:
@@ -28,6 +30,7 @@ def fix_paths(options: CheckOptions) -> int | None:
     seen, found, changed = 0, 0, 0
     defects: tuple[str, ...] = ()
     unreadable = False
+    texts: dict[str, bytes] = {}
     for file in plan_files(options, configurations, []):
         if isinstance(file, Unreadable):
             unreadable = True
@@ -35,16 +38,20 @@ def fix_paths(options: CheckOptions) -> int | None:
                 complain(f"cannot read {file.path}: {file.message}")
             continue
         seen += 1
-        fixed = fix_file(file.path, file.data, gates.of(file.path), unsafe=options.unsafe_fixes)
+        gate = gates.of(file.path)._replace(texts=texts)
+        fixed = fix_file(file.path, file.data, gate, unsafe=options.unsafe_fixes)
         defects += fixed.traces
-        if fixed.data == file.data:
+        before = {file.path: file.data, **{path: texts.get(path) or read_bytes(path) for path in fixed.texts}}
+        after = {file.path: fixed.data, **fixed.texts}
+        if before == after:
             continue
-        changed += 1
+        changed += sum(before[path] != after[path] for path in after)
         found += len(fixed.fixes)
         if options.diff:
-            write_stdout(difference(file.path, file.data, fixed))
+            write_stdout("".join(difference(path, before[path], after[path]) for path in after))
+            texts.update(fixed.texts)
         else:
-            replace_file(file.path, file.data, fixed.data)
+            replace_files(before, after)
     if changed and not options.quiet:
         verb = "would fix" if options.diff else "fixed"
         _say(f"{verb} {_number(found, 'finding')} in {_number(changed, 'file')}")
@@ -73,9 +80,9 @@ def _refuse(options: CheckOptions) -> None:
         raise UsageError("stdin cannot be written", "--diff shows what would be fixed")
 
 
-def difference(path: str, before: bytes, fixed: Fixed) -> str:
+def difference(path: str, before: bytes, after: bytes) -> str:
     """A unified diff that ``patch -p0`` applies; carriage returns and a missing last line end are kept."""
-    lines = unified_diff(_lines(before), _lines(fixed.data), path, path)
+    lines = unified_diff(_lines(before), _lines(after), path, path)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
@@ -85,19 +92,23 @@ def _lines(data: bytes) -> list[str]:
     return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
 
-def replace_file(path: str, before: bytes, after: bytes) -> None:
-    """Write a mended file.
+def replace_files(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> None:
+    """Write mended files, all or none.
 
     Raises:
-        UsageError: the file cannot be written, or is not what was read any more.
+        UsageError: one of them cannot be written, or is not what was read any more.
     """
+    path = ""
     try:
-        with open(path, "rb") as file:
-            if file.read() != before:
-                raise UsageError(f"{path} changed while it was being fixed", "run memcheck again")
-        replace(path, after)
+        for path, data in before.items():
+            with open(path, "rb") as file:
+                if file.read() != data:
+                    raise UsageError(f"{path} changed while it was being fixed", "run memcheck again")
+        path = next(iter(after))
+        replace_all({path: data for path, data in after.items() if data != before[path]})
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        name = path if error.filename is None else error.filename
+        raise UsageError(f"cannot write {name}: {error.strerror or error}", "nothing was written") from error
 
 
 def _say(message: str) -> None:

@@ -136,19 +136,21 @@ def _write(options: Options, path: str, data: bytes, document: Document, answer:
     if number > len(answer.found):
         raise UsageError(f"there is no suggestion {number}", f"--goal {options.goal} has {len(answer.found)}")
     remedy = answer.found[number - 1].remedy
-    if not remedy.edits:
+    if not remedy.is_edit:
         settings = " ".join(f"{key}={value}" for key, value in remedy.set.items())
         raise UsageError(f"suggestion {number} has no certain place in {path}", f"set by hand: {settings}")
-    from memcheck.cli.fix import difference, replace_file
+    from memcheck.cli.fix import difference, replace_files
     from memcheck.fix.edits import edited
-    from memcheck.fix.rounds import Fixed
+    from memcheck.source.text import read_bytes
 
-    after = edited(data, remedy.edits)
+    before = {file.path: data if file.path == path else read_bytes(file.path) for file in remedy.files(path)}
+    after = {file.path: edited(before[file.path], file.edits) for file in remedy.files(path)}
     if options.diff:
-        write_stdout(difference(path, data, Fixed(after)))
+        write_stdout("".join(difference(each, before[each], after[each]) for each in after))
         return FOUND
     if path == "<stdin>":
         raise UsageError("stdin cannot be written", "--diff shows what would be changed")
-    replace_file(path, data, after)
-    sys.stderr.write(f"memcheck: wrote suggestion {number} into {path}: {remedy.title}; it passes\n")
+    replace_files(before, after)
+    where = " and ".join(after)
+    sys.stderr.write(f"memcheck: wrote suggestion {number} into {where}: {remedy.title}; it passes\n")
     return FOUND

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from memcheck.check import Gate, check_file
-from memcheck.finding import SEVERITIES, Edit, Finding
+from memcheck.finding import SEVERITIES, Edit, FileEdits, Finding
 from memcheck.fix.edits import disjoint, edited
 from memcheck.record import Record
 from memcheck.result import PlanResult
 from memcheck.source import codes
+from memcheck.source.text import read_bytes
 
 HOST = "MEM106"
 MAX_ROUNDS = 20
@@ -37,6 +38,8 @@ class Fix(Record):
     finding: Finding
     title: str
     edits: tuple[Edit, ...]
+    elsewhere: tuple[FileEdits, ...] = ()
+    """Of the configs that the plan takes values from."""
 
     @property
     def key(self) -> tuple[int, str, str, str]:
@@ -51,6 +54,8 @@ class Fixed(Record):
     fixes: tuple[Fix, ...] = ()
     traces: tuple[str, ...] = ()
     """Tracebacks of memcheck's own failures, which end the fixing."""
+    texts: Mapping[str, bytes] = {}
+    """Configs that plans take values from, after the fixes; those that no fix changed are not among them."""
 
 
 def fix_file(path: str, data: bytes, gate: Gate, *, unsafe: bool = False) -> Fixed:
@@ -58,27 +63,32 @@ def fix_file(path: str, data: bytes, gate: Gate, *, unsafe: bool = False) -> Fix
 
     Doing it again to the result changes nothing more, unless ``MAX_ROUNDS`` was reached.
     """
-    quick = gate._replace(remedies=False, inventory=False)
     done: list[Fix] = []
+    texts: dict[str, bytes] = {}
     refused: set[tuple[int, str, str, str]] = set()
     for _ in range(MAX_ROUNDS):
+        gate = gate._replace(texts={**gate.texts, **texts})
+        quick = gate._replace(remedies=False, inventory=False)
         results, traces = check_file(path, data, quick)
         fixes = [fix for fix in safe_fixes(path, results) if fix.key not in refused]
         if not fixes and unsafe and not traces:
             full, traces = check_file(path, data, gate)
             fixes = [fix for fix in remedy_fixes(path, full) if fix.key not in refused]
         if traces:
-            return Fixed(data, tuple(done), tuple(traces))
+            return Fixed(data, tuple(done), tuple(traces), texts)
         together = [fix for fix, _ in disjoint((fix, fix.edits) for fix in fixes)]
+        if any(fix.elsewhere for fix in together):
+            together = together[:1]  # two plans may share a config
         if not together:
             break
         after = attempt(path, data, together, results, quick)
         if after is None:
             together, after = _first_alone(path, data, together, results, quick, refused)
         if after is not None:
-            data = after
+            data = after.data
+            texts.update(after.texts)
             done += together
-    return Fixed(data, tuple(done))
+    return Fixed(data, tuple(done), texts=texts)
 
 
 def _first_alone(
@@ -88,7 +98,7 @@ def _first_alone(
     results: Sequence[PlanResult],
     gate: Gate,
     refused: set[tuple[int, str, str, str]],
-) -> tuple[list[Fix], bytes | None]:
+) -> tuple[list[Fix], Fixed | None]:
     """The first fix that is good on its own; those before it are refused for good."""
     for fix in fixes:
         after = attempt(path, data, [fix], results, gate)
@@ -114,20 +124,24 @@ def remedy_fixes(path: str, results: Iterable[PlanResult]) -> list[Fix]:
     found = []
     for result in results:
         failing = [finding for finding in result.findings if finding.severity == SEVERITIES[-1]]
-        remedies = [(finding, remedy) for finding in failing for remedy in finding.remedies if remedy.edits]
+        remedies = [(finding, remedy) for finding in failing for remedy in finding.remedies if remedy.is_edit]
         if remedies:
             finding, remedy = remedies[0]
-            found.append(Fix(result.document, finding, remedy.title, remedy.edits))
+            found.append(Fix(result.document, finding, remedy.title, remedy.edits, remedy.elsewhere))
     return found
 
 
-def attempt(path: str, data: bytes, fixes: Sequence[Fix], before: Sequence[PlanResult], gate: Gate) -> bytes | None:
-    """The file with these fixes, or None if it would not be better."""
+def attempt(path: str, data: bytes, fixes: Sequence[Fix], before: Sequence[PlanResult], gate: Gate) -> Fixed | None:
+    """The files with these fixes, or None if they would not be better."""
     after = edited(data, (edit for fix in fixes for edit in fix.edits))
-    if after == data:
+    texts: dict[str, bytes] = {}
+    for file in (file for fix in fixes for file in fix.elsewhere):
+        now = gate.texts[file.path] if file.path in gate.texts else read_bytes(file.path)
+        texts[file.path] = edited(now, file.edits)
+    if after == data and not texts:
         return None
-    results, traces = check_file(path, after, gate)
-    return after if not traces and is_better(before, results, fixes) else None
+    results, traces = check_file(path, after, gate._replace(texts={**gate.texts, **texts}))
+    return Fixed(after, texts=texts) if not traces and is_better(before, results, fixes) else None
 
 
 def is_better(before: Sequence[PlanResult], after: Sequence[PlanResult], fixes: Sequence[Fix]) -> bool:

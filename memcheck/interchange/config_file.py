@@ -16,7 +16,7 @@ from memcheck.interchange.types import ConfigError
 from memcheck.source.compose import Composed, ComposeError, Composer
 from memcheck.source.load import syntax_finding
 from memcheck.source.places import Marks, escape
-from memcheck.source.text import decode, split_lines
+from memcheck.source.text import decode, read_bytes, split_lines
 
 _TABLE = re.compile(r"\s*\[\[?\s*([^\]\s]+)\s*\]")
 _ASSIGNMENT = re.compile(r"\s*([\w.\"'-]+)\s*=\s*")
@@ -33,6 +33,8 @@ class ConfigFile:
         self.lines = lines
         self.inside = ""
         """The folder within which the config may name other files; empty: any."""
+        self.read: Callable[[str], bytes] = read_bytes
+        """How the files that the config names are read."""
         self._locate = locate
         self._read: set[str] = set()
 
@@ -106,9 +108,9 @@ def load_yaml(path: str, text: str) -> ConfigFile:
     Raises:
         ConfigError: no YAML, several documents, or no mapping.
     """
-    composed = _composed(path, text)
-    marks = Marks(path, composed.root, {path: split_lines(text)})
-    return _file(path, text, composed.values, "a YAML mapping", _marked(path, marks))
+    found = composed(path, text)
+    marks = Marks(path, found.root, {path: split_lines(text)})
+    return _file(path, text, found.values, "a YAML mapping", _marked(path, marks))
 
 
 def load_toml(path: str, text: str) -> ConfigFile:
@@ -143,7 +145,12 @@ def flat(values: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, object
             yield f"{prefix}{name}", value
 
 
-def _composed(path: str, text: str) -> Composed:
+def composed(path: str, text: str) -> Composed:
+    """The only document of a YAML text.
+
+    Raises:
+        ConfigError: no YAML, or several documents.
+    """
     documents: list[Composed] = []
     try:
         documents += [each for each in Composer(text).documents() if each.values is not None]
@@ -159,7 +166,7 @@ def _composed(path: str, text: str) -> Composed:
 def _yaml_places(path: str, text: str) -> Callable[[str], Location]:
     """JSON is YAML as far as places go; where it is not, every key is at the top."""
     try:
-        root = _composed(path, text).root
+        root = composed(path, text).root
     except ConfigError:
         root = None
     return _marked(path, Marks(path, root, {path: split_lines(text)}))

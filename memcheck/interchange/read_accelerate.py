@@ -9,7 +9,7 @@ from memcheck.interchange.config_file import ConfigFile, load_json, parse_text
 from memcheck.interchange.draft import Draft
 from memcheck.interchange.read_deepspeed import read_deepspeed
 from memcheck.interchange.types import ConfigError, Reading
-from memcheck.source.text import read_bytes, shown_path
+from memcheck.source.text import shown_path
 
 NOT_GPU = {"MULTI_CPU", "MULTI_XPU", "MULTI_HPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "XLA", "TPU"}
 STAGE, GROUP = "parallelism.zero_stage", "parallelism.shard_group"
@@ -156,10 +156,10 @@ def _deepspeed(draft: Draft, world: int | None) -> Reading | None:
         if clip is not None:
             draft.set("training.clip_grad_norm", str(clip) not in ("0", "0.0", "none"), keys.ENGINE_CLIP)
         return None
-    for path in _candidates(config, str(name)):
+    for path in engine_files(config, str(name)):
         if os.path.isfile(path):
             try:
-                return read_deepspeed(load_json(path, parse_text(path, read_bytes(path))), world)
+                return read_deepspeed(load_json(path, parse_text(path, config.read(path))), world)
             except ConfigError as error:
                 draft.refuse(keys.DEEPSPEED_FILE, error.message, error.help)
                 return None
@@ -167,7 +167,7 @@ def _deepspeed(draft: Draft, world: int | None) -> Reading | None:
     return None
 
 
-def _candidates(config: ConfigFile, name: str) -> list[str]:
+def engine_files(config: ConfigFile, name: str) -> list[str]:
     """Accelerate resolves the path from where it is launched; a plan's source from its own folder, and not outside."""
     beside = shown_path(os.path.normpath(os.path.join(os.path.dirname(config.path), name)))
     if not config.inside:

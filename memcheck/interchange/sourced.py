@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
+from memcheck.documents import NO_TEXTS
 from memcheck.finding import Finding, Location
 from memcheck.interchange.config_file import parse_text
 from memcheck.interchange.formats import FORMATS
@@ -47,8 +48,9 @@ class SourcedMarks(Mapping[str, Mark]):
 class _Source:
     """Takes one config after the other into a document."""
 
-    def __init__(self, document: Document, values: dict[str, Any]) -> None:
+    def __init__(self, document: Document, values: dict[str, Any], read: Callable[[str], bytes]) -> None:
         self.document = document
+        self.read = read
         self.stated = dict(leaves(values))
         self.found: dict[str, Setting] = {}
         self.marks: dict[str, Mark] = {}
@@ -65,9 +67,10 @@ class _Source:
             return
         try:
             kind = FORMATS[name]
-            shown = self._file(path)
-            config = kind.load(shown, parse_text(shown, read_bytes(shown)))
+            shown = source_file(self.document, path)
+            config = kind.load(shown, parse_text(shown, self.read(shown)))
             config.inside, _ = repository(os.path.realpath(os.path.dirname(self.document.path) or "."))
+            config.read = self.read
             reading = kind.read(config, self._world())
         except ConfigError as error:
             related = () if error.location is None else ((error.message.rpartition(": ")[2], error.location),)
@@ -81,18 +84,6 @@ class _Source:
         self._notes(reading, pointer, at)
         for key, setting in reading.settings.items():
             self._setting(spelled_out(key), setting, at)
-
-    def _file(self, path: str) -> str:
-        """Where the config is, as reports name it. Like ``extends``: relative, and inside the repository."""
-        folder = os.path.dirname(self.document.path)
-        if os.path.isabs(path) or "://" in path:
-            raise ConfigError("it is no relative path", "name a file relative to the plan")
-        target = os.path.normpath(os.path.join(folder, path))
-        root, in_git = repository(os.path.realpath(folder or "."))
-        if os.path.commonpath((root, os.path.realpath(target))) != root:
-            limit = "the repository" if in_git else "the plan's folder, which is in no git repository"
-            raise ConfigError(f"it lies outside {limit}", "keep the config beside the plan")
-        return shown_path(target)
 
     def _world(self) -> int | None:
         nodes, per_node = self.stated.get("hardware.nodes", 1), self.stated.get("hardware.gpus_per_node")
@@ -159,7 +150,11 @@ class _Source:
             where = where._replace(note=f"{TAKEN} {where.path}")
         for count in range(1, len(parts)):
             pointer = "/" + "/".join(parts[:count])
-            if pointer not in self.document.marks:
+            if pointer in self.document.marks:
+                continue
+            if key == spelled_out(".".join(key.split(".")[:count])):
+                self.marks[pointer] = Mark(None, where, None if setting.location is None else at)
+            else:
                 self.marks.setdefault(pointer, Mark(None, at))
         self.marks["/" + "/".join(parts)] = Mark(None, where, None if setting.location is None else at)
 
@@ -211,12 +206,32 @@ def _canonical(value: object) -> object:
         return value
 
 
-def with_source(document: Document) -> Document:
-    """The plan with what its framework configs say, each value at its line in them."""
+def source_file(document: Document, path: str) -> str:
+    """Where a config is, as reports name it. Like ``extends``: relative, and inside the repository.
+
+    Raises:
+        ConfigError: it is elsewhere.
+    """
+    folder = os.path.dirname(document.path)
+    if os.path.isabs(path) or "://" in path:
+        raise ConfigError("it is no relative path", "name a file relative to the plan")
+    target = os.path.normpath(os.path.join(folder, path))
+    root, in_git = repository(os.path.realpath(folder or "."))
+    if os.path.commonpath((root, os.path.realpath(target))) != root:
+        limit = "the repository" if in_git else "the plan's folder, which is in no git repository"
+        raise ConfigError(f"it lies outside {limit}", "keep the config beside the plan")
+    return shown_path(target)
+
+
+def with_source(document: Document, texts: Mapping[str, bytes] = NO_TEXTS) -> Document:
+    """The plan with what its framework configs say, each value at its line in them.
+
+    ``texts``: configs, by their shown path, that are read as if they held these bytes.
+    """
     values = document.values
     if not isinstance(values, dict) or not isinstance(values.get("source"), dict):
         return document  # the schema says what is wrong with it
-    source = _Source(document, values)
+    source = _Source(document, values, lambda path: texts[path] if path in texts else read_bytes(path))
     for name, path in values["source"].items():
         if isinstance(path, str) and path:
             source.take(name, path)

@@ -8,6 +8,9 @@ from memcheck.errors import MemcheckError
 from memcheck.finding import Location
 from memcheck.record import Record
 
+REMOVED = object()
+"""In place of a value: the config shall not have the key."""
+
 
 class ConfigError(MemcheckError):
     """A framework config that cannot be read at all."""

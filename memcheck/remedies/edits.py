@@ -24,7 +24,7 @@ def edits(document: Document, changes: Mapping[str, object], wanted: object) -> 
         if edit is not None:
             found[edit.span] = found.get(edit.span, "") + edit.text
         elif len(keys) == 2 and not _own(document, f"/{keys[0]}"):
-            new.setdefault(keys[0], []).append(f"  {keys[1]}: {_text(value)}\n")
+            new.setdefault(keys[0], []).append(f"  {keys[1]}: {flow_text(value)}\n")
         else:
             return ()
     if new:
@@ -49,12 +49,12 @@ def _edit(document: Document, keys: list[str], value: object) -> Edit | None:
     pointer = "/" + "/".join(keys)
     if _own(document, pointer):
         span = document.marks[pointer].value.span
-        return Edit(span, _text(value)) if span.line == span.end_line else None
+        return Edit(span, flow_text(value)) if span.line == span.end_line else None
     mark = document.marks.get(pointer)
     if mark is not None and mark.used_at is not None and _written_here(document, pointer):
         return None  # an alias: its anchor may be used elsewhere
     parent = pointer.rpartition("/")[0]
-    return _insert(document, parent, f"{keys[-1]}: {_text(value)}") if parent and _own(document, parent) else None
+    return _insert(document, parent, f"{keys[-1]}: {flow_text(value)}") if parent and _own(document, parent) else None
 
 
 def _insert(document: Document, parent: str, line: str) -> Edit | None:
@@ -92,14 +92,14 @@ def _sections(document: Document, new: Mapping[str, list[str]]) -> Edit | None:
     return None
 
 
-def _text(value: object) -> str:
+def flow_text(value: object) -> str:
     """A value as YAML flow text; JSON is a subset, and quotes are dropped where YAML needs none."""
     if isinstance(value, str):
         return (
             value if value.replace("-", "").replace("_", "").isalnum() and not value[0].isdigit() else json.dumps(value)
         )
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k}: {_text(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{k}: {flow_text(v)}" for k, v in value.items()) + "}"
     return json.dumps(value)
 
 

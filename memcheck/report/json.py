@@ -145,6 +145,9 @@ def remedy(item: Remedy) -> dict[str, object]:
         "slowdown": None if item.slowdown is None else round(item.slowdown, 6),
         "safe": item.safe,
         "edits": [edit(each) for each in item.edits],
+        "elsewhere": [
+            {"path": file.path, "edits": [edit(each) for each in file.edits]} for file in item.elsewhere
+        ],
     }
 
 

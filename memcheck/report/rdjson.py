@@ -65,11 +65,13 @@ def byte_column(plan: PlanResult, path: str, line: int, column: int) -> int:
 
 
 def suggestions(plan: PlanResult, finding: Finding) -> list[dict[str, object]]:
-    """The fix and the remedies that are edits of the finding's own line, each as one replacement."""
+    """The fix and the remedies that are edits of the finding's own line alone, each as one replacement."""
     where = finding.location
     choices = [finding.fix]
-    if where.path == plan.path:
-        choices += [remedy.edits for remedy in finding.remedies]
+    for remedy in finding.remedies:
+        files = remedy.files(plan.path)
+        if [file.path for file in files] == [where.path]:
+            choices.append(files[0].edits)
     found: list[dict[str, object]] = []
     for edits in choices:
         whole = merged(edits, where.span.line, plan.sources.get(where.path, ()))

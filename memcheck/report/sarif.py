@@ -10,7 +10,7 @@ import os
 import re
 from typing import Any
 
-from memcheck.finding import SEVERITIES, Edit, Finding, Location, Span
+from memcheck.finding import SEVERITIES, FileEdits, Finding, Location, Span
 from memcheck.report.advice import advice, remedy_line
 from memcheck.report.fingerprint import Keyed, keyed
 from memcheck.report.line_hash import line_hashes
@@ -199,26 +199,28 @@ def fixes_of(plan: PlanResult, finding: Finding) -> list[dict[str, object]]:
     """The one right correction if there is one, and every remedy that can be written as edits of the file."""
     found = []
     if finding.fix:
-        found.append(fix(finding.help or f"mend {finding.name}", finding.location.path, finding.fix))
+        files = (FileEdits(finding.location.path, finding.fix),)
+        found.append(fix(finding.help or f"mend {finding.name}", files))
     found += [
-        fix(f"{remedy.title}: {remedy_line(plan, remedy)}", plan.path, remedy.edits)
+        fix(f"{remedy.title}: {remedy_line(plan, remedy)}", remedy.files(plan.path))
         for remedy in finding.remedies
-        if remedy.edits
+        if remedy.is_edit
     ]
     return found
 
 
-def fix(description: str, path: str, edits: tuple[Edit, ...]) -> dict[str, object]:
-    """Replacements in one file."""
+def fix(description: str, files: tuple[FileEdits, ...]) -> dict[str, object]:
+    """Replacements in every file that takes part."""
     return {
         "description": {"text": clean(description)},
         "artifactChanges": [
             {
-                "artifactLocation": {"uri": uri(path)},
+                "artifactLocation": {"uri": uri(file.path)},
                 "replacements": [
-                    {"deletedRegion": region(edit.span), "insertedContent": {"text": edit.text}} for edit in edits
+                    {"deletedRegion": region(edit.span), "insertedContent": {"text": edit.text}} for edit in file.edits
                 ],
             }
+            for file in files
         ],
     }
 

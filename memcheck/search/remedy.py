@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.changes import with_changes
-from memcheck.finding import Remedy
+from memcheck.finding import Edit, FileEdits, Remedy
 from memcheck.remedies.edits import edits
 from memcheck.remedies.types import UNCHANGED, Priced
 from memcheck.source.types import Document
@@ -11,6 +11,7 @@ from memcheck.source.types import Document
 
 def remedy_of(priced: Priced, document: Document) -> Remedy:
     """The remedy; its edits are empty where one of them has no certain place."""
+    own, elsewhere = edits_of(priced, document)
     return Remedy(
         title=priced.candidate.title,
         set=dict(priced.changes),
@@ -18,5 +19,15 @@ def remedy_of(priced: Priced, document: Document) -> Remedy:
         utilization=priced.estimate.utilization,
         slowdown=None if priced.slowdown is None else round(priced.slowdown, 3),
         safe=priced.candidate.cost == UNCHANGED,
-        edits=edits(document, priced.changes, with_changes(document, priced.changes).values),
+        edits=own,
+        elsewhere=elsewhere,
     )
+
+
+def edits_of(priced: Priced, document: Document) -> tuple[tuple[Edit, ...], tuple[FileEdits, ...]]:
+    """Edits of the plan's own file, and of the configs that it takes values from."""
+    if isinstance(document.values, dict) and "source" in document.values:
+        from memcheck.interchange.sourced_edits import sourced_edits
+
+        return sourced_edits(document, priced.changes, priced.resolved)
+    return edits(document, priced.changes, with_changes(document, priced.changes).values), ()

@@ -109,8 +109,10 @@ def costs(item: Suggestion, answer: Suggestions) -> str:
         parts.append(f"{gib(item.host_bytes_per_node)} GiB of host memory per node")
     if item.tokens_per_second_per_gpu:
         parts.append(f"about {item.tokens_per_second_per_gpu:,.0f} tokens/s per GPU")
-    if not item.remedy.edits:
+    if not item.remedy.is_edit:
         parts.append("no edit: set by hand")
+    if item.remedy.elsewhere:
+        parts.append(f"edits {', '.join(clean(file.path) for file in item.remedy.elsewhere)}")
     return "; ".join(part for part in parts if part)
 
 

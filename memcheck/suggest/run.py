@@ -16,6 +16,7 @@ from memcheck.rules.types import Context
 from memcheck.search.goals import search
 from memcheck.search.rank import Kept
 from memcheck.search.remedy import remedy_of
+from memcheck.source.text import read_bytes
 from memcheck.source.types import Document
 from memcheck.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, SUGGESTED, Suggestion, Suggestions
 
@@ -67,10 +68,11 @@ def suggest(
 
 
 def passes(suggestion: Suggestion, document: Document, data: bytes, gate: Gate) -> bool:
-    """Whether the plan passes with the change: as the edited file, or where it has no edits, with its values set."""
+    """Whether the plan passes with the change: as the edited files, or where it has no edits, with its values set."""
     remedy = suggestion.remedy
-    if remedy.edits:
-        results, traces = check_file(document.path, edited(data, remedy.edits), gate)
+    if remedy.is_edit:
+        texts = {file.path: edited(read_bytes(file.path), file.edits) for file in remedy.elsewhere}
+        results, traces = check_file(document.path, edited(data, remedy.edits), gate._replace(texts=texts))
         result = next((each for each in results if each.document == document.index), None)
         if traces or result is None:
             return False

@@ -133,12 +133,12 @@ def test_missing_files_are_reported_once(tmp_path: Path, capsys: Capture) -> Non
 
 def test_a_file_that_changed_meanwhile_is_kept(tmp_path: Path) -> None:
     """What somebody else wrote after the file was read is not overwritten."""
-    from memcheck.cli.fix import replace_file
+    from memcheck.cli.fix import replace_files
     from memcheck.errors import UsageError
 
     path = write_over(tmp_path)
     with pytest.raises(UsageError, match="changed while it was being fixed"):
-        replace_file(str(path), b"old", b"new")
+        replace_files({str(path): b"old"}, {str(path): b"new"})
     assert b"rtx-4090" in path.read_bytes()
     with pytest.raises(UsageError, match="cannot write"):
-        replace_file(str(tmp_path / "no.yaml"), b"old", b"new")
+        replace_files({str(tmp_path / "no.yaml"): b"old"}, {str(tmp_path / "no.yaml"): b"new"})

@@ -125,6 +125,7 @@ def test_surface_is_frozen() -> None:
         "slowdown",
         "safe",
         "edits",
+        "elsewhere",
     ]
 
 

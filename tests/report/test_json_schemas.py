@@ -196,7 +196,7 @@ def test_shared_parts_are_those_of_the_report(root: Path) -> None:
     """Remedies, edits and diagnostics mean the same wherever they stand."""
     report = json.loads((root / "schemas" / "report.schema.json").read_text(encoding="utf-8"))["definitions"]
     suggest = json.loads((root / "schemas" / "suggest.schema.json").read_text(encoding="utf-8"))["definitions"]
-    for name in ("diagnostic", "location", "related", "position", "edit", "remedy"):
+    for name in ("diagnostic", "location", "related", "position", "edit", "file_edits", "remedy"):
         assert suggest[name] == report[name], name
     own = suggest["suggestion"]["properties"]
     assert {key: own[key] for key in report["remedy"]["properties"]} == report["remedy"]["properties"]
