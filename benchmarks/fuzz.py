@@ -1,0 +1,142 @@
+"""Trace plans that nobody chose, and compare every moment of their steps: needs the extra ``verify``.
+
+    python -m benchmarks.fuzz --seed N [--count M] [--first I] [--limit SECONDS] [--out FILE]
+
+Plan ``I`` of seed ``N`` is always the same (``benchmarks.draw``). A plan passes when the largest bytes of each of the
+step's instants (forward, loss, backward, optimizer), not of the peak alone, are within 1 % of the traced ones, and not
+more than 0.5 % below them: a gap that another tensor hides here is the peak of another plan. What PyTorch or a
+library refuses to run is counted, with its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks.draw import draw
+from memcheck.errors import MemcheckError
+from memcheck.source.load import load_documents
+from memcheck.verify.compare import Comparison, instants
+from memcheck.verify.observe import compare_all, observe
+from memcheck.verify.progress import Progress
+from memcheck.verify.request import Request, runnable
+from memcheck.verify.subject import Subject, load_subject
+from memcheck.verify.types import TRACED
+
+HIGH, LOW = 0.01, -0.005
+"""How far a moment may be predicted above and below the traced one."""
+
+
+class TooLongError(MemcheckError):
+    """A trace did not end in its time."""
+
+
+@contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    """Give up after that long."""
+
+    def stop(*_: object) -> None:
+        raise TooLongError(f"no end after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def trace(plan: dict[str, Any]) -> tuple[Request, tuple[Comparison, ...]]:
+    """Trace every pipeline rank of a plan.
+
+    Raises:
+        MemcheckError: it is not valid, or cannot be run as it stands.
+    """
+    (document,) = load_documents(f"{plan['name']}.yaml", json.dumps(plan).encode())
+    subject = load_subject(document)
+    if not isinstance(subject, Subject):
+        raise MemcheckError("; ".join(f.message for f in subject.findings if f.severity == "error"))
+    request = runnable(subject)
+    observation = observe(request, TRACED, Progress(io.StringIO(), terminal=False), ())
+    return request, compare_all(request, observation)
+
+
+def moments(comparison: Comparison) -> dict[str, tuple[int, int]]:
+    """Predicted and traced bytes of each instant of the step."""
+    return {name: (said, seen) for name, said, seen, _ in instants(comparison) if said is not None and seen}
+
+
+def gap(pair: tuple[int, int]) -> float:
+    """Predicted over traced, minus one."""
+    return pair[0] / pair[1] - 1
+
+
+def wide(found: dict[str, tuple[int, int]]) -> dict[str, float]:
+    """The moments that are too far off."""
+    gaps = {name: gap(pair) for name, pair in found.items()}
+    return {name: g for name, g in gaps.items() if not LOW <= g <= HIGH}
+
+
+def brief(plan: dict[str, Any]) -> str:
+    """One line that says what a plan is."""
+    said = {**plan["parallelism"], **plan["training"]}
+    said.pop("torch_version")
+    ranks = plan["hardware"]["gpus_per_node"] * plan["hardware"]["nodes"]
+    return f"{plan['model']['name']} {json.dumps(plan['model']['overrides'])} x{ranks} {json.dumps(said)}"
+
+
+def run(seed: int, index: int, limit: int) -> dict[str, Any]:
+    """Draw and trace one plan."""
+    plan = draw(seed, index)
+    row: dict[str, Any] = {"id": plan["name"], "plan": plan}
+    start = time.monotonic()
+    try:
+        with at_most(limit):
+            _, comparisons = trace(plan)
+    except MemcheckError as problem:
+        return {**row, "refused": str(problem)}
+    row["seconds"] = round(time.monotonic() - start)
+    row["ranks"] = [
+        {"pipeline_rank": c.observed.pipeline_rank, "instants": moments(c), "parameters": c.observed.parameters}
+        for c in comparisons
+    ]
+    return row
+
+
+def main(arguments: list[str]) -> int:
+    """Trace, print one line per plan; 1 when a moment is too far off."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--limit", type=int, default=300, help="seconds for one plan")
+    parser.add_argument("--out", help="append each plan and its figures to this file, as JSON lines")
+    given = parser.parse_args(arguments)
+    traced = off = 0
+    for index in range(given.first, given.first + given.count):
+        row = run(given.seed, index, given.limit)
+        if given.out:
+            with open(given.out, "a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        if "refused" in row:
+            print(f"-    {row['id']} {row['refused'][:150]} | {brief(row['plan'])}", flush=True)
+            continue
+        traced += 1
+        bad = {r["pipeline_rank"]: found for r in row["ranks"] if (found := wide(r["instants"]))}
+        off += bool(bad)
+        said = "; ".join(f"rank {r}: " + ", ".join(f"{n} {g:+.2%}" for n, g in g_.items()) for r, g_ in bad.items())
+        print(f"{'OFF ' + said if bad else 'ok  '} {row['id']} {row['seconds']} s | {brief(row['plan'])}", flush=True)
+    print(f"{given.count} drawn, {traced} traced, {off} with a moment off")
+    return bool(off)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
