@@ -149,7 +149,8 @@ def _whole(training: dict[str, Any], framework: str = "pytorch") -> None:
     training["framework"] = framework
     for key in ("method", "lora"):
         training.pop(key, None)
-    if isinstance(training["loss"], dict) and training["loss"]["kind"] == "chunked" or training["loss"] == "fused-linear":
+    loss = training["loss"]
+    if loss == "fused-linear" or (isinstance(loss, dict) and loss["kind"] == "chunked"):
         training["loss"] = "standard"
 
 

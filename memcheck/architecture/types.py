@@ -74,7 +74,8 @@ class Attention(Record):
     """Dimensions of a head that are rotated; 0 = no rotary embedding in this block."""
     rotary_interleaved: bool = False
     rotary_form: str = "half"
-    """How the rotation is written: ``half`` (Llama's rotate_half) | ``pairs`` (GLM: neighbours, tables repeated once
+    """How the rotation is written: ``half`` (Llama's rotate_half) | ``cat`` (Phi-3: the rest of each head,
+    even of no width, is concatenated) | ``pairs`` (GLM: neighbours, tables repeated once
     per layer) | ``pairs-each`` (GPT-J: tables repeated for each of q and k) | ``pairs-fp32`` (Cohere: neighbours, on
     fp32 copies) | ``chunks`` (GPT-OSS: the two halves apart) | ``complex`` (Llama 4: fp32 copies read as complex
     numbers)."""

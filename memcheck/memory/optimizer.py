@@ -7,7 +7,7 @@ _single_tensor_adamw two tensors at a time; the fused kernel none), torch/optim/
 from __future__ import annotations
 
 from memcheck.job.types import DTYPE_BYTES
-from memcheck.memory.state import LocalTensor
+from memcheck.memory.state import LocalTensor, orthogonalised
 from memcheck.memory.tape.tensor import rounded
 
 ADAM_LIKE = frozenset({"adamw", "adam"})
@@ -30,17 +30,18 @@ def step_temporaries(trained: list[tuple[LocalTensor, int]], optimizer: str, imp
     if optimizer == "adafactor":
         return every if implementation == "foreach" else largest
     if optimizer == "muon":
-        return _newton_schulz(trained)
+        rest = [size[n] for t, n in trained if not orthogonalised(t)]
+        return max(_newton_schulz(trained, item), 2 * max(rest, default=0))
     if optimizer == "lion":
         return 2 * largest  # lion-pytorch: update = exp_avg * beta1 + grad * (1 - beta1), then sign
     return 0  # sgd works in place; bitsandbytes' 8-bit and paged optimizers update in their kernels
 
 
-def _newton_schulz(trained: list[tuple[LocalTensor, int]]) -> int:
+def _newton_schulz(trained: list[tuple[LocalTensor, int]], item: int) -> int:
     """Muon orthogonalises one matrix at a time in bf16: the update, two copies of X, two Gram matrices."""
     worst = 0
     for t, n in trained:
-        if t.matrix and len(t.shape) == 2:
+        if orthogonalised(t):
             short = min(t.shape)
-            worst = max(worst, rounded(4 * n) + 2 * rounded(2 * n) + 2 * rounded(2 * short * short))
+            worst = max(worst, rounded(item * n) + 2 * rounded(2 * n) + 2 * rounded(2 * short * short))
     return worst

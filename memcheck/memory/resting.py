@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heapreplace
 
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.state import LocalTensor, Resting, optimizer_state_bytes, shard_numel, weight_bytes
@@ -95,21 +94,3 @@ def resting_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
     if job.method == "qlora" and not tensor.trained and job.framework not in ("litgpt", "torchtune"):
         return "fp32"
     return job.recipe.params
-
-
-def zero_redundancy_states(job: TrainingJob, units: Iterable[tuple[LocalTensor, ...]]) -> int:
-    """ZeroRedundancyOptimizer gives whole tensors to ranks, largest first to the emptiest rank; the fullest one counts.
-
-    torch/distributed/optim/zero_redundancy_optimizer.py, _partition_parameters.
-    """
-    trained = sorted((t for tensors in units for t in tensors if t.trained), key=lambda t: -t.numel)
-    loads = [(0, rank, 0) for rank in range(job.layout.shard_group)]  # a heap: the emptiest rank, the first of several
-    known: dict[int, tuple[int, int]] = {}  # layers that are alike share their tensors
-    for t in trained:
-        if id(t) not in known:
-            dtype = t.dtype or job.recipe.optimizer_states
-            known[id(t)] = (t.numel, optimizer_state_bytes(t, t.numel, job.optimizer.name, dtype))
-        numel, size = known[id(t)]
-        load, rank, states = loads[0]
-        heapreplace(loads, (load + numel, rank, states + size))
-    return max(states for _, _, states in loads)

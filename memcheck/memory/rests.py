@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from memcheck.job.types import Checkpointing, Loss, TrainingJob
+from memcheck.memory.ddp import buckets, fullest_share, redundancy_free
 from memcheck.memory.deepspeed import EngineBuffers, engine_buffers
-from memcheck.memory.fsdp import wraps
 from memcheck.memory.moves import Components, Held, Rest
 from memcheck.memory.optimizer import step_temporaries
-from memcheck.memory.resting import shard_of, sharding, tensors_resting, zero_redundancy_states
+from memcheck.memory.resting import shard_of, sharding, tensors_resting
 from memcheck.memory.state import LocalTensor, Resting
 
 Tensors = Sequence[tuple[LocalTensor, ...]]
@@ -25,14 +25,14 @@ def rests(job: TrainingJob, held: Held) -> Rest:
 def timeless(job: TrainingJob) -> TrainingJob:
     """The job without what only decides how a step runs: what is computed from it can be kept for every such job.
 
-    States follow from the tensors, the dtypes, the optimizer and over how many ranks each kind is divided. The number
-    of data-parallel ranks counts only as far as there are several.
+    States follow from the tensors, the dtypes, the optimizer and over how many ranks each kind is divided. The numbers
+    of data-parallel ranks and of micro-batches count only as far as there are several.
     """
     layout = job.layout
     return job._replace(
         micro_batch_size=1,
         sequence_length=1,
-        gradient_accumulation_steps=1,
+        gradient_accumulation_steps=min(job.gradient_accumulation_steps, 2),
         checkpointing=Checkpointing(),
         attention="",
         loss=Loss(),
@@ -64,18 +64,18 @@ def _counted(units: Tensors) -> list[tuple[tuple[LocalTensor, ...], int]]:
 
 def _components(job: TrainingJob, units: Tensors, total: Resting, engine: EngineBuffers | None) -> Components:
     states = total.optimizer_states
-    if job.layout.zero_stage == 1 and _torch_distributed(job) and job.layout.shard_group > 1:
-        states = zero_redundancy_states(job, units)
+    if redundancy_free(job):
+        _, _, states = fullest_share(job, (t for tensors in units for t in tensors))
     found = [
         ("parameters", total.parameters),
         ("adapters", total.adapters),
         ("master_weights", total.master_weights),
         ("optimizer_states", states),
     ]
-    if is_bucketed(job):
+    ddp = buckets(job)
+    if ddp.there:
         # DDP keeps its buckets from the first step on; with gradient_as_bucket_view they are the gradients
-        view = job.layout.gradient_as_bucket_view
-        found.append(("gradients" if view else "communication_buffers", total.gradients))
+        found.append(("gradients" if ddp.views else "communication_buffers", total.gradients))
     if engine is not None:
         found.append(("communication_buffers", engine.buckets))
         if job.layout.zero_stage >= 2:
@@ -90,6 +90,9 @@ def _temporaries(job: TrainingJob, counted: list[tuple[tuple[LocalTensor, ...], 
     trained: list[tuple[LocalTensor, int]] = []
     for tensors, count in counted:
         trained += count * [(t, shard_of(job, t, cut.optimizer, cut.flat)) for t in tensors if t.trained]
+    if redundancy_free(job):
+        every = (t for tensors, count in counted for _ in range(count) for t in tensors)
+        trained = [(t, t.numel) for t in fullest_share(job, every)[1]]
     name, implementation = job.optimizer.name, job.optimizer.implementation
     return step_temporaries(trained, name, implementation, job.recipe.optimizer_states)
 
@@ -102,13 +105,3 @@ def engine_of(job: TrainingJob, units: Tensors) -> EngineBuffers | None:
     total = sum(t.numel for t in tensors)
     trained = sum(t.numel for t in tensors if t.trained)
     return engine_buffers(job, trained, total, job.architecture.hidden_size)
-
-
-def is_bucketed(job: TrainingJob) -> bool:
-    """Whether DDP's buckets hold the gradients to reduce."""
-    ddp = job.framework in ("huggingface", "pytorch", "torchtitan") and job.layout.zero_stage in (0, 1)
-    return not wraps(job) and job.layout.data * job.layout.context > 1 and ddp
-
-
-def _torch_distributed(job: TrainingJob) -> bool:
-    return job.framework not in ("deepspeed", "megatron")

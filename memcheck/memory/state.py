@@ -151,8 +151,8 @@ def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype
         rows = numel // shape[-1] if shape[-1] else 0
         columns = numel // shape[-2] if shape[-2] else 0
         return rounded(rows * DTYPE_BYTES[dtype]) + rounded(columns * DTYPE_BYTES[dtype]) + rounded(4)
-    if optimizer == "muon" and not tensor.matrix:
-        optimizer = "adamw"  # Muon handles matrices; embeddings, head and vectors stay with AdamW
+    if optimizer == "muon" and not orthogonalised(tensor):
+        optimizer = "adamw"
     count = STATES_PER_PARAMETER[optimizer]
     if optimizer.endswith("8bit") and numel >= EIGHT_BIT_MINIMUM:
         return count * (rounded(numel) + rounded(-(-numel // EIGHT_BIT_BLOCK) * 4))
@@ -160,6 +160,13 @@ def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype
         dtype = "fp32"
     step = rounded(4) if optimizer in ("adamw", "adam") else 0
     return count * rounded(numel * DTYPE_BYTES[dtype]) + step
+
+
+def orthogonalised(tensor: LocalTensor) -> bool:
+    """Whether Muon updates the tensor: torch.optim.Muon takes matrices only; embeddings, head, vectors and stacked
+    experts stay with AdamW (torch/optim/_muon.py: "Muon only supports 2D parameters").
+    """
+    return tensor.matrix and len(tensor.shape) == 2
 
 
 PAGED = frozenset({"paged-adamw", "paged-adamw-8bit"})

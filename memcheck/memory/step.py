@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.alike import distinct, stretches
+from memcheck.memory.ddp import buckets
 from memcheck.memory.fsdp import NO_GROUP, Group, adds_in_place, group, skips_reduction, wraps
 from memcheck.memory.ledger.curve import Curve
 from memcheck.memory.moves import Components
 from memcheck.memory.pipeline import NO_BORDER, Border
 from memcheck.memory.resting import ways_of
-from memcheck.memory.rests import engine_of, is_bucketed
+from memcheck.memory.rests import engine_of
 from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.timeline import Timeline
-from memcheck.memory.units import Unit
+from memcheck.memory.units import STYLES, Unit
 
 
 class Step:
@@ -60,7 +61,8 @@ class Step:
         self.reduces_behind = self.stays_gathered and job.casts_gradients
         self.loss_inside_root = not pipelined and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast
         self.engine = engine_of(job, [unit.tensors for unit in units])
-        self.bucketed = is_bucketed(job)
+        self.buckets = buckets(job)
+        self.holds_rows = STYLES.get(job.framework) == "transformers"
 
     # ------------------------------------------------------------------ groups
 
@@ -151,7 +153,7 @@ class Step:
             return unit.again  # the engine moves each gradient into its bucket and partition as it appears
         if self.sharded and (first or not self.in_place):
             return unit.fresh  # autograd sees fresh unsharded gradients
-        if self.sharded or (self.bucketed and self.job.layout.gradient_as_bucket_view):
+        if self.sharded or self.buckets.views:
             return unit.again
         return unit.fresh if first else unit.again
 
@@ -160,6 +162,7 @@ class Step:
         timeline = self.timeline
         casts = 0
         held_flat = 0
+        rows = 0  # `inputs_embeds`: a variable of the model's forward, where nothing else holds them
         gathered = [self._own_group(i).gathered if here else 0 for i in range(len(self.units))]
         timeline.hold("communication_buffers", sum(gathered))
         if self.root != NO_GROUP:
@@ -172,13 +175,19 @@ class Step:
             unit, own = self.units[i], self._own_group(i)
             before = dict(timeline.live) if end - i > 1 else timeline.live
             if own.gathered and not here:
+                timeline.hold("activations", unit.fresh.input)
                 self._gather_ahead(own, held_flat, unit.name)
+                timeline.release("activations", unit.fresh.input)
                 held_flat = own.flat
                 gathered[i] = own.gathered
             curve = self._curve(unit, first)
             if unit.kind == "head" and held_flat and self.root == NO_GROUP:
                 timeline.release("communication_buffers", held_flat)
                 held_flat = 0
+            if curve.before is not None:
+                timeline.high("forward", curve.before, unit.name)
+                timeline.release("activations", rows)
+                rows = 0
             if unit.kind == "head":  # whose curve counts them until its logits replace the old ones
                 timeline.release("activations", self.graph_before)
             timeline.high("loss" if unit.kind == "head" else "forward", curve.forward, unit.name)
@@ -192,6 +201,10 @@ class Step:
                 gathered[i] = 0
             gathered[i:end] = [gathered[i]] * (end - i)
             timeline.repeat(before, end - i - 1)
+            if self.holds_rows and (unit.kind == "embedding" or (i == 1 and self.units[0].kind == "embedding")):
+                rows += curve.freed_input
+                timeline.hold("activations", curve.freed_input)
+        timeline.release("activations", rows)
         timeline.release("communication_buffers", held_flat)  # the root's post-forward frees the last flat buffer
         timeline.release("activations", casts)
         return gathered
@@ -226,10 +239,9 @@ class Step:
             unit, own = self.units[i], self._own_group(i)
             before = dict(timeline.live) if end - i > 1 else timeline.live
             curve = self._curve(unit, first)
-            where = unit.name
             prefetched = self._gather_again(i, gathered, prefetched)
             timeline.hold_all(curve.saved_components, -1)
-            timeline.high("backward", curve.backward, where)
+            timeline.high("backward", curve.backward, unit.name)
             gradients = curve.gradients
             whole_table = self.job.framework != "torchtitan"
             if unit.kind == "embedding" and self.sharded and self.job.layout.tensor > 1 and whole_table:
@@ -240,16 +252,20 @@ class Step:
             lingers += curve.lingers
             if unit.kind == "head" and not prefetched:
                 prefetched = self._prefetch(i, gathered)
-                timeline.mark("backward", f"all-gather after {where}")
+                timeline.mark("backward", f"all-gather after {unit.name}")
             if own.gathered:
                 if not keeps:
                     timeline.release("communication_buffers", gathered[i])
                     gathered[i] = 0
                 if unit.reduced:
                     own = self._group(unit._replace(tensors=_without(unit.tensors, unit.reduced)))
-                reduce_input = self._reduce(own, gradients, reduce_input, first, last, where)
+                timeline.hold("temporaries", curve.input_gradient)  # made before the unit's hook runs
+                reduce_input = self._reduce(own, gradients, reduce_input, first, last, unit.name)
+                timeline.release("temporaries", curve.input_gradient)
             elif unit.kind != "block":
                 unsharded_root += gradients
+            if last and self.buckets.views_late:
+                timeline.release("communication_buffers", unit.fresh.gradients)  # the bucket is the gradients now
             gathered[i:end] = [gathered[i]] * (end - i)
             timeline.repeat(before, end - i - 1)
         if self.root != NO_GROUP:
@@ -266,12 +282,15 @@ class Step:
     def _gather_again(self, index: int, gathered: list[int], prefetched: int) -> int:
         """The unit's parameters for its backward, and the next unit's flat buffer: the bytes of that."""
         unit, own = self.units[index], self._own_group(index)
+        arrived = unit.fresh.output_gradient
+        self.timeline.hold("temporaries", arrived)
         if own.gathered and not gathered[index]:
             self._copy_out(own, prefetched, unit.name)
             prefetched = 0
             gathered[index] = own.gathered
         if own.gathered and unit.kind != "head":
             prefetched = prefetched or self._prefetch(index, gathered)
+        self.timeline.release("temporaries", arrived)
         return prefetched
 
     def _reduce_all(self, gathered: list[int]) -> int:

@@ -263,6 +263,7 @@ def _embedding_unit(
         a.embedding_dropout,
         trained,
         tied,
+        leaf=not trained and job.checkpointing.mode != "none" and job.checkpointing.reentrant,
     )
     dtype = stream_dtype(base)
     fresh = _cached_embedding(e, base, dtype, inventory=inventory)

@@ -24,6 +24,7 @@ def read(config: ConfigReader) -> Architecture:
         PROJECTIONS,
         fused_form="slices",
         rotary_dim=int(size.head_dim * config.rotary_fraction()),
+        rotary_form="cat",
         window=config.window(),
         dropout=config.dropout("attention_dropout"),
     )

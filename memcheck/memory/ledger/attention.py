@@ -10,7 +10,7 @@ from memcheck.architecture.types import Attention, Norm
 from memcheck.memory.ledger.context import Context, enter_tensor_parallel, leave_tensor_parallel
 from memcheck.memory.ledger.mlp import linear_tensors
 from memcheck.memory.ledger.norms import normalise
-from memcheck.memory.ledger.rotary import apply_rotary
+from memcheck.memory.ledger.rotary import apply_rotary, concatenates
 from memcheck.memory.tape import attention as kernels
 from memcheck.memory.tape.elementwise import cast, copy, mul, scale, unary
 from memcheck.memory.tape.indexing import clamp, index, slices
@@ -194,7 +194,7 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     out = kernels.flash(tape, q, k, v, v.shape[-1], label=f"{kernel} attention", extra=mask, ring=ring)
     # flash writes its output in q's strides: a q that was built contiguous (cat of rotated and plain parts) makes
     # transpose(1, 2) non-contiguous, so o_proj's input is one more copy; the memory-efficient kernel's is not.
-    if kernel == "flash" and 0 < a.rotary_dim < a.head_dim and a.rotary_form != "pairs-each":
+    if kernel == "flash" and concatenates(a) and a.rotary_form != "pairs-each":
         out = copy(tape, out, "contiguous")
     return out
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from memcheck.architecture.types import Norm, ParameterTensor
 from memcheck.memory.tape.matrix import Weights
 from memcheck.memory.tape.tensor import ITEM_BYTES, Dim, Parameter, Storage, Tape, Value
 from memcheck.record import Record
+
+if TYPE_CHECKING:
+    from memcheck.memory.ledger.curve import High
 
 
 class Adapter(Record):
@@ -88,6 +93,8 @@ class Context:
         """Every weight of the unit: their gradients live as long as this context."""
         self.kept: list[Value] = []
         """What the training loop still references during backward (the model's output)."""
+        self.before: High | None = None
+        """The highest point of the final norm, which still belongs to the forward."""
 
     def parameter(self, name: str, shape: tuple[int, ...], dtype: str | None = None) -> Parameter:
         """A base weight."""

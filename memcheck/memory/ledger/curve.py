@@ -7,7 +7,7 @@ from collections.abc import Callable
 from memcheck.memory.ledger.context import Context, Setting
 from memcheck.memory.tape import Tape, Value, backward
 from memcheck.memory.tape.checkpoint import checkpoint
-from memcheck.memory.tape.tensor import Leaf
+from memcheck.memory.tape.tensor import Leaf, rounded_bytes
 from memcheck.record import Record
 
 Inventory = tuple[tuple[str, tuple[int, ...], str, int, str], ...]
@@ -39,6 +39,14 @@ class Curve(Record):
     lingers: int = 0
     """Kept until the whole backward is over: the model's output when the training loop still references it, a tied
     head's gradient that waits for the embedding's."""
+    before: High | None = None
+    """The highest point of what runs before the loss: the final norm of a head."""
+    input: int = 0
+    """Its input, while it has one of its own: what lives when its parameters are gathered for its forward."""
+    freed_input: int = 0
+    """Bytes of its input that nothing has saved once its forward is over; of an embedding: of the rows looked up."""
+    input_gradient: int = 0
+    output_gradient: int = 0
     outlives: int = 0
     """Kept until the training loop lets go of the graph: when the next forward's output replaces this one's."""
 
@@ -68,15 +76,19 @@ def replay(
     y = checkpointed(ctx, forward, x) if recompute else forward(ctx, x)
     forward_high = high(tape)
     leaf, output = x.origin, (y.shape, y.dtype)
-    x.storage = y.storage = None  # the caller's variable moves on to the output; what was saved keeps its storage
+    y.storage = None
+    before = tape.live
+    x.storage = None  # the caller's variable moves on to the output; what was saved keeps its storage
     with_casts = tape.live
     tape.casts.clear()
     saved = tape.live
+    freed = before - with_casts
     saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
     components = tuple((k, v) for k, v in tape.by_component.items() if v)
     tape.component = "temporaries"
     tape.reset_peak()
-    backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
+    trained = y.origin is not None
+    backward(tape, y, [tape.new(*output, "output gradient")] if trained else [])
     gradients = tape.by_component.get("gradients", 0)
     backward_high = high(tape)
     del leaf  # the input's gradient was alive until here
@@ -89,6 +101,10 @@ def replay(
         forward_high,
         backward_high,
         gradients,
+        input=rounded_bytes(shape, dtype) if not setting.external_input else 0,
+        freed_input=freed,
+        input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
+        output_gradient=rounded_bytes(*output) if trained else 0,
         outlives=outlives,
     )
 

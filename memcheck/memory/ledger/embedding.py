@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from memcheck.architecture.types import Norm
 from memcheck.memory.ledger.block import normalise
 from memcheck.memory.ledger.context import Context, Setting
@@ -9,7 +11,7 @@ from memcheck.memory.ledger.curve import Curve, high
 from memcheck.memory.tape import Tape, Value, backward
 from memcheck.memory.tape.elementwise import add, dropout, scale
 from memcheck.memory.tape.matrix import embedding
-from memcheck.memory.tape.tensor import Parameter, Storage
+from memcheck.memory.tape.tensor import Leaf, Parameter, Storage
 from memcheck.record import Record
 
 
@@ -24,6 +26,8 @@ class Embedding(Record):
     dropout: float = 0.0
     trained: bool = True
     tied: bool = False
+    leaf: bool = False
+    """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
 
 
 def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
@@ -34,6 +38,11 @@ def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bo
     y = embedding_forward(ctx, e, dtype)
     forward_high = high(tape)
     output = (y.shape, y.dtype)
+    before = tape.live
+    if ctx.kept[0].storage is not y.storage:
+        ctx.kept.clear()
+    freed = before - tape.live
+    ctx.kept.clear()
     y.storage = None
     with_casts = tape.live
     tape.casts.clear()
@@ -44,7 +53,16 @@ def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bo
     tape.reset_peak()
     backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
     gradients = tape.by_component.get("gradients", 0)
-    return Curve(saved, saved_inventory, components, with_casts - saved, forward_high, high(tape), gradients)
+    return Curve(
+        saved,
+        saved_inventory,
+        components,
+        with_casts - saved,
+        forward_high,
+        high(tape),
+        gradients,
+        freed_input=freed,
+    )
 
 
 def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
@@ -59,6 +77,9 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         # add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which then is the gradient.
         table.sink = lambda grad: _forget(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
     x = embedding(tape, table, (ctx.tokens,), dtype)
+    if e.leaf and (ctx.tp > 1 or e.positions or e.norm or e.dropout):  # else the first block's input is the leaf
+        x.origin = Leaf()
+        x = tape.record(Value(x.storage, x.shape, x.dtype), (x,), _holding(x.storage))
     if ctx.tp > 1:
         shape = (ctx.residual_tokens, e.width)
         gathered = tape.value(shape, dtype, "reduce embedding")
@@ -67,6 +88,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         del gathered
     if e.scaled:
         x = scale(tape, x, "embedding scale")
+    ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
     if e.positions:
         where = ctx.register(
             Parameter("embed_positions", (e.positions, s.hidden), s.params, trained, has_grad=s.has_grad)
@@ -76,6 +98,15 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         del position
     x = normalise(ctx, e.norm, x)
     return dropout(tape, x, e.dropout)
+
+
+def _holding(storage: Storage | None) -> Callable[..., list[Storage | None]]:
+    """A backward function that passes the gradient on, and refers to ``storage``."""
+
+    def run(grad: Storage, kept: Storage | None = storage) -> list[Storage | None]:
+        return [grad]
+
+    return run
 
 
 def _forget(storage: Storage) -> None:

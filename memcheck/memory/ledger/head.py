@@ -11,7 +11,7 @@ from memcheck.memory.tape import Tape, Value, backward
 from memcheck.memory.tape.elementwise import cat, scale, unary
 from memcheck.memory.tape.loss import compiled_cross_entropy, cross_entropy, fused_linear
 from memcheck.memory.tape.matrix import Weights, linear
-from memcheck.memory.tape.tensor import Dim, Leaf, Parameter
+from memcheck.memory.tape.tensor import Dim, Leaf, Parameter, rounded_bytes
 from memcheck.record import Record
 
 
@@ -48,6 +48,7 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     x = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, leaf)
     loss = head_forward(ctx, head, x)
     forward_high = high(tape)
+    before = ctx.before
     del x
     with_casts = tape.live
     tape.casts.clear()
@@ -73,6 +74,8 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
         backward_high,
         gradients,
         lingers,
+        before,
+        input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
     )
 
 
@@ -80,6 +83,8 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     """Final norm, head, loss. The logits are put on ``ctx.kept``."""
     tape, s = ctx.tape, ctx.setting
     h = _final_norm(ctx, head, x)
+    ctx.before = high(tape)
+    tape.reset_peak()
     if head.final_norm is not None:
         x.storage = None  # `hidden_states = self.norm(hidden_states)`: nothing but the graph holds the input now
     del x

@@ -30,10 +30,15 @@ def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) ->
     if form == "pairs-each":  # GPT-J casts the tables to the keys' dtype
         stream = k.dtype
     tables = _tables(ctx, a, stream) if form.startswith("pairs") else ()
-    turned_q = _partial(tape, q, a.rotary_dim, stream, tables)
+    turned_q = _partial(tape, a, q, stream, tables)
     if form == "pairs-each":
         tables = _tables(ctx, a, stream)
-    return turned_q, _partial(tape, k, a.rotary_dim, stream, tables)
+    return turned_q, _partial(tape, a, k, stream, tables)
+
+
+def concatenates(a: Attention) -> bool:
+    """Whether the rotated part and the rest of each head are put together in a new, contiguous tensor."""
+    return 0 < a.rotary_dim < a.head_dim or a.rotary_form == "cat"
 
 
 def _tables(ctx: Context, a: Attention, stream: str) -> tuple[Storage, ...]:
@@ -42,10 +47,10 @@ def _tables(ctx: Context, a: Attention, stream: str) -> tuple[Storage, ...]:
     return tuple(ctx.tape.new(shape, stream, "repeated rotary table") for _ in range(2))
 
 
-def _partial(tape: Tape, x: Value, rotary_dim: int, stream: str, tables: tuple[Storage, ...]) -> Value:
+def _partial(tape: Tape, a: Attention, x: Value, stream: str, tables: tuple[Storage, ...]) -> Value:
     """The first ``rotary_dim`` dimensions of each head are rotated, the rest is concatenated behind them."""
-    head_dim = x.shape[-1]
-    if rotary_dim >= head_dim:
+    head_dim, rotary_dim = x.shape[-1], a.rotary_dim
+    if not concatenates(a):
         return rotate_half(tape, x, stream, tables)
     shape = x.shape
     turned, rest = slices(tape, x, (*shape[:-1], rotary_dim), (*shape[:-1], head_dim - rotary_dim))

@@ -95,8 +95,10 @@ def fused_linear(tape: Tape, x: Value, weight: Parameter) -> Value:
     del part
     if gw is not None:
         part = tape.new(weight.shape, weight.dtype, "dW of a chunk")
-        if tokens > chunk:  # the next chunk's logits replace the old ones while the last dW is still referenced
-            del part
+        del part
+    if tokens > chunk:  # the loop's variable holds a chunk's logits until it is assigned the next one's
+        following = tape.new((chunk, vocabulary), x.dtype, "logits of a chunk")
+        del following
     del logits
     out = tape.value((1,), "fp32", "loss")
     del losses

@@ -21,6 +21,14 @@ def rounded(n_bytes: int) -> int:
     return (n_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
 
 
+def rounded_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    """A tensor of this shape as the caching allocator hands it out."""
+    numel = 1
+    for d in shape:
+        numel *= d
+    return rounded(numel * ITEM_BYTES[dtype])
+
+
 def promote(a: str, b: str) -> str:
     """The dtype of an elementwise operation on two floating tensors of dimension >= 1."""
     if a == b:

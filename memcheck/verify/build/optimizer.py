@@ -17,16 +17,21 @@ Groups = list[Any]
 
 def make_optimizers(model: nn.Module, job: TrainingJob) -> list[torch.optim.Optimizer]:
     """One optimizer, or Muon for matrices beside AdamW for everything else."""
-    parameters = trained_parameters(model)
     if job.optimizer.name == "muon":
         return _muon(model, job)
+    kind, options = _kind(job)
+    return [_made(job, kind, trained_parameters(model), lr=1e-4, **options)]
+
+
+def _made(
+    job: TrainingJob, kind: type[torch.optim.Optimizer], parameters: list[nn.Parameter], **options: Any
+) -> torch.optim.Optimizer:
+    """The optimizer itself, or divided by ZeroRedundancyOptimizer."""
     if job.layout.zero_stage == 1 and job.layout.data > 1:
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
-        kind, options = _kind(job)
-        return [ZeroRedundancyOptimizer(parameters, kind, lr=1e-4, **options)]
-    kind, options = _kind(job)
-    return [kind(_groups(parameters), lr=1e-4, **options)]
+        return ZeroRedundancyOptimizer(parameters, kind, **options)
+    return kind(_groups(parameters), **options)
 
 
 def _groups(parameters: list[nn.Parameter]) -> Groups:
@@ -65,4 +70,5 @@ def _muon(model: nn.Module, job: TrainingJob) -> list[torch.optim.Optimizer]:
     chosen = {id(p) for p in matrices}
     rest = [p for p in parameters if id(p) not in chosen]
     foreach = job.optimizer.implementation == "foreach"
-    return [kind(matrices, lr=1e-3), torch.optim.AdamW(_groups(rest), lr=1e-4, foreach=foreach)]
+    pairs = ((kind, matrices, {"lr": 1e-3}), (torch.optim.AdamW, rest, {"lr": 1e-4, "foreach": foreach}))
+    return [_made(job, of, chosen, **options) for of, chosen, options in pairs if chosen]

@@ -12,8 +12,10 @@ import torch
 
 from memcheck.architecture.types import Architecture
 from memcheck.job.types import TrainingJob
+from memcheck.memory.ddp import fullest_share, redundancy_free
 from memcheck.memory.fsdp import outside_dtype
 from memcheck.memory.types import Instant
+from memcheck.memory.units import Part, part_units
 from memcheck.verify.build.place import Place
 from memcheck.verify.build.step import Parts, micro_batches
 from memcheck.verify.build.wrap import local_elements, make_mesh
@@ -37,13 +39,14 @@ def trace(
     """Every pipeline rank (or those of ``stages``), each by its rank 0 of the other dimensions."""
     chosen = stages or tuple(range(job.layout.pipeline))
     per_stage = job.layout.world_size // job.layout.pipeline
+    fullest = _fullest(job, architecture)
     found = []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # nothing is computed
     try:
         for stage in chosen:
             progress.begin(f"rank {stage * per_stage} of {job.layout.world_size}", architecture.num_layers)
-            found.append(_trace_rank(job, architecture, config, progress, stage, stage * per_stage + _fullest(job)))
+            found.append(_trace_rank(job, architecture, config, progress, stage, stage * per_stage + fullest))
     finally:
         torch.set_num_threads(threads)
         progress.end()
@@ -62,9 +65,12 @@ def _notes(job: TrainingJob) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _fullest(job: TrainingJob) -> int:
-    """The rank to look at: FSDP2's shards are largest on rank 0."""
-    return 0
+def _fullest(job: TrainingJob, architecture: Architecture) -> int:
+    """The rank to look at: FSDP2's shards are largest on rank 0; ZeroRedundancyOptimizer's states may be elsewhere."""
+    if not redundancy_free(job):
+        return 0
+    units = part_units(job, architecture, Part(0, architecture.num_layers, True, True))
+    return fullest_share(job, (t for u in units for t in u.tensors))[0]
 
 
 def _trace_rank(

@@ -94,11 +94,11 @@ DENSE: dict[str, tuple[dict[str, Any], int, Callable[[Sizes], float]]] = {
     "mistral": (config("mistral", sliding_window=None), 0, llama),
     # fp32 copy and normed copy of q and k, an rstd per head
     "qwen3": (config("qwen3"), 0, lambda z: llama(z) + 6 * z.q + 6 * z.k + 4 * z.a + 4 * z.kv),
-    # the whole qkv output stays for v
+    # the whole qkv output stays for v; q is put together anew by cat, so that the flash output is copied
     "phi3": (
         config("phi3", MHA, sliding_window=None),
         0,
-        lambda z: 16 * z.h + 8 * z.f + 6 * MHA.q + 6 * MHA.k + 4 * z.a + 8,
+        lambda z: 16 * z.h + 8 * z.f + 8 * MHA.q + 6 * MHA.k + 4 * z.a + 8,
     ),
     # LayerNorm keeps its input (one kernel) and two statistics; the flash output is copied, the new gelu is in pieces
     "gpt_neox": (NEOX, 0, lambda z: 20 * z.h + 4 * z.f + 4 * z.a + 16),
