@@ -144,7 +144,7 @@ class Step:
             return [(True, True, 0)]
         second = (False, m == 2, max(0.0, min(n - 1, m - 2)))
         walks = [(True, False, n - 1), second]
-        if m > 2 and (self.unsynchronised or self.stays_gathered):  # else the last one only repeats the second
+        if m > 2 and (self.unsynchronised or self.stays_gathered or self.buckets.views_late):  # else it repeats
             walks.append((False, True, 0))
         return walks
 

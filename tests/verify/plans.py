@@ -23,6 +23,11 @@ TINY = {
 """A Llama that a CPU trains in milliseconds."""
 
 
+def layers(name: str, count: int) -> dict[str, Any]:
+    """A catalog model with fewer layers."""
+    return {"name": name, "overrides": {"num_hidden_layers": count}}
+
+
 def plan(
     *, gpus: int = 1, parallelism: dict[str, Any] | None = None, model: Any = None, **training: Any
 ) -> dict[str, Any]:

@@ -9,16 +9,11 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-from tests.verify.plans import plan  # noqa: E402
+from tests.verify.plans import layers, plan  # noqa: E402
 from tests.verify.running import traced  # noqa: E402
 
 MIB = 2**20
 ONE: dict[str, Any] = {"micro_batch_size": 1}
-
-
-def layers(name: str, count: int) -> dict[str, Any]:
-    """A catalog model with fewer layers."""
-    return {"name": name, "overrides": {"num_hidden_layers": count}}
 
 
 TRUTH = {
