@@ -17,6 +17,8 @@ from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan
 from memcheck.source.types import Document
 
+REMEMBERED = 65536
+"""Variants of sections that are kept at most."""
 Reading = tuple["Plan | None", "list[Finding]"]
 
 
@@ -28,7 +30,8 @@ class Variants:
         plan, findings = read_plan(document)
         self._base = plan
         self._findings = findings
-        self._sections: dict[tuple[str, tuple[tuple[str, object], ...]], object] = {}
+        self._sections: dict[str, object] = {}
+        """By the keys and values as they are written, because 1 and true are one key of a dictionary."""
 
     def read(self, changes: Mapping[str, object]) -> Reading:
         """The plan with dotted keys set to other values, and what is wrong with it."""
@@ -48,14 +51,12 @@ class Variants:
 
     def _section(self, name: str, items: list[tuple[str, object]]) -> object:
         """The typed section with its values set; None if the document is not valid with them."""
-        try:
-            key = (name, tuple(items))
-            if key in self._sections:
-                return self._sections[key]
-        except TypeError:  # a list or mapping cannot be remembered
-            key = None
+        key = repr(items)
+        if key in self._sections:
+            return self._sections[key]
         plan, findings = read_plan(with_changes(self.document, dict(items)))
         found = getattr(plan, name, None) if plan is not None and len(findings) == len(self._findings) else None
-        if key is not None:
-            self._sections[key] = found
+        if len(self._sections) >= REMEMBERED:
+            self._sections.clear()
+        self._sections[key] = found
         return found

@@ -59,7 +59,10 @@ def escape(key: str) -> str:
 
 def tokens(pointer: str) -> list[str]:
     """The keys of a JSON pointer."""
-    return [token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:]]
+    found = pointer.split("/")[1:]
+    if "~" in pointer:
+        found = [token.replace("~1", "/").replace("~0", "~") for token in found]
+    return found
 
 
 class Marks(Mapping[str, Mark]):
@@ -69,8 +72,25 @@ class Marks(Mapping[str, Mark]):
         self._path = path
         self._root = root
         self._sources = sources
+        self._known: dict[str, Mark] = {}
+        """Marks that were asked for: as many as the text has values at most, which never change."""
+
+    def __contains__(self, pointer: object) -> bool:
+        place = self._root
+        for token in tokens(pointer) if isinstance(pointer, str) else (None,):
+            entry = place.child(token) if token is not None and isinstance(place, Block) else None
+            if entry is None:
+                return False
+            place = entry[1]
+        return True
 
     def __getitem__(self, pointer: str) -> Mark:
+        found = self._known.get(pointer)
+        if found is None:
+            found = self._known[pointer] = self._mark(pointer)
+        return found
+
+    def _mark(self, pointer: str) -> Mark:
         if not pointer:
             return Mark(None, Location(self._path, self._first()))
         path, place, key, used_at, through = self._path, self._root, None, None, ""
