@@ -38,7 +38,7 @@ class State(Record):
         return sum(rounded(int(elements * size)) for size in self.sizes)
 
 
-def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: list[Run]) -> RankEstimate:
+def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: tuple[Run, ...]) -> RankEstimate:
     """The estimate with its largest tensors and its formulas. ``rank``'s curves were replayed with their inventory."""
     peak = plain.peak
     high = walk(rank, schedule).unit_high(peak.name)
@@ -77,7 +77,7 @@ def _shards_parameters(job: TrainingJob) -> bool:
     return fsdp.is_sharded(job) and fsdp.strategy(job) == "optim_grads_params"
 
 
-def _kept(rank: Rank, schedule: list[Run], peak: Instant) -> list[Kept]:
+def _kept(rank: Rank, schedule: tuple[Run, ...], peak: Instant) -> list[Kept]:
     """Units whose saved tensors are alive at the peak, and for how many micro-batches."""
     if peak.name not in ("forward", "loss", "backward"):
         return []

@@ -12,7 +12,7 @@ from memcheck.memory.megatron.rests import rests
 from memcheck.memory.megatron.schedule import Place, Run, runs, settled, warm_up
 from memcheck.memory.megatron.setting import megatron_setting
 from memcheck.memory.megatron.stages import Chunk, stages
-from memcheck.memory.megatron.units import Alike, all_tensors, chunk_units
+from memcheck.memory.megatron.units import Alike, all_tensors, chunk_units, renumbered
 from memcheck.memory.megatron.walk import Rank, walk
 from memcheck.memory.megatron.workspaces import ANY_DEVICE, Device, workspaces
 from memcheck.memory.megatron.workspaces import Held as Blocks
@@ -112,7 +112,7 @@ def remembered_motions(
     return tuple(found)
 
 
-def _contents(job: TrainingJob, architecture: Architecture, held: list[list[Chunk]]) -> list[Hashable]:
+def _contents(job: TrainingJob, architecture: Architecture, held: tuple[tuple[Chunk, ...], ...]) -> list[Hashable]:
     """What tells pipeline ranks apart, beside the micro-batches that they hold.
 
     That is their layers, whether they lack a neighbour, and whether a forward follows a backward: only then do
@@ -146,8 +146,12 @@ class _Ranks:
         self.setting = megatron_setting(job, architecture, device.arch)
         self.alike = Alike(architecture.layers(), {})
         self.outlines: dict[tuple[object, ...], Outline] = {}
+        self.chunks: dict[tuple[object, ...], list[Unit]] = {}
+        every = job.checkpointing.every_n_layers
+        self.numbered = bool(job.freeze or every > 1 or self.setting.option("first_last_layers_bf16"))
+        """Whether the number of a layer decides more than its name."""
 
-    def outline(self, rank: int, chunks: list[Chunk]) -> Outline:
+    def outline(self, rank: int, chunks: tuple[Chunk, ...]) -> Outline:
         """What ``rank`` holds."""
         embedding, head = any(c.embedding for c in chunks), any(c.head for c in chunks)
         units = tuple(tuple(self._units(c, embedding, head)) for c in chunks)
@@ -160,7 +164,13 @@ class _Ranks:
         return known._replace(rank=known.rank._replace(chunks=units))
 
     def _units(self, chunk: Chunk, embedding: bool, head: bool) -> list[Unit]:
-        return chunk_units(
+        blocks = tuple([id(self.alike.layers[i]) for i in chunk.layers])
+        numbers = chunk.layers if self.numbered else ()
+        key = (blocks, numbers, chunk.embedding, chunk.head, chunk.mtp, embedding, head)
+        known = self.chunks.get(key)
+        if known is not None:
+            return renumbered(self.job, self.setting, known, chunk)
+        found = self.chunks[key] = chunk_units(
             self.job,
             self.architecture,
             chunk,
@@ -170,8 +180,11 @@ class _Ranks:
             inventory=self.inventory,
             alike=self.alike,
         )
+        return found
 
-    def _outline(self, key: tuple[object, ...], chunks: list[Chunk], units: tuple[tuple[Unit, ...], ...]) -> Outline:
+    def _outline(
+        self, key: tuple[object, ...], chunks: tuple[Chunk, ...], units: tuple[tuple[Unit, ...], ...]
+    ) -> Outline:
         job, a = self.job, self.architecture
         _, embedding, head, sends_back, sends_on = key
         flat = [u for chunk in units for u in chunk]
@@ -194,7 +207,7 @@ class _Ranks:
         return Outline(key, rank, held, sum(t.numel for t in tensors))
 
 
-def _schedule(job: TrainingJob, rank: int, chunks: int) -> list[Run]:
+def _schedule(job: TrainingJob, rank: int, chunks: int) -> tuple[Run, ...]:
     # overlap_moe_expert_parallel_comm runs a layer's backward beside the next micro-batch's forward of another layer
     # (combined_1f1b.py): one layer's activations die as another's are made, so as many live as without
     return runs(_place(job, rank, chunks), job.gradient_accumulation_steps)

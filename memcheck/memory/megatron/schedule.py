@@ -7,6 +7,7 @@ forward_backward_pipelining_with_interleaving, get_pp_rank_microbatches, get_sch
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from memcheck.record import Record
 
@@ -54,7 +55,8 @@ def settled(place: Place, micro_batches: int) -> int:
     return place.group * min(whole, -(-warm_up(place) // (place.group * place.chunks)) + SETTLING_GROUPS) + rest
 
 
-def runs(place: Place, micro_batches: int) -> list[Run]:
+@lru_cache(maxsize=1024)
+def runs(place: Place, micro_batches: int) -> tuple[Run, ...]:
     """Forwards and backwards in order.
 
     Groups of ``group`` micro-batches run through one chunk after another, so that the schedule repeats itself after
@@ -71,7 +73,7 @@ def runs(place: Place, micro_batches: int) -> list[Run]:
     backwards = [(chunks - 1 - chunk, size) for chunk, size in forwards]
     start = min(start, chunks * sum(sizes))
     ahead, beside = _cut(forwards, start)
-    return [*(Run(chunk, None, n) for chunk, n in ahead), *_paired(beside, backwards)]
+    return (*(Run(chunk, None, n) for chunk, n in ahead), *_paired(beside, backwards))
 
 
 Passes = list[tuple[int, int]]

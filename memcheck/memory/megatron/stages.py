@@ -6,9 +6,11 @@ Sources: Megatron-core ``transformer/transformer_block.py`` (get_num_layers_to_b
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.errors import UnsupportedError
 from memcheck.job.layout_text import stages_of_layout
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
 
 
@@ -22,8 +24,31 @@ class Chunk(Record):
     """Multi-token-prediction layers."""
 
 
-def stages(num_layers: int, job: TrainingJob) -> list[list[Chunk]]:
+def stages(num_layers: int, job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
     """Chunks of every pipeline rank."""
+    layout = job.layout
+    return _stages(num_layers, layout.pipeline, layout.virtual_stages, job.options)
+
+
+class _Split(Record):
+    """What decides where a pipeline is cut: the part of a job that is read here."""
+
+    layout: Layout
+    options: tuple[tuple[str, object], ...]
+
+    def option(self, name: str) -> object:
+        return dict(self.options).get(name)
+
+
+@lru_cache(maxsize=1024)
+def _stages(
+    num_layers: int, ways: int, virtual_stages: int, options: tuple[tuple[str, object], ...]
+) -> tuple[tuple[Chunk, ...], ...]:
+    job = _Split(Layout(pipeline=ways, virtual_stages=virtual_stages), options)
+    return tuple(map(tuple, _cut(num_layers, job)))
+
+
+def _cut(num_layers: int, job: _Split) -> list[list[Chunk]]:
     ways = job.layout.pipeline
     mtp = int(str(job.option("mtp_num_layers") or 0))
     layout = job.option("pipeline_model_parallel_layout")
@@ -42,7 +67,7 @@ def stages(num_layers: int, job: TrainingJob) -> list[list[Chunk]]:
     return found
 
 
-def virtual_stages(num_layers: int, job: TrainingJob) -> int:
+def virtual_stages(num_layers: int, job: TrainingJob | _Split) -> int:
     """Model chunks per rank."""
     per_stage = job.option("num_layers_per_virtual_pipeline_stage")
     if per_stage:
@@ -50,7 +75,7 @@ def virtual_stages(num_layers: int, job: TrainingJob) -> int:
     return max(1, job.layout.virtual_stages)
 
 
-def _uneven(job: TrainingJob, *names: str) -> int | None:
+def _uneven(job: _Split, *names: str) -> int | None:
     for name in names:
         value = job.option(name)
         if value is not None:
@@ -58,7 +83,7 @@ def _uneven(job: TrainingJob, *names: str) -> int | None:
     return None
 
 
-def _counts(num_layers: int, job: TrainingJob, ways: int, virtual: int) -> list[list[int]]:
+def _counts(num_layers: int, job: _Split, ways: int, virtual: int) -> list[list[int]]:
     """Layers of each rank in each virtual stage."""
     first = _uneven(job, "decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage")
     last = _uneven(job, "decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
@@ -85,7 +110,7 @@ def _share(n: int, ways: int, index: int) -> int:
     return _even(n, ways)[index]
 
 
-def _from_layout(layout: object, ways: int, job: TrainingJob) -> list[list[Chunk]]:
+def _from_layout(layout: object, ways: int, job: _Split) -> list[list[Chunk]]:
     parts = stages_of_layout(layout)
     if not parts or len(parts) % ways:
         raise UnsupportedError(

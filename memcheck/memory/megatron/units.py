@@ -68,8 +68,7 @@ def chunk_units(
             curve = _layers(blocks, own._replace(trained=trained), recompute, inventory)
             tensors = tuple(t for b in blocks for t in block_tensors(b, job, a.hidden_size))
             alike.units[key] = Unit("block", "", _trained(tensors, trained), curve, curve)
-        name = f"layer {group[0]}" if len(group) == 1 else f"layers {group[0]}-{group[-1]}"
-        units.append(alike.units[key]._replace(name=name))
+        units.append(alike.units[key]._replace(name=_name(group)))
         if not setting.input_grad:
             setting = setting._replace(input_grad=trained)
     if chunk.mtp:
@@ -83,6 +82,18 @@ def chunk_units(
             Unit("head", "head and loss", _trained(head_tensors(a, job, shares=shares), trained), curve, curve)
         )
     return units
+
+
+def renumbered(job: TrainingJob, setting: Setting, units: list[Unit], chunk: Chunk) -> list[Unit]:
+    """The units of a chunk whose layers are those of ``chunk`` but for their numbers, with these."""
+    first = int(chunk.embedding)
+    names = [_name(group) for group, _ in recompute_groups(job, setting, chunk.layers)]
+    layers = zip(units[first:], names, strict=False)
+    return [*units[:first], *(u._replace(name=name) for u, name in layers), *units[first + len(names) :]]
+
+
+def _name(group: tuple[int, ...]) -> str:
+    return f"layer {group[0]}" if len(group) == 1 else f"layers {group[0]}-{group[-1]}"
 
 
 def _trained(tensors: tuple[LocalTensor, ...], trained: bool) -> tuple[LocalTensor, ...]:
