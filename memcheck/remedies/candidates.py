@@ -55,6 +55,9 @@ def _loss(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     if job.loss.keep_logits:
         change: dict[str, object] = {"training.loss.keep_logits": False}
         yield Candidate("logits", "drop the model's output before backward", change)
+    if job.loss.kind == "standard" and "vocab-parallel" in losses and job.layout.tensor > 1:
+        change = {"training.loss.kind": "vocab-parallel"}
+        yield Candidate("loss", "compute the loss on shards of the vocabulary", change, numerics=EQUIVALENT)
     if job.loss.kind != "fused-linear" and "fused-linear" in losses:
         title = "compute head and loss in one kernel (Liger, cut cross-entropy)"
         yield Candidate("loss", title, {"training.loss.kind": "fused-linear"}, numerics=EQUIVALENT)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.job.types import TrainingJob
+from memcheck.architecture.types import Architecture, Moe, Rough
+from memcheck.frameworks.types import Framework
+from memcheck.job.types import Layout, TrainingJob
 from memcheck.remedies.types import EQUIVALENT, Candidate
 from memcheck.rules.types import Context
 
 
 def degrees(context: Context, job: TrainingJob) -> Iterator[Candidate]:
-    """Sequence parallelism; a larger tensor degree within the node; context, pipeline and expert parallelism."""
+    """Sequence parallelism; a larger tensor degree within the node; context, pipeline and expert degrees; schedules."""
     framework, layout = context.framework, job.layout
     if framework is None:
         return
@@ -35,11 +37,37 @@ def degrees(context: Context, job: TrainingJob) -> Iterator[Candidate]:
             stages = layout.pipeline * factor
             title = f"split the layers over {stages} pipeline stages"
             yield from _instead_of_data(job, "pipeline", stages, factor, title)
+    yield from _schedules(framework, layout)
     if "expert" in able:
         for factor in (2, 4, 8, 16, 32, 64):
             degree = layout.expert * factor
+            if degree > experts_of(job.architecture):
+                break
             title = f"deal the experts out to {degree} ranks (expert parallelism)"
             yield Candidate("expert", title, {"parallelism.expert": degree}, numerics=EQUIVALENT)
+
+
+def _schedules(framework: Framework, layout: Layout) -> Iterator[Candidate]:
+    """Schedules of a pipeline that keep fewer micro-batches in flight, and more stages on each rank."""
+    if layout.pipeline == 1:
+        return
+    one: dict[str, object] = {} if layout.virtual_stages == 1 else {"parallelism.virtual_stages": 1}
+    for schedule, words in (("zero-bubble", "as zero-bubble"), ("1f1b", "as 1F1B")):
+        if schedule in framework.schedules and schedule != layout.pipeline_schedule:
+            title = f"run the pipeline {words}{', one stage on each rank' if one else ''}"
+            change = {"parallelism.pipeline_schedule": schedule, **one}
+            yield Candidate("schedule", title, change, numerics=EQUIVALENT)
+    if layout.virtual_stages > 1:
+        stages = layout.virtual_stages * 2
+        title = f"split the layers of each pipeline rank over {stages} stages"
+        yield Candidate("schedule", title, {"parallelism.virtual_stages": stages}, numerics=EQUIVALENT)
+
+
+def experts_of(model: Architecture | Rough) -> int:
+    """Experts of the largest mixture; 1 without any."""
+    if not isinstance(model, Architecture):
+        return 1
+    return max((block.mlp.experts for block, _ in model.blocks if isinstance(block.mlp, Moe)), default=1)
 
 
 def _instead_of_data(job: TrainingJob, name: str, degree: int, factor: int, title: str) -> Iterator[Candidate]:

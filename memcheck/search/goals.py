@@ -94,7 +94,9 @@ def _largest(growth: Callable[[TrainingJob | None], Growth]) -> Callable[[Pricer
             found = largest(pricer, tried, grown)[:enough]
             if found:
                 break
-        return Answer(tuple(found), pricer.tally, _values(tried.every, pricer), exhausted=not found)
+        tally = pricer.tally
+        smallest = None if found else _smallest(pricer)
+        return Answer(tuple(found), tally, _values(tried.every, pricer), exhausted=not found, smallest=smallest)
 
     return answer
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.architecture.types import Architecture, Moe
+from memcheck.architecture.types import Architecture
 from memcheck.frameworks.types import Framework
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.record import Record
+from memcheck.remedies.degrees import experts_of
 from memcheck.remedies.types import EQUIVALENT, Candidate
 from memcheck.rules.types import Context
 
@@ -69,7 +70,7 @@ def degrees_of(framework: Framework, job: TrainingJob, layout: Layout) -> Degree
     longest = max(1, job.sequence_length // LEAST_TOKENS)
     cp = powers(min(longest, layout.world_size)) if "context" in able else (1,)
     stages = divisors(layout.world_size, min(layers, MOST_STAGES)) if "pipeline" in able else (1,)
-    expert = powers(_experts(model)) if "expert" in able else (1,)
+    expert = powers(experts_of(model)) if "expert" in able else (1,)
     return Degrees(
         *(
             tuple(sorted({*values, written}))
@@ -164,10 +165,3 @@ def divisors(number: int, most: int | None = None) -> tuple[int, ...]:
 def powers(most: int) -> tuple[int, ...]:
     """Powers of two up to ``most``."""
     return tuple(1 << n for n in range(max(1, most).bit_length()))
-
-
-def _experts(model: object) -> int:
-    """Experts of the largest mixture; 1 without any."""
-    if not isinstance(model, Architecture):
-        return 1
-    return max((block.mlp.experts for block, _ in model.blocks if isinstance(block.mlp, Moe)), default=1)
