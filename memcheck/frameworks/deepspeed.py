@@ -89,5 +89,15 @@ DEEPSPEED = Framework(
         "stage3_param_persistence_threshold": ("auto",),
     },
     implementations={"adafactor": "for-loop", "muon": "for-loop", "sgd": "foreach", "sgd-momentum": "foreach"},
+    lacks={
+        "parallelism.reshard_after_forward": "stage 3 lets go of what it gathers by `stage3_max_live_parameters` and "
+        "`stage3_max_reuse_distance` (deepspeed/runtime/zero/partitioned_param_coordinator.py)",
+        "parallelism.gradient_sync": "stages 0 and 1 reduce with the last micro-batch, 2 and 3 with every one "
+        "(deepspeed/runtime/engine.py, allreduce_gradients; zero/stage_1_and_2.py, process_gradients)",
+        "parallelism.gradient_as_bucket_view": "the engine reduces through buckets of its own, without "
+        "DistributedDataParallel (deepspeed/runtime/engine.py)",
+        "training.precision.reduce": "its own key is the option `communication_data_type` "
+        "(deepspeed/runtime/engine.py)",
+    },
     source="deepspeedai/DeepSpeed 1b88ac366",
 )

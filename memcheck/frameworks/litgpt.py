@@ -40,5 +40,11 @@ LITGPT = Framework(
     lora_rank=8,
     lora_targets=("q_proj", "v_proj"),
     lora_dtype="params",
+    lacks={
+        "parallelism.reshard_after_forward": "its scripts shard fully, and no argument changes that "
+        "(litgpt/finetune/full.py, FSDPStrategy)",
+        "parallelism.gradient_as_bucket_view": "its scripts run on one GPU or under FSDP, without "
+        "DistributedDataParallel (litgpt/finetune/full.py)",
+    },
     source="Lightning-AI/litgpt 26857050",
 )

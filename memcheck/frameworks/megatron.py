@@ -179,5 +179,18 @@ MEGATRON = Framework(
     },
     implementations={},
     loss_parallel="always",
+    lacks={
+        "parallelism.reshard_after_forward": "at zero_stage 3 Megatron-FSDP frees each layer behind its forward, at "
+        "zero_stage 2 parameters stay (megatron_fsdp.py, data_parallel_sharding_strategy)",
+        "parallelism.gradient_sync": "gradients are added up and reduced with the last micro-batch, those of "
+        "Megatron-FSDP with every one (megatron/core/distributed/distributed_data_parallel.py, megatron_fsdp.py)",
+        "parallelism.gradient_as_bucket_view": "gradients always are views of contiguous buffers "
+        "(megatron/core/distributed/param_and_grad_buffer.py)",
+        "training.precision.reduce": "gradients are reduced in the dtype of their buffer, `precision.gradients`, those "
+        "of Megatron-FSDP in that of `megatron_fsdp_grad_comm_dtype` (param_and_grad_buffer.py)",
+        "training.optimizer.implementation": "Adam and SGD are the fused ones of TransformerEngine or Apex, and no "
+        "argument chooses others (megatron/core/optimizer/__init__.py)",
+    },
+    allocators=("default",),
     source="NVIDIA/Megatron-LM d98e8a64dd",
 )

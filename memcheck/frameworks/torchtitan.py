@@ -65,5 +65,12 @@ TORCHTITAN = Framework(
     implementations={},
     loss_parallel="tensor",
     replicated_amp_alone=True,
+    lacks={
+        "parallelism.gradient_sync": "every micro-batch is reduced: nothing in the trainer puts it off "
+        "(torchtitan/trainer.py)",
+        "parallelism.gradient_as_bucket_view": "no key of its configuration reaches the replicas' buckets "
+        "(torchtitan/config/configs.py)",
+        "training.precision.reduce": "`mixed_precision_reduce` has one value, float32 (torchtitan/config/configs.py)",
+    },
     source="pytorch/torchtitan b5bcd76c6",
 )

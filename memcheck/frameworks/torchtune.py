@@ -38,5 +38,12 @@ TORCHTUNE = Framework(
     lora_rank=8,
     lora_targets=("q_proj", "v_proj"),
     lora_dtype="params",
+    lacks={
+        "parallelism.gradient_sync": "its recipes reduce every micro-batch (recipes/full_finetune_distributed.py)",
+        "parallelism.gradient_as_bucket_view": "its recipes run on one GPU or under FSDP2, without "
+        "DistributedDataParallel (torchtune/training/_distributed.py)",
+        "training.precision.reduce": "its recipes shard without a MixedPrecisionPolicy "
+        "(torchtune/training/_distributed.py, shard_model)",
+    },
     source="pytorch/torchtune 1814feb17",
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from memcheck.job.types import Recipe
 from memcheck.record import Record
 
@@ -51,4 +54,8 @@ class Framework(Record):
     lora_targets: str | tuple[str, ...] = "all-linear"
     lora_dtype: str = "fp32"
     """Of adapters: ``fp32`` (peft's default) or ``params``: that of the model's parameters."""
+    lacks: Mapping[str, str] = MappingProxyType({})
+    """Keys of a plan that it has nothing for, and what it does instead, with the upstream file. Their defaults hold."""
+    allocators: tuple[str, ...] = ("default", "expandable")
+    """The allocator's settings that steps of this framework were measured with."""
     source: str = ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.job.types import TrainingJob
+from memcheck.memory.ddp import buckets
+from memcheck.memory.fsdp import skips_reduction
 from memcheck.remedies.types import EQUIVALENT, METHOD, NUMERICS, OTHER, Candidate
 from memcheck.rules.types import Context
 
@@ -15,6 +17,8 @@ STAGE_WORDS = {
     2: "optimizer states and gradients",
     3: "parameters, gradients and optimizer states",
 }
+RESHARD, SYNC = "parallelism.reshard_after_forward", "parallelism.gradient_sync"
+BUCKETS = "parallelism.gradient_as_bucket_view"
 LEAST_SEQUENCE = 1024
 """Tokens below which no shorter sequences are suggested."""
 FREE = ("attention", "implementation", "allocator", "logits", "buckets", "sync", "reshard", "sequence")
@@ -23,7 +27,7 @@ FREE = ("attention", "implementation", "allocator", "logits", "buckets", "sync",
 
 def same_hardware(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     """Everything that needs no other GPU; illegal ones are sorted out when they are priced."""
-    yield from _kernels(job)
+    yield from _kernels(context, job)
     yield from _loss(context, job)
     yield from _sharding(context, job)
     yield from _micro_batch(job)
@@ -35,14 +39,16 @@ def same_hardware(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     yield from _sequence_length(job)
 
 
-def _kernels(job: TrainingJob) -> Iterator[Candidate]:
+def _kernels(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+    framework = context.framework
     if job.attention == "eager":
         change = {"training.attention": "sdpa"}
         yield Candidate("attention", "use a fused attention kernel", change, numerics=EQUIVALENT)
-    if job.optimizer.implementation == "foreach" and job.optimizer.name in FOREACH_CLASS:
+    chooses = framework is not None and "training.optimizer.implementation" not in framework.lacks
+    if chooses and job.optimizer.implementation == "foreach" and job.optimizer.name in FOREACH_CLASS:
         change = {"training.optimizer.implementation": "fused"}
         yield Candidate("implementation", "update with the fused optimizer kernel", change, numerics=EQUIVALENT)
-    if not job.expandable_segments:
+    if not job.expandable_segments and framework is not None and "expandable" in framework.allocators:
         title = "let the allocator grow its segments (PYTORCH_ALLOC_CONF=expandable_segments:True)"
         yield Candidate("allocator", title, {"training.expandable_segments": True})
 
@@ -78,15 +84,15 @@ def _sharding(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     if layout.zero_stage and layout.shard_group < ranks:
         title = f"shard over all {ranks} ranks instead of groups of {layout.shard_group}"
         yield Candidate("group", title, {"parallelism.shard_group": ranks}, numerics=EQUIVALENT)
-    if layout.zero_stage == 3 and not layout.reshard_after_forward:
+    if layout.zero_stage == 3 and not layout.reshard_after_forward and RESHARD not in framework.lacks:
         title = "free gathered parameters after forward"
-        yield Candidate("reshard", title, {"parallelism.reshard_after_forward": True})
-    if layout.gradient_sync == "last" and job.gradient_accumulation_steps > 1:
+        yield Candidate("reshard", title, {RESHARD: True})
+    if skips_reduction(job) and layout.gradient_sync == "last" and SYNC not in framework.lacks:
         title = "reduce gradients after every micro-batch"
-        yield Candidate("sync", title, {"parallelism.gradient_sync": "every"}, numerics=EQUIVALENT)
-    if layout.zero_stage == 0 and not layout.gradient_as_bucket_view and framework.name in {"pytorch", "huggingface"}:
+        yield Candidate("sync", title, {SYNC: "every"}, numerics=EQUIVALENT)
+    if BUCKETS not in framework.lacks and buckets(job).there and not layout.gradient_as_bucket_view:
         title = "let gradients be views of DDP's buckets"
-        yield Candidate("buckets", title, {"parallelism.gradient_as_bucket_view": True})
+        yield Candidate("buckets", title, {BUCKETS: True})
 
 
 def _micro_batch(job: TrainingJob) -> Iterator[Candidate]:

@@ -17,12 +17,17 @@ from memcheck.record import Record
 from memcheck.remedies.change import spelled, written
 from memcheck.remedies.time import clock_of
 from memcheck.remedies.types import Candidate, Priced
+from memcheck.remedies.unread import unread
+from memcheck.rules.deviations import NEUTRAL
 from memcheck.rules.run import check_layout, is_legal, make_context
 from memcheck.rules.types import Context
 from memcheck.source.types import Mark
 
 BATCH, STEPS, DATA = "training.micro_batch_size", "training.gradient_accumulation_steps", "parallelism.data"
 GROUP = "parallelism.shard_group"
+UNREAD = "MEM416"
+"""A warning that keeps no change from being made: what is left unread is set to what says nothing, where that exists.
+"""
 START = Span(1, 1, 1, 1)
 """Where findings point that nobody reads: to look up the places of keys takes longer than to check a rule."""
 
@@ -57,7 +62,7 @@ class Pricer:
         self._unplaced = context.document._replace(marks={"": Mark(None, Location(context.document.path, START))})
         self.keep = keep
         self.limit = min(context.fail_above, 1.0)
-        self.allowed = frozenset(finding.code for finding in check_layout(context)[0])
+        self.allowed = frozenset({UNREAD, *(finding.code for finding in check_layout(context)[0])})
         self.counts = dict.fromkeys(Tally._fields, 0)
         self.clock = clock_of(context.resolved)
         self._base_dir = os.path.dirname(self.document.path) or "."
@@ -102,10 +107,17 @@ class Pricer:
         if following is None:
             return None
         changes = {**changes, **following}
-        changes = {key: value for key, value in changes.items() if value != written(self.document, key)}
+        if job is not None:
+            changes.update(unread(self.document, job, changes))
+        changes = {key: value for key, value in changes.items() if not self._is_so(key, value)}
         if any(key == kept or key.startswith(f"{kept}.") for key in changes for kept in self.keep):
             return None
         return changes
+
+    def _is_so(self, key: str, value: object) -> bool:
+        """Whether the plan says so already, by a value or by silence."""
+        now = written(self.document, key)
+        return value == now or (now is None and key in NEUTRAL and value == NEUTRAL[key])
 
     def below_floor(self, resolved: Resolved) -> bool:
         """Whether the states that rest between steps exceed the limit on their own, whatever else is changed."""

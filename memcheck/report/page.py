@@ -21,7 +21,8 @@ def styled(page: str, screen: Screen) -> str:
         if paragraph:
             marker = OWN_LINE.match(paragraph[0])
             indent = " " * len(marker[0]) if marker else ""
-            parts = wrap(" ".join([paragraph[0], *(text.strip() for text in paragraph[1:])]), screen.columns)
+            whole = " ".join([paragraph[0], *(text.strip() for text in paragraph[1:])])
+            parts = wrap(whole, screen.columns - len(indent), -len(indent))
             lines.extend(inline(text, screen) for text in [parts[0], *(indent + part for part in parts[1:])])
             paragraph.clear()
 

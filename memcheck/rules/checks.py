@@ -40,6 +40,7 @@ from memcheck.rules import (
     mem411_mixed_precision_ignored,
     mem412_unsupported_offload,
     mem413_no_such_module,
+    mem416_setting_without_effect,
 )
 from memcheck.rules.types import Rule
 
@@ -79,6 +80,7 @@ CHECKS: tuple[Rule, ...] = (
     mem411_mixed_precision_ignored.RULE,
     mem412_unsupported_offload.RULE,
     mem413_no_such_module.RULE,
+    mem416_setting_without_effect.RULE,
 )
 
 BEYOND_GATE = {

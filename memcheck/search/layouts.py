@@ -16,6 +16,7 @@ LEAST_TOKENS = 2048
 """Context parallelism is not taken further than to this many tokens of a sequence on each rank."""
 MOST_STAGES = 64
 VIRTUAL_STAGES = (2, 4)
+RESHARD = "parallelism.reshard_after_forward"
 
 
 class Degrees(Record):
@@ -45,6 +46,7 @@ def training_layouts(
     now = job.layout
     there = now._replace(nodes=nodes or now.nodes, gpus_per_node=gpus_per_node or now.gpus_per_node)
     degrees = degrees_of(framework, job, there)
+    keeps = faster and now.reshard_after_forward and RESHARD not in framework.lacks
     for tensor in degrees.tensor:
         for cp in degrees.context:
             for stages in degrees.pipeline:
@@ -57,7 +59,7 @@ def training_layouts(
                     for each in _schedules(framework, now, cut._replace(expert=expert)):
                         for sharded in _sharded(framework, now, each):
                             yield _candidate(framework, now, sharded)
-                            if faster and sharded.zero_stage == 3 and now.reshard_after_forward:
+                            if keeps and sharded.zero_stage == 3 and sharded.shard_group > 1:
                                 yield _candidate(framework, now, sharded._replace(reshard_after_forward=False))
 
 
@@ -144,7 +146,7 @@ def _candidate(framework: Framework, now: Layout, cut: Layout) -> Candidate:
         _put(changes, "parallelism.virtual_stages", cut.virtual_stages, now.virtual_stages)
     if cut.pipeline > 1:
         _put(changes, "parallelism.pipeline_schedule", cut.pipeline_schedule, now.pipeline_schedule)
-    _put(changes, "parallelism.reshard_after_forward", cut.reshard_after_forward, now.reshard_after_forward)
+    _put(changes, RESHARD, cut.reshard_after_forward, now.reshard_after_forward)
     whole = cut.shard_group == cut.data * cut.context
     if cut.zero_stage and not (whole and now.shard_group in (1, now.data * now.context)):
         _put(changes, "parallelism.shard_group", "auto" if whole else cut.shard_group, now.shard_group)

@@ -18,6 +18,7 @@ from memcheck.throughput.data_parallel import (
     reduce_seconds,
 )
 from memcheck.throughput.exchanges import Wires, wires
+from memcheck.throughput.micro_batches import gathers_again, reduces_every
 from memcheck.throughput.model import REMEMBERED, Parts, Stage, parts_of, shape_of, stages_of
 from memcheck.throughput.optimizer import offload_seconds, step_seconds
 from memcheck.throughput.rates import TERA, Rates, rates
@@ -55,17 +56,14 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
 
 
 def _sharing(job: TrainingJob, r: Rates) -> Sharing:
-    layout = job.layout
-    # Megatron reduces in the last micro-batch unless gradients are sharded (megatron_fsdp.py, grad_reduce_every_bprop)
-    every = layout.gradient_sync == "every" and not (job.framework == "megatron" and layout.zero_stage < 2)
-    once = layout.pipeline > 1 and not layout.reshard_after_forward
+    again = gathers_again(job)
     return Sharing(
         dense_copies(job, r),
         expert_copies(job, r),
         precision(job),
-        layout.reshard_after_forward,
-        not once,
-        every or job.gradient_accumulation_steps == 1,
+        again,
+        again or job.layout.pipeline == 1,
+        reduces_every(job) or job.gradient_accumulation_steps == 1,
     )
 
 
@@ -206,7 +204,7 @@ def _after(job: TrainingJob, t: StageTime, s: Sharing, r: Rates) -> float:
     hides_reduce, hides_gather = overlaps(job)
     backward = (t.arithmetic + t.memory) * 2 / 3
     exposed = behind(reduce, backward, r.taken) if hides_reduce else reduce
-    repeats = job.gradient_accumulation_steps if s.reduces and stage != 1 else 1
+    repeats = job.gradient_accumulation_steps if s.reduces else 1
     exposed *= repeats
     if stage:
         back = gather_seconds(s.dense, t.dense_trained, p) + gather_seconds(s.experts, t.experts_trained, p)

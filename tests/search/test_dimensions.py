@@ -47,7 +47,7 @@ DIMENSIONS: dict[str, Case] = {
     "gathered weights": (
         "parallelism.reshard_after_forward",
         True,
-        FSDP,
+        FSDP - {"litgpt"},
         DENSE,
         "zero_stage: 3, reshard_after_forward: false",
         "",

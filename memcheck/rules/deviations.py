@@ -1,0 +1,45 @@
+"""What a plan states beside what its framework would take without the key."""
+
+from __future__ import annotations
+
+from memcheck.frameworks.types import Framework
+from memcheck.job.defaults import Defaults
+from memcheck.job.recipe import resolve_recipe
+from memcheck.job.types import Recipe, TrainingJob
+from memcheck.plan.types import Plan
+
+NEUTRAL: dict[str, object] = {
+    "parallelism.reshard_after_forward": True,
+    "parallelism.gradient_sync": "every",
+    "parallelism.gradient_as_bucket_view": False,
+    "parallelism.pipeline_schedule": "1f1b",
+}
+"""Values with which a key says nothing."""
+
+
+def stated(plan: Plan, key: str) -> object:
+    """The value under a dotted key of the plan; None where it is not stated."""
+    value: object = plan
+    for part in key.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def deviates(plan: Plan, job: TrainingJob, framework: Framework, key: str) -> bool:
+    """Whether the plan states a value under ``key`` other than the one that it would have anyway."""
+    value = stated(plan, key)
+    if value is None:
+        return False
+    if key in NEUTRAL:
+        return bool(value != NEUTRAL[key])
+    if key == "training.optimizer.implementation":
+        return value != framework.implementations.get(job.optimizer.name, framework.default_implementation)
+    return bool(value != getattr(_usual_recipe(plan, job, framework, key), key.rpartition(".")[2]))
+
+
+def _usual_recipe(plan: Plan, job: TrainingJob, framework: Framework, key: str) -> Recipe:
+    """The recipe without the plan's own word on one dtype."""
+    named = plan.training.precision if plan.training else None
+    if named is not None:
+        named = named._replace(**{key.rpartition(".")[2]: None})
+    return resolve_recipe(named, job.method, job.layout, framework, Defaults())

@@ -1,0 +1,221 @@
+"""A key is set, and nothing in this job reads it.
+
+## What it does
+
+Reports keys whose value the framework has, and which this layout, method or recipe makes meaningless: what the plan
+asks for does not happen, and the step is the same without the key.
+
+- `reshard_after_forward: false` without FSDP: below `zero_stage: 3`, or with one rank to shard over.
+- `gradient_sync: last` with one replica, with one micro-batch per step, or with a pipeline, which reduces with the last
+  micro-batch in any case.
+- `gradient_as_bucket_view: true` without DDP: at `zero_stage: 3`, or with one replica.
+- `pipeline_schedule` without a pipeline.
+- `precision.reduce` without FSDP: DDP reduces gradients in their own dtype.
+- `precision.gradients` with FSDP, whose gradients have the dtype of their parameters, and with adapters.
+- `precision.optimizer_states` with adapters: states are made like the tensor that is stepped, in `lora.dtype`.
+- `precision.master` with adapters, which are their own master copy, and with Megatron-FSDP, which has an option for it.
+- `freeze` with adapters: everything else is frozen already.
+- `expert_imbalance` without expert parallelism: every rank computes all experts.
+- `zero_stage`, `shard_group`, `sequence`, and what else only a training step reads, while serving.
+
+## Why it matters
+
+Whoever reads the plan believes that gradients are reduced in bf16 or that parameters stay gathered. They do not, and
+the memory is not what that would need.
+
+## Example
+
+    parallelism: {zero_stage: 1, reshard_after_forward: false}     # nothing is gathered that could be kept
+
+## How to fix
+
+Remove the key, or change what keeps it from counting, as the finding says.
+
+## Options
+
+None. Where a framework has nothing for a key at all, MEM408 says so.
+
+## Source
+
+torch `_fsdp_param_group.py` (`post_forward`, `post_backward`),
+`pipelining/stage.py` (`backward_maybe_with_nosync`), `nn/parallel/distributed.py`,
+`c10d/reducer.cpp`, `optim/adamw.py` (`zeros_like`); PEFT `tuners/tuners_utils.py`
+(`_mark_only_adapters_as_trainable`); Megatron-core `megatron_fsdp/param_and_grad_buffer.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from memcheck.finding import Finding
+from memcheck.job.types import TrainingJob
+from memcheck.memory.ddp import buckets
+from memcheck.memory.fsdp import wraps
+from memcheck.memory.megatron.fsdp import is_sharded
+from memcheck.rules.deviations import deviates, stated
+from memcheck.rules.types import Context, Rule
+from memcheck.rules.words import shown
+
+ADAPTERS_OWN = "only adapters are trained, and theirs have the dtype `lora.dtype`"
+OF_A_STEP = (
+    "sequence",
+    "pipeline_schedule",
+    "virtual_stages",
+    "zero_stage",
+    "shard_group",
+    "reshard_after_forward",
+    "gradient_sync",
+    "gradient_as_bucket_view",
+)
+"""Keys of ``parallelism`` that only training reads."""
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """One finding per stated key that changes nothing."""
+    job, framework = context.training, context.framework
+    if job is None or framework is None:
+        yield from _serving(context)
+        return
+    for key in _stated(context):
+        if key in framework.lacks:
+            continue
+        why = CASES[key](job)
+        if why and _counts(context, job, key):
+            yield _finding(context, key, why)
+
+
+def _stated(context: Context) -> list[str]:
+    """The keys of the table that the plan states; most state none, and a search asks thousands of times."""
+    plan = context.plan
+    p, t = plan.parallelism, plan.training
+    found = []
+    if p.reshard_after_forward is False:
+        found.append("parallelism.reshard_after_forward")
+    if p.gradient_sync == "last":
+        found.append("parallelism.gradient_sync")
+    if p.gradient_as_bucket_view:
+        found.append("parallelism.gradient_as_bucket_view")
+    if p.pipeline_schedule is not None:
+        found.append("parallelism.pipeline_schedule")
+    if t is None:
+        return found
+    if t.expert_imbalance is not None and t.expert_imbalance != 1:
+        found.append("training.expert_imbalance")
+    if t.freeze:
+        found.append("training.freeze")
+    if t.precision is not None:
+        found += [key for key in PRECISION if stated(plan, key) is not None]
+    return found
+
+
+def _counts(context: Context, job: TrainingJob, key: str) -> bool:
+    """Whether the value is another one than the job would have without the key."""
+    if key not in PRECISION or context.framework is None:
+        return True
+    return deviates(context.plan, job, context.framework, key)
+
+
+def _finding(context: Context, key: str, why: str) -> Finding:
+    pointer = "/" + key.replace(".", "/")
+    return RULE.finding(
+        context,
+        f"`{key.rpartition('.')[2]}: {shown(stated(context.plan, key))}` changes nothing here: {why}",
+        pointer,
+        help=f"remove `{key}`, or change what keeps it from counting",
+        related=(("the stage", "/parallelism/zero_stage"), ("the method", "/training/method")),
+    )
+
+
+def _serving(context: Context) -> Iterator[Finding]:
+    for name in OF_A_STEP:
+        key = f"parallelism.{name}"
+        if stated(context.plan, key) not in (None, 0, 1, False):
+            yield _finding(context, key, "the plan serves a model, and only a training step reads it")
+
+
+def _reshard(job: TrainingJob) -> str:
+    if job.layout.zero_stage == 3 and wraps(job):
+        return ""
+    return "nothing is gathered, because no parameters are sharded"
+
+
+def _sync(job: TrainingJob) -> str:
+    layout = job.layout
+    if layout.data * layout.context == 1:
+        return "there is one replica, and nothing to reduce"
+    if job.gradient_accumulation_steps == 1:
+        return "a step is one micro-batch, which is the last one"
+    return "a pipeline reduces with the last micro-batch either way" if layout.pipeline > 1 else ""
+
+
+def _view(job: TrainingJob) -> str:
+    if buckets(job).there:
+        return ""
+    return "FSDP reduces without DDP's buckets" if wraps(job) else "there is one replica, and DDP has no buckets"
+
+
+def _schedule(job: TrainingJob) -> str:
+    usual = "interleaved-1f1b" if job.layout.virtual_stages > 1 else "1f1b"
+    if job.layout.pipeline > 1 or job.layout.pipeline_schedule == usual:
+        return ""
+    return "there is no pipeline"
+
+
+def _reduce(job: TrainingJob) -> str:
+    if wraps(job):
+        return ""
+    several = job.layout.data * job.layout.context > 1
+    return "DDP reduces gradients in their own dtype" if several else "there is one replica, and nothing to reduce"
+
+
+def _gradients(job: TrainingJob) -> str:
+    if job.framework in ("megatron", "deepspeed"):
+        return ""  # main gradients and partitions of their own
+    if job.method != "full":
+        return ADAPTERS_OWN
+    return "FSDP's gradients have the dtype of their parameters, `precision.params`" if wraps(job) else ""
+
+
+def _states(job: TrainingJob) -> str:
+    return ADAPTERS_OWN if job.method != "full" else ""
+
+
+def _master(job: TrainingJob) -> str:
+    if job.method != "full":
+        return "only adapters are trained, which are their own master copy"
+    if job.framework == "megatron" and is_sharded(job):
+        return "Megatron-FSDP's main weights have a key of their own, the option `megatron_fsdp_main_params_dtype`"
+    return ""
+
+
+def _imbalance(job: TrainingJob) -> str:
+    return "every rank computes all experts, because `expert` is 1" if job.layout.expert == 1 else ""
+
+
+def _freeze(job: TrainingJob) -> str:
+    return f"method {job.method} freezes everything but its adapters" if job.method != "full" else ""
+
+
+CASES: dict[str, Callable[[TrainingJob], str]] = {
+    "parallelism.reshard_after_forward": _reshard,
+    "parallelism.gradient_sync": _sync,
+    "parallelism.gradient_as_bucket_view": _view,
+    "parallelism.pipeline_schedule": _schedule,
+    "training.precision.reduce": _reduce,
+    "training.precision.gradients": _gradients,
+    "training.precision.optimizer_states": _states,
+    "training.precision.master": _master,
+    "training.expert_imbalance": _imbalance,
+    "training.freeze": _freeze,
+}
+"""For each key, why a job does not read it: an empty string where it does."""
+PRECISION = tuple(key for key in CASES if ".precision." in key)
+
+RULE = Rule(
+    "MEM416",
+    "setting-without-effect",
+    "warning",
+    "A key is set, and nothing in this job reads it.",
+    __doc__,
+    check,
+)
