@@ -13,6 +13,8 @@ SHORT = {
     "training.optimizer": "name",
     "training.activation_checkpointing": "mode",
     "training.loss": "kind",
+    "training.initialization": "place",
+    "training.checkpoint": "state_dict",
 }
 """Keys that may be written as one word, and the field that the word then is."""
 MODEL = "model"

@@ -99,5 +99,9 @@ DEEPSPEED = Framework(
         "training.precision.reduce": "its own key is the option `communication_data_type` "
         "(deepspeed/runtime/engine.py)",
     },
+    # zero.Init with stage 3 (transformers modeling_utils.py, get_init_context), whose weights are not gathered unless
+    # stage3_gather_16bit_weights_on_model_save says so; below it Trainer.save_model clones the whole state dict
+    initialization=("host", "meta"),
+    checkpoint=("full", "sharded"),
     source="deepspeedai/DeepSpeed 1b88ac366",
 )

@@ -42,5 +42,9 @@ HUGGINGFACE = Framework(
         "sgd": "foreach",
         "sgd-momentum": "foreach",
     },
+    # from_pretrained without a device map loads into host memory on every rank; fsdp_config's state_dict_type is
+    # FULL_STATE_DICT (transformers training_args.py)
+    initialization=("host", "host"),
+    checkpoint=("full", "full"),
     source="transformers 5.23.0, accelerate 1.15",
 )

@@ -46,5 +46,8 @@ LITGPT = Framework(
         "parallelism.gradient_as_bucket_view": "its scripts run on one GPU or under FSDP, without "
         "DistributedDataParallel (litgpt/finetune/full.py)",
     },
+    # init_module(empty_init=world_size > 1), load_raw or mmap; FSDPStrategy(state_dict_type="full")
+    initialization=("device", "meta"),
+    checkpoint=("full", "full"),
     source="Lightning-AI/litgpt 26857050",
 )

@@ -192,5 +192,8 @@ MEGATRON = Framework(
         "argument chooses others (megatron/core/optimizer/__init__.py)",
     },
     allocators=("default",),
+    # layers are made on the GPU unless --use-cpu-initialization; --ckpt-format is torch_dist (training_config.py)
+    initialization=("device", "device"),
+    checkpoint=("sharded", "sharded"),
     source="NVIDIA/Megatron-LM d98e8a64dd",
 )

@@ -44,5 +44,8 @@ PYTORCH = Framework(
         "lion": "fused",
         "lion-8bit": "fused",
     },
+    # what torch's FSDP2 and DCP tutorials do
+    initialization=("host", "meta"),
+    checkpoint=("full", "sharded"),
     source="torch 2.13.0",
 )

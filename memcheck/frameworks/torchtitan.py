@@ -72,5 +72,8 @@ TORCHTITAN = Framework(
         "(torchtitan/config/configs.py)",
         "training.precision.reduce": "`mixed_precision_reduce` has one value, float32 (torchtitan/config/configs.py)",
     },
+    # trainer.py builds on the meta device, then to_empty; checkpoints are DCP's (components/checkpointer/dcp.py)
+    initialization=("meta", "meta"),
+    checkpoint=("sharded", "sharded"),
     source="pytorch/torchtitan b5bcd76c6",
 )

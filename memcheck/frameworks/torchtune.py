@@ -45,5 +45,8 @@ TORCHTUNE = Framework(
         "training.precision.reduce": "its recipes shard without a MixedPrecisionPolicy "
         "(torchtune/training/_distributed.py, shard_model)",
     },
+    # recipes/full_finetune_distributed.py: meta device; gather_cpu_state_dict at save
+    initialization=("device", "meta"),
+    checkpoint=("full", "full"),
     source="pytorch/torchtune 1814feb17",
 )

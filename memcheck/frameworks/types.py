@@ -58,4 +58,8 @@ class Framework(Record):
     """Keys of a plan that it has nothing for, and what it does instead, with the upstream file. Their defaults hold."""
     allocators: tuple[str, ...] = ("default", "expandable")
     """The allocator's settings that steps of this framework were measured with."""
+    initialization: tuple[str, str] = ("host", "host")
+    """Default of ``training.initialization``: of a replicated model, and of one whose parameters are sharded."""
+    checkpoint: tuple[str, str] = ("full", "sharded")
+    """Default of ``training.checkpoint``, likewise."""
     source: str = ""

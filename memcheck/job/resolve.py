@@ -16,7 +16,9 @@ from memcheck.job.training import (
     known_options,
     resolve_accumulation,
     resolve_batch,
+    resolve_checkpoint,
     resolve_checkpointing,
+    resolve_initialization,
     resolve_lora,
     resolve_loss,
     resolve_optimizer,
@@ -140,6 +142,8 @@ def _training_job(
             f"what {framework.name}'s launcher sets",
         ),
         parameter_offload=(training.offload and training.offload.parameters) or "none",
+        initialization=resolve_initialization(training.initialization, layout, method, framework, defaults),
+        checkpoint=resolve_checkpoint(training.checkpoint, layout, framework, options, defaults),
         options=tuple(options.items()),
     )
     return job._replace(torch=resolve_torch(training, job, defaults))

@@ -1,15 +1,20 @@
-"""From ``training`` to the settings of one step."""
+"""From ``training`` to the settings of one step, and to how the model is made before it and saved behind it."""
 
 from __future__ import annotations
 
 from memcheck.frameworks.types import Framework
 from memcheck.job.defaults import PLAN_DEFAULT, Defaults
 from memcheck.job.errors import Problem, ResolutionError
-from memcheck.job.types import Checkpointing, Layout, Lora, Loss, Optimizer
+from memcheck.job.types import Checkpoint, Checkpointing, Initialization, Layout, Lora, Loss, Optimizer
 from memcheck.plan import types as plan_types
 
 DEFAULT_CHUNKS = 8
 """Of a chunked loss: torchtune's ``CEWithChunkedOutputLoss`` and torchtitan's ``ChunkedLossWrapper``."""
+QUANTIZED_ON_LOAD = ("huggingface", "pytorch", "deepspeed")
+"""Stacks that load with transformers, whose bitsandbytes quantizer sets a device map: the current GPU."""
+ON_HOST = ("host", "rank0")
+"""Places in the memory of a node."""
+GATHERS = "stage3_gather_16bit_weights_on_model_save"
 
 
 def resolve_batch(training: plan_types.Training, defaults: Defaults) -> tuple[int, int]:
@@ -112,6 +117,49 @@ def resolve_lora(
         target_modules=defaults.take("training.lora.target_modules", stated.target_modules, targets, own),
         dtype=defaults.take("training.lora.dtype", stated.dtype, dtype, why),
     )
+
+
+def resolve_initialization(
+    stated: plan_types.Initialization | None, layout: Layout, method: str, framework: Framework, defaults: Defaults
+) -> Initialization:
+    """Where the model is made, and of what."""
+    stated = stated or plan_types.Initialization()
+    sharded = shards_parameters(layout, framework.name)
+    place, why = framework.initialization[sharded], f"default of {framework.name}"
+    if method == "qlora" and framework.name in QUANTIZED_ON_LOAD:
+        place, why = "device", "transformers quantizes each tensor on the GPU of its process"
+    elif framework.name == "huggingface" and layout.tensor > 1:
+        place, why = "meta", "with a tensor-parallel plan from_pretrained reads only the rank's slices"
+    place = defaults.take("training.initialization.place", stated.place, place, why)
+    if place in ON_HOST:
+        return Initialization(place, defaults.take("training.initialization.weights", stated.weights, "bf16"))
+    return Initialization(place, stated.weights or "bf16")  # elsewhere nothing depends on it
+
+
+def resolve_checkpoint(
+    stated: plan_types.Checkpoint | None,
+    layout: Layout,
+    framework: Framework,
+    options: dict[str, object],
+    defaults: Defaults,
+) -> Checkpoint:
+    """How the training state is saved."""
+    stated = stated or plan_types.Checkpoint()
+    kind, why = framework.checkpoint[shards_parameters(layout, framework.name)], f"default of {framework.name}"
+    if options.get(GATHERS):
+        kind, why = "full", f"options.{GATHERS}"
+    return Checkpoint(
+        state_dict=defaults.take("training.checkpoint.state_dict", stated.state_dict, kind, why),
+        optimizer=True if stated.optimizer is None else stated.optimizer,
+        offload=stated.offload or "cpu",
+        asynchronous=bool(stated.asynchronous),
+    )
+
+
+def shards_parameters(layout: Layout, framework: str) -> bool:
+    """Whether a data-parallel rank keeps only a part of the parameters: FSDP2 from stage 2 on, ZeRO at stage 3."""
+    least = 3 if framework in ("deepspeed", "megatron") else 2
+    return layout.zero_stage >= least and layout.shard_group > 1
 
 
 def known_options(stated: dict[str, object] | None, framework: Framework) -> dict[str, object]:

@@ -108,6 +108,26 @@ class Loss(Record):
         return {k: v for k, v in self._asdict().items() if k != "compiled"}
 
 
+class Initialization(Record):
+    """Where each process makes the model, and of what."""
+
+    place: str = "meta"
+    """``host`` | ``rank0`` | ``device`` | ``meta``."""
+    weights: str = "bf16"
+    """Dtype of the checkpoint's files, or ``random``."""
+
+
+class Checkpoint(Record):
+    """How the training state is saved."""
+
+    state_dict: str = "none"
+    """``full`` | ``sharded`` | ``none``."""
+    optimizer: bool = True
+    offload: str = "cpu"
+    """Where a full state is gathered: ``cpu``, tensor by tensor, or ``none``: on every GPU, all of it."""
+    asynchronous: bool = False
+
+
 class TrainingJob(Record):
     """One training step of one plan."""
 
@@ -131,6 +151,8 @@ class TrainingJob(Record):
     compile: bool = False
     expandable_segments: bool = False
     parameter_offload: str = "none"
+    initialization: Initialization = Initialization()
+    checkpoint: Checkpoint = Checkpoint()
     options: tuple[tuple[str, object], ...] = ()
     """The framework's own knobs, sorted by name."""
     torch: tuple[str, ...] = (TORCH_2_15,)

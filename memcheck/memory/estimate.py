@@ -8,7 +8,7 @@ from memcheck.catalog.types import Gpu
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.overhead import items, slack
 from memcheck.memory.training import training_ranks
-from memcheck.memory.types import Estimate, Formula, RankEstimate
+from memcheck.memory.types import Estimate, Formula, HostMoment, RankEstimate
 
 MODELED = Overhead()
 
@@ -67,7 +67,8 @@ def _answer(
     components["fragmentation"] = components.get("fragmentation", 0) + extra.fragmentation
     components["context_and_nccl"] = components.get("context_and_nccl", 0) + extra.context_and_nccl
     parameters, trainable = _counts(job)
-    host = _host(job, ranks)
+    moments = _host(job, ranks, gpu, extra.context_and_nccl)
+    highest = max(moments, key=lambda m: m.bytes, default=None)
     return Estimate(
         allocated_bytes=allocated,
         reserved_bytes=reserved,
@@ -80,8 +81,9 @@ def _answer(
         components_bytes={k: v for k, v in components.items() if v},
         parameters=parameters,
         trainable_parameters=trainable,
-        host_bytes_per_node=sum(count for _, count in host),
-        host_components=host,
+        host_bytes_per_node=highest.bytes if highest else 0,
+        host_components=highest.components if highest else (),
+        host_moments=moments,
         ranks=ranks,
         largest=worst.largest,
         formulas=worst.formulas + _overhead_formulas(job, gpu, overhead, allocated) if worst.formulas else (),
@@ -130,15 +132,14 @@ def _count(job: TrainingJob | InferenceJob, architecture: Architecture) -> tuple
     return total + added, trained
 
 
-def _host(job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...]) -> tuple[tuple[str, int], ...]:
-    """Host memory of one node: offloaded states and, on every GPU of the node, offloaded activations."""
+def _host(
+    job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...], gpu: Gpu, outside: int
+) -> tuple[HostMoment, ...]:
+    """Host memory of one node from loading to saving; a serving engine's is not modelled."""
     if isinstance(job, InferenceJob):
         return ()
-    activations = max(r.host_bytes for r in ranks) * job.layout.gpus_per_node
-    held = (("activations", activations),) if activations else ()
-    if job.optimizer.offload == "none" and job.parameter_offload == "none":
-        return held
-    from memcheck.memory.host import host_states
+    from memcheck.memory.host import host_moments
 
-    return (*host_states(job), *held)
-
+    total, trained = _counts(job)
+    kept = max(r.host_bytes for r in ranks) * job.layout.gpus_per_node
+    return host_moments(job, total, trained, kept, gpu.memory_bytes - outside)

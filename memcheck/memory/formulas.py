@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.memory.around import sharding_at
 from memcheck.memory.ledger.curve import High, Inventory
-from memcheck.memory.resting import sharding
 from memcheck.memory.state import STATES_PER_PARAMETER
 from memcheck.memory.types import Formula, Instant
 from memcheck.memory.units import Unit
@@ -28,7 +28,7 @@ def training_formulas(
     """One formula per component that is alive at the peak."""
     found: list[Formula] = []
     at_peak = peak.components_bytes
-    found += _states(job, units, at_peak)
+    found += _states(job, units, peak)
     if at_peak.get("activations"):
         source = LEDGER.get(style, LEDGER["transformers"])
         found += activation_formulas(_before(units, peak), peak, at_peak["activations"], source)
@@ -49,8 +49,8 @@ def training_formulas(
     return tuple(found)
 
 
-def _states(job: TrainingJob, units: list[Unit], at_peak: dict[str, int]) -> list[Formula]:
-    recipe, cut = job.recipe, sharding(job)
+def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]:
+    recipe, cut, at_peak = job.recipe, sharding_at(job, peak.name), peak.components_bytes
     total = sum(t.numel for u in units for t in u.tensors)
     trained = sum(t.numel for u in units for t in u.tensors if t.trained)
     count = STATES_PER_PARAMETER[job.optimizer.name]
@@ -78,6 +78,8 @@ def _states(job: TrainingJob, units: list[Unit], at_peak: dict[str, int]) -> lis
         text = "sum over tensors of elements / shards x bytes, each block rounded up to 512 B"
         if component == "gradients":
             text += "; only those that exist at the peak"
+        if peak.name == "save":
+            text += "; all of them, beside this rank's shards"
         found.append(
             Formula(
                 component,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from memcheck.job.types import Checkpointing, Loss, TrainingJob
+from memcheck.job.types import Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
 from memcheck.memory.ddp import buckets, fullest_share, redundancy_free
 from memcheck.memory.deepspeed import EngineBuffers, engine_buffers
 from memcheck.memory.moves import Components, Held, Rest
@@ -37,6 +37,8 @@ def timeless(job: TrainingJob) -> TrainingJob:
         attention="",
         loss=Loss(),
         torch=(),
+        initialization=Initialization(),
+        checkpoint=Checkpoint(),
         layout=layout._replace(nodes=1, gpus_per_node=1, data=min(layout.data, 2)),
     )
 
@@ -44,17 +46,18 @@ def timeless(job: TrainingJob) -> TrainingJob:
 @lru_cache(maxsize=2048)
 def _rests(job: TrainingJob, held: Held) -> Rest:
     units: Tensors = held.units  # type: ignore[assignment]
-    counted = _counted(units)
+    kinds = counted(units)
     total = Resting()
-    for tensors, count in counted:
+    for tensors, count in kinds:
         total = total.plus(tensors_resting(job, tensors), count)
     engine = engine_of(job, units)
     operation = f"{job.optimizer.name} step ({job.optimizer.implementation})"
-    temporaries = _temporaries(job, counted) + (0 if engine is None else engine.step_temporaries)
+    temporaries = _temporaries(job, kinds) + (0 if engine is None else engine.step_temporaries)
     return Rest(_components(job, units, total, engine), operation, temporaries)
 
 
-def _counted(units: Tensors) -> list[tuple[tuple[LocalTensor, ...], int]]:
+def counted(units: Tensors) -> list[tuple[tuple[LocalTensor, ...], int]]:
+    """The tensors of each kind of unit, and how many units are of it."""
     counts: dict[int, int] = {}
     for tensors in units:
         counts[id(tensors)] = counts.get(id(tensors), 0) + 1
@@ -83,15 +86,15 @@ def _components(job: TrainingJob, units: Tensors, total: Resting, engine: Engine
     return tuple(found)
 
 
-def _temporaries(job: TrainingJob, counted: list[tuple[tuple[LocalTensor, ...], int]]) -> int:
+def _temporaries(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -> int:
     cut = sharding(job)
     if job.optimizer.offload != "none" or (job.parameter_offload != "none" and not cut.flat):
         return 0
     trained: list[tuple[LocalTensor, int]] = []
-    for tensors, count in counted:
+    for tensors, count in kinds:
         trained += count * [(t, shard_of(job, t, cut.optimizer, cut.flat)) for t in tensors if t.trained]
     if redundancy_free(job):
-        every = (t for tensors, count in counted for _ in range(count) for t in tensors)
+        every = (t for tensors, count in kinds for _ in range(count) for t in tensors)
         trained = [(t, t.numel) for t in fullest_share(job, every)[1]]
     name, implementation = job.optimizer.name, job.optimizer.implementation
     return step_temporaries(trained, name, implementation, job.recipe.optimizer_states)

@@ -6,11 +6,11 @@ from collections.abc import Hashable
 from functools import lru_cache
 
 from memcheck.architecture.types import Architecture, Attention, LatentAttention
-from memcheck.job.types import DTYPE_BYTES, Optimizer, TrainingJob
+from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
 from memcheck.memory.ledger.curve import High
 from memcheck.memory.moves import Components, Held, Moment, Rest, highest, laid_on, one_held
 from memcheck.memory.pipeline import NO_BORDER, Border, fullest, in_flight, most_in_flight, parts
-from memcheck.memory.resting import resting_dtype, shard_of, sharding
+from memcheck.memory.resting import resting_dtype, shard_of
 from memcheck.memory.rests import rests
 from memcheck.memory.state import optimizer_state_bytes, weight_bytes
 from memcheck.memory.step import Step
@@ -19,6 +19,8 @@ from memcheck.memory.types import Instant, RankEstimate, TensorGroup
 from memcheck.memory.units import Part, Unit, base_setting, part_units, stream_dtype
 from memcheck.record import Record
 
+STEP = ("init", "forward", "loss", "backward", "optimizer")
+"""Instants that the walk of a step has."""
 MICRO_BATCHES = 3
 """Without a pipeline, those behind the second and before the last repeat the second."""
 
@@ -65,6 +67,7 @@ def stateless(job: TrainingJob) -> TrainingJob:
             layout = layout._replace(zero_stage=0, shard_group=1)
     if layout.pipeline > 1 and layout.pipeline_schedule != "gpipe":
         steps = min(steps, most_in_flight(layout) + MICRO_BATCHES - 1)
+    job = job._replace(initialization=Initialization(), checkpoint=Checkpoint())
     return job._replace(layout=layout, gradient_accumulation_steps=steps)
 
 
@@ -94,8 +97,17 @@ def _rank(job: TrainingJob, each: list[TrainingJob], architecture: Architecture,
             best = (peak, rest, beside, motion)
     assert best is not None  # noqa: S101 - every job has a version
     _, rest, beside, motion = best
-    instants = laid_on(rest, motion.moments, beside)
+    instants = _with_around(job, motion.held, laid_on(rest, motion.moments, beside))
     return RankEstimate(rank, instants, motion.parameters, host_bytes=motion.host_bytes)
+
+
+def _with_around(job: TrainingJob, held: Held, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:
+    """The instants of a step, with those before and behind it that may exceed it."""
+    if job.initialization.place != "device" and job.checkpoint.offload != "none":
+        return instants
+    from memcheck.memory.around import around
+
+    return around(job, held, instants)
 
 
 class Motion(Record):
@@ -155,13 +167,14 @@ def _with_inventory(job: TrainingJob, architecture: Architecture, rank: int) -> 
     part = parts(architecture.num_layers, job.layout)[rank]
     units = part_units(job, architecture, part, inventory=True)
     step, beside = _step(job, architecture, part, rank, units)
-    rest = rests(job, one_held([unit.tensors for unit in units]))
+    held = one_held([unit.tensors for unit in units])
+    rest = rests(job, held)
     always = tuple((a.component, a.bytes + a.each * job.gradient_accumulation_steps) for a in beside.always())
     timeline = step.run((*rest.components, *always), rest.temporaries)
-    instants = timeline.instants()
+    instants = _with_around(job, held, timeline.instants())
     peak = max(instants, key=lambda i: i.allocated_bytes)
     parameters = sum(count * sum(t.numel for t in unit.tensors) for unit, count in step.distinct)
-    high = timeline.unit_high(peak.name)
+    high = timeline.unit_high(peak.name) if peak.name in STEP else None
     formulas = training_formulas(job, units, peak, high, beside.setting.style)
     largest = largest_tensors(job, units, peak, high)
     return RankEstimate(rank, instants, parameters, largest, formulas, _host_bytes(job, rank, units))
@@ -273,17 +286,20 @@ def largest_tensors(
         g[0] += 1
         g[1] += n_bytes
 
-    cut = sharding(job)
+    from memcheck.memory.around import sharding_at
+
+    cut = sharding_at(job, peak.name)
+    held = peak.components_bytes.get("optimizer_states")
     for unit in units:
         for t in unit.tensors:
             shape = f"[{', '.join(map(str, t.shape))}]"
             size = weight_bytes(t, resting_dtype(job, t), shard_of(job, t, cut.parameters, cut.flat))
             states = 0
-            if t.trained and job.optimizer.offload == "none":
+            if t.trained and held:
                 mine = shard_of(job, t, cut.optimizer, cut.flat)
                 states = optimizer_state_bytes(t, mine, job.optimizer.name, t.dtype or job.recipe.optimizer_states)
             for n_bytes, component, of in (
-                (size, "parameters", ""),
+                (size, "adapters" if ".lora_" in t.name else "parameters", ""),
                 (states, "optimizer_states", f"{job.optimizer.name} states of "),
             ):
                 if n_bytes:

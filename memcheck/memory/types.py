@@ -38,7 +38,7 @@ class Instant(Record):
     """Live bytes at one moment of the step on one rank."""
 
     name: str
-    """``forward`` | ``loss`` | ``backward`` | ``optimizer`` | ``init`` | ``prefill`` ..."""
+    """``load`` | ``init`` | ``forward`` | ``loss`` | ``backward`` | ``optimizer`` | ``save`` | ``prefill`` ..."""
     operation: str
     """The operation during which the bytes were highest, in words."""
     allocated_bytes: int
@@ -73,6 +73,20 @@ class RankEstimate(Record):
         return max(self.instants, key=lambda i: i.allocated_bytes)
 
 
+class HostMoment(Record):
+    """What the processes of one node hold in its memory at one moment."""
+
+    name: str
+    """``load`` | ``init`` | ``step`` | ``save``."""
+    operation: str
+    components: tuple[tuple[str, int], ...]
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return sum(count for _, count in self.components)
+
+
 class Estimate(Record):
     """The answer for one plan: the worst rank, and every pipeline rank."""
 
@@ -89,7 +103,7 @@ class Estimate(Record):
     parameters: int
     trainable_parameters: int
     host_bytes_per_node: int
-    """What offloading keeps in the memory of a node."""
+    """What the processes of a node hold in its memory at the highest of ``host_moments``."""
     ranks: tuple[RankEstimate, ...]
     largest: tuple[TensorGroup, ...] = ()
     formulas: tuple[Formula, ...] = ()
@@ -97,6 +111,13 @@ class Estimate(Record):
     """What of ``fragmentation`` the allocator returns before an allocation fails."""
     host_components: tuple[tuple[str, int], ...] = ()
     """What ``host_bytes_per_node`` is made of."""
+    host_moments: tuple[HostMoment, ...] = ()
+    """Moments in which host memory holds anything, in the order of a run."""
+
+    @property
+    def host_moment(self) -> HostMoment | None:
+        """The highest of them, the first of equal ones; None where host memory holds nothing."""
+        return max(self.host_moments, key=lambda m: m.bytes, default=None)
 
     @property
     def utilization(self) -> float:

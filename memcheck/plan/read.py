@@ -9,9 +9,11 @@ from memcheck.finding import Finding
 from memcheck.plan.schema import integer_keys, load_schema
 from memcheck.plan.types import (
     ActivationCheckpointing,
+    Checkpoint,
     Gpu,
     Hardware,
     Inference,
+    Initialization,
     Lora,
     Loss,
     Model,
@@ -159,5 +161,7 @@ _RECORDS: dict[str, Callable[[Any], Any]] = {
     "activation_checkpointing": _record(ActivationCheckpointing, "mode"),
     "loss": _record(Loss, "kind"),
     "offload": _record(Offload, "parameters"),
+    "initialization": _record(Initialization, "place"),
+    "checkpoint": _record(Checkpoint, "state_dict"),
 }
 """Keys of ``training`` that become records."""

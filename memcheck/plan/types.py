@@ -119,6 +119,22 @@ class Offload(Record):
     parameters: str | None = None
 
 
+class Initialization(Record):
+    """``training.initialization``."""
+
+    place: str | None = None
+    weights: str | None = None
+
+
+class Checkpoint(Record):
+    """``training.checkpoint``."""
+
+    state_dict: str | None = None
+    optimizer: bool | None = None
+    offload: str | None = None
+    asynchronous: bool | None = None
+
+
 class Training(Record):
     """``training``."""
 
@@ -143,6 +159,8 @@ class Training(Record):
     expandable_segments: bool | None = None
     """None also stands for ``auto``."""
     offload: Offload | None = None
+    initialization: Initialization | None = None
+    checkpoint: Checkpoint | None = None
     options: dict[str, Any] | None = None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from memcheck.job.types import TrainingJob
 from memcheck.memory.ddp import buckets
 from memcheck.memory.fsdp import skips_reduction
+from memcheck.remedies.around import around_steps
 from memcheck.remedies.types import EQUIVALENT, METHOD, NUMERICS, OTHER, Candidate
 from memcheck.rules.types import Context
 
@@ -34,6 +35,7 @@ def same_hardware(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     yield from _recompute(context, job)
     yield from _optimizer(context, job)
     yield from _offload(job)
+    yield from around_steps(context, job)
     yield from _precision(context, job)
     yield from _adapters(context, job)
     yield from _sequence_length(job)

@@ -33,6 +33,8 @@ SHORT = {
     "training.activation_checkpointing": "mode",
     "training.precision": "recipe",
     "training.offload": "",
+    "training.initialization": "place",
+    "training.checkpoint": "state_dict",
     "hardware.gpu": "name",
 }
 """Keys with fields, and the field that the key stands for when it is written as one word."""
@@ -72,4 +74,6 @@ def _default(key: str, job: TrainingJob | None) -> object:
         "training.loss": job.loss.kind,
         "training.activation_checkpointing": job.checkpointing.mode,
         "training.precision": job.recipe.recipe,
+        "training.initialization": job.initialization.place,
+        "training.checkpoint": job.checkpoint.state_dict,
     }.get(key)

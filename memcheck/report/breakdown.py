@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.memory.types import Estimate, Formula, RankEstimate
 from memcheck.report.budget import budget
-from memcheck.report.details import interval, labelled, largest, peak
+from memcheck.report.details import host_line, interval, labelled, largest, peak
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, value, width, words, wrap
 from memcheck.result import PlanResult
@@ -48,8 +48,7 @@ def totals(estimate: Estimate, screen: Screen) -> list[str]:
     )
     lines = labelled("peak", peak(estimate), screen) + labelled("total", text, screen)
     if estimate.host_bytes_per_node:
-        parts = ", ".join(f"{words(name)} {gib(count)}" for name, count in estimate.host_components)
-        lines += labelled("host", f"{gib(estimate.host_bytes_per_node)} GiB of host memory per node: {parts}", screen)
+        lines += labelled("host", host_line(estimate), screen)
     return lines
 
 

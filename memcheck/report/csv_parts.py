@@ -23,6 +23,9 @@ def parts(plan: PlanResult, estimate: Estimate) -> Iterator[tuple[str, Row]]:
         yield "instant", row
     for row in ranks(plan):
         yield "rank", row
+    for moment in estimate.host_moments:
+        for name, count in moment.components:
+            yield "host", _row(moment.name, name, moment.operation, count)
     for group in estimate.largest:
         yield "tensor", _row(group.name, group.shape, group.component, group.bytes, count=group.copies)
     for remedy in all_remedies(plan):

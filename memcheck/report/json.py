@@ -79,6 +79,8 @@ def estimate_record(plan: PlanResult, estimate: Estimate) -> dict[str, object]:
         "trainable_parameters": estimate.trainable_parameters,
         "host_bytes_per_node": estimate.host_bytes_per_node,
         "host_components_bytes": dict(estimate.host_components),
+        "host_instant": estimate.host_moment.name if estimate.host_moment else "",
+        "host_instants_bytes": {moment.name: moment.bytes for moment in estimate.host_moments},
         "ranks": [rank_record(rank) for rank in estimate.ranks],
         "largest_tensors": [tensors(group) for group in estimate.largest],
         "assumptions": [{"key": item.key, "value": item.value, "why": item.why} for item in plan.assumptions],

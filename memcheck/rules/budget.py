@@ -8,6 +8,11 @@ from memcheck.rules.types import Context
 from memcheck.rules.words import component, gib, listed, percent
 
 STATES = ("parameters", "gradients", "master_weights", "optimizer_states")
+OUTSIDE = {
+    "load": ("/training/initialization/place", "/training/initialization", "/training/method"),
+    "save": ("/training/checkpoint/offload", "/training/checkpoint"),
+}
+"""Keys that decide what happens before and after the steps."""
 BATCH = ("activations", "logits_and_loss", "temporaries")
 
 
@@ -49,7 +54,7 @@ def key_pointer(context: Context, estimate: Estimate) -> str:
     if batch > states and context.training.micro_batch_size == 1:
         by_batch = ("/training/activation_checkpointing", "/training/sequence_length", "/training/micro_batch_size")
     order = (*by_batch, *by_state) if batch > states else (*by_state, *by_batch)
-    return stated(context.document, *order, "/hardware/gpu")
+    return stated(context.document, *OUTSIDE.get(estimate.instant, ()), *order, "/hardware/gpu")
 
 
 def related(context: Context) -> tuple[tuple[str, str], ...]:

@@ -1,22 +1,29 @@
-"""What is offloaded does not fit into the nodes' memory.
+"""What the processes of a node keep in host memory does not fit into it.
 
 ## What it does
 
-Adds up, per node and component, what the plan keeps in host memory (offloaded optimizer states, parameters and
-activations with their pinned buffers, for every GPU of the node) and compares it with `hardware.host_memory_gib`.
+Adds up, per node and component, what its processes hold in host memory at each moment of a run, and compares the
+highest with `hardware.host_memory_gib`: while they make the model (`load`), while DeepSpeed lays out its buffers
+(`init`), while the steps run (`step`: offloaded optimizer states, parameters and activations), while a checkpoint is
+saved (`save`).
 
 ## Why it matters
 
-Offloading moves the problem. The Linux out-of-memory killer ends the job without a traceback.
+The Linux out-of-memory killer ends the job without a traceback: before the first step, when eight processes each hold
+a model, or hours later, when rank 0 gathers it.
 
 ## Example
 
-    hardware: {gpu: a100-80gb, gpus_per_node: 8, host_memory_gib: 512}
-    training: {optimizer: {name: adamw, offload: cpu}}     # a 70B model: 12 bytes a parameter, 784 GiB
+    model: llama-3.3-70b
+    hardware: {gpu: h100-80gb, gpus_per_node: 8, nodes: 4, host_memory_gib: 1024}
+    parallelism: {zero_stage: 3}
+    training: {framework: huggingface, precision: bf16-mixed}     # 8 processes x 70 billion fp32 parameters: 2103 GiB
 
 ## How to fix
 
-Spread the offloaded state over more nodes, offload less, or offload to NVMe (`deepspeed` only).
+Load on one process of a node, or where only the shards get memory (`training.initialization`: `rank0`, `meta`); save
+every rank's part (`training.checkpoint: sharded`). What is offloaded: spread it over more nodes, offload less, or to
+NVMe (`deepspeed` only).
 
 ## Options
 
@@ -24,8 +31,9 @@ Spread the offloaded state over more nodes, offload less, or offload to NVMe (`d
 
 ## Source
 
-DeepSpeed keeps fp32 master weights and both Adam states of the shard in pinned host memory
-(`deepspeed/runtime/zero/stage_1_and_2.py`, `stage3.py`).
+transformers' `core_model_loading.py`, accelerate's `utils/fsdp_utils.py`, torch's `distributed/_state_dict_utils.py`;
+DeepSpeed keeps fp32 master weights and both Adam states of the shard in host memory
+(`deepspeed/runtime/zero/stage_1_and_2.py`, `stage3.py`). docs/memory-model.md lists them.
 """
 
 from __future__ import annotations
@@ -33,39 +41,65 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.memory.types import HostMoment
 from memcheck.rules.place import stated
 from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import GIB, component, gib, listed
+
+KEYS = {
+    "load": ("/training/initialization/place", "/training/initialization", "/training/precision"),
+    "init": ("/parallelism/zero_stage",),
+    "step": (
+        "/training/optimizer/offload",
+        "/training/offload/parameters",
+        "/training/activation_checkpointing/offload",
+    ),
+    "save": ("/training/checkpoint/state_dict", "/training/checkpoint", "/parallelism/zero_stage"),
+}
+"""What decides a moment, by preference."""
+HELP = {
+    "load": "make the model where only the shards get memory, or in one process of a node",
+    "init": "shard the parameters, or take GPUs with room for a second copy of them",
+    "step": "offload less, or spread the shards over more nodes",
+    "save": "save every rank's part instead of the gathered state, or the model alone",
+}
 
 
 def check(context: Context) -> Iterator[Finding]:
     """One finding when the predicted host bytes of a node exceed its memory."""
     estimate, host = context.estimate, context.plan.hardware.host_memory_gib
-    if estimate is None or host is None or estimate.host_bytes_per_node <= host * GIB:
+    if estimate is None or host is None:
         return
-    pointer = stated(
-        context.document,
-        "/training/optimizer/offload",
-        "/training/offload/parameters",
-        "/training/activation_checkpointing/offload",
-        "/hardware/host_memory_gib",
-    )
-    parts = listed(f"{component(name)} {gib(count)}" for name, count in estimate.host_components)
+    above = [moment for moment in estimate.host_moments if moment.bytes > host * GIB]
+    if any(moment.name == "step" for moment in above):
+        above = [moment for moment in above if moment.name != "save"]  # which only adds to what is too much already
+    if not above:
+        return
+    moment = max(above, key=lambda m: m.bytes)
+    others = "".join(f"; {gib(m.bytes)} {_when(m, context)}" for m in above if m is not moment)
+    parts = listed(f"{component(name)} {gib(count)}" for name, count in moment.components)
     yield RULE.finding(
         context,
-        f"a node needs {gib(estimate.host_bytes_per_node)} of host memory for what is offloaded by its "
-        f"{context.layout.gpus_per_node} GPUs, and has {gib(int(host * GIB))}; {parts}",
-        pointer,
-        help="offload less, or spread the shards over more nodes",
+        f"a node needs {gib(moment.bytes)} of host memory {_when(moment, context)}, and has {gib(int(host * GIB))}; "
+        f"{parts}{others}",
+        stated(context.document, *KEYS[moment.name], "/hardware/host_memory_gib"),
+        help=HELP[moment.name],
         related=(("memory of a node", "/hardware/host_memory_gib"),),
     )
+
+
+def _when(moment: HostMoment, context: Context) -> str:
+    """``for what is offloaded by its 8 GPUs`` | ``in load (8 processes making the model)``."""
+    if moment.name == "step":
+        return f"for what is offloaded by its {context.layout.gpus_per_node} GPUs"
+    return f"in {moment.name} ({moment.operation})"
 
 
 RULE = Rule(
     "MEM106",
     "host-memory",
     "error",
-    "What is offloaded does not fit into the nodes' memory.",
+    "What the processes of a node keep in host memory does not fit into it.",
     __doc__,
     check,
     MEASURED,

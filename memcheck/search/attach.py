@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.finding import Finding, Remedy
+from memcheck.remedies.around import around_steps
 from memcheck.remedies.change import written
 from memcheck.remedies.price import DATA, GROUP, STEPS, Pricer
 from memcheck.remedies.types import EQUIVALENT, Candidate, Priced, join
@@ -52,14 +53,14 @@ def _answers(question: str, context: Context) -> list[Priced]:
     search = Fit(Pricer(context), thorough=False)
     found = search.run()
     if question == HOST:
-        return search.mildest(found + _back_on_the_gpu(search, context))
+        return search.mildest(found + _less_on_the_host(search, context))
     if question == UNCERTAIN:
         return [p for p in found if p.estimate.interval_bytes[1] <= p.estimate.capacity_bytes]
     return found
 
 
-def _back_on_the_gpu(search: Fit, context: Context) -> list[Priced]:
-    """Plans that fit with less offloaded, alone or with one more change."""
+def _less_on_the_host(search: Fit, context: Context) -> list[Priced]:
+    """Plans that fit with less on the host, alone or with one more change."""
     job, document = context.training, context.document
     if job is None:
         return []
@@ -69,6 +70,7 @@ def _back_on_the_gpu(search: Fit, context: Context) -> list[Priced]:
         for kind, key in offloads.items()
         if written(document, key) not in {None, "none"}
     ]
+    less += around_steps(context, job)
     more = [join(one, other) for one in less for other in search.tried if not set(one.kinds) & set(other.kinds)]
     priced = [p for each in [*less, *more] if (p := search.pricer.price(each)) is not None]
     return [p for p in priced if search.pricer.fits(p)]

@@ -12,7 +12,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.job.types import Checkpointing, InferenceJob, Layout, Lora, Loss, Optimizer, Overhead, Recipe
 from memcheck.memory.deepspeed import engine_buffers
 from memcheck.memory.estimate import estimate
-from memcheck.memory.host import host_states
+from memcheck.memory.host_states import host_states
 from memcheck.memory.inference import kv_bytes_per_sequence
 from memcheck.memory.optimizer import step_temporaries
 from memcheck.memory.pipeline import in_flight, parts

@@ -101,6 +101,8 @@ def test_surface_is_frozen() -> None:
         "trainable_parameters",
         "host_bytes_per_node",
         "host_components_bytes",
+        "host_instant",
+        "host_instants_bytes",
         "ranks",
         "largest_tensors",
         "assumptions",

@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.finding import Finding
 from memcheck.job.resolve import resolve
-from memcheck.memory.types import Estimate
+from memcheck.memory.types import Estimate, HostMoment
 from memcheck.plan.read import read_plan
 from memcheck.rules.run import check_memory, make_context
 from tests.rules.plans import document
@@ -20,6 +20,7 @@ def estimate(fraction: float, upper: float = 0.0, host: int = 0) -> Estimate:
     device = int(fraction * CAPACITY)
     parts = {"activations": device * 3 // 5, "parameters": device // 4}
     parts["gradients"] = device - sum(parts.values())
+    offloaded = (("optimizer_states", host * 3 // 4), ("gradients", host // 4))
     return Estimate(
         allocated_bytes=device,
         reserved_bytes=device,
@@ -34,7 +35,8 @@ def estimate(fraction: float, upper: float = 0.0, host: int = 0) -> Estimate:
         trainable_parameters=8,
         host_bytes_per_node=host,
         ranks=(),
-        host_components=(("optimizer_states", host * 3 // 4), ("gradients", host // 4)) if host else (),
+        host_components=offloaded if host else (),
+        host_moments=(HostMoment("step", "holding what is offloaded", offloaded),) if host else (),
     )
 
 

@@ -102,11 +102,12 @@ def resting(job: TrainingJob, tensors: list[LocalTensor]) -> Resting:
     for expert in (False, True):
         group = [t for t in tensors if t.expert == expert and t.trained]
         if group:
-            total = total.plus(_group(job, group, expert=expert))
+            total = total.plus(group_resting(job, group, expert=expert))
     return total
 
 
-def _group(job: TrainingJob, tensors: list[LocalTensor], *, expert: bool) -> Resting:
+def group_resting(job: TrainingJob, tensors: list[LocalTensor], *, expert: bool) -> Resting:
+    """The same of the trained parameters that share an optimizer: the dense ones, or the experts."""
     size = dtypes(job)
     on_device = on_device_share(job)
     if not distributed(job):

@@ -6,6 +6,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.memory.formulas import LEDGER, Kept, activation_formulas, sum_of
 from memcheck.memory.ledger.curve import High
 from memcheck.memory.megatron import buffers, fsdp
+from memcheck.memory.megatron.building import BUILDING
 from memcheck.memory.megatron.schedule import Run
 from memcheck.memory.megatron.setting import argument_options
 from memcheck.memory.megatron.walk import Moment, Pass, Rank, fullest, walk
@@ -44,7 +45,7 @@ def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: 
     high = walk(rank, schedule).unit_high(peak.name)
     kept = _kept(rank, schedule, peak)
     return plain._replace(
-        largest=_largest(job, rank, high, kept), formulas=_formulas(job, rank, peak, high, kept)
+        largest=_largest(job, rank, peak, high, kept), formulas=_formulas(job, rank, peak, high, kept)
     )
 
 
@@ -96,7 +97,7 @@ def _kept(rank: Rank, schedule: tuple[Run, ...], peak: Instant) -> list[Kept]:
 
 
 def _largest(
-    job: TrainingJob, rank: Rank, high: High | None, kept: list[Kept], top: int = 12
+    job: TrainingJob, rank: Rank, peak: Instant, high: High | None, kept: list[Kept], top: int = 12
 ) -> tuple[TensorGroup, ...]:
     groups: dict[tuple[str, str, str], list[int]] = {}
 
@@ -106,7 +107,7 @@ def _largest(
             group[0] += times
             group[1] += times * n_bytes
 
-    rows = states(job)
+    rows = [row for row in states(job) if row.component in peak.components_bytes]
     for unit in (u for chunk in rank.chunks for u in chunk):
         for t in unit.tensors:
             for row in rows if t.trained else rows[:1]:
@@ -131,6 +132,9 @@ def _formulas(
     at_peak = peak.components_bytes
     tensors = [t for chunk in rank.chunks for u in chunk for t in u.tensors]
     found = [_state(job, row, tensors, at_peak[row.component]) for row in states(job) if at_peak.get(row.component)]
+    if peak.operation == BUILDING:
+        copied = "; once more in the tensors that have not been copied into them yet"
+        found = [f._replace(formula=f.formula + copied) if f.component == "parameters" else f for f in found]
     if at_peak.get("activations"):
         kinds = activation_formulas(kept, peak, at_peak["activations"], LEDGER["megatron"])
         found += [_explained(job, formula) for formula in kinds]

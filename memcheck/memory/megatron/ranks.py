@@ -6,8 +6,9 @@ from collections.abc import Hashable
 from functools import lru_cache
 
 from memcheck.architecture.types import Architecture
-from memcheck.job.types import DTYPE_BYTES, Optimizer, TrainingJob
+from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
 from memcheck.memory.megatron import fsdp
+from memcheck.memory.megatron.building import with_building
 from memcheck.memory.megatron.rests import rests
 from memcheck.memory.megatron.schedule import Place, Run, runs, settled, warm_up
 from memcheck.memory.megatron.setting import megatron_setting
@@ -45,7 +46,7 @@ def megatron_ranks(
         return _with_inventory(job, architecture, device, every_rank)
     found: list[RankEstimate] = []
     for motion in remembered_motions(stateless(job, architecture.num_layers), architecture, device, every_rank):
-        instants = laid_on(rests(job, motion.held), motion.moments)
+        instants = with_building(job, motion.held, motion.chunks, laid_on(rests(job, motion.held), motion.moments))
         found.append(RankEstimate(motion.rank, instants, motion.parameters))
     return tuple(found)
 
@@ -80,6 +81,8 @@ def stateless(job: TrainingJob, num_layers: int) -> TrainingJob:
         gradient_accumulation_steps=steps,
         optimizer=ANY_OPTIMIZER,
         torch=(),
+        initialization=Initialization(),
+        checkpoint=Checkpoint(),
         layout=layout._replace(nodes=1, gpus_per_node=1, data=1, shard_group=1, zero_stage=stage),
     )
 
@@ -93,6 +96,8 @@ class Motion(Record):
     rank: int
     moments: tuple[Moment, ...]
     held: Held
+    chunks: tuple[int, ...]
+    """Units of each model chunk."""
     parameters: int
 
 
@@ -108,7 +113,8 @@ def remembered_motions(
     for rank in wanted:
         outline = builder.outline(rank, held[rank])
         moments = walk(outline.rank, _schedule(job, rank, len(held[rank]))).moments()
-        found.append(Motion(rank, moments, outline.held, outline.parameters))
+        chunks = tuple(map(len, outline.rank.chunks))
+        found.append(Motion(rank, moments, outline.held, chunks, outline.parameters))
     return tuple(found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.job.types import Checkpointing, Loss, TrainingJob
+from memcheck.job.types import Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
 from memcheck.memory.megatron import buffers, fsdp
 from memcheck.memory.moves import Held, Rest
 from memcheck.memory.state import LocalTensor
@@ -28,6 +28,8 @@ def timeless(job: TrainingJob) -> TrainingJob:
         attention="",
         loss=Loss(),
         torch=(),
+        initialization=Initialization(),
+        checkpoint=Checkpoint(),
         layout=job.layout._replace(nodes=1, gpus_per_node=1),
     )
 

@@ -53,7 +53,7 @@ def certainty(plan: PlanResult, estimate: Estimate) -> Section:
         ("capacity", gib(estimate.capacity_bytes), "torch.cuda.mem_get_info()"),
     ]
     if estimate.host_bytes_per_node:
-        rows.append(("host memory of a node", gib(estimate.host_bytes_per_node), "what is offloaded"))
+        rows.append(("host memory of a node", gib(estimate.host_bytes_per_node), _host_words(estimate)))
     table = Table(
         "Predicted, and what shows the same on a machine", ("Quantity", "GiB", "compare with"), tuple(rows), right=(1,)
     )
@@ -88,3 +88,9 @@ def formulas(estimate: Estimate) -> Section | None:
         for item in estimate.formulas
     )
     return Section("formulas", "Formulas and their sources", (Formulas(found),), folded=True)
+
+
+def _host_words(estimate: Estimate) -> str:
+    """When the memory of a node is fullest."""
+    moment = estimate.host_moment
+    return f"{moment.name}: {moment.operation}" if moment is not None else ""

@@ -98,6 +98,19 @@ def step(plan: PlanResult, estimate: Estimate) -> Section | None:
     return Section("step", title, (chart, Prose(note), table))
 
 
+def host(estimate: Estimate) -> Section | None:
+    """What the processes of a node hold in its memory, from loading to saving."""
+    if not estimate.host_moments:
+        return None
+    rows = []
+    for moment in estimate.host_moments:
+        parts = ", ".join(f"{words(name)} {gib(count)}" for name, count in moment.components)
+        rows.append((moment.name, gib(moment.bytes), moment.operation, parts))
+    title = "Host memory of one node at the highest moment of each phase"
+    table = Table(title, ("Phase", "GiB", "while", "of which"), tuple(rows), right=(1,), optional=(3,))
+    return Section("host", "Memory of a node", (table,))
+
+
 def moments(rank: RankEstimate, estimate: Estimate) -> tuple[Bar, ...]:
     """One bar per instant; that of the peak is the estimate's own."""
     outside = estimate.components_bytes.get("context_and_nccl", 0)

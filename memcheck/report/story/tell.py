@@ -32,6 +32,7 @@ def plan_story(plan: PlanResult, *, judged: bool) -> PlanStory:
         found = [
             memory.components(plan, estimate),
             memory.step(plan, estimate),
+            memory.host(estimate),
             choices.remedies(plan, estimate),
             choices.gpus(plan),
             memory.ranks(plan, estimate),
