@@ -188,6 +188,12 @@ MEGATRON = Framework(
         "(megatron/core/distributed/param_and_grad_buffer.py)",
         "training.precision.reduce": "gradients are reduced in the dtype of their buffer, `precision.gradients`, those "
         "of Megatron-FSDP in that of `megatron_fsdp_grad_comm_dtype` (param_and_grad_buffer.py)",
+        "training.activation_checkpointing.offload": "what checkpoints keep stays on the GPU; its own offloading are "
+        "the options `cpu_offloading` and `fine_grained_activation_offloading` (transformer_config.py)",
+        "training.loss.upcast": "its loss always takes an fp32 copy of the logits "
+        "(megatron/core/tensor_parallel/cross_entropy.py)",
+        "training.loss.keep_logits": "its model returns the loss alone, and no loop holds the logits "
+        "(megatron/core/models/gpt/gpt_model.py)",
         "training.optimizer.implementation": "Adam and SGD are the fused ones of TransformerEngine or Apex, and no "
         "argument chooses others (megatron/core/optimizer/__init__.py)",
     },

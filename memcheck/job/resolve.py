@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.architecture.types import Architecture, Moe, Rough
 from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import DEFAULT_FRAMEWORK, FRAMEWORKS
+from memcheck.frameworks.types import Framework
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import Problem, ResolutionError
 from memcheck.job.hardware import resolve_gpu
@@ -111,7 +112,6 @@ def _training_job(
     method = defaults.take("training.method", training.method, "full")
     micro_batch_size, sequence_length = resolve_batch(training, defaults)
     options = known_options(training.options, framework)
-    expandable = training.expandable_segments
     why = f"default of {framework.name}"
     if training.compile and framework.name == "torchtitan" and "components" not in options:
         defaults.note("training.options.components", ["model", "loss"], "default of torchtitan since April 2025")
@@ -135,18 +135,23 @@ def _training_job(
         clip_grad_norm=defaults.take("training.clip_grad_norm", training.clip_grad_norm, framework.clip_grad_norm, why),
         expert_imbalance=_imbalance(training, layout.expert, defaults),
         compile=bool(training.compile),
-        expandable_segments=defaults.take(
-            "training.expandable_segments",
-            expandable,
-            framework.expandable_segments,
-            f"what {framework.name}'s launcher sets",
-        ),
+        expandable_segments=_expandable(training, framework, defaults),
         parameter_offload=(training.offload and training.offload.parameters) or "none",
         initialization=resolve_initialization(training.initialization, layout, method, framework, defaults),
         checkpoint=resolve_checkpoint(training.checkpoint, layout, framework, options, defaults),
         options=tuple(options.items()),
     )
     return job._replace(torch=resolve_torch(training, job, defaults))
+
+
+def _expandable(training: plan_types.Training, framework: Framework, defaults: Defaults) -> bool:
+    """The allocator's setting, with a note where the framework's steps were measured with the other one only."""
+    key = "training.expandable_segments"
+    why = f"what {framework.name}'s launcher sets"
+    chosen = defaults.take(key, training.expandable_segments, framework.expandable_segments, why)
+    if ("expandable" if chosen else "default") not in framework.allocators:
+        defaults.note(key, chosen, f"fragmentation as without: no step of {framework.name} was measured with it")
+    return chosen
 
 
 def _imbalance(training: plan_types.Training, expert: int, defaults: Defaults) -> float:

@@ -14,7 +14,14 @@ NEUTRAL: dict[str, object] = {
     "parallelism.gradient_as_bucket_view": False,
     "parallelism.pipeline_schedule": "1f1b",
 }
-"""Values with which a key says nothing."""
+"""Values with which a key of a layout says nothing."""
+PLAIN: dict[str, object] = {
+    **NEUTRAL,
+    "training.activation_checkpointing.offload": "none",
+    "training.loss.upcast": True,
+    "training.loss.keep_logits": False,
+}
+"""The same of every key that a framework may lack and that has one such value."""
 
 
 def stated(plan: Plan, key: str) -> object:
@@ -30,8 +37,8 @@ def deviates(plan: Plan, job: TrainingJob, framework: Framework, key: str) -> bo
     value = stated(plan, key)
     if value is None:
         return False
-    if key in NEUTRAL:
-        return bool(value != NEUTRAL[key])
+    if key in PLAIN:
+        return bool(value != PLAIN[key])
     if key == "training.optimizer.implementation":
         return value != framework.implementations.get(job.optimizer.name, framework.default_implementation)
     return bool(value != getattr(_usual_recipe(plan, job, framework, key), key.rpartition(".")[2]))

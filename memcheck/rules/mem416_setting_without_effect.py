@@ -15,7 +15,9 @@ asks for does not happen, and the step is the same without the key.
 - `precision.optimizer_states` with adapters: states are made like the tensor that is stepped, in `lora.dtype`.
 - `precision.master` with adapters, which are their own master copy, and with Megatron-FSDP, which has an option for it.
 - `freeze` with adapters: everything else is frozen already.
-- `expert_imbalance` without expert parallelism: every rank computes all experts.
+- `expert_imbalance` without expert parallelism: every rank computes all experts; `expert_tensor` without experts.
+- `loss.upcast: false` where logits are fp32 in any case, or made inside a fused kernel; `loss.keep_logits: true` where
+  the loss makes them by itself; `every_n_layers` where nothing is recomputed.
 - `zero_stage`, `shard_group`, `sequence`, and what else only a training step reads, while serving.
 
 ## Why it matters
@@ -47,6 +49,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from memcheck.architecture.types import Architecture, Moe
 from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
 from memcheck.memory.ddp import buckets
@@ -97,8 +100,16 @@ def _stated(context: Context) -> list[str]:
         found.append("parallelism.gradient_as_bucket_view")
     if p.pipeline_schedule is not None:
         found.append("parallelism.pipeline_schedule")
+    if p.expert_tensor is not None and p.expert_tensor != 1:
+        found.append("parallelism.expert_tensor")
     if t is None:
         return found
+    if t.loss is not None and t.loss.upcast is False:
+        found.append("training.loss.upcast")
+    if t.loss is not None and t.loss.keep_logits:
+        found.append("training.loss.keep_logits")
+    if t.activation_checkpointing is not None and (t.activation_checkpointing.every_n_layers or 1) > 1:
+        found.append("training.activation_checkpointing.every_n_layers")
     if t.expert_imbalance is not None and t.expert_imbalance != 1:
         found.append("training.expert_imbalance")
     if t.freeze:
@@ -192,6 +203,28 @@ def _imbalance(job: TrainingJob) -> str:
     return "every rank computes all experts, because `expert` is 1" if job.layout.expert == 1 else ""
 
 
+def _expert_tensor(job: TrainingJob) -> str:
+    model = job.architecture
+    if isinstance(model, Architecture) and not any(isinstance(block.mlp, Moe) for block, _ in model.blocks):
+        return "the model has no experts"
+    return ""
+
+
+def _upcast(job: TrainingJob) -> str:
+    if job.loss.kind == "fused-linear":
+        return "the fused kernel makes logits piece by piece, in a way of its own"
+    return "logits are fp32, because the model computes in it" if job.recipe.compute == "fp32" else ""
+
+
+def _logits(job: TrainingJob) -> str:
+    kind = job.loss.kind
+    return f"a {kind} loss gives the loop no logits to keep" if kind in ("chunked", "fused-linear") else ""
+
+
+def _every(job: TrainingJob) -> str:
+    return "nothing is recomputed" if job.checkpointing.mode == "none" else ""
+
+
 def _freeze(job: TrainingJob) -> str:
     return f"method {job.method} freezes everything but its adapters" if job.method != "full" else ""
 
@@ -205,7 +238,11 @@ CASES: dict[str, Callable[[TrainingJob], str]] = {
     "training.precision.gradients": _gradients,
     "training.precision.optimizer_states": _states,
     "training.precision.master": _master,
+    "parallelism.expert_tensor": _expert_tensor,
     "training.expert_imbalance": _imbalance,
+    "training.loss.upcast": _upcast,
+    "training.loss.keep_logits": _logits,
+    "training.activation_checkpointing.every_n_layers": _every,
     "training.freeze": _freeze,
 }
 """For each key, why a job does not read it: an empty string where it does."""

@@ -106,3 +106,34 @@ def test_serving_reads_no_key_of_a_step() -> None:
     keys = "zero_stage: 3, gradient_sync: last, tensor: 2"
     pointers = [f.pointer for f in found("MEM416", keys, inference=serving)]
     assert pointers == ["/parallelism/zero_stage", "/parallelism/gradient_sync"]
+
+
+@pytest.mark.parametrize(
+    ("model", "training", "why"),
+    [
+        ("llama-3.1-8b", "loss: {kind: fused-linear, upcast: false}", "piece by piece"),
+        ("llama-3.1-8b", "loss: {kind: chunked, keep_logits: true}", "no logits to keep"),
+        ("llama-3.1-8b", "activation_checkpointing: {mode: none, every_n_layers: 2}", "nothing is recomputed"),
+        ("llama-3.1-8b", "precision: fp32, loss: {kind: standard, upcast: false}", "logits are fp32"),
+        ("llama-3.1-8b", "loss: {kind: standard, upcast: false}", ""),
+        ("llama-3.1-8b", "activation_checkpointing: {mode: full, every_n_layers: 2}", ""),
+    ],
+)
+def test_details_of_loss_and_recompute(model: str, training: str, why: str) -> None:
+    """A detail counts only beside what it is a detail of."""
+    messages = [f.message for f in found("MEM416", training=f"framework: pytorch, {training}", model=model)]
+    assert bool(messages) == bool(why)
+    assert all(why in message for message in messages)
+
+
+def test_expert_tensor_needs_experts() -> None:
+    """A dense model has nothing to divide by `expert_tensor`."""
+    assert found("MEM416", "tensor: 2, expert_tensor: 2", "framework: megatron")
+    assert not found("MEM416", "tensor: 2, expert_tensor: 2", "framework: megatron", model="mixtral-8x7b")
+
+
+def test_megatron_keeps_no_logits_and_offloads_no_checkpoints() -> None:
+    """Details of loss and recompute that Megatron has nothing for are errors."""
+    training = "framework: megatron, loss: {kind: standard, upcast: false, keep_logits: true}"
+    training += ", activation_checkpointing: {mode: full, offload: cpu}"
+    assert len(found("MEM408", "", training)) == 3
