@@ -17,20 +17,20 @@ def step_temporaries(trained: list[tuple[LocalTensor, int]], optimizer: str, imp
     """Bytes of the step's temporaries at their highest.
 
     ``trained``: each trained tensor with the number of its elements that this rank updates; ``dtype``: that of the
-    optimizer states.
+    optimizer states, which are made in the dtype of a tensor that has one of its own, as adapters do.
     """
     if not trained or implementation == "fused":
         return 0
     item = DTYPE_BYTES.get(dtype, 4)
-    numels = [n for _, n in trained]
-    size = {n: rounded(n * item) for n in set(numels)}
-    every, largest = sum(map(size.__getitem__, numels)), max(size.values())
+    keys = [(n, t.dtype) for t, n in trained]
+    size = {key: rounded(key[0] * DTYPE_BYTES.get(key[1] or dtype, 4)) for key in set(keys)}
+    every, largest = sum(map(size.__getitem__, keys)), max(size.values())
     if optimizer in ADAM_LIKE:
         return every if implementation == "foreach" else 2 * largest
     if optimizer == "adafactor":
         return every if implementation == "foreach" else largest
     if optimizer == "muon":
-        rest = [size[n] for t, n in trained if not orthogonalised(t)]
+        rest = [size[n, t.dtype] for t, n in trained if not orthogonalised(t)]
         return max(_newton_schulz(trained, item), 2 * max(rest, default=0))
     if optimizer == "lion":
         return 2 * largest  # lion-pytorch: update = exp_avg * beta1 + grad * (1 - beta1), then sign

@@ -137,6 +137,14 @@ def test_the_step_implementation_decides_its_temporaries(
     assert step_temporaries(trained, optimizer, implementation, "fp32") == expected
 
 
+@pytest.mark.parametrize(("implementation", "expected"), [("foreach", 4096 + 2 * 2048), ("for-loop", 2 * 4096)])
+def test_temporaries_have_the_dtype_of_the_states(implementation: str, expected: int) -> None:
+    """States are made like their tensor: an fp32 adapter's in fp32, whatever the recipe says of the others."""
+    adapter = LocalTensor("a.lora_A", (1024,), trained=True, dtype="fp32")
+    trained = [(adapter, 1024), (LocalTensor("b", (2048,), trained=True), 2048)]
+    assert step_temporaries(trained, "adamw", implementation, "bf16") == expected
+
+
 def test_layers_that_do_not_divide_go_to_the_first_ranks() -> None:
     """Every layer is on exactly one rank, the embedding on the first, the head on the last."""
     found = parts(10, Layout(gpus_per_node=4, pipeline=4))
