@@ -13,12 +13,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
 from memcheck.job.resolve import Resolved, resolve  # noqa: E402
+from memcheck.memory import moves  # noqa: E402
 from memcheck.memory.estimate import estimate  # noqa: E402
 from memcheck.memory.megatron.ranks import megatron_ranks, remembered_motions  # noqa: E402
 from memcheck.memory.training import remembered_motion, remembered_ranks  # noqa: E402
@@ -85,11 +87,20 @@ def layouts(values: dict[str, Any]) -> list[Resolved]:
     return found
 
 
+Cache = type(lru_cache(lambda: None))
+
+
+def caches() -> list[Any]:
+    """Every cache of the modules that are loaded by now."""
+    found = [item for item in gc.get_objects() if isinstance(item, Cache)]
+    return [item for item in found if str(getattr(item, "__module__", "")).startswith("memcheck.")]
+
+
 def forget() -> None:
     """Empty every cache of the engine."""
-    for item in gc.get_objects():
-        if hasattr(item, "cache_clear") and getattr(item, "__module__", "").startswith("memcheck."):
-            item.cache_clear()
+    for cache in caches():
+        cache.cache_clear()
+    moves.forget()
 
 
 def rate(jobs: list[Resolved], *, cold: bool = False) -> float:

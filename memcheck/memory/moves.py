@@ -70,6 +70,12 @@ def one_held(units: Sequence[tuple[object, ...]]) -> Held:
     return found
 
 
+def forget() -> None:
+    """Let go of everything that is kept here."""
+    _held.clear()
+    _tuples.clear()
+
+
 def highest(rest: Rest, moments: Sequence[Moment], beside: Components = ()) -> int:
     """Bytes of the peak. ``beside``: what lives all step, but is not part of ``rest``."""
     base = sum(n for _, n in rest.components) + sum(n for _, n in beside)

@@ -1,0 +1,141 @@
+"""What is kept from one estimate to the next changes the time that it takes, and no byte of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.engine_speed import caches, forget
+from memcheck.changes import with_changes
+from memcheck.check import Gate
+from memcheck.errors import MemcheckError
+from memcheck.job.resolve import resolve
+from memcheck.memory import moves, rests, training
+from memcheck.memory.estimate import estimate
+from memcheck.memory.megatron import ranks, walk
+from memcheck.memory.megatron import rests as megatron_rests
+from memcheck.plan.read import read_plan
+from memcheck.points.evaluate import Evaluator
+from memcheck.source.load import load_documents
+from memcheck.source.types import Document
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CHANGES = 12
+"""Random variants of each example."""
+AXES: dict[str, list[object]] = {
+    "training.sequence_length": [512, 1000, 2048, 8192],
+    "training.micro_batch_size": [1, 2, 3, 8],
+    "training.activation_checkpointing": [
+        "none",
+        "selective",
+        "full",
+        {"mode": "full", "every_n_layers": 2},
+        {"mode": "full", "offload": "cpu"},
+    ],
+    "training.gradient_accumulation_steps": [1, 2, 3, 4, 7, 16, 64],
+    "training.precision": ["bf16-mixed", "fp32", "fp16-mixed", "bf16-pure", "fp8-mixed"],
+    "training.optimizer": ["adamw", "sgd", "adamw-8bit", "muon", "lion", {"name": "adamw", "offload": "cpu"}],
+    "training.framework": ["huggingface", "pytorch", "torchtitan", "megatron", "deepspeed"],
+    "training.freeze": [["embed"], ["layers:0-3"]],
+    "training.loss": ["standard", "chunked", "fused-linear", "vocab-parallel"],
+    "training.torch_version": ["2.13", "2.15"],
+    "parallelism.tensor": [1, 2, 4, 8],
+    "parallelism.pipeline": [1, 2, 4, 8],
+    "parallelism.virtual_stages": [1, 2, 4],
+    "parallelism.pipeline_schedule": ["1f1b", "gpipe", "interleaved-1f1b", "zero-bubble", "dualpipe"],
+    "parallelism.context": [1, 2],
+    "parallelism.expert": [1, 2, 4, 8],
+    "parallelism.zero_stage": [0, 1, 2, 3],
+    "parallelism.shard_group": [1, 2, 4, 8],
+    "parallelism.reshard_after_forward": [True, False],
+    "parallelism.gradient_sync": ["every", "last"],
+    "parallelism.gradient_as_bucket_view": [True, False],
+    "hardware.nodes": [1, 2, 4, 8, 32],
+}
+
+
+def documents() -> list[Document]:
+    """Every plan of the examples that trains."""
+    found = [d for path in sorted(EXAMPLES.glob("*.yaml")) for d in load_documents(str(path), path.read_bytes())]
+    return [d for d in found if isinstance(d.values, dict) and isinstance(d.values.get("training"), dict)]
+
+
+def variants(document: Document, seed: str) -> Iterator[dict[str, object]]:
+    """Random changes of a plan."""
+    chance = random.Random(seed)
+    for _ in range(CHANGES):
+        yield {key: chance.choice(AXES[key]) for key in chance.sample(sorted(AXES), chance.randint(1, 6))}
+
+
+def spelled(value: Any) -> object:
+    """A record with the order of its mappings, which equality overlooks."""
+    if isinstance(value, dict):
+        return [(key, spelled(each)) for key, each in value.items()]
+    return [type(value).__name__, *map(spelled, value)] if isinstance(value, tuple) else value
+
+
+def answer(document: Document, changes: dict[str, object]) -> object:
+    """The whole estimate of every rank, and of those that may be the worst; or why there is none."""
+    plan, findings = read_plan(with_changes(document, changes))
+    if plan is None:
+        return [finding.message for finding in findings]
+    try:
+        r = resolve(plan, base_dir=str(EXAMPLES))
+        return [spelled(estimate(r.job, r.gpu, r.overhead, every_rank=every)) for every in (True, False)]
+    except (MemcheckError, ZeroDivisionError) as error:
+        return str(error)
+
+
+@pytest.fixture
+def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Every walk and every state made from its own whole job, every pass of a pipeline walked."""
+    monkeypatch.setattr(training, "stateless", lambda job: job)
+    monkeypatch.setattr(ranks, "stateless", lambda job, num_layers: job)
+    monkeypatch.setattr(rests, "timeless", lambda job: job)
+    monkeypatch.setattr(megatron_rests, "timeless", lambda job: job)
+    monkeypatch.setattr(walk, "_may_win", lambda rank, passes: {one for one, _ in passes})
+    return monkeypatch
+
+
+def test_estimates_that_share_are_those_that_share_nothing(request: pytest.FixtureRequest) -> None:
+    """Of every example under random changes: every figure, label and component in its order, byte for byte."""
+    asked = [(d, c) for i, d in enumerate(documents()) for c in variants(d, f"{d.path} {i}")]
+    forget()
+    shared = [answer(document, changes) for document, changes in asked]
+    request.getfixturevalue("nothing_shared")
+    priced, kept = 0, caches()
+    for (document, changes), expected in zip(asked, shared, strict=True):
+        for cache in kept:
+            cache.cache_clear()
+        moves.forget()
+        assert answer(document, changes) == expected, (document.path, changes)
+        priced += isinstance(expected, list) and isinstance(expected[0], list)
+    assert priced > len(asked) // 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["llama-3.1-70b-torchtitan-256xh100", "mixtral-8x7b-ep8-64xh100", "gpt-175b-megatron-64xa100"],
+)
+def test_a_point_of_a_grid_is_the_point_alone(name: str) -> None:
+    """Verdict, problems, memory and step of points that came behind many others, in a reader and an engine of their own."""
+    path = EXAMPLES / f"{name}.yaml"
+    document = load_documents(str(path), path.read_bytes())[0]
+    together = Evaluator(document, Gate())
+    asked = [changes for seed in range(5) for changes in variants(document, f"{name} {seed}")]
+    found = [spelled(together.point(changes)) for changes in asked]
+    for changes, expected in zip(asked[::3], found[::3], strict=True):
+        forget()
+        assert spelled(Evaluator(document, Gate()).point(changes)) == expected, changes
+
+
+def test_one_is_not_true() -> None:
+    """Values that Python takes for equal are variants of their own: a flag is no number."""
+    path = EXAMPLES / "llama-3.1-8b-fsdp-8xh100.yaml"
+    evaluator = Evaluator(load_documents(str(path), path.read_bytes())[0], Gate())
+    assert evaluator.point({"training.micro_batch_size": 1}).estimated
+    assert not evaluator.point({"training.micro_batch_size": True}).estimated
