@@ -23,6 +23,8 @@ class Moment(Record):
     bytes: int
     live: Components
     """In the order in which they were first held, those that are empty included."""
+    shards: int = 0
+    """Beside them, on a timeline that leaves their sizes open: shards of gradients, counted for each group."""
 
 
 class Rest(Record):
@@ -91,7 +93,7 @@ def laid_on(rest: Rest, moments: Sequence[Moment], beside: Components = ()) -> t
             start[component] = start.get(component, 0) + n_bytes
             base += n_bytes
     found = []
-    for name, operation, n_bytes, live in moments:
+    for name, operation, n_bytes, live, _ in moments:
         total, every = base + n_bytes, start.copy()
         for component, part in live:
             every[component] = every.get(component, 0) + part

@@ -12,6 +12,7 @@ from memcheck.memory.ddp import buckets
 from memcheck.memory.fsdp import NO_GROUP, Group, adds_in_place, group, skips_reduction, wraps
 from memcheck.memory.ledger.curve import Curve
 from memcheck.memory.moves import Components
+from memcheck.memory.open_timeline import OpenTimeline
 from memcheck.memory.pipeline import NO_BORDER, Border
 from memcheck.memory.resting import ways_of
 from memcheck.memory.rests import engine_of
@@ -25,7 +26,8 @@ class Step:
     """The walk.
 
     ``per_micro_batch``: what each micro-batch in flight makes for itself beside its units (rotary tables); ``border``:
-    what a pipeline stage exchanges with its neighbours.
+    what a pipeline stage exchanges with its neighbours; ``groups``: FSDP2's groups of the distinct units, where the
+    sizes of their shards are left open.
     """
 
     def __init__(
@@ -37,19 +39,22 @@ class Step:
         in_flight: float,
         per_micro_batch: int = 0,
         border: Border = NO_BORDER,
+        groups: tuple[Group, ...] | None = None,
     ) -> None:
         self.job = job
         self.units = units
         self.stretches = stretches(units)
         self.micro_batches = micro_batches
         self.in_flight = in_flight
-        self.timeline = Timeline()
+        self.timeline = Timeline() if groups is None else OpenTimeline()
         self.per_micro_batch = per_micro_batch
         self.border = border
         self.sharded = wraps(job)
         self.distinct = distinct(units)
-        groups = {id(unit.tensors): self._group(unit) if self.sharded else NO_GROUP for unit, _ in self.distinct}
-        self.groups = [groups[id(unit.tensors)] for unit in units]
+        if groups is None:
+            groups = tuple(self._group(unit) if self.sharded else NO_GROUP for unit, _ in self.distinct)
+        by_tensors = {id(unit.tensors): g for (unit, _), g in zip(self.distinct, groups, strict=True)}
+        self.groups = [by_tensors[id(unit.tensors)] for unit in units]
         self.root = self._root_group() if self.sharded else NO_GROUP
         self.reshard = job.layout.reshard_after_forward and job.layout.zero_stage == 3
         pipelined = job.layout.pipeline > 1
@@ -67,9 +72,7 @@ class Step:
     # ------------------------------------------------------------------ groups
 
     def _group(self, unit: Unit) -> Group:
-        ways = self.job.layout.shard_group
-        tensors = [(t, ways_of(self.job, t, ways)) for t in unit.tensors]
-        return group(tensors, self.job.recipe.compute, self.job.recipe.reduce)
+        return group_of(self.job, unit.tensors)
 
     def _reduced_early(self, unit: Unit) -> Group:
         return self._group(unit._replace(tensors=tuple(t for t in unit.tensors if t.name == unit.reduced)))
@@ -355,11 +358,18 @@ class Step:
             timeline.release("gradients", g.accumulated)
         if self.job.parameter_offload != "none":
             return g.reduce_input  # the sharded gradient is copied to the host
-        timeline.hold("gradients", g.reduce_output)
+        timeline.hold_shard(g.reduce_output)
         timeline.mark("backward", f"reduce-scatter of {where}")
         if not first and not self.unsynchronised:
-            timeline.release("gradients", g.reduce_output)  # added in place to the earlier micro-batches' shard
+            timeline.release_shard(g.reduce_output)  # added in place to the earlier micro-batches' shard
         return g.reduce_input
+
+
+def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> Group:
+    """The group that FSDP2 makes of a unit's tensors."""
+    ways = job.layout.shard_group
+    divided = [(t, ways_of(job, t, ways)) for t in tensors]
+    return group(divided, job.recipe.compute, job.recipe.reduce)
 
 
 def _without(tensors: tuple[LocalTensor, ...], name: str) -> tuple[LocalTensor, ...]:

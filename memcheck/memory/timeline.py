@@ -30,6 +30,14 @@ class Timeline:
             self.total -= n_bytes
             self.live[component] -= n_bytes
 
+    def hold_shard(self, n_bytes: int) -> None:
+        """A group's reduced gradients from now on."""
+        self.hold("gradients", n_bytes)
+
+    def release_shard(self, n_bytes: int) -> None:
+        """Without them from now on."""
+        self.release("gradients", n_bytes)
+
     def hold_all(self, components: tuple[tuple[str, int], ...], sign: int = 1) -> None:
         """Several components at once."""
         for component, n_bytes in components:

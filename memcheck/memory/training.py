@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import lru_cache
+from typing import Any
 
 from memcheck.architecture.types import Architecture, Attention, LatentAttention
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
+from memcheck.memory.fsdp import Group, wraps
 from memcheck.memory.ledger.curve import High
 from memcheck.memory.moves import Components, Held, Moment, Rest, highest, laid_on, one_held
+from memcheck.memory.open_timeline import DIGIT, closed
 from memcheck.memory.pipeline import NO_BORDER, Border, fullest, in_flight, most_in_flight, parts
 from memcheck.memory.resting import resting_dtype, shard_of
-from memcheck.memory.rests import rests
+from memcheck.memory.rests import rests, timeless
 from memcheck.memory.state import optimizer_state_bytes, weight_bytes
-from memcheck.memory.step import Step
+from memcheck.memory.step import Step, group_of
 from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.types import Instant, RankEstimate, TensorGroup
 from memcheck.memory.units import Part, Unit, base_setting, part_units, stream_dtype
@@ -89,7 +92,7 @@ def _rank(job: TrainingJob, each: list[TrainingJob], architecture: Architecture,
     """The rank under the behaviour of PyTorch that needs most, the first of equal ones."""
     best: tuple[int, Rest, Components, Motion] | None = None
     for stripped in each:
-        motion = remembered_motion(stripped, architecture, rank)
+        motion = _motion(stripped, architecture, rank)
         rest = rests(job, motion.held)
         beside = motion.beside(job.gradient_accumulation_steps)
         peak = highest(rest, motion.moments, beside)
@@ -124,16 +127,66 @@ class Motion(Record):
         return tuple((a.component, a.bytes + a.each * micro_batches) for a in self.always)
 
 
+def _motion(job: TrainingJob, architecture: Architecture, rank: int) -> Motion:
+    """The walk of a rank of a job that :func:`stateless` has reduced."""
+    if not leaves_shards_open(job):
+        return remembered_motion(job, architecture, rank)
+    bare = undivided(job)
+    held = _rank_units(bare, architecture, rank).held
+    groups, sizes = _groups(timeless(job), held)
+    motion = remembered_motion(bare, architecture, rank, groups)
+    return motion._replace(moments=closed(motion.moments, sizes))
+
+
+def leaves_shards_open(job: TrainingJob) -> bool:
+    """Whether a walk of the job's step can be kept for every number of ranks that share its parameters.
+
+    FSDP2 reads that number when it cuts the tensors of a group, and nowhere else; but torchtitan's chunked loss reduces
+    the head's gradient itself.
+    """
+    return wraps(job) and not (job.framework == "torchtitan" and job.loss.kind == "chunked")
+
+
+def undivided(job: TrainingJob) -> TrainingJob:
+    """The job without the number of ranks that share its parameters, beside whether there are several."""
+    return job._replace(layout=job.layout._replace(shard_group=min(job.layout.shard_group, 2)))
+
+
+class RankUnits(Record):
+    """What a rank runs, and the tensors of it."""
+
+    units: list[Unit]
+    held: Held
+
+
+@lru_cache(maxsize=2048)
+def _rank_units(job: TrainingJob, architecture: Architecture, rank: int) -> RankUnits:
+    units = part_units(job, architecture, parts(architecture.num_layers, job.layout)[rank])
+    held = one_held([unit.tensors for unit in units])
+    tensors: Any = held.units  # equal ones are one object there, by which groups are told apart
+    return RankUnits([unit._replace(tensors=own) for unit, own in zip(units, tensors, strict=True)], held)
+
+
 @lru_cache(maxsize=4096)
-def remembered_motion(job: TrainingJob, architecture: Architecture, rank: int) -> Motion:
-    """The walk of a rank of a job that :func:`stateless` has reduced. It is made from that job alone."""
-    part = parts(architecture.num_layers, job.layout)[rank]
-    units = part_units(job, architecture, part)
-    step, beside = _step(job, architecture, part, rank, units)
+def _groups(job: TrainingJob, held: Held) -> tuple[tuple[Group, ...], tuple[int, ...]]:
+    """FSDP2's groups of a rank's distinct units with their shards left open, and the sizes of these."""
+    distinct: dict[int, Any] = {id(tensors): tensors for tensors in held.units}
+    found = [group_of(job, tensors) for tensors in distinct.values()]
+    left_open = [g._replace(reduce_output=1 << DIGIT * i if g.reduce_output else 0) for i, g in enumerate(found)]
+    return tuple(left_open), tuple(g.reduce_output for g in found)
+
+
+@lru_cache(maxsize=4096)
+def remembered_motion(
+    job: TrainingJob, architecture: Architecture, rank: int, groups: tuple[Group, ...] | None = None
+) -> Motion:
+    """The walk of a rank, made from these alone: a reduced job, and FSDP2's groups where their shards are left open."""
+    units, held = _rank_units(job, architecture, rank)
+    step, beside = _step(job, architecture, parts(architecture.num_layers, job.layout)[rank], rank, units, groups)
     parameters = sum(count * sum(t.numel for t in unit.tensors) for unit, count in step.distinct)
     return Motion(
         step.run().moments(),
-        one_held([unit.tensors for unit in units]),
+        held,
         tuple(beside.always()),
         parameters,
         _host_bytes(job, rank, units),
@@ -141,7 +194,12 @@ def remembered_motion(job: TrainingJob, architecture: Architecture, rank: int) -
 
 
 def _step(
-    job: TrainingJob, architecture: Architecture, part: Part, rank: int, units: list[Unit]
+    job: TrainingJob,
+    architecture: Architecture,
+    part: Part,
+    rank: int,
+    units: list[Unit],
+    groups: tuple[Group, ...] | None = None,
 ) -> tuple[Step, Beside]:
     micro_batches = job.gradient_accumulation_steps
     beside = Beside(job, architecture, part)
@@ -152,6 +210,7 @@ def _step(
         in_flight=in_flight(rank, job.layout, micro_batches),
         per_micro_batch=beside.rotary_tables() + beside.masks() + beside.received_input(),
         border=beside.border(),
+        groups=groups,
     )
     return step, beside
 

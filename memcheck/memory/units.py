@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from memcheck.architecture.types import Architecture, Block, Mlp, Moe, Norm
 from memcheck.job.types import TrainingJob
-from memcheck.memory.fsdp import accumulated_dtype, outside_dtype
+from memcheck.memory.fsdp import accumulated_dtype, adds_in_place, outside_dtype, wraps
 from memcheck.memory.ledger.block import recomputing
 from memcheck.memory.ledger.context import Adapter, Setting, adapts, is_frozen
 from memcheck.memory.ledger.curve import Curve, replay
@@ -125,11 +125,12 @@ def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inve
     for index, block in enumerate(architecture.layers()[part.first : part.last], part.first):
         trained = base.trained and index not in frozen
         external = index == part.first > 0 and job.framework != "megatron"
-        key = (id(block), input_grad, trained, external, recompute_mode(job, index))
+        mode = recompute_mode(job, index)
+        key = (id(block), input_grad, trained, external, mode)
         unit = alike.get(key)
         if unit is None:
             setting = base._replace(input_grad=input_grad, trained=trained, external_input=external)
-            unit = alike[key] = _block_unit(job, block, setting, recompute_mode(job, index), inventory)
+            unit = alike[key] = _block_unit(job, block, setting, mode, inventory)
         units.append(Unit(unit.kind, f"layer {index}", *unit[2:]))
         input_grad = input_grad or trained or base.adapter is not None
     if part.head:
@@ -156,7 +157,10 @@ def adds_gradients(job: TrainingJob) -> bool:
     """Whether some micro-batch finds ``.grad`` there and adds to it.
 
     The second one of a step does. Buckets that are the gradients, and those of an engine, are there from the start.
+    Under FSDP2 autograd sees new unsharded gradients each time, unless they wait in its own dtype.
     """
+    if wraps(job) and not adds_in_place(job):
+        return False
     several = job.gradient_accumulation_steps > 1
     return several or job.layout.gradient_as_bucket_view or job.framework == "deepspeed"
 
