@@ -63,12 +63,16 @@ class OpenTimeline(Timeline):
     def _rises(self, instant: str, total: int) -> bool:
         """Whether no earlier moment has as many bytes and as many shards of each group."""
         shards = self.live.get(SHARDS, 0)
-        return not any(r.bytes >= total and covers(r.shards, shards) for r in self._rivals.get(instant, ()))
+        for _, _, n_bytes, _, counts in reversed(self._rivals.get(instant, ())):
+            if n_bytes >= total and (counts == shards or covers(counts, shards)):
+                return False
+        return True
 
     def _keep(self, instant: str, total: int, live: dict[str, int], operation: str) -> None:
         shards = live.pop(SHARDS, 0)
         rivals = self._rivals.setdefault(instant, [])
-        rivals[:] = [r for r in rivals if not (total > r.bytes and covers(shards, r.shards))]
+        if rivals:
+            rivals[:] = [r for r in rivals if total <= r[2] or not covers(shards, r[4])]
         rivals.append(Moment(instant, operation, total, tuple(live.items()), shards))
 
     def moments(self) -> tuple[Moment, ...]:
@@ -90,15 +94,16 @@ def closed(moments: Sequence[Moment], sizes: Sequence[int]) -> tuple[Moment, ...
     """The highest moment of each instant, the first of equal ones, when shards have these sizes."""
     best: dict[str, tuple[int, int, Moment]] = {}
     for moment in moments:
-        shards, held, group = moment.shards, 0, 0
+        name, _, total, _, shards = moment
+        held = group = 0
         while shards:
             held += (shards & MASK) * sizes[group]
             shards >>= DIGIT
             group += 1
-        total = moment.bytes + held
-        known = best.get(moment.name)
+        total += held
+        known = best.get(name)
         if known is None or total > known[0]:
-            best[moment.name] = (total, held, moment)
+            best[name] = (total, held, moment)
     found = []
     for total, held, moment in best.values():
         live = moment.live

@@ -17,11 +17,6 @@ Tensors = Sequence[tuple[LocalTensor, ...]]
 """Of each unit; equal units share the tuple."""
 
 
-def rests(job: TrainingJob, held: Held) -> Rest:
-    """The states of a rank, and what the optimizer's step adds to them."""
-    return _rests(timeless(job), held)
-
-
 def timeless(job: TrainingJob) -> TrainingJob:
     """The job without what only decides how a step runs: what is computed from it can be kept for every such job.
 
@@ -44,7 +39,8 @@ def timeless(job: TrainingJob) -> TrainingJob:
 
 
 @lru_cache(maxsize=2048)
-def _rests(job: TrainingJob, held: Held) -> Rest:
+def rests(job: TrainingJob, held: Held) -> Rest:
+    """The states of a rank of a :func:`timeless` job, and what the optimizer's step adds to them."""
     units: Tensors = held.units  # type: ignore[assignment]
     kinds = counted(units)
     total = Resting()

@@ -6,20 +6,20 @@ from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any
 
-from memcheck.architecture.types import Architecture, Attention, LatentAttention
-from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
+from memcheck.architecture.types import Architecture
+from memcheck.job.types import Checkpoint, Initialization, Optimizer, TrainingJob
+from memcheck.memory.beside import Always, Beside
 from memcheck.memory.fsdp import Group, wraps
 from memcheck.memory.ledger.curve import High
 from memcheck.memory.moves import Components, Held, Moment, Rest, highest, laid_on, one_held
 from memcheck.memory.open_timeline import DIGIT, closed
-from memcheck.memory.pipeline import NO_BORDER, Border, fullest, in_flight, most_in_flight, parts
+from memcheck.memory.pipeline import fullest, in_flight, most_in_flight, parts
 from memcheck.memory.resting import resting_dtype, shard_of
 from memcheck.memory.rests import rests, timeless
 from memcheck.memory.state import optimizer_state_bytes, weight_bytes
 from memcheck.memory.step import Step, group_of
-from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.types import Instant, RankEstimate, TensorGroup
-from memcheck.memory.units import Part, Unit, base_setting, part_units, stream_dtype
+from memcheck.memory.units import Part, Unit, part_units
 from memcheck.record import Record
 
 STEP = ("init", "forward", "loss", "backward", "optimizer")
@@ -45,8 +45,9 @@ def remembered_ranks(
     each = [job._replace(torch=(torch,)) for torch in job.torch]
     ranks = range(job.layout.pipeline) if every_rank else _fullest(stateless(each[0]), architecture)
     if not inventory:
-        reduced = [stateless(one) for one in each]
-        return tuple(_rank(job, reduced, architecture, rank) for rank in ranks)
+        reduced = [reduced_job(stateless(one)) for one in each]
+        still = timeless(job)
+        return tuple(_rank(job, still, reduced, architecture, rank) for rank in ranks)
     found = []
     for rank in ranks:
         detailed = (_with_inventory(one, architecture, rank) for one in each)
@@ -88,12 +89,28 @@ def _content(architecture: Architecture, part: Part) -> Hashable:
     return part.embedding, part.head, part.first > 0, blocks
 
 
-def _rank(job: TrainingJob, each: list[TrainingJob], architecture: Architecture, rank: int) -> RankEstimate:
-    """The rank under the behaviour of PyTorch that needs most, the first of equal ones."""
+class Reduced(Record):
+    """A job without what rests, and with its parameters divided or not."""
+
+    job: TrainingJob
+    """Of FSDP2's groups, if shards are left open, it does not know over how many ranks they are divided."""
+    shards_open: bool
+
+
+def reduced_job(job: TrainingJob) -> Reduced:
+    """The form in which a walk is kept."""
+    shards_open = leaves_shards_open(job)
+    return Reduced(undivided(job) if shards_open else job, shards_open)
+
+
+def _rank(
+    job: TrainingJob, still: TrainingJob, each: list[Reduced], architecture: Architecture, rank: int
+) -> RankEstimate:
+    """The rank under the behaviour of PyTorch that needs most, the first of equal ones. ``still``: without its step."""
     best: tuple[int, Rest, Components, Motion] | None = None
-    for stripped in each:
-        motion = _motion(stripped, architecture, rank)
-        rest = rests(job, motion.held)
+    for reduced in each:
+        motion = _motion(still, reduced, architecture, rank)
+        rest = rests(still, motion.held)
         beside = motion.beside(job.gradient_accumulation_steps)
         peak = highest(rest, motion.moments, beside)
         if best is None or peak > best[0]:
@@ -127,14 +144,12 @@ class Motion(Record):
         return tuple((a.component, a.bytes + a.each * micro_batches) for a in self.always)
 
 
-def _motion(job: TrainingJob, architecture: Architecture, rank: int) -> Motion:
-    """The walk of a rank of a job that :func:`stateless` has reduced."""
-    if not leaves_shards_open(job):
-        return remembered_motion(job, architecture, rank)
-    bare = undivided(job)
-    held = _rank_units(bare, architecture, rank).held
-    groups, sizes = _groups(timeless(job), held)
-    motion = remembered_motion(bare, architecture, rank, groups)
+def _motion(still: TrainingJob, reduced: Reduced, architecture: Architecture, rank: int) -> Motion:
+    """The walk of a rank, with the sizes of its shards."""
+    if not reduced.shards_open:
+        return remembered_motion(reduced.job, architecture, rank)
+    groups, sizes = _groups(still, _rank_units(reduced.job, architecture, rank).held)
+    motion = remembered_motion(reduced.job, architecture, rank, groups)
     return motion._replace(moments=closed(motion.moments, sizes))
 
 
@@ -164,7 +179,8 @@ def _rank_units(job: TrainingJob, architecture: Architecture, rank: int) -> Rank
     units = part_units(job, architecture, parts(architecture.num_layers, job.layout)[rank])
     held = one_held([unit.tensors for unit in units])
     tensors: Any = held.units  # equal ones are one object there, by which groups are told apart
-    return RankUnits([unit._replace(tensors=own) for unit, own in zip(units, tensors, strict=True)], held)
+    pairs = zip(units, tensors, strict=True)
+    return RankUnits([u if u.tensors is own else u._replace(tensors=own) for u, own in pairs], held)
 
 
 @lru_cache(maxsize=4096)
@@ -227,7 +243,7 @@ def _with_inventory(job: TrainingJob, architecture: Architecture, rank: int) -> 
     units = part_units(job, architecture, part, inventory=True)
     step, beside = _step(job, architecture, part, rank, units)
     held = one_held([unit.tensors for unit in units])
-    rest = rests(job, held)
+    rest = rests(timeless(job), held)
     always = tuple((a.component, a.bytes + a.each * job.gradient_accumulation_steps) for a in beside.always())
     timeline = step.run((*rest.components, *always), rest.temporaries)
     instants = _with_around(job, held, timeline.instants())
@@ -237,100 +253,6 @@ def _with_inventory(job: TrainingJob, architecture: Architecture, rank: int) -> 
     formulas = training_formulas(job, units, peak, high, beside.setting.style)
     largest = largest_tensors(job, units, peak, high)
     return RankEstimate(rank, instants, parameters, largest, formulas, _host_bytes(job, rank, units))
-
-
-class Always(Record):
-    """Bytes that live all step: some, and some for each micro-batch."""
-
-    component: str
-    bytes: int
-    each: int = 0
-
-
-class Beside:
-    """What a pipeline rank holds beside its units."""
-
-    def __init__(self, job: TrainingJob, architecture: Architecture, part: Part) -> None:
-        self.job, self.architecture, self.part = job, architecture, part
-        self.setting = base_setting(job, architecture)
-        self.item = DTYPE_BYTES[stream_dtype(self.setting)]
-        self.tokens = self.setting.batch * self.setting.sequence
-
-    def always(self) -> list[Always]:
-        """Bytes that live all step: token ids, rotary caches, pipeline receive buffers."""
-        found = [Always("activations", self._rotary_caches())] if self.job.framework == "torchtitan" else []
-        ids = rounded(8 * self.tokens)
-        if self.part.embedding:
-            found.append(Always("activations", ids))
-        if self.part.head:
-            found.append(Always("activations", ids))
-        if self.job.layout.pipeline == 1:
-            return found
-        all_inputs = 0 if self.part.embedding else self._boundary()
-        if not self.job.casts_gradients:
-            # before 2.15 torch.distributed.pipelining allocates all receive buffers once (stage.py)
-            all_gradients = 0 if self.part.head else self._boundary()
-            found.append(Always("communication_buffers", 0, all_inputs + all_gradients))
-        elif self.part.head:
-            # since then every input is a new tensor; the losses that the last stage collects refer to all of theirs
-            found.append(Always("activations", 0, all_inputs))
-        return found
-
-    def rotary_tables(self) -> int:
-        """cos and sin, [1, S, rotary_dim] in the stream's dtype, made in each forward (*RotaryEmbedding.forward)."""
-        if self.job.framework == "torchtitan":
-            return 0
-        rotary = rotary_width(self.architecture)
-        item = 4 if self.job.framework == "litgpt" else self.item  # buffers made anew in the default dtype
-        return 2 * rounded(self.setting.sequence * rotary * item) if rotary else 0
-
-    def masks(self) -> int:
-        """Attention masks of the whole model; checkpointed layers hold them, as arguments, to their backward."""
-        if self.job.checkpointing.mode == "none":
-            return 0
-        from memcheck.memory.ledger.masks import model_mask_bytes
-
-        return model_mask_bytes((b for b, _ in self.architecture.blocks), self.setting)
-
-    def _rotary_caches(self) -> int:
-        """torchtitan's buffers, one per layer: complex64 [S, dim / 2] (Llama, DeepSeek) or fp32 [S, 2 dim] (Qwen3).
-
-        torchtitan models/common/rope.py, ComplexRoPE and CosSinRoPE.
-        """
-        each = 8 if self.architecture.model_type.startswith("qwen") else 4
-        cache = rounded(self.job.sequence_length * rotary_width(self.architecture) * each)
-        return cache * (self.part.last - self.part.first)
-
-    def received_input(self) -> int:
-        """Since torch 2.15 each micro-batch's input is received into a new tensor, which its backward lets go of."""
-        lazy = self.job.layout.pipeline > 1 and self.job.casts_gradients
-        return self._boundary() if lazy and not self.part.embedding and not self.part.head else 0
-
-    def border(self) -> Border:
-        """What torch.distributed.pipelining keeps of the tensors that stages exchange (stage.py, schedules.py)."""
-        if self.job.layout.pipeline == 1:
-            return NO_BORDER
-        output = 0 if self.part.head else self._boundary()
-        found = Border(input_gradient=0 if self.part.embedding else self._boundary())
-        if not self.job.casts_gradients:
-            return found._replace(output=output)
-        # gpipe waits for its sends behind the last forward
-        sends = self.job.gradient_accumulation_steps if self.job.layout.pipeline_schedule == "gpipe" else 1
-        return found._replace(unsent_output=output, sends=sends, output_gradient=output)
-
-    def _boundary(self) -> int:
-        rows = self.tokens // self.setting.tensor if self.setting.sequence_parallel else self.tokens
-        return rounded(rows * self.setting.hidden * self.item)
-
-
-def rotary_width(architecture: Architecture) -> int:
-    """Channels of the rotary tables; 0 without rotary embedding."""
-    for block, _ in architecture.blocks:
-        if isinstance(block.mixer, Attention) and block.mixer.rotary_dim:
-            return block.mixer.rotary_dim
-        if isinstance(block.mixer, LatentAttention):
-            return block.mixer.qk_rope_head_dim
-    return 0
 
 
 def largest_tensors(

@@ -14,10 +14,9 @@ from memcheck.changes import with_changes
 from memcheck.check import Gate
 from memcheck.errors import MemcheckError
 from memcheck.job.resolve import resolve
-from memcheck.memory import moves, rests, training
+from memcheck.memory import around, moves, training
 from memcheck.memory.estimate import estimate
-from memcheck.memory.megatron import ranks, walk
-from memcheck.memory.megatron import rests as megatron_rests
+from memcheck.memory.megatron import building, ranks, walk
 from memcheck.plan.read import read_plan
 from memcheck.points.evaluate import Evaluator
 from memcheck.source.load import load_documents
@@ -96,8 +95,8 @@ def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(training, "stateless", lambda job: job)
     monkeypatch.setattr(training, "leaves_shards_open", lambda job: False)
     monkeypatch.setattr(ranks, "stateless", lambda job, num_layers: job)
-    monkeypatch.setattr(rests, "timeless", lambda job: job)
-    monkeypatch.setattr(megatron_rests, "timeless", lambda job: job)
+    for module in (training, around, ranks, building):
+        monkeypatch.setattr(module, "timeless", lambda job: job)
     monkeypatch.setattr(walk, "_may_win", lambda rank, passes: {one for one, _ in passes})
     return monkeypatch
 

@@ -9,7 +9,7 @@ from memcheck.architecture.types import Architecture
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
 from memcheck.memory.megatron import fsdp
 from memcheck.memory.megatron.building import with_building
-from memcheck.memory.megatron.rests import rests
+from memcheck.memory.megatron.rests import rests, timeless
 from memcheck.memory.megatron.schedule import Place, Run, runs, settled, warm_up
 from memcheck.memory.megatron.setting import megatron_setting
 from memcheck.memory.megatron.stages import Chunk, stages
@@ -45,8 +45,10 @@ def megatron_ranks(
     if inventory:
         return _with_inventory(job, architecture, device, every_rank)
     found: list[RankEstimate] = []
+    still = timeless(job)
     for motion in remembered_motions(stateless(job, architecture.num_layers), architecture, device, every_rank):
-        instants = with_building(job, motion.held, motion.chunks, laid_on(rests(job, motion.held), motion.moments))
+        instants = laid_on(rests(still, motion.held), motion.moments)
+        instants = with_building(job, motion.held, motion.chunks, instants)
         found.append(RankEstimate(motion.rank, instants, motion.parameters))
     return tuple(found)
 

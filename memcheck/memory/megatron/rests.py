@@ -10,11 +10,6 @@ from memcheck.memory.moves import Held, Rest
 from memcheck.memory.state import LocalTensor
 
 
-def rests(job: TrainingJob, held: Held) -> Rest:
-    """The states of a rank, and what the optimizer's step adds to them."""
-    return _rests(timeless(job), held)
-
-
 def timeless(job: TrainingJob) -> TrainingJob:
     """The job without what only decides how a step runs.
 
@@ -35,7 +30,8 @@ def timeless(job: TrainingJob) -> TrainingJob:
 
 
 @lru_cache(maxsize=2048)
-def _rests(job: TrainingJob, held: Held) -> Rest:
+def rests(job: TrainingJob, held: Held) -> Rest:
+    """The states of a rank of a :func:`timeless` job, and what the optimizer's step adds to them."""
     tensors: list[LocalTensor] = [t for unit in held.units for t in unit]  # type: ignore[misc]
     found = fsdp.resting(job, tensors) if fsdp.is_sharded(job) else buffers.resting(job, tensors)
     names = ("parameters", "gradients", "master_weights", "optimizer_states")

@@ -1,0 +1,104 @@
+"""What a pipeline rank holds beside its units: token ids, rotary tables, masks, what stages exchange."""
+
+from __future__ import annotations
+
+from memcheck.architecture.types import Architecture, Attention, LatentAttention
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.memory.pipeline import NO_BORDER, Border
+from memcheck.memory.tape.tensor import rounded
+from memcheck.memory.units import Part, base_setting, stream_dtype
+from memcheck.record import Record
+
+
+class Always(Record):
+    """Bytes that live all step: some, and some for each micro-batch."""
+
+    component: str
+    bytes: int
+    each: int = 0
+
+
+class Beside:
+    """What a pipeline rank holds beside its units."""
+
+    def __init__(self, job: TrainingJob, architecture: Architecture, part: Part) -> None:
+        self.job, self.architecture, self.part = job, architecture, part
+        self.setting = base_setting(job, architecture)
+        self.item = DTYPE_BYTES[stream_dtype(self.setting)]
+        self.tokens = self.setting.batch * self.setting.sequence
+
+    def always(self) -> list[Always]:
+        """Bytes that live all step: token ids, rotary caches, pipeline receive buffers."""
+        found = [Always("activations", self._rotary_caches())] if self.job.framework == "torchtitan" else []
+        ids = rounded(8 * self.tokens)
+        if self.part.embedding:
+            found.append(Always("activations", ids))
+        if self.part.head:
+            found.append(Always("activations", ids))
+        if self.job.layout.pipeline == 1:
+            return found
+        all_inputs = 0 if self.part.embedding else self._boundary()
+        if not self.job.casts_gradients:
+            # before 2.15 torch.distributed.pipelining allocates all receive buffers once (stage.py)
+            all_gradients = 0 if self.part.head else self._boundary()
+            found.append(Always("communication_buffers", 0, all_inputs + all_gradients))
+        elif self.part.head:
+            # since then every input is a new tensor; the losses that the last stage collects refer to all of theirs
+            found.append(Always("activations", 0, all_inputs))
+        return found
+
+    def rotary_tables(self) -> int:
+        """cos and sin, [1, S, rotary_dim] in the stream's dtype, made in each forward (*RotaryEmbedding.forward)."""
+        if self.job.framework == "torchtitan":
+            return 0
+        rotary = rotary_width(self.architecture)
+        item = 4 if self.job.framework == "litgpt" else self.item  # buffers made anew in the default dtype
+        return 2 * rounded(self.setting.sequence * rotary * item) if rotary else 0
+
+    def masks(self) -> int:
+        """Attention masks of the whole model; checkpointed layers hold them, as arguments, to their backward."""
+        if self.job.checkpointing.mode == "none":
+            return 0
+        from memcheck.memory.ledger.masks import model_mask_bytes
+
+        return model_mask_bytes((b for b, _ in self.architecture.blocks), self.setting)
+
+    def _rotary_caches(self) -> int:
+        """torchtitan's buffers, one per layer: complex64 [S, dim / 2] (Llama, DeepSeek) or fp32 [S, 2 dim] (Qwen3).
+
+        torchtitan models/common/rope.py, ComplexRoPE and CosSinRoPE.
+        """
+        each = 8 if self.architecture.model_type.startswith("qwen") else 4
+        cache = rounded(self.job.sequence_length * rotary_width(self.architecture) * each)
+        return cache * (self.part.last - self.part.first)
+
+    def received_input(self) -> int:
+        """Since torch 2.15 each micro-batch's input is received into a new tensor, which its backward lets go of."""
+        lazy = self.job.layout.pipeline > 1 and self.job.casts_gradients
+        return self._boundary() if lazy and not self.part.embedding and not self.part.head else 0
+
+    def border(self) -> Border:
+        """What torch.distributed.pipelining keeps of the tensors that stages exchange (stage.py, schedules.py)."""
+        if self.job.layout.pipeline == 1:
+            return NO_BORDER
+        output = 0 if self.part.head else self._boundary()
+        found = Border(input_gradient=0 if self.part.embedding else self._boundary())
+        if not self.job.casts_gradients:
+            return found._replace(output=output)
+        # gpipe waits for its sends behind the last forward
+        sends = self.job.gradient_accumulation_steps if self.job.layout.pipeline_schedule == "gpipe" else 1
+        return found._replace(unsent_output=output, sends=sends, output_gradient=output)
+
+    def _boundary(self) -> int:
+        rows = self.tokens // self.setting.tensor if self.setting.sequence_parallel else self.tokens
+        return rounded(rows * self.setting.hidden * self.item)
+
+
+def rotary_width(architecture: Architecture) -> int:
+    """Channels of the rotary tables; 0 without rotary embedding."""
+    for block, _ in architecture.blocks:
+        if isinstance(block.mixer, Attention) and block.mixer.rotary_dim:
+            return block.mixer.rotary_dim
+        if isinstance(block.mixer, LatentAttention):
+            return block.mixer.qk_rope_head_dim
+    return 0
