@@ -4,12 +4,46 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from memcheck.cli.terminal import is_terminal
 
+PATIENCE_S = 1.0
+"""A search that answers sooner shows nothing."""
 SECONDS = 0.1
 """Between two updates of a terminal's line."""
+
+
+@contextmanager
+def counting(noun: str, things: str) -> Iterator[Callable[[int], None] | None]:
+    """A function that shows how many things an open-ended search has looked at; None when nobody looks.
+
+    The line appears after a second, is rewritten, and is gone at the end.
+    """
+    stream = sys.stderr
+    if not is_terminal(stream):
+        yield None
+        return
+    begun = time.monotonic()
+    last, shown = [begun], [0]
+
+    def show(done: int) -> None:
+        now = time.monotonic()
+        if now - begun < PATIENCE_S or now - last[0] < SECONDS:
+            return
+        last[0] = now
+        text = f"{noun}: {done:,} {things} looked at"
+        shown[0] = len(text)
+        stream.write(f"\r{text}")
+        stream.flush()
+
+    try:
+        yield show
+    finally:
+        if shown[0]:
+            stream.write("\r" + " " * shown[0] + "\r")
+            stream.flush()
 
 
 def progress(noun: str, total: int, *, wanted: bool) -> Callable[[int], None] | None:

@@ -11,6 +11,7 @@ from memcheck.check import Gate
 from memcheck.cli.completion import files, one_of
 from memcheck.cli.parameters import COLOR, typed
 from memcheck.cli.parameters import gpu as known_gpu
+from memcheck.cli.progress import counting
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.values import share
 from memcheck.cli.write import write_stdout
@@ -106,7 +107,8 @@ def command(**given: Any) -> int:
         document = with_changes(document, changes)
         gate = gate._replace(changes=changes)
     top = max(options.top, options.apply or 0)
-    answer = suggest(document, data, gate, goal=options.goal, keep=options.keep, top=top)
+    with counting("suggest", "plans") as watch:
+        answer = suggest(document, data, gate, goal=options.goal, keep=options.keep, top=top, watch=watch)
     if options.apply is not None or options.diff:
         return _write(options, path, data, document, answer)
     write_stdout(_rendered(options, answer))

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memcheck.report.columns import GAP, fitting, left_out
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, width, wrap
 
-GAP = "  "
+LEAST = 20
+"""Columns of the screen that the last column has at least."""
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], screen: Screen, right: frozenset[int]) -> str:
-    """A head line and one line per row. Columns in ``right`` are aligned there; the last column takes what is left."""
+    """A head line and one line per row. Columns in ``right`` are aligned there; the last column takes what is left.
+
+    On a narrow screen the columns before the last give way, from the right; the first, a name, stays.
+    """
     cells = [[clean(cell) for cell in row] for row in rows]
     widths = [max(width(row[i]) for row in [list(heads), *cells]) for i in range(len(heads))]
+    least = [*widths[:-1], min(widths[-1], LEAST)]
+    kept = fitting(least, range(len(heads) - 2, 0, -1), screen.columns)
+    note = left_out(heads, kept)
+    heads, cells = [heads[i] for i in kept], [[row[i] for i in kept] for row in cells]
+    right, widths = frozenset(n for n, i in enumerate(kept) if i in right), [widths[i] for i in kept]
     before = sum(widths[:-1]) + len(GAP) * (len(heads) - 1)
-    room = max(20, screen.columns - before)
+    room = max(LEAST, screen.columns - before)
     lines = [screen.paint(_line(list(heads), widths, right).rstrip(), "dim")]
     for row in cells:
         parts = wrap(row[-1], room)
         lines.append(_line([*row[:-1], parts[0]], widths, right).rstrip())
         lines += [" " * before + part for part in parts[1:]]
+    lines += [screen.paint(part, "dim") for part in wrap(note, screen.columns)] if note else []
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,8 @@ from memcheck.report.text import gib, percent
 HEADS = ("GPU", "verdict", "peak GiB", "used", "left GiB", "batch", "recompute", "speed", "TFLOPS")
 RIGHT = frozenset(range(2, 9))
 """Columns of figures."""
+EXPENDABLE = (6, 8, 5, 4, 7)
+"""Columns that a narrow screen does without, the first of them first."""
 WORDS = {FITS: "fits", UNCERTAIN: "uncertain", TOO_LARGE: "does not fit"}
 NONE = "-"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from memcheck.changes import with_changes
 from memcheck.errors import MemcheckError
@@ -28,6 +29,8 @@ GROUP = "parallelism.shard_group"
 UNREAD = "MEM416"
 """A warning that keeps no change from being made: what is left unread is set to what says nothing, where that exists.
 """
+OFTEN = 64
+"""Plans between two reports of progress."""
 START = Span(1, 1, 1, 1)
 """Where findings point that nobody reads: to look up the places of keys takes longer than to check a rule."""
 
@@ -66,6 +69,9 @@ class Pricer:
         self.counts = dict.fromkeys(Tally._fields, 0)
         self.clock = clock_of(context.resolved)
         self._base_dir = os.path.dirname(self.document.path) or "."
+        self.watch: Callable[[int], None] | None = None
+        """Hears how many plans were looked at, now and then."""
+        self._looked = 0
         self._known: dict[tuple[object, ...], Priced | None] = {}
         self._floors: dict[tuple[object, ...], int] = {}
 
@@ -141,6 +147,9 @@ class Pricer:
 
     def resolved(self, changes: dict[str, object]) -> Resolved | None:
         """The job of the changed plan, unless it breaks a rule that was not broken yet."""
+        self._looked += 1
+        if self.watch is not None and self._looked % OFTEN == 0:
+            self.watch(self._looked)
         context = self.context
         document = with_changes(self._unplaced, changes)
         try:

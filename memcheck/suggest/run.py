@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_document, check_file, effective_policy
 from memcheck.fix.edits import edited
@@ -25,11 +26,18 @@ SPARE = 3
 
 
 def suggest(
-    document: Document, data: bytes, gate: Gate, *, goal: str = "fit", keep: tuple[str, ...] = (), top: int = 5
+    document: Document,
+    data: bytes,
+    gate: Gate,
+    *,
+    goal: str = "fit",
+    keep: tuple[str, ...] = (),
+    top: int = 5,
+    watch: Callable[[int], None] | None = None,
 ) -> Suggestions:
     """The best ``top`` plans for a goal, each of which passes ``check`` once it is written.
 
-    ``data`` are the bytes of the document's file.
+    ``data`` are the bytes of the document's file. ``watch`` hears how many plans were looked at, now and then.
 
     Raises:
         UsageError: the goal makes no sense for this plan.
@@ -44,6 +52,7 @@ def suggest(
     if goal == "fit" and fits:
         return answer._replace(status=FITS)
     pricer = Pricer(context, keep)
+    pricer.watch = watch
     found = search(pricer, goal, top + SPARE)
     answer = answer._replace(
         tally=found.tally,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from memcheck.compare.cells import verdict
 from memcheck.points.types import FITS, ILLEGAL, TOO_LARGE, UNCERTAIN, Point
+from memcheck.report.columns import GAP, fitting, left_out
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, percent, value, width, wrap
 from memcheck.sweep.types import Sweep
 
-GAP = "  "
 MOST_ROWS = 60
 """More rows than this are not read in a terminal."""
 STYLES = {FITS: "good", UNCERTAIN: "warning"}
+EXPENDABLE = (5, 3, 4)
+"""Figures that a narrow screen does without, the first of them first."""
 FIGURES = ("verdict", "peak GiB", "used", "left GiB", "tokens/s/GPU", "TFLOPS")
 NONE = "-"
 
@@ -19,7 +21,7 @@ NONE = "-"
 def render(sweep: Sweep, screen: Screen, most: int = MOST_ROWS) -> str:
     """A line of counts, the table, the reasons of what is illegal."""
     lines = wrap(clean(headline(sweep)), screen.columns)
-    shown, left_out = chosen(sweep, most)
+    shown, hidden = chosen(sweep, most)
     keys = tuple(each.key for each in sweep.axes)
     table = [_cells(sweep, point) for point in shown]
     figures = len(keys) + 1
@@ -28,13 +30,16 @@ def render(sweep: Sweep, screen: Screen, most: int = MOST_ROWS) -> str:
         letters = [chr(ord("a") + index % 26) for index in range(len(keys))]
         lines += [clean(f"{letter} = {key}") for letter, key in zip(letters, keys, strict=True)]
         heads, widths = _heads(letters, table)
-    lines += ["", screen.paint(_line(heads, widths, figures).rstrip(), "dim")]
+    kept = fitting(widths, [len(keys) + index for index in EXPENDABLE], screen.columns)
+    lines += ["", screen.paint(_line(heads, widths, figures, kept).rstrip(), "dim")]
     for point, line in zip(shown, table, strict=True):
-        lines.append(screen.paint(_line(line, widths, figures).rstrip(), STYLES.get(point.verdict, "error")))
+        lines.append(screen.paint(_line(line, widths, figures, kept).rstrip(), STYLES.get(point.verdict, "error")))
     lines.append("")
-    if left_out:
-        text = f"{left_out:,} points are not shown: these are the fastest that fit. --format csv, json or html has all."
+    if hidden:
+        which = "the fastest that fit" if shown and shown[0].verdict in STYLES else "those that come closest to fitting"
+        text = f"{hidden:,} points are not shown: these are {which}. --format csv, json or html has all."
         lines += wrap(text, screen.columns)
+    lines += wrap(left_out(heads, kept), screen.columns) if len(kept) < len(heads) else []
     for code, (count, message) in reasons(sweep).items():
         lines += wrap(clean(f"{code} ({count:,}): {message}"), screen.columns)
     speeds = "tokens/s and TFLOPS come from a roofline model that ranks; they are no measurement."
@@ -56,9 +61,9 @@ def headline(sweep: Sweep) -> str:
 def counts(sweep: Sweep) -> str:
     """``96 points: 40 fit, 6 uncertain, 30 do not fit, 20 illegal``."""
     found = (
-        (sweep.count(FITS), "fit"),
+        (sweep.count(FITS), "fits" if sweep.count(FITS) == 1 else "fit"),
         (sweep.count(UNCERTAIN), "uncertain"),
-        (sweep.count(TOO_LARGE), "do not fit"),
+        (sweep.count(TOO_LARGE), "does not fit" if sweep.count(TOO_LARGE) == 1 else "do not fit"),
         (sweep.count(ILLEGAL), "illegal"),
     )
     told = ", ".join(f"{count:,} {word}" for count, word in found if count)
@@ -67,13 +72,17 @@ def counts(sweep: Sweep) -> str:
 
 
 def chosen(sweep: Sweep, most: int) -> tuple[list[Point], int]:
-    """The rows to show, in the grid's order, or the fastest that fit when there are too many; how many are left out."""
+    """The rows to show, in the grid's order, and how many are left out.
+
+    Of too many points, the fastest that fit; where none does, those that need the least.
+    """
     points = list(sweep.points)
     if len(points) <= most:
         return points, 0
-    fitting = [point for point in points if point.verdict == FITS] or [p for p in points if p.verdict == UNCERTAIN]
-    fitting.sort(key=lambda p: (-speed(p), p.utilization))
-    shown = fitting[:most]
+    best = [point for point in points if point.verdict == FITS] or [p for p in points if p.verdict == UNCERTAIN]
+    best.sort(key=lambda p: (-speed(p), p.utilization))
+    best = best or sorted((p for p in points if p.estimated), key=lambda p: p.utilization) or points
+    shown = best[:most]
     return shown, len(points) - len(shown)
 
 
@@ -114,9 +123,9 @@ def _cells(sweep: Sweep, point: Point) -> tuple[str, ...]:
     )
 
 
-def _line(row: tuple[str, ...], widths: list[int], figures: int) -> str:
+def _line(row: tuple[str, ...], widths: list[int], figures: int, kept: list[int]) -> str:
     parts = []
-    for index, (cell, room) in enumerate(zip(row, widths, strict=True)):
-        pad = " " * (room - width(cell))
-        parts.append(pad + cell if index >= figures else cell + pad)
+    for index in kept:
+        pad = " " * (widths[index] - width(row[index]))
+        parts.append(pad + row[index] if index >= figures else row[index] + pad)
     return GAP.join(parts)
