@@ -68,9 +68,12 @@ def _css() -> str:
         return "".join(f".heat .{name}{{background:{pair[place]}}}" for name, pair in SHADES.items())
 
     return (
-        ".heat td{text-align:center;padding:.3rem .4rem;border:1px solid var(--card);min-width:4.2rem;"
+        ".heat td{text-align:center;white-space:nowrap;padding:.3rem .4rem;min-width:4.2rem;"
+        "border:1px solid var(--card);"
         "print-color-adjust:exact;-webkit-print-color-adjust:exact}"
         ".heat th{padding:.3rem .6rem .3rem 0;white-space:nowrap}.heat thead th{text-align:center}"
+        ".heat th:first-child{position:sticky;left:0;background:var(--card)}"
+        ".heat caption span{position:sticky;left:0;display:inline-block;max-width:min(34rem,calc(100vw - 5rem))}"
         ".heat{width:auto}.heat small{display:block;color:var(--ink)}"
         ".legend{list-style:none;display:flex;flex-wrap:wrap;gap:.4rem;margin-top:.8rem}"
         ".legend li{padding:.15rem .5rem;border-radius:4px;font-size:.82rem}"
@@ -124,7 +127,8 @@ def _map(rows: Axis, columns: Axis, points: tuple[Point, ...]) -> str:
         lines.append(f'<tr><th scope="row">{text(value(item))}</th>{cells}</tr>')
     return (
         '<div class="wide" tabindex="0" role="group" aria-label="heat map"><table class="heat">'
-        f"<caption>Device memory needed, of capacity; below it tokens per second and GPU. {text(corner)}</caption>"
+        "<caption><span>Device memory needed, of capacity; below it tokens per second and GPU. "
+        f"{text(corner)}</span></caption>"
         f'<thead><tr><th scope="col">{text(rows.key.rpartition(".")[2])}</th>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )

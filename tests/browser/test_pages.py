@@ -19,7 +19,14 @@ from tests.report.test_html import FIVE
 HERE = Path(__file__).resolve().parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 VIEWS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
-PAGES = ("five", "estimates", "made", "evil", "sweep")
+SWEEPS = {
+    "sweep": ("training.micro_batch_size=1,2,4,8", "training.sequence_length=2048,8192", "parallelism.zero_stage=1,3"),
+    "one-key": ("training.micro_batch_size=1..16",),
+    "two-keys": ("training.micro_batch_size=1,2,4,8,16,32", "training.sequence_length=512,1024,2048,4096,8192,16384"),
+    "many-points": ("training.gradient_accumulation_steps=1..30", "training.micro_batch_size=1..30"),
+}
+"""Heat maps: of one key, of two, of two with a third, and of more columns than any screen has."""
+PAGES = ("five", "estimates", "made", "evil", *SWEEPS)
 LEAST_RULES = 90
 """Rules of axe-core; fewer mean that it did not load."""
 
@@ -47,9 +54,9 @@ def looks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int, str]
     files = {name: folder / f"{name}.html" for name in PAGES}
     assert main(["check", *examples, "--exit-zero", "--format", f"html={files['five']}"]) == 0
     assert main(["estimate", *examples, "--format", f"html={files['estimates']}"]) == 0
-    grid = ["--set", "training.micro_batch_size=1,2,4,8", "--set", "training.sequence_length=2048,8192"]
-    grid += ["--set", "parallelism.zero_stage=1,3", "--format", f"html={files['sweep']}"]
-    assert main(["sweep", examples[0], *grid]) == 0
+    for name, axes in SWEEPS.items():
+        grid = [part for axis in axes for part in ("--set", axis)]
+        assert main(["sweep", examples[0], *grid, "--format", f"html={files[name]}"]) == 0
     files["made"].write_text(render(forwarded()), encoding="utf-8")
     files["evil"].write_text(render(samples.evil()), encoding="utf-8")
     done = subprocess.run(

@@ -158,6 +158,18 @@ def test_large_grids_show_the_fastest(capsys: Capture) -> None:
     assert max(map(len, out.splitlines())) <= 100
 
 
+@pytest.mark.slow
+def test_ten_thousand_points_are_a_page(tmp_path: Path) -> None:
+    """The heat map of a large grid has every point, stays below 1.5 MB and holds each map in a box that scrolls."""
+    sets = ["--set", "training.gradient_accumulation_steps=1..100", "--set", "training.micro_batch_size=1..100"]
+    assert main(["sweep", "good.yaml", *sets, "--format", "html=map.html"]) == 0
+    page = (tmp_path / "map.html").read_text()
+    assert len(page.encode()) < 1_500_000
+    assert page.count("<td") >= 10_000
+    assert page.count('<div class="wide" tabindex="0"') == page.count("<table")
+    assert ".heat th:first-child{position:sticky" in page  # names of rows stay while the columns scroll
+
+
 def test_progress_is_for_those_who_look(root: Path, tmp_path: Path) -> None:
     """A pipe on stderr stays silent unless ``--progress`` is given; the answer is the same."""
     command = ["memcheck", "sweep", "good.yaml", "--set", "training.gradient_accumulation_steps=1..130"]
