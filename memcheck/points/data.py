@@ -76,6 +76,7 @@ def step(time: StepTime) -> dict[str, Any]:
         "hardware_tflops_per_gpu": _figure(time.hardware_tflops_per_gpu),
         "model_flops_share": _figure(time.model_flops_share),
         "recompute_share": _figure(time.recompute_share),
+        **({"prefill_seconds": _figure(time.prefill_seconds)} if time.prefill_seconds else {}),
         "assumptions": [{"key": a.key, "value": a.value, "why": a.why} for a in time.assumptions],
     }
 

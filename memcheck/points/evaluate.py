@@ -18,6 +18,7 @@ from memcheck.points.read import Variants
 from memcheck.points.types import ILLEGAL, TOO_LARGE, Point, Problem, Size, verdict_of
 from memcheck.rules.run import check_layout, make_context
 from memcheck.source.types import Document
+from memcheck.throughput.serving import decode_time
 from memcheck.throughput.step import step_time
 from memcheck.throughput.types import StepTime
 
@@ -94,9 +95,9 @@ def _priced(
 
 def _timed(resolved: Resolved) -> tuple[StepTime | None, str]:
     job = resolved.job
-    if isinstance(job, InferenceJob):
-        return None, "inference has no step"
     try:
+        if isinstance(job, InferenceJob):
+            return decode_time(job, resolved.gpu), ""
         return step_time(job, resolved.gpu), ""
     except UnsupportedError as error:
         return None, error.message

@@ -180,8 +180,9 @@ class Pricer:
         return known._replace(candidate=candidate, changes=changes, resolved=legal)
 
     def slowdown(self, candidate: Candidate, resolved: Resolved) -> float | None:
-        """Relative time per token against the plan as written; while serving, what the candidate states."""
-        return candidate.slowdown if self.context.training is None else self.clock.slowdown(resolved)
+        """Relative time per token against the plan as written; where serving is not timed, what the candidate says."""
+        served = self.context.training is None and self.clock.written is None
+        return candidate.slowdown if served else self.clock.slowdown(resolved)
 
     def _exceeds_host(self, priced: Priced) -> bool:
         host = self.context.plan.hardware.host_memory_gib

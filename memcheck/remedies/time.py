@@ -10,6 +10,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.record import Record
+from memcheck.throughput.serving import decode_time
 from memcheck.throughput.step import step_time
 from memcheck.throughput.types import StepTime
 
@@ -25,10 +26,8 @@ class Clock(Record):
     """Seconds per token of the plan as written; None where there is no model."""
 
     def step(self, resolved: Resolved) -> StepTime | None:
-        """The step of a plan; None where there is no model of it (serving, unknown rates)."""
+        """The step of a plan; None where there is no model of it (unknown rates)."""
         job = resolved.job
-        if not isinstance(job, TrainingJob):
-            return None
         same = resolved.gpu.name == self.gpu and self.stand_in is not None
         return _step(job, self.stand_in if same and self.stand_in is not None else resolved.gpu)
 
@@ -44,8 +43,6 @@ class Clock(Record):
 def clock_of(resolved: Resolved) -> Clock:
     """The clock of one plan's search. A GPU without rates is timed as one of its architecture that has them."""
     job, gpu = resolved.job, resolved.gpu
-    if not isinstance(job, TrainingJob):
-        return Clock(gpu.name, None, None)
     for stand_in in (gpu, *_relatives(gpu.arch)):
         step = _step(job, stand_in)
         if step is not None:
@@ -59,9 +56,9 @@ def _relatives(arch: str | None) -> tuple[Gpu, ...]:
     return tuple(gpu for name in gpu_names() if arch is not None and (gpu := find_gpu(name)).arch == arch)
 
 
-def _step(job: TrainingJob, gpu: Gpu) -> StepTime | None:
+def _step(job: TrainingJob | InferenceJob, gpu: Gpu) -> StepTime | None:
     try:
-        return step_time(job, gpu)
+        return decode_time(job, gpu) if isinstance(job, InferenceJob) else step_time(job, gpu)
     except UnsupportedError:
         return None
 

@@ -31,7 +31,7 @@ class Candidate(Record):
     set: dict[str, Any]
     """Dotted plan keys, down to the field (``training.optimizer.name``), and their new values."""
     slowdown: float = 0.0
-    """What it costs where there is no model of a step's time: while serving."""
+    """What it costs where serving cannot be timed, on GPUs whose rates are not known."""
     cost: int = UNCHANGED
     """What it asks for beside time: UNCHANGED, NUMERICS, HARDWARE or METHOD."""
     numerics: str = SAME

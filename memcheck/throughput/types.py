@@ -32,7 +32,9 @@ class Exchanges(Record):
 
 
 class StepTime(Record):
-    """One optimizer step of one plan on one GPU type, as a roofline model has it: good for ranking, no promise."""
+    """One optimizer step of one plan on one GPU type, or one token of all that it serves, as a roofline model has it:
+    good for ranking, no promise.
+    """
 
     seconds: float
     """The sum of the six parts below."""
@@ -58,3 +60,6 @@ class StepTime(Record):
     exchanges: Exchanges
     assumptions: tuple[Assumption, ...]
     """Rates that the GPU's record lacks, and what was used instead."""
+    prefill_seconds: float = 0.0
+    """While serving: one prompt as long as the context, before its first token. The rest is one token for every
+    sequence of the batch."""

@@ -108,9 +108,23 @@ def test_nothing_fits_is_proven_and_the_way_out_named() -> None:
 
 
 def test_without_rates_there_is_no_fastest() -> None:
-    """Serving has no model of a step's time."""
-    with pytest.raises(UsageError):
-        search(Pricer(context_of(SERVING)), "throughput")
+    """A GPU of which only the memory is known has no step's time, in training and in serving."""
+    unknown = "hardware: {gpu: {name: prototype, memory_gib: 80}, gpus_per_node: 8}"
+    for text in (TITAN, SERVING):
+        lines = [unknown if line.startswith("hardware:") else line for line in text.splitlines()]
+        with pytest.raises(UsageError):
+            search(Pricer(context_of("\n".join(lines) + "\n")), "throughput")
+
+
+def test_the_fastest_way_to_serve_keeps_the_batch() -> None:
+    """Fewer sequences at a time read the same weights for less: no such plan beats one that serves all of them."""
+    pricer = Pricer(context_of(SERVING))
+    answer = search(pricer, "throughput")
+    times = [p.slowdown for p in answer.found]
+    assert times == sorted(times, key=lambda t: t or 0.0)
+    assert "inference.batch_size" not in answer.found[0].changes
+    smaller = [p.slowdown for p in answer.found if p.changes.get("inference.batch_size") == 4]
+    assert all(time is not None and time > 0 for time in smaller)
 
 
 def test_the_order_does_not_depend_on_the_process() -> None:
