@@ -76,8 +76,6 @@ def check(context: Context) -> Iterator[Finding]:
             help=f"it has: {listed(known)}",
             related=(("the framework", "/training/framework"),),
         )
-
-
     yield from _around(context, framework.title, job)
 
 

@@ -107,6 +107,17 @@ def test_offload_fills_the_host() -> None:
     assert answer.host_bytes_per_node > 1000 * GIB > answer.host_bytes_per_node / 2
 
 
+def test_loading_and_saving_fill_the_host() -> None:
+    """Eight fp32 copies, rank 0's two Adam moments, or every rank's: the GPUs have the same room in all three."""
+    eight, one, all_of_them = (estimate("llama-3.3-70b-loading-32xh100", document) for document in range(3))
+    assert eight.device_bytes == one.device_bytes == all_of_them.device_bytes < 0.85 * eight.capacity_bytes
+    moments = [answer.host_moment for answer in (eight, one, all_of_them)]
+    assert [m.name for m in moments if m is not None] == ["load", "save", "load"]
+    assert eight.host_bytes_per_node == 8 * 4 * eight.parameters
+    assert one.host_bytes_per_node == 8 * one.parameters > 512 * GIB
+    assert all_of_them.host_bytes_per_node == 4 * all_of_them.parameters < 512 * GIB
+
+
 def test_the_first_pipeline_stage_decides() -> None:
     """Of the 175B's eight stages the first is the fullest, and its states are 18 bytes a parameter."""
     answer = estimate("gpt-175b-megatron-64xa100")

@@ -43,6 +43,11 @@ VERDICTS = {
         "llama-3.3-70b-serve-8k": ("passed", []),
         "llama-3.3-70b-serve-131k": ("failed", ["MEM101"]),
     },
+    "llama-3.3-70b-loading-32xh100": {
+        "loaded-by-eight": ("failed", ["MEM106"]),
+        "saved-by-one": ("failed", ["MEM106"]),
+        "saved-by-all": ("passed", []),
+    },
     "llama-3.3-70b-zero3-offload-8xa100": {"llama-3.3-70b-zero3-offload-8xa100": ("failed", ["MEM106"])},
     "mistral-7b-qlora-t4": {"mistral-7b-qlora-t4": ("failed", ["MEM301"])},
     "mixtral-8x7b-ep8-64xh100": {
