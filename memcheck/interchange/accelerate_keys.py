@@ -22,6 +22,8 @@ VERSION_KEY = f"{FSDP}.fsdp_version"
 STRATEGY = f"{FSDP}.fsdp_sharding_strategy"
 RESHARD = f"{FSDP}.fsdp_reshard_after_forward"
 OFFLOAD = f"{FSDP}.fsdp_offload_params"
+STATE_DICT = f"{FSDP}.fsdp_state_dict_type"
+STATE_DICTS = {"FULL_STATE_DICT": "full", "SHARDED_STATE_DICT": "sharded"}
 CHECKPOINTING = f"{FSDP}.fsdp_activation_checkpointing"
 WRAP = f"{FSDP}.fsdp_auto_wrap_policy"
 STRATEGIES = {
@@ -78,7 +80,6 @@ HARMLESS = (
     "command_file",
     "commands",
     "fp16",
-    f"{FSDP}.fsdp_state_dict_type",
     f"{FSDP}.fsdp_sync_module_states",
     f"{FSDP}.fsdp_use_orig_params",
     f"{FSDP}.fsdp_cpu_ram_efficient_loading",

@@ -109,12 +109,23 @@ def _fsdp(draft: Draft) -> None:
     if config.take(keys.OFFLOAD) is True:
         draft.set("training.offload.parameters", "cpu", keys.OFFLOAD)
         draft.set("training.optimizer.offload", "cpu", keys.OFFLOAD)
+    _state_dict(draft)
     recompute = config.take(keys.CHECKPOINTING)
     if recompute is True:
         draft.set("training.activation_checkpointing.mode", "full", keys.CHECKPOINTING)
     prefetch = str(config.take(f"{keys.FSDP}.fsdp_backward_prefetch") or "BACKWARD_PRE").upper()
     if prefetch != "BACKWARD_PRE":
         draft.note(f"{keys.FSDP}.fsdp_backward_prefetch", f"`{prefetch}` is not modelled: memcheck gathers one ahead")
+
+
+def _state_dict(draft: Draft) -> None:
+    """How the state is saved; the local one of FSDP 1 is every rank's part, too."""
+    written = draft.config.take(keys.STATE_DICT)
+    kind = keys.STATE_DICTS.get(str(written).upper())
+    if kind is not None:
+        draft.set("training.checkpoint.state_dict", kind, keys.STATE_DICT)
+    elif written is not None:
+        draft.note(keys.STATE_DICT, f"`{written}` is not modelled: {' or '.join(keys.STATE_DICTS)}")
 
 
 _FSDP1 = "FSDP 1 keeps one flat parameter per unit; memcheck models FSDP 2 (fsdp_version: 2)"

@@ -6,6 +6,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.types import Framework
 from memcheck.job.defaults import Defaults
 from memcheck.job.recipe import resolve_recipe
+from memcheck.job.training import resolve_checkpoint, resolve_initialization
 from memcheck.job.types import Layout, Lora, Recipe, TrainingJob
 from memcheck.plan.types import Precision
 
@@ -44,6 +45,7 @@ def settings_of(job: TrainingJob) -> dict[str, object]:
     if job.lora is not None:
         training.update((f"lora.{name}", getattr(job.lora, name)) for name in Lora._fields)
     training.update((f"precision.{name}", value) for name, value in _deviations(job).items())
+    training.update(_around(job))
     training.update((f"options.{name}", value) for name, value in job.options)
     found.update((f"training.{name}", value) for name, value in training.items())
     return found
@@ -73,6 +75,19 @@ def _deviations(job: TrainingJob) -> dict[str, object]:
     usual = resolve_recipe(named, job.method, job.layout, framework, Defaults())
     names = [name for name in Recipe._fields if name not in ("recipe", "autocast", "compute")]
     return {name: getattr(job.recipe, name) for name in names if getattr(job.recipe, name) != getattr(usual, name)}
+
+
+def _around(job: TrainingJob) -> dict[str, object]:
+    """How the model is made and saved, as far as that is not what its framework does by itself."""
+    framework = FRAMEWORKS[job.framework]
+    made = resolve_initialization(None, job.layout, job.method, framework, Defaults())
+    saved = resolve_checkpoint(None, job.layout, framework, dict(job.options), Defaults())
+    found: dict[str, object] = {}
+    for name, values, usual in (("initialization", job.initialization, made), ("checkpoint", job.checkpoint, saved)):
+        default = usual._asdict()
+        stated = {field: value for field, value in values._asdict().items() if value != default[field]}
+        found.update((f"{name}.{field}", value) for field, value in stated.items())
+    return found
 
 
 def neutral(framework: Framework, layout: Layout) -> dict[str, object]:

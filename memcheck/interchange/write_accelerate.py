@@ -85,7 +85,9 @@ def _fsdp(sheet: Sheet) -> None:
     sheet.put(keys.VERSION_KEY, 2)
     sheet.put(keys.RESHARD, sheet.take("parallelism.reshard_after_forward"))
     sheet.put(keys.WRAP, "TRANSFORMER_BASED_WRAP")
-    sheet.put(f"{keys.FSDP}.fsdp_state_dict_type", "SHARDED_STATE_DICT")
+    sharded = sheet.take("training.checkpoint.state_dict") == "sharded"  # the Trainer's own default is the full one
+    sheet.put(keys.STATE_DICT, "SHARDED_STATE_DICT" if sharded else "FULL_STATE_DICT")
+    sheet.elsewhere("training.initialization.place", "the script's: it loads the model on one rank or on all")
     sheet.put(f"{keys.FSDP}.fsdp_cpu_ram_efficient_loading", True)
     _offload(sheet)
     key = "training.activation_checkpointing"

@@ -300,6 +300,18 @@ def test_accelerate_is_read() -> None:
     assert [(each.location.span.line, each.keys) for each in imported.problems] == [(2, ("training.precision",))]
 
 
+@pytest.mark.parametrize(
+    ("word", "kind", "notes"),
+    [("FULL_STATE_DICT", "full", 0), ("SHARDED_STATE_DICT", "sharded", 0), ("LOCAL_STATE_DICT", None, 1)],
+)
+def test_accelerates_state_dict_is_read(word: str, kind: str | None, notes: int) -> None:
+    """How FSDP's state is saved moves host memory; a kind that is not modelled is a note."""
+    text = ACCELERATE.replace("fsdp_version: 2", f"fsdp_version: 2\n  fsdp_state_dict_type: {word}")
+    imported = read("fsdp.yaml", text, {"hardware.gpu": "h100-80gb"}, REST)
+    assert values(imported).get("training.checkpoint.state_dict") == kind
+    assert sum("LOCAL_STATE_DICT" in note.message for note in imported.notes) == notes
+
+
 def test_accelerate_follows_its_deepspeed_file(tmp_path: Path) -> None:
     """The engine's file beside the config is read, and each value names the file it is from."""
     (tmp_path / "ds.json").write_text(DEEPSPEED.replace('"zenflow": {"topk_ratio": 0.1},', ""))

@@ -54,6 +54,27 @@ def test_accelerate_groups_multiply_to_the_processes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("checkpoint", "word"), [("full", "FULL_STATE_DICT"), ("sharded", "SHARDED_STATE_DICT"), ("", "FULL_STATE_DICT")]
+)
+def test_accelerate_is_told_how_the_state_is_saved(checkpoint: str, word: str) -> None:
+    """The Trainer's default is the full state dict; the plan's word for it is written and read back."""
+    stated = f", checkpoint: {checkpoint}" if checkpoint else ""
+    training = "framework: huggingface, micro_batch_size: 1, sequence_length: 1024, precision: bf16-mixed"
+    document = plan(f"parallelism: {{zero_stage: 3}}\ntraining: {{{training}{stated}}}")
+    text = written(document, "accelerate").text
+    assert yaml.safe_load(text)["fsdp_config"]["fsdp_state_dict_type"] == word
+    assert "training.checkpoint.state_dict" not in lost(document, "accelerate")
+
+
+def test_what_a_config_cannot_say_of_a_checkpoint_is_said() -> None:
+    """An asynchronous checkpoint of torchtitan's is in a section that is not written."""
+    training = "framework: torchtitan, micro_batch_size: 1, sequence_length: 1024, precision: bf16-mixed"
+    stated = "checkpoint: {state_dict: sharded, asynchronous: true}"
+    document = plan(f"parallelism: {{zero_stage: 3}}\ntraining: {{{training}, {stated}}}")
+    assert lost(document, "torchtitan") == ["training.checkpoint.asynchronous"]
+
+
+@pytest.mark.parametrize(
     ("format", "rest", "keys"),
     [
         ("torchtitan", "framework: torchtitan, optimizer: muon", ["training.optimizer.name"]),
