@@ -20,6 +20,8 @@ from memcheck.memory.units import (
     embedding_tensors,
     frozen_layers,
     head_tensors,
+    is_head_frozen,
+    is_table_frozen,
     is_tied,
 )
 
@@ -57,10 +59,10 @@ def _outer(job: TrainingJob, a: Architecture, part: Part, *, trained: bool) -> l
     """The tensors of embedding and head, as far as the rank has them."""
     tensor, found = job.layout.tensor, []
     if part.embedding:
-        found.append(embedding_tensors(a, tensor, trained and "embed" not in job.freeze))
+        found.append(embedding_tensors(a, tensor, trained and not is_table_frozen(job, a)))
     if part.head:
         tied = is_tied(a, tensor) and part.embedding
-        head = trained and ("embed" if tied else "head") not in job.freeze
+        head = trained and not is_head_frozen(job, a)
         found.append(head_tensors(a, tensor, tied, head, trained and "norm" not in job.freeze))
     return found
 

@@ -66,14 +66,17 @@ class Group(Record):
     """The reduce-scatter's flat input."""
     reduce_output: int
     """The reduce-scatter's output: the new sharded gradients are views of it."""
+    sharded: int
+    """That output in the dtype in which the parameters rest: the new sharded gradients. The same buffer where it is
+    the dtype of the reduction."""
     accumulated: int
     """Unsharded gradients in the reduce dtype, kept when micro-batches do not synchronise."""
 
 
-def group(tensors: list[tuple[LocalTensor, int]], param_dtype: str, reduce_dtype: str) -> Group:
-    """``tensors``: each with the number of ranks over which it is sharded."""
+def group(tensors: list[tuple[LocalTensor, int]], param_dtype: str, reduce_dtype: str, rest_dtype: str) -> Group:
+    """``tensors``: each with the number of ranks over which it is sharded; ``rest_dtype``: that of the shards."""
     param, reduce = DTYPE_BYTES[param_dtype], DTYPE_BYTES[reduce_dtype]
-    flat = gathered = reduce_in = reduce_out = accumulated = 0
+    flat = gathered = reduce_in = reduce_out = sharded = accumulated = 0
     for t, ways in tensors:
         padded = shard_numel(t, ways) * ways
         item = param if t.dtype is None else DTYPE_BYTES.get(t.dtype, 1)
@@ -82,8 +85,9 @@ def group(tensors: list[tuple[LocalTensor, int]], param_dtype: str, reduce_dtype
         if t.trained:
             reduce_in += padded * reduce
             reduce_out += shard_numel(t, ways) * reduce
+            sharded += shard_numel(t, ways) * DTYPE_BYTES[t.dtype or rest_dtype]
             accumulated += rounded(t.numel * reduce)
-    return Group(rounded(flat), gathered, rounded(reduce_in), rounded(reduce_out), accumulated)
+    return Group(rounded(flat), gathered, rounded(reduce_in), rounded(reduce_out), rounded(sharded), accumulated)
 
 
-NO_GROUP = Group(0, 0, 0, 0, 0)
+NO_GROUP = Group(0, 0, 0, 0, 0, 0)

@@ -1,7 +1,8 @@
 """Temporaries of the optimizer step.
 
 Sources: torch/optim/adamw.py (_multi_tensor_adamw makes one list of sqrt(exp_avg_sq) for all parameters at once;
-_single_tensor_adamw two tensors at a time; the fused kernel none), torch/optim/_adafactor.py, torch/optim/_muon.py.
+_single_tensor_adamw two tensors at a time, beside one of the tensor before; the fused kernel none),
+torch/optim/_adafactor.py, torch/optim/_muon.py.
 """
 
 from __future__ import annotations
@@ -26,15 +27,22 @@ def step_temporaries(trained: list[tuple[LocalTensor, int]], optimizer: str, imp
     size = {key: rounded(key[0] * DTYPE_BYTES.get(key[1] or dtype, 4)) for key in set(keys)}
     every, largest = sum(map(size.__getitem__, keys)), max(size.values())
     if optimizer in ADAM_LIKE:
-        return every if implementation == "foreach" else 2 * largest
+        return every if implementation == "foreach" else _one_by_one([size[key] for key in keys])
     if optimizer == "adafactor":
         return every if implementation == "foreach" else largest
     if optimizer == "muon":
         rest = [size[n, t.dtype] for t, n in trained if not orthogonalised(t)]
-        return max(_newton_schulz(trained, item), 2 * max(rest, default=0))
+        return max(_newton_schulz(trained, item), _one_by_one(rest))
     if optimizer == "lion":
         return 2 * largest  # lion-pytorch: update = exp_avg * beta1 + grad * (1 - beta1), then sign
     return 0  # sgd works in place; bitsandbytes' 8-bit and paged optimizers update in their kernels
+
+
+def _one_by_one(sizes: list[int]) -> int:
+    """``denom = (exp_avg_sq.sqrt() / correction).add_(eps)`` in a loop over the tensors: the root and the quotient,
+    beside the quotient of the tensor before, which the variable holds until it is assigned.
+    """
+    return max((2 * size + before for before, size in zip((0, *sizes), sizes, strict=False)), default=0)
 
 
 def _newton_schulz(trained: list[tuple[LocalTensor, int]], item: int) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from memcheck.job.types import Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
+from memcheck.job.types import DTYPE_BYTES, Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
 from memcheck.memory.ddp import buckets, fullest_share, redundancy_free
 from memcheck.memory.deepspeed import EngineBuffers, engine_buffers
+from memcheck.memory.fsdp import wraps
 from memcheck.memory.moves import Components, Held, Rest
 from memcheck.memory.optimizer import step_temporaries
 from memcheck.memory.resting import shard_of, sharding, tensors_resting
 from memcheck.memory.state import LocalTensor, Resting
+from memcheck.memory.tape.tensor import rounded
 
 Tensors = Sequence[tuple[LocalTensor, ...]]
 """Of each unit; equal units share the tuple."""
@@ -93,7 +95,18 @@ def _temporaries(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], in
         every = (t for tensors, count in kinds for _ in range(count) for t in tensors)
         trained = [(t, t.numel) for t in fullest_share(job, every)[1]]
     name, implementation = job.optimizer.name, job.optimizer.implementation
-    return step_temporaries(trained, name, implementation, job.recipe.optimizer_states)
+    temporaries = step_temporaries(trained, name, implementation, job.recipe.optimizer_states)
+    return max(temporaries, _table_slice(job, [t for t, _ in trained]))
+
+
+def _table_slice(job: TrainingJob, trained: list[LocalTensor]) -> int:
+    """RowwiseParallel's embedding has a replicated gradient: DTensor's first operation with the sharded table clones
+    the local rows (placement_types.py, _replicate_to_shard). Under FSDP2 they were cloned before they were reduced.
+    """
+    if job.layout.tensor == 1 or wraps(job) or job.framework not in ("pytorch", "huggingface"):
+        return 0
+    sizes = (rounded(t.numel * DTYPE_BYTES[job.recipe.params]) for t in trained if t.name == "embed_tokens.weight")
+    return max(sizes, default=0)
 
 
 def engine_of(job: TrainingJob, units: Tensors) -> EngineBuffers | None:

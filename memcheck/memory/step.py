@@ -67,7 +67,8 @@ class Step:
         self.loss_inside_root = not pipelined and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast
         self.engine = engine_of(job, [unit.tensors for unit in units])
         self.buckets = buckets(job)
-        self.holds_rows = STYLES.get(job.framework) == "transformers"
+        self.pipelined = pipelined
+        self.holds_rows = not pipelined and STYLES.get(job.framework) == "transformers"
 
     # ------------------------------------------------------------------ groups
 
@@ -125,7 +126,10 @@ class Step:
             timeline.hold("communication_buffers", live)
             unsent = min(int(others), self.border.sends) * self.border.unsent_output
             timeline.hold("activations", unsent)
+            # where all micro-batches are in flight at once, all forwards are over before a backward leaves gradients
+            timeline.muted = not first and self.in_flight >= self.micro_batches
             gathered = self._forward(first, here)
+            timeline.muted = False
             timeline.release("activations", unsent)
             timeline.hold("communication_buffers", self.border.output_gradient)
             self._backward(first, last, gathered)
@@ -165,7 +169,9 @@ class Step:
         timeline = self.timeline
         casts = 0
         held_flat = 0
-        rows = 0  # `inputs_embeds`: a variable of the model's forward, where nothing else holds them
+        # the schedule's variable holds the last stage's output until the next forward returns (schedules.py)
+        variables = {"logits_and_loss": self.units[-1].fresh.lingers if self.pipelined and not first else 0}
+        timeline.hold_all(tuple(variables.items()))
         gathered = [self._own_group(i).gathered if here else 0 for i in range(len(self.units))]
         timeline.hold("communication_buffers", sum(gathered))
         if self.root != NO_GROUP:
@@ -189,8 +195,7 @@ class Step:
                 held_flat = 0
             if curve.before is not None:
                 timeline.high("forward", curve.before, unit.name)
-                timeline.release("activations", rows)
-                rows = 0
+                self._let_go(variables)
             if unit.kind == "head":  # whose curve counts them until its logits replace the old ones
                 timeline.release("activations", self.graph_before)
             timeline.high("loss" if unit.kind == "head" else "forward", curve.forward, unit.name)
@@ -205,12 +210,17 @@ class Step:
             gathered[i:end] = [gathered[i]] * (end - i)
             timeline.repeat(before, end - i - 1)
             if self.holds_rows and (unit.kind == "embedding" or (i == 1 and self.units[0].kind == "embedding")):
-                rows += curve.freed_input
+                # `inputs_embeds`: a variable of the model's forward, where nothing else holds them
+                variables["activations"] = variables.get("activations", 0) + curve.freed_input
                 timeline.hold("activations", curve.freed_input)
-        timeline.release("activations", rows)
+        self._let_go(variables)
         timeline.release("communication_buffers", held_flat)  # the root's post-forward frees the last flat buffer
         timeline.release("activations", casts)
         return gathered
+
+    def _let_go(self, variables: dict[str, int]) -> None:
+        self.timeline.hold_all(tuple(variables.items()), -1)
+        variables.clear()
 
     def _gather_ahead(self, own: Group, previous: int, where: str) -> None:
         """Gather a unit's parameters and let go of the previous group's flat buffer: before they are copied out, or, up
@@ -246,8 +256,7 @@ class Step:
             timeline.hold_all(curve.saved_components, -1)
             timeline.high("backward", curve.backward, unit.name)
             gradients = curve.gradients
-            whole_table = self.job.framework != "torchtitan"
-            if unit.kind == "embedding" and self.sharded and self.job.layout.tensor > 1 and whole_table:
+            if unit.kind == "embedding" and self.sharded and self._whole_table():
                 # DTensor's local slice of the full-size embedding gradient is cloned before FSDP reduces it
                 gradients = self._local_slice(unit, gradients)
             stays = (("gradients", gradients), ("logits_and_loss", curve.lingers), ("activations", curve.outlives))
@@ -272,9 +281,10 @@ class Step:
             gathered[i:end] = [gathered[i]] * (end - i)
             timeline.repeat(before, end - i - 1)
         if self.root != NO_GROUP:
-            # resharded before its gradients are reduced (_fsdp_param_group.py, post_backward)
-            timeline.release("communication_buffers", self.root.gathered)
+            # resharded before its gradients are reduced (_fsdp_param_group.py, post_backward), if it is at all
+            timeline.release("communication_buffers", 0 if keeps else self.root.gathered)
             reduce_input = self._reduce(self.root, unsharded_root, reduce_input, first, last, "the root group")
+            timeline.release("communication_buffers", self.root.gathered if keeps else 0)
         if behind:
             reduce_input = self._reduce_all(gathered)
         timeline.release("communication_buffers", reduce_input + prefetched)
@@ -306,6 +316,10 @@ class Step:
                 gathered[i] = 0
                 reduce_input = self._reduce(own, 0, reduce_input, False, True, self.units[i].name)
         return self._reduce(self.root, 0, reduce_input, False, True, "the root group")
+
+    def _whole_table(self) -> bool:
+        """Whether a tensor-parallel rank's embedding gradient is made for the whole table: RowwiseParallel's is."""
+        return self.job.layout.tensor > 1 and self.job.framework != "torchtitan"
 
     def _local_slice(self, unit: Unit, gradients: int) -> int:
         timeline = self.timeline
@@ -350,6 +364,9 @@ class Step:
             if not self.in_place:
                 timeline.release("gradients", unsharded)
             return previous
+        if self.unsynchronised:  # added to those that wait, or they themselves
+            timeline.release("gradients", unsharded)
+            unsharded = 0
         timeline.release("communication_buffers", previous)
         timeline.hold("communication_buffers", g.reduce_input)
         timeline.mark("backward", f"reduce-scatter of {where}")
@@ -360,8 +377,12 @@ class Step:
             return g.reduce_input  # the sharded gradient is copied to the host
         timeline.hold_shard(g.reduce_output)
         timeline.mark("backward", f"reduce-scatter of {where}")
+        if g.sharded != g.reduce_output:  # _to_dtype_if_needed(reduce_output, orig_dtype)
+            timeline.hold_shard(g.sharded)
+            timeline.mark("backward", f"gradients of {where} in the shards' dtype")
+            timeline.release_shard(g.reduce_output)
         if not first and not self.unsynchronised:
-            timeline.release_shard(g.reduce_output)  # added in place to the earlier micro-batches' shard
+            timeline.release_shard(g.sharded)  # added in place to the earlier micro-batches' shard
         return g.reduce_input
 
 
@@ -369,7 +390,7 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> Group:
     """The group that FSDP2 makes of a unit's tensors."""
     ways = job.layout.shard_group
     divided = [(t, ways_of(job, t, ways)) for t in tensors]
-    return group(divided, job.recipe.compute, job.recipe.reduce)
+    return group(divided, job.recipe.compute, job.recipe.reduce, job.recipe.params)
 
 
 def _without(tensors: tuple[LocalTensor, ...], name: str) -> tuple[LocalTensor, ...]:

@@ -16,6 +16,8 @@ class Timeline:
     def __init__(self) -> None:
         self.total = 0
         self.live: defaultdict[str, int] = defaultdict(int)
+        self.muted = False
+        """What is walked only to know what it leaves behind: its moments are no candidates."""
         self._best: dict[str, tuple[int, dict[str, int], str, High | None]] = {}
 
     def hold(self, component: str, n_bytes: int) -> None:
@@ -52,14 +54,14 @@ class Timeline:
     def mark(self, instant: str, operation: str) -> None:
         """The present as a candidate for the instant's maximum."""
         best = self._best.get(instant)
-        if best is None or self.total > best[0]:
+        if not self.muted and (best is None or self.total > best[0]):
             self._best[instant] = (self.total, dict(self.live), operation, None)
 
     def high(self, instant: str, high: High, where: str) -> None:
         """The present plus a unit's highest point."""
         total = self.total + high.bytes
         best = self._best.get(instant)
-        if best is None or total > best[0]:
+        if not self.muted and (best is None or total > best[0]):
             live = dict(self.live)
             for component, n_bytes in high.components:
                 live[component] = live.get(component, 0) + n_bytes

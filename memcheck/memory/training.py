@@ -188,8 +188,16 @@ def _groups(job: TrainingJob, held: Held) -> tuple[tuple[Group, ...], tuple[int,
     """FSDP2's groups of a rank's distinct units with their shards left open, and the sizes of these."""
     distinct: dict[int, Any] = {id(tensors): tensors for tensors in held.units}
     found = [group_of(job, tensors) for tensors in distinct.values()]
-    left_open = [g._replace(reduce_output=1 << DIGIT * i if g.reduce_output else 0) for i, g in enumerate(found)]
-    return tuple(left_open), tuple(g.reduce_output for g in found)
+    left_open: list[Group] = []
+    sizes: list[int] = []
+    for g in found:
+        output = sharded = 1 << DIGIT * len(sizes) if g.reduce_output else 0
+        sizes.append(g.reduce_output)
+        if g.sharded != g.reduce_output:
+            sharded = 1 << DIGIT * len(sizes)
+            sizes.append(g.sharded)
+        left_open.append(g._replace(reduce_output=output, sharded=sharded))
+    return tuple(left_open), tuple(sizes)
 
 
 @lru_cache(maxsize=4096)

@@ -112,7 +112,7 @@ def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inve
         architecture = architecture._replace(tie_word_embeddings=False)
     base = base_setting(job, architecture)
     frozen = frozen_layers(job.freeze)
-    embedding_trained = base.trained and "embed" not in job.freeze
+    embedding_trained = base.trained and not is_table_frozen(job, architecture)
     input_grad = embedding_trained or (part.first > 0 and not _nothing_trained_below(job, part.first, frozen, base))
     checkpointing = job.checkpointing
     if checkpointing.mode != "none" and checkpointing.reentrant:
@@ -291,11 +291,21 @@ def is_tied(a: Architecture, tensor: int) -> bool:
     return a.tie_word_embeddings and tensor == 1
 
 
+def is_table_frozen(job: TrainingJob, a: Architecture) -> bool:
+    """Whether ``freeze`` names the embedding, or the head that is the same tensor."""
+    return "embed" in job.freeze or (a.tie_word_embeddings and "head" in job.freeze)
+
+
+def is_head_frozen(job: TrainingJob, a: Architecture) -> bool:
+    """Whether ``freeze`` names the head, or the embedding that is the same tensor when the parts are frozen."""
+    return "head" in job.freeze or (a.tie_word_embeddings and "embed" in job.freeze)
+
+
 def _head_unit(
     job: TrainingJob, a: Architecture, base: Setting, part: Part, inventory: bool, graph_before: int
 ) -> Unit:
     tied = is_tied(a, base.tensor) and part.embedding
-    trained = base.trained and ("embed" if tied else "head") not in job.freeze
+    trained = base.trained and not is_head_frozen(job, a)
     norm_trained = base.trained and "norm" not in job.freeze
     tensors = head_tensors(a, base.tensor, tied, trained, norm_trained)
     if job.method == "qlora" and job.framework == "litgpt":  # Fabric replaces every nn.Linear

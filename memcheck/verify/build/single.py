@@ -40,6 +40,7 @@ def build_single(
     if job.loss.kind in ("standard", "vocab-parallel"):
         head_of(wrapped.inner).register_forward_pre_hook(lambda *_: enter_loss(watch))
     loss_of = make_loss(job, wrapped.model, wrapped.inner, watch)
-    batches = token_batches(job, architecture.vocab_size, micro_batches(job))
+    # one micro-batch's tokens at a time, as a training loop moves them to the device
+    batches = token_batches(job, architecture.vocab_size, 1) * micro_batches(job)
     step = make_step(job, wrapped, loss_of, optimizers, batches, watch, place.device)
     return Parts(wrapped.model, wrapped.inner, optimizers, list(batches), list, step)

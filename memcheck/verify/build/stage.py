@@ -103,7 +103,7 @@ def build_stage(
         group=mesh["pipeline"].get_group(),
     )
     kind = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[job.layout.pipeline_schedule]
-    schedule = kind(stage, n_microbatches=count, loss_fn=_loss(job), scale_grads=False)
+    schedule = kind(stage, n_microbatches=count, loss_fn=_loss(job, place.device), scale_grads=False)
     _agree_on_shapes(schedule)
     optimizers = make_optimizers(module, job)
     tokens = torch.randint(0, architecture.vocab_size, (count * shape[0], shape[1]))
@@ -136,10 +136,11 @@ def _examples(job: TrainingJob, architecture: Architecture, shape: tuple[int, in
     )
 
 
-def _loss(job: TrainingJob) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+def _loss(job: TrainingJob, device: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     def loss_fn(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         flat = logits.flatten(0, 1)
-        return F.cross_entropy(flat.float() if job.loss.upcast else flat, target.flatten(0, 1))
+        with autocast(job, device):  # as around the whole schedule.step
+            return F.cross_entropy(flat.float() if job.loss.upcast else flat, target.flatten(0, 1))
 
     return loss_fn
 
