@@ -17,6 +17,7 @@ from memcheck.cli.values import share
 from memcheck.cli.write import write_stdout
 from memcheck.errors import UsageError
 from memcheck.record import Record
+from memcheck.remedies.types import OTHER
 from memcheck.source.types import Document
 from memcheck.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestions
 
@@ -122,6 +123,10 @@ def _rendered(options: Options, answer: Suggestions) -> str:
     return text
 
 
+def _what(answer: Suggestions) -> str:
+    return "serving" if answer.plan.framework == "inference" else "the training"
+
+
 def _write(options: Options, path: str, data: bytes, document: Document, answer: Suggestions) -> int:
     """Write the chosen suggestion into the file, or show how.
 
@@ -137,7 +142,8 @@ def _write(options: Options, path: str, data: bytes, document: Document, answer:
         return NOTHING
     if number > len(answer.found):
         raise UsageError(f"there is no suggestion {number}", f"--goal {options.goal} has {len(answer.found)}")
-    remedy = answer.found[number - 1].remedy
+    chosen = answer.found[number - 1]
+    remedy = chosen.remedy
     if not remedy.is_edit:
         settings = " ".join(f"{key}={value}" for key, value in remedy.set.items())
         raise UsageError(f"suggestion {number} has no certain place in {path}", f"set by hand: {settings}")
@@ -155,4 +161,6 @@ def _write(options: Options, path: str, data: bytes, document: Document, answer:
     replace_files(before, after)
     where = " and ".join(after)
     sys.stderr.write(f"memcheck: wrote suggestion {number} into {where}: {remedy.title}; it passes\n")
+    if chosen.numerics == OTHER:
+        sys.stderr.write(f"memcheck: note: it changes the results of {_what(answer)}\n")
     return FOUND

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,27 @@ def test_inherited_values_are_written_over(capsys: Capture) -> None:
     assert Path("base.yaml").read_text() == OVER
     assert "name: own   # mine" in Path("own.yaml").read_text()
     assert main(["check", "own.yaml"]) == 0
+
+
+def test_a_change_of_the_results_is_said_when_it_is_written(capsys: Capture) -> None:
+    """Adapters instead of full training pass, and are another experiment: whoever applies them hears it."""
+    Path("one.yaml").write_text(
+        "memcheck: 1\nmodel: llama-3.1-8b\nhardware: {gpu: rtx-4090}\n"
+        "training: {framework: pytorch, micro_batch_size: 8, sequence_length: 4096}\n"
+    )
+    first = suggestions(capsys, "one.yaml")["remedies"][0]  # type: ignore[index]
+    assert first["numerics"] == "changes results"
+    assert main(["suggest", "one.yaml", "--apply", "1"]) == 0
+    assert "it changes the results of the training" in capsys.readouterr().err
+    assert main(["suggest", "over.yaml", "--apply", "1"]) == 0
+    assert "changes the results" not in capsys.readouterr().err
+
+
+def test_a_read_only_file_is_left_alone(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that may not be written is not replaced by another, though its folder would allow it."""
+    asked = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode, **k: mode != os.W_OK and asked(path, mode, **k))
+    assert main(["suggest", "over.yaml", "--apply", "1"]) == 2
+    assert "cannot write over.yaml: the file is read-only" in capsys.readouterr().err
+    assert Path("over.yaml").read_text() == OVER
+    assert sorted(os.listdir()) == [".git", "fits.yaml", "hopeless.yaml", "over.yaml"]
