@@ -102,8 +102,14 @@ def _largest(growth: Callable[[TrainingJob | None], Growth]) -> Callable[[Pricer
 
 
 def _smallest(pricer: Pricer) -> Priced | None:
-    """The first fitting plan on ever more GPUs of the same kind; leanest layouts first."""
+    """The first fitting plan on ever more GPUs of the same kind; leanest layouts first.
+
+    What is kept of the hardware is kept for the answer, not for this way out of having none.
+    """
     layout = pricer.context.layout
+    kept = tuple(key for key in pricer.keep if key.partition(".")[0] != "hardware")
+    if kept != pricer.keep:
+        pricer, pricer.watch = Pricer(pricer.context, kept), pricer.watch
     for nodes, gpus_per_node in clusters(layout, LARGEST_CLUSTER, above=layout.world_size):
         space = space_of(pricer.context, UNCHANGED, nodes, gpus_per_node)
         found = next(iter(explore(pricer, space)), None)

@@ -65,7 +65,10 @@ def _nothing(answer: Suggestions, screen: Screen) -> list[str]:
         text = f"nothing was found that fits on {where}, in {tally.considered:,} plans"
     lines = [screen.paint(line, "error") for line in wrap(text, screen.columns)]
     if answer.smallest is None:
-        text = "no larger cluster of this GPU does either while the global batch stays; take GPUs with more memory"
+        stays = ["the global batch"] if plan.framework != "inference" else []
+        stays += [key for key in answer.keep if key.partition(".")[0] != "hardware"]
+        while_ = f" while {' and '.join(stays)} {'stays' if len(stays) == 1 else 'stay'}" if stays else ""
+        text = f"no larger cluster of this GPU does either{while_}; take GPUs with more memory"
         return [*lines, *wrap(text, screen.columns)]
     lines.append("")
     lines += wrap(f"the smallest cluster of this GPU that would do has {answer.smallest.gpus:,}:", screen.columns)

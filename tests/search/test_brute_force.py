@@ -150,6 +150,16 @@ inference: {batch_size: 1, context_length: 8192}
 
 
 @pytest.mark.parametrize("name", HOPELESS)
+def test_the_way_out_is_named_though_the_hardware_is_kept(name: str) -> None:
+    """``--keep hardware`` forbids other hardware to the answer; which cluster would do is said all the same."""
+    context = context_of(HOPELESS[name])
+    answer = search(Pricer(context, ("hardware",)), "max-batch")
+    assert answer.found == ()
+    assert answer.smallest is not None
+    assert answer.smallest.resolved.gpu.name == context.resolved.gpu.name
+
+
+@pytest.mark.parametrize("name", HOPELESS)
 @pytest.mark.parametrize("goal", ["fit", "gpus", "max-batch", "max-sequence"])
 def test_when_nothing_fits_the_smallest_cluster_is_named(name: str, goal: str) -> None:
     """Nothing of this hardware, and the cluster that would do fits; the one before it, plan by plan, does not."""
