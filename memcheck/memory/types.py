@@ -72,6 +72,11 @@ class RankEstimate(Record):
         """The instant with the most live bytes."""
         return max(self.instants, key=lambda i: i.allocated_bytes)
 
+    @property
+    def step(self) -> RankEstimate:
+        """Without the moments before and after the steps, which no run of a step shows."""
+        return self._replace(instants=tuple(i for i in self.instants if i.name not in ("load", "save")))
+
 
 class HostMoment(Record):
     """What the processes of one node hold in its memory at one moment."""

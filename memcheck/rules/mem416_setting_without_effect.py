@@ -54,7 +54,6 @@ from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
 from memcheck.memory.ddp import buckets
 from memcheck.memory.fsdp import wraps
-from memcheck.memory.megatron.fsdp import is_sharded
 from memcheck.rules.deviations import deviates, stated
 from memcheck.rules.types import Context, Rule
 from memcheck.rules.words import shown
@@ -194,7 +193,7 @@ def _states(job: TrainingJob) -> str:
 def _master(job: TrainingJob) -> str:
     if job.method != "full":
         return "only adapters are trained, which are their own master copy"
-    if job.framework == "megatron" and is_sharded(job):
+    if job.framework == "megatron" and _is_sharded(job):
         return "Megatron-FSDP's main weights have a key of their own, the option `megatron_fsdp_main_params_dtype`"
     return ""
 
@@ -247,6 +246,13 @@ CASES: dict[str, Callable[[TrainingJob], str]] = {
 }
 """For each key, why a job does not read it: an empty string where it does."""
 PRECISION = tuple(key for key in CASES if ".precision." in key)
+
+def _is_sharded(job: TrainingJob) -> bool:
+    """Asked of Megatron's plans only: other checks need none of its modules."""
+    from memcheck.memory.megatron.fsdp import is_sharded
+
+    return is_sharded(job)
+
 
 RULE = Rule(
     "MEM416",

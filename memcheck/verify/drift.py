@@ -73,7 +73,7 @@ def _price(record: dict[str, Any], base_dir: str) -> int | None:
         return None
     rank = record.get("pipeline_rank")
     ranks = [r for r in subject.estimate.ranks if rank is None or r.pipeline_rank == rank]
-    return max((r.peak.allocated_bytes for r in ranks), default=None)
+    return max((r.step.peak.allocated_bytes for r in ranks), default=None)
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> str:

@@ -47,7 +47,7 @@ def observe(request: Request, mode: str, progress: Progress, ranks: tuple[int, .
 
 def fullest(request: Request) -> tuple[int, ...]:
     """The pipeline rank whose peak is predicted highest."""
-    worst = max(request.subject.estimate.ranks, key=lambda rank: rank.peak.allocated_bytes)
+    worst = max(request.subject.estimate.ranks, key=lambda rank: rank.step.peak.allocated_bytes)
     return (worst.pipeline_rank,)
 
 
@@ -81,4 +81,4 @@ def compare_all(request: Request, observation: Observation) -> tuple[Comparison,
     """Each observed rank beside its prediction."""
     subject = request.subject
     surplus = workspaces(subject) if observation.mode == MEASURED else 0
-    return tuple(compare(subject.estimate.ranks[seen.pipeline_rank], seen, surplus) for seen in observation.ranks)
+    return tuple(compare(subject.estimate.ranks[seen.pipeline_rank].step, seen, surplus) for seen in observation.ranks)

@@ -53,6 +53,15 @@ def test_only_a_model_made_on_the_gpu_is_whole_there(place: str, there: bool) ->
         assert instants(answer)["load"] == pytest.approx(4 * parameters(found), rel=1e-4)
 
 
+def test_a_traced_step_is_held_against_the_step() -> None:
+    """Whoever runs a step sees neither loading nor saving: its prediction is without them."""
+    checkpoint = {"state_dict": "full", "offload": "none"}
+    answer = priced({"framework": "pytorch", "initialization": "device", "checkpoint": checkpoint}, FSDP)
+    plain = priced({"framework": "pytorch"}, FSDP)
+    assert answer.ranks[0].peak.name == "save"
+    assert answer.ranks[0].step.instants == plain.ranks[0].instants
+
+
 def test_without_shards_loading_is_a_part_of_every_step() -> None:
     """On one GPU and under DDP the model rests whole, with its states."""
     answer = priced({"framework": "pytorch", "initialization": "device"}, {}, {"gpu": "b200"})
