@@ -46,5 +46,9 @@ HUGGINGFACE = Framework(
     # FULL_STATE_DICT (transformers training_args.py)
     initialization=("host", "host"),
     checkpoint=("full", "full"),
+    harmless={
+        "bucket_cap_mb": "DDP's buckets hold the gradients together, in however many parts (c10d/reducer.cpp)",
+        "torch_empty_cache_steps": "it empties the cache between steps; the peak lies within one (trainer.py)",
+    },
     source="transformers 5.23.0, accelerate 1.15",
 )

@@ -47,5 +47,10 @@ PYTORCH = Framework(
     # what torch's FSDP2 and DCP tutorials do
     initialization=("host", "meta"),
     checkpoint=("full", "sharded"),
+    harmless={
+        "bucket_cap_mb": "DDP's buckets hold the gradients together, in however many parts (c10d/reducer.cpp)",
+        "static_graph": "it spares a walk of the graph, and keeps no tensors (nn/parallel/distributed.py)",
+        "find_unused_parameters": "it walks the graph, and keeps no tensors (nn/parallel/distributed.py)",
+    },
     source="torch 2.13.0",
 )

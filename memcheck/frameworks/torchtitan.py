@@ -75,5 +75,24 @@ TORCHTITAN = Framework(
     # trainer.py builds on the meta device, then to_empty; checkpoints are DCP's (components/checkpointer/dcp.py)
     initialization=("meta", "meta"),
     checkpoint=("sharded", "sharded"),
+    harmless={
+        "enable_fsdp_float8_all_gather": "gathered weights are priced in 16 bits, an upper bound; the time follows it",
+        "enable_async_tensor_parallel": "products overlap with the exchange of their inputs; the time follows it",
+    },
+    unmodelled={
+        "per_op_sac_force_recompute_mm_shapes_by_fqns": (
+            ("moe.router.gate",),
+            "makes selective recompute drop the products of other layers",
+        ),
+        "memory_budget": (None, "lets the compiler choose what is recomputed"),
+        "disable_loss_parallel": (False, "takes the loss on replicated logits"),
+        "enable_fsdp_symm_mem": (False, "moves FSDP's buffers to symmetric memory"),
+        "early_step_in_backward": (False, "steps each parameter within backward and lets go of its gradient"),
+        "context_parallel_rotate_method": ("allgather", "keeps one part of keys and values instead of all"),
+        "pipeline_parallel_first_stage_less_layers": (0, "takes layers from the first stage"),
+        "pipeline_parallel_last_stage_less_layers": (0, "takes layers from the last stage"),
+        "pipeline_parallel_layers_per_stage": (None, "decides how many stages there are, as `virtual_stages` does"),
+        "disable_cuda_graphs": (True, "captures the step in CUDA graphs, whose memory pools stay"),
+    },
     source="pytorch/torchtitan b5bcd76c6",
 )

@@ -62,4 +62,8 @@ class Framework(Record):
     """Default of ``training.initialization``: of a replicated model, and of one whose parameters are sharded."""
     checkpoint: tuple[str, str] = ("full", "sharded")
     """Default of ``training.checkpoint``, likewise."""
+    harmless: Mapping[str, str] = MappingProxyType({})
+    """Options that move no memory worth a figure, and why."""
+    unmodelled: Mapping[str, tuple[object, str]] = MappingProxyType({})
+    """Options that move memory and have no model: the value that is priced, and what another one does, as a clause."""
     source: str = ""

@@ -9,6 +9,7 @@ from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.overhead import items, slack
 from memcheck.memory.training import training_ranks
 from memcheck.memory.types import Estimate, Formula, HostMoment, RankEstimate
+from memcheck.memory.unmodelled import unmodelled
 
 MODELED = Overhead()
 
@@ -33,6 +34,8 @@ def estimate(
         from memcheck.memory.inference import inference_ranks
 
         ranks = inference_ranks(job, inventory=inventory)
+    elif job.options and (reason := unmodelled(job)) is not None:
+        raise reason
     elif isinstance(job.architecture, Rough):
         from memcheck.memory.rough import rough_ranks
 

@@ -3,7 +3,8 @@
 ## What it does
 
 Compares the options that have a key of their own in the plan with that key: `recompute_granularity` with
-`activation_checkpointing`, `use_distributed_optimizer` and `use_megatron_fsdp` with `zero_stage`, and so on.
+`activation_checkpointing`, `use_distributed_optimizer` and `use_megatron_fsdp` with `zero_stage`,
+`enable_cpu_offload` with `offload`, and so on.
 
 ## Why it matters
 
@@ -68,15 +69,39 @@ def _pairs(job: TrainingJob) -> Iterator[tuple[str, str, object, object]]:
     strategy = options.get("data_parallel_sharding_strategy")
     if isinstance(strategy, str) and strategy in strategies:
         yield "data_parallel_sharding_strategy", "/parallelism/zero_stage", strategies[strategy], stage
+    if "use_megatron_fsdp" in options and "data_parallel_sharding_strategy" not in options:
+        fsdp = bool(options["use_megatron_fsdp"])
+        yield "use_megatron_fsdp", "/parallelism/zero_stage", (stage if (stage >= 2) == fsdp else 1 + 2 * fsdp), stage
+    if options.get("accumulate_allreduce_grads_in_fp32") is True:
+        yield "accumulate_allreduce_grads_in_fp32", "/training/precision/gradients", "fp32", job.recipe.gradients
+    if "sync_each_batch" in options:
+        when = "every" if options["sync_each_batch"] else "last"
+        yield "sync_each_batch", "/parallelism/gradient_sync", when, job.layout.gradient_sync
+    if "enable_cpu_offload" in options:
+        place = "cpu" if options["enable_cpu_offload"] else "none"
+        yield "enable_cpu_offload", "/training/offload/parameters", place, job.parameter_offload
+    yield from _recompute(job, options.get("selective_ac_option"))
     reshard = options.get("fsdp_reshard_after_forward")
-    if reshard in {"always", "never"}:
-        keep = reshard == "always"
+    if reshard is not None:
+        keep = reshard == "always" or (reshard == "default" and job.layout.pipeline == 1)
         yield (
             "fsdp_reshard_after_forward",
             "/parallelism/reshard_after_forward",
             keep,
             job.layout.reshard_after_forward,
         )
+
+
+def _recompute(job: TrainingJob, chosen: object) -> Iterator[tuple[str, str, object, object]]:
+    """torchtitan's word for selective recompute: ``op``, or every how many blocks one is recomputed as a whole."""
+    if chosen is None:
+        return
+    c, key = job.checkpointing, "/training/activation_checkpointing"
+    if str(chosen).isdigit():
+        implied = ("mode full", f"every_n_layers {int(str(chosen))}")
+        yield "selective_ac_option", key, implied, (f"mode {c.mode}", f"every_n_layers {c.every_n_layers}")
+    else:
+        yield "selective_ac_option", key, "selective", c.mode
 
 
 RULE = Rule(

@@ -1,0 +1,136 @@
+"""Every option that a framework accepts counts somewhere, or is listed with the reason why it does not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from memcheck.catalog.types import Gpu
+from memcheck.changes import with_changes
+from memcheck.errors import MemcheckError, UnsupportedError
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.types import Framework
+from memcheck.job.resolve import resolve
+from memcheck.job.types import TrainingJob
+from memcheck.memory.estimate import estimate
+from memcheck.plan.read import read_plan
+from memcheck.rules.run import check_layout, make_context
+from memcheck.throughput.step import step_time
+from tests.rules.plans import document
+
+STEP = "micro_batch_size: 2, sequence_length: 2048, gradient_accumulation_steps: 8"
+DENSE, ROUTED = "qwen2.5-0.5b", "olmoe-1b-7b"
+LAYOUTS: tuple[tuple[str, str, str], ...] = (
+    (DENSE, "tensor: 2", ""),
+    (DENSE, "zero_stage: 3", ""),
+    (DENSE, "zero_stage: 1, context: 2", "activation_checkpointing: selective"),
+    (DENSE, "pipeline: 2, virtual_stages: 2", "compile: true"),
+    (ROUTED, "zero_stage: 1, expert: 2", ""),
+    (ROUTED, "tensor: 2, expert: 2", "attention: eager"),
+    ("gpt2", "tensor: 2", "activation_checkpointing: full"),
+    (DENSE, "zero_stage: 3", "precision: fp8-mixed"),
+    (DENSE, "tensor: 2", "precision: fp8-mixed"),
+    (DENSE, "zero_stage: 3", "method: lora"),
+    (DENSE, "", "method: qlora"),
+    ("llama-3.1-8b", "zero_stage: 3", "activation_checkpointing: full"),
+)
+SHARED = "activation_checkpointing: {mode: selective, modules: [shared_experts]}"
+OWN = {"moe_shared_expert_overlap": (("qwen1.5-moe-a2.7b", "expert: 2", SHARED),)}
+"""Layouts of options that count in few."""
+AWARE: dict[str, object] = {"use_precision_aware_optimizer": True}
+BESIDE: dict[str, dict[str, object]] = {
+    "cross_entropy_fusion_impl": {"cross_entropy_loss_fusion": True},
+    "moe_flex_dispatcher_backend": {"moe_token_dispatcher_type": "flex"},
+    "moe_pad_expert_input_to_capacity": {"moe_expert_capacity_factor": 1.5},
+    "moe_shared_expert_overlap": {"moe_token_dispatcher_type": "alltoall"},
+    **dict.fromkeys(("store_param_remainders", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"), AWARE),
+    "optimizer_offload_fraction": {"optimizer_cpu_offload": True},
+    "wgrad_deferral_limit": {"defer_embedding_wgrad_compute": True},
+    "mtp_use_repeated_layer": {"mtp_num_layers": 2},
+    "attention_softmax_in_fp32": {"transformer_impl": "local"},
+    "memory_efficient_layer_norm": {"transformer_impl": "local"},
+    "num_layers_at_start_in_bf16": {"first_last_layers_bf16": True},
+    "num_layers_at_end_in_bf16": {"first_last_layers_bf16": True},
+}
+"""Options without which another one is a detail of nothing."""
+SAMPLES: dict[str, tuple[object, ...]] = {"lora_dropout": (0.0,)}
+"""Values of options whose type does not say what they may be."""
+ELSEWHERE = {"deepspeed"}
+"""Frameworks whose options are held to their effect by tests of their own."""
+
+
+def _values(framework: Framework, option: str) -> tuple[object, ...]:
+    """Values that the option may have."""
+    if option in SAMPLES:
+        return SAMPLES[option]
+    if option in framework.choices:
+        return framework.choices[option]
+    kinds = framework.options[option]
+    return (True, False) if bool in kinds else (1, 2) if int in kinds else (0.5,)
+
+
+def _seen(framework: str, layout: tuple[str, str, str], options: dict[str, object]) -> object:
+    """Everything that a plan with these options leads to."""
+    model, parallelism, training = layout
+    step = f"framework: {framework}, {training}".rstrip(", ")
+    source = document(parallelism, step, model=model, gpu="b200", defaults=STEP)
+    source = with_changes(source, {"training.options": options})
+    plan, found = read_plan(source)
+    if plan is None:
+        return [f.message for f in found]
+    resolved = resolve(plan, base_dir=".")
+    context = make_context(plan, source, resolved, fail_above=1.0, warn_above=1.0)
+    said = [f.message for f in check_layout(context)[0]]
+    try:
+        return said, estimate(resolved.job, resolved.gpu, resolved.overhead), step_time(resolved.job, resolved.gpu)
+    except MemcheckError as error:
+        return said, str(error)
+
+
+def _silent(framework: Framework) -> Iterator[str]:
+    for option in framework.options:
+        if option in framework.harmless or option in framework.unmodelled:
+            continue
+        beside = BESIDE.get(option, {})
+        layouts = OWN.get(option, LAYOUTS)
+        tries = itertools.product(layouts, _values(framework, option))
+        known = {layout: _seen(framework.name, layout, beside) for layout in layouts}
+        if all(_seen(framework.name, layout, {**beside, option: value}) == known[layout] for layout, value in tries):
+            yield option
+
+
+@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name not in ELSEWHERE])
+def test_every_option_counts_somewhere(name: str) -> None:
+    """Some value of it moves the estimate or the time of some plan, or is reported."""
+    assert list(_silent(FRAMEWORKS[name])) == []
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_lists_name_options(name: str) -> None:
+    """What is listed as harmless or unmodelled is an option of the framework, and not both."""
+    framework = FRAMEWORKS[name]
+    assert set(framework.harmless) | set(framework.unmodelled) <= set(framework.options)
+    assert not set(framework.harmless) & set(framework.unmodelled)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_what_has_no_model_is_refused(name: str) -> None:
+    """An unmodelled option has no figure, unless it says what is priced anyway."""
+    for option, (priced, does) in FRAMEWORKS[name].unmodelled.items():
+        other = not priced if isinstance(priced, bool) else "other"
+        job = _job(name, option, other)
+        with pytest.raises(UnsupportedError, match=does[:20]):
+            estimate(job[0], job[1])
+        if priced is not None:
+            job = _job(name, option, priced)
+            assert estimate(job[0], job[1]).allocated_bytes
+
+
+def _job(framework: str, option: str, value: object) -> tuple[TrainingJob, Gpu]:
+    plan, _ = read_plan(document(training=f"framework: {framework}", model=DENSE))
+    assert plan is not None
+    resolved = resolve(plan, base_dir=".")
+    assert isinstance(resolved.job, TrainingJob)
+    return resolved.job._replace(options=((option, value),)), resolved.gpu
