@@ -36,21 +36,14 @@ from memcheck.rules.run import make_context
 from memcheck.search.explore import possible
 from memcheck.search.space import Space, space_of
 from memcheck.source.types import Document
+from memcheck.suggest.keys import known_keys
 
 RECORDED = "layout_ranks.json"
 FULL = 200
 """Faster plans after which counting stops."""
-RECIPE = (
-    "training.micro_batch_size",
-    "training.activation_checkpointing",
-    "training.optimizer",
-    "training.options",
-    "training.loss",
-    "training.offload",
-    "training.expandable_segments",
-    "training.attention",
-    "training.precision",
-)
+FOLLOW = frozenset({"training.gradient_accumulation_steps", "training.global_batch_size"})
+RECIPE = tuple(k for k in known_keys() if k.startswith("training.") and k.count(".") == 1 and k not in FOLLOW)
+"""What the authors chose under ``training``; accumulation only follows from the layout."""
 EQUAL = 1e-9
 """Relative difference of times below which neither is faster."""
 
