@@ -24,6 +24,22 @@ MODELS = {
 }  # fmt: skip
 """Models of every family of the catalog, and with how many layers they are traced."""
 
+LAYER_KEYS = {
+    "gpt2": "n_layer", "gpt2-large": "n_layer", "gpt-j-6b": "n_layer", "dbrx": "n_layers", "mpt-7b": "n_layers",
+}  # fmt: skip
+"""Models whose configuration counts its layers under another name."""
+ROUTED = (
+    "dbrx", "deepseek-v2-lite", "deepseek-v3", "glm-4.5-air", "gpt-oss-20b", "granite-3.1-3b-a800m", "llama-4-scout",
+    "minimax-m2", "mixtral-8x7b", "moonlight-16b-a3b", "olmoe-1b-7b", "phi-3.5-moe", "qwen1.5-moe-a2.7b",
+    "qwen3-30b-a3b",
+)  # fmt: skip
+"""Mixtures of experts: torch's grouped product takes bf16 alone."""
+CUT = (
+    "llama-3.2-3b", "qwen2-0.5b", "qwen2.5-3b", "qwen2.5-14b", "mistral-7b-v0.1", "tinyllama-1.1b", "yi-6b",
+    "granite-3.1-2b", "llama-2-13b", "smollm-135m", "qwen3-14b", "codellama-7b", "mistral-nemo-12b",
+)  # fmt: skip
+"""Those that tensor and pipeline parallelism are traced for: shaped like Llama."""
+
 PLAIN = ("llama-3.2-3b", "qwen2-0.5b", "qwen2.5-3b", "mistral-7b-v0.1", "tinyllama-1.1b", "yi-6b", "granite-3.1-2b")
 """Those whose heads and widths may be anything."""
 ODD: tuple[dict[str, Any], ...] = (
@@ -39,9 +55,11 @@ ODD: tuple[dict[str, Any], ...] = (
 def draw(seed: int, index: int) -> dict[str, Any]:
     """Plan ``index`` of ``seed``."""
     chance = Random(f"{seed}.{index}")  # noqa: S311 - nothing is secret
-    name = chance.choice(sorted(MODELS))
-    training = _training(chance)
     layout = chance.choice(LAYOUTS)
+    name = chance.choice(sorted(CUT if layout in (_tensor, _pipeline) else MODELS))
+    training = _training(chance)
+    if name in ROUTED:
+        training["precision"] = "bf16-pure"
     ranks, parallelism = layout(chance, training)
     overrides = _overrides(chance, name)
     if "pipeline" in parallelism:
@@ -62,7 +80,7 @@ def draw(seed: int, index: int) -> dict[str, Any]:
 
 
 def _overrides(chance: Random, name: str) -> dict[str, Any]:
-    overrides: dict[str, Any] = {"num_hidden_layers": MODELS[name]}
+    overrides: dict[str, Any] = {LAYER_KEYS.get(name, "num_hidden_layers"): MODELS[name]}
     if name in PLAIN and chance.random() < 0.6:
         overrides.update(chance.choice(ODD))
     if chance.random() < 0.3:

@@ -1,6 +1,7 @@
 """Trace plans that nobody chose, and compare every moment of their steps: needs the extra ``verify``.
 
     python -m benchmarks.fuzz --seed N [--count M] [--first I] [--limit SECONDS] [--out FILE]
+    python -m benchmarks.fuzz --again ID...     # plans that benchmarks/data/drawn.json keeps
 
 Plan ``I`` of seed ``N`` is always the same (``benchmarks.draw``). A plan passes when the largest bytes of each of the
 step's instants (forward, loss, backward, optimizer), not of the peak alone, are within 1 % of the traced ones, and not
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.draw import draw
+from benchmarks.drawn import brief, records, wide
 from memcheck.errors import MemcheckError
 from memcheck.source.load import load_documents
 from memcheck.verify.compare import Comparison, instants
@@ -29,9 +31,6 @@ from memcheck.verify.progress import Progress
 from memcheck.verify.request import Request, runnable
 from memcheck.verify.subject import Subject, load_subject
 from memcheck.verify.types import TRACED
-
-HIGH, LOW = 0.01, -0.005
-"""How far a moment may be predicted above and below the traced one."""
 
 
 class TooLongError(MemcheckError):
@@ -74,28 +73,13 @@ def moments(comparison: Comparison) -> dict[str, tuple[int, int]]:
     return {name: (said, seen) for name, said, seen, _ in instants(comparison) if said is not None and seen}
 
 
-def gap(pair: tuple[int, int]) -> float:
-    """Predicted over traced, minus one."""
-    return pair[0] / pair[1] - 1
-
-
-def wide(found: dict[str, tuple[int, int]]) -> dict[str, float]:
+def off(found: dict[str, tuple[int, int]]) -> dict[str, float]:
     """The moments that are too far off."""
-    gaps = {name: gap(pair) for name, pair in found.items()}
-    return {name: g for name, g in gaps.items() if not LOW <= g <= HIGH}
+    return wide({name: said / seen - 1 for name, (said, seen) in found.items()})
 
 
-def brief(plan: dict[str, Any]) -> str:
-    """One line that says what a plan is."""
-    said = {**plan["parallelism"], **plan["training"]}
-    said.pop("torch_version")
-    ranks = plan["hardware"]["gpus_per_node"] * plan["hardware"]["nodes"]
-    return f"{plan['model']['name']} {json.dumps(plan['model']['overrides'])} x{ranks} {json.dumps(said)}"
-
-
-def run(seed: int, index: int, limit: int) -> dict[str, Any]:
-    """Draw and trace one plan."""
-    plan = draw(seed, index)
+def run(plan: dict[str, Any], limit: int) -> dict[str, Any]:
+    """Trace one plan."""
     row: dict[str, Any] = {"id": plan["name"], "plan": plan}
     start = time.monotonic()
     try:
@@ -114,15 +98,19 @@ def run(seed: int, index: int, limit: int) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     """Trace, print one line per plan; 1 when a moment is too far off."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--again", nargs="+", metavar="ID", help="trace kept plans again")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--limit", type=int, default=300, help="seconds for one plan")
     parser.add_argument("--out", help="append each plan and its figures to this file, as JSON lines")
     given = parser.parse_args(arguments)
-    traced = off = 0
-    for index in range(given.first, given.first + given.count):
-        row = run(given.seed, index, given.limit)
+    plans = [draw(given.seed, index) for index in range(given.first, given.first + given.count)]
+    if given.again:
+        plans = [record["plan"] for record in records() if record["id"] in given.again]
+    traced = far = 0
+    for plan in plans:
+        row = run(plan, given.limit)
         if given.out:
             with open(given.out, "a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
@@ -130,12 +118,12 @@ def main(arguments: list[str]) -> int:
             print(f"-    {row['id']} {row['refused'][:150]} | {brief(row['plan'])}", flush=True)
             continue
         traced += 1
-        bad = {r["pipeline_rank"]: found for r in row["ranks"] if (found := wide(r["instants"]))}
-        off += bool(bad)
+        bad = {r["pipeline_rank"]: found for r in row["ranks"] if (found := off(r["instants"]))}
+        far += bool(bad)
         said = "; ".join(f"rank {r}: " + ", ".join(f"{n} {g:+.2%}" for n, g in g_.items()) for r, g_ in bad.items())
         print(f"{'OFF ' + said if bad else 'ok  '} {row['id']} {row['seconds']} s | {brief(row['plan'])}", flush=True)
-    print(f"{given.count} drawn, {traced} traced, {off} with a moment off")
-    return bool(off)
+    print(f"{len(plans)} drawn, {traced} traced, {far} with a moment off")
+    return bool(far)
 
 
 if __name__ == "__main__":

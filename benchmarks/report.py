@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 GIB, MIB = 2**30, 2**20
 FAR = 0.01
 """A traced case that is off by more than this is owed an explanation."""
-TRACED = ("traced", "traced (tied)", "traced (held-out models)")
+TRACED = ("traced", "traced (tied)", "traced (held-out models)", "traced (drawn)")
 
 
 def line(row: Row) -> str:
