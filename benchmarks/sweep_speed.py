@@ -1,9 +1,11 @@
 """Points per second of a sweep over 10,000 points, on one core, caches empty at the start.
 
-    python benchmarks/sweep_speed.py [PLAN...]
+    python -m benchmarks.sweep_speed [--write] [PLAN...]
 
-A second of CPU time is what counts: other processes may be busy. Beside it, as a ratio that no machine changes: how
-many estimates of one known job, whose memory curves are remembered, the same time would have paid for.
+A second of CPU time of one process (``time.process_time``) is what counts: other processes may be busy, though they
+still take caches and clock from this one. Beside it, as a ratio that no machine changes: how many estimates of one
+known job, whose memory curves are remembered, the same time would have paid for. ``--write`` writes
+``benchmarks/sweep.md``.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import sys
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PAGE = os.path.join(ROOT, "benchmarks", "sweep.md")
 sys.path.insert(0, ROOT)
 
 from benchmarks.engine_speed import forget, plan, rate, resolved  # noqa: E402
@@ -90,17 +93,43 @@ def prices(answer: Sweep) -> int:
     return len({tuple(point.components_bytes.items()) for point in answer.points if point.estimated})
 
 
-def main(names: list[str]) -> int:
-    """Print a table."""
+HEADS = ("plan", "axes", "points", "legal", "prices", "points a second", "of known estimates")
+INTRODUCTION = """# How fast a sweep is
+
+<!-- Written by python -m benchmarks.sweep_speed --write -->
+
+One process, CPU time (`time.process_time`), nothing remembered at the start. The axes are batch, sequence, recompute,
+precision and degrees; `prices` are points that differ in some component of the predicted memory. The other points
+change the layout in a way that one GPU's memory does not show, such as more data-parallel ranks without sharding; their
+time differs. The last column is the speed over that of estimates of one known 8B job in the same process, because a
+second is not the same on every machine.
+"""
+
+
+def rows(names: list[str]) -> list[str]:
+    """A line of the table for each plan."""
     known = rate([resolved(plan("llama-3.1-8b", 8, zero_stage=3, activation_checkpointing="full"))])
-    print(f"{'plan':42} {'points':>7} {'legal':>7} {'prices':>7} {'points/s':>9} {'of known estimates':>19}")
-    for name in names or PLANS:
+    found = []
+    for name in names:
         answer, seconds = swept(name)
         legal = sum(point.estimated for point in answer.points)
         speed = len(answer.points) / seconds
-        print(
-            f"{name:42} {len(answer.points):7,} {legal:7,} {prices(answer):7,} {speed:9,.0f} {speed / known:19.2f}"
-        )
+        axes = "; ".join(axis.rpartition(".")[2].replace("=", " ") for axis in PLANS[name])
+        counts = [f"{count:,}" for count in (len(answer.points), legal, prices(answer))]
+        cells = [name.removesuffix(".yaml"), axes, *counts, f"{speed:,.0f}", f"{speed / known:.2f}"]
+        found.append(f"| {' | '.join(cells)} |")
+        sys.stdout.write(f"{found[-1]}\n")
+        sys.stdout.flush()
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Run, print, write."""
+    found = rows([a for a in arguments if not a.startswith("--")] or list(PLANS))
+    if "--write" in arguments:
+        lines = [INTRODUCTION, f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}", *found]
+        with open(PAGE, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
     return 0
 
 

@@ -72,8 +72,24 @@ def _spread(row: Mapping[str, Any]) -> Spread:
     return Spread(row["n"], row["low"], row["median"], row["high"])
 
 
+KEPT = 1024
+_found: dict[tuple[int, str], tuple[Table, tuple[str, Spread]]] = {}
+"""By identity of the table, which no one changes once it is read; an entry keeps its table, so that none other can have
+that identity while the entry is there."""
+
+
 def look_up(table: Table, group: str) -> tuple[str, Spread]:
-    """A group's spread, and which groups it rests on.
+    """A group's spread, and which groups it rests on."""
+    known = _found.get((id(table), group))
+    if known is None:
+        if len(_found) >= KEPT:
+            _found.clear()
+        known = _found[id(table), group] = (table, _look_up(table, group))
+    return known[1]
+
+
+def _look_up(table: Table, group: str) -> tuple[str, Spread]:
+    """The same, worked out.
 
     Names are paths, from the family to the detail. A group with few cases, or none, borrows the extremes of the widest
     group that shares the longest part of its name, or else of all groups.

@@ -16,7 +16,7 @@ from memcheck.errors import MemcheckError
 from memcheck.job.resolve import resolve
 from memcheck.memory import around, moves, training
 from memcheck.memory.estimate import estimate
-from memcheck.memory.megatron import building, ranks, walk
+from memcheck.memory.megatron import ranks, walk
 from memcheck.plan.read import read_plan
 from memcheck.points.evaluate import Evaluator
 from memcheck.source.load import load_documents
@@ -95,7 +95,7 @@ def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(training, "stateless", lambda job: job)
     monkeypatch.setattr(training, "leaves_shards_open", lambda job: False)
     monkeypatch.setattr(ranks, "stateless", lambda job, num_layers: job)
-    for module in (training, around, ranks, building):
+    for module in (training, around, ranks):
         monkeypatch.setattr(module, "timeless", lambda job: job)
     monkeypatch.setattr(walk, "_may_win", lambda rank, passes: {one for one, _ in passes})
     return monkeypatch

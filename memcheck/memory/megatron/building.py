@@ -15,7 +15,6 @@ from itertools import islice
 from memcheck.job.types import TrainingJob
 from memcheck.memory.megatron.buffers import distributed, dtypes, group_resting
 from memcheck.memory.megatron.fsdp import is_sharded
-from memcheck.memory.megatron.rests import timeless
 from memcheck.memory.moves import Held
 from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
@@ -25,16 +24,19 @@ BUILDING = "copying parameters into DDP's buffers"
 
 
 def with_building(
-    job: TrainingJob, held: Held, chunks: tuple[int, ...], instants: tuple[Instant, ...]
+    job: TrainingJob, still: TrainingJob, held: Held, chunks: tuple[int, ...], instants: tuple[Instant, ...]
 ) -> tuple[Instant, ...]:
-    """The instants of a step whose first one is where more is there while the buffers are laid out."""
+    """The instants of a step whose first one is where more is there while the buffers are laid out.
+
+    ``still``: the job without its step (``rests.timeless``).
+    """
     if job.initialization.place == "host":
         return instants
-    components = dict(_building(timeless(job), held, chunks))
-    total = sum(components.values())
+    components = _building(still, held, chunks)
+    total = sum(n_bytes for _, n_bytes in components)
     if total <= instants[0].allocated_bytes:
         return instants
-    return (Instant(instants[0].name, BUILDING, total, components), *instants[1:])
+    return (Instant(instants[0].name, BUILDING, total, dict(components)), *instants[1:])
 
 
 @lru_cache(maxsize=2048)

@@ -48,7 +48,7 @@ def megatron_ranks(
     still = timeless(job)
     for motion in remembered_motions(stateless(job, architecture.num_layers), architecture, device, every_rank):
         instants = laid_on(rests(still, motion.held), motion.moments)
-        instants = with_building(job, motion.held, motion.chunks, instants)
+        instants = with_building(job, still, motion.held, motion.chunks, instants)
         found.append(RankEstimate(motion.rank, instants, motion.parameters))
     return tuple(found)
 
