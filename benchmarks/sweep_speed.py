@@ -99,10 +99,10 @@ INTRODUCTION = """# How fast a sweep is
 <!-- Written by python -m benchmarks.sweep_speed --write -->
 
 One process, CPU time (`time.process_time`), nothing remembered at the start. The axes are batch, sequence, recompute,
-precision and degrees; `prices` are points that differ in some component of the predicted memory. The other points
-change the layout in a way that one GPU's memory does not show, such as more data-parallel ranks without sharding; their
-time differs. The last column is the speed over that of estimates of one known 8B job in the same process, because a
-second is not the same on every machine.
+precision and degrees; `prices` are points that differ in some component of the predicted memory. The others come to the
+same memory another way, such as more data-parallel ranks that share nothing. The last column is the speed over that of
+estimates of one known 8B job in the same process: a second is not the same on every machine, and these were recorded
+while other work kept both cores of one busy.
 """
 
 
