@@ -48,13 +48,13 @@ class OpenTimeline(Timeline):
 
     def mark(self, instant: str, operation: str) -> None:
         """The present as a candidate for the instant's maximum."""
-        if self._rises(instant, self.total):
+        if not self.muted and self._rises(instant, self.total):
             self._keep(instant, self.total, dict(self.live), operation)
 
     def high(self, instant: str, high: High, where: str) -> None:
         """The present plus a unit's highest point."""
         total = self.total + high.bytes
-        if self._rises(instant, total):
+        if not self.muted and self._rises(instant, total):
             live = dict(self.live)
             for component, n_bytes in high.components:
                 live[component] = live.get(component, 0) + n_bytes
