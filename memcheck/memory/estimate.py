@@ -9,7 +9,6 @@ from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.overhead import items, slack
 from memcheck.memory.training import training_ranks
 from memcheck.memory.types import Estimate, Formula, HostMoment, RankEstimate
-from memcheck.memory.unmodelled import unmodelled
 
 MODELED = Overhead()
 
@@ -30,12 +29,14 @@ def estimate(
     Raises:
         UnsupportedError: the job asks for something that has no memory model.
     """
+    if isinstance(job, TrainingJob) and job.options:
+        from memcheck.memory.unmodelled import refuse
+
+        refuse(job)
     if isinstance(job, InferenceJob):
         from memcheck.memory.inference import inference_ranks
 
         ranks = inference_ranks(job, inventory=inventory)
-    elif job.options and (reason := unmodelled(job)) is not None:
-        raise reason
     elif isinstance(job.architecture, Rough):
         from memcheck.memory.rough import rough_ranks
 

@@ -7,8 +7,12 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
 
 
-def unmodelled(job: TrainingJob) -> UnsupportedError | None:
-    """Why the job cannot be priced, if one of its options says something else than what is priced."""
+def refuse(job: TrainingJob) -> None:
+    """Nothing, unless an option says something else than what is priced.
+
+    Raises:
+        UnsupportedError: one does.
+    """
     framework = FRAMEWORKS[job.framework]
     for name, value in job.options:
         if name not in framework.unmodelled:
@@ -16,5 +20,4 @@ def unmodelled(job: TrainingJob) -> UnsupportedError | None:
         priced, does = framework.unmodelled[name]
         if value != priced and (value or priced):
             message = f"`{name}` {does}, of which memcheck has no model"
-            return UnsupportedError(message, "leave it out to get the figure without it", f"/training/options/{name}")
-    return None
+            raise UnsupportedError(message, "leave it out to get the figure without it", f"/training/options/{name}")

@@ -36,9 +36,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.frameworks.types import Framework
 from memcheck.job.training import QUANTIZED_ON_LOAD
 from memcheck.job.types import TrainingJob
-from memcheck.rules.deviations import deviates
 from memcheck.rules.place import stated
 from memcheck.rules.types import Context, Rule
 from memcheck.rules.words import listed
@@ -51,15 +51,8 @@ def check(context: Context) -> Iterator[Finding]:
     framework, job, stated = context.framework, context.training, context.plan.training
     if framework is None or job is None or stated is None:
         return
-    for key, instead in framework.lacks.items():
-        if deviates(context.plan, job, framework, key):
-            yield RULE.finding(
-                context,
-                f"{framework.title} has no `{key.rpartition('.')[2]}`: {instead}",
-                "/" + key.replace(".", "/"),
-                help=f"remove `{key}`",
-                related=(("the framework", "/training/framework"),),
-            )
+    if framework.lacks:
+        yield from _lacking(context, job, framework)
     offered = (
         ("method", job.method, framework.methods),
         ("loss", (stated.loss.kind if stated.loss else None) or job.loss.kind, framework.losses),
@@ -96,6 +89,21 @@ def _around(context: Context, title: str, job: TrainingJob) -> Iterator[Finding]
         if job.framework in ASYNCHRONOUS:
             message, help = "only sharded state dicts are saved asynchronously", "write `state_dict: sharded`"
         yield RULE.finding(context, message, "/training/checkpoint/asynchronous", help=help, related=related)
+
+
+def _lacking(context: Context, job: TrainingJob, framework: Framework) -> Iterator[Finding]:
+    """One finding per key that the framework has nothing for and that says something."""
+    from memcheck.rules.deviations import deviates
+
+    for key, instead in framework.lacks.items():
+        if deviates(context.plan, job, framework, key):
+            yield RULE.finding(
+                context,
+                f"{framework.title} has no `{key.rpartition('.')[2]}`: {instead}",
+                "/" + key.replace(".", "/"),
+                help=f"remove `{key}`",
+                related=(("the framework", "/training/framework"),),
+            )
 
 
 RULE = Rule(

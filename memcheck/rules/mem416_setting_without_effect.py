@@ -54,7 +54,6 @@ from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
 from memcheck.memory.ddp import buckets
 from memcheck.memory.fsdp import wraps
-from memcheck.rules.deviations import deviates, stated
 from memcheck.rules.types import Context, Rule
 from memcheck.rules.words import shown
 
@@ -114,7 +113,7 @@ def _stated(context: Context) -> list[str]:
     if t.freeze:
         found.append("training.freeze")
     if t.precision is not None:
-        found += [key for key in PRECISION if stated(plan, key) is not None]
+        found += [key for key in PRECISION if getattr(t.precision, key.rpartition(".")[2]) is not None]
     return found
 
 
@@ -122,10 +121,14 @@ def _counts(context: Context, job: TrainingJob, key: str) -> bool:
     """Whether the value is another one than the job would have without the key."""
     if key not in PRECISION or context.framework is None:
         return True
+    from memcheck.rules.deviations import deviates
+
     return deviates(context.plan, job, context.framework, key)
 
 
 def _finding(context: Context, key: str, why: str) -> Finding:
+    from memcheck.rules.deviations import stated
+
     pointer = "/" + key.replace(".", "/")
     return RULE.finding(
         context,
@@ -139,7 +142,7 @@ def _finding(context: Context, key: str, why: str) -> Finding:
 def _serving(context: Context) -> Iterator[Finding]:
     for name in OF_A_STEP:
         key = f"parallelism.{name}"
-        if stated(context.plan, key) not in (None, 0, 1, False):
+        if getattr(context.plan.parallelism, name) not in (None, 0, 1, False):
             yield _finding(context, key, "the plan serves a model, and only a training step reads it")
 
 
