@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
-from memcheck.memory.ddp import buckets, fullest_share, redundancy_free
-from memcheck.memory.deepspeed import EngineBuffers, engine_buffers
 from memcheck.memory.fsdp import wraps
 from memcheck.memory.moves import Components, Held, Rest
 from memcheck.memory.optimizer import step_temporaries
 from memcheck.memory.resting import shard_of, sharding, tensors_resting
 from memcheck.memory.state import LocalTensor, Resting
 from memcheck.memory.tape.tensor import rounded
+
+if TYPE_CHECKING:
+    from memcheck.memory.deepspeed import EngineBuffers
 
 Tensors = Sequence[tuple[LocalTensor, ...]]
 """Of each unit; equal units share the tuple."""
@@ -65,18 +67,22 @@ def counted(units: Tensors) -> list[tuple[tuple[LocalTensor, ...], int]]:
 
 def _components(job: TrainingJob, units: Tensors, total: Resting, engine: EngineBuffers | None) -> Components:
     states = total.optimizer_states
-    if redundancy_free(job):
-        _, _, states = fullest_share(job, (t for tensors in units for t in tensors))
+    partition = _partition(job, (t for tensors in units for t in tensors))
+    if partition is not None:
+        states = partition[1]
     found = [
         ("parameters", total.parameters),
         ("adapters", total.adapters),
         ("master_weights", total.master_weights),
         ("optimizer_states", states),
     ]
-    ddp = buckets(job)
-    if ddp.there:
-        # DDP keeps its buckets from the first step on; with gradient_as_bucket_view they are the gradients
-        found.append(("gradients" if ddp.views else "communication_buffers", total.gradients))
+    if not wraps(job):
+        from memcheck.memory.ddp import buckets
+
+        ddp = buckets(job)
+        if ddp.there:
+            # DDP keeps its buckets from the first step on; with gradient_as_bucket_view they are the gradients
+            found.append(("gradients" if ddp.views else "communication_buffers", total.gradients))
     if engine is not None:
         found.append(("communication_buffers", engine.buckets))
         if job.layout.zero_stage >= 2:
@@ -91,12 +97,21 @@ def _temporaries(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], in
     trained: list[tuple[LocalTensor, int]] = []
     for tensors, count in kinds:
         trained += count * [(t, shard_of(job, t, cut.optimizer, cut.flat)) for t in tensors if t.trained]
-    if redundancy_free(job):
-        every = (t for tensors, count in kinds for _ in range(count) for t in tensors)
-        trained = [(t, t.numel) for t in fullest_share(job, every)[1]]
+    partition = _partition(job, (t for tensors, count in kinds for _ in range(count) for t in tensors))
+    if partition is not None:
+        trained = [(t, t.numel) for t in partition[0]]
     name, implementation = job.optimizer.name, job.optimizer.implementation
     temporaries = step_temporaries(trained, name, implementation, job.recipe.optimizer_states)
     return max(temporaries, _table_slice(job, [t for t, _ in trained]))
+
+
+def _partition(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[list[LocalTensor], int] | None:
+    """Which tensors ZeroRedundancyOptimizer gives to the rank with most states, and those states' bytes."""
+    if job.layout.zero_stage != 1:
+        return None
+    from memcheck.memory.ddp import fullest_share, redundancy_free
+
+    return fullest_share(job, tensors)[1:] if redundancy_free(job) else None
 
 
 def _table_slice(job: TrainingJob, trained: list[LocalTensor]) -> int:
@@ -113,7 +128,17 @@ def engine_of(job: TrainingJob, units: Tensors) -> EngineBuffers | None:
     """DeepSpeed's buffers, if its engine runs the step."""
     if job.framework != "deepspeed":
         return None
+    from memcheck.memory.deepspeed import engine_buffers
+
     tensors = [t for unit in units for t in unit]
     total = sum(t.numel for t in tensors)
     trained = sum(t.numel for t in tensors if t.trained)
     return engine_buffers(job, trained, total, job.architecture.hidden_size)
+
+
+def gradient_views(job: TrainingJob) -> tuple[bool, bool]:
+    """Whether DDP's buckets are the gradients: from the first micro-batch on, or from the one that synchronises."""
+    from memcheck.memory.ddp import buckets
+
+    found = buckets(job)
+    return found.views, found.views_late

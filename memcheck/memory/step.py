@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.alike import distinct, stretches
-from memcheck.memory.ddp import buckets
 from memcheck.memory.fsdp import NO_GROUP, Group, adds_in_place, group, skips_reduction, wraps
 from memcheck.memory.ledger.curve import Curve
 from memcheck.memory.moves import Components
 from memcheck.memory.open_timeline import OpenTimeline
 from memcheck.memory.pipeline import NO_BORDER, Border
 from memcheck.memory.resting import ways_of
-from memcheck.memory.rests import engine_of
+from memcheck.memory.rests import engine_of, gradient_views
 from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.timeline import Timeline
@@ -66,7 +65,7 @@ class Step:
         self.reduces_behind = self.stays_gathered and job.casts_gradients
         self.loss_inside_root = not pipelined and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast
         self.engine = engine_of(job, [unit.tensors for unit in units])
-        self.buckets = buckets(job)
+        self.views, self.views_late = (False, False) if self.sharded else gradient_views(job)
         self.pipelined = pipelined
         self.holds_rows = not pipelined and STYLES.get(job.framework) == "transformers"
 
@@ -151,7 +150,7 @@ class Step:
             return [(True, True, 0)]
         second = (False, m == 2, max(0.0, min(n - 1, m - 2)))
         walks = [(True, False, n - 1), second]
-        if m > 2 and (self.unsynchronised or self.stays_gathered or self.buckets.views_late):  # else it repeats
+        if m > 2 and (self.unsynchronised or self.stays_gathered or self.views_late):  # else it repeats
             walks.append((False, True, 0))
         return walks
 
@@ -160,7 +159,7 @@ class Step:
             return unit.again  # the engine moves each gradient into its bucket and partition as it appears
         if self.sharded and (first or not self.in_place):
             return unit.fresh  # autograd sees fresh unsharded gradients
-        if self.sharded or self.buckets.views:
+        if self.sharded or self.views:
             return unit.again
         return unit.fresh if first else unit.again
 
@@ -276,7 +275,7 @@ class Step:
                 timeline.release("temporaries", curve.input_gradient)
             elif unit.kind != "block":
                 unsharded_root += gradients
-            if last and self.buckets.views_late:
+            if last and self.views_late:
                 timeline.release("communication_buffers", unit.fresh.gradients)  # the bucket is the gradients now
             gathered[i:end] = [gathered[i]] * (end - i)
             timeline.repeat(before, end - i - 1)

@@ -37,7 +37,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.job.layout_text import stages_of_layout
 from memcheck.job.types import TrainingJob
 from memcheck.rules.types import Context, Rule
 from memcheck.rules.words import divisors, listed
@@ -61,14 +60,14 @@ def check(context: Context) -> Iterator[Finding]:
             message = f"virtual_stages {layout.virtual_stages} without a pipeline to interleave"
             yield RULE.finding(context, message, "/parallelism/virtual_stages", help="remove it, or set `pipeline`")
         elif job is not None and job.framework == "megatron" and job.option(WRITTEN):
-            yield from _disagrees(context, len(stages_of_layout(job.option(WRITTEN))))
+            yield from _disagrees(context, job)
         return
     reason = ""
     if layers < stages:
         reason = f"{layers} layers cannot fill pipeline {layout.pipeline}{virtual}"
     elif job is not None and job.framework == "megatron":
         if job.option(WRITTEN):
-            yield from _disagrees(context, len(stages_of_layout(job.option(WRITTEN))))
+            yield from _disagrees(context, job)
             return
         reason = _uneven(job, layers, stages, f"pipeline {layout.pipeline}{virtual}")
     if reason:
@@ -81,8 +80,11 @@ def check(context: Context) -> Iterator[Finding]:
         )
 
 
-def _disagrees(context: Context, count: int) -> Iterator[Finding]:
-    """A layout of ``count`` stages on other stages than the plan has."""
+def _disagrees(context: Context, job: TrainingJob) -> Iterator[Finding]:
+    """A written layout with other stages than the plan has."""
+    from memcheck.job.layout_text import stages_of_layout
+
+    count = len(stages_of_layout(job.option(WRITTEN)))
     ways, virtual = context.layout.pipeline, context.layout.virtual_stages
     if count == ways * virtual:
         return

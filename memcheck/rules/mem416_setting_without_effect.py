@@ -52,7 +52,6 @@ from collections.abc import Callable, Iterator
 from memcheck.architecture.types import Architecture, Moe
 from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
-from memcheck.memory.ddp import buckets
 from memcheck.memory.fsdp import wraps
 from memcheck.rules.types import Context, Rule
 from memcheck.rules.words import shown
@@ -162,6 +161,8 @@ def _sync(job: TrainingJob) -> str:
 
 
 def _view(job: TrainingJob) -> str:
+    from memcheck.memory.ddp import buckets
+
     if buckets(job).there:
         return ""
     return "FSDP reduces without DDP's buckets" if wraps(job) else "there is one replica, and DDP has no buckets"
@@ -249,6 +250,7 @@ CASES: dict[str, Callable[[TrainingJob], str]] = {
 }
 """For each key, why a job does not read it: an empty string where it does."""
 PRECISION = tuple(key for key in CASES if ".precision." in key)
+
 
 def _is_sharded(job: TrainingJob) -> bool:
     """Asked of Megatron's plans only: other checks need none of its modules."""

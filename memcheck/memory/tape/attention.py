@@ -5,7 +5,6 @@ Shapes are [batch, heads, sequence, head_dim] in whatever strides; only sizes ma
 
 from __future__ import annotations
 
-from memcheck.memory.tape import ring as ring_buffers
 from memcheck.memory.tape.elementwise import cast, cat, dropout, scale, shift, unary
 from memcheck.memory.tape.tensor import Storage, Tape, Value
 
@@ -27,7 +26,11 @@ def flash(
     (``extra``). ``ring``: ranks of a context-parallel group around which keys and values travel.
     """
     out_shape = (*q.shape[:-1], v_dim)
-    around = ring_buffers.forward_buffers(tape, q, k, v, ring, v_dim) if ring > 1 else None
+    around = None
+    if ring > 1:
+        from memcheck.memory.tape import ring as ring_buffers
+
+        around = ring_buffers.forward_buffers(tape, q, k, v, ring, v_dim)
     out = Value(tape.output("attention", out_shape, q.dtype, label), out_shape, q.dtype)
     lse = tape.output("attention", q.shape[:-1], "fp32", label + " logsumexp")
     del around
