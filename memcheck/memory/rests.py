@@ -16,6 +16,8 @@ from memcheck.memory.tape.tensor import rounded
 
 if TYPE_CHECKING:
     from memcheck.memory.deepspeed import EngineBuffers
+    from memcheck.memory.deepspeed_walk import EngineWalk
+    from memcheck.memory.timeline import Timeline
 
 Tensors = Sequence[tuple[LocalTensor, ...]]
 """Of each unit; equal units share the tuple."""
@@ -52,7 +54,10 @@ def rests(job: TrainingJob, held: Held) -> Rest:
         total = total.plus(tensors_resting(job, tensors), count)
     engine = engine_of(job, units)
     operation = f"{job.optimizer.name} step ({job.optimizer.implementation})"
-    temporaries = _temporaries(job, kinds) + (0 if engine is None else engine.step_temporaries)
+    temporaries = _temporaries(job, kinds)
+    if engine is not None:
+        # ZeRO-3 partitions the persistent parameters again before it updates them
+        temporaries += max(0, engine.step_temporaries - engine.persistent)
     return Rest(_components(job, units, total, engine), operation, temporaries)
 
 
@@ -84,9 +89,12 @@ def _components(job: TrainingJob, units: Tensors, total: Resting, engine: Engine
             # DDP keeps its buckets from the first step on; with gradient_as_bucket_view they are the gradients
             found.append(("gradients" if ddp.views else "communication_buffers", total.gradients))
     if engine is not None:
-        found.append(("communication_buffers", engine.buckets))
-        if job.layout.zero_stage >= 2:
-            found.append(("gradients", total.gradients))  # one flat partition, reused from step to step
+        found += [
+            ("parameters", engine.persistent),
+            ("master_weights", engine.master),
+            ("gradients", engine.gradients),
+            ("communication_buffers", engine.resting),
+        ]
     return tuple(found)
 
 
@@ -130,10 +138,17 @@ def engine_of(job: TrainingJob, units: Tensors) -> EngineBuffers | None:
         return None
     from memcheck.memory.deepspeed import engine_buffers
 
-    tensors = [t for unit in units for t in unit]
-    total = sum(t.numel for t in tensors)
-    trained = sum(t.numel for t in tensors if t.trained)
-    return engine_buffers(job, trained, total, job.architecture.hidden_size)
+    return engine_buffers(job, [t for unit in units for t in unit])
+
+
+def engine_walk(job: TrainingJob, units: Tensors, timeline: Timeline) -> EngineWalk | None:
+    """What the engine does while a step runs."""
+    buffers = engine_of(job, units)
+    if buffers is None:
+        return None
+    from memcheck.memory.deepspeed_walk import EngineWalk
+
+    return EngineWalk(job, buffers, timeline)
 
 
 def gradient_views(job: TrainingJob) -> tuple[bool, bool]:

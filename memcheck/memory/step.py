@@ -14,7 +14,7 @@ from memcheck.memory.moves import Components
 from memcheck.memory.open_timeline import OpenTimeline
 from memcheck.memory.pipeline import NO_BORDER, Border
 from memcheck.memory.resting import ways_of
-from memcheck.memory.rests import engine_of, gradient_views
+from memcheck.memory.rests import engine_walk, gradient_views
 from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.timeline import Timeline
@@ -64,7 +64,7 @@ class Step:
         self.stays_gathered = self.sharded and pipelined
         self.reduces_behind = self.stays_gathered and job.casts_gradients
         self.loss_inside_root = not pipelined and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast
-        self.engine = engine_of(job, [unit.tensors for unit in units])
+        self.engine = engine_walk(job, [unit.tensors for unit in units], self.timeline)
         self.views, self.views_late = (False, False) if self.sharded else gradient_views(job)
         self.pipelined = pipelined
         self.holds_rows = not pipelined and STYLES.get(job.framework) == "transformers"
@@ -117,12 +117,11 @@ class Step:
                 before = dict(timeline.live)
                 self._forward(first, here=False)
                 timeline.repeat(before, -1)
-            timeline.hold("activations", held)
-            timeline.hold("activations", self.per_micro_batch)
+            timeline.hold("activations", self.per_micro_batch + held)
             if not first:
                 timeline.hold("communication_buffers", self.border.input_gradient)
-            live = self.engine.live_parameters if self.engine is not None else 0
-            timeline.hold("communication_buffers", live)
+            if self.engine is not None:
+                self.engine.begin_micro_batch()
             unsent = min(int(others), self.border.sends) * self.border.unsent_output
             timeline.hold("activations", unsent)
             # where all micro-batches are in flight at once, all forwards are over before a backward leaves gradients
@@ -135,9 +134,9 @@ class Step:
             timeline.release("communication_buffers", self.border.output_gradient)
             if not first:
                 timeline.release("communication_buffers", self.border.input_gradient)
-            timeline.release("communication_buffers", live)
-            timeline.release("activations", self.per_micro_batch)
-            timeline.release("activations", held)
+            if self.engine is not None:
+                self.engine.end_backward(first, last)
+            timeline.release("activations", self.per_micro_batch + held)
         timeline.hold("temporaries", step_temporaries)
         timeline.mark("optimizer", f"{self.job.optimizer.name} step ({self.job.optimizer.implementation})")
         timeline.release("temporaries", step_temporaries)
@@ -150,13 +149,14 @@ class Step:
             return [(True, True, 0)]
         second = (False, m == 2, max(0.0, min(n - 1, m - 2)))
         walks = [(True, False, n - 1), second]
-        if m > 2 and (self.unsynchronised or self.stays_gathered or self.views_late):  # else it repeats
+        apart = self.unsynchronised or self.stays_gathered or self.views_late or self.engine is not None
+        if m > 2 and apart:  # else the last one repeats the second
             walks.append((False, True, 0))
         return walks
 
     def _curve(self, unit: Unit, first: bool) -> Curve:
-        if self.engine is not None and self.job.layout.zero_stage >= 2:
-            return unit.again  # the engine moves each gradient into its bucket and partition as it appears
+        if self.engine is not None and self.engine.moves_gradients:
+            return unit.again
         if self.sharded and (first or not self.in_place):
             return unit.fresh  # autograd sees fresh unsharded gradients
         if self.sharded or self.views:
@@ -197,6 +197,8 @@ class Step:
                 self._let_go(variables)
             if unit.kind == "head":  # whose curve counts them until its logits replace the old ones
                 timeline.release("activations", self.graph_before)
+                if self.engine is not None:
+                    self.engine.before_head()
             timeline.high("loss" if unit.kind == "head" else "forward", curve.forward, unit.name)
             timeline.hold_all(curve.saved_components)
             timeline.hold("activations", curve.until_forward_ends)
@@ -255,6 +257,8 @@ class Step:
             timeline.hold_all(curve.saved_components, -1)
             timeline.high("backward", curve.backward, unit.name)
             gradients = curve.gradients
+            if self.engine is not None:
+                self.engine.behind(unit.kind, first, last)
             if unit.kind == "embedding" and self.sharded and self._whole_table():
                 # DTensor's local slice of the full-size embedding gradient is cloned before FSDP reduces it
                 gradients = self._local_slice(unit, gradients)
@@ -286,8 +290,7 @@ class Step:
             timeline.release("communication_buffers", self.root.gathered if keeps else 0)
         if behind:
             reduce_input = self._reduce_all(gathered)
-        timeline.release("communication_buffers", reduce_input + prefetched)
-        timeline.release("logits_and_loss", lingers)
+        timeline.hold_all((("communication_buffers", reduce_input + prefetched), ("logits_and_loss", lingers)), -1)
         timeline.mark("backward", "end of backward")
         timeline.release("communication_buffers", sum(gathered))
 

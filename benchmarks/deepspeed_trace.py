@@ -1,0 +1,156 @@
+"""Trace DeepSpeed's engine: python -m benchmarks.deepspeed_trace [--only REGEX] (needs deepspeed, a C++ compiler).
+
+One rank of a world whose collectives return at once, on the CPU, with real tensors of a small model: every storage is
+followed from birth to death, rounded up as CUDA's allocator does, while transformers' model runs two steps in the
+engine. What is recorded are the highest bytes of each instant of the second step, in ``data/deepspeed.json``. Offload
+cannot be told from the rest there, because both are memory of the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks.cases import HERE, load
+
+PATH = os.path.join(HERE, "data", "deepspeed.json")
+INSTANTS = ("forward", "backward", "optimizer")
+STEPS = 2
+
+
+def main() -> int:
+    """Trace the recorded cases again, each in a process of its own, and write what was seen."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="cases whose id matches")
+    only = parser.parse_args().only
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed
+    import torch
+    import transformers
+
+    data = load("deepspeed.json")
+    data["source"] = (
+        f"traces of DeepSpeed {deepspeed.__version__} on torch {torch.__version__.partition('+')[0]}, "
+        f"transformers {transformers.__version__}"
+    )
+    for record in data["cases"]:
+        if not re.search(only, record["id"]):
+            continue
+        record.update(_apart(record, data["model"]))
+        print(record["id"], record["instants_bytes"], flush=True)
+        with open(PATH, "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1)
+            file.write("\n")
+    return 0
+
+
+def _apart(record: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+    """The trace in a forked process: DeepSpeed keeps state between engines."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        try:
+            with os.fdopen(writer, "w") as out:
+                json.dump(_trace(record, model), out)
+        finally:
+            if sys.exc_info()[0]:
+                traceback.print_exc()
+            os._exit(0)  # whatever happened, the parent's work is not ours
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    if not text:
+        sys.exit(f"{record['id']} failed")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _trace(record: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+    import deepspeed
+    import torch
+    from deepspeed.accelerator import get_accelerator
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from memcheck.verify.trace.account import Account
+
+    torch.set_num_threads(1)
+    type(get_accelerator()).is_fp16_supported = lambda self: True  # the CPU computes in it, slowly
+    account = Account()
+    config = {
+        "train_micro_batch_size_per_gpu": record["batch"],
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        **record["config"],
+    }
+    if record["dtype"] != "fp32":
+        config[record["dtype"]] = {"enabled": True}
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[record["dtype"]]
+    shapes = LlamaConfig(**{key: value for key, value in model.items() if key != "model_type"})
+    shapes._attn_implementation = "sdpa"  # noqa: SLF001
+    with _world(record["world"]), _following(account) as phase:
+        network = LlamaForCausalLM(shapes).to(dtype)
+        parameters = sum(p.numel() for p in network.parameters())
+        if record["recompute"] == "full":
+            network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        engine, *_ = deepspeed.initialize(model=network, config=config, model_parameters=list(network.parameters()))
+        ids = torch.randint(0, shapes.vocab_size, (record["batch"], record["sequence"]))
+        for _ in range(STEPS):
+            gc.collect()
+            rests = account.total
+            account.begin_step()
+            for _ in range(config.get("gradient_accumulation_steps", 1)):
+                phase[0] = "forward"
+                loss = engine(input_ids=ids, labels=ids, use_cache=False).loss
+                phase[0] = "backward"
+                engine.backward(loss)
+                del loss
+                phase[0] = "optimizer"
+                engine.step()
+        tops = {name: account.tops[name].bytes for name in INSTANTS}
+    return {"parameters": parameters, "instants_bytes": {"init": rests, **tops}}
+
+
+@contextmanager
+def _world(size: int) -> Iterator[None]:
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE=str(size), MASTER_ADDR="localhost", MASTER_PORT="29511")
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    yield
+
+
+@contextmanager
+def _following(account: Any) -> Iterator[list[str]]:
+    """Count every storage that an operation returns; the list holds the name of the instant."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_iter
+
+    phase = ["init"]
+
+    class Following(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = func(*args, **(kwargs or {}))
+            for tensor in tree_iter(found):
+                if isinstance(tensor, torch.Tensor):
+                    account.add(tensor, str(func), phase[0], "", "")
+            account.note(phase[0], str(func))
+            return found
+
+    with Following():
+        yield phase
+
+
+if __name__ == "__main__":
+    sys.exit(main())
