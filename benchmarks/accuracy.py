@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)  # so that a checkout is measured, not what is installed
 
-from benchmarks import drawn, measured, peers, plots, report, traced  # noqa: E402
+from benchmarks import deepspeed_cases, drawn, measured, peers, plots, report, traced  # noqa: E402
 from benchmarks.cases import HERE, Case, Unpriced, load  # noqa: E402
 from benchmarks.megatron_arguments import ranks_of  # noqa: E402
 from benchmarks.score import Failed, Row, priced, resolved, score  # noqa: E402
@@ -56,7 +56,7 @@ def run(only: str = "") -> Run:
         else:
             failed.append(found)
 
-    for case in [*traced.cases(), *measured.cases(), *drawn.cases()]:
+    for case in [*traced.cases(), *measured.cases(), *drawn.cases(), *deepspeed_cases.cases()]:
         if isinstance(case, Unpriced):
             unpriced.append(case)
         elif re.search(only, f"{case.group} {case.id}"):

@@ -29,6 +29,8 @@ class Case(NamedTuple):
     family: str | None = None
     """What to leave out when a family is left out; the model type when None."""
     note: str = ""
+    widens: bool = True
+    """Whether its error counts in the width of intervals."""
 
 
 class Unpriced(NamedTuple):

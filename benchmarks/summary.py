@@ -117,6 +117,8 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Sequence[float]) 
     shares = {group: _with_middle(spread(found), replayed.get(group)) for group, found in sorted(reserved.items())}
     allocated: dict[str, list[float]] = {}
     for row in rows:
+        if not row.case.widens:
+            continue
         truth = float(row.case.truth_bytes)
         if row.case.metric == "reserved":
             if not _compiled(row) and row.ratio >= 1:
