@@ -4,7 +4,7 @@
 
 Compares the options that have a key of their own in the plan with that key: `recompute_granularity` with
 `activation_checkpointing`, `use_distributed_optimizer` and `use_megatron_fsdp` with `zero_stage`,
-`enable_cpu_offload` with `offload`, and so on.
+`enable_cpu_offload` with `offload`, DeepSpeed's `grad_accum_dtype` with a stage that can sum in it, and so on.
 
 ## Why it matters
 
@@ -25,7 +25,7 @@ None.
 
 ## Source
 
-`megatron/training/arguments.py`; torchtitan `ParallelismConfig`.
+`megatron/training/arguments.py`; torchtitan `ParallelismConfig`; DeepSpeed `runtime/engine.py`.
 """
 
 from __future__ import annotations
@@ -80,6 +80,9 @@ def _pairs(job: TrainingJob) -> Iterator[tuple[str, str, object, object]]:
     if "enable_cpu_offload" in options:
         place = "cpu" if options["enable_cpu_offload"] else "none"
         yield "enable_cpu_offload", "/training/offload/parameters", place, job.parameter_offload
+    if stage == 0 and options.get("grad_accum_dtype", job.recipe.params) != job.recipe.params:
+        # DeepSpeed's _do_optimizer_sanity_check: "unsupported mix of model_dtype and grad_accum_dtype"
+        yield "grad_accum_dtype", "/parallelism/zero_stage", 1, stage
     yield from _recompute(job, options.get("selective_ac_option"))
     reshard = options.get("fsdp_reshard_after_forward")
     if reshard is not None:

@@ -59,7 +59,7 @@ def runs_torchtitan(job: TrainingJob) -> bool:
 
 FOREIGN = {
     "megatron": "Megatron-Core's and TransformerEngine's kernels need CUDA",
-    "deepspeed": "the DeepSpeed engine needs its own runtime and a GPU",
+    "deepspeed": "verify does not run the DeepSpeed engine",
     "litgpt": "LitGPT's own model code is not run",
     "torchtune": "torchtune's own model code is not run",
     "torchtitan": "no torchtitan can be imported that runs it",

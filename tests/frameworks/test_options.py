@@ -57,8 +57,6 @@ BESIDE: dict[str, dict[str, object]] = {
 """Options without which another one is a detail of nothing."""
 SAMPLES: dict[str, tuple[object, ...]] = {"lora_dropout": (0.0,)}
 """Values of options whose type does not say what they may be."""
-ELSEWHERE = {"deepspeed"}
-"""Frameworks whose options are held to their effect by tests of their own."""
 
 
 def _values(framework: Framework, option: str) -> tuple[object, ...]:
@@ -101,7 +99,7 @@ def _silent(framework: Framework) -> Iterator[str]:
             yield option
 
 
-@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name not in ELSEWHERE])
+@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_every_option_counts_somewhere(name: str) -> None:
     """Some value of it moves the estimate or the time of some plan, or is reported."""
     assert list(_silent(FRAMEWORKS[name])) == []

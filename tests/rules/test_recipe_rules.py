@@ -148,6 +148,13 @@ def test_options_agree_with_the_plan(parallelism: str, training: str, fault: str
     assert all(fault in m for m in messages)
 
 
+@pytest.mark.parametrize(("stage", "dtype", "reported"), [(0, "fp32", True), (0, "bf16", False), (1, "fp32", False)])
+def test_deepspeed_sums_in_another_dtype_only_under_zero(stage: int, dtype: str, reported: bool) -> None:
+    """Its engine stops at the start with "unsupported mix" otherwise."""
+    training = f"framework: deepspeed, options: {{grad_accum_dtype: {dtype}}}"
+    assert bool(found("MEM409", f"zero_stage: {stage}", training)) == reported
+
+
 @pytest.mark.parametrize(
     ("framework", "setting", "pointer"),
     [
