@@ -262,8 +262,9 @@ class Step:
             if unit.kind == "embedding" and self.sharded and self._whole_table():
                 # DTensor's local slice of the full-size embedding gradient is cloned before FSDP reduces it
                 gradients = self._local_slice(unit, gradients)
-            stays = (("gradients", gradients), ("logits_and_loss", curve.lingers), ("activations", curve.outlives))
-            timeline.hold_all(stays)
+            timeline.hold_all(
+                (("gradients", gradients), ("logits_and_loss", curve.lingers), ("activations", curve.outlives))
+            )
             lingers += curve.lingers
             if unit.kind == "head" and not prefetched:
                 prefetched = self._prefetch(i, gathered)
