@@ -28,6 +28,8 @@ class ParameterTensor(Record):
     of the forward pass. Stacked experts and routers that are bare parameters are not: no linear layer wraps them."""
     transposed: bool = False
     """Stored as [in, out]: GPT-2's Conv1D, GPT-OSS's and Llama 4's experts."""
+    viewed: bool = False
+    """Multiplied as ``input @ weight.T`` (Falcon): autocast caches no copy of a view."""
 
     @property
     def count(self) -> int:  # type: ignore[override]
@@ -104,6 +106,11 @@ class Attention(Record):
     """Eager attention's softmax runs in fp32; False: in the scores' own dtype (GPT-2, Falcon)."""
     expanded_kv: bool = False
     """Keys and values are copied to every query head before the kernel (Falcon 40B)."""
+    returns_weights: bool = False
+    """The layer returns eager attention's probabilities beside its output, and the model's loop keeps both in a
+    variable until the next layer has returned (Falcon, BLOOM, MPT, GPT-J)."""
+    named_scores: bool = False
+    """Eager scores are scaled in place and stay in variables while the softmax runs (Falcon)."""
 
 
 class LatentAttention(Record):

@@ -19,6 +19,7 @@ from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.timeline import Timeline
 from memcheck.memory.units import STYLES, Unit
+from memcheck.memory.variables import Variables
 
 
 class Step:
@@ -169,8 +170,8 @@ class Step:
         casts = 0
         held_flat = 0
         # the schedule's variable holds the last stage's output until the next forward returns (schedules.py)
-        variables = {"logits_and_loss": self.units[-1].fresh.lingers if self.pipelined and not first else 0}
-        timeline.hold_all(tuple(variables.items()))
+        variables = Variables(timeline)
+        variables.assign("output", "logits_and_loss", self.units[-1].fresh.lingers * (self.pipelined and not first))
         gathered = [self._own_group(i).gathered if here else 0 for i in range(len(self.units))]
         timeline.hold("communication_buffers", sum(gathered))
         if self.root != NO_GROUP:
@@ -194,7 +195,7 @@ class Step:
                 held_flat = 0
             if curve.before is not None:
                 timeline.high("forward", curve.before, unit.name)
-                self._let_go(variables)
+                variables.let_go()
             if unit.kind == "head":  # whose curve counts them until its logits replace the old ones
                 timeline.release("activations", self.graph_before)
                 if self.engine is not None:
@@ -202,6 +203,7 @@ class Step:
             timeline.high("loss" if unit.kind == "head" else "forward", curve.forward, unit.name)
             timeline.hold_all(curve.saved_components)
             timeline.hold("activations", curve.until_forward_ends)
+            variables.assign("outputs", "activations", curve.returned)  # of the model's loop over its layers
             if unit.reduced and first:
                 timeline.hold("gradients", self._reduced_early(unit).reduce_output)
             casts += curve.until_forward_ends * (end - i)
@@ -212,16 +214,11 @@ class Step:
             timeline.repeat(before, end - i - 1)
             if self.holds_rows and (unit.kind == "embedding" or (i == 1 and self.units[0].kind == "embedding")):
                 # `inputs_embeds`: a variable of the model's forward, where nothing else holds them
-                variables["activations"] = variables.get("activations", 0) + curve.freed_input
-                timeline.hold("activations", curve.freed_input)
-        self._let_go(variables)
+                variables.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input)
+        variables.let_go()
         timeline.release("communication_buffers", held_flat)  # the root's post-forward frees the last flat buffer
         timeline.release("activations", casts)
         return gathered
-
-    def _let_go(self, variables: dict[str, int]) -> None:
-        self.timeline.hold_all(tuple(variables.items()), -1)
-        variables.clear()
 
     def _gather_ahead(self, own: Group, previous: int, where: str) -> None:
         """Gather a unit's parameters and let go of the previous group's flat buffer: before they are copied out, or, up

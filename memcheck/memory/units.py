@@ -79,6 +79,7 @@ def base_setting(job: TrainingJob, architecture: Architecture) -> Setting:
         expert_imbalance=job.expert_imbalance,
         compiled=job.framework in PER_BLOCK and job.compiles("model"),
         grad_dtype=accumulated_dtype(job),
+        reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
         options=job.options,
     )
 

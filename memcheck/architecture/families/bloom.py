@@ -40,6 +40,7 @@ def read(config: ConfigReader) -> Architecture:
         alibi=True,
         fused_form="heads",
         sdpa=False,
+        returns_weights=True,
         flash=False,
         dropout=config.dropout("attention_dropout"),
     )

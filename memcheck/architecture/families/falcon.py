@@ -7,7 +7,7 @@ from memcheck.architecture.parts.decoder import decoder, layer_norm
 from memcheck.architecture.parts.feed_forward import plain_mlp
 from memcheck.architecture.parts.sizes import Names, check_groups, read_sizes
 from memcheck.architecture.reader import ConfigReader
-from memcheck.architecture.types import Architecture, Block, Norm, Paths
+from memcheck.architecture.types import Architecture, Attention, Block, Mlp, Norm, ParameterTensor, Paths
 
 NAMES = Names(hidden=("hidden_size", "n_embed"))
 PROJECTIONS = Projections(("query_key_value",), "dense", "self_attention")
@@ -31,11 +31,14 @@ def read(config: ConfigReader) -> Architecture:
         masked=True,
         fused_form="index" if new or size.kv_heads != size.heads else "heads",
         expanded_kv=new and size.kv_heads != size.heads,
+        returns_weights=True,
+        named_scores=True,
         dropout=config.dropout("attention_dropout"),
     )
     width = config.optional_integer("ffn_hidden_size", "intermediate_size") or 4 * h
     activation = config.activation("activation", default="gelu")
     mlp = plain_mlp(h, width, activation, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias)
+    attention, mlp = attention._replace(tensors=_viewed(attention)), mlp._replace(tensors=_viewed(mlp))
     first, second, parallel = _norms(config, h, new)
     block = Block(attention, mlp, first, second, parallel=parallel, dropout=config.dropout("hidden_dropout"))
     return decoder(
@@ -47,6 +50,11 @@ def read(config: ConfigReader) -> Architecture:
         rotary_dim=attention.rotary_dim,
         paths=Paths("transformer.h", "transformer.word_embeddings"),
     )
+
+
+def _viewed(part: Attention | Mlp) -> tuple[ParameterTensor, ...]:
+    """The matrices of FalconLinear, whose forward is ``input @ self.weight.T``."""
+    return tuple(t._replace(viewed=t.linear) for t in part.tensors)
 
 
 def _kv_heads(config: ConfigReader, heads: int, new: bool) -> int:

@@ -25,6 +25,7 @@ def read(config: ConfigReader) -> Architecture:
         rotary_interleaved=True,
         rotary_form="pairs-each",
         sdpa=False,
+        returns_weights=True,
         fp32_scores=True,
         dropout=config.dropout("attn_pdrop"),
     )

@@ -53,6 +53,7 @@ def read(config: ConfigReader) -> Architecture:
         rotary_dim=0,
         alibi=True,
         sdpa=False,
+        returns_weights=True,
         flash=False,
         dropout=dropout,
         clip_qkv=inner.number("clip_qkv", default=0.0) > 0,

@@ -33,6 +33,8 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         q, k, v, gate = _projections(ctx, a, x)
     del x
     if a.rotary_dim:
+        if a.rotary_form == "pairs-each":  # modeling_gptj.py: q_pass and k_pass are slices of the projections
+            ctx.named += [q, k]
         q, k = apply_rotary(ctx, a, q, k, stream)
     out = attend(ctx, a, q, k, v).view(ctx.tokens, width)
     if gate is not None:
@@ -40,6 +42,7 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         del gate
     result = linear(tape, out, ctx.weights(tensors[-1], a.out_bias), tensors[-1].name)
     del out, q, k, v
+    ctx.named = []
     return leave_tensor_parallel(ctx, result)
 
 
@@ -100,6 +103,7 @@ def _indexed(ctx: Context, a: Attention, qkv: Value) -> Heads:
     tape = ctx.tape
     b, s, d = ctx.batch, ctx.sequence, a.head_dim
     heads, kv_heads = -(-a.heads // ctx.tp), max(1, -(-a.kv_heads // ctx.tp))
+    ctx.named.append(qkv)
     q = slices(tape, qkv, (b, heads, s, d))[0]
     indices = tape.new((1,), "int64", "head index")
     k = index(tape, qkv, indices, (b, kv_heads, s, d), "k heads")
@@ -170,18 +174,32 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
         if a.sinks:
             return copy(tape, kernels.eager_with_sinks(tape, q, k, v), "contiguous")
         q, k, v = _merged_heads(ctx, a, q, k, v)
-        steps = _score_steps(a)
+        mask_dtype = ctx.setting.compute if tape.autocast is None else ctx.setting.params
+        if a.named_scores:
+            if a.kv_heads == 1 and ctx.batch > 1:  # torch.matmul folds heads and batch: the one head is copied to all
+                k, v = copy(tape, k, "expand"), copy(tape, v, "expand")
+            dropped = a.dropout if a.alibi else 0.0
+            out, probabilities, named = kernels.eager_with_names(
+                tape, q, k, v, mask_dtype, alibi=a.alibi, p_dropout=dropped
+            )
+            ctx.named += named
+            returns(ctx, [probabilities])
+            return copy(tape, out, "contiguous")
+        weights: list[Value] = []
         out = kernels.eager(
             tape,
             q,
             k,
             v,
-            steps,
-            mask_dtype=ctx.setting.compute if tape.autocast is None else ctx.setting.params,
+            _score_steps(a),
+            mask_dtype=mask_dtype,
             fp32_scores=a.fp32_scores,
             fp32_softmax=a.softmax_fp32,
             p_dropout=a.dropout,
+            returned=weights if a.returns_weights else None,
+            named=ctx.named if a.alibi and a.fused_form == "heads" else None,
         )
+        returns(ctx, weights)
         return copy(tape, out, "contiguous")
     if kernel == "math":
         return _math(tape, q, k, v)
@@ -197,6 +215,13 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     if kernel == "flash" and concatenates(a) and a.rotary_form != "pairs-each":
         out = copy(tape, out, "contiguous")
     return out
+
+
+def returns(ctx: Context, weights: list[Value]) -> None:
+    """The layer's second output, which lives on; a recompute that ends early returns none."""
+    frame = ctx.tape.frame
+    if frame is None or frame.again is None or frame.returned is not None:
+        ctx.returned += weights
 
 
 def _merged_heads(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Heads:
@@ -236,7 +261,7 @@ def _math(tape: Tape, q: Value, k: Value, v: Value) -> Value:
     q, k = scale(tape, q), scale(tape, k)
     b, h, s, _ = q.shape
     weights = kernels.batched(tape, q, k, (b, h, s, s), "attention scores")
-    del q, k
+    del k
     weights = scale(tape, weights, "attention mask")
     weights = kernels.softmax(tape, weights)
     out = kernels.batched(tape, weights, v, (b, h, s, v.shape[-1]), "attention output")

@@ -44,6 +44,8 @@ class Setting(Record):
     """Dtype of the residual stream that enters the unit."""
     autocast: str | None = None
     attention: str = "sdpa"
+    reentrant: bool = False
+    """Checkpointed units are checkpointed with ``use_reentrant=True``."""
     trained: bool = True
     """The base weights get gradients."""
     frozen: tuple[str, ...] = ()
@@ -93,6 +95,10 @@ class Context:
         """Every weight of the unit: their gradients live as long as this context."""
         self.kept: list[Value] = []
         """What the training loop still references during backward (the model's output)."""
+        self.returned: list[Value] = []
+        """What the unit returns beside its output, and the model's loop keeps in a variable (attention weights)."""
+        self.named: list[Value] = []
+        """What attention's forward has names for until it returns."""
         self.before: High | None = None
         """The highest point of the final norm, which still belongs to the forward."""
 
@@ -146,6 +152,7 @@ class Context:
             inp = -(-inp // cut)
         name = tensor.name.removesuffix(".weight")
         base = self.parameter(name, (out, inp))
+        base.viewed = tensor.viewed
         b = self.parameter(name + ".bias", (out,)) if bias else None
         adapter = s.adapter
         if adapter is None or not adaptable or not adapts(adapter, name):

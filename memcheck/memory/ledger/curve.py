@@ -41,6 +41,8 @@ class Curve(Record):
     head's gradient that waits for the embedding's."""
     before: High | None = None
     """The highest point of what runs before the loss: the final norm of a head."""
+    returned: int = 0
+    """What it returns beside its output, where nothing has saved it: attention weights of a checkpointed layer."""
     input: int = 0
     """Its input, while it has one of its own: what lives when its parameters are gathered for its forward."""
     freed_input: int = 0
@@ -81,6 +83,9 @@ def replay(
     x.storage = None  # the caller's variable moves on to the output; what was saved keeps its storage
     with_casts = tape.live
     tape.casts.clear()
+    with_returned = tape.live
+    for value in ctx.returned:
+        value.storage = None
     saved = tape.live
     freed = before - with_casts
     saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
@@ -97,10 +102,11 @@ def replay(
         saved,
         saved_inventory,
         components,
-        with_casts - saved,
+        with_casts - with_returned,
         forward_high,
         backward_high,
         gradients,
+        returned=with_returned - saved,
         input=rounded_bytes(shape, dtype) if not setting.external_input else 0,
         freed_input=freed,
         input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
@@ -121,4 +127,11 @@ def high(tape: Tape) -> High:
 
 def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:
     """A unit under ``torch.utils.checkpoint``."""
-    return checkpoint(ctx.tape, lambda value: forward(ctx, value), x)
+
+    def run(value: Value) -> Value:
+        try:
+            return forward(ctx, value)
+        finally:  # also where early stop leaves it in the middle
+            ctx.named = []
+
+    return checkpoint(ctx.tape, run, x, ctx.returned if ctx.setting.reentrant else None)

@@ -40,6 +40,8 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
         return None
     compute = setting.autocast or setting.compute
     kernel = chosen_kernel(setting.attention, compute, mixer, setting.sequence, setting.style)
+    if mixer.named_scores and mixer.alibi:  # Falcon adds its bias to the mask: one of every head
+        return mixer.window, setting.params, setting.batch * -(-mixer.heads // setting.tensor)
     if kernel == "eager":
         return mixer.window, setting.params, setting.batch
     if kernel != "flash" and needs_mask(mixer, setting.sequence, setting.style):

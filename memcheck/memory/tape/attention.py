@@ -90,12 +90,16 @@ def eager(  # noqa: PLR0913 - the switches of one formula
     fp32_scores: bool = False,
     fp32_softmax: bool = True,
     p_dropout: float = 0.0,
+    returned: list[Value] | None = None,
+    named: list[Value] | None = None,
 ) -> Value:
     """transformers' eager_attention_forward on already repeated k and v: scores, fp32 softmax, probabilities.
 
     ``mask_dtype``: that of the residual stream; an fp32 mask makes bf16 scores fp32 under autocast.
     ``steps``: what happens to the scores before the softmax: ``scale`` (by a number), ``add`` (mask or bias), ``cap``
     (tanh between two scalings), ``fill`` (masked_fill). ``fp32_scores``: GPT-J's q and k are cast first.
+    ``returned`` takes the probabilities that the product with v reads, ``named`` the scores of every step, where each
+    has a variable of its own (BLOOM).
     """
     b, h, s, _ = q.shape
     shape = (b, h, s, k.shape[2])
@@ -104,13 +108,63 @@ def eager(  # noqa: PLR0913 - the switches of one formula
         q, k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
     weights = batched(tape, q, k, shape, "attention scores")
     for step in steps:
+        if named is not None:
+            named.append(weights)
         weights = _score_step(tape, weights, step, mask_dtype)
     # autocast puts softmax on its fp32 list
     probabilities = softmax(tape, weights, "fp32" if fp32_softmax or tape.autocast else None)
+    if fp32_scores:  # a statement of its own, which lets go of the scores
+        weights = probabilities
     narrow = cast(tape, probabilities, target, "attention probabilities")
     del weights, probabilities
     narrow = dropout(tape, narrow, p_dropout)
+    if returned is not None:
+        returned.append(narrow)
     return batched(tape, narrow, v, (b, h, s, v.shape[-1]), "attention output")
+
+
+def eager_with_names(
+    tape: Tape,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask_dtype: str,
+    *,
+    alibi: bool = False,
+    p_dropout: float = 0.0,
+) -> tuple[Value, Value, list[Value]]:
+    """Falcon's: the output, the probabilities, and the scores that have names until the module returns.
+
+    modeling_falcon.py, FalconAttention.forward. Scores are scaled in place, and the softmax's result takes over their
+    name; with ALiBi, which is added in fp32, every step has a name of its own. The softmax's dtype is that of the
+    layer's norm, which autocast leaves in fp32.
+    """
+    b, h, s, _ = q.shape
+    scores = batched(tape, q, k, (b, h, s, k.shape[2]), "attention scores")
+    named = []
+    if alibi:
+        wide = cast(tape, scores, "fp32")
+        logits = _scale_in_place(tape, shift(tape, wide, "alibi", mask_dtype))
+        named = [scores, wide, logits]
+        dtype = "fp32" if tape.autocast else v.dtype
+        scores = logits
+        del wide, logits
+    else:
+        scores = _scale_in_place(tape, scores)
+        dtype = "fp32" if tape.autocast else q.dtype
+    masked = shift(tape, scores, "attention mask", mask_dtype)
+    probabilities = softmax(tape, masked, dtype)
+    del masked, scores
+    probabilities = dropout(tape, probabilities, p_dropout)
+    out = batched(tape, probabilities, v, (b, h, s, v.shape[-1]), "attention output")
+    return out, probabilities, named
+
+
+def _scale_in_place(tape: Tape, x: Value) -> Value:
+    """``x /= number``: its gradient is a new tensor all the same."""
+    shape, dtype = x.shape, x.dtype
+    out = Value(x.storage, shape, dtype)
+    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "attention scaling backward")])
 
 
 def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value:

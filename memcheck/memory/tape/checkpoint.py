@@ -21,8 +21,10 @@ class _LastSavedError(Exception):
 class Frame:
     """One checkpointed call: its nodes without their saved tensors, and how to make those again."""
 
-    def __init__(self, tape: Tape, forward: Run, x: Value) -> None:
+    def __init__(self, tape: Tape, forward: Run, x: Value, returned: list[Value] | None = None) -> None:
         self.tape = tape
+        self.returned = returned
+        """Of a reentrant call: what it returns beside its output."""
         self.forward = forward
         self.kept = x.storage
         self.shape, self.dtype, self.wants = x.shape, x.dtype, x.origin is not None
@@ -52,6 +54,7 @@ class Frame:
         tape.frame, tape.casts, tape.autocast = self, {}, self.autocast
         tape.component, tape.grad_enabled = "activations", True
         self.again = []
+        self._materialize()
         x = Value(self.kept, self.shape, self.dtype, Leaf() if self.wants else None)
         try:
             self.forward(x)
@@ -64,6 +67,18 @@ class Frame:
                 node.run = fresh.run
             fresh.run = None
         self.nodes, self.again = [], None
+
+    def _materialize(self) -> None:
+        """Autograd hands CheckpointFunction.backward zeros as gradients of outputs that nothing used.
+
+        Its arguments refer to them until it returns, so that other gradients are not added in place to them.
+        """
+        for value in tuple(self.returned or ()):
+            node = value.origin
+            if isinstance(node, Node):
+                zeros = node.grad = self.tape.new(value.shape, value.dtype, "zeros")
+                zeros.holders += 2
+                self.returned = [*(self.returned or ()), Value(zeros, value.shape, value.dtype)]
 
 
 def waits(node: Node) -> bool:
@@ -85,12 +100,15 @@ def _holds(value: object) -> bool:
     return isinstance(value, (tuple, list)) and any(_holds(v) for v in value)
 
 
-def checkpoint(tape: Tape, forward: Run, x: Value) -> Value:
-    """``checkpoint(forward, x, use_reentrant=False)``; reentrant checkpointing has the same peak."""
+def checkpoint(tape: Tape, forward: Run, x: Value, returned: list[Value] | None = None) -> Value:
+    """``checkpoint(forward, x, use_reentrant=False)``; reentrant checkpointing has the same peak.
+
+    But for what a reentrant call returns beside its output, which ``forward`` appends to ``returned``.
+    """
     if not tape.grad_enabled:
         return forward(x)
     outside = tape.frame
-    tape.frame = frame = Frame(tape, forward, x)
+    tape.frame = frame = Frame(tape, forward, x, returned)
     y = forward(x)
     tape.frame = outside
     if outside is not None:  # nested: the outer recompute runs this call again as a whole

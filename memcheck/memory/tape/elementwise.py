@@ -31,7 +31,8 @@ def cast_weight(tape: Tape, w: Value, dtype: str) -> Value:
     """Autocast's copy of a weight: made once, cached until autocast ends, kept by the graph as long as it is saved."""
     if w.dtype == dtype:
         return w
-    key = id(w.origin) if w.origin is not None else 0
+    leaf = not (isinstance(w.origin, Parameter) and w.origin.viewed)
+    key = id(w.origin) if w.origin is not None and leaf else 0
     cached = tape.casts.get(key) if key else None
     if cached is not None:
         return cached

@@ -101,7 +101,7 @@ class Parameter:
 
     __slots__ = (
         "buffer", "cast_to", "dtype", "fresh", "grad", "grad_buffer", "name", "pending", "requires_grad", "shape",
-        "sink", "waits",
+        "sink", "viewed", "waits",
     )
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: str, requires_grad: bool, *, has_grad: bool) -> None:
@@ -118,6 +118,8 @@ class Parameter:
         """Takes the gradient instead of ``grad`` (persistent main gradients, buckets)."""
         self.waits = False
         """The next gradient waits in AccumulateGrad's buffer for a second use of the weight (tied embeddings)."""
+        self.viewed = False
+        """Products read a view of the weight, which is no leaf."""
         self.cast_to: str | None = None
         """Dtype to which autograd casts each arriving gradient (``Tensor.grad_dtype``)."""
         self.pending = 0

@@ -19,12 +19,16 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Flash for half precision without a mask and one head size; else memory-efficient; grouped heads there: math."""
+    """Flash for half precision without a mask and one head size; else memory-efficient; grouped heads there: math.
+
+    No fused kernel broadcasts heads without ``enable_gqa`` (sdp_utils_cpp.h, check_batch_size_and_num_heads_dense).
+    """
     if torch.is_autocast_enabled("cpu"):
         query, key, value = (t.to(torch.get_autocast_dtype("cpu")) for t in (query, key, value))
     aten = torch.ops.aten
     fits = query.shape[-1] == value.shape[-1] <= LARGEST_HEAD
-    if query.dtype in HALF and attn_mask is None and fits:
+    grouped = query.shape[1] != key.shape[1]
+    if query.dtype in HALF and attn_mask is None and fits and enable_gqa >= grouped:
         flash: torch.Tensor = aten._scaled_dot_product_flash_attention(  # noqa: SLF001
             query,
             key,
@@ -35,9 +39,9 @@ def scaled_dot_product_attention(
             scale=scale,  # return_debug_mask
         )[0]
         return flash
-    if enable_gqa and query.shape[1] != key.shape[1]:
+    if grouped:
         plain: torch.Tensor = aten._scaled_dot_product_attention_math(  # noqa: SLF001
-            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=True
+            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
         )[0]
         return plain
     bias = None if attn_mask is None else _as_bias(attn_mask, query, key)
