@@ -26,7 +26,7 @@ memcheck: 1
 name: plan-{number}
 model: llama-3.1-8b
 hardware: {{gpu: h100-80gb, gpus_per_node: 8, nodes: {nodes}}}
-parallelism: {{zero_stage: 3}}
+parallelism: {{zero_stage: 3, gradient_sync: every}}
 training:
   framework: huggingface
   micro_batch_size: {batch}

@@ -42,6 +42,10 @@ HUGGINGFACE = Framework(
         "sgd": "foreach",
         "sgd-momentum": "foreach",
     },
+    # every micro-batch but the last one runs under accelerator.no_sync, unless sync_each_batch says otherwise
+    # (trainer.py, around training_step): DDP's and FSDP1's own no_sync, or FSDP2's set_requires_gradient_sync(False)
+    # (accelerate accelerator.py, no_sync)
+    gradient_sync="last",
     # from_pretrained without a device map loads into host memory on every rank; fsdp_config's state_dict_type is
     # FULL_STATE_DICT (transformers training_args.py)
     initialization=("host", "host"),

@@ -14,7 +14,8 @@ LITGPT = Framework(
     name="litgpt",
     title="LitGPT (its fine-tuning scripts)",
     recipes={"bf16-pure": r.BF16_PURE, "fp16-pure": r.FP16_PURE, "bf16-mixed": r.AUTOCAST_BF16, "fp32": r.FP32},
-    sharded_recipes={"bf16-mixed": r.FSDP2_BF16},
+    # Fabric reduces in the dtype that it gathers in (fabric/plugins/precision/fsdp.py, mixed_precision_config)
+    sharded_recipes={"bf16-mixed": r.FSDP2_BF16._replace(reduce="bf16")},
     default_precision="bf16-pure",
     default_optimizer="adamw",
     default_implementation="foreach",
@@ -37,12 +38,17 @@ LITGPT = Framework(
     # 4-bit training steps with bitsandbytes' PagedAdamW, whose kernel updates in place (utils.py,
     # instantiate_bnb_optimizer)
     implementations={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},
+    # fabric.no_backward_sync(model, enabled=is_accumulating) in each script's training loop, which is FSDP's no_sync
+    # (lightning/fabric/strategies/fsdp.py, _FSDPBackwardSyncControl)
+    gradient_sync="last",
     lora_rank=8,
     lora_targets=("q_proj", "v_proj"),
     lora_dtype="params",
     lacks={
         "parallelism.reshard_after_forward": "its scripts shard fully, and no argument changes that "
         "(litgpt/finetune/full.py, FSDPStrategy)",
+        "parallelism.gradient_sync": "its scripts reduce with the last micro-batch, and no argument changes that "
+        "(litgpt/finetune/full.py, fabric.no_backward_sync)",
         "parallelism.gradient_as_bucket_view": "its scripts run on one GPU or under FSDP, without "
         "DistributedDataParallel (litgpt/finetune/full.py)",
     },

@@ -50,6 +50,8 @@ class Framework(Record):
     """Below zero_stage 3, mixed precision works only without tensor and pipeline parallelism; else all is fp32."""
     loss_parallel: str = "never"
     """When the standard loss runs on vocabulary shards by itself: ``never`` | ``tensor`` (tensor > 1) | ``always``."""
+    gradient_sync: str = "every"
+    """Default of ``parallelism.gradient_sync``: with which of the micro-batches of a step gradients are reduced."""
     lora_rank: int = 16
     lora_targets: str | tuple[str, ...] = "all-linear"
     lora_dtype: str = "fp32"

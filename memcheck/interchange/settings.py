@@ -104,7 +104,7 @@ def neutral(framework: Framework, layout: Layout) -> dict[str, object]:
         "parallelism.zero_stage": 0,
         "parallelism.shard_group": layout.data * layout.context,
         "parallelism.reshard_after_forward": True,
-        "parallelism.gradient_sync": "every",
+        "parallelism.gradient_sync": framework.gradient_sync,
         "parallelism.gradient_as_bucket_view": False,
         "training.method": "full",
         "training.freeze": (),

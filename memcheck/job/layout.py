@@ -15,8 +15,11 @@ def resolve_layout(
     defaults: Defaults,
     *,
     routed: bool = False,
+    each_batch: object = None,
 ) -> Layout:
     """Every degree as a number. ``framework`` is None for inference, ``routed``: the model has experts.
+
+    ``each_batch``: the option ``sync_each_batch`` where the plan has it, which decides for ``gradient_sync``.
 
     ``world = tensor * context * pipeline * data``. Where that does not come out, ``data`` is rounded down (to at
     least 1) so that the rest can be checked; rule MEM201 reports it.
@@ -46,7 +49,7 @@ def resolve_layout(
         pipeline_schedule=schedule,
         virtual_stages=virtual_stages,
     )
-    return _sharding(stated, layout, defaults)
+    return _sharding(stated, layout, framework, defaults, each_batch)
 
 
 def _expert_tensor(
@@ -86,7 +89,9 @@ def _schedule(stated: Parallelism, pipeline: int, defaults: Defaults) -> tuple[s
     return schedule, virtual
 
 
-def _sharding(stated: Parallelism, layout: Layout, defaults: Defaults) -> Layout:
+def _sharding(
+    stated: Parallelism, layout: Layout, framework: Framework, defaults: Defaults, each_batch: object
+) -> Layout:
     replicas = layout.data * layout.context
     stage = stated.zero_stage or 0
     if replicas > 1:
@@ -100,7 +105,7 @@ def _sharding(stated: Parallelism, layout: Layout, defaults: Defaults) -> Layout
     if stage == 3:
         reshard = defaults.take("parallelism.reshard_after_forward", reshard, True)
     if replicas > 1:
-        sync = defaults.take("parallelism.gradient_sync", sync, "every")
+        sync = _synchronised(sync, framework, defaults, each_batch)
     if stage == 0 and replicas > 1:
         view = defaults.take("parallelism.gradient_as_bucket_view", view, False)
     return layout._replace(
@@ -110,3 +115,11 @@ def _sharding(stated: Parallelism, layout: Layout, defaults: Defaults) -> Layout
         gradient_sync=sync or "every",
         gradient_as_bucket_view=bool(view),
     )
+
+
+def _synchronised(stated: str | None, framework: Framework, defaults: Defaults, each_batch: object) -> str:
+    key = "parallelism.gradient_sync"
+    if each_batch is not None:
+        return defaults.take(key, stated, "every" if each_batch else "last", "options.sync_each_batch")
+    why = "default" if framework.gradient_sync == "every" else f"default of {framework.name}"
+    return defaults.take(key, stated, framework.gradient_sync, why)

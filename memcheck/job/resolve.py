@@ -108,10 +108,17 @@ def _training_job(
     defaults: Defaults,
 ) -> TrainingJob:
     framework = FRAMEWORKS[defaults.take("training.framework", training.framework, DEFAULT_FRAMEWORK)]
-    layout = resolve_layout(plan.hardware, plan.parallelism, framework, defaults, routed=_routed(architecture))
+    options = known_options(training.options, framework)
+    layout = resolve_layout(
+        plan.hardware,
+        plan.parallelism,
+        framework,
+        defaults,
+        routed=_routed(architecture),
+        each_batch=options.get("sync_each_batch"),
+    )
     method = defaults.take("training.method", training.method, "full")
     micro_batch_size, sequence_length = resolve_batch(training, defaults)
-    options = known_options(training.options, framework)
     why = f"default of {framework.name}"
     if training.compile and framework.name == "torchtitan" and "components" not in options:
         defaults.note("training.options.components", ["model", "loss"], "default of torchtitan since April 2025")

@@ -25,7 +25,7 @@ from memcheck.rules.types import Context
 from memcheck.source.types import Mark
 
 BATCH, STEPS, DATA = "training.micro_batch_size", "training.gradient_accumulation_steps", "parallelism.data"
-GROUP = "parallelism.shard_group"
+GROUP, SYNC = "parallelism.shard_group", "parallelism.gradient_sync"
 UNREAD = "MEM416"
 """A warning that keeps no change from being made: what is left unread is set to what says nothing, where that exists.
 """
@@ -123,6 +123,9 @@ class Pricer:
     def _is_so(self, key: str, value: object) -> bool:
         """Whether the plan says so already, by a value or by silence."""
         now = written(self.document, key)
+        framework = self.context.framework
+        if key == SYNC and now is None and framework is not None:
+            return value == framework.gradient_sync
         return value == now or (now is None and key in NEUTRAL and value == NEUTRAL[key])
 
     def below_floor(self, resolved: Resolved) -> bool:
@@ -211,6 +214,8 @@ def _following(context: Context, changes: dict[str, object]) -> dict[str, object
     if steps is None:
         return None
     found.update(steps)
+    if now("parallelism", "zero_stage") == 3 and _splits(context, job, changes, found, data):
+        found[SYNC] = "every"
     group, ranks = changes.get(GROUP, written(document, GROUP)), data * now("parallelism", "context")
     if isinstance(group, int) and (group > ranks or ranks % group):
         found[GROUP] = "auto"
@@ -231,3 +236,23 @@ def _accumulation(
         return None
     steps = whole // (size * data)
     return {} if stated is not None or steps == job.gradient_accumulation_steps else {STEPS: steps}
+
+
+def _splits(
+    context: Context, job: TrainingJob, changes: dict[str, object], following: dict[str, object], data: int
+) -> bool:
+    """Whether a step of one micro-batch becomes one of several that a framework would reduce with the last one alone.
+
+    It reduced its only one: so that splitting it saves memory, each of them has to be reduced.
+    """
+    framework = context.framework
+    if job.gradient_accumulation_steps > 1 or framework is None or framework.gradient_sync == "every":
+        return False
+    if SYNC in framework.lacks or SYNC in changes or written(context.document, SYNC) is not None:
+        return False
+    steps = following.get(STEPS, changes.get(STEPS))
+    if steps is None:
+        stated = context.plan.training.global_batch_size if context.plan.training else None
+        whole, size = changes.get("training.global_batch_size", stated), changes.get(BATCH, job.micro_batch_size)
+        steps = whole // (size * data) if isinstance(whole, int) and isinstance(size, int) else 1
+    return isinstance(steps, int) and steps > 1

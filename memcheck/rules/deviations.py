@@ -37,6 +37,8 @@ def deviates(plan: Plan, job: TrainingJob, framework: Framework, key: str) -> bo
     value = stated(plan, key)
     if value is None:
         return False
+    if key == "parallelism.gradient_sync":
+        return value != framework.gradient_sync
     if key in PLAIN:
         return bool(value != PLAIN[key])
     if key == "training.optimizer.implementation":

@@ -14,7 +14,9 @@ def reduces_every(job: TrainingJob) -> bool:
     """
     if job.framework in ("megatron", "deepspeed"):
         return job.layout.zero_stage >= 2
-    return job.layout.gradient_sync == "every" or "parallelism.gradient_sync" in FRAMEWORKS[job.framework].lacks
+    framework = FRAMEWORKS[job.framework]
+    lacking = "parallelism.gradient_sync" in framework.lacks
+    return (framework.gradient_sync if lacking else job.layout.gradient_sync) == "every"
 
 
 def gathers_again(job: TrainingJob) -> bool:

@@ -26,7 +26,7 @@ LARGE_BATCH = """\
 memcheck: 1
 model: llama-3.1-8b
 hardware: {gpu: h100-80gb, gpus_per_node: 8}
-parallelism: {zero_stage: 3}
+parallelism: {zero_stage: 3, gradient_sync: every}
 training:
   framework: huggingface
   micro_batch_size: 4

@@ -30,6 +30,7 @@ ADAPTERS = """\
 memcheck: 1
 model: llama-3.2-1b
 hardware: {gpu: rtx-4090, gpus_per_node: 2}
+parallelism: {gradient_sync: every}
 training:
   {framework: huggingface, method: lora, micro_batch_size: 1, sequence_length: 2048, global_batch_size: 16, loss: chunked}
 """
