@@ -128,7 +128,7 @@ def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) ->
     alone = largest * item if job.option("overlap_comm", False) and largest > bucket else 0
     wider = summed if job.layout.zero_stage == 1 else item  # ZeRO-1 stages what it has summed
     found = EngineBuffers(
-        buckets=buffers * rounded(bucket * wider) + rounded(alone) + _cast_for_reduction(job, max(bucket, largest)),
+        buckets=buffers * rounded(bucket * wider) + rounded(alone) + _cast_for_reduction(job, bucket, largest),
         reduces_late=late,
         copies_out=bool(job.option("contiguous_gradients", True)),
     )
@@ -137,7 +137,7 @@ def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) ->
         return found._replace(resting=rounded(largest * item))
     own = partition if summed > item else fullest_partition(trained, ways)
     return found._replace(
-        master=rounded(partition * 4) if job.recipe.master == "none" and job.recipe.compute == "fp32" else 0,
+        master=_second_copy(job, partition),
         partition=rounded(own * summed),
         adds_in_place=summed > item,
         step_temporaries=_copies_of(partition, summed),
@@ -159,7 +159,7 @@ def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[in
     ahead = min(rest, elements(job, "stage3_prefetch_bucket_size", hidden))
     live = min(rest, elements(job, "stage3_max_live_parameters", hidden) + ahead)
     found = EngineBuffers(
-        resting=rounded(bucket * item) + _cast_for_reduction(job, max(bucket, max(every, default=0))),
+        resting=rounded(bucket * item) + _cast_for_reduction(job, bucket, max(every, default=0)),
         persistent=rounded(persistent * item),
         live_parameters=rounded(live * item),
         gathering=rounded(ahead * item),
@@ -170,10 +170,16 @@ def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[in
     # whole tensors' shards are put together until they are that many elements (_create_fp16_sub_groups)
     group = min(elements(job, "sub_group_size", hidden) + -(-max(trained, default=0) // ways), partition)
     return found._replace(
-        master=rounded(partition * 4) if job.recipe.master == "none" and job.recipe.compute == "fp32" else 0,
+        master=_second_copy(job, partition),
         gradients=rounded(partition * summed),
         step_temporaries=_copies_of(group, summed),
     )
+
+
+def _second_copy(job: TrainingJob, partition: int) -> int:
+    """What the optimizer steps on where training is in fp32, beside the parameters: single_partition_of_fp32_groups."""
+    fp32 = job.recipe.master == "none" and job.recipe.compute == "fp32"
+    return rounded(partition * 4) if fp32 else 0
 
 
 def _copies_of(count: int, item: int) -> int:
@@ -181,8 +187,9 @@ def _copies_of(count: int, item: int) -> int:
     return rounded(count * item) + (rounded(count * 4) if item < 4 else 0)
 
 
-def _cast_for_reduction(job: TrainingJob, bucket: int) -> int:
-    """A bucket's copy in ``communication_data_type``, where that is not the gradients' own.
+def _cast_for_reduction(job: TrainingJob, bucket: int, largest: int) -> int:
+    """A bucket's copy in ``communication_data_type``, where that is not the gradients' own, or that of the ``largest``
+    tensor, which is reduced alone if it does not fit into a bucket.
 
     ZeRO-2 with fp32 sums communicates in fp32 (``_add_full_reduction_to_compact_grad_partition``).
     """
@@ -190,7 +197,7 @@ def _cast_for_reduction(job: TrainingJob, bucket: int) -> int:
     if job.layout.zero_stage == 2 and accumulation_dtype(job) == "fp32":
         usual = "fp32"
     dtype = str(job.option("communication_data_type", usual))
-    return rounded(bucket * DTYPE_BYTES[dtype]) if dtype != job.recipe.compute else 0
+    return rounded(max(bucket, largest) * DTYPE_BYTES[dtype]) if dtype != job.recipe.compute else 0
 
 
 def fullest_partition(numels: Sequence[int], ways: int) -> int:

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.job.types import Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
+from memcheck.job.types import TrainingJob
 from memcheck.memory.megatron import buffers, fsdp
 from memcheck.memory.moves import Held, Rest
+from memcheck.memory.rests import timeless as without_step
 from memcheck.memory.state import LocalTensor
 
 
 def timeless(job: TrainingJob) -> TrainingJob:
     """The job without what only decides how a step runs.
 
-    Buffers follow from the tensors, the dtypes, the options, the optimizer, and over how many ranks they are divided.
+    Buffers follow from the tensors, the dtypes, the options, the optimizer, and over how many ranks they are divided;
+    they read how many data-parallel ranks there are, and nothing of micro-batches.
     """
-    return job._replace(
-        micro_batch_size=1,
-        sequence_length=1,
-        gradient_accumulation_steps=1,
-        checkpointing=Checkpointing(),
-        attention="",
-        loss=Loss(),
-        torch=(),
-        initialization=Initialization(),
-        checkpoint=Checkpoint(),
-        layout=job.layout._replace(nodes=1, gpus_per_node=1),
-    )
+    layout = job.layout._replace(nodes=1, gpus_per_node=1)
+    return without_step(job)._replace(gradient_accumulation_steps=1, layout=layout)
 
 
 @lru_cache(maxsize=2048)
