@@ -96,6 +96,14 @@ DEEPSPEED = Framework(
         "(deepspeed/runtime/engine.py, allreduce_gradients; zero/stage_1_and_2.py, process_gradients)",
         "parallelism.gradient_as_bucket_view": "the engine reduces through buckets of its own, without "
         "DistributedDataParallel (deepspeed/runtime/engine.py)",
+        "training.precision.params": "the engine casts the whole model to the recipe's dtype "
+        "(deepspeed/runtime/engine.py, _configure_distributed_model)",
+        "training.precision.gradients": "its own key is the option `grad_accum_dtype` (deepspeed/runtime/engine.py, "
+        "get_data_types)",
+        "training.precision.master": "16-bit parameters always have a master copy, in fp32, or in bf16 with "
+        "`precision: bf16-pure` (deepspeed/runtime/zero/stage_1_and_2.py, fp16/fused_optimizer.py)",
+        "training.precision.optimizer_states": "states are made like the master copy: fp32, or bf16 with "
+        "`precision: bf16-pure` (deepspeed/runtime/zero/stage_1_and_2.py)",
         "training.precision.reduce": "its own key is the option `communication_data_type` "
         "(deepspeed/runtime/engine.py)",
     },

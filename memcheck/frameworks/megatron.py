@@ -179,6 +179,7 @@ MEGATRON = Framework(
     },
     implementations={},
     loss_parallel="always",
+    own_gradients=True,
     lacks={
         "parallelism.reshard_after_forward": "at zero_stage 3 Megatron-FSDP frees each layer behind its forward, at "
         "zero_stage 2 parameters stay (megatron_fsdp.py, data_parallel_sharding_strategy)",
@@ -188,6 +189,13 @@ MEGATRON = Framework(
         "(megatron/core/distributed/param_and_grad_buffer.py)",
         "training.precision.reduce": "gradients are reduced in the dtype of their buffer, `precision.gradients`, those "
         "of Megatron-FSDP in that of `megatron_fsdp_grad_comm_dtype` (param_and_grad_buffer.py)",
+        "training.precision.params": "parameters have the dtype of `--bf16` or `--fp16`, which the recipe says; "
+        "fp8 weights are the option `fp8_param_gather` (megatron/training/arguments.py, params_dtype)",
+        "training.precision.master": "16-bit parameters always have main ones; the dtype of those is the option "
+        "`main_params_dtype`, in Megatron-FSDP `megatron_fsdp_main_params_dtype` (optimizer/optimizer.py, "
+        "Float16OptimizerWithFloat16Params)",
+        "training.precision.optimizer_states": "its own keys are the options `exp_avg_dtype` and `exp_avg_sq_dtype` of "
+        "`use_precision_aware_optimizer` (optimizer/optimizer_config.py)",
         "training.activation_checkpointing.offload": "what checkpoints keep stays on the GPU; its own offloading are "
         "the options `cpu_offloading` and `fine_grained_activation_offloading` (transformer_config.py)",
         "training.loss.upcast": "its loss always takes an fp32 copy of the logits "

@@ -58,6 +58,9 @@ class Framework(Record):
     """Of adapters: ``fp32`` (peft's default) or ``params``: that of the model's parameters."""
     lacks: Mapping[str, str] = MappingProxyType({})
     """Keys of a plan that it has nothing for, and what it does instead, with the upstream file. Their defaults hold."""
+    own_gradients: bool = False
+    """It sums gradients in buffers of its own, whose dtype a plan chooses. Else they are autograd's, made in the dtype
+    of their parameters, and so are the states that torch's optimizers make of these (``zeros_like``)."""
     allocators: tuple[str, ...] = ("default", "expandable")
     """The allocator's settings that steps of this framework were measured with."""
     initialization: tuple[str, str] = ("host", "host")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.frameworks.recipes import GENERIC
 from memcheck.frameworks.types import Framework
 from memcheck.job.defaults import Defaults
-from memcheck.job.types import Layout, Recipe
+from memcheck.job.types import Layout, Optimizer, Recipe
 from memcheck.plan.types import Precision
 
 
@@ -34,6 +34,22 @@ def resolve_recipe(
     return _deviate(recipe, stated, framework)
 
 
+def with_optimizer(recipe: Recipe, optimizer: Optimizer, framework: Framework) -> Recipe:
+    """The recipe with the dtype that the optimizer gives to its states whatever it steps on."""
+    if in_full(optimizer, framework.name):
+        return recipe._replace(optimizer_states="fp32")
+    return recipe
+
+
+def in_full(optimizer: Optimizer, framework: str) -> bool:
+    """Whether bitsandbytes keeps the states in 32 bits: ``dtype = torch.float32`` where ``optim_bits`` is 32
+    (bitsandbytes ``optim/optimizer.py``, ``init_state``). Lion is its kernel where it is fused.
+    """
+    if optimizer.name == "lion":
+        return optimizer.implementation == "fused" and framework not in ("deepspeed", "megatron")
+    return optimizer.name == "paged-adamw"
+
+
 def framework_recipe(name: str, layout: Layout, framework: Framework) -> Recipe:
     """The framework's record of a recipe, or PyTorch's meaning of it where the framework has none (rule MEM407)."""
     if layout.zero_stage == 3 and name in framework.sharded_recipes:
@@ -42,22 +58,25 @@ def framework_recipe(name: str, layout: Layout, framework: Framework) -> Recipe:
 
 
 def _deviate(recipe: Recipe, stated: Precision, framework: Framework) -> Recipe:
-    """Apply what the plan states beside the recipe.
+    """Apply what the plan states beside the recipe, as far as the framework has something for it.
 
-    In autograd a gradient has its parameter's dtype and the optimizer's states follow what it steps on, so those move
-    along unless the framework keeps separate main gradients and master weights of its own.
+    In autograd a gradient has its parameter's dtype (torch/csrc/autograd/engine.cpp, validate_outputs) and the
+    optimizer's states follow what it steps on, so those move along unless the framework keeps gradients and master
+    weights of its own.
     """
-    params = stated.params or recipe.params
-    master = stated.master or recipe.master
-    gradients, states = recipe.gradients, recipe.optimizer_states
-    follows = framework.recipes.get(recipe.recipe, recipe).master == "none"
-    if follows and stated.params is not None:
-        gradients = params
-        states = params if master == "none" else master
-    return recipe._replace(
-        params=params,
-        master=master,
-        gradients=stated.gradients or gradients,
-        optimizer_states=stated.optimizer_states or states,
+    lacking = [key for key in Precision._fields if f"training.precision.{key}" in framework.lacks]
+    stated = stated._replace(**dict.fromkeys(lacking))
+    recipe = recipe._replace(
+        params=stated.params or recipe.params,
+        master=stated.master or recipe.master,
         reduce=stated.reduce or recipe.reduce,
     )
+    if not framework.own_gradients:
+        if stated.params is None and stated.master is None:
+            return recipe
+        stepped = recipe.params if recipe.master == "none" else recipe.master
+        return recipe._replace(gradients=recipe.params, optimizer_states=stepped)
+    gradients = stated.gradients or recipe.gradients
+    if recipe.params == "fp32":
+        gradients = "fp32"  # a buffer has the dtype of the parameters or a wider one
+    return recipe._replace(gradients=gradients, optimizer_states=stated.optimizer_states or recipe.optimizer_states)

@@ -11,7 +11,7 @@ from memcheck.job.errors import Problem, ResolutionError
 from memcheck.job.hardware import resolve_gpu
 from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
-from memcheck.job.recipe import resolve_recipe
+from memcheck.job.recipe import resolve_recipe, with_optimizer
 from memcheck.job.torch import resolve_torch
 from memcheck.job.training import (
     known_options,
@@ -123,13 +123,14 @@ def _training_job(
     if training.compile and framework.name == "torchtitan" and "components" not in options:
         defaults.note("training.options.components", ["model", "loss"], "default of torchtitan since April 2025")
     recipe = resolve_recipe(training.precision, method, layout, framework, defaults)
+    optimizer = resolve_optimizer(training.optimizer, framework, defaults)
     job = TrainingJob(
         architecture=architecture,
         framework=framework.name,
         framework_version=training.framework_version,
         layout=layout,
-        recipe=recipe,
-        optimizer=resolve_optimizer(training.optimizer, framework, defaults),
+        recipe=with_optimizer(recipe, optimizer, framework),
+        optimizer=optimizer,
         micro_batch_size=micro_batch_size,
         sequence_length=sequence_length,
         gradient_accumulation_steps=resolve_accumulation(training, layout, micro_batch_size, defaults),

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from memcheck.job.types import TrainingJob
 from memcheck.memory.moves import Held
-from memcheck.memory.resting import Sharding, resting_dtype, sharding
+from memcheck.memory.resting import Sharding, resting_dtype, sharding, states_dtype
 from memcheck.memory.rests import counted, timeless
 from memcheck.memory.state import optimizer_state_bytes, weight_bytes
 from memcheck.memory.types import Instant
@@ -74,8 +74,7 @@ def _whole(job: TrainingJob, held: Held) -> Whole:
             else:
                 parameters += size
             if t.trained:
-                dtype = t.dtype or job.recipe.optimizer_states
-                states += count * optimizer_state_bytes(t, t.numel, job.optimizer.name, dtype)
+                states += count * optimizer_state_bytes(t, t.numel, job.optimizer.name, states_dtype(job, t))
     return Whole(parameters, adapters, states)
 
 

@@ -10,6 +10,7 @@ from heapq import heapreplace
 
 from memcheck.job.types import TrainingJob
 from memcheck.memory.fsdp import wraps
+from memcheck.memory.resting import states_dtype
 from memcheck.memory.state import LocalTensor, optimizer_state_bytes, orthogonalised
 from memcheck.record import Record
 
@@ -67,8 +68,7 @@ def fullest_share(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[int
             if part is not None and orthogonalised(t) != part:
                 continue
             if id(t) not in known:
-                dtype = t.dtype or job.recipe.optimizer_states
-                known[id(t)] = optimizer_state_bytes(t, t.numel, job.optimizer.name, dtype)
+                known[id(t)] = optimizer_state_bytes(t, t.numel, job.optimizer.name, states_dtype(job, t))
             load, rank = loads[0]
             mine[rank].append(t)
             states[rank] += known[id(t)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from memcheck.job.recipe import in_full
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.state import LocalTensor, Resting, optimizer_state_bytes, shard_numel, weight_bytes
 from memcheck.memory.tape.tensor import rounded
@@ -74,7 +75,7 @@ def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting
         if adapter is None and recipe.master != "none":
             master += rounded(mine * DTYPE_BYTES[recipe.master])
         if job.optimizer.offload == "none":
-            states += optimizer_state_bytes(t, mine, job.optimizer.name, adapter or recipe.optimizer_states)
+            states += optimizer_state_bytes(t, mine, job.optimizer.name, states_dtype(job, t))
     if job.optimizer.offload != "none":
         master = 0
     if job.parameter_offload != "none":
@@ -83,6 +84,13 @@ def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting
             # FSDP2's CPUOffloadPolicy keeps sharded parameters, gradients and optimizer states on the host
             gradients = master = states = 0
     return Resting(parameters, adapters, gradients, master, states)
+
+
+def states_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
+    """Dtype of the optimizer's states of one tensor."""
+    if tensor.dtype is None or in_full(job.optimizer, job.framework):
+        return job.recipe.optimizer_states
+    return tensor.dtype
 
 
 def resting_dtype(job: TrainingJob, tensor: LocalTensor) -> str:

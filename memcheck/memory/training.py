@@ -14,7 +14,7 @@ from memcheck.memory.ledger.curve import High
 from memcheck.memory.moves import Components, Held, Moment, Rest, highest, laid_on, one_held
 from memcheck.memory.open_timeline import DIGIT, closed
 from memcheck.memory.pipeline import fullest, in_flight, most_in_flight, parts
-from memcheck.memory.resting import resting_dtype, shard_of
+from memcheck.memory.resting import resting_dtype, shard_of, states_dtype
 from memcheck.memory.rests import rests, timeless
 from memcheck.memory.state import optimizer_state_bytes, weight_bytes
 from memcheck.memory.step import Step, group_of
@@ -286,7 +286,7 @@ def largest_tensors(
             states = 0
             if t.trained and held:
                 mine = shard_of(job, t, cut.optimizer, cut.flat)
-                states = optimizer_state_bytes(t, mine, job.optimizer.name, t.dtype or job.recipe.optimizer_states)
+                states = optimizer_state_bytes(t, mine, job.optimizer.name, states_dtype(job, t))
             for n_bytes, component, of in (
                 (size, "adapters" if ".lora_" in t.name else "parameters", ""),
                 (states, "optimizer_states", f"{job.optimizer.name} states of "),

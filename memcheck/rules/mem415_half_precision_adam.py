@@ -2,8 +2,8 @@
 
 ## What it does
 
-Reports `adam` and `adamw` whose states are fp16 (`precision: fp16-pure`, or `optimizer_states: fp16`), unless fused
-kernels or 8-bit states do the arithmetic elsewhere.
+Reports `adam` and `adamw` whose states are fp16 (`precision: fp16-pure`), unless fused kernels or 8-bit states do the
+arithmetic elsewhere.
 
 ## Why it matters
 

@@ -11,9 +11,11 @@ asks for does not happen, and the step is the same without the key.
 - `gradient_as_bucket_view: true` without DDP: at `zero_stage: 3`, or with one replica.
 - `pipeline_schedule` without a pipeline.
 - `precision.reduce` without FSDP: DDP reduces gradients in their own dtype.
-- `precision.gradients` with FSDP, whose gradients have the dtype of their parameters, and with adapters.
-- `precision.optimizer_states` with adapters: states are made like the tensor that is stepped, in `lora.dtype`.
-- `precision.master` with adapters, which are their own master copy, and with Megatron-FSDP, which has an option for it.
+- `precision.gradients` where autograd's gradients are the ones that stay: they have the dtype of their parameters, with
+  adapters that of these. Only Megatron sums gradients in buffers of its own.
+- `precision.optimizer_states`: torch's optimizers make states like the tensor that is stepped, bitsandbytes' in 32 or
+  8 bits.
+- `precision.master` with adapters, which are their own master copy.
 - `freeze` with adapters: everything else is frozen already.
 - `expert_imbalance` without expert parallelism: every rank computes all experts; `expert_tensor` without experts.
 - `loss.upcast: false` where logits are fp32 in any case, or made inside a fused kernel; `loss.keep_logits: true` where
@@ -41,7 +43,8 @@ None. Where a framework has nothing for a key at all, MEM408 says so.
 
 torch `_fsdp_param_group.py` (`post_forward`, `post_backward`),
 `pipelining/stage.py` (`backward_maybe_with_nosync`), `nn/parallel/distributed.py`,
-`c10d/reducer.cpp`, `optim/adamw.py` (`zeros_like`); PEFT `tuners/tuners_utils.py`
+`c10d/reducer.cpp`, `csrc/autograd/engine.cpp` (`validate_outputs`), `optim/adamw.py` (`zeros_like`); bitsandbytes
+`optim/optimizer.py` (`init_state`); PEFT `tuners/tuners_utils.py`
 (`_mark_only_adapters_as_trainable`); Megatron-core `megatron_fsdp/param_and_grad_buffer.py`.
 """
 
@@ -51,6 +54,7 @@ from collections.abc import Callable, Iterator
 
 from memcheck.architecture.types import Architecture, Moe
 from memcheck.finding import Finding
+from memcheck.job.recipe import in_full
 from memcheck.job.types import TrainingJob
 from memcheck.memory.fsdp import wraps
 from memcheck.rules.types import Context, Rule
@@ -120,8 +124,10 @@ def _counts(context: Context, job: TrainingJob, key: str) -> bool:
     """Whether the value is another one than the job would have without the key."""
     if (key not in PRECISION and key != "parallelism.gradient_sync") or context.framework is None:
         return True
-    from memcheck.rules.deviations import deviates
+    from memcheck.rules.deviations import deviates, stated
 
+    if key in DROPPED:
+        return bool(stated(context.plan, key) != getattr(job.recipe, key.rpartition(".")[2]))
     return deviates(context.plan, job, context.framework, key)
 
 
@@ -183,23 +189,25 @@ def _reduce(job: TrainingJob) -> str:
 
 
 def _gradients(job: TrainingJob) -> str:
-    if job.framework in ("megatron", "deepspeed"):
-        return ""  # main gradients and partitions of their own
+    if job.framework == "megatron":
+        return "a gradient buffer is as wide as the parameters, fp32, or wider" if job.recipe.params == "fp32" else ""
     if job.method != "full":
         return ADAPTERS_OWN
-    return "FSDP's gradients have the dtype of their parameters, `precision.params`" if wraps(job) else ""
+    return "autograd makes gradients in the dtype of their parameters, `precision.params`"
 
 
 def _states(job: TrainingJob) -> str:
-    return ADAPTERS_OWN if job.method != "full" else ""
+    if in_full(job.optimizer, job.framework):
+        return f"bitsandbytes' {job.optimizer.name} keeps its states in fp32"
+    if job.optimizer.name.endswith("8bit"):
+        return "8-bit states have a dtype of their own"
+    if job.method != "full":
+        return ADAPTERS_OWN
+    return "torch's optimizers make states like the parameters that they step, `precision.params` or `master`"
 
 
 def _master(job: TrainingJob) -> str:
-    if job.method != "full":
-        return "only adapters are trained, which are their own master copy"
-    if job.framework == "megatron" and _is_sharded(job):
-        return "Megatron-FSDP's main weights have a key of their own, the option `megatron_fsdp_main_params_dtype`"
-    return ""
+    return "only adapters are trained, which are their own master copy" if job.method != "full" else ""
 
 
 def _imbalance(job: TrainingJob) -> str:
@@ -250,13 +258,8 @@ CASES: dict[str, Callable[[TrainingJob], str]] = {
 }
 """For each key, why a job does not read it: an empty string where it does."""
 PRECISION = tuple(key for key in CASES if ".precision." in key)
-
-
-def _is_sharded(job: TrainingJob) -> bool:
-    """Asked of Megatron's plans only: other checks need none of its modules."""
-    from memcheck.memory.megatron.fsdp import is_sharded
-
-    return is_sharded(job)
+DROPPED = ("training.precision.gradients", "training.precision.optimizer_states")
+"""Those that are not applied where nothing reads them, so that the job has what it would have anyway."""
 
 
 RULE = Rule(

@@ -96,11 +96,6 @@ def test_what_a_config_cannot_say_of_a_checkpoint_is_said() -> None:
             ["training.precision.gradients"],
         ),
         (
-            "deepspeed",
-            "framework: deepspeed, precision: {recipe: bf16-mixed, master: none}",
-            ["training.precision.master"],
-        ),
-        (
             "accelerate",
             "framework: huggingface, activation_checkpointing: {mode: full, offload: cpu}",
             ["training.activation_checkpointing.offload"],

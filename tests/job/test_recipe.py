@@ -6,9 +6,11 @@ import pytest
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import Defaults
-from memcheck.job.recipe import resolve_recipe
-from memcheck.job.types import Layout, Recipe
+from memcheck.job.recipe import resolve_recipe, with_optimizer
+from memcheck.job.types import Layout, Optimizer, Recipe
 from memcheck.plan.types import Precision
+
+SHARDED = Layout(gpus_per_node=8, data=8, zero_stage=3, shard_group=8)
 
 
 def recipe(framework: str, layout: Layout | None = None, method: str = "full", **stated: str) -> Recipe:
@@ -16,9 +18,6 @@ def recipe(framework: str, layout: Layout | None = None, method: str = "full", *
     return resolve_recipe(
         Precision(**stated), method, layout or Layout(gpus_per_node=8, data=8), FRAMEWORKS[framework], Defaults()
     )
-
-
-SHARDED = Layout(gpus_per_node=8, data=8, zero_stage=3, shard_group=8)
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "huggingface", "torchtitan"])
@@ -54,7 +53,41 @@ def test_main_gradients_stay_with_frameworks_that_have_them() -> None:
     assert recipe("megatron", recipe="bf16-mixed", gradients="bf16") == FRAMEWORKS["megatron"].recipes[
         "bf16-mixed"
     ]._replace(gradients="bf16")
+    assert recipe("megatron", recipe="fp32", gradients="bf16") == FRAMEWORKS["megatron"].recipes["fp32"]
     assert recipe("deepspeed", recipe="bf16-mixed", params="bf16").master == "fp32"
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "huggingface", "torchtitan", "litgpt", "torchtune", "deepspeed"])
+@pytest.mark.parametrize("layout", [Layout(gpus_per_node=8, data=8), SHARDED])
+@pytest.mark.parametrize("key", ["gradients", "optimizer_states"])
+def test_no_key_lowers_what_autograd_and_torch_make(framework: str, layout: Layout, key: str) -> None:
+    """Gradients and states have the dtype of the parameters, whatever else a plan states."""
+    named = FRAMEWORKS[framework].default_precision
+    assert recipe(framework, layout, recipe=named, **{key: "fp16"}) == recipe(framework, layout, recipe=named)
+
+
+@pytest.mark.parametrize(("framework", "key"), [("deepspeed", "master"), ("megatron", "master"), ("torchtitan", "reduce")])
+def test_a_key_that_a_framework_lacks_changes_nothing(framework: str, key: str) -> None:
+    """Its default holds, and rule MEM408 reports the key."""
+    value = {"master": "none", "reduce": "bf16"}[key]
+    assert recipe(framework, SHARDED, recipe="bf16-mixed", **{key: value}) == recipe(framework, SHARDED, recipe="bf16-mixed")
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "implementation", "states"),
+    [
+        ("pytorch", "paged-adamw", "fused", "fp32"),
+        ("pytorch", "lion", "fused", "fp32"),
+        ("pytorch", "lion", "for-loop", "bf16"),
+        ("pytorch", "adamw", "foreach", "bf16"),
+        ("deepspeed", "lion", "fused", "bf16"),
+    ],
+)
+def test_bitsandbytes_keeps_32_bits(framework: str, name: str, implementation: str, states: str) -> None:
+    """Its states of 32 bits are fp32 whatever they belong to; torch's are like the parameters."""
+    of = FRAMEWORKS[framework]
+    found = with_optimizer(recipe(framework, recipe="bf16-pure"), Optimizer(name, implementation), of)
+    assert found.optimizer_states == states
 
 
 def test_reduce_dtype_is_free() -> None:

@@ -22,6 +22,14 @@ STEPS = "gradient_accumulation_steps: 4"
         ("torchtitan", "zero_stage: 3", "precision: {reduce: bf16}", "reduce"),
         ("deepspeed", "zero_stage: 3", "precision: {reduce: fp32}", "reduce"),
         ("megatron", "", "optimizer: {name: adamw, implementation: foreach}", "implementation"),
+        ("megatron", "", "precision: {recipe: bf16-mixed, master: none}", "master"),
+        ("megatron", "zero_stage: 3", "precision: {recipe: bf16-mixed, master: none}", "master"),
+        ("megatron", "", "precision: {recipe: bf16-mixed, optimizer_states: bf16}", "optimizer_states"),
+        ("megatron", "", "precision: {recipe: fp32, params: bf16}", "params"),
+        ("deepspeed", "zero_stage: 2", "precision: {recipe: bf16-mixed, gradients: fp32}", "gradients"),
+        ("deepspeed", "zero_stage: 2", "precision: {recipe: bf16-mixed, master: none}", "master"),
+        ("deepspeed", "zero_stage: 2", "precision: {recipe: bf16-mixed, optimizer_states: bf16}", "optimizer_states"),
+        ("deepspeed", "zero_stage: 2", "precision: {recipe: fp32, params: bf16}", "params"),
     ],
 )
 def test_a_framework_without_the_key(framework: str, parallelism: str, training: str, key: str) -> None:
@@ -59,6 +67,12 @@ def test_what_a_framework_does_anyway(framework: str, parallelism: str, training
         ("", "precision: {reduce: bf16}", 8, "DDP reduces gradients in their own dtype"),
         ("", "precision: {reduce: bf16}", 1, "one replica"),
         ("zero_stage: 3", "precision: {gradients: bf16}", 8, "the dtype of their parameters"),
+        ("", "precision: {gradients: bf16}", 8, "autograd makes gradients in the dtype of their parameters"),
+        ("", "precision: {gradients: bf16}", 1, "autograd makes gradients in the dtype of their parameters"),
+        ("", "precision: {optimizer_states: bf16}", 8, "make states like the parameters"),
+        ("", "precision: {recipe: bf16-pure, optimizer_states: bf16}, optimizer: paged-adamw", 8, "states in fp32"),
+        ("", "precision: {optimizer_states: bf16}, optimizer: lion", 8, "states in fp32"),
+        ("", "precision: {optimizer_states: bf16}, optimizer: adamw-8bit", 8, "a dtype of their own"),
         ("", "method: lora, precision: {gradients: bf16}", 8, "`lora.dtype`"),
         ("", "method: lora, precision: {optimizer_states: bf16}", 8, "`lora.dtype`"),
         ("", "method: lora, precision: {master: fp32}", 8, "their own master copy"),
@@ -92,12 +106,11 @@ def test_a_job_that_reads_the_key(parallelism: str, training: str) -> None:
     assert not found("MEM416", parallelism, f"framework: pytorch, {training}".rstrip(", "))
 
 
-def test_megatron_fsdp_has_main_weights_of_its_own() -> None:
-    """`precision.master` counts for the distributed optimizer, and not where Megatron-FSDP keeps the main weights."""
-    training = "framework: megatron, precision: {recipe: bf16-mixed, master: none}"
-    assert not found("MEM416", "zero_stage: 1", training)
-    (finding,) = found("MEM416", "zero_stage: 3", training)
-    assert "megatron_fsdp_main_params_dtype" in finding.message
+def test_megatron_sums_gradients_in_a_dtype_of_the_plan() -> None:
+    """Its buffers are as wide as the parameters, or fp32, and never narrower."""
+    assert not found("MEM416", "", "framework: megatron, precision: {recipe: bf16-mixed, gradients: bf16}")
+    (finding,) = found("MEM416", "", "framework: megatron, precision: {recipe: fp32, gradients: bf16}")
+    assert "as wide as the parameters" in finding.message
 
 
 def test_serving_reads_no_key_of_a_step() -> None:
