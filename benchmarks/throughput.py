@@ -119,9 +119,12 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def groups(every: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """All torchtitan rows, each table with more than two rows, then everything; of figures that were read again."""
+    """All torchtitan rows, those of its tables 1 to 6 (Llama 3.1 on H100), each table with more than two rows, then
+    everything; of figures that were read again.
+    """
     sure = [row for row in every if row.reread]
     yield "torchtitan, all tables", [row for row in sure if row.table.startswith("torchtitan")]
+    yield "torchtitan 1 to 6", [row for row in sure if row.id.startswith("tt2412-")]
     for table in dict.fromkeys(row.table for row in sure):
         members = [row for row in sure if row.table == table]
         if len(members) > 2:
