@@ -1,11 +1,7 @@
 """What a layer's ranks exchange inside a micro-batch, in seconds that nothing hides: tensor, context, expert, pipeline.
 
-Tensor parallelism gathers and reduces hidden states between products that need them, so nothing runs meanwhile, unless
-the products are cut into chunks (torch's async tensor parallelism, Transformer Engine's ``tp_comm_overlap``): then the
-first chunk alone is waited for; torch adds up the partial sums of all ranks in a kernel behind them
-(``torch/distributed/_symmetric_memory``, _fused_matmul_reduce_scatter_impl, stacked_partials). torchtitan's fp8 gathers
-in fp8, forward and backward (torchao ``float8_tensor_parallel.py``). Ring attention passes keys and values on while it
-works on those at hand.
+What tensor parallelism exchanges is in ``tensor_parallel.py``; torchtitan's fp8 gathers in fp8, forward and backward
+(torchao ``float8_tensor_parallel.py``). Ring attention passes keys and values on while it works on those at hand.
 """
 
 from __future__ import annotations
@@ -15,16 +11,17 @@ from math import comb
 
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
-from memcheck.throughput.collectives import all_reduce, all_to_all, behind, gather, group, send
+from memcheck.throughput.collectives import all_to_all, behind, gather, group, send
 from memcheck.throughput.layer import Cost
 from memcheck.throughput.rates import Rates
+from memcheck.throughput.tensor_parallel import TensorWires, tensor_wires
 
 
 class Wires(Record):
     """Seconds of one exchange of each kind, for one micro-batch of this job."""
 
-    tensor: float
-    """One pair of gather and reduce-scatter (or one all-reduce) of the hidden states."""
+    tensor: TensorWires
+    """Of the hidden states between tensor-parallel ranks."""
     pipeline: float
     """Hidden states to the next stage."""
     hidden_routing: bool
@@ -38,21 +35,13 @@ def wires(job: TrainingJob, hidden: int, item: int, rates: Rates) -> Wires:
     layout = job.layout
     tokens = job.micro_batch_size * -(-job.sequence_length // layout.context)
     size = float(tokens * hidden * item)
-    tensor = pipeline = 0.0
-    if layout.tensor > 1:
-        g = group(rates, layout.tensor, 1)
-        narrow = 1 if job.framework == "torchtitan" and job.recipe.recipe == "fp8-mixed" else item
-        tensor = gather(g, size * narrow / item) + gather(g, size) if layout.sequence else all_reduce(g, size)
-        if job.option("tp_comm_overlap") or job.option("enable_async_tensor_parallel"):
-            tensor /= layout.tensor
-        if job.option("enable_async_tensor_parallel"):  # partial sums of all ranks are read and their sum is written
-            tensor += size * (1 + 1 / layout.tensor) / rates.hbm
+    pipeline = 0.0
     if layout.pipeline > 1:
         g = group(rates, layout.pipeline, layout.world_size // layout.pipeline)
         pipeline = send(g, size / layout.tensor if layout.sequence else size)
     hides = layout.pipeline_schedule == "dualpipe" and layout.pipeline > 1
     return Wires(
-        tensor,
+        tensor_wires(job, size, item, rates),
         pipeline,
         hides or bool(job.option("overlap_moe_expert_parallel_comm")),
         job.framework == "megatron" and job.option("cp_comm_type", "p2p") == "p2p",

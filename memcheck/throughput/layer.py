@@ -10,7 +10,8 @@ from memcheck.record import Record
 from memcheck.throughput.matmul import matmul
 from memcheck.throughput.rates import Rates
 from memcheck.throughput.shape import Product, Shape, products, projections
-from memcheck.throughput.traffic import block_traffic, merge_traffic
+from memcheck.throughput.tensor_parallel import Half, halves
+from memcheck.throughput.traffic import block_traffic, merge_traffic, repeat_traffic
 
 
 class Cost(Record):
@@ -51,6 +52,8 @@ class Cost(Record):
     """of so many groups of experts, ..."""
     chosen_groups: int = 1
     """at most so many of them."""
+    halves: tuple[Half, ...] = ()
+    """Products beside the exchanges of tensor parallelism."""
 
 
 class Tally:
@@ -99,9 +102,14 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
     for tally, place in ((forward, 0), (inputs, 1)):
         tally.bytes(traffic.stream[place] * own)
         tally.bytes(scale * (traffic.inner[place] * tokens / s.tensor + traffic.experts[place] * routed))
+    inputs.bytes(_summed(linear, s))
     core = _attention(block, s, rates)
+    if s.repeats:
+        both = repeat_traffic(block.mixer, tensor=s.tensor, item=s.item) * tokens
+        forward.bytes(both)
+        inputs.bytes(both)
     if s.merges:
-        ahead, back = merge_traffic(block.mixer, s.context, tensor=s.tensor, fused=s.fused)
+        ahead, back = merge_traffic(block.mixer, s.context, tensor=s.tensor, fused=s.fused, repeats=s.repeats)
         forward.bytes(ahead * tokens)
         inputs.bytes(back * tokens)
     forward.arithmetic += core.seconds
@@ -136,6 +144,7 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         again_routed,
         _kv_bytes(block, s),
         *((m.experts_per_token, m.groups, m.chosen_groups) if isinstance(m, Moe) else (0, 1, 1)),
+        halves(linear, rates, item, dense=_has_dense(block, s)) if s.tensor > 1 else (),
     )
 
 
@@ -149,6 +158,8 @@ def _linear(p: Product, s: Shape, item: int, forward: Tally, inputs: Tally, weig
     if s.fp8:  # a maximum (read) and a cast (read, write) of both operands, compiled into two kernels
         forward.bytes(5.0 * (p.cast_inputs + p.parameters))
         inputs.bytes(5.0 * p.cast_outputs)
+        if s.style == "torchtitan":
+            _transposed(p, inputs, weights)
     if s.autocast:  # fp32 to 16 bits of the input and of the weight, and back for the gradients
         forward.bytes(6.0 * (given + p.parameters))
         inputs.bytes(6.0 * given)
@@ -162,6 +173,33 @@ def _linear(p: Product, s: Shape, item: int, forward: Tally, inputs: Tally, weig
         for tally in (forward, inputs, weights):
             tally.product(p.tokens, rank, p.inputs, batch=p.batch)
             tally.product(p.tokens, p.outputs, rank, batch=p.batch)
+
+
+def _transposed(p: Product, inputs: Tally, weights: Tally) -> None:
+    """fp8 products take a row-major and a column-major operand: what lies otherwise is copied, read 1 and write 1.
+
+    torchao ``float8_ops.py``, preprocess_addmm: the weight for the gradient of the input, and for that of the weight
+    the output's gradient and, once for all products that read it, the input.
+    """
+    inputs.bytes(2.0 * p.parameters)
+    if p.trained:
+        weights.bytes(2.0 * p.batch * p.tokens * (p.outputs + (0 if p.shares else p.inputs)))
+
+
+def _summed(linear: list[Product], s: Shape) -> float:
+    """Bytes of adding up the gradients of an input that several products read: two are read and one is written each
+    time, or all are read and one is written in one compiled kernel. Megatron has one product for them.
+    """
+    if s.style == "megatron":
+        return 0.0
+    moved = 0.0
+    readers = 1
+    for p, behind in zip(linear, [*linear[1:], None], strict=True):
+        readers = readers + 1 if p.shares else 1
+        if readers > 1 and (behind is None or not behind.shares) and not (s.one_qkv and p.group == "attention"):
+            each = readers + 1 if s.fused else 3 * (readers - 1)
+            moved += float(each * s.item * p.tokens * p.inputs)
+    return moved
 
 
 class Core(Record):
@@ -259,7 +297,7 @@ def _kv_bytes(block: Block, s: Shape) -> float:
     tokens = s.batch * s.sequence
     mixer = block.mixer
     if isinstance(mixer, Attention):
-        width = 2 * -(-mixer.kv_heads // s.tensor) * mixer.head_dim
+        width = 2 * -(-(mixer.heads if s.repeats else mixer.kv_heads) // s.tensor) * mixer.head_dim
     elif isinstance(mixer, LatentAttention):
         heads = -(-mixer.heads // s.tensor)
         width = heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)

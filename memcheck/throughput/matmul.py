@@ -31,9 +31,11 @@ def filled(m: int, n: int, k: int, batch: int, multiprocessors: int) -> float:
 
 
 def matmul(m: int, n: int, k: int, rates: Rates, batch: int = 1, item: int = 2) -> tuple[float, bool]:
-    """Seconds of ``[m, k] x [k, n]``, ``batch`` times, and whether memory bounds them; ``item``: bytes an element."""
+    """Seconds of ``[m, k] x [k, n]``, ``batch`` times, and whether memory bounds them; ``item``: bytes an element of
+    what is multiplied. Results of fp8 are written in 16 bits.
+    """
     if m <= 0 or n <= 0 or k <= 0:
         return 0.0, False
     arithmetic = 2.0 * m * n * k * batch / (rates.linear * filled(m, n, k, batch, rates.multiprocessors))
-    memory = float(item) * (m * k + k * n + m * n) * batch / rates.hbm
+    memory = float(item * (m * k + k * n) + max(2, item) * m * n) * batch / rates.hbm
     return (memory, True) if memory > arithmetic else (arithmetic, False)

@@ -13,6 +13,7 @@ from memcheck.record import Record
 from memcheck.throughput.layer import Cost, Tally, block_cost
 from memcheck.throughput.rates import Rates
 from memcheck.throughput.shape import Shape
+from memcheck.throughput.torchtitan import is_batched, repeats_keys
 from memcheck.throughput.traffic import loss_traffic
 
 REMEMBERED = 8192
@@ -92,6 +93,8 @@ def shape_of(job: TrainingJob) -> Shape:
         job.loss.upcast,
         adapter is None,
         layout.context > 1 and job.framework not in ("megatron", "deepspeed"),
+        repeats_keys(job),
+        job.framework == "torchtitan" and not is_batched(job),
     )
 
 

@@ -43,6 +43,10 @@ class Shape(Record):
     """The base weights of the model are trained."""
     merges: bool = False
     """Attention over other ranks' keys is merged with that over the rank's own, output by output (torch)."""
+    repeats: bool = False
+    """Keys and values are repeated for every query head."""
+    one_qkv: bool = False
+    """Queries, keys and values come from one product."""
 
 
 class Product(Record):
@@ -61,6 +65,10 @@ class Product(Record):
     """Elements that fp8 casts in forward."""
     cast_outputs: int
     """Gradients of the output that it casts in backward."""
+    shard: str
+    """``column`` | ``row`` | ``none``."""
+    shares: bool
+    """It reads what the product before it reads: the gradients of their inputs are added up."""
 
 
 def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
@@ -87,15 +95,21 @@ def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
                 each, count = _expert_tokens(component, s, tokens), shape[0] if len(shape) == 3 else 1
                 outputs, inputs = shape[-2:][::-1] if t.transposed else shape[-2:]
                 size, given, made = outputs * inputs * count, each * inputs * count, each * outputs * count
-                found.append(Product(name, t.group, each, outputs, inputs, count, learns, adapted, size, given, made))
+                found.append(
+                    Product(
+                        name, t.group, each, outputs, inputs, count, learns, adapted, size, given, made, t.shard, False
+                    )
+                )
                 continue
             rows = own if t.shard == "none" else tokens
             outputs, inputs = shape[::-1] if t.transposed else shape
-            given = 0 if titan and before == ("column", t.group) == (t.shard, t.group) else inputs
+            shares = before == ("column", t.group) == (t.shard, t.group)
+            given = 0 if titan and shares else inputs
             given *= own if titan and t.shard == "column" else rows
             made = outputs * (own if titan and t.shard == "row" else rows)
+            size = outputs * inputs
             found.append(
-                Product(name, t.group, rows, outputs, inputs, 1, learns, adapted, outputs * inputs, given, made)
+                Product(name, t.group, rows, outputs, inputs, 1, learns, adapted, size, given, made, t.shard, shares)
             )
             before = (t.shard, t.group)
     return found
@@ -129,5 +143,3 @@ def projections(linear: list[Product]) -> list[Product]:
 
 def _is_qkv(p: Product) -> bool:
     return p.name.rpartition(".")[2] in ("q_proj", "k_proj", "v_proj")
-
-

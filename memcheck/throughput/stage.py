@@ -10,6 +10,7 @@ from memcheck.throughput.exchanges import Wires, context_seconds, expert_seconds
 from memcheck.throughput.layer import Cost
 from memcheck.throughput.model import Parts, Stage
 from memcheck.throughput.rates import CHANNELS, Rates
+from memcheck.throughput.tensor_parallel import tensor_seconds
 
 FSDP_COPY_BYTES = 4.0
 """Per gathered parameter: out of the flat buffer into its own tensor (read 2, write 2)."""
@@ -79,7 +80,7 @@ def layer_time(job: TrainingJob, cost: Cost, w: Wires, share: float, sharing: Sh
     memory = cost.forward[1] + cost.inputs[1] + cost.weights[1] + share * cost.again[1]
     tensor = context = expert = 0.0
     if layout.tensor > 1:
-        tensor = w.tensor * (2 * cost.exchanges + share * cost.again_exchanges)
+        tensor = tensor_seconds(w.tensor, cost.halves, cost.exchanges, share * cost.again_exchanges)
     if layout.context > 1:
         ahead, back = context_seconds(job, cost, w.ring, rates)
         context = ahead * (1 + (share if cost.again_exchanges or cost.again_routed else 0.0)) + back
@@ -140,7 +141,7 @@ def stage_time(stage: Stage, layers: list[Layer], parts: Parts, w: Wires, rates:
         ends += head.embedding
         ends_trained += head.embedding if head.embedding_trained else 0
     if ends:
-        tensor += 2 * w.tensor * (stage.head + stage.embedding) / 2
+        tensor += w.tensor.pair * (stage.head + stage.embedding)
         if sharing.precision.stage == 3:  # the first gather and the last reduction have nothing to hide behind
             data += gather_seconds(sharing.dense, ends, sharing.precision) if sharing.gathers else 0.0
             reduce = reduce_seconds(sharing.dense, ends_trained, sharing.precision)

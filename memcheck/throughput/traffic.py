@@ -92,7 +92,7 @@ def _activation(m: Mlp | Moe, width: int, *, fused: bool) -> tuple[float, float]
 
 
 def merge_traffic(
-    mixer: Attention | LatentAttention | Mixer | None, ranks: int, *, tensor: int, fused: bool
+    mixer: Attention | LatentAttention | Mixer | None, ranks: int, *, tensor: int, fused: bool, repeats: bool
 ) -> tuple[float, float]:
     """torch's ring attention, per token of the rank: what merging the partial outputs of ``ranks`` blocks moves.
 
@@ -104,7 +104,7 @@ def merge_traffic(
     """
     if isinstance(mixer, Attention):
         queries = -(-mixer.heads // tensor) * mixer.head_dim
-        kept = 2 * -(-mixer.kv_heads // tensor) * mixer.head_dim
+        kept = 2 * -(-(mixer.heads if repeats else mixer.kv_heads) // tensor) * mixer.head_dim
     elif isinstance(mixer, LatentAttention):
         heads = -(-mixer.heads // tensor)
         queries = heads * mixer.v_head_dim
@@ -114,6 +114,14 @@ def merge_traffic(
     forward = 10.0 if fused else (38 + 19 + 8) / 2
     others = ranks - 1
     return queries * (12.0 + others * forward), (queries * (10 + 5 + 8) / 2 + kept * 18.0) * others
+
+
+def repeat_traffic(mixer: Attention | LatentAttention | Mixer | None, *, tensor: int, item: int) -> float:
+    """Bytes per token of repeating keys and values for every query head, and of adding up their gradients again."""
+    if not isinstance(mixer, Attention) or mixer.heads == mixer.kv_heads:
+        return 0.0
+    few, many = -(-mixer.kv_heads // tensor), -(-mixer.heads // tensor)
+    return 2.0 * item * (few + many) * mixer.head_dim if many > few else 0.0
 
 
 def loss_traffic(kind: str, *, fused: bool, upcast: bool) -> tuple[float, float]:

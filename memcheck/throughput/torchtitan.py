@@ -1,0 +1,42 @@
+"""What torchtitan's releases do otherwise than its main branch, whose code is timed where no version is stated.
+
+Up to 0.2.2 hidden states are [batch, sequence, hidden], queries, keys and values come from three products, and sequence
+parallelism gathers and scatters along the second dimension; main has one dimension of tokens ("fold batch dim", #4121).
+Up to 0.2.1 keys and values are repeated for every query head before attention (``repeat_kv``), and so travel around the
+ring of context parallelism; after it the kernels take grouped heads ("GQA without kv repeats", #2259).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from memcheck.job.types import TrainingJob
+
+LAST_BATCHED = (0, 2, 2)
+LAST_REPEATING = (0, 2, 1)
+
+
+def is_batched(job: TrainingJob) -> bool:
+    """Whether hidden states keep a dimension of sequences."""
+    release = _release(job)
+    return release is not None and release <= LAST_BATCHED
+
+
+def repeats_keys(job: TrainingJob) -> bool:
+    """Whether keys and values are repeated for every query head."""
+    release = _release(job)
+    return release is not None and release <= LAST_REPEATING
+
+
+def _release(job: TrainingJob) -> tuple[int, ...] | None:
+    if job.framework != "torchtitan" or job.framework_version is None:
+        return None
+    return _numbers(job.framework_version)
+
+
+@lru_cache(maxsize=64)
+def _numbers(version: str) -> tuple[int, ...] | None:
+    """``0.2.1`` as numbers; None for what is no release."""
+    match = re.fullmatch(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
+    return None if match is None else tuple(int(part or 0) for part in match.groups())
