@@ -17,7 +17,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from memcheck.architecture.types import Architecture
+from memcheck.architecture.types import Architecture, Moe
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.record import Record
@@ -108,6 +108,7 @@ def _use(job: TrainingJob | InferenceJob) -> Use | None:
         isinstance(model, Architecture) and model.tie_word_embeddings,
         job.option("cp_comm_type", "p2p") == "p2p",
         model.hidden_size if deepep else 0,
+        isinstance(model, Architecture) and any(isinstance(block.mlp, Moe) for block, _ in model.blocks),
     )
 
 
@@ -235,7 +236,7 @@ def _terms(layout: Layout, use: Use | None, gpu: Gpu) -> tuple[tuple[str, int, s
 
 def _deepep(layout: Layout, use: Use | None) -> tuple[tuple[str, int, str], ...]:
     """DeepEP's buffers, in place of NCCL's connections between expert ranks."""
-    if use is None or not use.token_width or layout.expert == 1:
+    if use is None or not use.token_width or layout.expert * layout.expert_tensor == 1:
         return ()
     from memcheck.memory.megatron.groups import deepep_bytes
 

@@ -14,7 +14,7 @@ from memcheck.memory.ledger.block import block_forward
 from memcheck.memory.ledger.context import Context, Setting
 from memcheck.memory.pipeline import parts
 from memcheck.memory.serving import Held, Weight, formulas, largest
-from memcheck.memory.state import block_component_tensors, local_tensor
+from memcheck.memory.state import block_component_tensors, expert_slices, local_tensor
 from memcheck.memory.tape import Tape, Value, rounded
 from memcheck.memory.timeline import Timeline
 from memcheck.memory.types import RankEstimate
@@ -89,7 +89,7 @@ def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> He
     weights = []
     for block in blocks:
         for t, component in block_component_tensors(block):
-            shape = local_tensor(t, component, layout.tensor, layout.expert, layout.expert_tensor)
+            shape = local_tensor(t, component, layout.tensor, layout.expert, expert_slices(layout, ""))
             weights.append(_weight(t, shape, job.weights))
     for t in outer_tensors(a):
         if (t.group == "head" and not part.head) or (t.group in ("embedding", "position") and not part.embedding):
@@ -130,7 +130,7 @@ def _working_set(job: InferenceJob, a: Architecture, part: Part, inventory: bool
             a.hidden_size,
             tensor=job.layout.tensor,
             expert=job.layout.expert,
-            expert_tensor=job.layout.expert_tensor,
+            expert_tensor=expert_slices(job.layout, ""),
             params=dtype,
             compute=dtype,
             attention="flash",

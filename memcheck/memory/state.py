@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import prod
 
 from memcheck.architecture.parameters import block_tensors
-from memcheck.architecture.types import Attention, Block, ParameterTensor
-from memcheck.job.types import DTYPE_BYTES, Lora
+from memcheck.architecture.types import Attention, Block, Moe, ParameterTensor
+from memcheck.job.types import DTYPE_BYTES, Layout, Lora
 from memcheck.memory.tape.tensor import rounded
 from memcheck.record import Record
 
@@ -58,6 +58,19 @@ def shard_numel(tensor: LocalTensor, ways: int) -> int:
     return -(-first // ways) * rest
 
 
+def expert_slices(layout: Layout, framework: str) -> int:
+    """Ranks that share the matrices of one expert; ``framework`` is empty for serving.
+
+    Experts that are not dealt out are cut over the tensor ranks like every other matrix: torchtitan
+    ``models/common/moe_sharding.py`` (expert_param_placement_dense), the plans of transformers' configurations
+    (``mlp.experts.gate_up_proj: packed_colwise``), serving engines (vLLM ``fused_moe/layer.py``). Megatron-LM has a
+    degree of its own for them, and DeepSpeed's AutoTP replaces linear layers, which stacked experts are not.
+    """
+    if layout.expert > 1 or layout.expert_tensor > 1 or framework in ("megatron", "deepspeed"):
+        return layout.expert_tensor
+    return layout.tensor
+
+
 def local_tensor(
     t: ParameterTensor, component: object, tensor: int, expert: int, expert_tensor: int
 ) -> tuple[int, ...]:
@@ -69,8 +82,11 @@ def local_tensor(
             cut = 2 if (t.shard == "row") != t.transposed else 1
             if expert_tensor > 1 and t.shard != "none":
                 shape[cut] = -(-shape[cut] // expert_tensor)
-        elif len(shape) == 2 and expert > 1:
+        elif len(shape) == 2 and isinstance(component, Moe) and shape[0] == component.experts:  # biases
             shape[0] = -(-shape[0] // expert)
+            shape[1] = -(-shape[1] // (expert_tensor if t.shard == "column" else 1))
+        elif len(shape) == 2:  # all experts' rows in one flat matrix
+            shape[0] = -(-shape[0] // (expert * expert_tensor))
         return tuple(shape)
     ways = tensor
     if isinstance(component, Attention) and t.shard == "column" and not component.fused_qkv:

@@ -13,7 +13,14 @@ from memcheck.memory.ledger.context import Adapter, Setting, adapts, is_frozen
 from memcheck.memory.ledger.curve import Curve, replay
 from memcheck.memory.ledger.embedding import Embedding, embedding_curve
 from memcheck.memory.ledger.head import Head, head_curve
-from memcheck.memory.state import LocalTensor, adapter_tensors, block_component_tensors, local_tensor, shard_numel
+from memcheck.memory.state import (
+    LocalTensor,
+    adapter_tensors,
+    block_component_tensors,
+    expert_slices,
+    local_tensor,
+    shard_numel,
+)
 from memcheck.memory.tape.tensor import Dim
 from memcheck.record import Record
 
@@ -68,7 +75,7 @@ def base_setting(job: TrainingJob, architecture: Architecture) -> Setting:
         context=layout.context,
         sequence_parallel=layout.sequence and layout.tensor > 1,
         expert=layout.expert,
-        expert_tensor=layout.expert_tensor,
+        expert_tensor=expert_slices(layout, job.framework),
         params=unit_dtype,
         compute=unit_dtype,
         autocast=recipe.compute if recipe.autocast else None,

@@ -4,7 +4,8 @@
 
 Checks that the model has experts when `expert` > 1, that their number is a multiple of `expert`, that the ranks of one
 pipeline stage (`data * context * tensor`) are a multiple of `expert * expert_tensor`, and that `expert_tensor` divides
-the width of an expert.
+the width of an expert. Under torchtitan `expert_tensor` is 1 or the `tensor` degree; under Megatron-LM it is 1 where
+experts have biases.
 
 ## Why it matters
 
@@ -27,8 +28,9 @@ None.
 ## Source
 
 `megatron/core/transformer/transformer_config.py` ("num_moe_experts should be divisible by
-expert_model_parallel_size"), `megatron/core/parallel_state.py`; torchtitan
-`ParallelismConfig.expert_parallel_degree`.
+expert_model_parallel_size", "Bias in Moe is only supported when ETP==1"), `megatron/core/parallel_state.py`; torchtitan
+`ParallelismConfig.expert_parallel_degree`, and `distributed/parallel_dims.py` of releases that have
+`expert_tensor_parallel_degree` ("Currently we only support ETP=TP or ETP=1").
 """
 
 from __future__ import annotations
@@ -78,6 +80,30 @@ def check(context: Context) -> Iterator[Finding]:
                 help="take a degree that divides the width",
             )
             break
+    yield from _framework(context)
+
+
+def _framework(context: Context) -> Iterator[Finding]:
+    """What a framework asks of `expert_tensor` beside that."""
+    layout, job = context.layout, context.training
+    if job is None or layout.expert_tensor == 1:
+        return
+    if job.framework == "torchtitan" and layout.expert_tensor != layout.tensor:
+        yield RULE.finding(
+            context,
+            f"expert_tensor {layout.expert_tensor} is neither 1 nor the tensor degree, {layout.tensor}",
+            "/parallelism/expert_tensor",
+            help="torchtitan divides an expert over the tensor ranks, or not at all",
+            related=(("tensor", "/parallelism/tensor"),),
+        )
+    if job.framework == "megatron" and any(moe.bias for moe in moes(context)):
+        yield RULE.finding(
+            context,
+            f"experts with biases cannot be split over expert_tensor {layout.expert_tensor} ranks",
+            "/parallelism/expert_tensor",
+            help="Megatron-LM supports biases of experts with expert_tensor 1 only",
+            related=(("the model", "/model"),),
+        )
 
 
 def _ranks(context: Context) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.memory.state import expert_slices
 from memcheck.record import Record
 from memcheck.throughput.collectives import Group, all_reduce, gather, group
 from memcheck.throughput.rates import Rates
@@ -44,7 +45,7 @@ def dense_copies(job: TrainingJob, rates: Rates) -> Copies:
 def expert_copies(job: TrainingJob, rates: Rates) -> Copies:
     """Who shares one expert."""
     layout = job.layout
-    apart = layout.expert * layout.expert_tensor
+    apart = layout.expert * expert_slices(layout, job.framework)
     ranks = max(1, layout.data * layout.context * layout.tensor // apart)
     shard = max(1, layout.shard_group * layout.tensor // apart) if layout.zero_stage else 1
     return copies(rates, ranks, apart, shard)

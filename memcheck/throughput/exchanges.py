@@ -73,16 +73,25 @@ def context_seconds(job: TrainingJob, cost: Cost, ring: bool, rates: Rates) -> t
 
 
 def expert_seconds(job: TrainingJob, cost: Cost, rates: Rates) -> float:
-    """One way of routing, of one layer."""
+    """One way of routing, of one layer: to the ranks of the experts, then to all that share an expert's matrices.
+
+    Megatron gathers the routed tokens over the expert-tensor group, and reduces and scatters what comes back
+    (``moe/token_dispatcher.py``, MoEAlltoAllTokenDispatcher); its flex dispatcher sends each token to all of them.
+    torchtitan's tensor ranks have all tokens, and each of them sends its own copy.
+    """
     layout = job.layout
-    if layout.expert == 1 or not cost.routed_bytes:
+    if not cost.routed_bytes or layout.expert * layout.expert_tensor == 1:
         return 0.0
-    g = group(rates, layout.expert, layout.expert_tensor)
+    sent = cost.routed_bytes * layout.expert_tensor
+    if job.framework != "megatron":
+        return all_to_all(group(rates, layout.expert, layout.expert_tensor), sent)
     if not _forwards(job):
-        return all_to_all(g, cost.routed_bytes)
+        one = all_to_all(group(rates, layout.expert, layout.expert_tensor), cost.routed_bytes)
+        return one + gather(group(rates, layout.expert_tensor, 1), sent)
+    g = group(rates, layout.expert * layout.expert_tensor, 1)
     nodes = -(-g.ranks // g.local)
     copies = touched(nodes, cost.chosen, cost.groups, cost.chosen_groups) * (nodes - 1) / nodes
-    return all_to_all(g, cost.routed_bytes, cost.routed_bytes * copies / cost.chosen)
+    return all_to_all(g, sent, cost.routed_bytes * copies / cost.chosen)
 
 
 def _forwards(job: TrainingJob) -> bool:

@@ -286,6 +286,8 @@ def _selected(block: Block, s: Shape, linear: list[Product], core: Core, again: 
 def _has_dense(block: Block, s: Shape) -> bool:
     """Whether the feed-forward half exchanges hidden states over the tensor ranks."""
     m = block.mlp
+    if isinstance(m, Moe) and s.style == "megatron":
+        return bool(m.shared_width)  # routed tokens go over groups of their own
     if isinstance(m, Moe):
         return bool(m.shared_width) or s.expert_tensor > 1 or s.expert == 1
     return m is not None

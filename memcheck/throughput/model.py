@@ -9,6 +9,7 @@ from memcheck.architecture.types import Architecture, Block
 from memcheck.job.types import DTYPE_BYTES, Layout, TrainingJob
 from memcheck.memory.ledger.context import Adapter
 from memcheck.memory.pipeline import parts
+from memcheck.memory.state import expert_slices
 from memcheck.record import Record
 from memcheck.throughput.layer import Cost, Tally, block_cost
 from memcheck.throughput.rates import Rates
@@ -76,7 +77,7 @@ def shape_of(job: TrainingJob) -> Shape:
         layout.tensor,
         layout.sequence and layout.tensor > 1,
         layout.expert,
-        layout.expert_tensor,
+        expert_slices(layout, job.framework),
         DTYPE_BYTES[compute],
         recipe.autocast and compute != "fp32",
         recipe.recipe == "fp8-mixed",

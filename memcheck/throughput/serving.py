@@ -14,9 +14,9 @@ from memcheck.architecture.parameters import outer_tensors
 from memcheck.architecture.types import Architecture, Attention, Block, LatentAttention, Mixer, Moe, Rough
 from memcheck.catalog.types import Gpu
 from memcheck.errors import UnsupportedError
-from memcheck.job.types import DTYPE_BYTES, InferenceJob
+from memcheck.job.types import DTYPE_BYTES, InferenceJob, Layout
 from memcheck.memory.inference import kv_bytes_per_sequence, weight_bytes
-from memcheck.memory.state import block_component_tensors, local_tensor
+from memcheck.memory.state import block_component_tensors, expert_slices, local_tensor
 from memcheck.record import Record
 from memcheck.throughput.collectives import all_reduce, all_to_all, group, send
 from memcheck.throughput.model import parts_of
@@ -85,19 +85,26 @@ def _layer(job: InferenceJob, a: Architecture, block: Block, r: Rates) -> Pass:
     size = flops = 0.0
     for t, component in block_component_tensors(block):
         elements = 1
-        for d in local_tensor(t, component, layout.tensor, layout.expert, layout.expert_tensor):
+        for d in local_tensor(t, component, layout.tensor, layout.expert, expert_slices(layout, "")):
             elements *= d
         read, used = 1.0, 1.0
         if t.group == "experts" and isinstance(component, Moe) and not component.dense_dispatch:
-            choices = batch * layout.expert * component.experts_per_token
+            choices = batch * _batches(layout) * component.experts_per_token
             read = 1 - (1 - 1 / component.experts) ** choices
-            used = layout.expert * component.experts_per_token / component.experts
+            used = _batches(layout) * component.experts_per_token / component.experts
         size += read * weight_bytes(t, elements, job.weights)
         flops += 2.0 * used * elements * batch
     cache = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, layout.tensor)
     size += batch * cache * (2 if isinstance(block.mixer, Mixer) else 1)  # a state is written back
     flops += batch * _scores(block, job.context_length, layout.tensor)
     return _bound(flops, size, r)
+
+
+def _batches(layout: Layout) -> int:
+    """Batches whose tokens the ranks of one copy of the experts see: tensor ranks all have the same tokens, and add
+    their parts of the layer's output up as they do without experts.
+    """
+    return max(1, layout.expert * expert_slices(layout, "") // layout.tensor)
 
 
 def _scores(block: Block, context: int, tensor: int) -> float:
@@ -129,7 +136,7 @@ def _exchanges(job: InferenceJob, a: Architecture, r: Rates, tokens: int, item: 
     layout = job.layout
     hidden = float(tokens * a.hidden_size * item)
     tensor = all_reduce(group(r, layout.tensor, 1), hidden)
-    experts = group(r, layout.expert, layout.expert_tensor)
+    experts = group(r, layout.expert if _batches(layout) > 1 else 1, layout.expert_tensor)
     reduced = routed = 0.0
     for block, count in a.blocks:
         reduced += count * tensor * ((block.mixer is not None) + (block.mlp is not None))
@@ -150,7 +157,7 @@ def _prefill(job: InferenceJob, a: Architecture, r: Rates, item: int) -> float:
         tensor=layout.tensor,
         sequence_parallel=False,
         expert=layout.expert,
-        expert_tensor=layout.expert_tensor,
+        expert_tensor=expert_slices(layout, ""),
         item=item,
         autocast=False,
         fp8=False,

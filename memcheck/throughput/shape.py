@@ -124,7 +124,11 @@ def _expert_tokens(m: Moe, s: Shape, tokens: int) -> int:
     if m.dense_dispatch:
         return tokens * s.expert
     local = max(1, m.experts // s.expert)
-    source = tokens // s.tensor if s.tensor > 1 and s.expert_tensor == 1 and s.sequence_parallel else tokens
+    # every rank of a group that shares an expert multiplies the tokens of all of them with its part of it
+    if s.sequence_parallel:
+        source = float(tokens // s.tensor * s.expert_tensor)
+    else:  # tensor ranks have the same tokens
+        source = tokens * max(1, s.expert * s.expert_tensor // s.tensor) / s.expert
     imbalance = s.imbalance if s.expert > 1 else 1.0
     return max(1, round(source * m.experts_per_token * imbalance / local))
 

@@ -84,7 +84,7 @@ def layer_time(job: TrainingJob, cost: Cost, w: Wires, share: float, sharing: Sh
     if layout.context > 1:
         ahead, back = context_seconds(job, cost, w.ring, rates)
         context = ahead * (1 + (share if cost.again_exchanges or cost.again_routed else 0.0)) + back
-    if layout.expert > 1 and cost.routed_bytes:
+    if layout.expert * layout.expert_tensor > 1 and cost.routed_bytes:
         expert = expert_seconds(job, cost, rates) * (4 + (2 * share if cost.again_routed else 0.0))
         if w.hidden_routing:
             expert = behind(expert, arithmetic + memory, ROUTING * rates.taken / CHANNELS)

@@ -60,6 +60,22 @@ def test_heads(model: str, framework: str, parallelism: str, codes: set[str]) ->
     assert {f.code for f in findings if f.code in {"MEM202", "MEM203"}} == codes
 
 
+@pytest.mark.parametrize(
+    ("parallelism", "model", "training", "fault"),
+    [
+        ("expert: 4, expert_tensor: 2, tensor: 2", "gpt-oss-20b", MEGATRON, "experts with biases"),
+        ("expert: 4, tensor: 2", "gpt-oss-20b", MEGATRON, ""),
+        ("zero_stage: 3, expert: 4, expert_tensor: 2, tensor: 2", "mixtral-8x7b", TITAN, ""),
+        ("zero_stage: 3, expert: 2, expert_tensor: 2, tensor: 4", "mixtral-8x7b", TITAN, "neither 1 nor the tensor"),
+    ],
+)
+def test_expert_tensor(parallelism: str, model: str, training: str, fault: str) -> None:
+    """Megatron splits no biases of experts, and torchtitan has two degrees only."""
+    messages = [f.message for f in found("MEM205", parallelism, training, model=model)]
+    assert bool(messages) == bool(fault)
+    assert all(fault in m for m in messages)
+
+
 def test_copied_heads_are_a_warning() -> None:
     """Megatron and inference engines copy key/value heads; torchtitan cannot place them."""
     assert [f.severity for f in found("MEM203", "tensor: 4", MEGATRON, model="qwen2.5-3b")] == ["warning"]

@@ -19,6 +19,7 @@ LAYOUT = (
     "pipeline_schedule",
     "virtual_stages",
     "expert",
+    "expert_tensor",
     "zero_stage",
     "shard_group",
     "reshard_after_forward",

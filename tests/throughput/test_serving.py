@@ -12,7 +12,7 @@ from memcheck.architecture.types import Rough
 from memcheck.catalog.gpus import find_gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.resolve import resolve
-from memcheck.job.types import InferenceJob
+from memcheck.job.types import InferenceJob, Layout
 from memcheck.plan.read import build_plan
 from memcheck.throughput.serving import decode_time
 from memcheck.throughput.types import StepTime
@@ -85,6 +85,18 @@ def test_few_tokens_read_few_experts() -> None:
     """Mixtral: one token reads two of eight experts, many read all."""
     few, many = (served("mixtral-8x7b", batch_size=n, context_length=128).hbm_seconds for n in (1, 64))
     assert 3 < many / few < 4
+
+
+def test_tensor_ranks_add_up_what_their_experts_made() -> None:
+    """All of them have the same tokens: dealing the experts out sends none, and reads and multiplies no more."""
+    eight, mixtral = Layout(gpus_per_node=8, tensor=8), catalogued("mixtral-8x7b")
+    cut, dealt = (
+        decode_time(InferenceJob(mixtral, eight._replace(expert=n), 64, 1024, "bf16", "bf16"), find_gpu("h100-80gb"))
+        for n in (1, 8)
+    )
+    assert dealt.exchanges.expert == 0.0
+    assert dealt.hbm_seconds == pytest.approx(cut.hbm_seconds, rel=0.01)
+    assert dealt.prefill_seconds == pytest.approx(cut.prefill_seconds, rel=0.05)
 
 
 def test_a_prompt_is_a_forward_pass() -> None:

@@ -63,8 +63,21 @@ def test_experts_count_by_those_that_a_token_takes() -> None:
 def test_model_flops_do_not_depend_on_how_the_job_is_cut() -> None:
     """Tensor, context, pipeline and expert degrees change the time, not the FLOPs of a token."""
     whole = flops_per_token(timed("mixtral-8x7b", 8, "megatron"))
-    for keys in ({"tensor": 4}, {"context": 2}, {"pipeline": 4}, {"expert": 4}):
+    for keys in ({"tensor": 4}, {"context": 2}, {"pipeline": 4}, {"expert": 4}, {"expert": 2, "expert_tensor": 2}):
         assert flops_per_token(timed("mixtral-8x7b", 8, "megatron", **keys)) == pytest.approx(whole)
+
+
+def test_experts_that_are_cut_gather_what_is_routed() -> None:
+    """The same FLOPs on each rank, and beside the all-to-all the tokens of both ranks that share an expert."""
+    options = {"moe_token_dispatcher_type": "alltoall"}
+    whole, cut = (
+        timed("mixtral-8x7b", 16, "megatron", expert=8, expert_tensor=n, tensor=2, options=options) for n in (1, 2)
+    )
+    assert cut.compute_seconds == pytest.approx(whole.compute_seconds, rel=0.02)
+    assert cut.exchanges.tensor == whole.exchanges.tensor
+    assert cut.exchanges.expert > 1.2 * whole.exchanges.expert
+    alone = timed("mixtral-8x7b", 16, "megatron", expert_tensor=2, tensor=2, options=options)
+    assert 0 < alone.exchanges.expert < cut.exchanges.expert
 
 
 def test_recompute_adds_a_forward_pass_of_the_layers() -> None:

@@ -21,7 +21,7 @@ def dense_dispatch(ctx: Context, m: Moe, x: Value) -> Value:
     tape = ctx.tape
     hidden = x.shape[-1]
     local = -(-m.experts // ctx.setting.expert)
-    width = -(-m.width // ctx.tp)
+    width = -(-m.width // ctx.setting.expert_tensor)
     tensor = router_tensor(m)
     inside = enter_tensor_parallel(ctx, x)
     tokens = inside.shape[0]

@@ -195,19 +195,26 @@ class _Deduplicated(_Way):
         return unpermute(self.ctx, self.m, out, self.received)
 
     def travel(self, out: Value) -> Value:
-        return _move(self.ctx.tape, out, self.rows, "fused combine") if self.ctx.setting.expert > 1 else out
+        alone = self.ctx.setting.expert * self.ctx.setting.expert_tensor == 1
+        return out if alone else _move(self.ctx.tape, out, self.rows, "fused combine")
 
 
 def _deduplicated(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
-    """Flex dispatcher (DeepEP): a token travels once to each rank that has one of its experts, and is copied there."""
+    """Flex dispatcher (DeepEP): a token travels once to each rank that has one of its experts, and is copied there.
+
+    Every rank of an expert-tensor group has a part of the expert: the routing map names all of them
+    (``_DeepepManager``: ``router_topk=self.tp_size * self.config.moe_router_topk``).
+    """
     tape, setting = ctx.tape, ctx.setting
-    ways = setting.expert
+    ways, parts = setting.expert, setting.expert_tensor
+    exchanges = ways * parts > 1
     rows = x.shape[0]
     reached = ways * (1 - (1 - 1 / ways) ** m.experts_per_token) if ways > 1 else 1.0
-    received = int(rows * reached * (setting.expert_imbalance if ways > 1 else 1.0))
-    arrived = _move(tape, x, received, "fused dispatch") if ways > 1 else x
-    arrived_probs = _move(tape, probs, received, "fused dispatch") if ways > 1 else probs
-    copies = int(routed_tokens(rows, m, setting) * (setting.expert_imbalance if ways > 1 else 1.0))
+    busiest = parts * (setting.expert_imbalance if ways > 1 else 1.0)
+    received = int(rows * reached * busiest)
+    arrived = _move(tape, x, received, "fused dispatch") if exchanges else x
+    arrived_probs = _move(tape, probs, received, "fused dispatch") if exchanges else probs
+    copies = int(routed_tokens(rows, m, setting) * busiest)
     tokens, weights = permute(ctx, m, arrived, arrived_probs, copies)
     return tokens, weights, _Deduplicated(ctx, m, rows, (arrived,), received)
 

@@ -82,7 +82,7 @@ def experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> 
     hidden, narrow = x.shape[-1], x.dtype
     k = m.experts_per_token
     rows = Dim(x.shape[0] * k, "T*K")
-    width = -(-m.width // ctx.tp)
+    width = -(-m.width // ctx.setting.expert_tensor)
     local = -(-m.experts // ctx.setting.expert)
     ids = tape.new((rows,), "int64", "sorted expert ids")
     order = tape.new((rows,), "int64", "sort order")

@@ -24,10 +24,11 @@ def moe(ctx: Context, m: Moe, x: Value) -> Value:
     """Router, routed experts, shared experts, sum.
 
     With expert parallelism the tokens stay divided over tensor ranks (sequence parallelism) on their way to the
-    experts; without it each tensor rank has a slice of every expert.
+    experts; without it each tensor rank has a slice of every expert, as it has of its own ones under expert-tensor
+    parallelism, which needs all tokens too (``ExpertTensorParallel`` of releases up to April 2026).
     """
     tape = ctx.tape
-    divided = ctx.setting.expert > 1 or ctx.tp == 1
+    divided = ctx.tp == 1 or (ctx.setting.expert > 1 and ctx.setting.expert_tensor == 1)
     inside = x if divided else enter_tensor_parallel(ctx, x)
     scores, ids = _route(ctx, m, inside)
     routing_map = tape.new((inside.shape[0], m.experts), "bool", "routing map")
@@ -128,7 +129,7 @@ def _experts(ctx: Context, m: Moe, x: Value) -> Value:
     tape, s = ctx.tape, ctx.setting
     hidden = x.shape[-1]
     local = -(-m.experts // s.expert)
-    width = -(-m.width // (ctx.tp if s.expert == 1 else s.expert_tensor))
+    width = -(-m.width // s.expert_tensor)
     up, down = expert_tensors(m)
     offsets = tape.new((local,), "int32", "group offsets")
     into, back = (local, width, hidden), (local, hidden, width)

@@ -39,6 +39,8 @@ class Use(Record):
     """Context parallelism passes keys and values to a neighbour."""
     token_width: int
     """Hidden size of the tokens in DeepEP's buffers; 0 where it is not used."""
+    routed: bool = True
+    """The model has experts."""
 
 
 def megatron_groups(layout: Layout, use: Use) -> tuple[Group, ...]:
@@ -79,18 +81,19 @@ def _sums(layout: Layout, use: Use) -> list[Group]:
 
 def _experts(layout: Layout, use: Use) -> list[Group]:
     found: list[Group] = []
-    if layout.expert == 1:
+    ranks = layout.expert * layout.expert_tensor
+    if ranks == 1 or not use.routed:
         return found
     exchange = spread("expert", layout.expert, layout.expert_tensor, layout)
-    whole = spread("expert tokens", layout.expert * layout.expert_tensor, 1, layout)
-    if exchange is not None and use.dispatcher == "alltoall":
-        found.append(exchange._replace(collectives=False, peers=layout.expert - 1))
-        experts = spread("expert tensor", layout.expert_tensor, 1, layout)
-        found += [experts] if experts is not None else []
+    parts = spread("expert tensor", layout.expert_tensor, 1, layout)
+    whole = spread("expert tokens", ranks, 1, layout)
+    if use.dispatcher == "alltoall":
+        found += [] if exchange is None else [exchange._replace(collectives=False, peers=layout.expert - 1)]
+        found += [] if parts is None else [parts]
     if whole is not None:
         found.append(whole._replace(small=True))  # gathered and scattered: rings alone
-    copies = layout.data * layout.context * layout.tensor // (layout.expert * layout.expert_tensor)
-    replicas = spread("expert data", copies, layout.expert * layout.expert_tensor, layout)
+    copies = layout.data * layout.context * layout.tensor // ranks
+    replicas = spread("expert data", copies, ranks, layout)
     return [*found, *([replicas] if replicas is not None else [])]
 
 
