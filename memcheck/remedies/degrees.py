@@ -45,6 +45,18 @@ def degrees(context: Context, job: TrainingJob) -> Iterator[Candidate]:
                 break
             title = f"deal the experts out to {degree} ranks (expert parallelism)"
             yield Candidate("expert", title, {"parallelism.expert": degree}, numerics=EQUIVALENT)
+    if framework.name == "megatron":  # elsewhere experts are cut as the layers are, or not at all
+        yield from _parts_of_experts(job)
+
+
+def _parts_of_experts(job: TrainingJob) -> Iterator[Candidate]:
+    """Larger expert-tensor degrees within a node."""
+    layout, width = job.layout, width_of(job.architecture)
+    degree = layout.expert_tensor * 2
+    while degree <= layout.gpus_per_node and width % degree == 0:
+        title = f"split every expert over {degree} GPUs (expert-tensor parallelism)"
+        yield Candidate("expert-tensor", title, {"parallelism.expert_tensor": degree}, numerics=EQUIVALENT)
+        degree *= 2
 
 
 def _schedules(framework: Framework, layout: Layout) -> Iterator[Candidate]:
@@ -68,6 +80,13 @@ def experts_of(model: Architecture | Rough) -> int:
     if not isinstance(model, Architecture):
         return 1
     return max((block.mlp.experts for block, _ in model.blocks if isinstance(block.mlp, Moe)), default=1)
+
+
+def width_of(model: Architecture | Rough) -> int:
+    """Width of one expert of the first mixture; 1 without any."""
+    if not isinstance(model, Architecture):
+        return 1
+    return next((block.mlp.width for block, _ in model.blocks if isinstance(block.mlp, Moe)), 1)
 
 
 def _instead_of_data(job: TrainingJob, name: str, degree: int, factor: int, title: str) -> Iterator[Candidate]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from memcheck.changes import with_changes
 from memcheck.errors import MemcheckError
@@ -116,9 +116,14 @@ class Pricer:
         if job is not None:
             changes.update(unread(self.document, job, changes))
         changes = {key: value for key, value in changes.items() if not self._is_so(key, value)}
-        if any(key == kept or key.startswith(f"{kept}.") for key in changes for kept in self.keep):
-            return None
-        return changes
+        return None if self._is_kept(changes) else changes
+
+    def touches(self, layout: Candidate) -> bool:
+        """Whether a layout changes what is to be kept, whatever is changed with it."""
+        return self._is_kept(layout.set)
+
+    def _is_kept(self, changes: Mapping[str, object]) -> bool:
+        return any(key == kept or key.startswith(f"{kept}.") for key in changes for kept in self.keep)
 
     def _is_so(self, key: str, value: object) -> bool:
         """Whether the plan says so already, by a value or by silence."""

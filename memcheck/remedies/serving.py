@@ -30,6 +30,9 @@ def serving(job: InferenceJob) -> Iterator[Candidate]:
         hardware = degree > layout.gpus_per_node
         if hardware:
             change["hardware.gpus_per_node"] = degree
+        for name in ("expert", "expert_tensor"):  # experts that are placed over the tensor ranks stay so
+            if 1 < getattr(layout, name) == layout.tensor:
+                change[f"parallelism.{name}"] = degree
         title = f"split the model over {degree} GPUs (tensor parallelism)"
         yield Candidate("tensor", title, change, 0.0, HARDWARE if hardware else 0, EQUIVALENT)
         degree *= 2

@@ -53,6 +53,9 @@ def possible(pricer: Pricer, space: Space) -> Iterator[Candidate]:
     limit is left out with all of them.
     """
     for layout in space.layouts:
+        if pricer.touches(layout):
+            pricer.counts["illegal"] += len(space.states) * len(space.steps)
+            continue
         for states in space.states:
             base = together(layout, states)
             resolved = pricer.legal(base)

@@ -8,7 +8,7 @@ from memcheck.architecture.types import Architecture
 from memcheck.frameworks.types import Framework
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.record import Record
-from memcheck.remedies.degrees import experts_of
+from memcheck.remedies.degrees import experts_of, width_of
 from memcheck.remedies.types import EQUIVALENT, Candidate
 from memcheck.rules.types import Context
 
@@ -55,12 +55,41 @@ def training_layouts(
                 data = there.world_size // (tensor * cp * stages)
                 cut = there._replace(tensor=tensor, context=cp, pipeline=stages, data=data)
                 cut = cut._replace(sequence=tensor > 1 and "sequence" in framework.parallelisms)
-                for expert in degrees.expert:
-                    for each in _schedules(framework, now, cut._replace(expert=expert)):
+                for placed in _experts(framework, job, cut, degrees):
+                    for each in _schedules(framework, now, placed):
                         for sharded in _sharded(framework, now, each):
                             yield _candidate(framework, now, sharded)
                             if keeps and sharded.zero_stage == 3 and sharded.shard_group > 1:
                                 yield _candidate(framework, now, sharded._replace(reshard_after_forward=False))
+
+
+def _experts(framework: Framework, job: TrainingJob, cut: Layout, degrees: Degrees) -> Iterator[Layout]:
+    """Experts dealt out over ranks, each of them whole, or cut over as many ranks as the layers are.
+
+    Megatron-LM takes any degree for its experts, and the tensor degree unless told otherwise; torchtitan takes 1 or the
+    tensor degree, in releases that have it: those of plans that state it.
+    """
+    now, width = job.layout, width_of(job.architecture)
+    ranks = cut.data * cut.context * cut.tensor
+    for expert in degrees.expert:
+        for parts in sorted(_parts(framework, job, cut, expert)):
+            if parts in (1, now.expert_tensor) or not (ranks % (expert * parts) or width % parts):
+                yield cut._replace(expert=expert, expert_tensor=parts)
+
+
+def _parts(framework: Framework, job: TrainingJob, cut: Layout, expert: int) -> set[int]:
+    """Ranks over which an expert may be cut."""
+    now = job.layout
+    if experts_of(job.architecture) == 1:
+        return {now.expert_tensor}
+    found = {1}
+    if framework.name == "megatron":
+        found |= {*divisors(cut.tensor), now.expert_tensor}
+    elif "expert_tensor" in framework.parallelisms and now.expert_tensor > 1 and expert > 1:
+        found.add(cut.tensor)
+    if (expert, cut.tensor) == (now.expert, now.tensor):
+        found.add(now.expert_tensor)
+    return found
 
 
 def degrees_of(framework: Framework, job: TrainingJob, layout: Layout) -> Degrees:
@@ -87,19 +116,27 @@ def degrees_of(framework: Framework, job: TrainingJob, layout: Layout) -> Degree
 
 
 def serving_layouts(job: InferenceJob, nodes: int, gpus_per_node: int) -> Iterator[Candidate]:
-    """Tensor and pipeline parallelism of a served model; the rest of the GPUs serve copies."""
+    """Tensor and pipeline parallelism of a served model; the rest of the GPUs serve copies.
+
+    Experts that nothing is said about are cut as the layers are. Where the plan says how they are placed, they stay so,
+    are cut like that, or are dealt out over the same ranks.
+    """
     world, now = nodes * gpus_per_node, job.layout
     model = job.architecture
     layers = model.num_layers if isinstance(model, Architecture) else 1
+    placed = now.expert * now.expert_tensor > 1
     for tensor in divisors(gpus_per_node):
         for stages in divisors(world // tensor, min(layers, MOST_STAGES)):
-            changes: dict[str, object] = {}
-            _put(changes, "hardware.nodes", nodes, now.nodes)
-            _put(changes, "hardware.gpus_per_node", gpus_per_node, now.gpus_per_node)
-            _put(changes, "parallelism.tensor", tensor, now.tensor)
-            _put(changes, "parallelism.pipeline", stages, now.pipeline)
-            words = ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {value}" for key, value in changes.items())
-            yield Candidate("layout" if changes else "", words, changes, numerics=EQUIVALENT)
+            experts = {(1, 1), (tensor, 1), (now.expert, now.expert_tensor)} if placed else {(1, 1)}
+            for expert, parts in sorted(experts):
+                changes: dict[str, object] = {}
+                _put(changes, "hardware.nodes", nodes, now.nodes)
+                _put(changes, "hardware.gpus_per_node", gpus_per_node, now.gpus_per_node)
+                _put(changes, "parallelism.tensor", tensor, now.tensor)
+                _put(changes, "parallelism.pipeline", stages, now.pipeline)
+                _put(changes, "parallelism.expert", expert, now.expert)
+                _put(changes, "parallelism.expert_tensor", parts, now.expert_tensor)
+                yield Candidate("layout" if changes else "", _words(changes), changes, numerics=EQUIVALENT)
 
 
 def _schedules(framework: Framework, now: Layout, cut: Layout) -> Iterator[Layout]:
@@ -138,7 +175,7 @@ def _candidate(framework: Framework, now: Layout, cut: Layout) -> Candidate:
     changes: dict[str, object] = {}
     for key in ("nodes", "gpus_per_node"):
         _put(changes, f"hardware.{key}", getattr(cut, key), getattr(now, key))
-    for key in ("tensor", "context", "pipeline", "expert", "zero_stage"):
+    for key in ("tensor", "context", "pipeline", "expert", "expert_tensor", "zero_stage"):
         _put(changes, f"parallelism.{key}", getattr(cut, key), getattr(now, key))
     usual = framework.sequence_parallel if cut.tensor > 1 and now.tensor == 1 else now.sequence
     _put(changes, "parallelism.sequence", cut.sequence, usual and (cut.tensor > 1 or now.sequence))
@@ -150,8 +187,11 @@ def _candidate(framework: Framework, now: Layout, cut: Layout) -> Candidate:
     whole = cut.shard_group == cut.data * cut.context
     if cut.zero_stage and not (whole and now.shard_group in (1, now.data * now.context)):
         _put(changes, "parallelism.shard_group", "auto" if whole else cut.shard_group, now.shard_group)
-    words = ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {value}" for key, value in changes.items())
-    return Candidate("layout" if changes else "", words, changes, numerics=EQUIVALENT)
+    return Candidate("layout" if changes else "", _words(changes), changes, numerics=EQUIVALENT)
+
+
+def _words(changes: dict[str, object]) -> str:
+    return ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {value}" for key, value in changes.items())
 
 
 def _put(changes: dict[str, object], key: str, value: object, now: object) -> None:
