@@ -168,6 +168,7 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
         gpu=resolved.gpu.name,
         gpus=job.layout.world_size,
         framework=job.framework if isinstance(job, TrainingJob) else "inference",
+        host_capacity_bytes=context.host_bytes,
         fail_above=context.fail_above,
     )
     rules = rules_for(gate.counts) if gate.profile != GATE or gate.select else CHECKS

@@ -55,6 +55,10 @@ class Remedy(Record):
     """True when the training result does not change beyond rounding and no hardware is added."""
     edits: tuple[Edit, ...] = ()
     """Of the plan's own file."""
+    host_bytes_per_node: int = 0
+    """Host memory that the processes of a node need with the change."""
+    sure: bool = True
+    """Whether the whole 95% interval of the changed plan lies within the GPU."""
     elsewhere: tuple[FileEdits, ...] = ()
     """Of the configs that the plan takes values from. All edits of a remedy belong together: made one without the
     other, the files contradict each other."""
@@ -85,3 +89,8 @@ class Finding(Record):
     fix: tuple[Edit, ...] = ()
     """Text edits with exactly one right outcome (for ``--fix``)."""
     remedies: tuple[Remedy, ...] = ()
+
+    @property
+    def about_memory(self) -> bool:
+        """Whether it is about an amount of memory (MEM1xx), so that more memory, or less need, would end it."""
+        return self.code.startswith("MEM1")

@@ -58,6 +58,8 @@ class PlanResult(Record):
     gpu: str = ""
     gpus: int = 0
     framework: str = ""
+    host_capacity_bytes: int | None = None
+    """Host memory of a node; None where the plan does not state it, so that it is not judged."""
     fail_above: float = 1.0
     """The fraction of capacity from which this plan fails; drawn as a mark on the bars."""
     dossier: Dossier | None = None

@@ -87,7 +87,8 @@ def command(**given: Any) -> int:
 
     Every suggestion is legal, priced by the same engine, and checked again as it would be written.
 
-    Exit code 0 if there is a suggestion or nothing to do, 1 if nothing fits or the plan is wrong.
+    Exit code 0 if there is a suggestion or nothing to do, 1 if nothing fits or the plan is wrong: it cannot be judged,
+    or fails by a rule that is not about memory.
     """
     options = Options(**given)
     from memcheck.config.find import Configurations

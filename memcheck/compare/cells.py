@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from memcheck.compare.types import Row
-from memcheck.points.types import FITS, ILLEGAL, TOO_LARGE, UNCERTAIN, Point
+from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN
+from memcheck.points.types import HOST, ILLEGAL, Point
 from memcheck.report.text import gib, percent
 
 HEADS = ("GPU", "verdict", "peak GiB", "used", "left GiB", "batch", "recompute", "speed", "TFLOPS")
@@ -11,7 +12,13 @@ RIGHT = frozenset(range(2, 9))
 """Columns of figures."""
 EXPENDABLE = (6, 8, 5, 4, 7)
 """Columns that a narrow screen does without, the first of them first."""
-WORDS = {FITS: "fits", UNCERTAIN: "uncertain", TOO_LARGE: "does not fit"}
+WORDS = {
+    FITS: "fits",
+    UNCERTAIN: "uncertain",
+    ABOVE: "above limit",
+    TOO_LARGE: "does not fit",
+    HOST: "host too small",
+}
 NONE = "-"
 
 

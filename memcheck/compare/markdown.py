@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.compare.cells import HEADS, RIGHT, cells, notes
 from memcheck.compare.types import Comparison
-from memcheck.points.types import FITS, UNCERTAIN
+from memcheck.memory.fit import FITS, UNCERTAIN
 from memcheck.report.markdown import escape
 from memcheck.report.screen import Screen
 

@@ -6,6 +6,7 @@ from memcheck.catalog.gpus import find_gpu
 from memcheck.check import Gate
 from memcheck.compare.types import DATA_CENTRE
 from memcheck.dossier.types import Dossier, OnGpu, RankDevice
+from memcheck.memory.fit import on_host
 from memcheck.memory.interval import interval_basis
 from memcheck.memory.overhead import slack
 from memcheck.memory.types import Estimate
@@ -40,26 +41,52 @@ def rank_devices(context: Context, answer: Estimate) -> tuple[RankDevice, ...]:
 def on_gpus(context: Context, answer: Estimate, gate: Gate) -> tuple[OnGpu, ...]:
     """The plan on its own GPU, then on each of the data centre's.
 
-    What is wrong with the plan on its own GPU, too, is no reason why it could not run on another.
+    What is wrong with the plan itself keeps no figures back: they are those of the plan once it is mended.
     """
-    codes = tuple(finding.code for finding in check_layout(context)[0])
-    evaluator = Evaluator(context.document, gate._replace(ignore=(*gate.ignore, *codes)))
-    gpu, here = context.resolved.gpu, evaluator.point({})
-    speed = None if here.step is None else 1.0
+    errors = [f for f in check_layout(context)[0] if f.severity == "error" and gate.counts(f.code)]
+    codes = tuple(finding.code for finding in errors)
+    strict = Evaluator(context.document, gate)
+    lenient = Evaluator(context.document, gate._replace(ignore=(*gate.ignore, *codes))) if codes else strict
+    gpu, here = context.resolved.gpu, lenient.point({})
     own = OnGpu(
-        gpu.name, gpu.memory_bytes, answer.device_bytes, answer.interval_bytes[1], gpu.bf16_tflops, relative_speed=speed
+        gpu.name,
+        gpu.memory_bytes,
+        answer.device_bytes,
+        answer.interval_bytes[1],
+        gpu.bf16_tflops,
+        fails="".join(f"{error.code}: {error.message}" for error in errors[:1]),
+        host_short=not on_host(answer.host_bytes_per_node, context.host_bytes),
+        relative_speed=None if here.step is None else 1.0,
     )
-    others = (name for name in DATA_CENTRE if name != gpu.name)
-    return own, *(on_gpu(name, evaluator.point({"hardware.gpu": name}), here) for name in others)
+    found = [own]
+    for name in DATA_CENTRE:
+        if name == gpu.name:
+            continue
+        change = {"hardware.gpu": name}
+        there = strict.point(change)
+        if there.estimated or not set(there.codes) <= set(codes):
+            found.append(on_gpu(name, there, here))
+        else:
+            found.append(on_gpu(name, lenient.point(change), here)._replace(fails=_first(there)))
+    return tuple(found)
+
+
+def _first(there: Point) -> str:
+    """What is wrong: the first rule and what it says."""
+    return "".join(f"{problem.code}: {problem.message}" for problem in there.problems[:1])
 
 
 def on_gpu(name: str, there: Point, here: Point) -> OnGpu:
     """The plan with another GPU, as ``memcheck compare`` has it."""
     gpu = find_gpu(name)
     found = OnGpu(name, gpu.memory_bytes, bf16_tflops=gpu.bf16_tflops)
-    if there.problems or not there.estimated:
-        return found._replace(refused="; ".join(f"{problem.code}: {problem.message}" for problem in there.problems[:1]))
-    found = found._replace(device_bytes=there.device_bytes, interval_high_bytes=there.interval_bytes[1])
+    if not there.estimated:
+        return found._replace(refused=_first(there))
+    found = found._replace(
+        device_bytes=there.device_bytes,
+        interval_high_bytes=there.interval_bytes[1],
+        host_short=there.host_short,
+    )
     if there.step is None or here.step is None:
         return found
     return found._replace(relative_speed=there.step.tokens_per_second_per_gpu / here.step.tokens_per_second_per_gpu)

@@ -17,6 +17,10 @@ class OnGpu(Record):
     """Dense, by the maker; None when not known."""
     refused: str = ""
     """Why it cannot run there: a rule and what it says."""
+    fails: str = ""
+    """A rule, and what it says, that fails the plan there as it does on its own GPU; the figures hold all the same."""
+    host_short: bool = False
+    """A node has less memory than its processes need."""
     relative_speed: float | None = None
     """Tokens per second over those on the plan's own GPU, by the roofline; None without a time."""
 

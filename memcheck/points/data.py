@@ -32,6 +32,8 @@ COLUMNS = (
     "model_tflops_per_gpu",
     "hardware_tflops_per_gpu",
     "model_flops_share",
+    "host_bytes_per_node",
+    "host_capacity_bytes",
 )
 """Of a table."""
 
@@ -46,6 +48,8 @@ def record(point: Point) -> dict[str, Any]:
         "capacity_bytes": point.capacity_bytes if point.estimated else None,
         "utilization": round(point.utilization, 6) if point.estimated else None,
         "headroom_bytes": point.headroom_bytes if point.estimated else None,
+        "host_bytes_per_node": point.host_bytes if point.estimated else None,
+        "host_capacity_bytes": point.host_capacity_bytes,
         "interval_bytes": list(point.interval_bytes) if point.estimated else None,
         "instant": point.instant or None,
         "components_bytes": dict(point.components_bytes),
@@ -113,6 +117,8 @@ def cells(point: Point) -> list[object]:
         point.instant,
         *sizes,
         *times,
+        point.host_bytes,
+        "" if point.host_capacity_bytes is None else point.host_capacity_bytes,
     ]
 
 

@@ -12,18 +12,19 @@ from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.estimate import estimate
+from memcheck.memory.fit import RUNS, gpu_fit, host_capacity, host_excess
 from memcheck.memory.types import Estimate
 from memcheck.plan.types import Plan, Policy
 from memcheck.points.read import Variants
-from memcheck.points.types import ILLEGAL, TOO_LARGE, Point, Problem, Size, verdict_of
+from memcheck.points.types import HOST, ILLEGAL, Point, Problem, Size
+from memcheck.rules.budget import lacking
 from memcheck.rules.run import check_layout, make_context
 from memcheck.source.types import Document
 from memcheck.throughput.serving import decode_time
 from memcheck.throughput.step import step_time
 from memcheck.throughput.types import StepTime
 
-HOST = "MEM106"
-GIB = 2**30
+HOST_RULE = "MEM106"
 
 
 class Evaluator:
@@ -69,14 +70,12 @@ def _priced(
     changes: Mapping[str, object], plan: Plan, resolved: Resolved, answer: Estimate, fail_above: float
 ) -> Point:
     """The point with its memory and its time."""
-    high = answer.interval_bytes[1]
-    verdict = verdict_of(answer.device_bytes, high, answer.capacity_bytes, fail_above)
+    verdict = gpu_fit(answer, fail_above)
+    capacity = host_capacity(plan.hardware.host_memory_gib)
     problems: tuple[Problem, ...] = ()
-    host = plan.hardware.host_memory_gib
-    if host is not None and answer.host_bytes_per_node > host * GIB:
-        verdict = TOO_LARGE
-        need = answer.host_bytes_per_node / GIB
-        problems = (Problem(HOST, f"a node needs {need:.2f} GiB of host memory and has {host:.2f}"),)
+    if above := host_excess(answer, capacity):
+        verdict = HOST if verdict in RUNS else verdict
+        problems = (Problem(HOST_RULE, lacking(above[0], capacity or 0, resolved.job.layout.gpus_per_node)),)
     step, untimed = _timed(resolved)
     return Point(
         changes,
@@ -90,6 +89,8 @@ def _priced(
         step,
         untimed,
         _size(resolved, step),
+        answer.host_bytes_per_node,
+        capacity,
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN, on_host
 from memcheck.record import Record
 from memcheck.throughput.types import StepTime
 
-FITS, UNCERTAIN, TOO_LARGE, ILLEGAL = "fits", "uncertain", "does-not-fit", "illegal"
-VERDICTS = (FITS, UNCERTAIN, TOO_LARGE, ILLEGAL)
+HOST, ILLEGAL = "host-memory", "illegal"
+VERDICTS = (FITS, UNCERTAIN, ABOVE, TOO_LARGE, HOST, ILLEGAL)
+"""Those of a GPU, and ``host-memory`` where it has room and a node has not; ``illegal``: a rule refuses the plan."""
 
 
 class Problem(Record):
@@ -48,6 +50,10 @@ class Point(Record):
     untimed: str = ""
     """Why there is no step time."""
     size: Size | None = None
+    host_bytes: int = 0
+    """What the processes of a node need at most."""
+    host_capacity_bytes: int | None = None
+    """None where the plan does not state it."""
 
     @property
     def estimated(self) -> bool:
@@ -69,11 +75,7 @@ class Point(Record):
         """Codes of the problems, once each."""
         return tuple(dict.fromkeys(problem.code for problem in self.problems))
 
-
-def verdict_of(device: int, high: int, capacity: int, fail_above: float) -> str:
-    """``does-not-fit``: more than the capacity (what MEM101 says). ``uncertain``: above the plan's threshold (MEM102),
-    or the interval reaches beyond the capacity (MEM104). ``fits``: neither.
-    """
-    if device > capacity:
-        return TOO_LARGE
-    return FITS if device <= capacity * fail_above and high <= capacity else UNCERTAIN
+    @property
+    def host_short(self) -> bool:
+        """Whether a node has less memory than its processes need."""
+        return not on_host(self.host_bytes, self.host_capacity_bytes)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.job.types import TrainingJob
-from memcheck.remedies.types import Candidate
+from memcheck.memory.fit import on_host
+from memcheck.remedies.types import EQUIVALENT, Candidate
 from memcheck.rules.types import Context
 
 PLACES = {"huggingface": ("rank0",), "pytorch": ("rank0", "meta"), "megatron": ("host",)}
@@ -28,6 +29,18 @@ def around_steps(context: Context, job: TrainingJob) -> Iterator[Candidate]:
                 yield Candidate("initialization", TITLES[place], {"training.initialization.place": place})
     if "save" in moments:
         yield from _saving(job)
+    if "step" in moments:
+        yield from _keeping(job)
+
+
+def _keeping(job: TrainingJob) -> Iterator[Candidate]:
+    """Less that is offloaded: only where a node lacks memory while the steps run."""
+    if job.optimizer.offload != "none":
+        title = "keep the optimizer states on the GPU"
+        yield Candidate("offload", title, {"training.optimizer.offload": "none"}, numerics=EQUIVALENT)
+    if job.parameter_offload != "none":
+        title = "keep the sharded parameters on the GPU"
+        yield Candidate("offload-parameters", title, {"training.offload.parameters": "none"}, numerics=EQUIVALENT)
 
 
 def _saving(job: TrainingJob) -> Iterator[Candidate]:
@@ -47,10 +60,8 @@ def _saving(job: TrainingJob) -> Iterator[Candidate]:
 
 def critical(context: Context) -> set[str]:
     """The instant of the GPU's peak, and those at which the memory of a node does not suffice."""
-    estimate, host = context.estimate, context.plan.hardware.host_memory_gib
+    estimate = context.estimate
     if estimate is None:
         return set()
-    found = {estimate.instant}
-    if host is not None:
-        found |= {moment.name for moment in estimate.host_moments if moment.bytes > host * 2**30}
-    return found
+    host = context.host_bytes
+    return {estimate.instant, *(moment.name for moment in estimate.host_moments if not on_host(moment.bytes, host))}

@@ -28,6 +28,7 @@ FREE = ("attention", "implementation", "allocator", "logits", "buckets", "sync",
 
 def same_hardware(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     """Everything that needs no other GPU; illegal ones are sorted out when they are priced."""
+    yield from around_steps(context, job)  # first: what decides a moment that is too much is what a finding points at
     yield from _kernels(context, job)
     yield from _loss(context, job)
     yield from _sharding(context, job)
@@ -35,7 +36,6 @@ def same_hardware(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     yield from _recompute(context, job)
     yield from _optimizer(context, job)
     yield from _offload(job)
-    yield from around_steps(context, job)
     yield from _precision(context, job)
     yield from _adapters(context, job)
     yield from _sequence_length(job)

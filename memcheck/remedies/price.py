@@ -11,8 +11,10 @@ from memcheck.finding import Location, Span
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.estimate import estimate
+from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.memory.floor import states_floor
 from memcheck.memory.overhead import slack
+from memcheck.memory.types import Estimate
 from memcheck.plan.read import build_plan
 from memcheck.record import Record
 from memcheck.remedies.change import spelled, written
@@ -65,6 +67,7 @@ class Pricer:
         self._unplaced = context.document._replace(marks={"": Mark(None, Location(context.document.path, START))})
         self.keep = keep
         self.limit = min(context.fail_above, 1.0)
+        self._host = context.host_bytes
         self.allowed = frozenset({UNREAD, *(finding.code for finding in check_layout(context)[0])})
         self.counts = dict.fromkeys(Tally._fields, 0)
         self.clock = clock_of(context.resolved)
@@ -99,7 +102,18 @@ class Pricer:
 
     def fits(self, priced: Priced) -> bool:
         """Whether the changed plan stays within what the policy allows, on the GPU and on the host."""
-        return priced.estimate.utilization <= self.limit and not self._exceeds_host(priced)
+        answer = priced.estimate
+        return gpu_fit(answer, self.context.fail_above) in RUNS and on_host(answer.host_bytes_per_node, self._host)
+
+    def pressure(self, priced: Priced) -> float:
+        """How full the fullest memory of the changed plan is."""
+        return self.full(priced.estimate)
+
+    def full(self, answer: Estimate) -> float:
+        """Need over what there is, on the GPU or, where that is fuller, beyond what there is in a node."""
+        if self._host and not on_host(answer.host_bytes_per_node, self._host):
+            return max(answer.utilization, answer.host_bytes_per_node / self._host)
+        return answer.utilization
 
     def complete(self, candidate: Candidate) -> dict[str, object] | None:
         """The candidate's changes as they would be written, with those that follow; None if they cannot be made.
@@ -191,10 +205,6 @@ class Pricer:
         """Relative time per token against the plan as written; where serving is not timed, what the candidate says."""
         served = self.context.training is None and self.clock.written is None
         return candidate.slowdown if served else self.clock.slowdown(resolved)
-
-    def _exceeds_host(self, priced: Priced) -> bool:
-        host = self.context.plan.hardware.host_memory_gib
-        return host is not None and priced.estimate.host_bytes_per_node > host * 2**30
 
 
 def _following(context: Context, changes: dict[str, object]) -> dict[str, object] | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from memcheck.finding import Finding, Remedy
 from memcheck.report.details import change
-from memcheck.report.text import clean, percent
+from memcheck.report.effect import effect
+from memcheck.report.text import clean
 from memcheck.result import PlanResult
 
 
@@ -16,5 +17,4 @@ def advice(plan: PlanResult, finding: Finding) -> list[str]:
 
 def remedy_line(plan: PlanResult, remedy: Remedy) -> str:
     """The keys that it changes, and what that does to the memory."""
-    before = f"{percent(plan.estimate.utilization)} -> " if plan.estimate else ""
-    return f"{'; '.join(change(plan, remedy))}   {before}{percent(remedy.utilization)}"
+    return f"{'; '.join(change(plan, remedy))}   {effect(plan, remedy)}"

@@ -36,7 +36,21 @@ def block(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
         bar = gauge(plan, estimate, screen.columns - 6 - len(used) - 1, screen)
         lines += [f"      {bar} {screen.paint(used, 'strong')}", f"      {numbers.strip()}"]
     lines += [f"      {line}" for line in wrap(facts(plan, estimate, screen.columns - 6), screen.columns - 6)]
-    return lines
+    return lines + [f"      {line}" for line in host(plan, estimate, screen)]
+
+
+def host(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
+    """What a node needs of the memory that the plan states for it, and when."""
+    moment, capacity = estimate.host_moment, plan.host_capacity_bytes
+    if moment is None or capacity is None:
+        return []
+    slack = capacity - moment.bytes
+    text = (
+        f"host memory of a node: {gib(moment.bytes)} of {gib(capacity)} GiB in {moment.name} ({moment.operation}), "
+        f"{gib(abs(slack))} {'missing' if slack < 0 else 'left'}"
+    )
+    style = "error" if slack < 0 else ""
+    return [screen.paint(line, style) for line in wrap(clean(text), screen.columns - 6)]
 
 
 def facts(plan: PlanResult, estimate: Estimate, columns: int) -> str:

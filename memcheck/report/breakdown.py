@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.memory.types import Estimate, Formula, RankEstimate
-from memcheck.report.budget import budget
+from memcheck.report.budget import budget, host_budget
 from memcheck.report.details import host_line, interval, labelled, largest, peak
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, value, width, words, wrap
@@ -15,7 +15,8 @@ def breakdown(plan: PlanResult, estimate: Estimate, screen: Screen, *, formulas:
     groups = [
         heading(plan, estimate, screen),
         budget(plan, estimate, screen),
-        totals(estimate, screen),
+        host_budget(plan, screen),
+        totals(plan, estimate, screen),
         timeline(estimate, screen),
         ranks(estimate, screen),
         largest(estimate.largest, screen),
@@ -40,7 +41,7 @@ def heading(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
     return lines + wrap(text, screen.columns)
 
 
-def totals(estimate: Estimate, screen: Screen) -> list[str]:
+def totals(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
     """The quantities one compares with torch and nvidia-smi."""
     text = (
         f"allocated {gib(estimate.allocated_bytes)}, reserved {gib(estimate.reserved_bytes)},"
@@ -48,7 +49,7 @@ def totals(estimate: Estimate, screen: Screen) -> list[str]:
     )
     lines = labelled("peak", peak(estimate), screen) + labelled("total", text, screen)
     if estimate.host_bytes_per_node:
-        lines += labelled("host", host_line(estimate), screen)
+        lines += labelled("host", host_line(estimate, plan.host_capacity_bytes), screen)
     return lines
 
 

@@ -1,7 +1,8 @@
-"""The memory budget of one GPU as aligned rows: a waterfall of components against the capacity line."""
+"""The memory budget of one GPU, and of a node, as aligned rows: a waterfall of parts against the capacity line."""
 
 from __future__ import annotations
 
+from memcheck.memory.fit import RUNS, UNCERTAIN, gpu_fit
 from memcheck.memory.types import COMPONENTS, Estimate
 from memcheck.report.screen import Screen
 from memcheck.report.text import gib, percent, width, words, wrap
@@ -17,39 +18,71 @@ NAMED_CACHE_BYTES = 2**30
 def budget(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
     """Rows for every component that holds memory, then what is needed, the capacity and what is left or missing."""
     capacity = estimate.capacity_bytes
-    capacity_label = f"capacity of {plan.gpu}" if plan.gpu else "capacity"
-    held = [(name, estimate.components_bytes.get(name, 0)) for name in COMPONENTS]
-    held = [(name, count) for name, count in held if count > 0]
-    labels = [words(name) for name, _ in held] + [capacity_label, "device memory needed"]
-    first = max(width(label) for label in labels)
-    room = screen.columns - first - FIGURES
-    scale = Scale(max(estimate.device_bytes, capacity, 1), capacity, room if room >= LEAST_BAR else 0, screen)
-
-    lines = [screen.paint(f"{'memory of one GPU'.ljust(first)}{'GiB'.rjust(11)}{'of capacity'.rjust(13)}", "dim")]
-    start = 0
-    for name, count in held:
-        figures = _figures(words(name), first, count, capacity)
-        lines.append(f"{figures} {scale.bar(start, count, 'bar')}".rstrip())
-        start += count
-    style = tone(plan, estimate)
-    lines.append(screen.paint(screen.glyph("rule") * (first + FIGURES + scale.cells), "dim"))
-    needed = _figures("device memory needed", first, estimate.device_bytes, capacity)
-    lines.append(f"{screen.paint(needed, 'strong')} {scale.bar(0, estimate.device_bytes, style)}".rstrip())
-    lines.append(f"{_figures(capacity_label, first, capacity, capacity)} {scale.bar(0, 0, '')}".rstrip())
-    slack = capacity - estimate.device_bytes
-    verdict = _figures("missing" if slack < 0 else "left", first, abs(slack), capacity)
-    lines.append(screen.paint(verdict, "error" if slack < 0 else "strong"))
+    held = [(words(name), estimate.components_bytes.get(name, 0)) for name in COMPONENTS]
+    lines = waterfall(
+        ("memory of one GPU", "of capacity"),
+        [(name, count) for name, count in held if count > 0],
+        ("device memory needed", estimate.device_bytes),
+        (f"capacity of {plan.gpu}" if plan.gpu else "capacity", capacity),
+        tone(plan, estimate),
+        screen,
+    )
     if estimate.cache_bytes >= NAMED_CACHE_BYTES:
         note = f"{gib(estimate.cache_bytes)} of fragmentation is cache, returned when memory is short"
         lines += [screen.paint(line, "dim") for line in wrap(note, screen.columns)]
     return lines
 
 
+def host_budget(plan: PlanResult, screen: Screen) -> list[str]:
+    """The same of a node's memory at its fullest moment; nothing where the plan states no memory to hold it against."""
+    moment = plan.estimate.host_moment if plan.estimate is not None else None
+    capacity = plan.host_capacity_bytes
+    if moment is None or capacity is None:
+        return []
+    lines = waterfall(
+        (f"host memory in {moment.name}", "of the node"),
+        [(words(name), count) for name, count in sorted(moment.components, key=lambda item: -item[1])],
+        ("host memory needed", moment.bytes),
+        ("memory of a node", capacity),
+        "good-bar" if moment.bytes <= capacity else "bad-bar",
+        screen,
+    )
+    return lines + [screen.paint(line, "dim") for line in wrap(f"{moment.name}: {moment.operation}", screen.columns)]
+
+
+def waterfall(
+    heads: tuple[str, str],
+    parts: list[tuple[str, int]],
+    needed: tuple[str, int],
+    there: tuple[str, int],
+    style: str,
+    screen: Screen,
+) -> list[str]:
+    """Parts that add up to a need, what there is, and what is left or missing; ``style`` is that of the whole need."""
+    need, capacity = needed[1], there[1]
+    first = max(width(label) for label in (heads[0], needed[0], there[0], *(label for label, _ in parts)))
+    room = screen.columns - first - FIGURES
+    scale = Scale(max(need, capacity, 1), capacity, room if room >= LEAST_BAR else 0, screen)
+    lines = [screen.paint(f"{heads[0].ljust(first)}{'GiB'.rjust(11)}{heads[1].rjust(13)}", "dim")]
+    start = 0
+    for name, count in parts:
+        lines.append(f"{_figures(name, first, count, capacity)} {scale.bar(start, count, 'bar')}".rstrip())
+        start += count
+    lines.append(screen.paint(screen.glyph("rule") * (first + FIGURES + scale.cells), "dim"))
+    whole = _figures(needed[0], first, need, capacity)
+    lines.append(f"{screen.paint(whole, 'strong')} {scale.bar(0, need, style)}".rstrip())
+    lines.append(f"{_figures(there[0], first, capacity, capacity)} {scale.bar(0, 0, '')}".rstrip())
+    slack = capacity - need
+    verdict = _figures("missing" if slack < 0 else "left", first, abs(slack), capacity)
+    return [*lines, screen.paint(verdict, "error" if slack < 0 else "strong")]
+
+
 def tone(plan: PlanResult, estimate: Estimate) -> str:
-    """The style of a plan's bar: what its status says, not its length alone."""
-    if estimate.utilization > 1 or plan.status != "passed":
+    """The style of a plan's bar: what is said about the memory of its GPUs, not its length alone."""
+    fit = gpu_fit(estimate, plan.fail_above)
+    if fit not in RUNS:
         return "bad-bar"
-    return "warning-bar" if plan.count("warning") else "good-bar"
+    return "warning-bar" if fit == UNCERTAIN or plan.count("warning") else "good-bar"
 
 
 def gauge(plan: PlanResult, estimate: Estimate, cells: int, screen: Screen) -> str:

@@ -9,6 +9,7 @@ from memcheck.finding import Finding
 from memcheck.memory.types import COMPONENTS, Estimate
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean
+from memcheck.report.verdict import verdict
 from memcheck.result import PlanResult, Report
 
 IDENTITY = ("kind", "path", "document", "plan", "status")
@@ -28,6 +29,8 @@ FIGURES = (
     "parameters",
     "trainable_parameters",
     "host_bytes_per_node",
+    "host_capacity_bytes",
+    "verdict",
 )
 COLUMNS = (*IDENTITY, *JOB, *FIGURES, *(f"{name}_bytes" for name in COMPONENTS), *FINDING)
 
@@ -45,7 +48,7 @@ def render(report: Report, screen: Screen | None = None, *, judged: bool = True)
     writer = csv.DictWriter(out, COLUMNS if judged else (*COLUMNS, *PARTS), restval="", lineterminator="\n")
     writer.writeheader()
     for plan in report.plans:
-        rows = [plan_row(plan)]
+        rows = [plan_row(plan, judged=judged)]
         if judged or plan.estimate is None:
             rows += [finding_row(plan, finding) for finding in plan.findings]
         else:
@@ -58,11 +61,15 @@ def render(report: Report, screen: Screen | None = None, *, judged: bool = True)
     return out.getvalue()
 
 
-def plan_row(plan: PlanResult) -> dict[str, object]:
+def plan_row(plan: PlanResult, *, judged: bool = True) -> dict[str, object]:
     """A plan and what it needs."""
     job = {"model": plan.model, "gpu": plan.gpu, "gpus": plan.gpus or "", "framework": plan.framework}
     row = {**owner("plan", plan), **job}
-    return {**row, **figures(plan.estimate)} if plan.estimate is not None else row
+    row["verdict"] = verdict(plan, judged=judged).word
+    if plan.estimate is None:
+        return row
+    host = {} if plan.host_capacity_bytes is None else {"host_capacity_bytes": plan.host_capacity_bytes}
+    return {**row, **figures(plan.estimate), **host}
 
 
 def figures(estimate: Estimate) -> dict[str, object]:

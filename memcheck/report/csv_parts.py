@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.memory.types import COMPONENTS, Estimate
-from memcheck.report.details import change, cost
-from memcheck.report.story.choices import all_remedies
-from memcheck.report.story.verdict import memory_verdict
+from memcheck.report.details import change
+from memcheck.report.effect import cost, on_the_host
+from memcheck.report.story.choices import all_remedies, verdict_on
 from memcheck.report.text import value
 from memcheck.result import PlanResult
 
@@ -29,7 +29,8 @@ def parts(plan: PlanResult, estimate: Estimate) -> Iterator[tuple[str, Row]]:
     for group in estimate.largest:
         yield "tensor", _row(group.name, group.shape, group.component, group.bytes, count=group.copies)
     for remedy in all_remedies(plan):
-        cells = _row(remedy.title, "; ".join(change(plan, remedy)), cost(remedy), remedy.device_bytes)
+        price = "; ".join(filter(None, (cost(remedy), on_the_host(plan, remedy))))
+        cells = _row(remedy.title, "; ".join(change(plan, remedy)), price, remedy.device_bytes)
         yield "remedy", {**cells, "share": round(remedy.utilization, 6)}
     for row in gpus(plan):
         yield "gpu", row
@@ -69,8 +70,7 @@ def gpus(plan: PlanResult) -> Iterator[Row]:
         if there.refused:
             yield {"item": there.gpu, "value": "Not possible", "detail": there.refused}
             continue
-        high, capacity = there.interval_high_bytes, there.capacity_bytes
-        verdict = memory_verdict(there.device_bytes, high, capacity, plan.fail_above)
+        verdict = verdict_on(plan, there, judged=False)
         speed = "" if there.relative_speed is None else f"{there.relative_speed:.2f} x the speed"
         cells = _row(there.gpu, verdict.word, speed, there.device_bytes)
         yield {**cells, "share": round(there.utilization, 6)}

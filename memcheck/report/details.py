@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.finding import Remedy
 from memcheck.memory.types import Estimate, TensorGroup
 from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, percent, value, width, words, wrap
+from memcheck.report.text import clean, gib, value, width, words, wrap
 from memcheck.result import PlanResult
 
 SHORT_FORMS = ("mode", "name", "kind", "recipe", "parameters", "rank")
@@ -32,32 +32,19 @@ def peak(estimate: Estimate) -> str:
     return f"{estimate.instant}{where}{during}"
 
 
-def host_line(estimate: Estimate) -> str:
+def host_line(estimate: Estimate, capacity: int | None) -> str:
     """How much memory of a node is needed, when, and for what."""
     parts = ", ".join(f"{words(name)} {gib(count)}" for name, count in estimate.host_components)
     moment = estimate.host_moment
     when = f" in {moment.name}, {moment.operation}" if moment is not None else ""
-    return f"{gib(estimate.host_bytes_per_node)} GiB of host memory per node{when}: {parts}"
+    has = "" if capacity is None else f" of {gib(capacity)}"
+    return f"{gib(estimate.host_bytes_per_node)}{has} GiB of host memory per node{when}: {parts}"
 
 
 def interval(estimate: Estimate) -> str:
     """``56.10 to 57.90 GiB (95%)``."""
     low, high = estimate.interval_bytes
     return f"{gib(low)} to {gib(high)} GiB (95%)"
-
-
-def host(estimate: Estimate, screen: Screen) -> list[str]:
-    """What the memory of a node holds, largest first."""
-    rows = sorted(estimate.host_components, key=lambda item: -item[1])
-    if not rows:
-        return []
-    title, labels = "host memory of one node", [*(words(name) for name, _ in rows), "host memory needed"]
-    first = max(width(label) for label in (title, *labels))
-    counts = [*(count for _, count in rows), estimate.host_bytes_per_node]
-    lines = [screen.paint(f"{title.ljust(first)}{'GiB'.rjust(11)}", "dim")]
-    lines += [f"{_pad(label, first)}{gib(count).rjust(11)}" for label, count in zip(labels, counts, strict=True)]
-    lines[-1] = screen.paint(lines[-1], "strong")
-    return lines
 
 
 def largest(groups: tuple[TensorGroup, ...], screen: Screen) -> list[str]:
@@ -105,39 +92,39 @@ def remedies(plan: PlanResult, options: tuple[Remedy, ...], screen: Screen) -> l
     """Numbered changes with what each does to the memory, cheapest first as the search ranked them."""
     if not options or plan.estimate is None:
         return []
-    before = percent(plan.estimate.utilization)
-    rows = [(change(plan, remedy), f"{before} -> {percent(remedy.utilization)}", cost(remedy)) for remedy in options]
-    effects = max(len("of capacity"), *(len(effect) for _, effect, _ in rows))
+    from memcheck.report.effect import cost, effect, effects, mends, on_the_host
+
+    heads = [head for head, _ in effects(plan, options[0])]
+    rows = [
+        ([*change(plan, each), *([f"({paid})"] if (paid := on_the_host(plan, each)) else [])],
+         [told for _, told in effects(plan, each)], cost(each)) for each in options
+    ]  # fmt: skip
+    wide = [max(len(head), *(len(told[i]) for _, told, _ in rows)) for i, head in enumerate(heads)]
     costs = max(len(price) for _, _, price in rows)
     changes = max(width(line) for keys, _, _ in rows for line in keys)
-    in_columns = NUMBER + changes + 2 + effects + 2 + costs <= screen.columns
+    in_columns = NUMBER + changes + sum(2 + each for each in wide) + 2 + costs <= screen.columns
     title = "remedies, each re-computed"
-    head = f"{_pad(title, NUMBER + changes)}  {'of capacity'.ljust(effects)}  time" if in_columns else f"{title}:"
+    named = "".join(f"  {head.ljust(cells)}" for head, cells in zip(heads, wide, strict=True))
+    head = f"{_pad(title, NUMBER + changes)}{named}  time" if in_columns else f"{title}:"
     lines = [screen.paint(title, "strong") + screen.paint(head[len(title) :], "dim")]
-    for number, (remedy, (keys, effect, price)) in enumerate(zip(options, rows, strict=True), 1):
-        style = "good" if remedy.utilization <= plan.fail_above else "warning"
-        tail = f"{screen.paint(effect.ljust(effects), style)}  {price}".rstrip()
+    for number, (remedy, (keys, told, price)) in enumerate(zip(options, rows, strict=True), 1):
+        style = "good" if mends(plan, remedy) else "warning"
         first = f"{number}. ".rjust(NUMBER)
         if in_columns:
-            lines.append(f"{first}{_pad(keys[0], changes)}  {tail}")
+            shown = "  ".join(each.ljust(cells) for each, cells in zip(told, wide, strict=True))
+            lines.append(f"{first}{_pad(keys[0], changes)}  {screen.paint(shown, style)}  {price}".rstrip())
             lines += [" " * NUMBER + line for line in keys[1:]]
         else:  # too narrow for columns: the effect goes below its change
             wrapped = [part for line in keys for part in wrap(line, screen.columns - NUMBER)]
-            lines += [first + wrapped[0], *(" " * NUMBER + line for line in [*wrapped[1:], tail])]
+            tail = wrap(f"{effect(plan, remedy)}  {price}", screen.columns - NUMBER)
+            lines += [first + wrapped[0], *(" " * NUMBER + line for line in wrapped[1:])]
+            lines += [" " * NUMBER + screen.paint(line, style) for line in tail]
     return lines
 
 
 def change(plan: PlanResult, remedy: Remedy) -> list[str]:
     """``key: old -> new``, one line per key that the remedy sets."""
     return [clean(f"{key}: {value(stated(plan, key))} -> {value(new)}") for key, new in remedy.set.items()]
-
-
-def cost(remedy: Remedy) -> str:
-    """What a remedy costs: step time, and what else it changes."""
-    time = "unknown" if remedy.slowdown is None else f"{remedy.slowdown:+.0%}"
-    if remedy.safe:
-        return time
-    return f"{time}, other {'hardware' if any(key.startswith('hardware.') for key in remedy.set) else 'results'}"
 
 
 def stated(plan: PlanResult, key: str) -> object:

@@ -20,11 +20,11 @@ def render(report: Report, screen: Screen) -> str:
 
 
 def plan_section(plan: PlanResult, screen: Screen) -> str:
-    """All findings of one plan and its verdict; the memory budget stands inside the first memory finding."""
+    """All findings of one plan and its verdict; a memory's budget stands inside the first finding about it."""
     parts: list[list[str]] = []
     budget_shown = False
     for finding in plan.findings:
-        with_budget = not budget_shown and is_memory(finding) and plan.estimate is not None
+        with_budget = not budget_shown and finding.about_memory and finding.code != HOST and plan.estimate is not None
         budget_shown |= with_budget
         parts.append(diagnostic(plan, finding, screen, with_budget=with_budget))
     if plan.estimate is not None and not budget_shown:
@@ -36,16 +36,11 @@ HOST = "MEM106"
 """The one memory finding that is about the node and not about the GPU."""
 
 
-def is_memory(finding: Finding) -> bool:
-    """Whether a finding is about the amount of memory, so that the budget is its explanation."""
-    return finding.code.startswith("MEM1")
-
-
 def diagnostic(plan: PlanResult, finding: Finding, screen: Screen, *, with_budget: bool) -> list[str]:
     """One finding: headline, source, budget, remedies, help, where to read more."""
     # Imported here because a run without findings needs none of it.
     from memcheck.report import details
-    from memcheck.report.budget import budget
+    from memcheck.report.budget import budget, host_budget
     from memcheck.report.snippet import snippet
 
     lines = headline(finding, screen)
@@ -60,10 +55,10 @@ def diagnostic(plan: PlanResult, finding: Finding, screen: Screen, *, with_budge
                 *details.labelled("interval", details.interval(estimate), screen),
             ]
         )
-        if finding.code == HOST:
-            groups.append(details.host(estimate, screen))
         groups.append(details.largest(estimate.largest, screen))
         groups.append(details.assumptions(plan, screen))
+    elif finding.code == HOST:
+        groups += [host_budget(plan, screen), details.assumptions(plan, screen)]
     groups.append(details.remedies(plan, finding.remedies, screen))
     closing = details.labelled("help", finding.help, screen, "info") if finding.help else []
     if finding.code != DEFECT:

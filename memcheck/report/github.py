@@ -15,7 +15,8 @@ from memcheck.report.full import plan_section
 from memcheck.report.repository import relative_to
 from memcheck.report.screen import Screen
 from memcheck.report.summary import summary
-from memcheck.report.text import clean, percent, plural
+from memcheck.report.text import clean, plural
+from memcheck.report.verdict import fullness, pressure
 from memcheck.result import PlanResult, Report
 
 PER_KIND = {"error": 9, "warning": 9, "notice": 8}
@@ -42,8 +43,8 @@ def render(report: Report, screen: Screen, token: str = "") -> str:
 def group_title(path: str, plans: list[PlanResult]) -> str:
     """What a folded group shows: the path and the worst of its plans."""
     failed = sum(plan.status != "passed" for plan in plans)
-    shares = [plan.estimate.utilization for plan in plans if plan.estimate is not None]
-    worst = f", {percent(max(shares))} of capacity" if shares else ""
+    full = fullness(max((plan for plan in plans if plan.estimate is not None), key=pressure, default=plans[0]))
+    worst = f", {full}" if full else ""
     return f"{clean(path)}: {'failed' if failed else 'passed'}{worst}"
 
 
@@ -56,7 +57,7 @@ def workflow_commands(report: Report) -> list[str]:
     """At most ``PER_KIND`` of each kind, the worst first, and a notice with the number that was left out."""
     ranked = sorted(
         ((plan, finding) for plan in report.plans for finding in plan.findings),
-        key=lambda pair: -(pair[0].estimate.utilization if pair[0].estimate else float("inf")),
+        key=lambda pair: -pressure(pair[0]),
     )
     lines: list[str] = []
     hidden = 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 from memcheck.finding import Edit, Finding, Location, Remedy, Span
+from memcheck.memory.fit import gpu_fit
 from memcheck.memory.types import COMPONENTS, Estimate, RankEstimate, TensorGroup
 from memcheck.report.screen import Screen
+from memcheck.report.verdict import short_of_host
 from memcheck.result import BASELINE, COMMENT, SELECTION, PlanResult, Report
 
 
@@ -69,6 +71,7 @@ def estimate_record(plan: PlanResult, estimate: Estimate) -> dict[str, object]:
         "device_bytes": estimate.device_bytes,
         "capacity_bytes": estimate.capacity_bytes,
         "utilization": round(estimate.utilization, 6),
+        "fits": {"gpu": gpu_fit(estimate, plan.fail_above), "host": not short_of_host(plan)},
         "interval_bytes": list(estimate.interval_bytes),
         "instant": estimate.instant,
         "operation": estimate.operation,
@@ -78,6 +81,7 @@ def estimate_record(plan: PlanResult, estimate: Estimate) -> dict[str, object]:
         "parameters": estimate.parameters,
         "trainable_parameters": estimate.trainable_parameters,
         "host_bytes_per_node": estimate.host_bytes_per_node,
+        "host_capacity_bytes": plan.host_capacity_bytes,
         "host_components_bytes": dict(estimate.host_components),
         "host_instant": estimate.host_moment.name if estimate.host_moment else "",
         "host_instants_bytes": {moment.name: moment.bytes for moment in estimate.host_moments},
@@ -146,6 +150,8 @@ def remedy(item: Remedy) -> dict[str, object]:
         "utilization": round(item.utilization, 6),
         "slowdown": None if item.slowdown is None else round(item.slowdown, 6),
         "safe": item.safe,
+        "sure": item.sure,
+        "host_bytes_per_node": item.host_bytes_per_node,
         "edits": [edit(each) for each in item.edits],
         "elsewhere": [
             {"path": file.path, "edits": [edit(each) for each in file.edits]} for file in item.elsewhere

@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 
 from memcheck.finding import Finding
 from memcheck.report.advice import advice
-from memcheck.report.budget import budget
-from memcheck.report.full import is_memory
+from memcheck.report.budget import budget, host_budget
+from memcheck.report.full import HOST
 from memcheck.report.repository import repository_path
 from memcheck.report.screen import Screen
 from memcheck.report.snippet import snippet
@@ -80,8 +80,8 @@ def counts(plan: PlanResult, finding: Finding) -> bool:
 def body(plan: PlanResult, finding: Finding) -> str:
     """One finding for people: its lines, the memory budget if it is about memory, what to do."""
     groups = [[f"{finding.severity} {finding.code}: {finding.message}", *snippet(finding, plan.sources, PLAIN)]]
-    if plan.estimate is not None and is_memory(finding):
-        groups.append(budget(plan, plan.estimate, PLAIN))
+    if plan.estimate is not None and finding.about_memory:
+        groups.append(host_budget(plan, PLAIN) if finding.code == HOST else budget(plan, plan.estimate, PLAIN))
     groups.append(advice(plan, finding))
     return printable("\n\n".join("\n".join(group) for group in groups if group))
 

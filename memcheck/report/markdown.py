@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from memcheck.finding import Finding
 from memcheck.memory.types import COMPONENTS, Estimate
-from memcheck.report.details import change, cost, interval, peak
+from memcheck.report.details import change, interval, peak
+from memcheck.report.effect import cost, effect, on_the_host
 from memcheck.report.screen import Screen
 from memcheck.report.summary import summary as summary_text
 from memcheck.report.text import clean, gib, percent, plural, value, words
+from memcheck.report.verdict import pressure, short_of_host, verdict
 from memcheck.result import PlanResult, Report
 
 BYTE_LIMIT = 1_000_000
@@ -44,11 +46,11 @@ def summary(report: Report) -> str:
 def table(report: Report) -> list[str]:
     """One row per plan, the fullest first; a long list is cut so that details keep room."""
     most = 1000
-    ranked = sorted(report.plans, key=lambda p: -(p.estimate.utilization if p.estimate else float("inf")))
-    lines = ["| | Plan | GPU memory | Capacity | Used | Peak |", "|---|---|---:|---:|---:|---|"]
+    ranked = sorted(report.plans, key=lambda plan: -pressure(plan))
+    lines = ["| | Plan | Verdict | GPU memory | Capacity | Used | Peak |", "|---|---|---|---:|---:|---:|---|"]
     lines += [row(plan) for plan in ranked[:most]]
     if len(ranked) > most:
-        lines.append(f"| | and {len(ranked) - most:,} more | | | | |")
+        lines.append(f"| | and {len(ranked) - most:,} more | | | | | |")
     return [*lines, ""]
 
 
@@ -56,12 +58,15 @@ def row(plan: PlanResult) -> str:
     """One plan of the table."""
     icon = "⚠️" if plan.status == "passed" and plan.count("warning") else ICONS[plan.status]
     name = f"{icon} | **{escape(plan.name)}**<br>{code(plan.path)}"
+    word = verdict(plan).word
     if plan.estimate is None:
-        return f"| {name} | | | | no estimate: {plural(plan.count('error'), 'error')} |"
+        return f"| {name} | {word}: {plural(plan.count('error'), 'error')} | | | | |"
     e = plan.estimate
+    for moment in short_of_host(plan)[:1]:
+        word += f"<br>{gib(moment.bytes)} of {gib(plan.host_capacity_bytes or 0)} GiB a node, in {moment.name}"
     gpu = escape(f"{plan.gpus} x {plan.gpu}" if plan.gpus else plan.gpu)
     numbers = f"{gib(e.device_bytes)} GiB | {gib(e.capacity_bytes)} GiB<br>{gpu} | {percent(e.utilization)}"
-    return f"| {name} | {numbers} | {escape(peak(e))} |"
+    return f"| {name} | {word} | {numbers} | {escape(peak(e))} |"
 
 
 def details(plan: PlanResult) -> list[str]:
@@ -71,7 +76,8 @@ def details(plan: PlanResult) -> list[str]:
     for finding in plan.findings:
         lines += diagnostic(plan, finding)
     if plan.estimate is not None:
-        lines += budget(plan.estimate)
+        lines += host_budget(plan)
+        lines += budget(plan, plan.estimate)
     if plan.assumptions:
         text = ", ".join(
             f"{code(f'{item.key}: {value(item.value)}')} ({escape(item.why)})" for item in plan.assumptions
@@ -86,24 +92,41 @@ def diagnostic(plan: PlanResult, finding: Finding) -> list[str]:
     place = code(f"{where.path}:{where.span.line}:{where.span.column}")
     lines = [f"**{finding.severity} {finding.code}** {finding.name} at {place}", "", escape(finding.message), ""]
     if finding.remedies and plan.estimate is not None:
-        before = percent(plan.estimate.utilization)
         lines += ["| Remedy | Memory | Step time |", "|---|---:|---|"]
         for remedy in finding.remedies:
-            keys = "<br>".join(code(line) for line in change(plan, remedy))
-            lines.append(f"| {keys} | {before} → {percent(remedy.utilization)} | {cost(remedy)} |")
+            paid = on_the_host(plan, remedy)
+            keys = "<br>".join([*(code(line) for line in change(plan, remedy)), *([paid] if paid else [])])
+            lines.append(f"| {keys} | {effect(plan, remedy, '→')} | {cost(remedy)} |")
         lines.append("")
     if finding.help:
         lines += [f"Help: {escape(finding.help)}", ""]
     return lines
 
 
-def budget(estimate: Estimate) -> list[str]:
+def host_budget(plan: PlanResult) -> list[str]:
+    """What a node holds when it lacks the most memory; nothing where it has enough."""
+    capacity = plan.host_capacity_bytes or 0
+    lines: list[str] = []
+    for moment in short_of_host(plan):
+        rows = [*((words(name), count) for name, count in moment.components), ("**host memory needed**", moment.bytes)]
+        rows += [("memory of a node", capacity), ("missing", moment.bytes - capacity)]
+        lines += [f"| A node in {moment.name} | GiB | of its memory |", "|---|---:|---:|"]
+        shares = [percent(count / capacity) if capacity else "" for _, count in rows]
+        lines += [f"| {name} | {gib(count)} | {part} |" for (name, count), part in zip(rows, shares, strict=True)]
+        lines += ["", f"In {moment.name}: {escape(moment.operation)}.", ""]
+    return lines
+
+
+def budget(plan: PlanResult, estimate: Estimate) -> list[str]:
     """What holds the memory at the peak."""
     capacity = estimate.capacity_bytes
     lines = ["| At the peak | GiB | of capacity |", "|---|---:|---:|"]
     rows = [(words(name), estimate.components_bytes.get(name, 0)) for name in COMPONENTS]
     rows = [(name, count) for name, count in rows if count]
+    slack = capacity - estimate.device_bytes
     rows.append(("**device memory needed**", estimate.device_bytes))
+    rows.append((f"capacity of {escape(plan.gpu)}" if plan.gpu else "capacity", capacity))
+    rows.append(("missing" if slack < 0 else "left", abs(slack)))
     lines += [f"| {name} | {gib(count)} | {percent(count / capacity) if capacity else ''} |" for name, count in rows]
     return [*lines, "", f"Peak: {escape(peak(estimate))}. Interval: {interval(estimate)}.", ""]
 

@@ -140,6 +140,9 @@ def properties(plan: PlanResult, finding: Finding) -> dict[str, object]:
         record["deviceBytes"] = plan.estimate.device_bytes
         record["capacityBytes"] = plan.estimate.capacity_bytes
         record["utilization"] = round(plan.estimate.utilization, 6)
+        if plan.host_capacity_bytes is not None:
+            record["hostBytesPerNode"] = plan.estimate.host_bytes_per_node
+            record["hostCapacityBytes"] = plan.host_capacity_bytes
     return record
 
 

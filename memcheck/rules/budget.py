@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.memory.types import Estimate
+from memcheck.memory.types import Estimate, HostMoment
 from memcheck.rules.place import stated
 from memcheck.rules.types import Context
 from memcheck.rules.words import component, gib, listed, percent
@@ -20,6 +20,25 @@ def need(context: Context, estimate: Estimate) -> str:
     """``needs 96.31 GiB of the 79.10 GiB of h100-80gb (121.8%)``."""
     capacity = f"{gib(estimate.capacity_bytes)} of {context.resolved.gpu.name}"
     return f"needs {gib(estimate.device_bytes)} of the {capacity} ({percent(estimate.utilization)})"
+
+
+def lacking(moment: HostMoment, host_bytes: int, gpus: int) -> str:
+    """``a node needs 2,102.66 GiB of host memory in load (8 processes making the model), and has 512.00 GiB, ...``.
+
+    ``gpus``: of a node.
+    """
+    missing = gib(moment.bytes - host_bytes)
+    return (
+        f"a node needs {gib(moment.bytes)} of host memory {in_host(moment, gpus)}, and has {gib(host_bytes)},"
+        f" {missing} too little"
+    )
+
+
+def in_host(moment: HostMoment, gpus: int) -> str:
+    """``for what is offloaded by its 8 GPUs`` | ``in load (8 processes making the model)``."""
+    if moment.name == "step":
+        return f"for what is offloaded by its {gpus} GPUs" if gpus > 1 else "for what is offloaded by its GPU"
+    return f"in {moment.name} ({moment.operation})"
 
 
 def peak(context: Context, estimate: Estimate) -> str:

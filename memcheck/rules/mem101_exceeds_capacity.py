@@ -35,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.memory.fit import TOO_LARGE, gpu_fit
 from memcheck.rules.budget import key_pointer, need, peak, related
 from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib
@@ -43,7 +44,7 @@ from memcheck.rules.words import gib
 def check(context: Context) -> Iterator[Finding]:
     """One finding when the predicted device bytes exceed the capacity."""
     estimate = context.estimate
-    if estimate is None or estimate.device_bytes <= estimate.capacity_bytes:
+    if estimate is None or gpu_fit(estimate, context.fail_above) != TOO_LARGE:
         return
     missing = estimate.device_bytes - estimate.capacity_bytes
     yield RULE.finding(

@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.memory.fit import ABOVE, gpu_fit
 from memcheck.rules.budget import key_pointer, need, peak, related
 from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib, percent
@@ -39,7 +40,7 @@ from memcheck.rules.words import gib, percent
 def check(context: Context) -> Iterator[Finding]:
     """One finding between ``fail_above`` and the capacity."""
     estimate = context.estimate
-    if estimate is None or not context.fail_above < estimate.utilization <= 1:
+    if estimate is None or gpu_fit(estimate, context.fail_above) != ABOVE:
         return
     over = estimate.device_bytes - int(context.fail_above * estimate.capacity_bytes)
     limit = f"above the limit of {percent(context.fail_above)} by {gib(over)}"

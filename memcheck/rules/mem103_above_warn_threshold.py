@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.memory.fit import RUNS, gpu_fit
 from memcheck.rules.budget import key_pointer, need, peak, related
 from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib, percent
@@ -38,7 +39,9 @@ from memcheck.rules.words import gib, percent
 def check(context: Context) -> Iterator[Finding]:
     """One finding between ``warn_above`` and ``fail_above``."""
     estimate = context.estimate
-    if estimate is None or not context.warn_above < estimate.utilization <= min(context.fail_above, 1):
+    if estimate is None or gpu_fit(estimate, context.fail_above) not in RUNS:
+        return
+    if estimate.utilization <= context.warn_above:
         return
     left = gib(estimate.capacity_bytes - estimate.device_bytes)
     yield RULE.finding(

@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.memory.fit import UNCERTAIN, gpu_fit
 from memcheck.rules.budget import key_pointer, need, related
 from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib
@@ -40,11 +41,9 @@ from memcheck.rules.words import gib
 def check(context: Context) -> Iterator[Finding]:
     """One finding when only the upper end of the interval is beyond the capacity and nothing failed yet."""
     estimate = context.estimate
-    if estimate is None or estimate.utilization > min(context.fail_above, 1):
+    if estimate is None or gpu_fit(estimate, context.fail_above) != UNCERTAIN:
         return
     low, high = estimate.interval_bytes
-    if high <= estimate.capacity_bytes:
-        return
     yield RULE.finding(
         context,
         f"{need(context, estimate)}, but the 95% interval {gib(low)} to {gib(high)} reaches "

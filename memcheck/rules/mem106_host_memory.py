@@ -41,10 +41,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.memory.types import HostMoment
+from memcheck.memory.fit import host_excess
+from memcheck.rules.budget import in_host, lacking
 from memcheck.rules.place import stated
 from memcheck.rules.types import MEASURED, Context, Rule
-from memcheck.rules.words import GIB, component, gib, listed
+from memcheck.rules.words import component, gib, listed
 
 KEYS = {
     "load": ("/training/initialization/place", "/training/initialization", "/training/precision"),
@@ -67,32 +68,23 @@ HELP = {
 
 def check(context: Context) -> Iterator[Finding]:
     """One finding when the predicted host bytes of a node exceed its memory."""
-    estimate, host = context.estimate, context.plan.hardware.host_memory_gib
+    estimate, host = context.estimate, context.host_bytes
     if estimate is None or host is None:
         return
-    above = [moment for moment in estimate.host_moments if moment.bytes > host * GIB]
-    if any(moment.name == "step" for moment in above):
-        above = [moment for moment in above if moment.name != "save"]  # which only adds to what is too much already
+    above = host_excess(estimate, host)
     if not above:
         return
-    moment = max(above, key=lambda m: m.bytes)
-    others = "".join(f"; {gib(m.bytes)} {_when(m, context)}" for m in above if m is not moment)
+    moment, *rest = above
+    gpus = context.layout.gpus_per_node
+    others = "".join(f"; {gib(m.bytes)} {in_host(m, gpus)}" for m in rest)
     parts = listed(f"{component(name)} {gib(count)}" for name, count in moment.components)
     yield RULE.finding(
         context,
-        f"a node needs {gib(moment.bytes)} of host memory {_when(moment, context)}, and has {gib(int(host * GIB))}; "
-        f"{parts}{others}",
+        f"{lacking(moment, host, gpus)}; {parts}{others}",
         stated(context.document, *KEYS[moment.name], "/hardware/host_memory_gib"),
         help=HELP[moment.name],
         related=(("memory of a node", "/hardware/host_memory_gib"),),
     )
-
-
-def _when(moment: HostMoment, context: Context) -> str:
-    """``for what is offloaded by its 8 GPUs`` | ``in load (8 processes making the model)``."""
-    if moment.name == "step":
-        return f"for what is offloaded by its {context.layout.gpus_per_node} GPUs"
-    return f"in {moment.name} ({moment.operation})"
 
 
 RULE = Rule(

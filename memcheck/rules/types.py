@@ -9,6 +9,7 @@ from memcheck.finding import Finding
 from memcheck.frameworks.types import Framework
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
+from memcheck.memory.fit import host_capacity
 from memcheck.memory.types import Estimate
 from memcheck.plan.types import Plan
 from memcheck.record import Record
@@ -51,6 +52,11 @@ class Context(Record):
         """The model, unless it is only roughly known."""
         model = self.resolved.job.architecture
         return None if isinstance(model, Rough) else model
+
+    @property
+    def host_bytes(self) -> int | None:
+        """The memory of a node; None where the plan does not state it."""
+        return host_capacity(self.plan.hardware.host_memory_gib)
 
     @property
     def layers(self) -> int:

@@ -10,7 +10,7 @@ GIB = 2**30
 
 def gib(count: int) -> str:
     """Bytes as GiB: ``12.34 GiB``."""
-    return f"{count / GIB:.2f} GiB"
+    return f"{count / GIB:,.2f} GiB"
 
 
 def percent(fraction: float) -> str:

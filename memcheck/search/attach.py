@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from memcheck.finding import Finding, Remedy
 from memcheck.remedies.around import around_steps
-from memcheck.remedies.change import written
 from memcheck.remedies.price import DATA, GROUP, STEPS, Pricer
-from memcheck.remedies.types import EQUIVALENT, Candidate, Priced, join
+from memcheck.remedies.types import Priced, join
 from memcheck.rules.place import place
 from memcheck.rules.types import Context
 from memcheck.search.fit import Fit
@@ -61,16 +60,10 @@ def _answers(question: str, context: Context) -> list[Priced]:
 
 def _less_on_the_host(search: Fit, context: Context) -> list[Priced]:
     """Plans that fit with less on the host, alone or with one more change."""
-    job, document = context.training, context.document
+    job = context.training
     if job is None:
         return []
-    offloads = {"offload": "training.optimizer.offload", "offload-parameters": "training.offload.parameters"}
-    less = [
-        Candidate(kind, f"offload less: `{key}: none`", {key: "none"}, numerics=EQUIVALENT)
-        for kind, key in offloads.items()
-        if written(document, key) not in {None, "none"}
-    ]
-    less += around_steps(context, job)
+    less = list(around_steps(context, job))
     more = [join(one, other) for one in less for other in search.tried if not set(one.kinds) & set(other.kinds)]
     priced = [p for each in [*less, *more] if (p := search.pricer.price(each)) is not None]
     return [p for p in priced if search.pricer.fits(p)]
@@ -78,8 +71,11 @@ def _less_on_the_host(search: Fit, context: Context) -> list[Priced]:
 
 def _gain(best: Remedy, context: Context, question: str) -> str:
     """What the cheapest remedy does, in one line."""
-    if question == HOST or context.estimate is None:
+    if context.estimate is None:
         return best.title
+    if question == HOST:
+        now, then = context.estimate.host_bytes_per_node / 2**30, best.host_bytes_per_node / 2**30
+        return f"{best.title}: {now:,.2f} -> {then:,.2f} GiB of host memory in a node"
     return f"{best.title}: {context.estimate.utilization:.1%} -> {best.utilization:.1%}"
 
 

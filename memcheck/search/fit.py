@@ -82,14 +82,15 @@ class Fit:
 
         A change may help only after another: recompute does nothing while the optimizer step is the peak.
         """
-        pile = on or min(same, key=_need, default=None)
+        need = self.pricer.pressure
+        pile = on or min(same, key=need, default=None)
         for _ in range(MOST_PILED - 1):
             if pile is None:
                 return None
             rest = [join(pile.candidate, p.candidate) for p in same if _apart(pile.candidate, p.candidate)]
             answers = [p for c in rest if (p := self.pricer.price(c, prune=False)) is not None]
-            best = min(answers, key=_need, default=None)
-            if best is None or _need(best) >= _need(pile):
+            best = min(answers, key=need, default=None)
+            if best is None or need(best) >= need(pile):
                 return None
             if self.pricer.fits(best):
                 return best
@@ -126,16 +127,12 @@ def _apart(one: Candidate, other: Candidate) -> bool:
     return not set(one.kinds) & set(other.kinds)
 
 
-def _need(priced: Priced) -> int:
-    return priced.estimate.device_bytes
-
-
 def _strongest(same: list[Priced], pricer: Pricer) -> list[Priced]:
     """The most effective change of every kind."""
     best: dict[str, Priced] = {}
     estimate = pricer.context.estimate
-    before = estimate.device_bytes if estimate else 0
-    for each in sorted(same, key=_need):
-        if _need(each) < before:
+    before = pricer.full(estimate) if estimate else 0.0
+    for each in sorted(same, key=pricer.pressure):
+        if pricer.pressure(each) < before:
             best.setdefault(each.candidate.kind, each)
     return list(best.values())[:STRONGEST]

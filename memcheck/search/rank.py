@@ -22,12 +22,12 @@ def changed_keys(changes: Mapping[str, object]) -> int:
 
 
 def least_change(priced: Priced) -> tuple[object, ...]:
-    """What it asks for, whether it may fail, how many settings change, the time lost, host memory.
+    """What it asks for, whether it may fail, how many settings change, how many GPUs, the time lost, host memory.
 
     Of equal ones the mildest comes first.
     """
     asks, slower = priced.price
-    return asks, not priced.sure, changed(priced), slower, priced.estimate.host_bytes_per_node
+    return asks, not priced.sure, changed(priced), gpus(priced), slower, priced.estimate.host_bytes_per_node
 
 
 def fastest(priced: Priced) -> tuple[object, ...]:

@@ -19,6 +19,8 @@ def remedy_of(priced: Priced, document: Document) -> Remedy:
         utilization=priced.estimate.utilization,
         slowdown=None if priced.slowdown is None else round(priced.slowdown, 3),
         safe=priced.candidate.cost == UNCHANGED,
+        host_bytes_per_node=priced.estimate.host_bytes_per_node,
+        sure=priced.sure,
         edits=own,
         elsewhere=elsewhere,
     )

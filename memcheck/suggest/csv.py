@@ -51,9 +51,9 @@ def render(answer: Suggestions, screen: Screen | None = None) -> str:
             "device_bytes": remedy.device_bytes,
             "slowdown": remedy.slowdown,
             "numerics": item.numerics,
-            "sure": item.sure,
+            "sure": remedy.sure,
             "gpus": item.gpus,
-            "host_bytes_per_node": item.host_bytes_per_node,
+            "host_bytes_per_node": remedy.host_bytes_per_node,
             "tokens_per_second_per_gpu": item.tokens_per_second_per_gpu,
             "safe": remedy.safe,
         }

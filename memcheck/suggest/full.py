@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from memcheck.report.block import block
 from memcheck.report.details import change, labelled
+from memcheck.report.effect import effect
+from memcheck.report.effect import time as relative_time
 from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, percent, plural, value, width, wrap
+from memcheck.report.text import clean, gib, plural, value, width, wrap
+from memcheck.report.verdict import short_of_host
 from memcheck.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestion, Suggestions
 
 GOALS = {
@@ -25,7 +28,11 @@ def render(answer: Suggestions, screen: Screen) -> str:
     if answer.status == NOT_JUDGED or answer.plan.estimate is None:
         from memcheck.report.full import plan_section
 
-        return plan_section(answer.plan, screen) + "\n"
+        shown = plan_section(answer.plan, screen) + "\n"
+        if answer.plan.estimate is None:
+            return shown
+        text = "what fails is not about memory, which is all that suggest changes: mend it first"
+        return shown + "\n" + "".join(f"{screen.paint(line, 'error')}\n" for line in wrap(text, screen.columns))
     lines = [*block(answer.plan, answer.plan.estimate, screen), ""]
     lines += _verdict(answer, screen)
     for number, item in enumerate(answer.found, 1):
@@ -77,18 +84,15 @@ def _nothing(answer: Suggestions, screen: Screen) -> list[str]:
 
 def _item(answer: Suggestions, number: int, item: Suggestion, screen: Screen) -> list[str]:
     """The changes with what they do to memory and time, and below them what they cost."""
-    estimate = answer.plan.estimate
-    before = percent(estimate.utilization) if estimate else ""
     keys = change(answer.plan, item.remedy)
-    slowdown = item.remedy.slowdown
-    effect = f"{before} -> {percent(item.remedy.utilization)}"
-    time = "time unknown" if slowdown is None else f"{slowdown:+.0%} time"
-    tail = f"{screen.paint(effect, 'good')}  {time}"
+    told = effect(answer.plan, item.remedy)
+    time = f"time {taken}" if (taken := relative_time(item.remedy.slowdown)) == "unknown" else f"{taken} time"
+    tail = f"{screen.paint(told, 'good')}  {time}"
     head = f"{number}. ".rjust(NUMBER) if number else " " * NUMBER
     room = screen.columns - NUMBER
     wide = max(width(key) for key in keys)
-    if wide + 2 + width(effect) + 2 + width(time) <= room:
-        pad = " " * (room - width(keys[0]) - width(effect) - 2 - width(time))
+    if wide + 2 + width(told) + 2 + width(time) <= room:
+        pad = " " * (room - width(keys[0]) - width(told) - 2 - width(time))
         lines = [f"{head}{keys[0]}{pad}{tail}", *(" " * NUMBER + key for key in keys[1:])]
     else:
         wrapped = [part for key in keys for part in wrap(key, room)]
@@ -104,12 +108,12 @@ def costs(item: Suggestion, answer: Suggestions) -> str:
         "changes results": "changes the results of the training",
     }
     parts = [numbers[item.numerics] if answer.plan.framework != "inference" else _serving(item)]
-    if not item.sure:
+    if not item.remedy.sure:
         parts.append("close: the 95% interval ends beyond the GPU (MEM104)")
     if item.gpus != answer.plan.gpus:
         parts.append(f"{plural(item.gpus, 'GPU')} instead of {answer.plan.gpus}")
-    if item.host_bytes_per_node:
-        parts.append(f"{gib(item.host_bytes_per_node)} GiB of host memory per node")
+    if item.remedy.host_bytes_per_node and not short_of_host(answer.plan):
+        parts.append(f"{gib(item.remedy.host_bytes_per_node)} GiB of host memory per node")
     if item.tokens_per_second_per_gpu:
         parts.append(f"about {item.tokens_per_second_per_gpu:,.0f} tokens/s per GPU")
     if not item.remedy.is_edit:

@@ -7,7 +7,7 @@ import json
 from memcheck import __version__
 from memcheck.report.json import diagnostic, remedy
 from memcheck.report.screen import Screen
-from memcheck.suggest.types import Suggestion, Suggestions
+from memcheck.suggest.types import NOT_JUDGED, Suggestion, Suggestions
 
 
 def render(answer: Suggestions, screen: Screen | None = None) -> str:
@@ -34,6 +34,8 @@ def document(answer: Suggestions) -> dict[str, object]:
             "device_bytes": estimate.device_bytes,
             "capacity_bytes": estimate.capacity_bytes,
             "utilization": round(estimate.utilization, 6),
+            "host_bytes_per_node": estimate.host_bytes_per_node,
+            "host_capacity_bytes": plan.host_capacity_bytes,
             "best": answer.best_as_written,
         },
         "remedies": [suggestion(each) for each in answer.found],
@@ -46,7 +48,9 @@ def document(answer: Suggestions) -> dict[str, object]:
             "timed_as": answer.timed_as or None,
         },
         "smallest_cluster": None if answer.smallest is None else suggestion(answer.smallest),
-        "diagnostics": [diagnostic(finding) for finding in plan.findings] if estimate is None else [],
+        "diagnostics": [diagnostic(finding) for finding in plan.findings]
+        if answer.status == NOT_JUDGED
+        else [],
     }
 
 
@@ -55,8 +59,6 @@ def suggestion(item: Suggestion) -> dict[str, object]:
     return {
         **remedy(item.remedy),
         "numerics": item.numerics,
-        "sure": item.sure,
         "gpus": item.gpus,
-        "host_bytes_per_node": item.host_bytes_per_node,
         "tokens_per_second_per_gpu": item.tokens_per_second_per_gpu,
     }

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_document, check_file, effective_policy
 from memcheck.fix.edits import edited
 from memcheck.job.resolve import resolve
+from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.plan.read import read_plan
 from memcheck.remedies.price import Pricer
 from memcheck.remedies.types import Priced
@@ -48,7 +49,10 @@ def suggest(
     if plan.estimate is None:
         return answer
     context = _context(document, quiet, plan)
-    fits = plan.estimate.utilization <= min(context.fail_above, 1.0)
+    if any(each.severity == "error" and not each.about_memory for each in plan.findings):
+        return answer  # no change of memory ends it, and with it nothing passes
+    fits = gpu_fit(plan.estimate, context.fail_above) in RUNS
+    fits = fits and on_host(plan.estimate.host_bytes_per_node, context.host_bytes)
     if goal == "fit" and fits:
         return answer._replace(status=FITS)
     pricer = Pricer(context, keep)
@@ -88,7 +92,10 @@ def passes(suggestion: Suggestion, document: Document, data: bytes, gate: Gate) 
     else:
         result = check_document(document, gate._replace(changes={**gate.changes, **remedy.set}))
     estimate = result.estimate
-    return result.status == PASSED and estimate is not None and estimate.device_bytes == remedy.device_bytes
+    if result.status != PASSED or estimate is None:
+        return False
+    there = (estimate.device_bytes, estimate.host_bytes_per_node)
+    return there == (remedy.device_bytes, remedy.host_bytes_per_node)
 
 
 def _context(document: Document, gate: Gate, result: PlanResult) -> Context:
@@ -113,7 +120,5 @@ def _suggestion(pricer: Pricer, priced: Priced, document: Document) -> Suggestio
         remedy=remedy_of(priced, document),
         numerics=priced.candidate.numerics,
         gpus=priced.resolved.job.layout.world_size,
-        sure=priced.sure,
-        host_bytes_per_node=priced.estimate.host_bytes_per_node,
         tokens_per_second_per_gpu=None if step is None else round(step.tokens_per_second_per_gpu, 1),
     )

@@ -20,12 +20,8 @@ class Suggestion(Record):
     numerics: str
     """``none`` | ``equivalent`` | ``changes results``."""
     gpus: int
-    host_bytes_per_node: int
     tokens_per_second_per_gpu: float | None
     """A model, for ranking; None where there is none."""
-    sure: bool = True
-    """The whole 95% interval lies within the GPU."""
-
 
 class Suggestions(Record):
     """The answer for one plan."""
@@ -34,7 +30,8 @@ class Suggestions(Record):
     """The plan as written."""
     goal: str
     status: str
-    """``fits`` (nothing is to be done) | ``suggested`` | ``nothing-fits`` | ``error`` (the plan cannot be judged)."""
+    """``fits`` (nothing is to be done) | ``suggested`` | ``nothing-fits`` | ``error`` (it cannot be judged, or
+    fails by a rule that is not about memory, which no suggestion would end)."""
     found: tuple[Suggestion, ...] = ()
     """Best first."""
     best_as_written: bool = False

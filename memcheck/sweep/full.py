@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from memcheck.compare.cells import verdict
-from memcheck.points.types import FITS, ILLEGAL, TOO_LARGE, UNCERTAIN, Point
+from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN
+from memcheck.points.types import HOST, ILLEGAL, Point
 from memcheck.report.columns import GAP, fitting, left_out
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, percent, value, width, wrap
@@ -63,7 +64,9 @@ def counts(sweep: Sweep) -> str:
     found = (
         (sweep.count(FITS), "fits" if sweep.count(FITS) == 1 else "fit"),
         (sweep.count(UNCERTAIN), "uncertain"),
+        (sweep.count(ABOVE), "above the limit"),
         (sweep.count(TOO_LARGE), "does not fit" if sweep.count(TOO_LARGE) == 1 else "do not fit"),
+        (sweep.count(HOST), "without enough host memory"),
         (sweep.count(ILLEGAL), "illegal"),
     )
     told = ", ".join(f"{count:,} {word}" for count, word in found if count)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from memcheck.points.types import FITS, ILLEGAL, UNCERTAIN, Point
+from memcheck.memory.fit import ABOVE, FITS, UNCERTAIN
+from memcheck.points.types import HOST, ILLEGAL, Point
 from memcheck.report.html.escape import attributes, code, text
 from memcheck.report.html.shell import page
 from memcheck.report.screen import Screen
@@ -26,6 +27,8 @@ SHADES = {
     "h2": ("#aee0c0", "#1b4c2e"),
     "h3": ("#8fd3a8", "#1f5f38"),
     "hu": ("#ffe3a6", "#5c4200"),
+    "ha": ("#ffd0a1", "#633400"),
+    "hh": ("#e6d0f2", "#452a56"),
     "x0": ("#ffd2cd", "#561f1d"),
     "x1": ("#f9aea6", "#6f2320"),
     "x2": ("#ee8f86", "#8a2a26"),
@@ -38,9 +41,11 @@ LEGEND = (
     ("h2", "to 85%"),
     ("h3", "fits, above 85%"),
     ("hu", "? uncertain"),
+    ("ha", "! above the limit"),
     ("x0", "× to 120%"),
     ("x1", "× to 200%"),
     ("x2", "× above"),
+    ("hh", "× host memory too small"),
     ("hi", "refused by a rule"),
 )
 
@@ -140,18 +145,18 @@ def _cell(point: Point) -> str:
         return f"<td{attributes(class_='hi', title=why)}>{text(point.codes[0] if point.codes else 'illegal')}</td>"
     step = point.step
     rate = f"<small>{step.tokens_per_second_per_gpu:,.0f}</small>" if step is not None else ""
-    mark = {FITS: "", UNCERTAIN: "? ", ILLEGAL: ""}.get(point.verdict, "× ")
+    mark = {FITS: "", UNCERTAIN: "? ", ABOVE: "! "}.get(point.verdict, "× ")
     told = f"{gib(point.device_bytes)} GiB of {gib(point.capacity_bytes)}, peak in {point.instant}"
+    told = "; ".join([told, *(f"{problem.code} {problem.message}" for problem in point.problems)])
     return f"<td{attributes(class_=shade(point), title=told)}>{mark}{percent(point.utilization)}{rate}</td>"
 
 
 def shade(point: Point) -> str:
     """The class of a cell."""
     used = point.utilization
-    if point.verdict == ILLEGAL:
-        return "hi"
-    if point.verdict == UNCERTAIN:
-        return "hu"
+    plain = {ILLEGAL: "hi", UNCERTAIN: "hu", ABOVE: "ha", HOST: "hh"}.get(point.verdict)
+    if plain is not None:
+        return plain
     if point.verdict == FITS:
         return "h0" if used <= 0.5 else "h1" if used <= 0.7 else "h2" if used <= 0.85 else "h3"
     return "x0" if used <= 1.2 else "x1" if used <= 2 else "x2"

@@ -12,7 +12,9 @@ import pytest
 from memcheck.__main__ import main
 from memcheck.report.html import render
 from memcheck.report.html.palette import BACKGROUNDS
+from memcheck.result import Report
 from tests.report import samples
+from tests.report.failing import PLANS, judged
 from tests.report.forwarded import forwarded
 from tests.report.test_html import FIVE
 
@@ -26,7 +28,7 @@ SWEEPS = {
     "many-points": ("training.gradient_accumulation_steps=1..30", "training.micro_batch_size=1..30"),
 }
 """Heat maps: of one key, of two, of two with a third, and of more columns than any screen has."""
-PAGES = ("five", "estimates", "made", "evil", *SWEEPS)
+PAGES = ("five", "estimates", "made", "evil", "failing", *SWEEPS)
 LEAST_RULES = 90
 """Rules of axe-core; fewer mean that it did not load."""
 
@@ -58,6 +60,7 @@ def looks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int, str]
         grid = [part for axis in axes for part in ("--set", axis)]
         assert main(["sweep", examples[0], *grid, "--format", f"html={files[name]}"]) == 0
     files["made"].write_text(render(forwarded()), encoding="utf-8")
+    files["failing"].write_text(render(Report("0.1.0", tuple(judged(name) for name in PLANS))), encoding="utf-8")
     files["evil"].write_text(render(samples.evil()), encoding="utf-8")
     done = subprocess.run(
         [*command, *map(str, files.values())], capture_output=True, text=True, check=False, timeout=300

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from memcheck.__main__ import main
+from tests.report.failing import written
 
 Capture = pytest.CaptureFixture[str]
 
@@ -247,3 +248,41 @@ def test_a_read_only_file_is_left_alone(capsys: Capture, monkeypatch: pytest.Mon
     assert "cannot write over.yaml: the file is read-only" in capsys.readouterr().err
     assert Path("over.yaml").read_text() == OVER
     assert sorted(os.listdir()) == [".git", "fits.yaml", "hopeless.yaml", "over.yaml"]
+
+
+@pytest.mark.parametrize("name", ["host-load", "host-step"])
+def test_a_node_that_lacks_memory_is_no_plan_that_fits(capsys: Capture, name: str) -> None:
+    """Where only host memory is missing, changes are searched that end below what a node has, in those figures."""
+    Path("host.yaml").write_text(written(name), encoding="utf-8")
+    found = suggestions(capsys, "host.yaml")
+    assert found["status"] == "suggested"
+    now = found["as_written"]
+    assert now["host_bytes_per_node"] > now["host_capacity_bytes"]
+    for remedy in found["remedies"]:
+        assert remedy["host_bytes_per_node"] <= now["host_capacity_bytes"]
+    assert main(["suggest", "host.yaml"]) == 0
+    text = capsys.readouterr().out
+    assert "nothing to do" not in text
+    assert f"host {now['host_bytes_per_node'] / 2**30:,.2f} -> " in text
+    assert f"{(now['host_bytes_per_node'] - now['host_capacity_bytes']) / 2**30:,.2f} missing" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("goal", ["fit", "throughput"])
+def test_what_no_memory_would_end_is_mended_first(capsys: Capture, goal: str) -> None:
+    """A plan that a rule fails is neither one that fits nor one for which nothing fits: the rule is shown, with 1."""
+    Path("rule.yaml").write_text(written("rule"), encoding="utf-8")
+    found = suggestions(capsys, "rule.yaml", "--goal", goal, code=1)
+    assert found["status"] == "error"
+    assert [each["code"] for each in found["diagnostics"]] == ["MEM301"]
+    assert main(["suggest", "rule.yaml", "--goal", goal]) == 1
+    text = capsys.readouterr().out
+    assert "error[MEM301]" in text
+    assert "not about memory" in text
+    assert "nothing to do" not in text
+
+
+def test_fewer_gpus_are_the_smaller_change(root: Path, capsys: Capture) -> None:
+    """Of two numbers of nodes that both suffice, the smaller one is suggested."""
+    plan = str(root / "examples" / "llama-3.3-70b-zero3-offload-8xa100.yaml")
+    first = suggestions(capsys, plan)["remedies"][0]
+    assert first["set"]["hardware.nodes"] == 2

@@ -13,7 +13,7 @@ import pytest
 from memcheck.__main__ import main
 from memcheck.catalog.gpus import find_gpu
 from memcheck.compare.types import DATA_CENTRE
-from memcheck.points.types import FITS, TOO_LARGE, UNCERTAIN, verdict_of
+from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN, on_gpu
 from tests.cli.plans import write, write_broken, write_over
 
 Capture = pytest.CaptureFixture[str]
@@ -148,11 +148,30 @@ def test_usage_errors(tmp_path: Path, capsys: Capture, arguments: list[str], mes
 
 
 def test_verdicts_are_those_of_the_gate() -> None:
-    """Beyond the capacity: does not fit. Above the threshold, or with an interval beyond the capacity: uncertain."""
-    assert verdict_of(89, 99, 100, 0.9) == FITS
-    assert verdict_of(89, 101, 100, 0.9) == UNCERTAIN
-    assert verdict_of(91, 99, 100, 0.9) == UNCERTAIN
-    assert verdict_of(101, 120, 100, 0.9) == TOO_LARGE
+    """Beyond the capacity, above the plan's limit, an interval beyond the capacity: the gravest of them counts."""
+    assert on_gpu(89, 99, 100, 0.9) == FITS
+    assert on_gpu(89, 101, 100, 0.9) == UNCERTAIN
+    assert on_gpu(91, 99, 100, 0.9) == ABOVE
+    assert on_gpu(91, 101, 100, 0.9) == ABOVE
+    assert on_gpu(101, 120, 100, 0.9) == TOO_LARGE
+
+
+def test_a_node_that_lacks_memory_is_named(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Where the GPU has room and the node has not, the verdict is the node's, with need and memory in a note."""
+    monkeypatch.chdir(root)
+    plan = "examples/llama-3.3-70b-zero3-offload-8xa100.yaml"
+    assert main(["compare", plan, "--gpu", "a100-80gb", "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["verdict"] == "host-memory"
+    assert row["headroom_bytes"] > 0
+    assert row["host_bytes_per_node"] > row["host_capacity_bytes"] == 1000 * 2**30
+    for form in ("full", "markdown"):
+        assert main(["compare", plan, "--gpu", "a100-80gb", "--format", form]) == 0
+        text = capsys.readouterr().out
+        assert "host too small" in text
+        assert "1,051.33 GiB of host memory for what is offloaded by its 8 GPUs, and has 1,000.00 GiB" in " ".join(
+            text.split()
+        )
 
 
 def test_the_walk_through_of_four_a100(root: Path, capsys: Capture) -> None:

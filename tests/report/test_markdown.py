@@ -10,7 +10,7 @@ from tests.report import samples
 def test_table_shows_the_fullest_plan_first() -> None:
     """One row per plan: verdict, need, capacity, share, peak; plans without an estimate on top."""
     rows = [line for line in summary(samples.mixed()).splitlines() if line.startswith("| ")][1:5]
-    assert ["no estimate" in rows[0], "137.9%" in rows[1], "86.3%" in rows[2], "71.4%" in rows[3]] == [True] * 4
+    assert ["Not estimated" in rows[0], "137.9%" in rows[1], "86.3%" in rows[2], "71.4%" in rows[3]] == [True] * 4
     assert "54.31 GiB | 39.38 GiB<br>4 x a100-40gb | 137.9%" in rows[1]
     assert [row.split("|")[1].strip() for row in rows] == ["❌", "❌", "⚠️", "✅"]
 
@@ -45,7 +45,7 @@ def test_user_text_is_text() -> None:
     assert "**b**" not in text
     assert "`" not in text
     (row,) = [line for line in text.splitlines() if line.startswith("| ❌")]
-    assert row.count("|") == 7
+    assert row.count("|") == 8
 
 
 def test_summary_stays_below_the_limit_of_github() -> None:

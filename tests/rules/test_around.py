@@ -44,8 +44,8 @@ def test_eight_processes_that_load_exceed_a_node() -> None:
     """The instant is named, the precision that makes copies is pointed at, and loading once is the first remedy."""
     finding = only(judged(fsdp()), "MEM106")
     assert finding.message == (
-        "a node needs 2102.66 GiB of host memory in load (8 processes making the model), and has 1024.00 GiB; "
-        "parameters 2102.66 GiB"
+        "a node needs 2,102.66 GiB of host memory in load (8 processes making the model), and has 1,024.00 GiB, "
+        "1,078.66 GiB too little; parameters 2,102.66 GiB"
     )
     assert finding.pointer == "/training/precision"
     assert finding.remedies[0].set == {"training.initialization": "rank0"}

@@ -76,8 +76,10 @@ def test_keys_that_the_plan_lacks_and_wrong_ones(capsys: Capture) -> None:
     assert swept(capsys, "--set", "training.loss.kind=standard,chunked,lossy")["summary"]["illegal"] == 1
     assert swept(capsys, "--set", "policy.fail_above=10%,90%")["summary"] == {
         "fits": 1,
-        "uncertain": 1,
+        "uncertain": 0,
+        "above-limit": 1,
         "does-not-fit": 0,
+        "host-memory": 0,
         "illegal": 0,
     }
     assert main(["sweep", "good.yaml", "--set", "training.micro_batch=1,2"]) == 1

@@ -81,8 +81,10 @@ def big(chart: Chart) -> str:
         parts.append(f'<line class="span" x1="{a}" x2="{b}" y1="{y}" y2="{y}"/>')
         parts += [f'<line class="span" x1="{x}" x2="{x}" y1="{y - 4}" y2="{y + 4}"/>' for x in (a, b)]
         parts.append(said((low + high) // 2, scale, y + 17, f"95% interval {gib(low)} to {gib(high)}"))
-    parts.append(said(scale.capacity_bytes, scale, y + 35, f"capacity {gib(scale.capacity_bytes)} GiB", "strong"))
-    height = y + 40
+        y += 18
+    named = f"{chart.capacity_name} {gib(scale.capacity_bytes)} GiB"
+    parts.append(said(scale.capacity_bytes, scale, y + 17, named, "strong"))
+    height = y + 22
     title = f"<title>{text(chart.title)}</title>"
     return f'<svg class="bar big" height="{height}" role="img">{title}{"".join(parts)}</svg>'
 

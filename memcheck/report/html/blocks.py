@@ -24,8 +24,8 @@ from memcheck.report.story.blocks import (
     Step,
     Steps,
     Table,
-    Verdict,
 )
+from memcheck.report.verdict import Verdict
 
 ESCAPE = re.compile(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", re.DOTALL)
 STYLES = {"1;31": "bad", "1;35": "warn", "0;36": "note"}
@@ -123,7 +123,7 @@ def step(item: Step) -> str:
         f"<li><code>{text(key)}: {text(old)} <b>→ {text(new)}</b></code></li>" for key, old, new in item.changes
     )
     costs = "".join(f' <span class="badge {tone}">{text(words)}</span>' for tone, words in item.costs)
-    pairs = "".join(pair(bar, item.chart.scale) for bar in item.chart.bars)
+    pairs = "".join(pair(bar, chart.scale) for chart in item.charts for bar in chart.bars)
     return (
         f'<li><div class="row"><h4>{text(item.title)}</h4><p>{costs.strip()}</p></div>'
         f'<ul class="changes">{changes}</ul><div class="pair">{pairs}</div></li>'

@@ -33,7 +33,8 @@ def index(story: Story) -> str:
     """A line per plan: verdict, name, bar, share."""
     rows = "".join(entry(each, number) for number, each in enumerate(story.plans, start=1))
     return (
-        '<nav class="card" aria-label="Plans"><table class="index"><caption>Each GPU at its fullest moment</caption>'
+        '<nav class="card" aria-label="Plans"><table class="index">'
+        "<caption>The memory that decides, at its fullest moment</caption>"
         '<thead><tr><th scope="col">Plan</th><th scope="col">Verdict</th><th scope="col" class="optional">Memory</th>'
         f'<th scope="col" class="num">Used</th></tr></thead><tbody>{rows}</tbody></table></nav>'
     )
@@ -42,14 +43,14 @@ def index(story: Story) -> str:
 def entry(story: PlanStory, number: int) -> str:
     """One plan of the index."""
     bar = ""
-    if story.picture is not None:
-        bar = bars.row(story.picture.bars[0], story.picture.scale, story.picture.title, height=bars.ROW)
+    for picture in story.pictures[:1]:
+        bar = bars.row(picture.bars[0], picture.scale, picture.title, height=bars.ROW)
     facts = dict(story.facts)
     where = ", ".join(filter(None, (facts.get("Model", ""), facts.get("GPUs", ""))))
     return (
         f'<tr><th scope="row"><a href="#plan-{number}">{text(story.name)}</a>'
         f'<span class="soft small under">{text(where)}</span></th><td>{badge(story.verdict)}</td>'
-        f'<td class="optional">{bar}</td><td class="num"><b>{text(facts.get("Used of each GPU", ""))}</b></td></tr>'
+        f'<td class="optional">{bar}</td><td class="num"><b>{text(story.used)}</b></td></tr>'
     )
 
 
@@ -62,8 +63,7 @@ def plan(story: PlanStory, number: int) -> str:
         '<div class="card">',
         f'<p class="lead"><b>{text(story.lead)}</b></p>',
     ]
-    if story.picture is not None:
-        parts.append(bars.big(story.picture))
+    parts += [bars.big(picture) for picture in story.pictures]
     if story.advice:
         parts.append(f"<p>{text(story.advice)}</p>")
     if story.facts:

@@ -136,13 +136,14 @@ def step(item: Step, number: int, width: float) -> Flowable:
     rows = [
         [
             Paragraph(markup(bar.label), style.CELL),
-            Row(bar, item.chart.scale, width - 110, 6),
+            Row(bar, chart.scale, width - 140, 6),
             Paragraph(f"<b>{markup(bar.figure)}</b>", style.NUMBER),
         ]
-        for bar in item.chart.bars
+        for chart in item.charts
+        for bar in chart.bars
     ]
     middle = [("VALIGN", (0, 0), (-1, -1), "MIDDLE"), *CLOSE]
-    bars = Grid(rows, colWidths=[36, width - 100, 64], style=middle, hAlign="LEFT", splitInRow=1)
+    bars = Grid(rows, colWidths=[54, width - 130, 76], style=middle, hAlign="LEFT", splitInRow=1)
     return KeepTogether([*parts, bars, Spacer(1, 5)])
 
 

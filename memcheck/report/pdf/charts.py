@@ -61,7 +61,7 @@ class Big(Flowable):
             for x in (first, last):
                 canvas.line(x, 22.5, x, 27.5)
             say(canvas, (first + last) / 2, 13, f"95% interval {gib(low)} to {gib(high)}", width)
-        name = f"capacity {gib(scale.capacity_bytes)} GiB"
+        name = f"{self.chart.capacity_name} {gib(scale.capacity_bytes)} GiB"
         say(canvas, at(scale.capacity_bytes, scale, width), 2, name, width, font=BOLD)
 
 

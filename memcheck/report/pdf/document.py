@@ -96,8 +96,9 @@ def index(story: Story) -> Flowable:
         facts = dict(each.facts)
         where = ", ".join(filter(None, (facts.get("Model", ""), facts.get("GPUs", ""))))
         name = f'<a href="#plan-{number}" color="{TEXT["link"].light}"><u>{markup(each.name)}</u></a>'
-        bar = Row(each.picture.bars[0], each.picture.scale, WIDTH * 0.34, 9) if each.picture is not None else ""
-        share = markup(facts.get("Used of each GPU", ""))
+        first = each.pictures[0] if each.pictures else None
+        bar = Row(first.bars[0], first.scale, WIDTH * 0.34, 9) if first is not None else ""
+        share = markup(each.used)
         rows.append(
             [
                 Paragraph(f'{name}<br/><font color="{TEXT["soft"].light}">{markup(where)}</font>', style.CELL),
@@ -123,8 +124,7 @@ def plan(story: PlanStory, anchor: str) -> list[Flowable]:
         Paragraph(markup(story.lead), style.LEAD),
         Spacer(1, 4),
     ]
-    if story.picture is not None:
-        found.append(Big(story.picture, WIDTH))
+    found += [Big(picture, WIDTH) for picture in story.pictures]
     if story.advice:
         found.append(Paragraph(markup(story.advice), style.BODY))
     if story.facts:

@@ -6,6 +6,7 @@ Text is plain: whoever renders it escapes it. Tones are ``good``, ``warn``, ``ba
 from __future__ import annotations
 
 from memcheck.record import Record
+from memcheck.report.verdict import Verdict
 
 
 class Segment(Record):
@@ -51,6 +52,8 @@ class Chart(Record):
     upright: bool = False
     interval_bytes: tuple[int, int] = (0, 0)
     """Drawn below a single bar."""
+    capacity_name: str = "capacity"
+    """What the line of a single bar is called."""
 
 
 class Table(Record):
@@ -95,7 +98,8 @@ class Step(Record):
     """Key, value now, value then."""
     costs: tuple[tuple[str, str], ...]
     """Tone and words."""
-    chart: Chart
+    charts: tuple[Chart, ...]
+    """Before and after, of each memory that matters."""
 
 
 class Steps(Record):
@@ -158,13 +162,6 @@ class Section(Record):
     """Shown on demand where the medium can."""
 
 
-class Verdict(Record):
-    """A plan's answer in a word or two."""
-
-    word: str
-    tone: str
-
-
 class PlanStory(Record):
     """All about one plan."""
 
@@ -177,8 +174,10 @@ class PlanStory(Record):
     """The first thing to do, or nothing."""
     facts: tuple[tuple[str, str], ...]
     """Label and value."""
-    picture: Chart | None
-    """The one bar that says it all."""
+    pictures: tuple[Chart, ...]
+    """The bar that says it all: of the memory that decides, then of the other one."""
+    used: str
+    """How full that memory is."""
     sections: tuple[Section, ...]
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from memcheck.dossier.types import OnGpu
 from memcheck.finding import Remedy
+from memcheck.memory.fit import gpu_fit, on_host
+from memcheck.memory.fit import on_gpu as gpu_verdict
 from memcheck.memory.types import Estimate
 from memcheck.report.details import stated
+from memcheck.report.effect import beside_time, on_the_host
 from memcheck.report.story.blocks import Bar, Card, Cards, Chart, Prose, Scale, Section, Segment, Step, Steps
-from memcheck.report.story.verdict import memory_verdict
 from memcheck.report.text import gib, percent, plural, value
+from memcheck.report.verdict import FAILS, TONES, Verdict, said, short_of_host, verdict
 from memcheck.result import PlanResult
 
 
@@ -25,9 +28,15 @@ def advice(plan: PlanResult) -> str:
     found = all_remedies(plan)
     if not found or plan.estimate is None:
         return ""
-    first = found[0]
-    shares = f"{percent(plan.estimate.utilization)} to {percent(first.utilization)}"
-    return f"Cheapest change that helps: {arrows(first.title)}. Memory goes from {shares}, {time_of(first)}."
+    first, then = found[0], []
+    if short_of_host(plan):
+        now, after = gib(plan.estimate.host_bytes_per_node), gib(first.host_bytes_per_node)
+        then.append(f"Host memory of a node goes from {now} to {after} GiB")
+    now, after = percent(plan.estimate.utilization), percent(first.utilization)
+    gpu = "GPU memory" if then else "Memory"
+    then.append(f"{gpu} stays at {now}" if now == after else f"{gpu} goes from {now} to {after}")
+    close = "" if first.sure else " The upper end of its 95% interval does not fit."
+    return f"Cheapest change that helps: {arrows(first.title)}. {', '.join(then)}, {time_of(first)}.{close}"
 
 
 def arrows(title: str) -> str:
@@ -56,50 +65,87 @@ def remedies(plan: PlanResult, estimate: Estimate) -> Section | None:
 
 
 def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) -> Step:
-    """Both bars are shares of the capacity that they are held against, which other hardware changes."""
-    capacity = estimate.capacity_bytes
-    after = int(remedy.utilization * capacity)
-    fits = remedy.utilization <= min(plan.fail_above, 1.0)
-    before = Bar("now", (Segment("bad", estimate.device_bytes),), percent(estimate.utilization))
-    then = Bar("then", (Segment("good" if fits else "warn", after),), percent(remedy.utilization))
-    title = f"{before.figure} of the capacity now, {then.figure} then ({gib(remedy.device_bytes)} GiB)"
+    """What it changes, what it costs, and the memory before and after; a node's where that is what is missing."""
     changes = tuple((key, value(stated(plan, key)), value(new)) for key, new in remedy.set.items())
-    return Step(arrows(remedy.title), changes, costs(remedy), Chart(title, (before, then), axis))
+    short = bool(short_of_host(plan))
+    charts = [on_gpu(plan, estimate, remedy, axis, "GPU " if short else "")]
+    if short:
+        charts.insert(0, on_node(plan, estimate, remedy))
+    return Step(arrows(remedy.title), changes, costs(plan, remedy), tuple(charts))
 
 
-def costs(remedy: Remedy) -> tuple[tuple[str, str], ...]:
+def on_gpu(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale, whose: str) -> Chart:
+    """Both bars are shares of the capacity that they are held against, which other hardware changes."""
+    after = int(remedy.utilization * estimate.capacity_bytes)
+    here = TONES[gpu_fit(estimate, plan.fail_above)]
+    fits = "bad" if remedy.utilization > min(plan.fail_above, 1.0) else "good" if remedy.sure else "warn"
+    before = Bar(f"{whose}now", (Segment(here, estimate.device_bytes),), percent(estimate.utilization))
+    then = Bar(f"{whose}then", (Segment(fits, after),), percent(remedy.utilization))
+    title = f"{before.figure} of the capacity now, {then.figure} then ({gib(remedy.device_bytes)} GiB)"
+    return Chart(title, (before, then), axis)
+
+
+def on_node(plan: PlanResult, estimate: Estimate, remedy: Remedy) -> Chart:
+    """What the processes of a node hold at most, against what the plan says it has."""
+    capacity, now, after = plan.host_capacity_bytes or 0, estimate.host_bytes_per_node, remedy.host_bytes_per_node
+    before = Bar("host now", (Segment("bad", now),), f"{gib(now)} GiB")
+    fits = on_host(after, capacity)
+    then = Bar("host then", (Segment("good" if fits else "bad", after),), f"{gib(after)} GiB")
+    title = f"{before.figure} of the {gib(capacity)} GiB of a node now, {then.figure} then"
+    return Chart(title, (before, then), Scale(max(capacity, now, after), capacity))
+
+
+def costs(plan: PlanResult, remedy: Remedy) -> tuple[tuple[str, str], ...]:
     """What is given for the memory."""
     tone = "note" if remedy.slowdown is None else "warn" if remedy.slowdown >= 0.005 else "good"
     found = [(tone, time_of(remedy))]
-    if remedy.safe:
-        return (*found, ("good", "same results"))
-    hardware = any(key.startswith("hardware.") for key in remedy.set)
-    return (*found, ("note", "other hardware") if hardware else ("warn", "changes results"))
+    for words in beside_time(remedy):
+        told = {"other results": "changes results", "uncertain": "the 95% interval does not fit"}.get(words, words)
+        found.append(("note" if words == "other hardware" else "warn", told))
+    found += [("note", paid)] if (paid := on_the_host(plan, remedy)) else []
+    return (*found, ("good", "same results")) if remedy.safe else tuple(found)
 
 
-def gpus(plan: PlanResult) -> Section | None:
+def gpus(plan: PlanResult, *, judged: bool) -> Section | None:
     """The plan on its own GPU and on others."""
     if plan.dossier is None:
         return None
     own, *others = plan.dossier.gpus
-    cards = (card(plan, own, "as planned"), *(card(plan, each) for each in others))
+    first = card(plan, own, "as planned", judged=judged)._replace(**verdict(plan, judged=judged)._asdict())
+    cards = (first, *(card(plan, each, judged=judged) for each in others))
     note = f"The same plan on {plural(plan.gpus, 'GPU')} of another kind. TFLOPS are dense bf16, as the maker states."
+    if all(each.host_short for each in plan.dossier.gpus if not each.refused):
+        note += " None of them gives a node more host memory, which is what fails."
     if any(each.relative_speed for each in others):
         note += " Speeds are a roofline model's: they rank, and nobody has measured them."
     return Section("gpus", "On other GPUs", (Prose(note), Cards(cards)))
 
 
-def card(plan: PlanResult, there: OnGpu, note: str = "") -> Card:
+def card(plan: PlanResult, there: OnGpu, note: str = "", *, judged: bool = True) -> Card:
     """One GPU."""
     rates = [f"{there.bf16_tflops:,.0f} TFLOPS"] if there.bf16_tflops else []
     rates += [f"{there.relative_speed:.2g}× the speed"] if there.relative_speed and not note else []
     has = f"{gib(there.capacity_bytes)} GiB"
     if there.refused:
         return Card(there.gpu, "Not possible", "bad", tuple(filter(None, (there.refused, has, *rates, note))))
-    found = memory_verdict(there.device_bytes, there.interval_high_bytes, there.capacity_bytes, plan.fail_above)
+    found = verdict_on(plan, there, judged=judged)
     needs = f"{gib(there.device_bytes)} of {has}"
     share = percent(there.utilization)
-    bar = Bar("", (Segment(found.tone, there.device_bytes),), share)
+    bar = Bar("", (Segment(TONES[fit_on(plan, there)], there.device_bytes),), share)
     axis = Scale(max(there.capacity_bytes, there.device_bytes), there.capacity_bytes)
     chart = Chart(f"{share} of {there.gpu}", (bar,), axis)
-    return Card(there.gpu, found.word, found.tone, tuple(filter(None, (needs, *rates, note))), share, chart)
+    why = there.fails if found.word == FAILS else ""
+    return Card(there.gpu, found.word, found.tone, tuple(filter(None, (needs, *rates, why, note))), share, chart)
+
+
+def fit_on(plan: PlanResult, there: OnGpu) -> str:
+    """The verdict on the memory of that GPU."""
+    return gpu_verdict(there.device_bytes, there.interval_high_bytes, there.capacity_bytes, plan.fail_above)
+
+
+def verdict_on(plan: PlanResult, there: OnGpu, *, judged: bool = True) -> Verdict:
+    """The verdict on the plan with that GPU. What is hidden on its own GPU fails it on no other."""
+    found = said(fit_on(plan, there), host=not there.host_short)
+    accepted = {hidden.finding.code for hidden in plan.hidden}
+    fails = judged and there.fails and there.fails.partition(":")[0] not in accepted
+    return Verdict(FAILS, "bad") if fails and found.tone != "bad" else found

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.memory.types import COMPONENTS, Estimate, RankEstimate
+from memcheck.memory.types import COMPONENTS, Estimate, HostMoment, RankEstimate
 from memcheck.report.budget import NAMED_CACHE_BYTES
 from memcheck.report.details import peak
 from memcheck.report.story.blocks import Bar, Chart, Prose, Scale, Section, Segment, Table
 from memcheck.report.text import gib, percent, words
+from memcheck.report.verdict import host_decides, short_of_host
 from memcheck.result import PlanResult
 
+AROUND = ("load", "save")
+"""Instants before and after the steps."""
 LARGEST = 10
 """Tensor groups shown."""
 CLOSE_UP = 0.5
@@ -29,6 +32,23 @@ def scale(plan: PlanResult, *needs: int) -> Scale:
     return Scale(max(capacity, 1, *needs), capacity, limit)
 
 
+def pictures(plan: PlanResult, estimate: Estimate) -> tuple[Chart, ...]:
+    """The GPU's, and that of a node that lacks memory; first the one that decides."""
+    node_s = tuple(node(plan, moment) for moment in short_of_host(plan)[:1])
+    gpu_s = (picture(plan, estimate),)
+    return node_s + gpu_s if host_decides(plan) else gpu_s + node_s
+
+
+def node(plan: PlanResult, moment: HostMoment) -> Chart:
+    """What the processes of a node hold at its fullest moment against what it has."""
+    capacity, parts = plan.host_capacity_bytes or 0, segments(dict(moment.components))
+    bar = Bar("", parts, f"{gib(moment.bytes)} GiB")
+    told = ", ".join(f"{words(each.key)} {gib(each.bytes)}" for each in parts)
+    title = f"{gib(moment.bytes)} GiB of host memory of the {gib(capacity)} GiB of a node: {told}"
+    axis = Scale(max(capacity, moment.bytes, 1), capacity)
+    return Chart(title, (bar,), axis, capacity_name="host memory of a node")
+
+
 def picture(plan: PlanResult, estimate: Estimate) -> Chart:
     """What the fullest GPU holds at its peak against what it has."""
     low, high = estimate.interval_bytes
@@ -37,7 +57,8 @@ def picture(plan: PlanResult, estimate: Estimate) -> Chart:
     parts = ", ".join(f"{words(each.key)} {gib(each.bytes)}" for each in bar.segments)
     title = f"{gib(estimate.device_bytes)} GiB, {share} of {gib(estimate.capacity_bytes)} GiB: {parts}"
     reach = scale(plan, estimate.device_bytes, high)
-    return Chart(title, (bar,), reach, interval_bytes=(low, high))
+    name = "capacity of a GPU" if short_of_host(plan) else "capacity"
+    return Chart(title, (bar,), reach, interval_bytes=(low, high), capacity_name=name)
 
 
 def components(plan: PlanResult, estimate: Estimate) -> Section:
@@ -93,22 +114,41 @@ def step(plan: PlanResult, estimate: Estimate) -> Section | None:
         tuple((i.name, gib(i.allocated_bytes), i.operation) for i in rank.instants),
         right=(1,),
     )
-    chart = Chart(f"GiB over a step: {told}", bars, axis, upright=True)
-    title = "Memory while it serves" if plan.framework == "inference" else "Memory over a step"
+    whole = any(instant.name in AROUND for instant in rank.instants)
+    title = "Memory from loading to saving" if whole else "Memory over a step"
+    title = "Memory while it serves" if plan.framework == "inference" else title
+    chart = Chart(f"{title}, GiB: {told}", bars, axis, upright=True)
     return Section("step", title, (chart, Prose(note), table))
 
 
-def host(estimate: Estimate) -> Section | None:
-    """What the processes of a node hold in its memory, from loading to saving."""
+def host(plan: PlanResult, estimate: Estimate) -> Section | None:
+    """What the processes of a node hold in its memory, from loading to saving, against what it has."""
     if not estimate.host_moments:
         return None
     rows = []
+    capacity = plan.host_capacity_bytes
     for moment in estimate.host_moments:
         parts = ", ".join(f"{words(name)} {gib(count)}" for name, count in moment.components)
         rows.append((moment.name, gib(moment.bytes), moment.operation, parts))
     title = "Host memory of one node at the highest moment of each phase"
     table = Table(title, ("Phase", "GiB", "while", "of which"), tuple(rows), right=(1,), optional=(3,))
-    return Section("host", "Memory of a node", (table,))
+    if capacity is None:
+        note = "The plan does not state the memory of a node (hardware.host_memory_gib), so that it is not judged."
+        return Section("host", "Memory of a node", (table, Prose(note)))
+    axis = Scale(max(capacity, estimate.host_bytes_per_node), capacity)
+    bars = tuple(host_bar(moment, capacity) for moment in estimate.host_moments)
+    told = ", ".join(f"{bar.label} {bar.figure}" for bar in bars)
+    chart = Chart(f"GiB of the {gib(capacity)} GiB of a node: {told}", bars, axis)
+    note = f"A node has {gib(capacity)} GiB, which is where the line stands."
+    return Section("host", "Memory of a node", (chart, Prose(note), table))
+
+
+def host_bar(moment: HostMoment, capacity: int) -> Bar:
+    """What one moment needs of a node's memory."""
+    slack = capacity - moment.bytes
+    note = f"{percent(moment.bytes / capacity)} of it, {gib(abs(slack))} {'missing' if slack < 0 else 'left'}"
+    components: dict[str, int] = dict(moment.components)
+    return Bar(moment.name, segments(components), gib(moment.bytes), note)
 
 
 def moments(rank: RankEstimate, estimate: Estimate) -> tuple[Bar, ...]:

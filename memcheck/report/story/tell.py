@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from memcheck.memory.types import Estimate
 from memcheck.report.story import choices, grounds, memory
 from memcheck.report.story.blocks import PlanStory, Section, Story
-from memcheck.report.story.verdict import lead, verdict
 from memcheck.report.summary import summary
 from memcheck.report.text import gib, percent, plural
+from memcheck.report.verdict import host_decides, lead, pressure, verdict
 from memcheck.result import PlanResult, Report
 
 
@@ -32,9 +33,9 @@ def plan_story(plan: PlanResult, *, judged: bool) -> PlanStory:
         found = [
             memory.components(plan, estimate),
             memory.step(plan, estimate),
-            memory.host(estimate),
+            memory.host(plan, estimate),
             choices.remedies(plan, estimate),
-            choices.gpus(plan),
+            choices.gpus(plan, judged=judged),
             memory.ranks(plan, estimate),
             memory.tensors(plan, estimate),
             *found,
@@ -46,12 +47,20 @@ def plan_story(plan: PlanResult, *, judged: bool) -> PlanStory:
         plan.name,
         f"{plan.path}{document}",
         verdict(plan, judged=judged),
-        lead(plan),
+        lead(plan, judged=judged),
         choices.advice(plan),
         facts(plan),
-        memory.picture(plan, estimate) if estimate is not None else None,
+        memory.pictures(plan, estimate) if estimate is not None else (),
+        used(plan),
         tuple(section for section in found if section is not None),
     )
+
+
+def used(plan: PlanResult) -> str:
+    """How full the memory is that decides."""
+    if plan.estimate is None:
+        return ""
+    return f"{percent(pressure(plan))} of host" if host_decides(plan) else percent(plan.estimate.utilization)
 
 
 def facts(plan: PlanResult) -> tuple[tuple[str, str], ...]:
@@ -64,12 +73,20 @@ def facts(plan: PlanResult) -> tuple[tuple[str, str], ...]:
         rows = [
             ("Used of each GPU", percent(estimate.utilization)),
             ("95% interval", f"{gib(low)} to {gib(high)} GiB"),
+            *host_facts(plan, estimate),
             *rows,
             ("Parameters", counted(estimate.parameters)),
         ]
         if 0 < estimate.trainable_parameters != estimate.parameters:
             rows.append(("Trained", counted(estimate.trainable_parameters)))
     return tuple(row for row in rows if row[1])
+
+
+def host_facts(plan: PlanResult, estimate: Estimate) -> list[tuple[str, str]]:
+    """What a node needs, where the plan says what it has."""
+    if plan.host_capacity_bytes is None or not estimate.host_bytes_per_node:
+        return []
+    return [("Host memory of a node", f"{gib(estimate.host_bytes_per_node)} of {gib(plan.host_capacity_bytes)} GiB")]
 
 
 def counted(parameters: int) -> str:

@@ -1,0 +1,49 @@
+"""Whether the memory that a plan needs is there: on each GPU, and in each node. Every verdict is taken from here."""
+
+from __future__ import annotations
+
+from memcheck.memory.types import Estimate, HostMoment
+
+FITS, UNCERTAIN, ABOVE, TOO_LARGE = "fits", "uncertain", "above-limit", "does-not-fit"
+"""What MEM101 (more than the capacity), MEM102 (more than the plan may use) and MEM104 (the interval reaches beyond
+the capacity) say; the gravest counts."""
+RUNS = frozenset({FITS, UNCERTAIN})
+"""Verdicts that fail no plan."""
+GIB = 2**30
+
+
+def on_gpu(device_bytes: int, high_bytes: int, capacity_bytes: int, fail_above: float) -> str:
+    """The verdict on a GPU's memory; ``high_bytes`` is the upper end of the need's interval."""
+    if device_bytes > capacity_bytes:
+        return TOO_LARGE
+    if capacity_bytes and device_bytes / capacity_bytes > fail_above:
+        return ABOVE
+    return UNCERTAIN if high_bytes > capacity_bytes else FITS
+
+
+def gpu_fit(estimate: Estimate, fail_above: float) -> str:
+    """The same of an estimate."""
+    return on_gpu(estimate.device_bytes, estimate.interval_bytes[1], estimate.capacity_bytes, fail_above)
+
+
+def host_capacity(gib: float | None) -> int | None:
+    """The bytes of a node that states its memory in GiB; None where it states none, so that nothing is judged."""
+    return None if gib is None else int(gib * GIB)
+
+
+def host_excess(estimate: Estimate, capacity_bytes: int | None) -> tuple[HostMoment, ...]:
+    """The moments of a run that need more than the memory of a node, the highest first.
+
+    A checkpoint only adds to what the steps hold: where those exceed the memory, saving is no moment of its own.
+    """
+    if capacity_bytes is None:
+        return ()
+    above = [moment for moment in estimate.host_moments if moment.bytes > capacity_bytes]
+    if any(moment.name == "step" for moment in above):
+        above = [moment for moment in above if moment.name != "save"]
+    return tuple(sorted(above, key=lambda moment: -moment.bytes))
+
+
+def on_host(host_bytes: int, capacity_bytes: int | None) -> bool:
+    """Whether a node has what its processes need at most."""
+    return capacity_bytes is None or host_bytes <= capacity_bytes

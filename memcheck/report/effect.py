@@ -1,0 +1,71 @@
+"""What a remedy does to the memory that fails its plan, and what it costs: in words for every report."""
+
+from __future__ import annotations
+
+from memcheck.finding import Remedy
+from memcheck.memory.fit import on_host
+from memcheck.report.text import gib, percent
+from memcheck.report.verdict import short_of_host
+from memcheck.result import PlanResult
+
+SHARE, HOST = "of capacity", "host GiB"
+UNNOTICED = 0.005
+"""Relative times below this are no difference that a whole percentage could show."""
+NAMED_HOST_BYTES = 2**30
+"""Growth of host memory from which on it is part of a remedy's price."""
+
+
+def effects(plan: PlanResult, remedy: Remedy, arrow: str = "->") -> tuple[tuple[str, str], ...]:
+    """What is measured, and its figures before and after: host memory first where a node lacks it, then the GPU's."""
+    if plan.estimate is None:
+        return ((SHARE, percent(remedy.utilization)),)
+    share = (SHARE, f"{percent(plan.estimate.utilization)} {arrow} {percent(remedy.utilization)}")
+    if not short_of_host(plan):
+        return (share,)
+    host = f"{gib(plan.estimate.host_bytes_per_node)} {arrow} {gib(remedy.host_bytes_per_node)}"
+    return (HOST, host), share
+
+
+def effect(plan: PlanResult, remedy: Remedy, arrow: str = "->") -> str:
+    """On one line: ``206.7% -> 62.1%``, or ``host 2,102.66 -> 262.83 GiB, GPU 80.1% -> 80.1%``."""
+    found = effects(plan, remedy, arrow)
+    if len(found) == 1:
+        return found[0][1]
+    (_, host), (_, share) = found
+    return f"host {host} GiB, GPU {share}"
+
+
+def mends(plan: PlanResult, remedy: Remedy) -> bool:
+    """Whether the changed plan stays within its limits on the GPU and in the node."""
+    within = remedy.utilization <= min(plan.fail_above, 1.0)
+    return within and on_host(remedy.host_bytes_per_node, plan.host_capacity_bytes)
+
+
+def time(slowdown: float | None) -> str:
+    """``+18%``, ``0%`` where a whole percentage shows no difference, ``unknown``."""
+    if slowdown is None:
+        return "unknown"
+    return "0%" if abs(slowdown) < UNNOTICED else f"{slowdown:+.0%}"
+
+
+def beside_time(remedy: Remedy) -> tuple[str, ...]:
+    """What is given beside time: other hardware or results, certainty."""
+    found = []
+    if not remedy.safe:
+        found.append("other hardware" if any(key.startswith("hardware.") for key in remedy.set) else "other results")
+    if not remedy.sure:
+        found.append("uncertain")
+    return tuple(found)
+
+
+def cost(remedy: Remedy) -> str:
+    """``+18%, other results``."""
+    return ", ".join((time(remedy.slowdown), *beside_time(remedy)))
+
+
+def on_the_host(plan: PlanResult, remedy: Remedy) -> str:
+    """Host memory that is paid for room on the GPU; empty where a remedy takes no more of it."""
+    before = plan.estimate.host_bytes_per_node if plan.estimate is not None else 0
+    if short_of_host(plan) or remedy.host_bytes_per_node < before + NAMED_HOST_BYTES:
+        return ""
+    return f"takes {gib(remedy.host_bytes_per_node)} GiB of host memory in a node"

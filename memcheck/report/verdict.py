@@ -1,0 +1,184 @@
+"""The answer for one plan, in a word, in a sentence and in figures: every report takes it from here.
+
+What fails a plan is one of: the memory of a GPU, the memory of a node, a rule that is about neither, or the lack of an
+estimate. A word names the gravest, a sentence all of them.
+"""
+
+from __future__ import annotations
+
+from memcheck.finding import Finding
+from memcheck.memory.fit import ABOVE, FITS, RUNS, TOO_LARGE, UNCERTAIN, gpu_fit, host_excess, on_host
+from memcheck.memory.types import Estimate, HostMoment
+from memcheck.record import Record
+from memcheck.report.text import gib, percent, plural
+from memcheck.result import PASSED, PlanResult
+
+WORDS = {FITS: "Fits", UNCERTAIN: "Uncertain", ABOVE: "Above the limit", TOO_LARGE: "Does not fit"}
+TONES = {FITS: "good", UNCERTAIN: "warn", ABOVE: "bad", TOO_LARGE: "bad"}
+HOST_TOO_SMALL, FAILS, WARNS, NOT_ESTIMATED = (
+    "Host memory too small",
+    "Fails the check",
+    "Fits, with a warning",
+    "Not estimated",
+)
+OUTSIDE = frozenset({"load", "init", "save"})
+"""Instants that are no part of a training step: a peak there is named in the sentence."""
+AT_REST = frozenset({"states at rest", "weights at rest"})
+WHILE = {
+    "load": "while the model is loaded",
+    "init": "while the engine starts",
+    "step": "while the steps run",
+    "save": "while a checkpoint is saved",
+}
+
+
+class Verdict(Record):
+    """A plan's answer in a word or two."""
+
+    word: str
+    tone: str
+    """``good``, ``warn`` or ``bad``."""
+
+
+def said(gpu: str, *, host: bool = True) -> Verdict:
+    """What the figures alone say: the verdict on a GPU, and whether a node has what its processes need."""
+    if gpu in RUNS and not host:
+        return Verdict(HOST_TOO_SMALL, "bad")
+    return Verdict(WORDS[gpu], TONES[gpu])
+
+
+def on_figures(plan: PlanResult, estimate: Estimate) -> Verdict:
+    """What the figures of a plan say, whatever the findings do."""
+    host = on_host(estimate.host_bytes_per_node, plan.host_capacity_bytes)
+    return said(gpu_fit(estimate, plan.fail_above), host=host)
+
+
+def verdict(plan: PlanResult, *, judged: bool = True) -> Verdict:
+    """What the figures and, where they are shown, the findings say together."""
+    estimate = plan.estimate
+    if estimate is None:
+        return Verdict(NOT_ESTIMATED, "bad")
+    found = on_figures(plan, estimate)
+    if not judged or found.tone == "bad" or (plan.status == PASSED and not plan.count("warning")):
+        return found
+    if plan.status != PASSED:
+        return Verdict(FAILS, "bad")
+    return Verdict(WARNS if found.word == WORDS[FITS] else found.word, "warn")
+
+
+def short_of_host(plan: PlanResult) -> tuple[HostMoment, ...]:
+    """The moments for which a node has too little memory, the worst first."""
+    return () if plan.estimate is None else host_excess(plan.estimate, plan.host_capacity_bytes)
+
+
+def host_decides(plan: PlanResult) -> bool:
+    """Whether a node lacks memory and the GPUs do not."""
+    estimate = plan.estimate
+    return estimate is not None and gpu_fit(estimate, plan.fail_above) in RUNS and bool(short_of_host(plan))
+
+
+def pressure(plan: PlanResult) -> float:
+    """How full the fullest memory is, for ranking: a plan without an estimate comes before all others."""
+    if plan.estimate is None:
+        return float("inf")
+    host, capacity = plan.estimate.host_bytes_per_node, plan.host_capacity_bytes
+    return max(plan.estimate.utilization, host / capacity if capacity and short_of_host(plan) else 0.0)
+
+
+def lead(plan: PlanResult, *, judged: bool = True) -> str:
+    """The answer in a few sentences: what is missing where and by how much, what there is room for, what else fails."""
+    estimate = plan.estimate
+    if estimate is None:
+        return unjudged(plan)
+    sentences = [*host_sentences(plan), gpu_sentence(plan, estimate)]
+    sentences = sentences if host_decides(plan) else [sentences[-1], *sentences[:-1]]
+    if judged:
+        others = failing(plan, estimate)
+        if on_figures(plan, estimate).tone == "bad":
+            sentences += [f"It also fails by {each}" for each in others] + accepted(plan)
+        else:
+            sentences = [*(f"Fails by {each}" for each in others), *sentences]
+    return " ".join(sentences)
+
+
+def unjudged(plan: PlanResult) -> str:
+    """What keeps a plan from being judged."""
+    found = [each for each in plan.findings if each.severity == "error"]
+    mend = f"{plural(len(found), 'error')} to mend before the memory of this plan can be predicted"
+    return f"{mend}: {named(found[0])}" if found else f"{mend}."
+
+
+def failing(plan: PlanResult, estimate: Estimate) -> list[str]:
+    """What fails a plan beside the figures: the first of such findings, and how many there are."""
+    if plan.status == PASSED:
+        return []
+    found = [each for each in plan.findings if each.severity == "error" and not each.about_memory]
+    if not found and on_figures(plan, estimate).tone != "bad":
+        found = [each for each in plan.findings if each.severity == "error"]
+        found = found or [each for each in plan.findings if each.severity == "warning"]
+    more = f" {plural(len(found) - 1, 'more finding')} below." if len(found) > 1 else ""
+    return [f"{named(found[0])}{more}"] if found else []
+
+
+def accepted(plan: PlanResult) -> list[str]:
+    """Why a plan passes whose memory does not suffice: what would fail it is hidden."""
+    if plan.status != PASSED:
+        return []
+    from memcheck.report.summary import HIDDEN
+
+    found = [each for each in plan.hidden if each.finding.about_memory and each.finding.severity == "error"]
+    return [
+        f"{each.finding.code} is hidden by {HIDDEN[each.by]}, so that the check passes all the same." for each in found
+    ]
+
+
+def named(finding: Finding) -> str:
+    """``MEM301 no-bf16: ...``; what the figures say of memory is not said twice."""
+    head = f"{finding.code} {finding.name}"
+    kind = "" if finding.severity == "error" else f"the {finding.severity} "
+    return f"{kind}{head}." if finding.about_memory else f"{kind}{head}: {finding.message.rstrip('.')}."
+
+
+def gpu_sentence(plan: PlanResult, estimate: Estimate) -> str:
+    """What each GPU needs, what it has, what is left or missing."""
+    need, capacity = estimate.device_bytes, estimate.capacity_bytes
+    gpu = plan.gpu or "GPU"
+    when = f" {WHILE[estimate.instant]} ({estimate.operation})" if estimate.instant in OUTSIDE else ""
+    if estimate.operation in AT_REST:
+        when = ""
+    found = gpu_fit(estimate, plan.fail_above)
+    if found == TOO_LARGE:
+        missing = gib(need - capacity)
+        return f"Needs {gib(need)} GiB on each {gpu}{when}, which has {gib(capacity)} GiB: {missing} GiB too much."
+    sentence = f"Needs {gib(need)} of the {gib(capacity)} GiB of each {gpu}{when}: {gib(capacity - need)} GiB are left."
+    if found == ABOVE:
+        over = gib(need - int(capacity * plan.fail_above))
+        return f"{sentence} That is {over} GiB more than the {percent(plan.fail_above)} that the plan may use."
+    if found == UNCERTAIN:
+        high = estimate.interval_bytes[1]
+        over = gib(high - capacity)
+        return f"{sentence} The upper end of the 95% interval, {gib(high)} GiB, does not fit, by {over} GiB."
+    return sentence
+
+
+def host_sentences(plan: PlanResult) -> list[str]:
+    """What a node lacks, and when; nothing where it lacks nothing."""
+    moments, capacity = short_of_host(plan), plan.host_capacity_bytes or 0
+    found = []
+    for number, each in enumerate(moments):
+        when = f"{WHILE[each.name]} ({each.operation})"
+        has = f"and has {gib(capacity)} GiB: {gib(each.bytes - capacity)} GiB are missing." if not number else "too."
+        found.append(f"A node needs {gib(each.bytes)} GiB of host memory {when}{' ' if not number else ', '}{has}")
+    return found
+
+
+def fullness(plan: PlanResult) -> str:
+    """How full the memory is that decides, in a few words: for one line about a plan."""
+    estimate = plan.estimate
+    if estimate is None:
+        return ""
+    moments = short_of_host(plan)
+    used = f"{percent(estimate.utilization)} of capacity"
+    if not host_decides(plan):
+        return used
+    return f"host memory {gib(moments[0].bytes)} of {gib(plan.host_capacity_bytes or 0)} GiB a node, GPU {used}"
