@@ -52,6 +52,9 @@ def is_minor(change: Change, least: Amount | None) -> bool:
     delta = change.delta_bytes
     if least is None or change.verdict != SAME or change.before is None or delta is None:
         return False
+    host = abs(change.delta_host_bytes or 0)
+    if host and host >= least.of(change.before.host_bytes):
+        return False
     return abs(delta) < least.of(change.before.device_bytes or 0)
 
 

@@ -44,6 +44,8 @@ def side_of(result: PlanResult, path: str, key: str) -> Side:
         capacity_bytes=estimate.capacity_bytes,
         utilization=estimate.utilization,
         components_bytes=estimate.components_bytes,
+        host_bytes=estimate.host_bytes_per_node,
+        host_capacity_bytes=result.host_capacity_bytes,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.diff.types import FAILS_NOW, PASSES_NOW, RENAMED, Change, Comparison
-from memcheck.diff.words import headline, points, rest, signed_gib, size, verdict
+from memcheck.diff.words import headline, host, points, rest, signed_gib, size, verdict
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, percent, words, wrap
 
@@ -53,6 +53,8 @@ def rows(change: Change) -> list[str]:
     if before.capacity_bytes != after.capacity_bytes:
         moved = after.capacity_bytes - before.capacity_bytes
         table.append(("capacity", gib(before.capacity_bytes), gib(after.capacity_bytes), f"{signed_gib(moved)} GiB"))
+    if moved_host := host(change):
+        table.insert(0 if not change.delta_bytes else len(table), ("host memory of a node", *moved_host))
     table += [(f"  {words(name)}", gib(old), gib(new), signed_gib(new - old)) for name, old, new in change.components]
     widths = [max(len(row[column]) for row in table) for column in range(4)]
     return [

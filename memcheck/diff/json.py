@@ -42,6 +42,7 @@ def record(change: Change) -> dict[str, object]:
         "name": change.side.name,
         "verdict": change.verdict,
         "delta_bytes": change.delta_bytes,
+        "delta_host_bytes": change.delta_host_bytes,
         "delta_points": None if delta is None else round(delta, 4),
         "components_delta_bytes": {name: new - old for name, old, new in change.components},
         "before": None if change.before is None else side(change.before),
@@ -61,5 +62,7 @@ def side(plan: Side) -> dict[str, object]:
         "capacity_bytes": plan.capacity_bytes if estimated else None,
         "utilization": round(plan.utilization, 6) if estimated else None,
         "components_bytes": dict(plan.components_bytes),
+        "host_bytes_per_node": plan.host_bytes if estimated else None,
+        "host_capacity_bytes": plan.host_capacity_bytes,
         "errors": list(plan.codes),
     }

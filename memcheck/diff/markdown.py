@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.diff.types import RENAMED, Change, Comparison, Side
-from memcheck.diff.words import headline, points, rest, signed_gib, size, verdict
+from memcheck.diff.words import headline, host, points, rest, signed_gib, size, verdict
 from memcheck.report.markdown import code, escape
 from memcheck.report.screen import Screen
 from memcheck.report.text import gib, percent, plural, words
@@ -75,6 +75,8 @@ def row(change: Change) -> str:
     moved = told if not change.delta_bytes else "**" + signed_gib(change.delta_bytes) + " GiB**"
     if change.delta_bytes and told:
         moved += f"<br>{told}"
+    if change.delta_host_bytes:
+        moved += f"{'<br>' if moved else ''}host {signed_gib(change.delta_host_bytes)} GiB a node"
     old, new = (size(each.device_bytes) if each else "" for each in (before, after))
     return f"| {icon} | {name} | {old} | {new} | {moved} | {used(before, after, change)} |"
 
@@ -100,6 +102,8 @@ def details(change: Change) -> list[str]:
             for name, old, new in change.components
         ]
         lines.append("")
+    if told := host(change):
+        lines += [f"Host memory of a node, GiB: {told[0]} → {told[1]} ({told[2]}).", ""]
     if after is not None and after.status != "passed" and after.codes:
         lines += ["Errors: " + ", ".join(code(each) for each in after.codes), ""]
     if not lines:

@@ -30,12 +30,17 @@ class Side(Record):
     components_bytes: Mapping[str, int] = MappingProxyType({})
     codes: tuple[str, ...] = ()
     """``MEM101 exceeds-capacity``, once each: the errors."""
+    host_bytes: int = 0
+    """What the processes of a node need of its memory at most."""
+    host_capacity_bytes: int | None = None
+    """None where the plan does not state it."""
 
     @property
     def figures(self) -> tuple[object, ...]:
         """What has to be equal for a plan to count as the same."""
         parts = tuple(sorted((name, count) for name, count in self.components_bytes.items() if count))
-        return (self.status, self.device_bytes, self.capacity_bytes, parts, self.codes)
+        host = (self.host_bytes, self.host_capacity_bytes)
+        return (self.status, self.device_bytes, self.capacity_bytes, parts, *host, self.codes)
 
 
 class Change(Record):
@@ -76,6 +81,13 @@ class Change(Record):
             return None
         before, after = self.before.device_bytes, self.after.device_bytes
         return None if before is None or after is None else after - before
+
+    @property
+    def delta_host_bytes(self) -> int | None:
+        """By how much the need for a node's memory grew; None unless both sides were estimated."""
+        if self.before is None or self.after is None or self.delta_bytes is None:
+            return None
+        return self.after.host_bytes - self.before.host_bytes
 
     @property
     def delta_points(self) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.diff.types import FAILS_NOW, PASSES_NOW, UNCHANGED, Change, Comparison
+from memcheck.diff.types import FAILS_NOW, PASSES_NOW, UNCHANGED, Change, Comparison, Side
 from memcheck.report.text import gib, plural
 
 KINDS = ("added", "removed", "renamed", "changed")
@@ -27,6 +27,22 @@ def points(change: Change) -> str:
 def size(count: int | None) -> str:
     """GiB, or why there is none."""
     return "no estimate" if count is None else f"{gib(count)} GiB"
+
+
+def host(change: Change) -> tuple[str, str, str] | None:
+    """A node's memory before and after, and by how much it moved; None where it did not."""
+    before, after, delta = change.before, change.after, change.delta_host_bytes
+    if before is None or after is None or delta is None:
+        return None
+    if not delta and before.host_capacity_bytes == after.host_capacity_bytes:
+        return None
+    return of_node(before), of_node(after), f"{signed_gib(delta)} GiB"
+
+
+def of_node(side: Side) -> str:
+    """``2,102.66 of 512.00``, or the need alone where the plan does not say what a node has."""
+    has = "" if side.host_capacity_bytes is None else f" of {gib(side.host_capacity_bytes)}"
+    return f"{gib(side.host_bytes)}{has}"
 
 
 def verdict(change: Change) -> str:

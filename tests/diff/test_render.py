@@ -7,6 +7,7 @@ import re
 import pytest
 
 from memcheck.diff import full, markdown
+from memcheck.diff.amount import amount
 from memcheck.diff.compare import compare
 from memcheck.diff.types import Comparison, Side
 from memcheck.report.screen import Screen
@@ -159,3 +160,32 @@ def test_moving_files_alone_is_quiet_in_markdown() -> None:
     same = compare([side("a", 1, key="x/a.yaml")], [side("a", 1, key="y/a.yaml")], ("x", "y"))
     assert same.changes[0].kind == "renamed"
     assert markdown.render(same) == ""
+
+
+def hosted(name: str, need: float, has: float | None = 512) -> Side:
+    """A plan whose processes need so many GiB of a node's memory."""
+    return side(name, 10)._replace(
+        host_bytes=int(need * GIB), host_capacity_bytes=None if has is None else int(has * GIB)
+    )
+
+
+def test_host_memory_that_moved_is_a_change() -> None:
+    """A plan that needs more of a node and nothing more of its GPU has changed, in every format and past a minimum."""
+    before, after = [hosted("a", 200), hosted("b", 8)], [hosted("a", 300.5), hosted("b", 8)]
+    found = compare(before, after, ("old", "new"), least=amount("1GiB"))
+    assert [change.side.name for change in found.changes] == ["a"]
+    (change,) = found.changes
+    assert change.delta_bytes == 0
+    assert change.delta_host_bytes == int(100.5 * GIB)
+    assert "host memory of a node  200.00 of 512.00 -> 300.50 of 512.00  +100.50 GiB" in full.render(found, Screen())
+    text = markdown.render(found)
+    assert "host +100.50 GiB a node" in text
+    assert "Host memory of a node, GiB: 200.00 of 512.00 → 300.50 of 512.00 (+100.50 GiB)." in text
+    small = compare([hosted("a", 200)], [hosted("a", 200.5)], ("old", "new"), least=amount("1GiB"))
+    assert (small.changes, small.minor) == ((), 1)
+
+
+def test_host_memory_without_a_size_is_told_alone() -> None:
+    """Where the plan does not say what a node has, the need stands alone."""
+    found = compare([hosted("a", 1, None)], [hosted("a", 2, None)], ("old", "new"))
+    assert "host memory of a node   1.00 ->  2.00  +1.00 GiB" in full.render(found, Screen())
