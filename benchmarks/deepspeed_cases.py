@@ -17,6 +17,12 @@ def records() -> list[dict[str, Any]]:
     return found
 
 
+def offloaded() -> list[dict[str, Any]]:
+    """The same of engines that offload, whose bytes are those of the GPU and of the host together."""
+    found: list[dict[str, Any]] = load("deepspeed.json")["offloaded"]
+    return found
+
+
 def cases() -> list[Case]:
     """Each with the highest of its instants."""
     source = load("deepspeed.json")["source"]
@@ -46,6 +52,9 @@ def plan(record: dict[str, Any]) -> dict[str, Any]:
     config = record["config"]
     zero = dict(config["zero_optimization"])
     stage = zero.pop("stage")
+    optimizer, parameters = (zero.pop(f"offload_{what}", {"device": "none"}) for what in ("optimizer", "param"))
+    if "pin_memory" in optimizer:
+        zero["pin_memory"] = optimizer["pin_memory"]
     options = {**zero, **config.get("data_types", {})}
     if "communication_data_type" in config:
         options["communication_data_type"] = config["communication_data_type"]
@@ -62,7 +71,8 @@ def plan(record: dict[str, Any]) -> dict[str, Any]:
             "sequence_length": record["sequence"],
             "gradient_accumulation_steps": config.get("gradient_accumulation_steps", 1),
             "precision": PRECISIONS[record["dtype"]],
-            "optimizer": {"name": "adamw", "implementation": "fused"},
+            "optimizer": {"name": "adamw", "implementation": "fused", "offload": optimizer["device"]},
+            "offload": {"parameters": parameters["device"]},
             "activation_checkpointing": {"mode": record["recompute"], "reentrant": False}
             if record["recompute"] == "full"
             else "none",

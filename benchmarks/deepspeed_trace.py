@@ -2,8 +2,9 @@
 
 One rank of a world whose collectives return at once, on the CPU, with real tensors of a small model: every storage is
 followed from birth to death, rounded up as CUDA's allocator does, while transformers' model runs two steps in the
-engine. What is recorded are the highest bytes of each instant of the second step, in ``data/deepspeed.json``. Offload
-cannot be told from the rest there, because both are memory of the CPU.
+engine. What is recorded are the highest bytes of each instant of the second step, in ``data/deepspeed.json``. What is
+offloaded cannot be told from the rest there, because both are memory of the CPU: of the cases under ``offloaded`` the
+sum is recorded. They step with torch's Adam, because DeepSpeed's own is to be compiled, and pin nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def main() -> int:
         f"traces of DeepSpeed {deepspeed.__version__} on torch {torch.__version__.partition('+')[0]}, "
         f"transformers {transformers.__version__}"
     )
-    for record in data["cases"]:
+    for record in (*data["cases"], *data["offloaded"]):
         if not re.search(only, record["id"]):
             continue
         record.update(_apart(record, data["model"]))

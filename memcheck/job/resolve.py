@@ -122,6 +122,8 @@ def _training_job(
     why = f"default of {framework.name}"
     if training.compile and framework.name == "torchtitan" and "components" not in options:
         defaults.note("training.options.components", ["model", "loss"], "default of torchtitan since April 2025")
+    if framework.name == "deepspeed" and _offloads(training) and "pin_memory" not in options:
+        defaults.note("training.options.pin_memory", True, "default of deepspeed")
     recipe = resolve_recipe(training.precision, method, layout, framework, defaults)
     optimizer = resolve_optimizer(training.optimizer, framework, defaults)
     job = TrainingJob(
@@ -150,6 +152,11 @@ def _training_job(
         options=tuple(options.items()),
     )
     return job._replace(torch=resolve_torch(training, job, defaults))
+
+
+def _offloads(training: plan_types.Training) -> bool:
+    places = (training.optimizer and training.optimizer.offload, training.offload and training.offload.parameters)
+    return any(place not in (None, "none") for place in places)
 
 
 def _expandable(training: plan_types.Training, framework: Framework, defaults: Defaults) -> bool:

@@ -20,10 +20,16 @@ DEFAULTS = {
     "stage3_prefetch_bucket_size": 50_000_000,
     "stage3_param_persistence_threshold": 100_000,
     "stage3_max_live_parameters": 1_000_000_000,
+    "stage3_max_reuse_distance": 1_000_000_000,
     "sub_group_size": 1_000_000_000,
 }
 ALL_REDUCE_ELEMENTS = 500_000_000
 """``MEMORY_OPT_ALLREDUCE_SIZE`` of runtime/engine.py: gradients that ZeRO does not touch are reduced in such pieces."""
+
+
+NORM, NORM_ELEMENTS = 8, 250_000_000
+"""Bytes of an element in which norms of offloaded gradients are taken (zero/utils.py, ``get_norm_dtype``), and how many
+at once in ZeRO-3."""
 
 
 class EngineBuffers(Record):
@@ -55,6 +61,10 @@ class EngineBuffers(Record):
     """ZeRO-2: a later micro-batch is added to the partition as it is reduced, not from a second one."""
     step_temporaries: int = 0
     """Flat and fp32 copies of gradients while the optimizer runs."""
+    reducing: int = 0
+    """Copies that offloading makes of one tensor's gradient on the GPU, once it is reduced."""
+    moving: int = 0
+    """That gradient, where the last of a micro-batch, the embedding's, is all that is left of it."""
     all_reduce: int = 0
     """Without ZeRO: the flat copy of gradients that is all-reduced after backward."""
     whole_gradients: int = 0
@@ -133,8 +143,11 @@ def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) ->
         copies_out=bool(job.option("contiguous_gradients", True)),
     )
     if offloaded:
-        # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload
-        return found._replace(resting=rounded(largest * item))
+        # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload; their norms are taken in fp64
+        # (set_norm_for_param_grad_in_gpu)
+        norm = NORM * max((n for mine in slices(trained, ways) for n in mine), default=0)
+        whole = rounded(largest * item)
+        return found._replace(resting=whole, reducing=rounded(norm), moving=0 if late else whole)
     own = partition if summed > item else fullest_partition(trained, ways)
     return found._replace(
         master=_second_copy(job, partition),
@@ -157,7 +170,10 @@ def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[in
     persistent = min(persistent, largest)
     rest = sum(every) - persistent
     ahead = min(rest, elements(job, "stage3_prefetch_bucket_size", hidden))
-    live = min(rest, elements(job, "stage3_max_live_parameters", hidden) + ahead)
+    # what backward uses again within so many elements is not let go of, though nothing is prefetched beyond the other
+    # limit (__params_to_release, __n_available_params); from its end on, a distance counts every parameter twice
+    kept = elements(job, "stage3_max_reuse_distance", hidden) // 2
+    live = min(rest, max(elements(job, "stage3_max_live_parameters", hidden), kept) + ahead)
     found = EngineBuffers(
         resting=rounded(bucket * item) + _cast_for_reduction(job, bucket, max(every, default=0)),
         persistent=rounded(persistent * item),
@@ -166,7 +182,9 @@ def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[in
         gathers_again=live < rest,
     )
     if offloaded:
-        return found
+        # the gradient's part in the accumulation's dtype, and pieces of it in fp64 (_constant_buffered_norm2)
+        part = -(-max(trained, default=0) // ways)
+        return found._replace(reducing=rounded(part * summed) + rounded(NORM * min(part, NORM_ELEMENTS)))
     # whole tensors' shards are put together until they are that many elements (_create_fp16_sub_groups)
     group = min(elements(job, "sub_group_size", hidden) + -(-max(trained, default=0) // ways), partition)
     return found._replace(
@@ -198,6 +216,19 @@ def _cast_for_reduction(job: TrainingJob, bucket: int, largest: int) -> int:
         usual = "fp32"
     dtype = str(job.option("communication_data_type", usual))
     return rounded(max(bucket, largest) * DTYPE_BYTES[dtype]) if dtype != job.recipe.compute else 0
+
+
+def slices(numels: Sequence[int], ways: int) -> list[list[int]]:
+    """Of each partition, how many elements it has of each tensor that it touches."""
+    size = max(1, -(-sum(numels) // ways))
+    found: list[list[int]] = [[] for _ in range(ways)]
+    offset = 0
+    for n in numels:
+        end = offset + n
+        for rank in range(offset // size, -(-end // size)):
+            found[rank].append(min(end, (rank + 1) * size) - max(offset, rank * size))
+        offset = end
+    return found
 
 
 def fullest_partition(numels: Sequence[int], ways: int) -> int:

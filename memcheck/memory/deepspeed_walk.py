@@ -45,6 +45,8 @@ class EngineWalk:
             timeline.hold("gradients", b.partition)
         if b.gathers_again:
             self._gather(b.gathering)
+        if not b.reduces_late and (last or self.stage >= 2):
+            self._copy_for_offload()
 
     def end_backward(self, first: bool, last: bool) -> None:
         """Everything of this micro-batch is reduced, or none of it was to be."""
@@ -54,6 +56,10 @@ class EngineWalk:
             timeline.hold("gradients", b.partition if b.reduces_late and b.copies_out else 0)
             timeline.hold("communication_buffers", b.all_reduce)
         timeline.mark("backward", "reduction of the gradients")
+        if last or self.stage >= 2:
+            timeline.hold("gradients", b.moving)
+            self._copy_for_offload()
+            timeline.release("gradients", b.moving)
         if last:
             timeline.release("communication_buffers", b.all_reduce)
         if self.stage == 2 and not first and self._adds(first):
@@ -65,6 +71,11 @@ class EngineWalk:
             timeline.release("gradients", b.whole_gradients)
             timeline.hold("gradients", 0 if b.copies_out else b.partition)
         timeline.release("communication_buffers", b.live_parameters)
+
+    def _copy_for_offload(self) -> None:
+        self.timeline.hold("temporaries", self.buffers.reducing)
+        self.timeline.mark("backward", "gradients on their way to the host")
+        self.timeline.release("temporaries", self.buffers.reducing)
 
     def _adds(self, first: bool) -> bool:
         return first or not self.buffers.adds_in_place

@@ -1,7 +1,8 @@
 """Host memory per node for what is offloaded to it while the steps run.
 
-DeepSpeed keeps fp32 master weights, gradients and Adam states of a rank's partition in pinned memory (ZeRO-Offload,
-runtime/zero/stage_1_and_2.py and stage3.py); offloaded parameters rest there in their own dtype.
+FSDP2's CPUOffloadPolicy pins the shard of every parameter, and its gradient is copied to the host without waiting,
+which pins it, too (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_collectives.py). What DeepSpeed's engine
+keeps is in :mod:`memcheck.memory.deepspeed_host`.
 """
 
 from __future__ import annotations
@@ -9,30 +10,57 @@ from __future__ import annotations
 from memcheck.architecture.parameters import count_parameters
 from memcheck.architecture.types import Rough
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.state import STATES_PER_PARAMETER
+from memcheck.memory.deepspeed_host import block, engine_host
+from memcheck.memory.resting import resting_dtype, shard_of, sharding, states_dtype
+from memcheck.memory.state import STATES_PER_PARAMETER, LocalTensor, optimizer_state_bytes, weight_bytes
+from memcheck.memory.units import Part, part_units
 
 
 def host_states(job: TrainingJob) -> tuple[tuple[str, int], ...]:
-    """Components and bytes that the ranks of one node keep in host memory.
+    """Components and bytes that the ranks of one node keep in host memory."""
+    if job.framework == "deepspeed":
+        found = engine_host(job, _tensors(job))
+        return tuple((name, job.layout.gpus_per_node * count) for name, count in found)
+    if job.framework == "megatron":
+        return _megatron(job)
+    return _sharded(job) if job.parameter_offload == "cpu" else _megatron(job)
 
-    NVMe offload leaves only its buffers, counted as none.
-    """
-    layout, recipe = job.layout, job.recipe
+
+def _tensors(job: TrainingJob) -> list[LocalTensor]:
+    """The whole model's tensors, as a tensor-parallel rank has them."""
     model = job.architecture
+    if isinstance(model, Rough):
+        layer = -(-model.parameters // (job.layout.tensor * model.layers))
+        return [LocalTensor(f"layer {i}", (layer,), trained=True) for i in range(model.layers)]
+    units = part_units(job, model, Part(0, model.num_layers, True, True))
+    return [t for unit in units for t in unit.tensors]
+
+
+def _sharded(job: TrainingJob) -> tuple[tuple[str, int], ...]:
+    """FSDP2 takes gradients and states along, whether the plan names them or not."""
+    cut = sharding(job)
+    parameters = gradients = states = 0
+    for t in _tensors(job):
+        mine = shard_of(job, t, cut.parameters, cut.flat)
+        parameters += block(weight_bytes(t, resting_dtype(job, t), mine), pinned=True)
+        if t.trained:
+            gradients += block(mine * DTYPE_BYTES[t.dtype or job.recipe.gradients], pinned=True)
+            states += optimizer_state_bytes(t, mine, job.optimizer.name, states_dtype(job, t))
+    layout = job.layout
+    found = (("parameters", parameters), ("gradients", gradients), ("optimizer_states", states))
+    return tuple((name, count * layout.gpus_per_node // layout.pipeline) for name, count in found if count)
+
+
+def _megatron(job: TrainingJob) -> tuple[tuple[str, int], ...]:
+    """Optimizer states, master weights and their gradients, of every rank's part."""
+    layout, model = job.layout, job.architecture
     total = model.parameters if isinstance(model, Rough) else count_parameters(model)
     copies = max(1, layout.data * layout.context)
     if layout.zero_stage >= 1:
         copies = max(1, layout.data * layout.context // layout.shard_group)
     per_node = total * copies * layout.gpus_per_node // layout.world_size
-    states = per_node * STATES_PER_PARAMETER[job.optimizer.name] * DTYPE_BYTES[recipe.optimizer_states]
-    found: list[tuple[str, int]] = []
-    parameters = ("parameters", per_node * DTYPE_BYTES[recipe.params])
-    if job.parameter_offload == "cpu" and job.framework not in ("deepspeed", "megatron"):
-        # FSDP2's CPUOffloadPolicy takes gradients and states along, whether the plan names them or not
-        found += [parameters, ("gradients", per_node * DTYPE_BYTES[recipe.gradients]), ("optimizer_states", states)]
-    else:
-        if job.optimizer.offload == "cpu":
-            found += [("optimizer_states", states), ("master_weights", per_node * 4), ("gradients", per_node * 4)]
-        if job.parameter_offload == "cpu":
-            found.append(parameters)
+    states = per_node * STATES_PER_PARAMETER[job.optimizer.name] * DTYPE_BYTES[job.recipe.optimizer_states]
+    if job.optimizer.offload != "cpu":
+        return ()
+    found = (("optimizer_states", states), ("master_weights", per_node * 4), ("gradients", per_node * 4))
     return tuple((name, count) for name, count in found if count)

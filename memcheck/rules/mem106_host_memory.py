@@ -32,8 +32,9 @@ NVMe (`deepspeed` only).
 ## Source
 
 transformers' `core_model_loading.py`, accelerate's `utils/fsdp_utils.py`, torch's `distributed/_state_dict_utils.py`;
-DeepSpeed keeps fp32 master weights and both Adam states of the shard in host memory
-(`deepspeed/runtime/zero/stage_1_and_2.py`, `stage3.py`). docs/memory-model.md lists them.
+DeepSpeed keeps fp32 master weights, both Adam states, gradients and buffers of the shard in host memory
+(`deepspeed/runtime/zero/stage_1_and_2.py`, `stage3.py`), pinned in blocks that are powers of two
+(`ATen/core/CachingHostAllocator.h`). docs/memory-model.md lists them.
 """
 
 from __future__ import annotations

@@ -100,10 +100,11 @@ def test_losses_without_all_logits_mend_it(loss: str) -> None:
 
 
 def test_offload_fills_the_host() -> None:
-    """The GPUs of the offloaded 70B have room; its host holds 16 bytes a parameter, which two nodes would share."""
+    """The GPUs of the offloaded 70B have room; its host holds 18 bytes a parameter, most of them in pinned blocks of
+    powers of two, which two nodes would share."""
     answer = estimate("llama-3.3-70b-zero3-offload-8xa100")
     assert answer.utilization < 0.85
-    assert answer.host_bytes_per_node == pytest.approx(16 * answer.parameters, rel=0.02)
+    assert 18 * answer.parameters < answer.host_bytes_per_node < 21 * answer.parameters
     assert answer.host_bytes_per_node > 1000 * GIB > answer.host_bytes_per_node / 2
 
 

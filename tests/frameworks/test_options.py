@@ -36,8 +36,12 @@ LAYOUTS: tuple[tuple[str, str, str], ...] = (
     (DENSE, "", "method: qlora"),
     ("llama-3.1-8b", "zero_stage: 3", "activation_checkpointing: full"),
 )
+OFFLOADED = (DENSE, "zero_stage: 3", "optimizer: {name: adamw, offload: nvme}, offload: {parameters: nvme}")
 SHARED = "activation_checkpointing: {mode: selective, modules: [shared_experts]}"
-OWN = {"moe_shared_expert_overlap": (("qwen1.5-moe-a2.7b", "expert: 2", SHARED),)}
+OWN = {
+    "moe_shared_expert_overlap": (("qwen1.5-moe-a2.7b", "expert: 2", SHARED),),
+    **dict.fromkeys(("pin_memory", "buffer_count", "buffer_size"), (OFFLOADED,)),
+}
 """Layouts of options that count in few."""
 AWARE: dict[str, object] = {"use_precision_aware_optimizer": True}
 BESIDE: dict[str, dict[str, object]] = {
@@ -53,6 +57,7 @@ BESIDE: dict[str, dict[str, object]] = {
     "memory_efficient_layer_norm": {"transformer_impl": "local"},
     "num_layers_at_start_in_bf16": {"first_last_layers_bf16": True},
     "num_layers_at_end_in_bf16": {"first_last_layers_bf16": True},
+    "stage3_max_reuse_distance": {"stage3_max_live_parameters": 1000},
 }
 """Options without which another one is a detail of nothing."""
 SAMPLES: dict[str, tuple[object, ...]] = {"lora_dropout": (0.0,)}

@@ -177,10 +177,11 @@ def test_megatron_stages_what_each_rank_writes() -> None:
 
 def test_what_is_offloaded_is_there_when_a_checkpoint_is_saved() -> None:
     """A clone of the state dict comes on top of offloaded states; states that are on the host are not moved again."""
-    offloaded = {"framework": "deepspeed", "optimizer": {"name": "adamw", "offload": "cpu"}}
-    found = moments(offloaded, {"zero_stage": 2})
-    assert found["step"] == 16 * P
-    assert found["save"] == 16 * P + 8 * 2 * P
+    offloaded: dict[str, object] = {"optimizer": {"name": "adamw", "offload": "cpu"}}
+    engine = {**offloaded, "framework": "deepspeed", "options": {"pin_memory": False}}
+    found = moments(engine, {"zero_stage": 2})
+    assert 18 * P < found["step"] < 19.1 * P  # with a buffer of the largest tensor
+    assert found["save"] == found["step"] + 8 * 2 * P
     megatron = moments({**offloaded, "framework": "megatron"}, {"zero_stage": 1})
     assert megatron["save"] - megatron["step"] == pytest.approx(2 * P, rel=1e-6)
 
