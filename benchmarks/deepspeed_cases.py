@@ -77,6 +77,7 @@ def plan(record: dict[str, Any]) -> dict[str, Any]:
             if record["recompute"] == "full"
             else "none",
             "attention": "sdpa",
+            **({"method": "lora", "lora": record["lora"]} if "lora" in record else {}),
             "clip_grad_norm": config.get("gradient_clipping", 1.0) > 0,
             "options": options,
         },

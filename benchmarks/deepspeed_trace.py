@@ -100,10 +100,14 @@ def _trace(record: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
     shapes._attn_implementation = "sdpa"  # noqa: SLF001
     with _world(record["world"]), _following(account) as phase:
         network = LlamaForCausalLM(shapes).to(dtype)
+        if "lora" in record:
+            network = _adapted(network, record["lora"])
         parameters = sum(p.numel() for p in network.parameters())
         if record["recompute"] == "full":
             network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        engine, *_ = deepspeed.initialize(model=network, config=config, model_parameters=list(network.parameters()))
+        engine, *_ = deepspeed.initialize(
+            model=network, config=config, model_parameters=[p for p in network.parameters() if p.requires_grad]
+        )
         ids = torch.randint(0, shapes.vocab_size, (record["batch"], record["sequence"]))
         for _ in range(STEPS):
             gc.collect()
@@ -119,6 +123,14 @@ def _trace(record: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
                 engine.step()
         tops = {name: account.tops[name].bytes for name in INSTANTS}
     return {"parameters": parameters, "instants_bytes": {"init": rests, **tops}}
+
+
+def _adapted(network: Any, lora: dict[str, Any]) -> Any:
+    """With PEFT's adapters, which are fp32 until the engine casts the whole model."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=lora["rank"], target_modules=lora["target_modules"], task_type="CAUSAL_LM")
+    return get_peft_model(network, config)
 
 
 @contextmanager

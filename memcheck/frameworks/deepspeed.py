@@ -89,7 +89,10 @@ DEEPSPEED = Framework(
         "stage3_param_persistence_threshold": ("auto",),
     },
     implementations={"adafactor": "for-loop", "muon": "for-loop", "sgd": "foreach", "sgd-momentum": "foreach"},
+    lora_dtype="params",
     lacks={
+        "training.lora.dtype": "the engine casts the whole model, adapters included, to the recipe's dtype "
+        "(deepspeed/runtime/engine.py, _configure_distributed_model)",
         "parallelism.reshard_after_forward": "stage 3 lets go of what it gathers by `stage3_max_live_parameters` and "
         "`stage3_max_reuse_distance` (deepspeed/runtime/zero/partitioned_param_coordinator.py)",
         "parallelism.gradient_sync": "stages 0 and 1 reduce with the last micro-batch, 2 and 3 with every one "

@@ -109,13 +109,14 @@ def resolve_lora(
     stated = training.lora or plan_types.Lora()
     targets, own = framework.lora_targets, PLAN_DEFAULT
     dtype, why = "fp32", "default of PEFT: adapters are kept in fp32"
+    lacks = "training.lora.dtype" in framework.lacks
     if framework.lora_dtype == "params":
-        own = why = f"default of {framework.name}"
-        dtype = params
+        dtype, why = params, f"default of {framework.name}"
+        own = own if lacks else why
     return Lora(
         rank=defaults.take("training.lora.rank", stated.rank, framework.lora_rank, own),
         target_modules=defaults.take("training.lora.target_modules", stated.target_modules, targets, own),
-        dtype=defaults.take("training.lora.dtype", stated.dtype, dtype, why),
+        dtype=defaults.take("training.lora.dtype", None if lacks else stated.dtype, dtype, why),
     )
 
 

@@ -68,7 +68,7 @@ def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting
             parameters += size
         if not t.trained:
             continue
-        adapter = t.dtype
+        adapter = None if job.framework == "deepspeed" else t.dtype
         reduced = held if cut.gradients == cut.parameters else shard_of(job, t, cut.gradients, cut.flat)
         mine = reduced if cut.optimizer == cut.gradients else shard_of(job, t, cut.optimizer, cut.flat)
         gradients += rounded(reduced * DTYPE_BYTES[adapter or recipe.gradients])
@@ -87,8 +87,8 @@ def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting
 
 
 def states_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
-    """Dtype of the optimizer's states of one tensor."""
-    if tensor.dtype is None or in_full(job.optimizer, job.framework):
+    """Dtype of the optimizer's states of one tensor. DeepSpeed's engine steps on a master copy of adapters, too."""
+    if tensor.dtype is None or job.framework == "deepspeed" or in_full(job.optimizer, job.framework):
         return job.recipe.optimizer_states
     return tensor.dtype
 

@@ -105,6 +105,8 @@ def _temporaries(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], in
     trained: list[tuple[LocalTensor, int]] = []
     for tensors, count in kinds:
         trained += count * [(t, shard_of(job, t, cut.optimizer, cut.flat)) for t in tensors if t.trained]
+    if job.framework == "deepspeed":  # it steps on master copies
+        trained = [(t._replace(dtype=None), n) for t, n in trained]
     partition = _partition(job, (t for tensors, count in kinds for _ in range(count) for t in tensors))
     if partition is not None:
         trained = [(t, t.numel) for t in partition[0]]

@@ -41,6 +41,8 @@ def deviates(plan: Plan, job: TrainingJob, framework: Framework, key: str) -> bo
         return value != framework.gradient_sync
     if key in PLAIN:
         return bool(value != PLAIN[key])
+    if key == "training.lora.dtype":
+        return job.lora is not None and value != job.lora.dtype
     if key == "training.optimizer.implementation":
         return value != framework.implementations.get(job.optimizer.name, framework.default_implementation)
     return bool(value != getattr(_usual_recipe(plan, job, framework, key), key.rpartition(".")[2]))

@@ -30,6 +30,7 @@ STEPS = "gradient_accumulation_steps: 4"
         ("deepspeed", "zero_stage: 2", "precision: {recipe: bf16-mixed, master: none}", "master"),
         ("deepspeed", "zero_stage: 2", "precision: {recipe: bf16-mixed, optimizer_states: bf16}", "optimizer_states"),
         ("deepspeed", "zero_stage: 2", "precision: {recipe: fp32, params: bf16}", "params"),
+        ("deepspeed", "zero_stage: 2", "method: lora, lora: {dtype: fp32}", "dtype"),
     ],
 )
 def test_a_framework_without_the_key(framework: str, parallelism: str, training: str, key: str) -> None:
