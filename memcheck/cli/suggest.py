@@ -162,6 +162,8 @@ def _write(options: Options, path: str, data: bytes, document: Document, answer:
     replace_files(before, after)
     where = " and ".join(after)
     sys.stderr.write(f"memcheck: wrote suggestion {number} into {where}: {remedy.title}; it passes\n")
+    if chosen.serves:
+        sys.stderr.write(f"memcheck: note: it changes what can be served: {chosen.serves}\n")
     if chosen.numerics == OTHER:
         sys.stderr.write(f"memcheck: note: it changes the results of {_what(answer)}\n")
     return FOUND

@@ -15,7 +15,7 @@ NUMERICS = 1
 HARDWARE = 2
 """More or other GPUs."""
 METHOD = 3
-"""Another experiment: adapters instead of full training."""
+"""Another experiment: adapters instead of full training. While serving, other requests: fewer at a time, or shorter."""
 
 
 SAME, EQUIVALENT, OTHER = "none", "equivalent", "changes results"

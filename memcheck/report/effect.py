@@ -8,6 +8,8 @@ from memcheck.report.text import gib, percent
 from memcheck.report.verdict import short_of_host
 from memcheck.result import PlanResult
 
+SERVED = frozenset({"inference.batch_size", "inference.context_length"})
+"""Keys of what is served, which remedies only lower."""
 SHARE, HOST = "of capacity", "host GiB"
 UNNOTICED = 0.005
 """Relative times below this are no difference that a whole percentage could show."""
@@ -49,9 +51,11 @@ def time(slowdown: float | None) -> str:
 
 
 def beside_time(remedy: Remedy) -> tuple[str, ...]:
-    """What is given beside time: other hardware or results, certainty."""
+    """What is given beside time: other hardware or results, requests that a server had an answer to, certainty."""
     found = []
-    if not remedy.safe:
+    if not SERVED.isdisjoint(remedy.set):
+        found.append("serves less")
+    elif not remedy.safe:
         found.append("other hardware" if any(key.startswith("hardware.") for key in remedy.set) else "other results")
     if not remedy.sure:
         found.append("uncertain")

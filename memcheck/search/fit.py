@@ -38,14 +38,18 @@ class Fit:
         priced = [p for c in self.tried if (p := self.pricer.price(c, prune=False)) is not None]
         found = [p for p in priced if self.pricer.fits(p)]
         same = [p for p in priced if p.candidate.cost == UNCHANGED]
+        partners = same
+        if self.pricer.context.training is None:  # what is stored and what is served are combined, too
+            partners = [p for p in priced if p.candidate.cost != HARDWARE]
         if not any(p.candidate.cost == UNCHANGED and p.sure for p in found):
             found += self._combined(same)
             for other in priced:
                 if other.candidate.cost in {UNCHANGED, HARDWARE} or self.pricer.fits(other):
                     continue
-                best = self._cheapest([join(other.candidate, s.candidate) for s in same])
+                pairs = [join(other.candidate, s.candidate) for s in partners if _apart(s.candidate, other.candidate)]
+                best = self._cheapest(pairs)
                 if best is None and self.thorough:
-                    best = self._piled(same, other)
+                    best = self._piled(partners, other)
                 found += [] if best is None else [best]
         if self.thorough and not any(p.candidate.cost != HARDWARE for p in found):
             found += self._everything(METHOD)

@@ -122,7 +122,7 @@ def _needs_time(pricer: Pricer, goal: str) -> None:
     if pricer.clock.written is None:
         raise UsageError(
             f"--goal {goal} needs the time of a step, which is not modelled for this plan",
-            "it is for training plans on GPUs whose rates are known; --goal fit does without",
+            "it is for GPUs whose rates are known: name one of the catalog or state its rates; --goal fit does without",
         )
 
 

@@ -7,7 +7,7 @@ import math
 from memcheck.job.types import Layout
 from memcheck.record import Record
 from memcheck.remedies.price import BATCH, STEPS, Pricer
-from memcheck.remedies.types import METHOD, OTHER, UNCHANGED, Candidate, Priced, join
+from memcheck.remedies.types import METHOD, OTHER, SAME, UNCHANGED, Candidate, Priced, join
 from memcheck.search.rank import least_change
 from memcheck.search.space import Space, together
 
@@ -80,7 +80,9 @@ def _to(pricer: Pricer, way: Candidate, key: str, value: int) -> Candidate:
     job = pricer.context.training
     words = f"{key.rpartition('.')[2].replace('_', ' ')} {value}"
     if job is None or key != BATCH:
-        return Candidate("largest", words, {key: value}, cost=UNCHANGED if job is None else METHOD, numerics=OTHER)
+        served = job is None  # more or longer requests, the same answers
+        cost, numerics = (UNCHANGED, SAME) if served else (METHOD, OTHER)
+        return Candidate("largest", words, {key: value}, cost=cost, numerics=numerics)
     stated = pricer.context.plan.training.global_batch_size if pricer.context.plan.training else None
     data = _data(job.layout, way)
     whole = stated or job.micro_batch_size * job.layout.data * job.gradient_accumulation_steps

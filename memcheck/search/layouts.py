@@ -125,7 +125,7 @@ def serving_layouts(job: InferenceJob, nodes: int, gpus_per_node: int) -> Iterat
     model = job.architecture
     layers = model.num_layers if isinstance(model, Architecture) else 1
     placed = now.expert * now.expert_tensor > 1
-    for tensor in divisors(gpus_per_node):
+    for tensor in reversed(divisors(gpus_per_node)):  # a pipeline makes a token wait for every stage
         for stages in divisors(world // tensor, min(layers, MOST_STAGES)):
             experts = {(1, 1), (tensor, 1), (now.expert, now.expert_tensor)} if placed else {(1, 1)}
             for expert, parts in sorted(experts):

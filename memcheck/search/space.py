@@ -38,7 +38,7 @@ def singles(context: Context) -> list[Candidate]:
     """Single changes, on this hardware and on other."""
     job = context.job
     if not isinstance(job, TrainingJob):
-        return [*serving(job), *larger_gpus(context)]
+        return [*serving(context, job), *larger_gpus(context)]
     return [
         *same_hardware(context, job),
         *degrees(context, job),
@@ -63,7 +63,7 @@ def space_of(
     job = context.job
     there = (nodes or job.layout.nodes, gpus_per_node or job.layout.gpus_per_node)
     if isinstance(job, InferenceJob):
-        options = [c for c in serving(job) if c.kind != "tensor"]
+        options = [c for c in serving(context, job) if c.kind != "tensor"]
         layouts = tuple(serving_layouts(job, *there))
     else:
         options = [c for c in same_hardware(context, job) if c.kind not in APART]

@@ -108,6 +108,8 @@ def costs(item: Suggestion, answer: Suggestions) -> str:
         "changes results": "changes the results of the training",
     }
     parts = [numbers[item.numerics] if answer.plan.framework != "inference" else _serving(item)]
+    if item.serves:
+        parts.append(f"changes what can be served: {item.serves}")
     if not item.remedy.sure:
         parts.append("close: the 95% interval ends beyond the GPU (MEM104)")
     if item.gpus != answer.plan.gpus:

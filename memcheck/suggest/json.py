@@ -59,6 +59,7 @@ def suggestion(item: Suggestion) -> dict[str, object]:
     return {
         **remedy(item.remedy),
         "numerics": item.numerics,
+        "serves": item.serves or None,
         "gpus": item.gpus,
         "tokens_per_second_per_gpu": item.tokens_per_second_per_gpu,
     }

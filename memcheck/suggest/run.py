@@ -8,6 +8,7 @@ from collections.abc import Callable
 from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_document, check_file, effective_policy
 from memcheck.fix.edits import edited
 from memcheck.job.resolve import resolve
+from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.plan.read import read_plan
 from memcheck.remedies.price import Pricer
@@ -22,6 +23,7 @@ from memcheck.source.text import read_bytes
 from memcheck.source.types import Document
 from memcheck.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, SUGGESTED, Suggestion, Suggestions
 
+Job = TrainingJob | InferenceJob
 SPARE = 3
 """More than are shown: the plan as written may be among them, and one that fits may warn where warnings fail."""
 
@@ -114,11 +116,24 @@ def _timed(pricer: Pricer) -> str:
     return clock.stand_in.name if clock.stand_in is not None and clock.stand_in.name != clock.gpu else ""
 
 
+def _served(before: Job, after: Job) -> str:
+    """What another plan can serve, where that is not the same."""
+    if not isinstance(before, InferenceJob) or not isinstance(after, InferenceJob):
+        return ""
+    found = []
+    if after.batch_size != before.batch_size:
+        found.append(f"{after.batch_size:,} sequences at a time instead of {before.batch_size:,}")
+    if after.context_length != before.context_length:
+        found.append(f"contexts of {after.context_length:,} tokens instead of {before.context_length:,}")
+    return " and ".join(found)
+
+
 def _suggestion(pricer: Pricer, priced: Priced, document: Document) -> Suggestion:
     step = pricer.clock.step(priced.resolved)
     return Suggestion(
         remedy=remedy_of(priced, document),
         numerics=priced.candidate.numerics,
         gpus=priced.resolved.job.layout.world_size,
+        serves=_served(pricer.context.job, priced.resolved.job),
         tokens_per_second_per_gpu=None if step is None else round(step.tokens_per_second_per_gpu, 1),
     )

@@ -22,6 +22,9 @@ class Suggestion(Record):
     gpus: int
     tokens_per_second_per_gpu: float | None
     """A model, for ranking; None where there is none."""
+    serves: str = ""
+    """What can be served otherwise than the plan says; empty where nothing is."""
+
 
 class Suggestions(Record):
     """The answer for one plan."""

@@ -57,7 +57,8 @@ def test_safe_remedies_keep_the_training(text: str) -> None:
         resolved = resolve(plan, base_dir=".")
         job = resolved.job
         if not isinstance(job, TrainingJob):
-            return (resolved.gpu.name, job.layout.world_size, job.weights, job.kv_cache, job.context_length)
+            served = (job.batch_size, job.context_length, job.weights, job.kv_cache)
+            return (resolved.gpu.name, job.layout.world_size, *served)
         batch = job.micro_batch_size * job.layout.data * job.gradient_accumulation_steps
         return (resolved.gpu.name, job.layout.world_size, batch, job.sequence_length, job.optimizer.name, job.method)
 

@@ -176,10 +176,11 @@ def test_nobody_else_is_told_to(name: str) -> None:
 
 
 def test_the_dimensions_of_serving() -> None:
-    """Batch, cache, weights, and the layout of a served model."""
+    """Batch, context, cache, weights, and the layout of a served model."""
     found = values_of(SERVING)
     for key in (
         "inference.batch_size",
+        "inference.context_length",
         "inference.kv_cache",
         "inference.weights",
         "parallelism.tensor",
