@@ -89,4 +89,7 @@ def on_gpu(name: str, there: Point, here: Point) -> OnGpu:
     )
     if there.step is None or here.step is None:
         return found
-    return found._replace(relative_speed=there.step.tokens_per_second_per_gpu / here.step.tokens_per_second_per_gpu)
+    return found._replace(
+        relative_speed=there.step.tokens_per_second_per_gpu / here.step.tokens_per_second_per_gpu,
+        assumed=tuple(f"{a.key} = {a.value}: {a.why}" for a in there.step.assumptions),
+    )

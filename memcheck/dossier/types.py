@@ -21,6 +21,8 @@ class OnGpu(Record):
     """A rule, and what it says, that fails the plan there as it does on its own GPU; the figures hold all the same."""
     host_short: bool = False
     """A node has less memory than its processes need."""
+    assumed: tuple[str, ...] = ()
+    """What the speed there rests on that nobody has stated or measured."""
     relative_speed: float | None = None
     """Tokens per second over those on the plan's own GPU, by the roofline; None without a time."""
 

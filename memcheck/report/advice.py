@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.finding import Finding, Remedy
 from memcheck.report.details import change
-from memcheck.report.effect import effect
+from memcheck.report.effect import cost, effect, on_the_host
 from memcheck.report.text import clean
 from memcheck.result import PlanResult
 
@@ -16,5 +16,6 @@ def advice(plan: PlanResult, finding: Finding) -> list[str]:
 
 
 def remedy_line(plan: PlanResult, remedy: Remedy) -> str:
-    """The keys that it changes, and what that does to the memory."""
-    return f"{'; '.join(change(plan, remedy))}   {effect(plan, remedy)}"
+    """The keys that it changes, what that does to the memory, and what it costs."""
+    price = "; ".join(filter(None, (f"time {cost(remedy)}", on_the_host(plan, remedy))))
+    return f"{'; '.join(change(plan, remedy))}   {effect(plan, remedy)}; {price}"

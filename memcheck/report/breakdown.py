@@ -48,8 +48,8 @@ def totals(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
         f" device {gib(estimate.device_bytes)} GiB; interval {interval(estimate)}"
     )
     lines = labelled("peak", peak(estimate), screen) + labelled("total", text, screen)
-    if estimate.host_bytes_per_node:
-        lines += labelled("host", host_line(estimate, plan.host_capacity_bytes), screen)
+    if estimate.host_bytes_per_node and plan.host_capacity_bytes is None:
+        lines += labelled("host", host_line(estimate), screen)
     return lines
 
 

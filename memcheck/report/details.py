@@ -32,13 +32,12 @@ def peak(estimate: Estimate) -> str:
     return f"{estimate.instant}{where}{during}"
 
 
-def host_line(estimate: Estimate, capacity: int | None) -> str:
+def host_line(estimate: Estimate) -> str:
     """How much memory of a node is needed, when, and for what."""
     parts = ", ".join(f"{words(name)} {gib(count)}" for name, count in estimate.host_components)
     moment = estimate.host_moment
     when = f" in {moment.name}, {moment.operation}" if moment is not None else ""
-    has = "" if capacity is None else f" of {gib(capacity)}"
-    return f"{gib(estimate.host_bytes_per_node)}{has} GiB of host memory per node{when}: {parts}"
+    return f"{gib(estimate.host_bytes_per_node)} GiB of host memory per node{when}: {parts}"
 
 
 def interval(estimate: Estimate) -> str:

@@ -72,4 +72,4 @@ def on_the_host(plan: PlanResult, remedy: Remedy) -> str:
     before = plan.estimate.host_bytes_per_node if plan.estimate is not None else 0
     if short_of_host(plan) or remedy.host_bytes_per_node < before + NAMED_HOST_BYTES:
         return ""
-    return f"takes {gib(remedy.host_bytes_per_node)} GiB of host memory in a node"
+    return f"a node then needs {gib(remedy.host_bytes_per_node)} GiB of host memory"

@@ -42,10 +42,12 @@ def render(report: Report, screen: Screen, token: str = "") -> str:
 
 def group_title(path: str, plans: list[PlanResult]) -> str:
     """What a folded group shows: the path and the worst of its plans."""
-    failed = sum(plan.status != "passed" for plan in plans)
+    codes = dict.fromkeys(each.code for plan in plans for each in plan.findings if each.severity == "error")
+    failed = [plan for plan in plans if plan.status != "passed"]
     full = fullness(max((plan for plan in plans if plan.estimate is not None), key=pressure, default=plans[0]))
     worst = f", {full}" if full else ""
-    return f"{clean(path)}: {'failed' if failed else 'passed'}{worst}"
+    by = f"failed by {', '.join(codes)}" if codes else "failed"
+    return f"{clean(path)}: {by if failed else 'passed'}{worst}"
 
 
 def guarded(text: str, token: str) -> list[str]:

@@ -6,6 +6,7 @@ from memcheck.finding import SEVERITIES, Finding
 from memcheck.memory.types import Estimate
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, percent, plural, width
+from memcheck.report.verdict import host_decides, pressure
 from memcheck.result import PlanResult, Report
 
 FULLEST = 5
@@ -39,15 +40,15 @@ def key(finding: Finding) -> tuple[str, str, str]:
 
 
 def fullest(report: Report, screen: Screen) -> list[str]:
-    """The plans that use the most of their GPU, and how many could not be judged."""
+    """The plans whose memory is fullest, of a GPU or of a node that lacks it, and how many could not be judged."""
     judged = [(plan, plan.estimate) for plan in report.plans if plan.estimate is not None]
-    ranked = sorted(judged, key=lambda pair: -pair[1].utilization)[:FULLEST]
+    ranked = sorted(judged, key=lambda pair: -pressure(pair[0]))[:FULLEST]
     lines = [screen.paint("highest utilization", "dim")] if ranked else []
     rows = [row(plan, estimate) for plan, estimate in ranked]
     longest = max((width(text) for _, text, _ in rows), default=0)
     wide = all(width(share) + 2 + longest + 2 + width(path) <= screen.columns for share, _, path in rows)
-    for (share, text, path), (plan, estimate) in zip(rows, ranked, strict=True):
-        style = "error" if estimate.utilization > 1 else "warning" if plan.status != "passed" else "strong"
+    for (share, text, path), (plan, _) in zip(rows, ranked, strict=True):
+        style = "error" if pressure(plan) > 1 else "warning" if plan.status != "passed" else "strong"
         pad = " " * (longest - width(text) + 2)
         lines.append(f"{screen.paint(share, style)}  {text}" + (pad + screen.paint(path, "dim") if wide else ""))
     without = len(report.plans) - len(judged)
@@ -56,5 +57,9 @@ def fullest(report: Report, screen: Screen) -> list[str]:
 
 def row(plan: PlanResult, estimate: Estimate) -> tuple[str, str, str]:
     """One plan: share; figures and name; its place, which is left out where the screen is too narrow for it."""
-    figures = f"{gib(estimate.device_bytes).rjust(8)} of {gib(estimate.capacity_bytes).rjust(6)} GiB"
-    return percent(estimate.utilization).rjust(8), f"{figures}  {clean(plan.name)}", clean(plan.path)
+    need, has, whose = estimate.device_bytes, estimate.capacity_bytes, ""
+    if host_decides(plan):
+        need, has, whose = estimate.host_bytes_per_node, plan.host_capacity_bytes or 0, " (host memory of a node)"
+    figures = f"{gib(need).rjust(8)} of {gib(has).rjust(6)} GiB"
+    share = pressure(plan) if whose else estimate.utilization
+    return percent(share).rjust(8), f"{figures}  {clean(plan.name)}{whose}", clean(plan.path)

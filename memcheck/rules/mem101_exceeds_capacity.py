@@ -36,7 +36,6 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.memory.fit import TOO_LARGE, gpu_fit
-from memcheck.rules.budget import key_pointer, need, peak, related
 from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib
 
@@ -46,6 +45,8 @@ def check(context: Context) -> Iterator[Finding]:
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != TOO_LARGE:
         return
+    from memcheck.rules.budget import key_pointer, need, peak, related  # for a finding alone
+
     missing = estimate.device_bytes - estimate.capacity_bytes
     yield RULE.finding(
         context,

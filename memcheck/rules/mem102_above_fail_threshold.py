@@ -32,7 +32,6 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.memory.fit import ABOVE, gpu_fit
-from memcheck.rules.budget import key_pointer, need, peak, related
 from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib, percent
 
@@ -42,6 +41,8 @@ def check(context: Context) -> Iterator[Finding]:
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != ABOVE:
         return
+    from memcheck.rules.budget import key_pointer, need, peak, related  # for a finding alone
+
     over = estimate.device_bytes - int(context.fail_above * estimate.capacity_bytes)
     limit = f"above the limit of {percent(context.fail_above)} by {gib(over)}"
     yield RULE.finding(

@@ -31,7 +31,6 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.memory.fit import RUNS, gpu_fit
-from memcheck.rules.budget import key_pointer, need, peak, related
 from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib, percent
 
@@ -43,6 +42,8 @@ def check(context: Context) -> Iterator[Finding]:
         return
     if estimate.utilization <= context.warn_above:
         return
+    from memcheck.rules.budget import key_pointer, need, peak, related  # for a finding alone
+
     left = gib(estimate.capacity_bytes - estimate.device_bytes)
     yield RULE.finding(
         context,

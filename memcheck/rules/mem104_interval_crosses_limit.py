@@ -33,7 +33,6 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
-from memcheck.rules.budget import key_pointer, need, related
 from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib
 
@@ -43,6 +42,8 @@ def check(context: Context) -> Iterator[Finding]:
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != UNCERTAIN:
         return
+    from memcheck.rules.budget import key_pointer, need, related  # for a finding alone
+
     low, high = estimate.interval_bytes
     yield RULE.finding(
         context,

@@ -43,7 +43,6 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.memory.fit import host_excess
-from memcheck.rules.budget import in_host, lacking
 from memcheck.rules.place import stated
 from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import component, gib, listed
@@ -75,6 +74,8 @@ def check(context: Context) -> Iterator[Finding]:
     above = host_excess(estimate, host)
     if not above:
         return
+    from memcheck.rules.budget import in_host, lacking  # for a finding alone
+
     moment, *rest = above
     gpus = context.layout.gpus_per_node
     others = "".join(f"; {gib(m.bytes)} {in_host(m, gpus)}" for m in rest)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from memcheck.report.block import block
 from memcheck.report.details import change, labelled
-from memcheck.report.effect import effect
+from memcheck.report.effect import effect, on_the_host
 from memcheck.report.effect import time as relative_time
 from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, plural, value, width, wrap
-from memcheck.report.verdict import short_of_host
+from memcheck.report.text import clean, plural, value, width, wrap
 from memcheck.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestion, Suggestions
 
 GOALS = {
@@ -66,10 +65,12 @@ def _nothing(answer: Suggestions, screen: Screen) -> list[str]:
     """That nothing fits, how sure that is, and the smallest cluster on which something would."""
     plan, tally = answer.plan, answer.tally
     where = f"{plan.gpus:,} x {plan.gpu}"
+    kept = "" if answer.goal == "fit" else " that keeps the results as they are"
     if answer.exhausted:
-        text = f"nothing fits on {where}: every one of {tally.considered:,} plans of the space below was judged"
+        text = f"nothing{kept} fits on {where}: every one of {tally.considered:,} plans of the space below was judged"
     else:
-        text = f"nothing was found that fits on {where}, in {tally.considered:,} plans"
+        text = f"nothing{kept} was found that fits on {where}, in {tally.considered:,} plans"
+    text += "; --goal fit also tries changes of the results" if kept else ""
     lines = [screen.paint(line, "error") for line in wrap(text, screen.columns)]
     if answer.smallest is None:
         stays = ["the global batch"] if plan.framework != "inference" else []
@@ -114,8 +115,7 @@ def costs(item: Suggestion, answer: Suggestions) -> str:
         parts.append("close: the 95% interval ends beyond the GPU (MEM104)")
     if item.gpus != answer.plan.gpus:
         parts.append(f"{plural(item.gpus, 'GPU')} instead of {answer.plan.gpus}")
-    if item.remedy.host_bytes_per_node and not short_of_host(answer.plan):
-        parts.append(f"{gib(item.remedy.host_bytes_per_node)} GiB of host memory per node")
+    parts.append(on_the_host(answer.plan, item.remedy))
     if item.tokens_per_second_per_gpu:
         parts.append(f"about {item.tokens_per_second_per_gpu:,.0f} tokens/s per GPU")
     if not item.remedy.is_edit:

@@ -190,4 +190,4 @@ def _reasons(sweep: Sweep) -> str:
         f"<li><strong>{text(name)}</strong> ({count:,}): {text(message)}</li>"
         for name, (count, message) in found.items()
     )
-    return f'<section class="card"><h2>Why points are refused</h2><ul>{items}</ul></section>'
+    return f'<section class="card"><h2>Why points fail</h2><ul>{items}</ul></section>'

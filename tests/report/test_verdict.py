@@ -12,6 +12,8 @@ import pytest
 from memcheck.memory.fit import host_excess
 from memcheck.report.effect import effect, mends, on_the_host, time
 from memcheck.report.html import render
+from memcheck.report.screen import Screen
+from memcheck.report.statistics import fullest
 from memcheck.report.story.choices import all_remedies
 from memcheck.report.story.tell import plan_story
 from memcheck.report.text import gib, percent
@@ -227,7 +229,7 @@ def test_host_memory_is_a_price() -> None:
     remedy = all_remedies(plan)[0]._replace(host_bytes_per_node=plan.estimate.host_bytes_per_node)
     assert on_the_host(plan, remedy) == ""
     more = remedy._replace(host_bytes_per_node=plan.estimate.host_bytes_per_node + 2**31)
-    assert on_the_host(plan, more) == f"takes {gib(more.host_bytes_per_node)} GiB of host memory in a node"
+    assert on_the_host(plan, more) == f"a node then needs {gib(more.host_bytes_per_node)} GiB of host memory"
 
 
 @pytest.mark.parametrize(
@@ -236,3 +238,53 @@ def test_host_memory_is_a_price() -> None:
 def test_no_time_has_a_sign_without_a_difference(slowdown: float | None, told: str) -> None:
     """Neither ``+0%`` nor ``-0%``."""
     assert time(slowdown) == told
+
+
+@pytest.mark.parametrize("name", ["host-load", "gpu-step", "rule", "illegal"])
+def test_a_folded_group_says_what_fails(name: str) -> None:
+    """The title of a group in the log of GitHub names the rules, and how full the memory is that decides."""
+    plan = judged(name)
+    title = said("github", name).splitlines()[0].replace("%25", "%")
+    codes = ", ".join(dict.fromkeys(each.code for each in plan.findings))
+    assert title.startswith(f"::group::{name}.yaml: failed by {codes}")
+    if name == "host-load":
+        need, has = gib(plan.estimate.host_bytes_per_node), gib(plan.host_capacity_bytes)
+        assert f"host memory {need} of {has} GiB a node" in title
+    elif plan.estimate is not None:
+        assert title.endswith(f"{percent(plan.estimate.utilization)} of capacity")
+
+
+def test_annotations_say_what_a_remedy_costs() -> None:
+    """Where no table is shown, a remedy's line has its time, and that it changes results."""
+    plan = judged("host-load")
+    lines = said("github", "host-load").replace("%25", "%").replace("%0A", "\n").splitlines()
+    told = [line for line in lines if line.startswith("remedy: ")]
+    assert len(told) == len(all_remedies(plan))
+    for line, remedy in zip(told, all_remedies(plan), strict=True):
+        assert f"; time {time(remedy.slowdown)}" in line
+        assert ("other results" in line) == (not remedy.safe)
+
+
+def test_statistics_rank_the_memory_that_decides() -> None:
+    """A node that lacks memory stands above a GPU with room, with its own figures."""
+    report = Report("0.1.0", (judged("serving-fits"), judged("host-load")))
+    first, second = fullest(report, Screen())[1:]
+    plan = judged("host-load")
+    assert f"{gib(plan.estimate.host_bytes_per_node)} of {gib(plan.host_capacity_bytes)}".replace(" ", "") in (
+        first.replace(" ", "")
+    )
+    assert first.lstrip().startswith(percent(plan.estimate.host_bytes_per_node / plan.host_capacity_bytes))
+    assert "host-load (host memory of a node)" in first
+    assert second.lstrip().startswith(percent(judged("serving-fits").estimate.utilization))
+
+
+def test_speeds_name_what_they_assume() -> None:
+    """The page says which GPUs' speeds rest on rates that nobody has stated."""
+    dossier = judged("gpu-step").dossier
+    assumed = {text: gpu.gpu for gpu in dossier.gpus for text in gpu.assumed}
+    assert assumed
+    text = page("gpu-step").text
+    assert "These speeds assume: " in text
+    for told, gpu in assumed.items():
+        assert told in text
+        assert gpu in text

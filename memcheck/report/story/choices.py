@@ -118,7 +118,18 @@ def gpus(plan: PlanResult, *, judged: bool) -> Section | None:
         note += " None of them gives a node more host memory, which is what fails."
     if any(each.relative_speed for each in others):
         note += " Speeds are a roofline model's: they rank, and nobody has measured them."
-    return Section("gpus", "On other GPUs", (Prose(note), Cards(cards)))
+    assumed = assumptions(others)
+    told = (Prose(f"These speeds assume: {'; '.join(assumed)}."),) if assumed else ()
+    return Section("gpus", "On other GPUs", (Prose(note), Cards(cards), *told))
+
+
+def assumptions(others: list[OnGpu]) -> list[str]:
+    """What speeds rest on, each once, with the GPUs that it is about."""
+    found: dict[str, list[str]] = {}
+    for each in others:
+        for text in each.assumed:
+            found.setdefault(text, []).append(each.gpu)
+    return [f"{text} ({', '.join(names)})" for text, names in found.items()]
 
 
 def card(plan: PlanResult, there: OnGpu, note: str = "", *, judged: bool = True) -> Card:
