@@ -3,12 +3,14 @@
     python -m benchmarks.layout_ranks [WORD] [--show N]     # of the layouts whose titles contain WORD; minutes
 
 Every plan of the space is timed, and every one that is predicted to be faster is priced: the rank is one more than the
-number of legal plans that fit and are strictly faster. Three questions, recorded in ``data/layout_ranks.json``, which
+number of legal plans that fit and are strictly faster. Four questions, recorded in ``data/layout_ranks.json``, which
 ``benchmarks/throughput.md`` shows:
 
 - ``recipe kept``: the layout varies; all that the authors chose under ``training`` stays as they wrote it;
 - ``free``: micro-batch, recompute, loss, allocator and offloading vary, too; the global batch stays;
-- ``layouts``: as ``free``, but every layout counts once, with its fastest settings that fit, the published one's too.
+- ``layouts``: as ``free``, but every layout counts once, with its fastest settings that fit, the published one's too;
+- ``suggested``: as ``layouts``, but of the layouts with the same degrees only the fastest counts, as ``suggest`` lists
+  them: schedule, virtual stages, ZeRO stage and sharding group are settings, too.
 
 ``--show N`` prints the N fastest of each.
 """
@@ -34,6 +36,7 @@ from memcheck.remedies.price import Pricer
 from memcheck.remedies.types import UNCHANGED, Candidate
 from memcheck.rules.run import make_context
 from memcheck.search.explore import possible
+from memcheck.search.rank import Split, split_of
 from memcheck.search.space import Space, space_of
 from memcheck.source.types import Document
 from memcheck.suggest.keys import known_keys
@@ -133,6 +136,17 @@ def layouts_faster(search: Search) -> list[Timed]:
     return sorted((p for p in firsts if p is not None), key=lambda each: each[:2])
 
 
+def splits_faster(search: Search, layouts: Iterable[Timed]) -> list[Timed]:
+    """Of the layouts that beat the one as written, the fastest of each split that beats the own one's fastest."""
+    own = split_of(search.pricer.context.layout)
+    firsts: dict[Split, Timed] = {}
+    for each in layouts:
+        if (split := split_of(each.layout)) == own:
+            break
+        firsts.setdefault(split, each)
+    return list(firsts.values())
+
+
 def said(found: list[Timed], considered: int) -> str:
     """The rank behind these plans, of all that were considered."""
     rank = f"{len(found) + 1:,}" if len(found) < FULL else f"below {FULL}"
@@ -152,10 +166,12 @@ def main(arguments: list[str]) -> int:
         start = time.monotonic()
         kept, free = timed(layout.document, RECIPE), timed(layout.document)
         lists = {"recipe kept": faster(kept), "free": faster(free), "layouts": layouts_faster(free)}
+        lists["suggested"] = splits_faster(free, lists["layouts"])
         numbers = {
             "recipe kept": said(lists["recipe kept"], kept.considered),
             "free": said(lists["free"], free.considered),
             "layouts": f"{len(lists['layouts']) + 1:,}",
+            "suggested": f"{len(lists['suggested']) + 1:,}",
         }
         words_of = "; ".join(f"{name} {number}" for name, number in numbers.items())
         sys.stdout.write(f"{layout.title}: {words_of} ({time.monotonic() - start:.0f} s)\n")

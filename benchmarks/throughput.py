@@ -179,14 +179,16 @@ def tables(every: Sequence[Row], published: Sequence[Published], placed: Mapping
         "A published table gives the layout of a stated recipe, so the rank with the **recipe kept** (`--keep` of what",
         "the authors chose under `training`) answers whether it is among the best twenty. **Free**: micro-batch,",
         "recompute, loss and offloading vary, too; precision, optimizer and model never do. **Layouts**: the same,",
-        "with every layout counted once, at its fastest settings that fit, the published one's too.",
+        "with every layout counted once, at its fastest settings that fit, the published one's too. **Suggested**: of",
+        "layouts with the same degrees only the fastest, as `suggest` lists them: schedule, virtual stages, ZeRO stage",
+        "and sharding group are settings, too.",
         "",
-        "| layout | verdict | of capacity | rank, recipe kept | rank, free | layouts | note |",
-        "|---|---|---:|---:|---:|---:|---|",
+        "| layout | verdict | of capacity | rank, recipe kept | rank, free | layouts | suggested | note |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
     ]
     for layout in published:
         point, rank = layout.point, placed.get(layout.title, {})
-        ranks_of = " | ".join(rank.get(name, "") for name in ("recipe kept", "free", "layouts"))
+        ranks_of = " | ".join(rank.get(name, "") for name in ("recipe kept", "free", "layouts", "suggested"))
         used = f"{point.utilization:.0%} | {ranks_of}"
         lines.append(f"| {layout.title} | {point.verdict} | {used} | {layout.note} |")
     return "\n".join(lines) + "\n"

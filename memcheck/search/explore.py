@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.record import Record
 from memcheck.remedies.price import Pricer
 from memcheck.remedies.types import NUMERIC_ORDER, Candidate, Priced
-from memcheck.search.rank import Kept, changed_keys
+from memcheck.search.rank import Kept, Split, changed_keys, fastest, split_of
 from memcheck.search.space import Space, together
 
 
@@ -18,13 +19,24 @@ def explore(pricer: Pricer, space: Space) -> Iterator[Priced]:
             yield priced
 
 
+class Timed(Record):
+    """A legal plan that was not priced; sorted by its first three values."""
+
+    slower: float
+    numerics: int
+    changes: int
+    candidate: Candidate
+    split: Split
+
+
 def fastest_first(pricer: Pricer, space: Space, enough: int) -> list[Priced]:
-    """The ``enough`` fastest plans of the space that fit, without those that change more than a faster one.
+    """The fastest plan that fits of each of the ``enough`` fastest splits, without those that change more than a faster
+    one. Only where there are fewer splits come more plans of each.
 
     How long a step takes is told sooner than how much memory it needs: all legal plans are timed, and priced from the
     fastest on until enough of them fit.
     """
-    timed: list[tuple[float, int, int, Candidate]] = []
+    timed: list[Timed] = []
     for candidate in possible(pricer, space):
         changes = pricer.complete(candidate)
         resolved = None if changes is None else pricer.resolved(changes)
@@ -32,18 +44,36 @@ def fastest_first(pricer: Pricer, space: Space, enough: int) -> list[Priced]:
             pricer.counts["illegal"] += 1
             continue
         slower = pricer.slowdown(candidate, resolved) or 0.0
-        timed.append((round(slower, 4), NUMERIC_ORDER.index(candidate.numerics), changed_keys(changes), candidate))
+        numerics = NUMERIC_ORDER.index(candidate.numerics)
+        split = split_of(resolved.job.layout)
+        timed.append(Timed(round(slower, 4), numerics, changed_keys(changes), candidate, split))
     timed.sort(key=lambda each: each[:3])
     found: list[Priced] = []
     kept = Kept()
-    for position, (*_, candidate) in enumerate(timed):
+    have: set[Split] = set()
+    later: list[Timed] = []
+    for position, each in enumerate(timed):
         if len(found) == enough:
-            pricer.counts["slower"] += len(timed) - position
+            later += timed[position:]
             break
-        priced = pricer.price(candidate)
-        if priced is not None and pricer.fits(priced) and kept.adds(priced):
+        if each.split in have:
+            later.append(each)
+            continue
+        if (priced := _fitting(pricer, each)) is not None and kept.adds(priced):
             found.append(priced)
-    return found
+            have.add(each.split)
+    for position, each in enumerate(later):
+        if len(found) == enough:
+            pricer.counts["slower"] += len(later) - position
+            break
+        if (priced := _fitting(pricer, each)) is not None and kept.adds(priced):
+            found.append(priced)
+    return sorted(found, key=fastest)
+
+
+def _fitting(pricer: Pricer, each: Timed) -> Priced | None:
+    priced = pricer.price(each.candidate)
+    return priced if priced is not None and pricer.fits(priced) else None
 
 
 def possible(pricer: Pricer, space: Space) -> Iterator[Candidate]:

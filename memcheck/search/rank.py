@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memcheck.job.types import Layout
+from memcheck.record import Record
 from memcheck.remedies.price import DATA, STEPS
 from memcheck.remedies.types import NUMERIC_ORDER, Priced
 
@@ -35,6 +37,33 @@ def fastest(priced: Priced) -> tuple[object, ...]:
     numerics = NUMERIC_ORDER.index(priced.candidate.numerics)
     host, use = priced.estimate.host_bytes_per_node, priced.estimate.device_bytes
     return round(priced.slowdown or 0.0, 4), numerics, changed(priced), host, use
+
+
+class Split(Record):
+    """How a job is split over its GPUs. What runs on them then (schedule, virtual stages, sharding, micro-batch,
+    recompute, offloading) are settings: one split with other settings is no other answer.
+    """
+
+    nodes: int
+    gpus_per_node: int
+    tensor: int
+    context: int
+    pipeline: int
+    expert: int
+    expert_tensor: int
+
+
+def split_of(layout: Layout) -> Split:
+    """The split of a layout."""
+    return Split(
+        layout.nodes,
+        layout.gpus_per_node,
+        layout.tensor,
+        layout.context,
+        layout.pipeline,
+        layout.expert,
+        layout.expert_tensor,
+    )
 
 
 class Kept:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.cases import load
-from benchmarks.layout_ranks import EQUAL, RECIPE, RECORDED, Search, faster, layouts_faster, timed
+from benchmarks.layout_ranks import EQUAL, RECIPE, RECORDED, Search, faster, layouts_faster, splits_faster, timed
 from benchmarks.throughput import layouts
+from memcheck.search.rank import split_of
 
 PLACES = 20
 """Among so many of its recipe's fastest a published layout has to be."""
@@ -46,6 +47,18 @@ def test_layouts_count_once(small: Search) -> None:
     found = layouts_faster(small)
     assert len({each.layout for each in found}) == len(found)
     assert small.pricer.context.layout not in {each.layout for each in found}
+
+
+def test_splits_count_once_as_suggest_lists_them(small: Search) -> None:
+    """Layouts with the same degrees are one answer, and none counts behind the own one's fastest."""
+    layouts = layouts_faster(small)
+    found = splits_faster(small, layouts)
+    own = split_of(small.pricer.context.layout)
+    splits = [split_of(each.layout) for each in found]
+    assert len(set(splits)) == len(splits)
+    assert own not in splits
+    slower = [layouts[0]._replace(layout=small.pricer.context.layout), *layouts] if layouts else []
+    assert splits_faster(small, slower) == []
 
 
 def test_recorded_ranks() -> None:

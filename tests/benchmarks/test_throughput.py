@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import pytest
 
 from benchmarks.throughput import LEAST, Published, groups, layouts, orders, ranks, rows, spearman
@@ -27,11 +29,23 @@ def test_published_rows_are_ordered_as_measured() -> None:
 
 
 def test_predictions_are_of_the_measured_size() -> None:
-    """A roofline is faster than what runs: no more than twice as fast on the rows of the published layouts, and little
-    more where eight ranks share the short kernels of an 8B model.
+    """A roofline is faster than what runs, and on none of the published rows nearly twice as fast; on half of them by
+    less than two fifths.
     """
-    for row in rows():
-        assert 0.9 < row.predicted / row.measured < (2.1 if row.table == "async TP 2025" else 2), row.id
+    ratios = {row.id: row.predicted / row.measured for row in rows()}
+    assert min(ratios.values()) > 0.9
+    assert max(ratios.values()) < 1.9, max(ratios, key=ratios.__getitem__)
+    assert median(ratios.values()) < 1.4
+
+
+def test_asynchronous_tensor_parallelism_gains_what_was_measured() -> None:
+    """torchtitan measured 9 to 16 % on Llama 3.1 8B and 70B; the model is within fifteen points of each."""
+    found = {row.id: row for row in rows() if row.table == "async TP 2025"}
+    pairs = [(row, found[f"{name}-asynctp"]) for name, row in found.items() if not name.endswith("asynctp")]
+    assert len(pairs) == 4
+    for plain, chunked in pairs:
+        measured, predicted = chunked.measured / plain.measured, chunked.predicted / plain.predicted
+        assert predicted == pytest.approx(measured, abs=0.15), plain.id
 
 
 def test_figures_not_read_again_decide_nothing() -> None:

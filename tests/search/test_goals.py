@@ -16,7 +16,7 @@ from memcheck.remedies.price import Pricer
 from memcheck.remedies.types import UNCHANGED
 from memcheck.search.explore import explore
 from memcheck.search.goals import SEARCHES, search
-from memcheck.search.rank import Kept, fastest
+from memcheck.search.rank import Kept, fastest, split_of
 from memcheck.search.space import space_of
 from memcheck.source.load import load_documents
 from tests.search.contexts import HOPELESS, PIPELINED, SERVING, SMALL, TITAN, TRAINING, context_of
@@ -48,15 +48,32 @@ def test_whatever_is_found_passes_check(name: str, goal: str) -> None:
 
 
 def test_the_fastest_are_those_of_the_whole_space() -> None:
-    """Pricing from the fastest on finds the same plans, in the same order, as pricing all and sorting them."""
+    """Pricing from the fastest on finds the same plans, in the same order, as pricing all, sorting them and taking the
+    first of each split.
+    """
     context = context_of(PIPELINED)
     space = space_of(context, UNCHANGED, faster=True)
     kept = Kept()
-    every = sorted(explore(Pricer(context), space), key=fastest)
-    wanted = [p.slowdown for p in every if kept.adds(p)][:6]
+    firsts: dict[object, float | None] = {}
+    for p in sorted(explore(Pricer(context), space), key=fastest):
+        split = split_of(p.resolved.job.layout)
+        if split not in firsts and kept.adds(p):
+            firsts[split] = p.slowdown
     found = search(Pricer(context), "throughput", 6).found
-    assert [p.slowdown for p in found] == wanted
+    assert len(firsts) > 6
+    assert [p.slowdown for p in found] == list(firsts.values())[:6]
     assert all(p.slowdown is not None for p in found)
+    assert len({split_of(p.resolved.job.layout) for p in found}) == 6
+
+
+def test_fewer_splits_than_asked_for_come_with_more_settings() -> None:
+    """Where the parallelism is kept there is one split: its settings are the answers, the fastest first."""
+    context = context_of(PIPELINED)
+    found = search(Pricer(context, keep=("parallelism",)), "throughput", 6).found
+    assert len(found) > 2
+    assert len({split_of(p.resolved.job.layout) for p in found}) == 1
+    assert [p.slowdown for p in found] == sorted(p.slowdown or 0.0 for p in found)
+    assert len({str(p.changes) for p in found}) == len(found)
 
 
 def test_no_smaller_cluster_would_do() -> None:
