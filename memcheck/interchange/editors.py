@@ -61,7 +61,14 @@ EDITORS = {
     ),
     "megatron": Editor(
         edit_arguments,
-        (*megatron_keys.LAYOUT, megatron_keys.OPTIMIZER, *megatron_keys.OPTIONS),
+        (
+            *megatron_keys.LAUNCHER,
+            *megatron_keys.LAYOUT,
+            *megatron_keys.SERVING,
+            megatron_keys.EXPERT_TENSOR,
+            megatron_keys.OPTIMIZER,
+            *megatron_keys.OPTIONS,
+        ),
         together=(("micro-batch-size", "global-batch-size"),),
     ),
 }

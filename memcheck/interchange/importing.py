@@ -9,6 +9,7 @@ from memcheck.interchange.config_file import parse_text
 from memcheck.interchange.detect import detect
 from memcheck.interchange.formats import FORMATS
 from memcheck.interchange.plan_text import plan_text, plan_values
+from memcheck.interchange.served import reading_for
 from memcheck.interchange.types import Note, Problem, Reading, Setting
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
@@ -69,7 +70,7 @@ def import_config(path: str, data: bytes, stated: dict[str, Setting], format: st
     text = parse_text(path, data)
     kind = FORMATS[format or detect(path, text)]
     config = kind.load(path, text)
-    reading = kind.read(config, _world(stated))
+    reading = reading_for(kind.read(config, _world(stated)), serving=False)
     settings, problems = merged(reading, stated)
     if "hardware.nodes" not in settings:
         settings["hardware.nodes"] = Setting(1, "not stated: one node", assumed=True)

@@ -16,7 +16,7 @@ SHORT = {
     "training.offload": "parameters",
 }
 """Records that may be one word, and the field that the word is."""
-SECTIONS = ("model", "hardware", "parallelism", "training")
+SECTIONS = ("model", "hardware", "parallelism", "training", "inference")
 OPEN = ("model.architecture", "model.overrides", "model.rough")
 """Mappings that are values as a whole."""
 

@@ -81,6 +81,12 @@ LAUNCHER = (
     Row("nproc-per-node", "hardware.gpus_per_node", aliases=("nproc_per_node",)),
 )
 """torchrun's, where a script holds them."""
+EXPERT_TENSOR = Row("expert-tensor-parallel-size", "parallelism.expert_tensor")
+SERVING = (
+    Row("inference-max-seq-length", "inference.context_length"),
+    Row("inference-max-requests", "inference.batch_size", aliases=("inference-max-batch-size",)),
+)
+"""What its inference server and its text generation are started with."""
 OPTIMIZERS: dict[str, object] = {"adam": "adamw", "sgd": "sgd-momentum", "muon": "muon", "lion": "lion"}
 """Megatron's Adam decouples weight decay; its SGD has a momentum of 0.9 unless told otherwise."""
 OPTIMIZER = Row("optimizer", "training.optimizer.name", "word", OPTIMIZERS)

@@ -20,7 +20,7 @@ def read_megatron(config: ConfigFile, world: int | None) -> Reading:
     draft.derive("training.framework", "megatron", "the arguments are Megatron-LM's")
     _refuse(draft)
     _model(draft)
-    draft.rows((*keys.LAUNCHER, *keys.LAYOUT, keys.OPTIMIZER))
+    draft.rows((*keys.LAUNCHER, *keys.LAYOUT, *keys.SERVING, keys.OPTIMIZER))
     if "training.optimizer.name" not in draft.settings and not config.has(keys.OPTIMIZER.path):
         draft.assume("training.optimizer.name", "adamw")
     if draft.value("training.optimizer.name") == "muon":
@@ -101,7 +101,7 @@ def _layout(draft: Draft) -> None:
         else:
             draft.assume("parallelism.sequence", False)
     config.see("sequence-parallel")
-    path = "expert-tensor-parallel-size"
+    path = keys.EXPERT_TENSOR.path
     if config.has("num-experts"):
         value = draft.whole(path, "parallelism.expert_tensor")
         if value is not None:

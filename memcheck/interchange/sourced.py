@@ -13,6 +13,7 @@ from memcheck.finding import Finding, Location
 from memcheck.interchange.config_file import parse_text
 from memcheck.interchange.formats import FORMATS
 from memcheck.interchange.leaves import grown, leaves, spelled_out
+from memcheck.interchange.served import SERVING, reading_for
 from memcheck.interchange.types import ConfigError, Reading, Setting
 from memcheck.source import codes
 from memcheck.source.extends import repository
@@ -52,6 +53,7 @@ class _Source:
         self.document = document
         self.read = read
         self.stated = dict(leaves(values))
+        self.serving = SERVING in values
         self.found: dict[str, Setting] = {}
         self.marks: dict[str, Mark] = {}
         self.findings: list[Finding] = []
@@ -71,7 +73,7 @@ class _Source:
             config = kind.load(shown, parse_text(shown, self.read(shown)))
             config.inside, _ = repository(os.path.realpath(os.path.dirname(self.document.path) or "."))
             config.read = self.read
-            reading = kind.read(config, self._world())
+            reading = reading_for(kind.read(config, self._world()), serving=self.serving)
         except ConfigError as error:
             related = () if error.location is None else ((error.message.rpartition(": ")[2], error.location),)
             self._unusable(pointer, at, f"`{path}` cannot be used: {error.message}", error.help, related)

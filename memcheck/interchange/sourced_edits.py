@@ -22,6 +22,7 @@ from memcheck.interchange.formats import FORMATS
 from memcheck.interchange.leaves import grown, leaves, spelled_out
 from memcheck.interchange.megatron_keys import LISTS
 from memcheck.interchange.read_accelerate import engine_files
+from memcheck.interchange.served import served_values
 from memcheck.interchange.sourced import source_file, with_source
 from memcheck.interchange.types import REMOVED, ConfigError
 from memcheck.job.resolve import Resolved, resolve
@@ -76,7 +77,7 @@ def sourced_edits(
     ``wanted`` is the job that the changed plan stands for.
     """
     plan, _ = read_plan(document)
-    if plan is None or not isinstance(wanted.job, TrainingJob):
+    if plan is None:
         return (), ()
     best = _Change(document, plan, changes, wanted).smallest()
     return ((), ()) if best is None else (best.own, best.elsewhere)
@@ -120,6 +121,8 @@ class _Change:
                 for config, values in zip(self.configs, every, strict=True)
             )
             found += [each for each in (known, every) if each not in found]
+        if not isinstance(self.wanted.job, TrainingJob):  # a key may be in a config, and not read in what it says
+            found.append(tuple({} for _ in self.configs))
         return found
 
     def values(self, config: _Config, *, direct: bool) -> dict[str, object]:
@@ -128,6 +131,8 @@ class _Change:
         ``direct``: only keys that stand for a changed key of the plan alone.
         """
         editor = EDITORS[config.format]
+        if not isinstance(self.wanted.job, TrainingJob):
+            return served_values(editor, config.values, self.fields, self.wanted.job.layout)
         old, new = (_written(config, self.plan, each) for each in (self.before, self.wanted))
         differ = {key for key in {**old, **new} if old.get(key) != new.get(key)}
         for group in editor.together:

@@ -91,9 +91,10 @@ def _check_owner(plan: plan_types.Plan, architecture: Architecture) -> None:
     framework = None if plan.training is None else plan.training.framework or DEFAULT_FRAMEWORK
     if architecture.model_type != OWN_MODEL or framework == OWNER:
         return
-    who = framework or "no serving engine"
-    message = f"`model_type: {OWN_MODEL}` is {OWNER}'s own model, which {who} does not run"
-    help = f"write `framework: {OWNER}`, or describe the model by a Hugging Face config.json"
+    who = f"{framework} does not run" if framework else "no serving engine runs"
+    message = f"`model_type: {OWN_MODEL}` is {OWNER}'s own model, which {who}"
+    other = "describe the model by a Hugging Face config.json"
+    help = f"write `framework: {OWNER}`, or {other}" if framework else f"name a model of the catalog, or {other}"
     raise ResolutionError((Problem("architecture", "/model/architecture/model_type", message, help),))
 
 
