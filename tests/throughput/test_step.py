@@ -10,7 +10,7 @@ from memcheck.architecture.types import Attention, Rough
 from memcheck.catalog.gpus import find_gpu
 from memcheck.errors import UnsupportedError
 from memcheck.throughput.model import shape_of
-from memcheck.throughput.optimizer import HOST_ADAM_PER_SECOND
+from memcheck.throughput.optimizer import HOST_ADAM_PER_SECOND, TORCH_SLOWER
 from memcheck.throughput.shape import products
 from memcheck.throughput.step import step_time
 from memcheck.throughput.types import MissingRateError, StepTime
@@ -229,6 +229,23 @@ def test_offloading_fsdp_takes_the_optimizer_along() -> None:
     assert there.offload_seconds > update
     assert there.hbm_seconds < here.hbm_seconds
     assert any("host" in a.key for a in there.assumptions)
+
+
+def test_a_fused_kernel_is_faster_on_the_host() -> None:
+    """torch's optimizer takes one loop there, or one for every operation; DeepSpeed and Megatron bring one loop."""
+
+    def offload(framework: str, kind: str) -> float:
+        optimizer = {"name": "adamw", "implementation": kind}
+        if framework != "torchtitan":
+            return timed(
+                framework=framework, zero_stage=1, optimizer={"name": "adamw", "offload": "cpu"}
+            ).offload_seconds
+        return timed(zero_stage=3, offload={"parameters": "cpu"}, optimizer=optimizer).offload_seconds
+
+    update = 8.03e9 / HOST_ADAM_PER_SECOND
+    slower = offload("torchtitan", "foreach") - offload("torchtitan", "fused")
+    assert slower == pytest.approx((TORCH_SLOWER - 1) * update, rel=0.01)
+    assert update < offload("megatron", "") < 2 * update
 
 
 def test_sharded_gradients_of_megatron_are_reduced_every_micro_batch() -> None:
