@@ -23,7 +23,8 @@ from memcheck.job.resolve import Resolved, resolve  # noqa: E402
 from memcheck.memory import moves  # noqa: E402
 from memcheck.memory.estimate import estimate  # noqa: E402
 from memcheck.memory.megatron.ranks import megatron_ranks, remembered_motions  # noqa: E402
-from memcheck.memory.training import remembered_motion, remembered_ranks  # noqa: E402
+from memcheck.memory.motion import closed_motion  # noqa: E402
+from memcheck.memory.training import remembered_ranks  # noqa: E402
 from memcheck.plan.read import build_plan  # noqa: E402
 
 SECONDS = 0.5
@@ -109,7 +110,7 @@ def rate(jobs: list[Resolved], *, cold: bool = False) -> float:
     while spent < SECONDS:
         for job in jobs:
             remembered_ranks.cache_clear()
-            remembered_motion.cache_clear()
+            closed_motion.cache_clear()
             megatron_ranks.cache_clear()
             remembered_motions.cache_clear()
             if cold:

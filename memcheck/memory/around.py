@@ -66,7 +66,7 @@ def _shards(job: TrainingJob) -> bool:
 @lru_cache(maxsize=1024)
 def _whole(job: TrainingJob, held: Held) -> Whole:
     parameters = adapters = states = 0
-    for tensors, count in counted(held.units):  # type: ignore[arg-type]
+    for tensors, count in counted(held):
         for t in tensors:
             size = count * weight_bytes(t, resting_dtype(job, t))
             if ".lora_" in t.name:

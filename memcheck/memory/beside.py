@@ -23,9 +23,12 @@ class Beside:
 
     def __init__(self, job: TrainingJob, architecture: Architecture, part: Part) -> None:
         self.job, self.architecture, self.part = job, architecture, part
-        self.setting = base_setting(job, architecture)
+        self.setting = base_setting(job, architecture, None)
         self.item = DTYPE_BYTES[stream_dtype(self.setting)]
         self.tokens = self.setting.batch * self.setting.sequence
+        self.border = self._border()
+        self.per_micro_batch = self._rotary_tables() + self._masks() + self._received_input()
+        """What each micro-batch in flight makes for itself."""
 
     def always(self) -> list[Always]:
         """Bytes that live all step: token ids, rotary caches, pipeline receive buffers."""
@@ -47,7 +50,7 @@ class Beside:
             found.append(Always("activations", 0, all_inputs))
         return found
 
-    def rotary_tables(self) -> int:
+    def _rotary_tables(self) -> int:
         """cos and sin, [1, S, rotary_dim] in the stream's dtype, made in each forward (*RotaryEmbedding.forward)."""
         if self.job.framework == "torchtitan":
             return 0
@@ -55,7 +58,7 @@ class Beside:
         item = 4 if self.job.framework == "litgpt" else self.item  # buffers made anew in the default dtype
         return 2 * rounded(self.setting.sequence * rotary * item) if rotary else 0
 
-    def masks(self) -> int:
+    def _masks(self) -> int:
         """Attention masks of the whole model; checkpointed layers hold them, as arguments, to their backward."""
         if self.job.checkpointing.mode == "none":
             return 0
@@ -72,12 +75,12 @@ class Beside:
         cache = rounded(self.job.sequence_length * rotary_width(self.architecture) * each)
         return cache * (self.part.last - self.part.first)
 
-    def received_input(self) -> int:
+    def _received_input(self) -> int:
         """Since torch 2.15 each micro-batch's input is received into a new tensor, which its backward lets go of."""
         lazy = self.job.layout.pipeline > 1 and self.job.casts_gradients
         return self._boundary() if lazy and not self.part.embedding and not self.part.head else 0
 
-    def border(self) -> Border:
+    def _border(self) -> Border:
         """What torch.distributed.pipelining keeps of the tensors that stages exchange (stage.py, schedules.py)."""
         if self.job.layout.pipeline == 1:
             return NO_BORDER

@@ -23,12 +23,14 @@ def estimate(
 ) -> Estimate:
     """Predict the peak memory of every pipeline rank; the worst one is the answer.
 
-    ``inventory``: also collect the largest live tensors at the peak (about twice the time). ``every_rank``: otherwise
-    ranks that hold what an earlier one holds, for no more micro-batches, are left out; the answer stays the same.
+    ``inventory``: also collect the largest live tensors at the peak (about twice the time). ``every_rank``: otherwise,
+    and without ``inventory``, the answer has the worst rank alone, and of that the highest instant; its figures stay
+    the same.
 
     Raises:
         UnsupportedError: the job asks for something that has no memory model.
     """
+    every_rank = every_rank or inventory
     if isinstance(job, TrainingJob) and job.options:
         from memcheck.memory.unmodelled import refuse
 

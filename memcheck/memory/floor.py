@@ -32,11 +32,11 @@ def states_floor(job: TrainingJob) -> int:
         return 0
     if job.framework == "megatron":
         return _megatron(job, job.architecture)
-    return max(_part(job, job.architecture, part) for part in parts(job.architecture.num_layers, job.layout))
+    return max(_part(job, job.architecture, part) for part in parts(job.architecture.num_layers, job.layout.pipeline))
 
 
 def _part(job: TrainingJob, a: Architecture, part: Part) -> int:
-    base, frozen = base_setting(job, a), frozen_layers(job.freeze)
+    base, frozen = base_setting(job, a, None), frozen_layers(job.freeze)
     total = Resting()
     layers = a.layers()[part.first : part.last]
     blocks = {id(block): block for block in layers}

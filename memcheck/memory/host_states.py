@@ -12,8 +12,9 @@ from memcheck.architecture.types import Rough
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.deepspeed_host import block, engine_host
 from memcheck.memory.resting import resting_dtype, shard_of, sharding, states_dtype
+from memcheck.memory.runs import part_units
 from memcheck.memory.state import STATES_PER_PARAMETER, LocalTensor, optimizer_state_bytes, weight_bytes
-from memcheck.memory.units import Part, part_units
+from memcheck.memory.units import Part
 
 
 def host_states(job: TrainingJob) -> tuple[tuple[str, int], ...]:

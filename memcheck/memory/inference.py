@@ -62,7 +62,7 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
             "/model/rough",
         )
     found = []
-    for rank, part in enumerate(parts(job.architecture.num_layers, job.layout)):
+    for rank, part in enumerate(parts(job.architecture.num_layers, job.layout.pipeline)):
         found.append(_rank(job, job.architecture, part, rank, inventory))
     return tuple(found)
 

@@ -23,8 +23,6 @@ class Moment(Record):
     bytes: int
     live: Components
     """In the order in which they were first held, those that are empty included."""
-    shards: int = 0
-    """Beside them, on a timeline that leaves their sizes open: shards of gradients, counted for each group."""
 
 
 class Rest(Record):
@@ -37,21 +35,30 @@ class Rest(Record):
     temporaries: int
 
 
+Tensors = tuple[object, ...]
+
+
 class Held:
     """The tensors that rest on a rank, unit by unit. Two are the same only if they are one object."""
 
-    __slots__ = ("units",)
+    __slots__ = ("runs",)
 
-    def __init__(self, units: tuple[tuple[object, ...], ...]) -> None:
-        self.units = units
+    def __init__(self, runs: tuple[tuple[Tensors, int], ...]) -> None:
+        self.runs = runs
+        """Those of a unit, and how many units in a row have them."""
+
+    @property
+    def units(self) -> tuple[Tensors, ...]:
+        """Unit by unit."""
+        return tuple([tensors for tensors, times in self.runs for _ in range(times)])
 
 
 REMEMBERED = 4096
-_tuples: dict[tuple[object, ...], tuple[object, ...]] = {}
-_held: dict[tuple[int, ...], Held] = {}
+_tuples: dict[Tensors, Tensors] = {}
+_held: dict[tuple[tuple[int, int], ...], Held] = {}
 
 
-def one_held(units: Sequence[tuple[object, ...]]) -> Held:
+def one_held(runs: Sequence[tuple[Tensors, int]]) -> Held:
     """One object for all ranks that hold equal tensors.
 
     It is found by the identity of its tuples, of which equal ones are made one. An entry keeps its tuples alive, so
@@ -60,12 +67,8 @@ def one_held(units: Sequence[tuple[object, ...]]) -> Held:
     if len(_held) >= REMEMBERED or len(_tuples) >= REMEMBERED:
         _held.clear()
         _tuples.clear()
-    one: dict[int, tuple[object, ...]] = {}
-    for tensors in units:
-        if id(tensors) not in one:
-            one[id(tensors)] = _tuples.setdefault(tensors, tensors)
-    same = tuple([one[id(tensors)] for tensors in units])
-    key = tuple(map(id, same))
+    same = tuple([(_tuples.setdefault(tensors, tensors), times) for tensors, times in runs])
+    key = tuple([(id(tensors), times) for tensors, times in same])
     found = _held.get(key)
     if found is None:
         found = _held[key] = Held(same)
@@ -78,10 +81,29 @@ def forget() -> None:
     _tuples.clear()
 
 
-def highest(rest: Rest, moments: Sequence[Moment], beside: Components = ()) -> int:
-    """Bytes of the peak. ``beside``: what lives all step, but is not part of ``rest``."""
-    base = sum(n for _, n in rest.components) + sum(n for _, n in beside)
-    return base + max(m.bytes + (rest.temporaries if m.name == "optimizer" else 0) for m in moments)
+def highest(rest: Rest, tops: Sequence[tuple[str, int]], beside: Components = ()) -> int:
+    """Bytes of the peak. ``tops``: each instant's; ``beside``: what lives all step, but is not part of ``rest``."""
+    most = 0
+    for name, n_bytes in tops:
+        if name == "optimizer":
+            n_bytes += rest.temporaries
+        most = max(most, n_bytes)
+    for _, n_bytes in rest.components:
+        most += n_bytes
+    for _, n_bytes in beside:
+        most += n_bytes
+    return most
+
+
+def peak_on(rest: Rest, tops: Sequence[tuple[str, int]]) -> int:
+    """Number of the instant that is the highest on top of ``rest``, the first of equal ones."""
+    found, most = 0, -1
+    for index, (name, n_bytes) in enumerate(tops):
+        if name == "optimizer":
+            n_bytes += rest.temporaries
+        if n_bytes > most:
+            found, most = index, n_bytes
+    return found
 
 
 def laid_on(rest: Rest, moments: Sequence[Moment], beside: Components = ()) -> tuple[Instant, ...]:
@@ -93,7 +115,7 @@ def laid_on(rest: Rest, moments: Sequence[Moment], beside: Components = ()) -> t
             start[component] = start.get(component, 0) + n_bytes
             base += n_bytes
     found = []
-    for name, operation, n_bytes, live, _ in moments:
+    for name, operation, n_bytes, live in moments:
         total, every = base + n_bytes, start.copy()
         for component, part in live:
             every[component] = every.get(component, 0) + part

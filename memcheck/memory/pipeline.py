@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.memory.units import Part
 from memcheck.record import Record
 
 
-def parts(num_layers: int, layout: Layout) -> list[Part]:
-    """Even split; where layers do not divide, the first ranks take one more.
+@lru_cache(maxsize=256)
+def parts(num_layers: int, ways: int) -> tuple[Part, ...]:
+    """Even split over ``ways`` ranks; where layers do not divide, the first ranks take one more.
 
     The first rank has the embedding, the last one the final norm and the head. With virtual stages a rank holds several
     chunks; for its memory only their number of layers matters, and they are taken as one run.
     """
-    ways = layout.pipeline
     base, extra = divmod(num_layers, ways)
     found, start = [], 0
     for rank in range(ways):
         end = start + base + (1 if rank < extra else 0)
         found.append(Part(start, end, rank == 0, rank == ways - 1))
         start = end
-    return found
+    return tuple(found)
 
 
 class Border(Record):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
 from memcheck.memory.fsdp import wraps
@@ -48,7 +48,7 @@ def timeless(job: TrainingJob) -> TrainingJob:
 def rests(job: TrainingJob, held: Held) -> Rest:
     """The states of a rank of a :func:`timeless` job, and what the optimizer's step adds to them."""
     units: Tensors = held.units  # type: ignore[assignment]
-    kinds = counted(units)
+    kinds = counted(held)
     total = Resting()
     for tensors, count in kinds:
         total = total.plus(tensors_resting(job, tensors), count)
@@ -61,13 +61,12 @@ def rests(job: TrainingJob, held: Held) -> Rest:
     return Rest(_components(job, units, total, engine), operation, temporaries)
 
 
-def counted(units: Tensors) -> list[tuple[tuple[LocalTensor, ...], int]]:
+def counted(held: Held) -> list[tuple[tuple[LocalTensor, ...], int]]:
     """The tensors of each kind of unit, and how many units are of it."""
-    counts: dict[int, int] = {}
-    for tensors in units:
-        counts[id(tensors)] = counts.get(id(tensors), 0) + 1
-    by_id = {id(tensors): tensors for tensors in units}
-    return [(by_id[key], count) for key, count in counts.items()]
+    found: dict[int, tuple[Any, int]] = {}
+    for tensors, times in held.runs:
+        found[id(tensors)] = (tensors, times + found.get(id(tensors), (tensors, 0))[1])
+    return list(found.values())
 
 
 def _components(job: TrainingJob, units: Tensors, total: Resting, engine: EngineBuffers | None) -> Components:
@@ -143,9 +142,11 @@ def engine_of(job: TrainingJob, units: Tensors) -> EngineBuffers | None:
     return engine_buffers(job, [t for unit in units for t in unit])
 
 
-def engine_walk(job: TrainingJob, units: Tensors, timeline: Timeline) -> EngineWalk | None:
+def engine_walk(job: TrainingJob, held: Held, timeline: Timeline) -> EngineWalk | None:
     """What the engine does while a step runs."""
-    buffers = engine_of(job, units)
+    if job.framework != "deepspeed":
+        return None
+    buffers = engine_of(job, held.units)  # type: ignore[arg-type]
     if buffers is None:
         return None
     from memcheck.memory.deepspeed_walk import EngineWalk

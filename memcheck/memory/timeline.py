@@ -84,3 +84,25 @@ class Timeline:
     def unit_high(self, instant: str) -> High | None:
         """The unit curve behind an instant's maximum."""
         return self._best[instant][3]
+
+
+class Variables:
+    """What Python variables of a forward hold beyond its last use: until each is assigned again, or it returns."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self._held: dict[str, tuple[str, int]] = {}
+
+    def assign(self, name: str, component: str, n_bytes: int) -> None:
+        """Bytes that the variable refers to from now on, in place of those before."""
+        component_before, before = self._held.get(name, (component, 0))
+        if n_bytes or before:
+            self.timeline.release(component_before, before)
+            self.timeline.hold(component, n_bytes)
+            self._held[name] = component, n_bytes
+
+    def let_go(self) -> None:
+        """The forward has returned."""
+        for component, n_bytes in self._held.values():
+            self.timeline.release(component, n_bytes)
+        self._held.clear()

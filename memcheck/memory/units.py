@@ -7,7 +7,6 @@ from functools import lru_cache
 
 from memcheck.architecture.types import Architecture, Block, Mlp, Moe, Norm
 from memcheck.job.types import TrainingJob
-from memcheck.memory.fsdp import accumulated_dtype, adds_in_place, outside_dtype, wraps
 from memcheck.memory.ledger.block import recomputing
 from memcheck.memory.ledger.context import Adapter, Setting, adapts, is_frozen
 from memcheck.memory.ledger.curve import Curve, replay
@@ -58,8 +57,8 @@ PER_BLOCK = ("torchtitan", "torchtune")
 """Frameworks that compile each block as a graph of its own."""
 
 
-def base_setting(job: TrainingJob, architecture: Architecture) -> Setting:
-    """The setting that all units of a job share."""
+def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str | None) -> Setting:
+    """The setting that all units of a job share. ``grad_dtype``: :class:`Accumulation`'s."""
     layout, recipe = job.layout, job.recipe
     unit_dtype = recipe.compute if not recipe.autocast else recipe.params
     adapter = None
@@ -85,7 +84,7 @@ def base_setting(job: TrainingJob, architecture: Architecture) -> Setting:
         adapter=adapter,
         expert_imbalance=job.expert_imbalance,
         compiled=job.framework in PER_BLOCK and job.compiles("model"),
-        grad_dtype=accumulated_dtype(job),
+        grad_dtype=grad_dtype,
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
         options=job.options,
     )
@@ -114,63 +113,12 @@ def frozen_layers(freeze: tuple[str, ...]) -> set[int]:
     return found
 
 
-def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inventory: bool = False) -> list[Unit]:
-    """The units of one pipeline rank, in forward order."""
-    if job.framework == "litgpt":  # its head is a module of its own (model.py, GPT.__init__)
-        architecture = architecture._replace(tie_word_embeddings=False)
-    base = base_setting(job, architecture)
-    frozen = frozen_layers(job.freeze)
-    embedding_trained = base.trained and not is_table_frozen(job, architecture)
-    input_grad = embedding_trained or (part.first > 0 and not _nothing_trained_below(job, part.first, frozen, base))
-    checkpointing = job.checkpointing
-    if checkpointing.mode != "none" and checkpointing.reentrant:
-        input_grad = True  # enable_input_require_grads: the embedding's output is made to want a gradient
-    units: list[Unit] = []
-    if part.embedding:
-        tied = is_tied(architecture, base.tensor) and part.head
-        units.append(_embedding_unit(job, architecture, base, embedding_trained, tied, inventory))
-    alike: dict[tuple[int, bool, bool, bool, str], Unit] = {}
-    for index, block in enumerate(architecture.layers()[part.first : part.last], part.first):
-        trained = base.trained and index not in frozen
-        external = index == part.first > 0 and job.framework != "megatron"
-        mode = recompute_mode(job, index)
-        key = (id(block), input_grad, trained, external, mode)
-        unit = alike.get(key)
-        if unit is None:
-            setting = base._replace(input_grad=input_grad, trained=trained, external_input=external)
-            unit = alike[key] = _block_unit(job, block, setting, mode, inventory)
-        units.append(Unit(unit.kind, f"layer {index}", *unit[2:]))
-        input_grad = input_grad or trained or base.adapter is not None
-    if part.head:
-        graph = sum(u.fresh.outlives for u in units)
-        units.append(_head_unit(job, architecture, base._replace(input_grad=input_grad), part, inventory, graph))
-    return units
-
-
-def _nothing_trained_below(job: TrainingJob, first: int, frozen: set[int], base: Setting) -> bool:
-    if base.adapter is not None:
-        return False
-    return "embed" in job.freeze and all(i in frozen for i in range(first))
-
-
 def recompute_mode(job: TrainingJob, layer: int) -> str:
     """How one layer is recomputed: ``none`` | ``selective`` | ``full``."""
     c = job.checkpointing
     if c.mode == "none" or (c.every_n_layers > 1 and layer % c.every_n_layers):
         return "none"
     return c.mode
-
-
-def adds_gradients(job: TrainingJob) -> bool:
-    """Whether some micro-batch finds ``.grad`` there and adds to it.
-
-    The second one of a step does. Buckets that are the gradients, and those of an engine, are there from the start.
-    Under FSDP2 autograd sees new unsharded gradients each time, unless they wait in its own dtype.
-    """
-    if wraps(job) and not adds_in_place(job):
-        return False
-    several = job.gradient_accumulation_steps > 1
-    return several or job.layout.gradient_as_bucket_view or job.framework == "deepspeed"
 
 
 def stream_dtype(setting: Setting) -> str:
@@ -233,14 +181,22 @@ class _Rank(Record):
     dtype: str
 
 
-def _block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, inventory: bool) -> Unit:
+def block_unit(
+    job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool
+) -> Unit:
+    """A layer. ``adds``: some micro-batch adds to gradients that are there."""
     tensors = block_tensors_on_rank(
         block, setting.tensor, setting.expert, setting.expert_tensor, setting.trained, setting.frozen, setting.adapter
     )
     fresh = block_curve(block, setting, recompute, inventory)
-    again = block_curve(block, setting._replace(has_grad=True), recompute, inventory) if adds_gradients(job) else fresh
+    again = block_curve(block, _later(setting), recompute, inventory) if adds else fresh
     unit = Unit("block", "layer", tensors, fresh, again)
     return _offloaded(unit) if job.checkpointing.offload == "cpu" else unit
+
+
+def _later(setting: Setting) -> Setting:
+    """For later micro-batches: autograd casts new gradients alone."""
+    return setting._replace(has_grad=True, grad_dtype=None)
 
 
 def _offloaded(unit: Unit) -> Unit:
@@ -260,9 +216,10 @@ def _norm_tensors(norm: Norm | None, name: str, trained: bool) -> list[LocalTens
     return found + ([LocalTensor(name + ".bias", shape, trained)] if norm.bias else [])
 
 
-def _embedding_unit(
-    job: TrainingJob, a: Architecture, base: Setting, trained: bool, tied: bool, inventory: bool
+def embedding_unit(
+    job: TrainingJob, a: Architecture, base: Setting, trained: bool, tied: bool, adds: bool, inventory: bool
 ) -> Unit:
+    """The embedding, which is trained or not, and whose table may be the head's."""
     vocab = -(-a.vocab_size // base.tensor)
     e = Embedding(
         # RowwiseParallel on nn.Embedding: the local rows' gradient is a view of the whole table's; torchtitan's and
@@ -279,11 +236,11 @@ def _embedding_unit(
     )
     dtype = stream_dtype(base)
     fresh = _cached_embedding(e, base, dtype, inventory=inventory)
-    later = base._replace(has_grad=True)
-    again = _cached_embedding(e, later, dtype, inventory=inventory) if adds_gradients(job) else fresh
+    again = _cached_embedding(e, _later(base), dtype, inventory=inventory) if adds else fresh
     return Unit("embedding", "embedding", embedding_tensors(a, base.tensor, trained), fresh, again)
 
 
+@lru_cache(maxsize=256)
 def embedding_tensors(a: Architecture, tensor: int, trained: bool) -> tuple[LocalTensor, ...]:
     """The embedding's parameter tensors on one rank."""
     tensors = [LocalTensor("embed_tokens.weight", (-(-a.vocab_size // tensor), a.embedding_size), trained)]
@@ -309,9 +266,21 @@ def is_head_frozen(job: TrainingJob, a: Architecture) -> bool:
     return "head" in job.freeze or (a.tie_word_embeddings and "embed" in job.freeze)
 
 
-def _head_unit(
-    job: TrainingJob, a: Architecture, base: Setting, part: Part, inventory: bool, graph_before: int
+def head_unit(
+    job: TrainingJob,
+    a: Architecture,
+    base: Setting,
+    part: Part,
+    adds: bool,
+    outside: str | None,
+    graph: int,
+    inventory: bool,
 ) -> Unit:
+    """Final norm, head and loss.
+
+    ``outside``: dtype to which autograd casts the gradient of the head's weights where the root's forward has not used
+    them; ``graph``: bytes of the graph before it that outlive a backward.
+    """
     tied = is_tied(a, base.tensor) and part.embedding
     trained = base.trained and not is_head_frozen(job, a)
     norm_trained = base.trained and "norm" not in job.freeze
@@ -324,17 +293,17 @@ def _head_unit(
     compiles = job.framework == "torchtitan" or (job.framework == "torchtune" and job.loss.kind == "chunked")
     head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained)
     head = head._replace(
-        compiled=compiles and job.compiles("loss"), graph_before=graph_before, grad_dtype=outside_dtype(job)
+        compiled=compiles and job.compiles("loss"), graph_before=graph, grad_dtype=outside
     )
     dtype = stream_dtype(base)
     if job.framework == "torchtitan" and job.loss.kind == "chunked":
-        return _chunked_unit(job, head, setting, tensors, inventory)
+        return _chunked_unit(job, head, setting, tensors, adds, inventory)
     fresh = _cached_head(head, setting, dtype, inventory=inventory)
-    later = setting._replace(has_grad=True)
-    again = _cached_head(head, later, dtype, inventory=inventory) if adds_gradients(job) else fresh
+    again = _cached_head(head, _later(setting), dtype, inventory=inventory) if adds else fresh
     return Unit("head", "head and loss", tensors, fresh, again)
 
 
+@lru_cache(maxsize=256)
 def head_tensors(
     a: Architecture, tensor: int, tied: bool, trained: bool, norm_trained: bool
 ) -> tuple[LocalTensor, ...]:
@@ -349,7 +318,7 @@ def head_tensors(
 
 
 def _chunked_unit(
-    job: TrainingJob, head: Head, setting: Setting, tensors: tuple[LocalTensor, ...], inventory: bool
+    job: TrainingJob, head: Head, setting: Setting, tensors: tuple[LocalTensor, ...], adds: bool, inventory: bool
 ) -> Unit:
     """torchtitan's chunked loss reduces the head's gradient by itself, inside the loss."""
     from memcheck.memory.ledger.torchtitan_loss import HeadShard, chunked_head_curve
@@ -362,7 +331,6 @@ def _chunked_unit(
         shard = HeadShard(part * ways, part, job.recipe.reduce)
     fresh = chunked_head_curve(head, setting, stream_dtype(setting), shard, inventory=inventory)
     again = fresh
-    if adds_gradients(job):
-        later = setting._replace(has_grad=True)
-        again = chunked_head_curve(head, later, stream_dtype(setting), shard, inventory=inventory)
+    if adds:
+        again = chunked_head_curve(head, _later(setting), stream_dtype(setting), shard, inventory=inventory)
     return Unit("head", "head and loss", tensors, fresh, again, reduced="lm_head.weight" if shard.padded else "")

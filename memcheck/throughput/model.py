@@ -160,7 +160,7 @@ def stages_of(architecture: Architecture, layout: Layout, freeze: tuple[str, ...
         return found[1]
     runs = [count for _, _, _, count in kinds(architecture, freeze)]
     distinct: dict[tuple[tuple[int, ...], bool, bool], int] = {}
-    for part in parts(architecture.num_layers, layout):
+    for part in parts(architecture.num_layers, layout.pipeline):
         layers, start = [], 0
         for count in runs:
             layers.append(max(0, min(part.last, start + count) - max(part.first, start)))

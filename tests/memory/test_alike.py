@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from memcheck.job.resolve import resolve
-from memcheck.memory import alike
-from memcheck.memory.alike import distinct, stretches
+from memcheck.memory import runs
 from memcheck.memory.estimate import estimate
-from memcheck.memory.training import remembered_motion, remembered_ranks
+from memcheck.memory.motion import closed_motion
+from memcheck.memory.runs import Accumulation, Run, part_runs, part_units, stretches
+from memcheck.memory.training import remembered_ranks
 from memcheck.memory.types import Estimate
-from memcheck.memory.units import Part, Unit, part_units
+from memcheck.memory.units import Part
 from memcheck.plan.read import build_plan
 
 ONE_BY_ONE = 10**6
@@ -75,24 +76,26 @@ def test_walking_the_ends_of_a_run_is_exact(
     """Peaks, instants, components and labels are those of a walk through every single layer."""
     plan = values(framework, LAYOUTS[layout], RECIPES[recipe])
     shortened = answer(plan, inventory=False)
-    monkeypatch.setattr(alike, "ENDS", ONE_BY_ONE)
+    monkeypatch.setattr(runs, "ENDS", ONE_BY_ONE)
     remembered_ranks.cache_clear()
-    remembered_motion.cache_clear()
+    closed_motion.cache_clear()
     assert answer(plan, inventory=False) == shortened
 
 
-def units(count: int) -> list[Unit]:
-    """The units of one rank of a model with so many equal layers."""
-    plan = values("pytorch", {}, {})
+def layers(count: int, **training: Any) -> tuple[list[Run], list[str]]:
+    """The runs of one rank of a model with so many equal layers, and the names of its units."""
+    plan = values("pytorch", {}, training)
     plan["model"] = {"name": "llama-3.2-1b", "overrides": {"num_hidden_layers": count}}
     job = resolve(build_plan(plan), base_dir=".").job
-    return part_units(job, job.architecture, Part(0, count, embedding=True, head=True))  # type: ignore[arg-type]
+    part = Part(0, count, embedding=True, head=True)
+    found = part_runs(job, job.architecture, part, Accumulation(False, None, None))  # type: ignore[arg-type]
+    return found, [unit.name for unit in part_units(job, job.architecture, part)]  # type: ignore[arg-type]
 
 
 def test_stretches_cover_every_unit_once() -> None:
     """Stretches follow one another from the first unit to the last, and only the middle of a long run is a long one."""
     for count in range(1, 12):
-        found = stretches(units(count))
+        found = stretches(layers(count)[0])
         assert [unit for start, end in found for unit in range(start, end)] == list(range(count + 2))
         assert [(start, end) for start, end in found if end - start > 1] == ([(3, count - 1)] if count > 5 else [])
 
@@ -102,7 +105,15 @@ def test_stretches_of_nothing() -> None:
     assert stretches([]) == []
 
 
-def test_equal_layers_are_counted() -> None:
-    """One unit stands for all that share their tensors, in the order in which they first come."""
-    found = [(unit.name, count) for unit, count in distinct(units(8))]
-    assert found == [("embedding", 1), ("layer 0", 8), ("head and loss", 1)]
+def test_equal_layers_are_one_run() -> None:
+    """One unit stands for all that are alike, and every one has its name."""
+    found, names = layers(8)
+    assert [(run.unit.name, run.times) for run in found] == [("embedding", 1), ("layer 0", 8), ("head and loss", 1)]
+    assert names == ["embedding", *(f"layer {i}" for i in range(8)), "head and loss"]
+
+
+def test_a_run_ends_where_layers_differ() -> None:
+    """Every third layer recomputed and the first two frozen: each layer is in the run of its like."""
+    found, _ = layers(8, activation_checkpointing={"mode": "full", "every_n_layers": 3}, freeze=["layers:0-2"])
+    blocks = [(run.layer, run.times) for run in found if run.unit.kind == "block"]
+    assert blocks == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2), (6, 1), (7, 1)]

@@ -148,7 +148,7 @@ def test_temporaries_have_the_dtype_of_the_states(implementation: str, expected:
 
 def test_layers_that_do_not_divide_go_to_the_first_ranks() -> None:
     """Every layer is on exactly one rank, the embedding on the first, the head on the last."""
-    found = parts(10, Layout(gpus_per_node=4, pipeline=4))
+    found = parts(10, 4)
     assert [p.last - p.first for p in found] == [3, 3, 2, 2]
     assert (found[0].embedding, found[-1].head, found[1].embedding, found[1].head) == (True, True, False, False)
 
@@ -336,7 +336,7 @@ def test_offloaded_activations_move_to_the_host() -> None:
 def test_ring_attention_gathers_the_whole_sequences_keys_while_a_layer_runs() -> None:
     """Splitting a sequence over ranks divides what is saved, not the keys and values of the layer at work."""
     curves = [
-        block_curve(llama_8b().blocks[0][0], base_setting(job(), llama_8b())._replace(sequence=8192, context=c), "none")
+        block_curve(llama_8b().blocks[0][0], base_setting(job(), llama_8b(), None)._replace(sequence=8192, context=c), "none")
         for c in (1, 8)
     ]
     assert curves[0].saved == curves[1].saved

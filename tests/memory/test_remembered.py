@@ -14,9 +14,10 @@ from memcheck.changes import with_changes
 from memcheck.check import Gate
 from memcheck.errors import MemcheckError
 from memcheck.job.resolve import resolve
-from memcheck.memory import around, moves, training
+from memcheck.memory import around, motion, moves, training
 from memcheck.memory.estimate import estimate
 from memcheck.memory.megatron import ranks, walk
+from memcheck.memory.motion import closed_motion
 from memcheck.plan.read import read_plan
 from memcheck.points.evaluate import Evaluator
 from memcheck.source.load import load_documents
@@ -93,9 +94,9 @@ def answer(document: Document, changes: dict[str, object]) -> object:
 def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Every walk and every state made from its own whole job, every pass of a pipeline walked."""
     monkeypatch.setattr(training, "stateless", lambda job: job)
-    monkeypatch.setattr(training, "leaves_shards_open", lambda job: False)
+    monkeypatch.setattr(training, "motion", lambda job, still, a, rank, leaves_open: closed_motion(job, a, rank))
     monkeypatch.setattr(ranks, "stateless", lambda job, num_layers: job)
-    for module in (training, around, ranks):
+    for module in (training, motion, around, ranks):
         monkeypatch.setattr(module, "timeless", lambda job: job)
     monkeypatch.setattr(walk, "_may_win", lambda rank, passes: {one for one, _ in passes})
     return monkeypatch

@@ -23,6 +23,11 @@ from memcheck.memory.types import Instant
 BUILDING = "copying parameters into DDP's buffers"
 
 
+def building_bytes(job: TrainingJob, still: TrainingJob, held: Held, chunks: tuple[int, ...]) -> int:
+    """What lives at the highest moment of laying out the buffers; 0 where none are laid out on the GPU."""
+    return 0 if job.initialization.place == "host" else sum([n for _, n in _building(still, held, chunks)])
+
+
 def with_building(
     job: TrainingJob, still: TrainingJob, held: Held, chunks: tuple[int, ...], instants: tuple[Instant, ...]
 ) -> tuple[Instant, ...]:

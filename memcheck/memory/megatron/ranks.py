@@ -8,7 +8,7 @@ from functools import lru_cache
 from memcheck.architecture.types import Architecture
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
 from memcheck.memory.megatron import fsdp
-from memcheck.memory.megatron.building import with_building
+from memcheck.memory.megatron.building import building_bytes, with_building
 from memcheck.memory.megatron.rests import rests, timeless
 from memcheck.memory.megatron.schedule import Place, Run, runs, settled, warm_up
 from memcheck.memory.megatron.setting import megatron_setting
@@ -17,7 +17,7 @@ from memcheck.memory.megatron.units import Alike, all_tensors, chunk_units, renu
 from memcheck.memory.megatron.walk import Rank, walk
 from memcheck.memory.megatron.workspaces import ANY_DEVICE, Device, workspaces
 from memcheck.memory.megatron.workspaces import Held as Blocks
-from memcheck.memory.moves import Held, Moment, laid_on, one_held
+from memcheck.memory.moves import Held, Moment, Rest, highest, laid_on, one_held, peak_on
 from memcheck.memory.pipeline import fullest
 from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.types import RankEstimate
@@ -34,31 +34,50 @@ def megatron_ranks(
     inventory: bool = False,
     every_rank: bool = True,
 ) -> tuple[RankEstimate, ...]:
-    """One estimate per pipeline rank, or per rank that may be the worst.
+    """One estimate per pipeline rank, or, without ``every_rank``, of the worst one alone, with its highest instant.
 
-    ``inventory``: also the largest tensors and the formulas, of the rank with the highest peak. ``every_rank``: if not,
-    only the ranks that can have the highest peak: among those that hold the same, the first has the most in flight.
+    ``inventory``: also the largest tensors and the formulas, of the rank with the highest peak. Among ranks that hold
+    the same the first has the most in flight, so that the others need not be looked at.
 
     Raises:
         UnsupportedError: activations are offloaded, or the pipeline layout does not fit the ranks.
     """
     if inventory:
-        return _with_inventory(job, architecture, device, every_rank)
+        return _with_inventory(job, architecture, device)
     found: list[RankEstimate] = []
     still = timeless(job)
-    for motion in remembered_motions(stateless(job, architecture.num_layers), architecture, device, every_rank):
+    motions = remembered_motions(stateless(job, architecture.num_layers), architecture, device, every_rank)
+    if not every_rank:
+        return (_worst(job, still, motions),)
+    for motion in motions:
         instants = laid_on(rests(still, motion.held), motion.moments)
         instants = with_building(job, still, motion.held, motion.chunks, instants)
         found.append(RankEstimate(motion.rank, instants, motion.parameters))
     return tuple(found)
 
 
-def _with_inventory(
-    job: TrainingJob, architecture: Architecture, device: Device, every_rank: bool
-) -> tuple[RankEstimate, ...]:
+def _worst(job: TrainingJob, still: TrainingJob, motions: tuple[Motion, ...]) -> RankEstimate:
+    """The rank with the highest peak, the first of equal ones, with that instant alone."""
+    best: tuple[int, Motion, Rest, bool] | None = None
+    for motion in motions:
+        rest = rests(still, motion.held)
+        peak = highest(rest, motion.tops)
+        laying = building_bytes(job, still, motion.held, motion.chunks)
+        if best is None or max(peak, laying) > best[0]:
+            best = (max(peak, laying), motion, rest, laying > peak)
+    assert best is not None  # noqa: S101 - a job has ranks
+    _, motion, rest, is_laying = best
+    moments = motion.moments if is_laying else (motion.moments[peak_on(rest, motion.tops)],)
+    instants = laid_on(rest, moments)
+    if is_laying:
+        instants = with_building(job, still, motion.held, motion.chunks, instants)[:1]
+    return RankEstimate(motion.rank, instants, motion.parameters)
+
+
+def _with_inventory(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[RankEstimate, ...]:
     from memcheck.memory.megatron.inventory import with_inventory
 
-    plain = megatron_ranks(job, architecture, device, inventory=False, every_rank=every_rank)
+    plain = megatron_ranks(job, architecture, device)
     worst = max(plain, key=lambda r: r.peak.allocated_bytes)
     index = worst.pipeline_rank
     held = stages(architecture.num_layers, job)[index]
@@ -97,6 +116,8 @@ class Motion(Record):
 
     rank: int
     moments: tuple[Moment, ...]
+    tops: tuple[tuple[str, int], ...]
+    """Each moment's instant and bytes."""
     held: Held
     chunks: tuple[int, ...]
     """Units of each model chunk."""
@@ -116,7 +137,8 @@ def remembered_motions(
         outline = builder.outline(rank, held[rank])
         moments = walk(outline.rank, _schedule(job, rank, len(held[rank]))).moments()
         chunks = tuple(map(len, outline.rank.chunks))
-        found.append(Motion(rank, moments, outline.held, chunks, outline.parameters))
+        tops = tuple([(moment.name, moment.bytes) for moment in moments])
+        found.append(Motion(rank, moments, tops, outline.held, chunks, outline.parameters))
     return tuple(found)
 
 
@@ -211,7 +233,7 @@ class _Ranks:
             cached_output=boundary if job.option("deallocate_pipeline_outputs") is False and not head else 0,
             extras=tuple(tuple(fsdp.extras(job, list(u))) for u in units) if sharded else (),
         )
-        held = one_held([u.tensors for u in flat])
+        held = one_held([(u.tensors, 1) for u in flat])
         return Outline(key, rank, held, sum(t.numel for t in tensors))
 
 

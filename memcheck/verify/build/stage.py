@@ -82,7 +82,7 @@ def build_stage(
         )
     freeze(model, architecture, job.freeze)
     recompute(model, job)
-    part = parts(architecture.num_layers, job.layout)[rank]
+    part = parts(architecture.num_layers, job.layout.pipeline)[rank]
     module = Stage(model, part, job, place.device).train()
     del model, body
     if job.layout.zero_stage == 3 and job.layout.data > 1:

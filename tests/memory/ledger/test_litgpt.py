@@ -10,9 +10,10 @@ import pytest
 from memcheck.architecture.types import Architecture
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
+from memcheck.memory.runs import part_units
 from memcheck.memory.training import training_ranks
 from memcheck.memory.types import Instant
-from memcheck.memory.units import Part, Unit, part_units
+from memcheck.memory.units import Part, Unit
 from memcheck.plan.read import read_plan
 from memcheck.source.load import load_documents
 

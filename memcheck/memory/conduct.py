@@ -1,0 +1,145 @@
+"""How a rank runs its step, and the sizes beside its units: all that the walk of a step asks of a job.
+
+A walk of one conduct through units of one form is the same whatever the sizes are.
+"""
+
+from __future__ import annotations
+
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.memory.beside import Beside
+from memcheck.memory.fsdp import NO_GROUP, Group, adds_in_place, skips_reduction, wraps
+from memcheck.memory.pipeline import Border, in_flight
+from memcheck.memory.rests import gradient_views
+from memcheck.memory.runs import Run
+from memcheck.memory.tape.tensor import rounded
+from memcheck.memory.units import STYLES
+from memcheck.record import Record
+
+
+class Walk(Record):
+    """A micro-batch that is walked."""
+
+    first: bool
+    last: bool
+    others: float
+    """Other micro-batches in flight during its backward."""
+    sends: int
+    """Outputs of others that may still be on their way."""
+
+
+class Conduct(Record):
+    """How a rank runs its step."""
+
+    walks: tuple[Walk, ...]
+    all_at_once: bool
+    """All micro-batches are in flight at once: every forward is over before a backward leaves gradients."""
+    sharded: bool
+    """FSDP2 wraps the units."""
+    rooted: bool
+    """transformers wraps blocks and the root: embedding, final norm and head are one group, gathered all step."""
+    reshards: bool
+    unsynchronised: bool
+    """Micro-batches before the last leave their gradients unsharded."""
+    in_place: bool
+    stays_gathered: bool
+    """torch.distributed.pipelining keeps parameters gathered from one backward to the next forward."""
+    reduces_behind: bool
+    """Since torch 2.15 it reduces behind the last backward instead of within it (stage.py, perform_reduce_grad)."""
+    casts_gradients: bool
+    loss_inside_root: bool
+    whole_table: bool
+    """A tensor-parallel rank's embedding gradient is made for the whole table: RowwiseParallel's is."""
+    offloads: bool
+    """Sharded gradients are copied to the host."""
+    views: bool
+    views_late: bool
+    pipelined: bool
+    holds_rows: bool
+    """The model's forward has a variable for the rows that were looked up."""
+
+
+class Groups(Record):
+    """What FSDP2 makes of a unit's tensors."""
+
+    whole: Group
+    early: Group = NO_GROUP
+    """Of the tensor whose gradient the loss itself reduces."""
+    late: Group = NO_GROUP
+    """Of the others."""
+
+
+NO_GROUPS = Groups(NO_GROUP)
+
+
+class Beyond(Record):
+    """Bytes of what a step moves beside its units and groups."""
+
+    per_micro_batch: int
+    """What each micro-batch in flight makes for itself (rotary tables, masks)."""
+    held: tuple[int, ...]
+    """For each walk, what the other micro-batches in flight hold: what their units saved, and their outputs in the
+    stage's cache."""
+    border: Border
+    """What a pipeline stage exchanges with its neighbours."""
+    table: int
+    """The gradient of a whole embedding table."""
+    table_slice: int
+    """Of this rank's rows of it."""
+
+
+def conduct(job: TrainingJob, rank: int, border: Border) -> Conduct:
+    """How pipeline rank ``rank`` runs its step."""
+    layout = job.layout
+    sharded, pipelined = wraps(job), layout.pipeline > 1
+    stays_gathered = sharded and pipelined
+    unsynchronised = skips_reduction(job)
+    views, views_late = (False, False) if sharded else gradient_views(job)
+    steps, held = job.gradient_accumulation_steps, in_flight(rank, layout, job.gradient_accumulation_steps)
+    apart = unsynchronised or stays_gathered or views_late or job.framework == "deepspeed"
+    walks = _walks(steps, held, apart)
+    return Conduct(
+        walks=tuple([Walk(first, last, others, min(int(others), border.sends)) for first, last, others in walks]),
+        all_at_once=held >= steps,
+        sharded=sharded,
+        rooted=sharded and job.framework != "torchtitan",
+        reshards=layout.reshard_after_forward and layout.zero_stage == 3,
+        unsynchronised=unsynchronised,
+        in_place=adds_in_place(job),
+        stays_gathered=stays_gathered,
+        reduces_behind=stays_gathered and job.casts_gradients,
+        casts_gradients=job.casts_gradients,
+        loss_inside_root=not pipelined and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast,
+        whole_table=layout.tensor > 1 and job.framework != "torchtitan",
+        offloads=job.parameter_offload != "none",
+        views=views,
+        views_late=views_late,
+        pipelined=pipelined,
+        holds_rows=not pipelined and STYLES.get(job.framework) == "transformers",
+    )
+
+
+def _walks(micro_batches: int, in_flight: float, apart: bool) -> list[tuple[bool, bool, float]]:
+    """Micro-batches that differ: (first, last, other micro-batches in flight during its backward).
+
+    ``apart``: the last one differs from the second.
+    """
+    m, n = micro_batches, in_flight
+    if m == 1:
+        return [(True, True, 0)]
+    walks = [(True, False, n - 1), (False, m == 2, max(0.0, min(n - 1, m - 2)))]
+    return [*walks, (False, True, 0)] if m > 2 and apart else walks
+
+
+def beyond(job: TrainingJob, runs: list[Run], beside: Beside, walks: tuple[Walk, ...]) -> Beyond:
+    """The sizes of a rank's step beside its units."""
+    border = beside.border
+    own = beside.per_micro_batch
+    saved = own + border.output
+    for run in runs:
+        saved += run.times * run.unit.fresh.saved
+    whole = rows = 0
+    if job.layout.tensor > 1 and runs[0].unit.kind == "embedding":
+        item, local = DTYPE_BYTES[job.recipe.compute], runs[0].unit.tensors[0]
+        rows, whole = rounded(local.numel * item), rounded(local.numel * job.layout.tensor * item)
+    held = tuple([int(walk.others * saved) for walk in walks])
+    return Beyond(own, held, border, whole, rows)

@@ -1,0 +1,263 @@
+"""A pipeline rank's step on top of nothing, and what it is made from."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from memcheck.architecture.types import Architecture
+from memcheck.job.types import Checkpoint, Initialization, Layout, Optimizer, TrainingJob
+from memcheck.memory.beside import Always, Beside
+from memcheck.memory.conduct import NO_GROUPS, Beyond, Conduct, Groups, beyond, conduct
+from memcheck.memory.fsdp import Group, group, wraps
+from memcheck.memory.moves import Components, Held, Moment, one_held
+from memcheck.memory.pipeline import in_flight, most_in_flight, parts
+from memcheck.memory.resting import ways_of
+from memcheck.memory.rests import engine_walk, timeless
+from memcheck.memory.runs import Accumulation, Run, accumulation, part_runs
+from memcheck.memory.state import LocalTensor
+from memcheck.memory.step import Step
+from memcheck.memory.timeline import Timeline
+from memcheck.record import Record
+
+if TYPE_CHECKING:
+    from memcheck.memory.open_walk import OpenGroups, OpenMotion, OpenStep
+
+MICRO_BATCHES = 3
+"""Without a pipeline, those behind the second and before the last repeat the second."""
+
+
+def stateless(job: TrainingJob) -> TrainingJob:
+    """The job without what only decides what rests: a walk of its step can be kept for every such job.
+
+    A step moves what its units compute and what its parameter groups gather and reduce. Of the optimizer it reads
+    nothing; of the data-parallel ranks, whether there are several, and where parameters or gradients are divided, over
+    how many. Micro-batches beyond those that a rank can have in flight repeat the ones before; a GPipe rank has all.
+    """
+    layout = job.layout
+    data, steps = min(layout.data, 2), job.gradient_accumulation_steps
+    layout = layout._replace(nodes=1, gpus_per_node=1, data=data)
+    if job.framework != "deepspeed":
+        job = job._replace(optimizer=NO_OPTIMIZER)
+        if layout.zero_stage < 2:
+            layout = layout._replace(zero_stage=0, shard_group=1)
+    if layout.pipeline > 1 and layout.pipeline_schedule != "gpipe":
+        steps = min(steps, most_in_flight(layout) + MICRO_BATCHES - 1)
+    job = job._replace(initialization=Initialization(), checkpoint=Checkpoint())
+    return job._replace(layout=layout, gradient_accumulation_steps=steps)
+
+
+NO_OPTIMIZER = Optimizer("", "")
+
+
+class Motion(Record):
+    """A rank's step on top of nothing."""
+
+    tops: tuple[tuple[str, int], ...]
+    """Each instant and its bytes."""
+    walked: tuple[Moment, ...] | OpenMotion
+    held: Held
+    always: tuple[Always, ...]
+    parameters: int
+    host_bytes: int
+
+    def moment(self, index: int) -> Moment:
+        """One instant with its components."""
+        return self.walked[index] if isinstance(self.walked, tuple) else self.walked.moment(index)
+
+    def moments(self) -> tuple[Moment, ...]:
+        """Each instant with its components."""
+        return tuple([self.moment(index) for index in range(len(self.tops))])
+
+    def beside(self, micro_batches: int) -> Components:
+        """What lives all step beside the states."""
+        return tuple([(a.component, a.bytes + a.each * micro_batches) for a in self.always])
+
+
+def motion(job: TrainingJob, still: TrainingJob, architecture: Architecture, rank: int, leaves_open: bool) -> Motion:
+    """The step of a rank.
+
+    ``job``: a :func:`stateless` one; ``still``: a :func:`memcheck.memory.rests.timeless` one, by which FSDP2's groups
+    are kept; ``leaves_open``: as the sizes say of a walk that is kept for all sizes. That is faster for the second one
+    on, and the answer is the same.
+    """
+    if leaves_open and job.framework != "deepspeed":
+        return _open(job, still, architecture, rank)
+    return closed_motion(job, architecture, rank)
+
+
+@lru_cache(maxsize=512)
+def closed_motion(job: TrainingJob, architecture: Architecture, rank: int) -> Motion:
+    """A walk with sizes."""
+    found = rank_step(job, architecture, rank)
+    moments = found.walk().moments()
+    tops = tuple([(moment.name, moment.bytes) for moment in moments])
+    return Motion(tops, moments, found.units.held, tuple(found.beside.always()), *found.counts())
+
+
+def _open(job: TrainingJob, still: TrainingJob, architecture: Architecture, rank: int) -> Motion:
+    """A walk for all sizes, with the rank's."""
+    if wraps(job) and divides_groups_alone(job):
+        job = job._replace(layout=job.layout._replace(shard_group=min(job.layout.shard_group, 2)))
+    found = _open_step(job, architecture, rank)
+    walked = found.alone
+    if walked is None:
+        walked = found.step.motion(_open_groups(still, found.held, found.reduced))
+    return Motion(walked.tops, walked, found.held, found.always, found.parameters, found.host_bytes)
+
+
+def divides_groups_alone(job: TrainingJob) -> bool:
+    """Whether over how many ranks FSDP2 divides parameters is seen by its groups alone.
+
+    torchtitan's chunked loss reduces the head's gradient itself.
+    """
+    return not (job.framework == "torchtitan" and job.loss.kind == "chunked")
+
+
+class _OpenStep(Record):
+    """What is kept for all sizes of FSDP2's groups."""
+
+    step: OpenStep
+    alone: OpenMotion | None
+    """The whole of it, where there are none."""
+    held: Held
+    reduced: tuple[str, ...]
+    always: tuple[Always, ...]
+    parameters: int
+    host_bytes: int
+
+
+@lru_cache(maxsize=4096)
+def _open_step(job: TrainingJob, architecture: Architecture, rank: int) -> _OpenStep:
+    from memcheck.memory.open_walk import NO_SIZES, OpenStep
+
+    found = rank_step(job, architecture, rank, grouped=False)
+    step = OpenStep(found.how, found.units.runs, found.beyond())
+    alone = None if found.how.sharded else step.motion(NO_SIZES)
+    return _OpenStep(step, alone, found.units.held, found.units.reduced, tuple(found.beside.always()), *found.counts())
+
+
+@lru_cache(maxsize=4096)
+def _open_groups(still: TrainingJob, held: Held, reduced: tuple[str, ...]) -> OpenGroups:
+    from memcheck.memory.open_walk import open_groups
+
+    return open_groups(_groups(still, held, reduced))
+
+
+class RankUnits(Record):
+    """What a rank runs, and the tensors of it."""
+
+    runs: list[Run]
+    held: Held
+    reduced: tuple[str, ...]
+    """Of each run, a tensor whose gradient the loss reduces."""
+    parameters: int
+    offloaded: int
+    """Bytes that a micro-batch sends to the host."""
+
+
+class RankStep(Record):
+    """All that a rank's step is walked from."""
+
+    job: TrainingJob
+    rank: int
+    units: RankUnits
+    how: Conduct
+    groups: tuple[Groups, ...]
+    beside: Beside
+
+    def beyond(self) -> Beyond:
+        """The sizes beside its units."""
+        return beyond(self.job, self.units.runs, self.beside, self.how.walks)
+
+    def walk(self, rests: Components = (), optimizer: str = "optimizer step", temporaries: int = 0) -> Timeline:
+        """The account of the step with its sizes."""
+        timeline = Timeline()
+        engine = engine_walk(self.job, self.units.held, timeline)
+        step = Step(self.how, self.units.runs, self.groups, self.beyond(), timeline, engine)
+        return step.run(rests, optimizer, temporaries)
+
+    def counts(self) -> tuple[int, int]:
+        """Parameters of the rank, and what its micro-batches in flight keep in host memory."""
+        if not self.units.offloaded:
+            return self.units.parameters, 0
+        steps = self.job.gradient_accumulation_steps
+        return self.units.parameters, int(self.units.offloaded * in_flight(self.rank, self.job.layout, steps))
+
+
+def rank_step(
+    job: TrainingJob, architecture: Architecture, rank: int, *, grouped: bool = True, inventory: bool = False
+) -> RankStep:
+    """What pipeline rank ``rank`` walks through; FSDP2's groups only if it is to be ``grouped``."""
+    units = _rank_units(_unit_job(job), architecture, rank, accumulation(job), inventory)
+    beside = Beside(job, architecture, parts(architecture.num_layers, job.layout.pipeline)[rank])
+    how = conduct(job, rank, beside.border)
+    groups: tuple[Groups, ...] = (NO_GROUPS,) * len(units.runs)
+    if how.sharded and grouped:
+        groups = _groups(timeless(job), units.held, units.reduced)
+    return RankStep(job, rank, units, how, groups, beside)
+
+
+def _unit_job(job: TrainingJob) -> TrainingJob:
+    """The job without what its units do not depend on, :class:`Accumulation` aside."""
+    layout = job.layout
+    alone = Layout(
+        tensor=layout.tensor,
+        sequence=layout.sequence,
+        context=layout.context,
+        pipeline=layout.pipeline,
+        expert=layout.expert,
+        expert_tensor=layout.expert_tensor,
+    )
+    if job.framework == "torchtitan" and job.loss.kind == "chunked":  # which reduces the head's gradient itself
+        alone = alone._replace(zero_stage=layout.zero_stage, shard_group=layout.shard_group)
+    return job._replace(
+        layout=alone,
+        optimizer=NO_OPTIMIZER,
+        gradient_accumulation_steps=1,
+        parameter_offload="none",
+        initialization=Initialization(),
+        checkpoint=Checkpoint(),
+        torch=(),
+    )
+
+
+@lru_cache(maxsize=2048)
+def _rank_units(
+    job: TrainingJob, architecture: Architecture, rank: int, added: Accumulation, inventory: bool
+) -> RankUnits:
+    part = parts(architecture.num_layers, job.layout.pipeline)[rank]
+    runs = part_runs(job, architecture, part, added, inventory=inventory)
+    held = one_held([(run.unit.tensors, run.times) for run in runs])
+    same: list[Run] = []
+    parameters = offloaded = 0
+    tensors: Any  # equal ones are one object in what is held, by which groups are told apart
+    for run, (tensors, _) in zip(runs, held.runs, strict=True):
+        unit = run.unit if run.unit.tensors is tensors else run.unit._replace(tensors=tensors)
+        same.append(run if unit is run.unit else run._replace(unit=unit))
+        parameters += run.times * sum(t.numel for t in tensors)
+        offloaded += run.times * unit.offloaded
+    return RankUnits(same, held, tuple([run.unit.reduced for run in runs]), parameters, offloaded)
+
+
+def _groups(job: TrainingJob, held: Held, reduced: tuple[str, ...]) -> tuple[Groups, ...]:
+    """FSDP2's groups, run by run. ``reduced``: of each, the tensor whose gradient the loss reduces."""
+    known: dict[int, Groups] = {}
+    found = []
+    tensors: Any
+    for early, (tensors, _) in zip(reduced, held.runs, strict=True):
+        if id(tensors) not in known or early:
+            whole = Groups(group_of(job, tensors))
+            if early:
+                both = ([t for t in tensors if t.name == early], [t for t in tensors if t.name != early])
+                whole = Groups(whole.whole, *(group_of(job, tuple(part)) for part in both))
+            known[id(tensors)] = whole
+        found.append(known[id(tensors)])
+    return tuple(found)
+
+
+def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> Group:
+    """The group that FSDP2 makes of a unit's tensors."""
+    ways = job.layout.shard_group
+    divided = [(t, ways_of(job, t, ways)) for t in tensors]
+    return group(divided, job.recipe.compute, job.recipe.reduce, job.recipe.params)

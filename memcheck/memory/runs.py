@@ -1,0 +1,175 @@
+"""The units of one pipeline rank in their order, those that are alike as one run.
+
+Within a run every layer changes the live bytes by the same amount, so that the highest moment is in a layer near one of
+the run's ends: those are walked one by one, and what lies between them counts by what it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+
+from memcheck.architecture.types import Architecture, Block
+from memcheck.job.types import TrainingJob
+from memcheck.memory.fsdp import accumulated_dtype, adds_in_place, outside_dtype, wraps
+from memcheck.memory.ledger.context import Setting
+from memcheck.memory.units import (
+    Part,
+    Unit,
+    base_setting,
+    block_unit,
+    embedding_unit,
+    frozen_layers,
+    head_unit,
+    is_table_frozen,
+    is_tied,
+    recompute_mode,
+)
+from memcheck.record import Record
+
+ENDS = 2
+"""Layers at each end of a run that are walked one by one: the first still frees what its neighbour left behind."""
+
+
+class Run(Record):
+    """Units that are alike, one behind the other."""
+
+    unit: Unit
+    """With the name of the first."""
+    times: int
+    layer: int = 0
+    """Number of the first, of layers."""
+
+    def names(self) -> list[str]:
+        """The name of each."""
+        return [self.unit.name] if self.times == 1 else [f"layer {self.layer + i}" for i in range(self.times)]
+
+
+class Accumulation(Record):
+    """How autograd adds gradients of micro-batches: what of a unit depends on FSDP and PyTorch's version."""
+
+    adds: bool
+    """Some micro-batch adds to gradients that are there."""
+    dtype: str | None
+    """Dtype to which autograd casts the gradients that wait for a reduction; None: it casts none."""
+    outside: str | None
+    """The same of weights that are used outside of their group's forward."""
+
+
+def accumulation(job: TrainingJob) -> Accumulation:
+    """How the job accumulates."""
+    return Accumulation(adds_gradients(job), accumulated_dtype(job), outside_dtype(job))
+
+
+def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inventory: bool = False) -> list[Unit]:
+    """The units of one pipeline rank, in forward order."""
+    runs = part_runs(job, architecture, part, accumulation(job), inventory=inventory)
+    return [run.unit._replace(name=name) for run in runs for name in run.names()]
+
+
+def part_runs(
+    job: TrainingJob, architecture: Architecture, part: Part, added: Accumulation, *, inventory: bool = False
+) -> list[Run]:
+    """The units of one pipeline rank, in forward order, with those that are alike in one."""
+    if job.framework == "litgpt":  # its head is a module of its own (model.py, GPT.__init__)
+        architecture = architecture._replace(tie_word_embeddings=False)
+    base = base_setting(job, architecture, added.dtype)
+    frozen = frozen_layers(job.freeze)
+    embedding_trained = base.trained and not is_table_frozen(job, architecture)
+    input_grad = embedding_trained or (part.first > 0 and not _nothing_trained_below(job, part.first, frozen, base))
+    checkpointing = job.checkpointing
+    if checkpointing.mode != "none" and checkpointing.reentrant:
+        input_grad = True  # enable_input_require_grads: the embedding's output is made to want a gradient
+    runs: list[Run] = []
+    if part.embedding:
+        tied = is_tied(architecture, base.tensor) and part.head
+        table = embedding_unit(job, architecture, base, embedding_trained, tied, added.adds, inventory)
+        runs.append(Run(table, 1))
+    alike: dict[tuple[Hashable, ...], Unit] = {}
+    graph = sum(run.unit.fresh.outlives for run in runs)
+    for block, index, times in _stretches(architecture.blocks, part, frozenset(frozen), checkpointing.every_n_layers):
+        left = times
+        while left:
+            trained = base.trained and index not in frozen
+            external = index == part.first > 0 and job.framework != "megatron"
+            mode = recompute_mode(job, index)
+            key = (id(block), input_grad, trained, external, mode)
+            unit = alike.get(key)
+            if unit is None:
+                setting = base._replace(input_grad=input_grad, trained=trained, external_input=external)
+                unit = alike[key] = block_unit(job, block, setting, mode, added.adds, inventory)
+            after = input_grad or trained or base.adapter is not None
+            some = 1 if external or after != input_grad else left  # what follows is not like this one
+            graph += some * unit.fresh.outlives
+            _put(runs, unit, index, some)
+            input_grad, index, left = after, index + some, left - some
+    if part.head:
+        head = base._replace(input_grad=input_grad)
+        runs.append(Run(head_unit(job, architecture, head, part, added.adds, added.outside, graph, inventory), 1))
+    return runs
+
+
+def _put(runs: list[Run], unit: Unit, index: int, times: int) -> None:
+    """Layers behind those that are there."""
+    last = runs[-1] if runs else None
+    if last is not None and _same(last.unit, unit):
+        runs[-1] = last._replace(times=last.times + times)
+    else:
+        runs.append(Run(unit._replace(name=f"layer {index}"), times, index))
+
+
+def _same(one: Unit, other: Unit) -> bool:
+    return one.tensors is other.tensors and one.fresh is other.fresh and one.again is other.again
+
+
+@lru_cache(maxsize=1024)
+def _stretches(
+    blocks: tuple[tuple[Block, int], ...], part: Part, frozen: frozenset[int], every: int
+) -> tuple[tuple[Block, int, int], ...]:
+    """Layers that are alike but for what lies below them: (block, number of the first, how many)."""
+    found: list[tuple[Block, int, int]] = []
+    before: tuple[int, bool, bool] | None = None
+    layers = [block for block, count in blocks for _ in range(count)]
+    for index in range(part.first, part.last):
+        kind = (id(layers[index]), index in frozen, index % every == 0)
+        if kind == before:
+            block, first, times = found[-1]
+            found[-1] = (block, first, times + 1)
+        else:
+            found.append((layers[index], index, 1))
+        before = kind
+    return tuple(found)
+
+
+def _nothing_trained_below(job: TrainingJob, first: int, frozen: set[int], base: Setting) -> bool:
+    if base.adapter is not None:
+        return False
+    return "embed" in job.freeze and all(i in frozen for i in range(first))
+
+
+def adds_gradients(job: TrainingJob) -> bool:
+    """Whether some micro-batch finds ``.grad`` there and adds to it.
+
+    The second one of a step does. Buckets that are the gradients, and those of an engine, are there from the start.
+    Under FSDP2 autograd sees new unsharded gradients each time, unless they wait in its own dtype.
+    """
+    if wraps(job) and not adds_in_place(job):
+        return False
+    several = job.gradient_accumulation_steps > 1
+    return several or job.layout.gradient_as_bucket_view or job.framework == "deepspeed"
+
+
+def stretches(runs: Sequence[Run]) -> list[tuple[int, int]]:
+    """The units as stretches [from, to): single ones, and the middle of each long run as a whole."""
+    found: list[tuple[int, int]] = []
+    start = 0
+    for run in runs:
+        end = start + run.times
+        first, last = start + ENDS, end - ENDS
+        if last - first < 2:
+            first = last = end
+        found += [(i, i + 1) for i in range(start, first)]
+        found += [(first, last)] if first < last else []
+        found += [(i, i + 1) for i in range(last, end)]
+        start = end
+    return found
