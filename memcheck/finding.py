@@ -57,11 +57,18 @@ class Remedy(Record):
     """Of the plan's own file."""
     host_bytes_per_node: int = 0
     """Host memory that the processes of a node need with the change."""
+    interval_bytes: tuple[int, int] = (0, 0)
+    """95% interval of ``device_bytes``."""
     sure: bool = True
     """Whether the whole 95% interval of the changed plan lies within the GPU."""
     elsewhere: tuple[FileEdits, ...] = ()
     """Of the configs that the plan takes values from. All edits of a remedy belong together: made one without the
     other, the files contradict each other."""
+
+    @property
+    def high_utilization(self) -> float:
+        """The upper end of the interval over the capacity of the changed plan's GPU."""
+        return self.utilization * self.interval_bytes[1] / self.device_bytes if self.device_bytes else 0.0
 
     @property
     def is_edit(self) -> bool:

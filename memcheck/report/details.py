@@ -10,6 +10,15 @@ from memcheck.result import PlanResult
 
 SHORT_FORMS = ("mode", "name", "kind", "recipe", "parameters", "rank")
 """The field that a key stands for when it is written as one word."""
+SILENT: dict[str, object] = {
+    "parallelism.tensor": 1,
+    "parallelism.context": 1,
+    "parallelism.pipeline": 1,
+    "parallelism.virtual_stages": 1,
+    "parallelism.expert": 1,
+    "parallelism.zero_stage": 0,
+}
+"""What a plan means that does not write a degree: the defaults of its schema, which are no assumptions."""
 NUMBER = 5
 """Columns of a remedy's number, with the space around it."""
 LARGEST = 5
@@ -115,7 +124,7 @@ def remedies(plan: PlanResult, options: tuple[Remedy, ...], screen: Screen) -> l
             lines += [" " * NUMBER + line for line in keys[1:]]
         else:  # too narrow for columns: the effect goes below its change
             wrapped = [part for line in keys for part in wrap(line, screen.columns - NUMBER)]
-            tail = wrap(f"{effect(plan, remedy)}  {price}", screen.columns - NUMBER)
+            tail = wrap(f"{effect(plan, remedy)}  time {price}", screen.columns - NUMBER)
             lines += [first + wrapped[0], *(" " * NUMBER + line for line in wrapped[1:])]
             lines += [" " * NUMBER + screen.paint(line, style) for line in tail]
     return lines
@@ -127,7 +136,7 @@ def change(plan: PlanResult, remedy: Remedy) -> list[str]:
 
 
 def stated(plan: PlanResult, key: str) -> object:
-    """The value of a dotted key as the plan states it, else as it was assumed, else None."""
+    """The value of a dotted key as the plan states it, else as it was assumed, else what silence means; or None."""
     found: object = plan.values
     parts = key.split(".")
     for index, part in enumerate(parts):
@@ -142,4 +151,4 @@ def stated(plan: PlanResult, key: str) -> object:
 
 def _assumed(plan: PlanResult, key: str) -> object:
     keys = {key, *(f"{key}.{short}" for short in SHORT_FORMS)}
-    return next((item.value for item in plan.assumptions if item.key in keys), None)
+    return next((item.value for item in plan.assumptions if item.key in keys), SILENT.get(key))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from memcheck.finding import Remedy
-from memcheck.memory.fit import on_host
+from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
+from memcheck.memory.types import Estimate
 from memcheck.report.text import gib, percent
 from memcheck.report.verdict import short_of_host
 from memcheck.result import PlanResult
 
 SERVED = frozenset({"inference.batch_size", "inference.context_length"})
 """Keys of what is served, which remedies only lower."""
-SHARE, HOST = "of capacity", "host GiB"
+SHARE, HOST, HIGH = "of capacity", "host GiB", "95% up to"
 UNNOTICED = 0.005
 """Relative times below this are no difference that a whole percentage could show."""
 NAMED_HOST_BYTES = 2**30
@@ -18,23 +19,38 @@ NAMED_HOST_BYTES = 2**30
 
 
 def effects(plan: PlanResult, remedy: Remedy, arrow: str = "->") -> tuple[tuple[str, str], ...]:
-    """What is measured, and its figures before and after: host memory first where a node lacks it, then the GPU's."""
+    """What is measured, and its figures before and after.
+
+    First host memory where a node lacks it, or the upper end of the interval where only that is too much; then the
+    share of a GPU.
+    """
     if plan.estimate is None:
         return ((SHARE, percent(remedy.utilization)),)
     share = (SHARE, f"{percent(plan.estimate.utilization)} {arrow} {percent(remedy.utilization)}")
-    if not short_of_host(plan):
+    if short_of_host(plan):
+        host = f"{gib(plan.estimate.host_bytes_per_node)} {arrow} {gib(remedy.host_bytes_per_node)}"
+        return (HOST, host), share
+    if gpu_fit(plan.estimate, plan.fail_above) != UNCERTAIN:
         return (share,)
-    host = f"{gib(plan.estimate.host_bytes_per_node)} {arrow} {gib(remedy.host_bytes_per_node)}"
-    return (HOST, host), share
+    high = f"{percent(high_utilization(plan.estimate))} {arrow} {percent(remedy.high_utilization)}"
+    return (HIGH, high), share
+
+
+def high_utilization(estimate: Estimate) -> float:
+    """The upper end of the interval over the capacity."""
+    return estimate.interval_bytes[1] / estimate.capacity_bytes if estimate.capacity_bytes else 0.0
 
 
 def effect(plan: PlanResult, remedy: Remedy, arrow: str = "->") -> str:
-    """On one line: ``206.7% -> 62.1%``, or ``host 2,102.66 -> 262.83 GiB, GPU 80.1% -> 80.1%``."""
+    """On one line: ``206.7% -> 62.1%``, or ``host 2,102.66 -> 262.83 GiB, GPU 80.1% -> 80.1%``.
+
+    Of a plan that is uncertain: ``95% up to 103.2% -> 95.1%, predicted 88.0% -> 81.0%``.
+    """
     found = effects(plan, remedy, arrow)
     if len(found) == 1:
         return found[0][1]
-    (_, host), (_, share) = found
-    return f"host {host} GiB, GPU {share}"
+    (what, first), (_, share) = found
+    return f"host {first} GiB, GPU {share}" if what == HOST else f"{what} {first}, predicted {share}"
 
 
 def mends(plan: PlanResult, remedy: Remedy) -> bool:

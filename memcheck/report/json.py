@@ -148,6 +148,7 @@ def remedy(item: Remedy) -> dict[str, object]:
         "set": item.set,
         "device_bytes": item.device_bytes,
         "utilization": round(item.utilization, 6),
+        "interval_bytes": list(item.interval_bytes),
         "slowdown": None if item.slowdown is None else round(item.slowdown, 6),
         "safe": item.safe,
         "sure": item.sure,

@@ -97,7 +97,7 @@ def lead(plan: PlanResult, *, judged: bool = True) -> str:
         if on_figures(plan, estimate).tone == "bad":
             sentences += [f"It also fails by {each}" for each in others] + accepted(plan)
         else:
-            sentences = [*(f"Fails by {each}" for each in others), *sentences]
+            sentences = [*(f"Fails by {each}" for each in others), *sentences, *warned(plan)]
     return " ".join(sentences)
 
 
@@ -120,6 +120,19 @@ def failing(plan: PlanResult, estimate: Estimate) -> list[str]:
     return [f"{named(found[0])}{more}"] if found else []
 
 
+UNSURE = "MEM104"
+"""A warning that the sentence about the GPU says in figures."""
+
+
+def warned(plan: PlanResult) -> list[str]:
+    """The first warning of a plan that passes, and how many there are."""
+    found = [each for each in plan.findings if each.severity == "warning" and each.code != UNSURE]
+    if plan.status != PASSED or not found:
+        return []
+    head = "It passes with a warning" if len(found) == 1 else f"It passes with {len(found)} warnings, the first"
+    return [f"{head}: {named(found[0], kind=False)}"]
+
+
 def accepted(plan: PlanResult) -> list[str]:
     """Why a plan passes whose memory does not suffice: what would fail it is hidden."""
     if plan.status != PASSED:
@@ -132,11 +145,11 @@ def accepted(plan: PlanResult) -> list[str]:
     ]
 
 
-def named(finding: Finding) -> str:
+def named(finding: Finding, *, kind: bool = True) -> str:
     """``MEM301 no-bf16: ...``; what the figures say of memory is not said twice."""
     head = f"{finding.code} {finding.name}"
-    kind = "" if finding.severity == "error" else f"the {finding.severity} "
-    return f"{kind}{head}." if finding.about_memory else f"{kind}{head}: {finding.message.rstrip('.')}."
+    head = head if finding.severity == "error" or not kind else f"the {finding.severity} {head}"
+    return f"{head}." if finding.about_memory else f"{head}: {finding.message.rstrip('.')}."
 
 
 def gpu_sentence(plan: PlanResult, estimate: Estimate) -> str:

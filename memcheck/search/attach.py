@@ -76,6 +76,9 @@ def _gain(best: Remedy, context: Context, question: str) -> str:
     if question == HOST:
         now, then = context.estimate.host_bytes_per_node / 2**30, best.host_bytes_per_node / 2**30
         return f"{best.title}: {now:,.2f} -> {then:,.2f} GiB of host memory in a node"
+    if question == UNCERTAIN:
+        now = context.estimate.interval_bytes[1] / context.estimate.capacity_bytes
+        return f"{best.title}: the interval ends at {best.high_utilization:.1%} of the capacity instead of {now:.1%}"
     return f"{best.title}: {context.estimate.utilization:.1%} -> {best.utilization:.1%}"
 
 

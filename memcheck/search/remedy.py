@@ -20,6 +20,7 @@ def remedy_of(priced: Priced, document: Document) -> Remedy:
         slowdown=None if priced.slowdown is None else round(priced.slowdown, 3),
         safe=priced.candidate.cost == UNCHANGED,
         host_bytes_per_node=priced.estimate.host_bytes_per_node,
+        interval_bytes=priced.estimate.interval_bytes,
         sure=priced.sure,
         edits=own,
         elsewhere=elsewhere,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from memcheck.memory.fit import UNCERTAIN, gpu_fit
 from memcheck.report.block import block
 from memcheck.report.details import change, labelled
 from memcheck.report.effect import effect, on_the_host
 from memcheck.report.effect import time as relative_time
 from memcheck.report.screen import Screen
-from memcheck.report.text import clean, plural, value, width, wrap
+from memcheck.report.text import clean, gib, plural, value, width, wrap
 from memcheck.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestion, Suggestions
 
 GOALS = {
@@ -51,14 +52,24 @@ def _verdict(answer: Suggestions, screen: Screen) -> list[str]:
     """What the search comes to, in a sentence."""
     goal = f"goal {answer.goal}, {GOALS[answer.goal]}"
     if answer.status == FITS and not answer.found:
-        text = "nothing to do: the plan fits" if answer.goal == "fit" else f"{goal}: nothing is better than the plan"
-        return [screen.paint(text, "good"), ""]
+        text = _fits(answer) if answer.goal == "fit" else f"{goal}: nothing is better than the plan"
+        return [*(screen.paint(line, "good") for line in wrap(text, screen.columns)), ""]
     if answer.status == NOTHING_FITS:
         return [*_nothing(answer, screen), ""]
     lead = "the plan as written is the best of those that fit; then" if answer.best_as_written else "each checked again"
     if answer.best_as_written and not answer.found:
         lead = "the plan as written is the best of those that fit"
     return wrap(f"{goal}; {lead}", screen.columns)
+
+
+def _fits(answer: Suggestions) -> str:
+    """That nothing is to be done, and whether the plan warns all the same."""
+    estimate = answer.plan.estimate
+    if estimate is None or gpu_fit(estimate, answer.plan.fail_above) != UNCERTAIN:
+        return "nothing to do: the plan fits"
+    high, has = gib(estimate.interval_bytes[1]), gib(estimate.capacity_bytes)
+    told = f"nothing to do: the plan fits as predicted; its 95% interval ends at {high} of {has} GiB (MEM104)"
+    return f"{told}: check lists what would end it"
 
 
 def _nothing(answer: Suggestions, screen: Screen) -> list[str]:

@@ -286,3 +286,11 @@ def test_fewer_gpus_are_the_smaller_change(root: Path, capsys: Capture) -> None:
     plan = str(root / "examples" / "llama-3.3-70b-zero3-offload-8xa100.yaml")
     first = suggestions(capsys, plan)["remedies"][0]
     assert first["set"]["hardware.nodes"] == 2
+
+
+def test_an_uncertain_plan_is_told_with_its_interval(capsys: Capture) -> None:
+    """The plan fits as predicted, so that nothing is to be done; that its interval does not is no secret."""
+    Path("uncertain.yaml").write_text(written("uncertain"), encoding="utf-8")
+    assert suggestions(capsys, "uncertain.yaml")["status"] == "fits"
+    assert main(["suggest", "uncertain.yaml"]) == 0
+    assert "95% interval ends at 28.46 of 25.00 GiB (MEM104)" in " ".join(capsys.readouterr().out.split())

@@ -126,6 +126,7 @@ def test_surface_is_frozen() -> None:
         "set",
         "device_bytes",
         "utilization",
+        "interval_bytes",
         "slowdown",
         "safe",
         "sure",

@@ -6,10 +6,12 @@ import csv
 import io
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from memcheck.memory.fit import host_excess
+from memcheck.report.details import SILENT, change
 from memcheck.report.effect import effect, mends, on_the_host, time
 from memcheck.report.html import render
 from memcheck.report.screen import Screen
@@ -19,6 +21,7 @@ from memcheck.report.story.tell import plan_story
 from memcheck.report.text import gib, percent
 from memcheck.report.verdict import lead, verdict
 from memcheck.result import COMMENT, Hidden, PlanResult, Report
+from tests.report import samples
 from tests.report.failing import PLANS, judged, said
 from tests.report.html_page import Element, Page
 
@@ -288,3 +291,51 @@ def test_speeds_name_what_they_assume() -> None:
     for told, gpu in assumed.items():
         assert told in text
         assert gpu in text
+
+
+def test_warnings_of_a_plan_that_passes_are_named() -> None:
+    """The badge says that there is one, the sentence which; what its figures say already is not said twice."""
+    warning = samples.mixed().plans[2]
+    assert verdict(warning).word == "Fits, with a warning"
+    (found,) = warning.findings
+    assert lead(warning).endswith(f"It passes with a warning: {found.code} {found.name}: {found.message}.")
+    two = warning._replace(findings=(found, found))
+    assert "It passes with 2 warnings, the first: MEM203" in lead(two)
+    assert "MEM104" not in lead(judged("uncertain"))
+    assert "warning" not in lead(warning, judged=False)
+
+
+def test_a_degree_that_is_not_written_is_what_silence_means(root: Path) -> None:
+    """Remedies show the schema's default where a plan is silent about a degree, and never a value of their own."""
+    schema = json.loads((root / "schemas" / "plan.schema.json").read_text(encoding="utf-8"))
+    degrees = schema["definitions"]["parallelism"]["properties"]
+    for key, silent in SILENT.items():
+        assert degrees[key.rpartition(".")[2]]["default"] == silent, key
+    remedy = samples.REMEDIES[0]._replace(set={"parallelism.context": 2, "training.offload": {"parameters": "cpu"}})
+    assert change(samples.result(), remedy) == [
+        "parallelism.context: 1 -> 2",
+        "training.offload: unset -> {parameters: cpu}",
+    ]
+
+
+def test_remedies_of_an_uncertain_plan_show_where_its_interval_ends() -> None:
+    """What fails is the upper end, so that is measured before and after, in text, on bars and in the advice."""
+    plan = judged("uncertain")
+    now = percent(plan.estimate.interval_bytes[1] / plan.estimate.capacity_bytes)
+    found = all_remedies(plan)
+    assert found
+    for remedy in found:
+        then = percent(remedy.high_utilization)
+        assert remedy.sure
+        assert remedy.interval_bytes[0] <= remedy.device_bytes <= remedy.interval_bytes[1]
+        assert remedy.utilization <= remedy.high_utilization <= 1
+        assert effect(plan, remedy).startswith(f"95% up to {now} -> {then}, predicted ")
+        assert f"{now} -> {then}" in said("full", "uncertain")
+        assert f"{now} → {then}" in said("markdown", "uncertain")
+    step = next(each for each in page("uncertain").all("ol") if "steps" in each.classes).all("li")[0]
+    labels = [each.text for each in step.all("span") if "badge" not in each.classes]
+    assert labels == ["95% now", "95% then", "predicted now", "predicted then"]
+    ends = percent(found[0].high_utilization)
+    assert f"interval then ends at {ends} of the capacity instead of {now}" in plan_story(plan, judged=True).advice
+    (finding,) = plan.findings
+    assert finding.help.endswith(f"the interval ends at {ends} of the capacity instead of {now}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from memcheck.dossier.types import OnGpu
 from memcheck.finding import Remedy
-from memcheck.memory.fit import gpu_fit, on_host
+from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
 from memcheck.memory.fit import on_gpu as gpu_verdict
 from memcheck.memory.types import Estimate
 from memcheck.report.details import stated
-from memcheck.report.effect import beside_time, on_the_host
+from memcheck.report.effect import beside_time, high_utilization, on_the_host
 from memcheck.report.story.blocks import Bar, Card, Cards, Chart, Prose, Scale, Section, Segment, Step, Steps
 from memcheck.report.text import gib, percent, plural, value
 from memcheck.report.verdict import FAILS, TONES, Verdict, said, short_of_host, verdict
@@ -32,6 +32,9 @@ def advice(plan: PlanResult) -> str:
     if short_of_host(plan):
         now, after = gib(plan.estimate.host_bytes_per_node), gib(first.host_bytes_per_node)
         then.append(f"Host memory of a node goes from {now} to {after} GiB")
+    elif gpu_fit(plan.estimate, plan.fail_above) == UNCERTAIN:
+        now, after = percent(high_utilization(plan.estimate)), percent(first.high_utilization)
+        then.append(f"The 95% interval then ends at {after} of the capacity instead of {now}")
     now, after = percent(plan.estimate.utilization), percent(first.utilization)
     gpu = "GPU memory" if then else "Memory"
     then.append(f"{gpu} stays at {now}" if now == after else f"{gpu} goes from {now} to {after}")
@@ -67,11 +70,14 @@ def remedies(plan: PlanResult, estimate: Estimate) -> Section | None:
 def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) -> Step:
     """What it changes, what it costs, and the memory before and after; a node's where that is what is missing."""
     changes = tuple((key, value(stated(plan, key)), value(new)) for key, new in remedy.set.items())
-    short = bool(short_of_host(plan))
-    charts = [on_gpu(plan, estimate, remedy, axis, "GPU " if short else "")]
-    if short:
-        charts.insert(0, on_node(plan, estimate, remedy))
-    return Step(arrows(remedy.title), changes, costs(plan, remedy), tuple(charts))
+    charts: tuple[Chart, ...]
+    if short_of_host(plan):
+        charts = (on_node(plan, estimate, remedy), on_gpu(plan, estimate, remedy, axis, "GPU "))
+    elif gpu_fit(estimate, plan.fail_above) == UNCERTAIN:
+        charts = (upper_end(estimate, remedy), on_gpu(plan, estimate, remedy, axis, "predicted "))
+    else:
+        charts = (on_gpu(plan, estimate, remedy, axis, ""),)
+    return Step(arrows(remedy.title), changes, costs(plan, remedy), charts)
 
 
 def on_gpu(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale, whose: str) -> Chart:
@@ -83,6 +89,16 @@ def on_gpu(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale, wh
     then = Bar(f"{whose}then", (Segment(fits, after),), percent(remedy.utilization))
     title = f"{before.figure} of the capacity now, {then.figure} then ({gib(remedy.device_bytes)} GiB)"
     return Chart(title, (before, then), axis)
+
+
+def upper_end(estimate: Estimate, remedy: Remedy) -> Chart:
+    """How far the intervals reach, as shares of the capacity that each is held against."""
+    capacity, now = estimate.capacity_bytes, estimate.interval_bytes[1]
+    after = int(remedy.high_utilization * capacity)
+    before = Bar("95% now", (Segment("warn", now),), percent(high_utilization(estimate)))
+    then = Bar("95% then", (Segment("good" if remedy.sure else "warn", after),), percent(remedy.high_utilization))
+    title = f"The interval ends at {before.figure} of the capacity now, at {then.figure} then"
+    return Chart(title, (before, then), Scale(max(capacity, now, after), capacity))
 
 
 def on_node(plan: PlanResult, estimate: Estimate, remedy: Remedy) -> Chart:
