@@ -163,12 +163,14 @@ def is_better(before: Sequence[PlanResult], after: Sequence[PlanResult], fixes: 
 
 
 def _needs_less(new: PlanResult, old: PlanResult, finding: Finding) -> bool:
-    """Whether a plan needs less of what the finding is about: the memory of the node, or that of the GPU."""
+    """Whether a plan needs less of what the finding is about: the memory of the node, or the share of the GPU's, which
+    another GPU may have more of.
+    """
     if new.estimate is None or old.estimate is None:
         return False
     if finding.code == HOST:
         return new.estimate.host_bytes_per_node < old.estimate.host_bytes_per_node
-    return new.estimate.device_bytes < old.estimate.device_bytes
+    return new.estimate.utilization < old.estimate.utilization
 
 
 def _said(result: PlanResult) -> list[tuple[str, str]]:

@@ -32,7 +32,7 @@ def edits(document: Document, changes: Mapping[str, object], wanted: object) -> 
         if edit is None:
             return ()
         found[edit.span] = edit.text + found.get(edit.span, "")
-    made = tuple(Edit(span, text) for span, text in sorted(found.items()))
+    made = tuple(Edit(span, _inside(document, span, text)) for span, text in sorted(found.items()))
     return made if _reads_as(document, made, wanted) else ()
 
 
@@ -64,6 +64,8 @@ def _insert(document: Document, parent: str, line: str) -> Edit | None:
         values = values.get(part) if isinstance(values, dict) else None
     if not isinstance(values, dict):
         return None
+    if not values:
+        return _fill(document, parent, line)
     first = next((name for name in values if _written_here(document, f"{parent}/{name}")), None)
     mark = document.marks.get(f"{parent}/{first}")
     if first is None or mark is None or mark.key is None:
@@ -74,6 +76,23 @@ def _insert(document: Document, parent: str, line: str) -> Edit | None:
     if before.rstrip().endswith("{"):
         return Edit(at, f"{line}, ")
     return None if before.strip() else Edit(at, f"{line}\n{before}")
+
+
+def _fill(document: Document, parent: str, line: str) -> Edit | None:
+    """Inside the braces of an empty flow mapping."""
+    span = document.marks[parent].value.span
+    text = document.sources[document.path][span.line - 1]
+    if span.line != span.end_line or text[span.column - 1 : span.end_column - 1] != "{}":
+        return None
+    return Edit(Span(span.line, span.column + 1, span.line, span.column + 1), f"{line}, ")
+
+
+def _inside(document: Document, span: Span, text: str) -> str:
+    """What is inserted, without the comma behind the last key where the brace follows."""
+    if (span.line, span.column) == (span.end_line, span.end_column) and text.endswith(", "):
+        behind = document.sources[document.path][span.line - 1][span.column - 1 :]
+        return text[:-2] if behind.startswith("}") else text
+    return text
 
 
 def _written_here(document: Document, pointer: str) -> bool:
