@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from functools import lru_cache
 
 from memcheck.architecture.types import Architecture
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.ledger.curve import High
 from memcheck.memory.motion import Motion, motion, rank_step, stateless
 from memcheck.memory.moves import Components, Held, Rest, highest, laid_on, peak_on
@@ -14,7 +14,7 @@ from memcheck.memory.pipeline import fullest, parts
 from memcheck.memory.resting import resting_dtype, shard_of, states_dtype
 from memcheck.memory.rests import rests, timeless
 from memcheck.memory.runs import Accumulation, part_runs
-from memcheck.memory.state import optimizer_state_bytes, weight_bytes
+from memcheck.memory.state import LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.memory.types import Instant, RankEstimate, TensorGroup
 from memcheck.memory.units import Part, Unit
 from memcheck.record import Record
@@ -170,18 +170,17 @@ def largest_tensors(
     held = peak.components_bytes.get("optimizer_states")
     for unit in units:
         for t in unit.tensors:
-            shape = f"[{', '.join(map(str, t.shape))}]"
-            size = weight_bytes(t, resting_dtype(job, t), shard_of(job, t, cut.parameters, cut.flat))
-            states = 0
+            mine = shard_of(job, t, cut.parameters, cut.flat)
+            dtype = resting_dtype(job, t)
+            size = weight_bytes(t, dtype, mine)
+            rows = [("adapters" if ".lora_" in t.name else "parameters", "", size, mine, dtype)]
             if t.trained and held:
-                mine = shard_of(job, t, cut.optimizer, cut.flat)
-                states = optimizer_state_bytes(t, mine, job.optimizer.name, states_dtype(job, t))
-            for n_bytes, component, of in (
-                (size, "adapters" if ".lora_" in t.name else "parameters", ""),
-                (states, "optimizer_states", f"{job.optimizer.name} states of "),
-            ):
+                mine, dtype = shard_of(job, t, cut.optimizer, cut.flat), states_dtype(job, t)
+                states = optimizer_state_bytes(t, mine, job.optimizer.name, dtype)
+                rows.append(("optimizer_states", f"{job.optimizer.name} states of ", states, mine, dtype))
+            for component, of, n_bytes, elements, stated in rows:
                 if n_bytes:
-                    g = groups.setdefault((of + t.name, shape, component), [0, 0])
+                    g = groups.setdefault((of + t.name, resting_shape(t, elements, stated, n_bytes), component), [0, 0])
                     g[0] += 1
                     g[1] += n_bytes
     if peak.name in ("forward", "loss", "backward"):
@@ -193,8 +192,20 @@ def largest_tensors(
                 break
             for row in unit.fresh.saved_inventory:
                 put(*row)
-    rows = sorted(groups.items(), key=lambda kv: -kv[1][1])[:top]
-    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in rows)
+    found = sorted(groups.items(), key=lambda kv: -kv[1][1])[:top]
+    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in found)
+
+
+def resting_shape(tensor: LocalTensor, elements: int, dtype: str, n_bytes: int) -> str:
+    """``1/32 of [28672, 8192] fp32``: the whole tensor and the rank's part of it.
+
+    Without a dtype where the bytes are not those of one or two copies in it: what is quantised has scales beside it.
+    """
+    whole = f"[{', '.join(map(str, tensor.shape))}]"
+    each = elements * DTYPE_BYTES[dtype]
+    plain = any(0 <= n_bytes - copies * each < 1024 * copies for copies in (1, 2))
+    part = "" if elements >= tensor.numel else f"1/{round(tensor.numel / elements)} of "
+    return f"{part}{whole} {dtype}" if plain else f"{part}{whole}"
 
 
 def trainable_parameters(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:

@@ -26,7 +26,7 @@ class TensorGroup(Record):
 
     name: str
     shape: str
-    """Shape with dtype for people: ``[4096, 14336] bf16``."""
+    """Shape with dtype for people: ``[4096, 14336] bf16``; of what is sharded ``1/8 of [4096, 14336] bf16``."""
     copies: int
     """How many of them."""
     bytes: int

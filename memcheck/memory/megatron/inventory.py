@@ -33,9 +33,13 @@ class State(Record):
     ways: int
     expert_ways: int
 
+    def parts(self, tensor: LocalTensor) -> int:
+        """Over how many ranks one tensor's is divided."""
+        return self.expert_ways if tensor.expert else self.ways
+
     def bytes(self, tensor: LocalTensor) -> int:
         """This rank's part of one tensor's state."""
-        elements = -(-tensor.numel // (self.expert_ways if tensor.expert else self.ways))
+        elements = -(-tensor.numel // self.parts(tensor))
         return sum(rounded(int(elements * size)) for size in self.sizes)
 
 
@@ -112,7 +116,8 @@ def _largest(
         for t in unit.tensors:
             for row in rows if t.trained else rows[:1]:
                 dtypes = "+".join(dict.fromkeys(row.dtypes))
-                put(row.label + t.name, f"{_shape(t.shape)} {dtypes}", row.component, row.bytes(t))
+                part = f"1/{ways} of " if (ways := row.parts(t)) > 1 else ""
+                put(row.label + t.name, f"{part}{_shape(t.shape)} {dtypes}", row.component, row.bytes(t))
     for one in kept:
         for label, shape, dtype, n_bytes, component in one.unit.fresh.saved_inventory:
             put(label, f"{_shape(shape)} {dtype}", component, n_bytes, one.times)

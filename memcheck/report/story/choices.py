@@ -74,7 +74,8 @@ def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) 
     if short_of_host(plan):
         charts = (on_node(plan, estimate, remedy), on_gpu(plan, estimate, remedy, axis, "GPU "))
     elif gpu_fit(estimate, plan.fail_above) == UNCERTAIN:
-        charts = (upper_end(estimate, remedy), on_gpu(plan, estimate, remedy, axis, "predicted "))
+        ends = upper_end(estimate, remedy)
+        charts = (ends, on_gpu(plan, estimate, remedy, ends.scale, "predicted "))
     else:
         charts = (on_gpu(plan, estimate, remedy, axis, ""),)
     return Step(arrows(remedy.title), changes, costs(plan, remedy), charts)
