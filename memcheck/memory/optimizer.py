@@ -8,17 +8,22 @@ torch/optim/_adafactor.py, torch/optim/_muon.py.
 from __future__ import annotations
 
 from memcheck.job.types import DTYPE_BYTES
+from memcheck.memory.newton_schulz import Mesh, newton_schulz
 from memcheck.memory.state import LocalTensor, orthogonalised
 from memcheck.memory.tape.tensor import rounded
 
+ALONE = Mesh()
 ADAM_LIKE = frozenset({"adamw", "adam"})
 
 
-def step_temporaries(trained: list[tuple[LocalTensor, int]], optimizer: str, implementation: str, dtype: str) -> int:
+def step_temporaries(
+    trained: list[tuple[LocalTensor, int]], optimizer: str, implementation: str, dtype: str, mesh: Mesh = ALONE
+) -> int:
     """Bytes of the step's temporaries at their highest.
 
     ``trained``: each trained tensor with the number of its elements that this rank updates; ``dtype``: that of the
-    optimizer states, which are made in the dtype of a tensor that has one of its own, as adapters do.
+    optimizer states, which are made in the dtype of a tensor that has one of its own, as adapters do; ``mesh``: the
+    ranks over which FSDP2 divides each.
     """
     if not trained or implementation == "fused":
         return 0
@@ -32,7 +37,8 @@ def step_temporaries(trained: list[tuple[LocalTensor, int]], optimizer: str, imp
         return every if implementation == "foreach" else largest
     if optimizer == "muon":
         rest = [size[n, t.dtype] for t, n in trained if not orthogonalised(t)]
-        return max(_newton_schulz(trained, item), _one_by_one(rest))
+        mine = (newton_schulz(t, n, item, mesh) for t, n in set(trained) if orthogonalised(t))
+        return max(max(mine, default=0), _one_by_one(rest))
     if optimizer == "lion":
         return 2 * largest  # lion-pytorch: update = exp_avg * beta1 + grad * (1 - beta1), then sign
     return 0  # sgd works in place; bitsandbytes' 8-bit and paged optimizers update in their kernels
@@ -43,13 +49,3 @@ def _one_by_one(sizes: list[int]) -> int:
     beside the quotient of the tensor before, which the variable holds until it is assigned.
     """
     return max((2 * size + before for before, size in zip((0, *sizes), sizes, strict=False)), default=0)
-
-
-def _newton_schulz(trained: list[tuple[LocalTensor, int]], item: int) -> int:
-    """Muon orthogonalises one matrix at a time in bf16: the update, two copies of X, two Gram matrices."""
-    worst = 0
-    for t, n in trained:
-        if orthogonalised(t):
-            short = min(t.shape)
-            worst = max(worst, rounded(item * n) + 2 * rounded(2 * n) + 2 * rounded(2 * short * short))
-    return worst

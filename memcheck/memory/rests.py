@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
 from memcheck.memory.fsdp import wraps
 from memcheck.memory.moves import Components, Held, Rest
+from memcheck.memory.newton_schulz import Mesh
 from memcheck.memory.optimizer import step_temporaries
 from memcheck.memory.resting import shard_of, sharding, tensors_resting
 from memcheck.memory.state import LocalTensor, Resting
@@ -30,6 +31,7 @@ def timeless(job: TrainingJob) -> TrainingJob:
     of data-parallel ranks and of micro-batches count only as far as there are several.
     """
     layout = job.layout
+    per_node = layout.gpus_per_node if job.optimizer.name == "muon" else 1  # Newton-Schulz' choices
     return job._replace(
         micro_batch_size=1,
         sequence_length=1,
@@ -40,7 +42,7 @@ def timeless(job: TrainingJob) -> TrainingJob:
         torch=(),
         initialization=Initialization(),
         checkpoint=Checkpoint(),
-        layout=layout._replace(nodes=1, gpus_per_node=1, data=min(layout.data, 2)),
+        layout=layout._replace(nodes=1, gpus_per_node=per_node, data=min(layout.data, 2)),
     )
 
 
@@ -110,7 +112,8 @@ def _temporaries(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], in
     if partition is not None:
         trained = [(t, t.numel) for t in partition[0]]
     name, implementation = job.optimizer.name, job.optimizer.implementation
-    temporaries = step_temporaries(trained, name, implementation, job.recipe.optimizer_states)
+    mesh = Mesh(job.layout.shard_group if wraps(job) else 1, job.layout.gpus_per_node)
+    temporaries = step_temporaries(trained, name, implementation, job.recipe.optimizer_states, mesh)
     return max(temporaries, _table_slice(job, [t for t, _ in trained]))
 
 

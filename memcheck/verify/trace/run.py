@@ -24,6 +24,7 @@ from memcheck.verify.extra import versions
 from memcheck.verify.interrupt import Interrupts
 from memcheck.verify.progress import Progress
 from memcheck.verify.trace.buckets import settle
+from memcheck.verify.trace.exchange import exchanges
 from memcheck.verify.trace.picture import Picture, resting_tensors, take
 from memcheck.verify.trace.tracer import Tracer
 from memcheck.verify.trace.world import fake_ranks, fake_tensors
@@ -86,6 +87,7 @@ def _trace_rank(
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
         stack.enter_context(fake_ranks(job.layout.world_size, rank))
+        stack.enter_context(exchanges(job.layout.gpus_per_node))
         ranks = stack.enter_context(_meshes(job, architecture))
         with fake_tensors():
             tracer = Tracer(interrupts.seen, progress.at, in_place=outside_dtype(job) is not None)
