@@ -93,7 +93,7 @@ Cache = type(lru_cache(lambda: None))
 
 def caches() -> list[Any]:
     """Every cache of the modules that are loaded by now."""
-    found = [item for item in gc.get_objects() if isinstance(item, Cache)]
+    found = [item for item in gc.get_objects() if type(item) is Cache]
     return [item for item in found if str(getattr(item, "__module__", "")).startswith("memcheck.")]
 
 

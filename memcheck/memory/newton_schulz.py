@@ -7,32 +7,15 @@ _compute_placement_transition_cost). The ways differ in whether a whole matrix i
 
 from __future__ import annotations
 
+from memcheck.memory.optimizer import Mesh
 from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
-from memcheck.record import Record
 
 LATENCY_US, HOP_US, FAR_HOP_US = 6.6, 0.6, 2.7
 """Of a collective, and for each other rank within and beyond a node."""
 NEAR_GBS, FAR_GBS = 87.7, 87.7 * 0.22
 EXCHANGE_US = 1.0
 """What an exchange of one sharded dimension for another costs beyond a gather of its size."""
-
-
-class Mesh(Record):
-    """The ranks that share a parameter."""
-
-    ways: int = 1
-    per_node: int = 8
-
-    def gather_us(self, n_bytes: float) -> float:
-        """DTensor's estimate for a gather whose result has that many bytes."""
-        near = self.ways <= self.per_node
-        hops, rate = self.ways - 1, NEAR_GBS if near else FAR_GBS
-        return LATENCY_US + hops * (HOP_US if near else FAR_HOP_US) + n_bytes / 2**30 * hops / self.ways / rate * 1e6
-
-    def exchange_us(self, n_bytes: float) -> float:
-        """The same for an exchange of a matrix of that many bytes."""
-        return self.gather_us(n_bytes / self.ways) + EXCHANGE_US
 
 
 def newton_schulz(tensor: LocalTensor, numel: int, item: int, mesh: Mesh) -> int:
@@ -49,12 +32,24 @@ def newton_schulz(tensor: LocalTensor, numel: int, item: int, mesh: Mesh) -> int
     if tensor.shape[0] > tensor.shape[1]:
         return summed
     whole = 2 * tensor.numel
-    if mesh.gather_us(whole) <= 2 * mesh.exchange_us(whole):
+    if gather_us(mesh, whole) <= 2 * exchange_us(mesh, whole):
         # X.T is gathered along its second dimension, through a buffer; what comes of it is divided
         return update + 2 * x + 2 * rounded(gram // mesh.ways) + 2 * rounded(whole)
     first = x if item != 2 else 0  # the cast of the update, which X is views of
-    if mesh.gather_us(whole) <= mesh.gather_us(2 * min(tensor.shape) ** 2) + 2 * mesh.exchange_us(whole):
+    if gather_us(mesh, whole) <= gather_us(mesh, 2 * min(tensor.shape) ** 2) + 2 * exchange_us(mesh, whole):
         last = 2 * gram + rounded(gram // mesh.ways) + rounded(whole) + x
     else:
         last = 3 * gram + 3 * x  # what is sent and received, beside what an exchange before has left
     return max(summed, update + first + last)
+
+
+def gather_us(mesh: Mesh, n_bytes: float) -> float:
+    """DTensor's estimate for a gather whose result has that many bytes."""
+    near = mesh.ways <= mesh.per_node
+    hops, rate = mesh.ways - 1, NEAR_GBS if near else FAR_GBS
+    return LATENCY_US + hops * (HOP_US if near else FAR_HOP_US) + n_bytes / 2**30 * hops / mesh.ways / rate * 1e6
+
+
+def exchange_us(mesh: Mesh, n_bytes: float) -> float:
+    """The same for an exchange of a matrix of that many bytes."""
+    return gather_us(mesh, n_bytes / mesh.ways) + EXCHANGE_US

@@ -8,12 +8,21 @@ torch/optim/_adafactor.py, torch/optim/_muon.py.
 from __future__ import annotations
 
 from memcheck.job.types import DTYPE_BYTES
-from memcheck.memory.newton_schulz import Mesh, newton_schulz
 from memcheck.memory.state import LocalTensor, orthogonalised
 from memcheck.memory.tape.tensor import rounded
+from memcheck.record import Record
+
+ADAM_LIKE = frozenset({"adamw", "adam"})
+
+
+class Mesh(Record):
+    """The ranks that share a parameter under FSDP2."""
+
+    ways: int = 1
+    per_node: int = 8
+
 
 ALONE = Mesh()
-ADAM_LIKE = frozenset({"adamw", "adam"})
 
 
 def step_temporaries(
@@ -37,6 +46,8 @@ def step_temporaries(
         return every if implementation == "foreach" else largest
     if optimizer == "muon":
         rest = [size[n, t.dtype] for t, n in trained if not orthogonalised(t)]
+        from memcheck.memory.newton_schulz import newton_schulz
+
         mine = (newton_schulz(t, n, item, mesh) for t, n in set(trained) if orthogonalised(t))
         return max(max(mine, default=0), _one_by_one(rest))
     if optimizer == "lion":

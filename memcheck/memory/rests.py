@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
 from memcheck.memory.fsdp import wraps
 from memcheck.memory.moves import Components, Held, Rest
-from memcheck.memory.newton_schulz import Mesh
-from memcheck.memory.optimizer import step_temporaries
+from memcheck.memory.optimizer import Mesh, step_temporaries
 from memcheck.memory.resting import shard_of, sharding, tensors_resting
 from memcheck.memory.state import LocalTensor, Resting
 from memcheck.memory.tape.tensor import rounded
