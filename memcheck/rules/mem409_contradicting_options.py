@@ -5,6 +5,8 @@
 Compares the options that have a key of their own in the plan with that key: `recompute_granularity` with
 `activation_checkpointing`, `use_distributed_optimizer` and `use_megatron_fsdp` with `zero_stage`,
 `enable_cpu_offload` with `offload`, DeepSpeed's `grad_accum_dtype` with a stage that can sum in it, and so on.
+Megatron's `overlap_moe_expert_parallel_comm` asks for expert parallelism, for virtual stages where there is a pipeline,
+and for no recompute of whole layers or of the experts.
 
 ## Why it matters
 
@@ -25,7 +27,8 @@ None.
 
 ## Source
 
-`megatron/training/arguments.py`; torchtitan `ParallelismConfig`; DeepSpeed `runtime/engine.py`.
+`megatron/training/arguments.py`, `megatron/core/transformer/transformer_config.py`
+(`overlap_moe_expert_parallel_comm`); torchtitan `ParallelismConfig`; DeepSpeed `runtime/engine.py`.
 """
 
 from __future__ import annotations
@@ -83,6 +86,8 @@ def _pairs(job: TrainingJob) -> Iterator[tuple[str, str, object, object]]:
     if stage == 0 and options.get("grad_accum_dtype", job.recipe.params) != job.recipe.params:
         # DeepSpeed's _do_optimizer_sanity_check: "unsupported mix of model_dtype and grad_accum_dtype"
         yield "grad_accum_dtype", "/parallelism/zero_stage", 1, stage
+    if options.get("overlap_moe_expert_parallel_comm") is True:
+        yield from _hidden_routing(job)
     yield from _recompute(job, options.get("selective_ac_option"))
     reshard = options.get("fsdp_reshard_after_forward")
     if reshard is not None:
@@ -93,6 +98,19 @@ def _pairs(job: TrainingJob) -> Iterator[tuple[str, str, object, object]]:
             keep,
             job.layout.reshard_after_forward,
         )
+
+
+def _hidden_routing(job: TrainingJob) -> Iterator[tuple[str, str, object, object]]:
+    """What Megatron asserts of a job that runs one micro-batch's routing behind another's computation."""
+    option, layout, c = "overlap_moe_expert_parallel_comm", job.layout, job.checkpointing
+    yield option, "/parallelism/expert", max(2, layout.expert), layout.expert
+    if layout.pipeline > 1:
+        yield option, "/parallelism/virtual_stages", max(2, layout.virtual_stages), layout.virtual_stages
+    place = "/training/activation_checkpointing"
+    if c.mode == "full":
+        yield option, place, "selective", c.mode
+    elif "moe" in c.modules:
+        yield option, place, tuple(name for name in c.modules if name != "moe"), c.modules
 
 
 def _recompute(job: TrainingJob, chosen: object) -> Iterator[tuple[str, str, object, object]]:

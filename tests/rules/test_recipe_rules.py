@@ -148,6 +148,29 @@ def test_options_agree_with_the_plan(parallelism: str, training: str, fault: str
     assert all(fault in m for m in messages)
 
 
+@pytest.mark.parametrize(
+    ("parallelism", "recompute", "keys"),
+    [
+        ("expert: 4", "none", []),
+        ("expert: 4, pipeline: 2, pipeline_schedule: interleaved-1f1b, virtual_stages: 2", "none", []),
+        ("expert: 4, pipeline: 2", "none", ["virtual_stages"]),
+        ("expert: 1", "none", ["expert"]),
+        ("expert: 4", "full", ["activation_checkpointing"]),
+        ("expert: 4", "{mode: selective, modules: [core_attn]}", []),
+        ("expert: 4", "{mode: selective, modules: [core_attn, moe]}", ["activation_checkpointing"]),
+    ],
+)
+def test_megatron_hides_routing_only_where_it_can(parallelism: str, recompute: str, keys: list[str]) -> None:
+    """``overlap_moe_expert_parallel_comm`` stops without experts apart, with a pipeline of whole stages, and where the
+    experts are recomputed.
+    """
+    options = "options: {overlap_moe_expert_parallel_comm: true, moe_token_dispatcher_type: alltoall}"
+    training = f"framework: megatron, activation_checkpointing: {recompute}, {options}"
+    findings = found("MEM409", parallelism, training, model="mixtral-8x7b")
+    assert len(findings) == len(keys)
+    assert all(f"means `{key}: " in f.message for f, key in zip(findings, keys, strict=True))
+
+
 @pytest.mark.parametrize(("stage", "dtype", "reported"), [(0, "fp32", True), (0, "bf16", False), (1, "fp32", False)])
 def test_deepspeed_sums_in_another_dtype_only_under_zero(stage: int, dtype: str, reported: bool) -> None:
     """Its engine stops at the start with "unsupported mix" otherwise."""
