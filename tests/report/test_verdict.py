@@ -144,7 +144,7 @@ def test_the_large_bar_is_of_the_memory_that_fails(name: str) -> None:
     """A node's bar comes before the GPU's, and its line stands at what a node has."""
     plan = judged(name)
     first, second = [each for each in page(name).all("svg") if "big" in each.classes]
-    assert f"host memory of a node {gib(plan.host_capacity_bytes)} GiB" in first.text
+    assert f"memory of a node {gib(plan.host_capacity_bytes)} GiB" in first.text
     assert f"capacity of a GPU {gib(plan.estimate.capacity_bytes)} GiB" in second.text
     (line,) = [each for each in first.all("line") if "line" in each.classes]
     share = plan.host_capacity_bytes / plan.estimate.host_bytes_per_node

@@ -46,7 +46,7 @@ def node(plan: PlanResult, moment: HostMoment) -> Chart:
     told = ", ".join(f"{words(each.key)} {gib(each.bytes)}" for each in parts)
     title = f"{gib(moment.bytes)} GiB of host memory of the {gib(capacity)} GiB of a node: {told}"
     axis = Scale(max(capacity, moment.bytes, 1), capacity)
-    return Chart(title, (bar,), axis, capacity_name="host memory of a node")
+    return Chart(title, (bar,), axis, capacity_name="memory of a node")
 
 
 def picture(plan: PlanResult, estimate: Estimate) -> Chart:
