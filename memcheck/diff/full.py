@@ -53,9 +53,9 @@ def rows(change: Change) -> list[str]:
     if before.capacity_bytes != after.capacity_bytes:
         moved = after.capacity_bytes - before.capacity_bytes
         table.append(("capacity", gib(before.capacity_bytes), gib(after.capacity_bytes), f"{signed_gib(moved)} GiB"))
+    table += [(f"  {words(name)}", gib(old), gib(new), signed_gib(new - old)) for name, old, new in change.components]
     if moved_host := host(change):
         table.insert(0 if not change.delta_bytes else len(table), ("host memory of a node", *moved_host))
-    table += [(f"  {words(name)}", gib(old), gib(new), signed_gib(new - old)) for name, old, new in change.components]
     widths = [max(len(row[column]) for row in table) for column in range(4)]
     return [
         f"  {what.ljust(widths[0])}  {old.rjust(widths[1])} -> {new.rjust(widths[2])}  {moved}"

@@ -30,7 +30,9 @@ def resolve_layout(
     data = stated.data
     if data is None:
         data = max(1, gpus_per_node * nodes // (tensor * context * pipeline))
-        defaults.note("parallelism.data", data, f"{gpus_per_node * nodes} GPUs / (tensor * context * pipeline)")
+        world = gpus_per_node * nodes
+        many = "GPU" if world == 1 else "GPUs"
+        defaults.note("parallelism.data", data, f"{world} {many} / (tensor * context * pipeline)")
     layout = Layout(
         nodes=nodes,
         gpus_per_node=gpus_per_node,

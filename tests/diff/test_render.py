@@ -189,3 +189,10 @@ def test_host_memory_without_a_size_is_told_alone() -> None:
     """Where the plan does not say what a node has, the need stands alone."""
     found = compare([hosted("a", 1, None)], [hosted("a", 2, None)], ("old", "new"))
     assert "host memory of a node   1.00 ->  2.00  +1.00 GiB" in full.render(found, Screen())
+
+
+def test_components_stand_below_the_device_memory() -> None:
+    """Host memory comes after the components of the GPU's, which it is no sum of."""
+    before, after = hosted("a", 200), side("a", 20)._replace(host_bytes=300 * GIB, host_capacity_bytes=512 * GIB)
+    lines = full.render(compare([before], [after], ("old", "new")), Screen()).splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["device", "of", "activations", "host"]
