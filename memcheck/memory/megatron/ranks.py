@@ -13,12 +13,13 @@ from memcheck.memory.megatron.rests import rests, timeless
 from memcheck.memory.megatron.schedule import Place, Run, runs, settled, warm_up
 from memcheck.memory.megatron.setting import megatron_setting
 from memcheck.memory.megatron.stages import Chunk, stages
-from memcheck.memory.megatron.units import Alike, all_tensors, chunk_units, renumbered
+from memcheck.memory.megatron.units import Alike, chunk_units, renumbered
 from memcheck.memory.megatron.walk import Rank, walk
 from memcheck.memory.megatron.workspaces import ANY_DEVICE, Device, workspaces
 from memcheck.memory.megatron.workspaces import Held as Blocks
 from memcheck.memory.moves import Held, Moment, Rest, highest, laid_on, one_held, peak_on
 from memcheck.memory.pipeline import fullest
+from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.types import RankEstimate
 from memcheck.memory.units import Unit
@@ -218,8 +219,12 @@ class _Ranks:
         job, a = self.job, self.architecture
         _, embedding, head, sends_back, sends_on = key
         flat = [u for chunk in units for u in chunk]
-        tensors = all_tensors(flat)
-        blocks = Blocks([self.alike.layers[i] for c in chunks for i in c.layers], tensors, bool(embedding), bool(head))
+        kinds: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
+        for u in flat:
+            kinds[id(u.tensors)] = (u.tensors, kinds.get(id(u.tensors), (u.tensors, 0))[1] + 1)
+        tensors = [(t, count) for of_unit, count in kinds.values() for t in of_unit]
+        distinct = {id(self.alike.layers[i]): self.alike.layers[i] for c in chunks for i in c.layers}
+        blocks = Blocks(list(distinct.values()), tensors, bool(embedding), bool(head))
         side = workspaces(job, a, self.setting, blocks, self.device)
         boundary = _boundary(job, a) if job.layout.pipeline > 1 else 0
         several = len(chunks) > 1
@@ -234,7 +239,7 @@ class _Ranks:
             extras=tuple(tuple(fsdp.extras(job, list(u))) for u in units) if sharded else (),
         )
         held = one_held([(u.tensors, 1) for u in flat])
-        return Outline(key, rank, held, sum(t.numel for t in tensors))
+        return Outline(key, rank, held, sum(count * t.numel for t, count in tensors))
 
 
 def _schedule(job: TrainingJob, rank: int, chunks: int) -> tuple[Run, ...]:

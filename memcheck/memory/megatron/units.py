@@ -58,17 +58,18 @@ def chunk_units(
         curve = _embedding(e, setting, inventory)
         units.append(Unit("embedding", "embedding", _trained(embedding_tensors(a, job), table_trained), curve, curve))
     layers = alike.layers
+    wide = bf16_layers(setting, len(layers))
     for group, recompute in recompute_groups(job, setting, chunk.layers):
         blocks = tuple(layers[i] for i in group)
         trained = any(i not in frozen for i in group)
-        in_16_bits = group[0] in bf16_layers(setting, len(layers))
+        in_16_bits = group[0] in wide
         key = (*map(id, blocks), recompute, in_16_bits, trained, setting.input_grad)
         if key not in alike.units:
             own = in_bf16(setting) if in_16_bits else setting
             curve = _layers(blocks, own._replace(trained=trained), recompute, inventory)
             tensors = tuple(t for b in blocks for t in block_tensors(b, job, a.hidden_size))
             alike.units[key] = Unit("block", "", _trained(tensors, trained), curve, curve)
-        units.append(alike.units[key]._replace(name=_name(group)))
+        units.append(Unit("block", _name(group), *alike.units[key][2:]))
         if not setting.input_grad:
             setting = setting._replace(input_grad=trained)
     if chunk.mtp:
@@ -89,7 +90,7 @@ def renumbered(job: TrainingJob, setting: Setting, units: list[Unit], chunk: Chu
     first = int(chunk.embedding)
     names = [_name(group) for group, _ in recompute_groups(job, setting, chunk.layers)]
     layers = zip(units[first:], names, strict=False)
-    return [*units[:first], *(u._replace(name=name) for u, name in layers), *units[first + len(names) :]]
+    return [*units[:first], *(Unit(u.kind, name, *u[2:]) for u, name in layers), *units[first + len(names) :]]
 
 
 def _name(group: tuple[int, ...]) -> str:
@@ -159,8 +160,3 @@ def _prediction_layers(
     from memcheck.memory.megatron.prediction import prediction_units
 
     return prediction_units(job, a, chunk.mtp, setting, embeds=embeds, inventory=inventory)
-
-
-def all_tensors(units: list[Unit]) -> list[LocalTensor]:
-    """Every parameter tensor of the units."""
-    return [t for u in units for t in u.tensors]

@@ -57,7 +57,8 @@ class Held(Record):
     """What a rank holds of the model."""
 
     blocks: list[Block]
-    tensors: list[LocalTensor]
+    tensors: list[tuple[LocalTensor, int]]
+    """Each kind of tensor, and how many are of it."""
     embedding: bool
     head: bool
 
@@ -130,11 +131,11 @@ def _gathers_tokens(setting: Setting) -> bool:
     return kind == "allgather" and setting.expert * setting.expert_tensor > 1
 
 
-def _dummy_gradients(setting: Setting, tensors: list[LocalTensor]) -> int:
+def _dummy_gradients(setting: Setting, tensors: list[tuple[LocalTensor, int]]) -> int:
     """One dummy per shape of the weights whose gradient the product adds to main_grad."""
     if not fuses_wgrad(setting):
         return 0
-    shapes = {t.shape for t in tensors if t.matrix and t.trained and _fused(t)}
+    shapes = {t.shape for t, _ in tensors if t.matrix and t.trained and _fused(t)}
     item = DTYPE_BYTES[setting.params]
     return sum(rounded(rows * columns * item) for rows, columns in shapes)
 
@@ -180,7 +181,7 @@ def _deferred(job: TrainingJob, architecture: Architecture, setting: Setting) ->
     return count * (logits + rounded(inputs * setting.hidden * item))
 
 
-def _fp8_weights(job: TrainingJob, setting: Setting, tensors: list[LocalTensor]) -> int:
+def _fp8_weights(job: TrainingJob, setting: Setting, tensors: list[tuple[LocalTensor, int]]) -> int:
     """fp8 copies of TE's weights, by rows and by columns, cached over the micro-batches of a step.
 
     ``module/base.py`` (quantize_weight, cache). With ``fp8_param_gather`` the rows are the parameter itself, in place
@@ -188,4 +189,4 @@ def _fp8_weights(job: TrainingJob, setting: Setting, tensors: list[LocalTensor])
     """
     if not quantizes(setting) or job.option("fp8_param_gather"):
         return 0
-    return sum(2 * rounded(t.numel) for t in tensors if t.matrix and "linear" in t.name)
+    return sum(2 * count * rounded(t.numel) for t, count in tensors if t.matrix and "linear" in t.name)

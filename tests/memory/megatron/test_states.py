@@ -202,11 +202,11 @@ def test_dummy_gradients_are_one_per_shape() -> None:
     model, case = llama_8b(), job(llama_8b(), grid(1))
     setting = megatron_setting(case, model)
     tensors = [t for b in model.layers() for t in block_tensors(b, case, 4096)]
-    side = workspaces(case, model, setting, Held(list(model.layers()), tensors, embedding=False, head=False))
+    side = workspaces(case, model, setting, Held(list(model.layers()), [(t, 1) for t in tensors], embedding=False, head=False))
     shapes = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
     assert side.dummy_gradients == sum(2 * a * b for a, b in shapes)
     plain = job(model, grid(1), options={"gradient_accumulation_fusion": False})
-    held = Held(list(model.layers()), tensors, embedding=False, head=False)
+    held = Held(list(model.layers()), [(t, 1) for t in tensors], embedding=False, head=False)
     assert workspaces(plain, model, megatron_setting(plain, model), held).dummy_gradients == 0
 
 
