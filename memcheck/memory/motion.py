@@ -10,10 +10,10 @@ from memcheck.job.types import Checkpoint, Initialization, Layout, Optimizer, Tr
 from memcheck.memory.beside import Always, Beside
 from memcheck.memory.conduct import NO_GROUPS, Beyond, Conduct, Groups, beyond, conduct
 from memcheck.memory.fsdp import Group, group, wraps
-from memcheck.memory.moves import Components, Held, Moment, one_held
+from memcheck.memory.moves import Components, Held, Moment, Rest, one_held
 from memcheck.memory.pipeline import in_flight, most_in_flight, parts
 from memcheck.memory.resting import ways_of
-from memcheck.memory.rests import engine_walk, timeless
+from memcheck.memory.rests import engine_walk, rests, timeless
 from memcheck.memory.runs import Accumulation, Run, accumulation, part_runs
 from memcheck.memory.state import LocalTensor
 from memcheck.memory.step import Step
@@ -74,44 +74,88 @@ class Motion(Record):
         return tuple([(a.component, a.bytes + a.each * micro_batches) for a in self.always])
 
 
-def motion(job: TrainingJob, still: TrainingJob, architecture: Architecture, rank: int, leaves_open: bool) -> Motion:
-    """The step of a rank.
-
-    ``job``: a :func:`stateless` one; ``still``: a :func:`memcheck.memory.rests.timeless` one, by which FSDP2's groups
-    are kept; ``leaves_open``: as the sizes say of a walk that is kept for all sizes. That is faster for the second one
-    on, and the answer is the same.
-    """
-    if leaves_open and job.framework != "deepspeed":
-        return _open(job, still, architecture, rank)
-    return closed_motion(job, architecture, rank)
-
-
 @lru_cache(maxsize=512)
 def closed_motion(job: TrainingJob, architecture: Architecture, rank: int) -> Motion:
-    """A walk with sizes."""
+    """The step of a rank of a :func:`stateless` job, walked with its sizes."""
     found = rank_step(job, architecture, rank)
     moments = found.walk().moments()
     tops = tuple([(moment.name, moment.bytes) for moment in moments])
     return Motion(tops, moments, found.units.held, tuple(found.beside.always()), *found.counts())
 
 
-def _open(job: TrainingJob, still: TrainingJob, architecture: Architecture, rank: int) -> Motion:
-    """A walk for all sizes, with the rank's."""
-    if wraps(job) and divides_groups_alone(job):
-        job = job._replace(layout=job.layout._replace(shard_group=min(job.layout.shard_group, 2)))
-    found = _open_step(job, architecture, rank)
+def open_motion(ranks: OpenRanks, states: States, rank: int) -> Motion:
+    """The same, as the sizes say of a walk that is kept for all sizes: faster for the second one on."""
+    found = ranks.step(rank)
     walked = found.alone
     if walked is None:
-        walked = found.step.motion(_open_groups(still, found.held, found.reduced))
+        walked = found.step.motion(states.groups(found.held, found.reduced))
     return Motion(walked.tops, walked, found.held, found.always, found.parameters, found.host_bytes)
 
 
-def divides_groups_alone(job: TrainingJob) -> bool:
-    """Whether over how many ranks FSDP2 divides parameters is seen by its groups alone.
+class States:
+    """What follows from the states of a :func:`memcheck.memory.rests.timeless` job alone."""
+
+    __slots__ = ("_groups", "_job", "_rests")
+
+    def __init__(self, job: TrainingJob) -> None:
+        self._job = job
+        self._rests: dict[Held, Rest] = {}
+        self._groups: dict[tuple[Held, tuple[str, ...]], OpenGroups] = {}
+
+    def rest(self, held: Held) -> Rest:
+        """The states of a rank."""
+        found = self._rests.get(held)
+        if found is None:
+            found = self._rests[held] = rests(self._job, held)
+        return found
+
+    def groups(self, held: Held, reduced: tuple[str, ...]) -> OpenGroups:
+        """FSDP2's groups of a rank."""
+        found = self._groups.get((held, reduced))
+        if found is None:
+            from memcheck.memory.open_walk import open_groups
+
+            found = self._groups[held, reduced] = open_groups(_groups(self._job, held, reduced))
+        return found
+
+
+@lru_cache(maxsize=1024)
+def states_of(job: TrainingJob) -> States:
+    """Kept, of a :func:`memcheck.memory.rests.timeless` job."""
+    return States(job)
+
+
+class OpenRanks:
+    """The steps of a job's ranks with the sizes of their units, open to those of FSDP2's groups."""
+
+    __slots__ = ("_architecture", "_job", "_steps")
+
+    def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
+        self._job, self._architecture = job, architecture
+        self._steps: dict[int, _OpenStep] = {}
+
+    def step(self, rank: int) -> _OpenStep:
+        """That of one rank."""
+        known = self._steps.get(rank)
+        if known is None:
+            known = self._steps[rank] = _open_step(self._job, self._architecture, rank)
+        return known
+
+
+@lru_cache(maxsize=2048)
+def open_ranks(job: TrainingJob, architecture: Architecture) -> OpenRanks:
+    """Kept, of an :func:`undivided` job."""
+    return OpenRanks(job, architecture)
+
+
+def undivided(job: TrainingJob) -> TrainingJob:
+    """A :func:`stateless` job without what is seen by FSDP2's groups alone: over how many ranks these are divided.
 
     torchtitan's chunked loss reduces the head's gradient itself.
     """
-    return not (job.framework == "torchtitan" and job.loss.kind == "chunked")
+    if not wraps(job) or (job.framework == "torchtitan" and job.loss.kind == "chunked"):
+        return job
+    return job._replace(layout=job.layout._replace(shard_group=min(job.layout.shard_group, 2)))
 
 
 class _OpenStep(Record):
@@ -127,7 +171,6 @@ class _OpenStep(Record):
     host_bytes: int
 
 
-@lru_cache(maxsize=4096)
 def _open_step(job: TrainingJob, architecture: Architecture, rank: int) -> _OpenStep:
     from memcheck.memory.open_walk import NO_SIZES, OpenStep
 
@@ -135,13 +178,6 @@ def _open_step(job: TrainingJob, architecture: Architecture, rank: int) -> _Open
     step = OpenStep(found.how, found.units.runs, found.beyond())
     alone = None if found.how.sharded else step.motion(NO_SIZES)
     return _OpenStep(step, alone, found.units.held, found.units.reduced, tuple(found.beside.always()), *found.counts())
-
-
-@lru_cache(maxsize=4096)
-def _open_groups(still: TrainingJob, held: Held, reduced: tuple[str, ...]) -> OpenGroups:
-    from memcheck.memory.open_walk import open_groups
-
-    return open_groups(_groups(still, held, reduced))
 
 
 class RankUnits(Record):

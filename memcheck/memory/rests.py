@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
@@ -45,7 +44,6 @@ def timeless(job: TrainingJob) -> TrainingJob:
     )
 
 
-@lru_cache(maxsize=2048)
 def rests(job: TrainingJob, held: Held) -> Rest:
     """The states of a rank of a :func:`timeless` job, and what the optimizer's step adds to them."""
     units: Tensors = held.units  # type: ignore[assignment]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
 from memcheck.architecture.types import Architecture
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.ledger.curve import High
-from memcheck.memory.motion import Motion, motion, rank_step, stateless
+from memcheck.memory.motion import (
+    Motion,
+    closed_motion,
+    open_motion,
+    open_ranks,
+    rank_step,
+    stateless,
+    states_of,
+    undivided,
+)
 from memcheck.memory.moves import Components, Held, Rest, highest, laid_on, peak_on
 from memcheck.memory.pipeline import fullest, parts
 from memcheck.memory.resting import resting_dtype, shard_of, states_dtype
@@ -43,17 +52,31 @@ def remembered_ranks(
         return _detailed(job, architecture)
     each = [stateless(job._replace(torch=(torch,))) for torch in job.torch]
     still = timeless(job)
+    numbers: Sequence[int] = range(job.layout.pipeline)
+    if not every_rank:
+        numbers = fullest(job, _contents(architecture, job.layout.pipeline))
+    if every_rank or job.framework == "deepspeed":
+        motions = [[closed_motion(one, architecture, number) for one in each] for number in numbers]
+    else:
+        motions = _open_motions(still, each, architecture, numbers)
+    found = [_rank(job, still, number, some) for number, some in zip(numbers, motions, strict=True)]
     if every_rank:
-        ranks = range(job.layout.pipeline)
-        return tuple(_laid(job, _rank(job, still, each, architecture, rank, leaves_open=False)) for rank in ranks)
-    wanted = fullest(job, _contents(architecture, job.layout.pipeline))
-    found = [_rank(job, still, each, architecture, rank, leaves_open=True) for rank in wanted]
+        return tuple(_laid(job, rank) for rank in found)
     host_bytes = max([rank.motion.host_bytes for rank in found])
     if _is_fixed_by_step(job):
         worst = max(found, key=lambda rank: rank.peak) if len(found) > 1 else found[0]
         return (_at_peak(worst, host_bytes),)
     laid = max([_laid(job, rank) for rank in found], key=lambda rank: rank.peak.allocated_bytes)
     return (laid._replace(instants=(laid.peak,), host_bytes=host_bytes),)
+
+
+def _open_motions(
+    still: TrainingJob, each: list[TrainingJob], architecture: Architecture, numbers: Sequence[int]
+) -> list[list[Motion]]:
+    """Of every rank, its step under each behaviour of PyTorch."""
+    states = states_of(still)
+    ranks = [open_ranks(undivided(one), architecture) for one in each]
+    return [[open_motion(some, states, number) for some in ranks] for number in numbers]
 
 
 class _Rank(Record):
@@ -66,20 +89,12 @@ class _Rank(Record):
     motion: Motion
 
 
-def _rank(
-    job: TrainingJob,
-    still: TrainingJob,
-    each: list[TrainingJob],
-    architecture: Architecture,
-    number: int,
-    *,
-    leaves_open: bool,
-) -> _Rank:
-    """``still``: the job without its step; ``each``: without its states, for every behaviour."""
+def _rank(job: TrainingJob, still: TrainingJob, number: int, motions: list[Motion]) -> _Rank:
+    """``still``: the job without its step; ``motions``: that, under every behaviour."""
+    states, steps = states_of(still), job.gradient_accumulation_steps
     best: _Rank | None = None
-    for one in each:
-        found = motion(one, still, architecture, number, leaves_open)
-        rest, beside = rests(still, found.held), found.beside(job.gradient_accumulation_steps)
+    for found in motions:
+        rest, beside = states.rest(found.held), found.beside(steps)
         peak = highest(rest, found.tops, beside)
         if best is None or peak > best.peak:
             best = _Rank(number, peak, rest, beside, found)

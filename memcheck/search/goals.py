@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable
 
 from memcheck.errors import UsageError
 from memcheck.job.types import TrainingJob
+from memcheck.points.garbage import uncollected
 from memcheck.record import Record
 from memcheck.remedies.price import Pricer, Tally
 from memcheck.remedies.types import UNCHANGED, Candidate, Priced
@@ -41,13 +41,8 @@ def search(pricer: Pricer, goal: str, enough: int = 8) -> Answer:
     Raises:
         UsageError: the goal makes no sense for this plan.
     """
-    collecting = gc.isenabled()
-    gc.disable()  # a search makes records by the million, and none in a circle
-    try:
+    with uncollected():
         return SEARCHES[goal](pricer, enough)
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _fit(pricer: Pricer, enough: int) -> Answer:

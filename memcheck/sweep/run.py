@@ -8,6 +8,7 @@ from memcheck import __version__
 from memcheck.check import plan_name
 from memcheck.compare.build import Subject
 from memcheck.points.evaluate import Evaluator
+from memcheck.points.garbage import uncollected
 from memcheck.sweep.grid import Grid
 from memcheck.sweep.types import Sweep
 
@@ -19,8 +20,9 @@ def sweep(subject: Subject, grid: Grid, progress: Callable[[int], None] | None =
     """The plan at every point of the grid. ``progress`` hears how many are done, now and then and at the end."""
     evaluator = Evaluator(subject.document, subject.gate)
     points = []
-    for done, changes in enumerate(grid.points(), 1):
-        points.append(evaluator.point(changes))
-        if progress is not None and (done % EVERY == 0 or done == grid.size):
-            progress(done)
+    with uncollected():
+        for done, changes in enumerate(grid.points(), 1):
+            points.append(evaluator.point(changes))
+            if progress is not None and (done % EVERY == 0 or done == grid.size):
+                progress(done)
     return Sweep(__version__, plan_name(subject.document), subject.document.path, grid.axes, tuple(points))

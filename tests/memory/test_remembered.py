@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from benchmarks.engine_speed import caches, forget
+from memcheck.architecture.types import Architecture
 from memcheck.changes import with_changes
 from memcheck.check import Gate
 from memcheck.errors import MemcheckError
 from memcheck.job.resolve import resolve
+from memcheck.job.types import TrainingJob
 from memcheck.memory import around, motion, moves, training
 from memcheck.memory.estimate import estimate
 from memcheck.memory.megatron import ranks, walk
-from memcheck.memory.motion import closed_motion
+from memcheck.memory.motion import Motion, closed_motion
 from memcheck.plan.read import read_plan
 from memcheck.points.evaluate import Evaluator
 from memcheck.source.load import load_documents
@@ -90,11 +92,16 @@ def answer(document: Document, changes: dict[str, object]) -> object:
         return str(error)
 
 
+def closed(still: TrainingJob, each: list[TrainingJob], model: Architecture, numbers: list[int]) -> list[list[Motion]]:
+    """Walks with sizes in place of those for all sizes."""
+    return [[closed_motion(one, model, number) for one in each] for number in numbers]
+
+
 @pytest.fixture
 def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Every walk and every state made from its own whole job, every pass of a pipeline walked."""
     monkeypatch.setattr(training, "stateless", lambda job: job)
-    monkeypatch.setattr(training, "motion", lambda job, still, a, rank, leaves_open: closed_motion(job, a, rank))
+    monkeypatch.setattr(training, "_open_motions", closed)
     monkeypatch.setattr(ranks, "stateless", lambda job, num_layers: job)
     for module in (training, motion, around, ranks):
         monkeypatch.setattr(module, "timeless", lambda job: job)

@@ -260,8 +260,8 @@ class Tape:
         """Attach a backward function. ``run(grad)`` returns one gradient per input (None where none is wanted)."""
         if not self.grad_enabled:
             return out
-        edges = tuple(v.origin for v in inputs)
-        if any(e is not None for e in edges):
+        edges = tuple([v.origin for v in inputs])
+        if edges.count(None) < len(edges):
             self.sequence += 1
             out.origin = node = Node(self.sequence, edges, run)
             if self.frame is not None:
