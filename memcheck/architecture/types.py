@@ -76,11 +76,11 @@ class Attention(Record):
     """Dimensions of a head that are rotated; 0 = no rotary embedding in this block."""
     rotary_interleaved: bool = False
     rotary_form: str = "half"
-    """How the rotation is written: ``half`` (Llama's rotate_half) | ``cat`` (Phi-3: the rest of each head,
-    even of no width, is concatenated) | ``pairs`` (GLM: neighbours, tables repeated once
-    per layer) | ``pairs-each`` (GPT-J: tables repeated for each of q and k) | ``pairs-fp32`` (Cohere: neighbours, on
-    fp32 copies) | ``chunks`` (GPT-OSS: the two halves apart) | ``complex`` (Llama 4: fp32 copies read as complex
-    numbers)."""
+    """How the rotation is written: ``half`` (Llama's rotate_half) | ``half-fp32`` (OLMo: by fp32 tables, then cast
+    back) | ``cat`` (Phi-3: the rest of each head, even of no width, is concatenated) | ``pairs`` (GLM: neighbours,
+    tables repeated once per layer) | ``pairs-each`` (GPT-J: tables repeated for each of q and k) | ``pairs-fp32``
+    (Cohere: neighbours, on fp32 copies) | ``chunks`` (GPT-OSS: the two halves apart) | ``complex`` (Llama 4: fp32
+    copies read as complex numbers)."""
     alibi: bool = False
     window: int | None = None
     """Sliding or chunked window in tokens; None = full attention."""

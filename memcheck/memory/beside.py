@@ -56,6 +56,9 @@ class Beside:
             return 0
         rotary = rotary_width(self.architecture)
         item = 4 if self.job.framework == "litgpt" else self.item  # buffers made anew in the default dtype
+        mixers = (block.mixer for block, _ in self.architecture.blocks)
+        if any(isinstance(m, Attention) and m.rotary_form == "half-fp32" for m in mixers):
+            item = 4
         return 2 * rounded(self.setting.sequence * rotary * item) if rotary else 0
 
     def _masks(self) -> int:

@@ -14,7 +14,6 @@ RECORDS = {record["id"]: record for record in drawn.records()}
 
 OPEN = {
     "1.21": "forward and backward, reentrant recompute under FSDP2",
-    "1.26": "forward, sequence parallelism",
     "1.31": "loss that is not upcast under autocast",
     "1.37": "loss of a pipeline's last stage",
     "2.22": "forward, sliding layers with recompute under autocast",

@@ -11,6 +11,7 @@ from memcheck.architecture.parts.stack import layer_types, stack, windows
 from memcheck.architecture.reader import ConfigReader
 from memcheck.architecture.types import Architecture, Attention, Block, Norm
 
+FP32_TABLES = "half-fp32"
 FP32_WEIGHT = "rmsnorm-fp32-weight"
 
 
@@ -22,7 +23,8 @@ def read(config: ConfigReader) -> Architecture:
         return Norm("layernorm-fp32", size.hidden, weight=False, name=name)
 
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
-    block = Block(_attention(config, size), mlp, norm("input_layernorm"), norm("post_attention_layernorm"))
+    attention = _attention(config, size)._replace(rotary_form=FP32_TABLES)
+    block = Block(attention, mlp, norm("input_layernorm"), norm("post_attention_layernorm"))
     return decoder(config, size, ((block, size.layers),), tied=False, final_norm=norm("model.norm"))
 
 
@@ -71,7 +73,7 @@ def _attention(config: ConfigReader, size: Sizes, norm: str | None = None) -> At
 
 
 def _post_norm(config: ConfigReader, size: Sizes, spans: list[int | None]) -> Architecture:
-    attention = _attention(config, size, FP32_WEIGHT)
+    attention = _attention(config, size, FP32_WEIGHT)._replace(rotary_form=FP32_TABLES)
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
     behind = rms_norm(size.hidden, "post_attention_layernorm", FP32_WEIGHT)
     last = rms_norm(size.hidden, "post_feedforward_layernorm", FP32_WEIGHT)

@@ -26,7 +26,7 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     tensors = linear_tensors(a.tensors)
     width = -(-a.heads // ctx.tp) * a.head_dim
     x = enter_tensor_parallel(ctx, x)
-    gate = None
+    gate, argument = None, x  # of the module's forward, which holds a gathered input to its end
     if a.fused_qkv:
         q, k, v = _fused_projection(ctx, a, x)
     else:
@@ -43,7 +43,9 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     result = linear(tape, out, ctx.weights(tensors[-1], a.out_bias), tensors[-1].name)
     del out, q, k, v
     ctx.named = []
-    return leave_tensor_parallel(ctx, result)
+    result = leave_tensor_parallel(ctx, result)
+    del argument
+    return result
 
 
 def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Value, Value | None]:

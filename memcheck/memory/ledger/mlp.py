@@ -63,6 +63,7 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
     tape = ctx.tape
     tensors = linear_tensors(m.tensors)
     x = enter_tensor_parallel(ctx, x)
+    argument = x if m.gated else None  # of the module's forward, which holds a gathered input to its end
     if m.gated and m.fused_gate_up:
         both = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
         half = (*both.shape[:-1], both.shape[-1] // 2)
@@ -86,6 +87,7 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
     down = linear(tape, inner, ctx.weights(tensors[-1], m.bias, adaptable=m.adaptable), tensors[-1].name)
     del inner
     down = leave_tensor_parallel(ctx, down)
+    del argument
     return dropout(tape, down, m.dropout)
 
 

@@ -27,6 +27,9 @@ def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) ->
         turned_q = rotate_half(tape, wide_q, stream)
         turned_k = rotate_half(tape, wide_k, stream)
         return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+    if form == "half-fp32":  # OLMo's tables are fp32 in any case, and both results are cast back behind the rotations
+        turned_q, turned_k = rotate_half(tape, q, "fp32"), rotate_half(tape, k, "fp32")
+        return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
     if form == "pairs-each":  # GPT-J casts the tables to the keys' dtype
         stream = k.dtype
     tables = _tables(ctx, a, stream) if form.startswith("pairs") else ()
