@@ -21,7 +21,6 @@ OPEN = {
     "2.36": "forward, bf16 adapters under an fp16 base",
     "2.45": "forward and loss of an eager pipeline",
     "2.54": "forward, bf16 adapters under an fp16 base",
-    "3.12": "forward, eager attention with recompute under autocast",
     "3.17": "loss and backward, reentrant recompute of adapters under FSDP2",
     "3.49": "loss and backward, reentrant recompute of adapters under FSDP2",
 }

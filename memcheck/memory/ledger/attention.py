@@ -198,10 +198,13 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
             fp32_scores=a.fp32_scores,
             fp32_softmax=a.softmax_fp32,
             p_dropout=a.dropout,
-            returned=weights if a.returns_weights else None,
+            returned=weights,
             named=ctx.named if a.alibi and a.fused_form == "heads" else None,
         )
-        returns(ctx, weights)
+        if a.returns_weights:
+            returns(ctx, weights)
+        else:
+            ctx.unused = weights
         return copy(tape, out, "contiguous")
     if kernel == "math":
         return _math(tape, q, k, v)

@@ -48,7 +48,10 @@ def block_forward(ctx: Context, block: Block, x: Value) -> Value:
         from memcheck.memory.ledger.torchtune import torchtune_layer
 
         return torchtune_layer(ctx, block, x)
-    return block_parts(ctx, block, x)
+    try:
+        return block_parts(ctx, block, x)
+    finally:  # a recompute may end early
+        ctx.unused = []
 
 
 def block_parts(ctx: Context, block: Block, x: Value) -> Value:

@@ -99,6 +99,8 @@ class Context:
         """What the unit returns beside its output, and the model's loop keeps in a variable (attention weights)."""
         self.named: list[Value] = []
         """What attention's forward has names for until it returns."""
+        self.unused: list[Value] = []
+        """What attention returns beside its output and nothing reads: ``_`` is a variable to the layer's end."""
         self.before: High | None = None
         """The highest point of the final norm, which still belongs to the forward."""
 
