@@ -27,26 +27,33 @@ MICRO_BATCHES = 3
 """Without a pipeline, those behind the second and before the last repeat the second."""
 
 
-def stateless(job: TrainingJob) -> TrainingJob:
-    """The job without what only decides what rests: a walk of its step can be kept for every such job.
+def stateless(job: TrainingJob, torch: str) -> TrainingJob:
+    """The job under one behaviour of PyTorch, without what only decides what rests: its walk can be kept for all such.
 
     A step moves what its units compute and what its parameter groups gather and reduce. Of the optimizer it reads
     nothing; of the data-parallel ranks, whether there are several, and where parameters or gradients are divided, over
     how many. Micro-batches beyond those that a rank can have in flight repeat the ones before; a GPipe rank has all.
     """
     layout = job.layout
-    data, steps = min(layout.data, 2), job.gradient_accumulation_steps
-    layout = layout._replace(nodes=1, gpus_per_node=1, data=data)
+    steps, data = job.gradient_accumulation_steps, min(layout.data, 2)
+    stage, group_size, optimizer = layout.zero_stage, layout.shard_group, job.optimizer
     if job.framework != "deepspeed":
-        job = job._replace(optimizer=NO_OPTIMIZER)
-        if layout.zero_stage < 2:
-            layout = layout._replace(zero_stage=0, shard_group=1)
+        optimizer = NO_OPTIMIZER
+        if stage < 2:
+            stage, group_size = 0, 1
     if layout.pipeline > 1 and layout.pipeline_schedule != "gpipe":
         steps = min(steps, most_in_flight(layout) + MICRO_BATCHES - 1)
-    job = job._replace(initialization=Initialization(), checkpoint=Checkpoint())
-    return job._replace(layout=layout, gradient_accumulation_steps=steps)
+    return job._replace(
+        optimizer=optimizer,
+        gradient_accumulation_steps=steps,
+        initialization=NO_INITIALIZATION,
+        checkpoint=NO_CHECKPOINT,
+        layout=layout._replace(nodes=1, gpus_per_node=1, data=data, zero_stage=stage, shard_group=group_size),
+        torch=(torch,),
+    )
 
 
+NO_INITIALIZATION, NO_CHECKPOINT = Initialization(), Checkpoint()
 NO_OPTIMIZER = Optimizer("", "")
 
 
@@ -252,8 +259,8 @@ def _unit_job(job: TrainingJob) -> TrainingJob:
         optimizer=NO_OPTIMIZER,
         gradient_accumulation_steps=1,
         parameter_offload="none",
-        initialization=Initialization(),
-        checkpoint=Checkpoint(),
+        initialization=NO_INITIALIZATION,
+        checkpoint=NO_CHECKPOINT,
         torch=(),
     )
 

@@ -50,7 +50,7 @@ def remembered_ranks(
     """The same, kept: what differs between the plans of one repository often does not matter here."""
     if inventory:
         return _detailed(job, architecture)
-    each = [stateless(job._replace(torch=(torch,))) for torch in job.torch]
+    each = [stateless(job, torch) for torch in job.torch]
     still = timeless(job)
     numbers: Sequence[int] = range(job.layout.pipeline)
     if not every_rank:

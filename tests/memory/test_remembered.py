@@ -100,7 +100,7 @@ def closed(still: TrainingJob, each: list[TrainingJob], model: Architecture, num
 @pytest.fixture
 def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Every walk and every state made from its own whole job, every pass of a pipeline walked."""
-    monkeypatch.setattr(training, "stateless", lambda job: job)
+    monkeypatch.setattr(training, "stateless", lambda job, torch: job._replace(torch=(torch,)))
     monkeypatch.setattr(training, "_open_motions", closed)
     monkeypatch.setattr(ranks, "stateless", lambda job, num_layers: job)
     for module in (training, motion, around, ranks):
