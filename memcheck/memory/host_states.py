@@ -7,11 +7,14 @@ keeps is in :mod:`memcheck.memory.deepspeed_host`.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.architecture.parameters import count_parameters
 from memcheck.architecture.types import Rough
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.deepspeed_host import block, engine_host
 from memcheck.memory.resting import resting_dtype, shard_of, sharding, states_dtype
+from memcheck.memory.rests import timeless
 from memcheck.memory.runs import part_units
 from memcheck.memory.state import STATES_PER_PARAMETER, LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.memory.units import Part
@@ -27,18 +30,31 @@ def host_states(job: TrainingJob) -> tuple[tuple[str, int], ...]:
     return _sharded(job) if job.parameter_offload == "cpu" else _megatron(job)
 
 
-def _tensors(job: TrainingJob) -> list[LocalTensor]:
+def _tensors(job: TrainingJob) -> tuple[LocalTensor, ...]:
     """The whole model's tensors, as a tensor-parallel rank has them."""
+    return _remembered(timeless(job))
+
+
+@lru_cache(maxsize=64)
+def _remembered(job: TrainingJob) -> tuple[LocalTensor, ...]:
     model = job.architecture
     if isinstance(model, Rough):
         layer = -(-model.parameters // (job.layout.tensor * model.layers))
-        return [LocalTensor(f"layer {i}", (layer,), trained=True) for i in range(model.layers)]
+        return tuple(LocalTensor(f"layer {i}", (layer,), trained=True) for i in range(model.layers))
     units = part_units(job, model, Part(0, model.num_layers, True, True))
-    return [t for unit in units for t in unit.tensors]
+    return tuple(t for unit in units for t in unit.tensors)
 
 
 def _sharded(job: TrainingJob) -> tuple[tuple[str, int], ...]:
     """FSDP2 takes gradients and states along, whether the plan names them or not."""
+    layout = job.layout
+    found = zip(("parameters", "gradients", "optimizer_states"), _shards(timeless(job)), strict=True)
+    return tuple((name, count * layout.gpus_per_node // layout.pipeline) for name, count in found if count)
+
+
+@lru_cache(maxsize=1024)
+def _shards(job: TrainingJob) -> tuple[int, int, int]:
+    """Parameters, gradients and optimizer states of a rank that would hold every layer."""
     cut = sharding(job)
     parameters = gradients = states = 0
     for t in _tensors(job):
@@ -47,9 +63,7 @@ def _sharded(job: TrainingJob) -> tuple[tuple[str, int], ...]:
         if t.trained:
             gradients += block(mine * DTYPE_BYTES[t.dtype or job.recipe.gradients], pinned=True)
             states += optimizer_state_bytes(t, mine, job.optimizer.name, states_dtype(job, t))
-    layout = job.layout
-    found = (("parameters", parameters), ("gradients", gradients), ("optimizer_states", states))
-    return tuple((name, count * layout.gpus_per_node // layout.pipeline) for name, count in found if count)
+    return parameters, gradients, states
 
 
 def _megatron(job: TrainingJob) -> tuple[tuple[str, int], ...]:
