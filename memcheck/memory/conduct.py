@@ -21,16 +21,15 @@ class Walk(Record):
 
     first: bool
     last: bool
-    others: float
-    """Other micro-batches in flight during its backward."""
     sends: int
-    """Outputs of others that may still be on their way."""
+    """Outputs of other micro-batches that may still be on their way."""
 
 
 class Conduct(Record):
     """How a rank runs its step."""
 
     walks: tuple[Walk, ...]
+    """Micro-batches that differ."""
     all_at_once: bool
     """All micro-batches are in flight at once: every forward is over before a backward leaves gradients."""
     sharded: bool
@@ -87,8 +86,8 @@ class Beyond(Record):
     """Of this rank's rows of it."""
 
 
-def conduct(job: TrainingJob, rank: int, border: Border) -> Conduct:
-    """How pipeline rank ``rank`` runs its step."""
+def conduct(job: TrainingJob, rank: int, border: Border) -> tuple[Conduct, tuple[float, ...]]:
+    """How pipeline rank ``rank`` runs its step, and for each walk how many other micro-batches are in flight."""
     layout = job.layout
     sharded, pipelined = wraps(job), layout.pipeline > 1
     stays_gathered = sharded and pipelined
@@ -97,8 +96,8 @@ def conduct(job: TrainingJob, rank: int, border: Border) -> Conduct:
     steps, held = job.gradient_accumulation_steps, in_flight(rank, layout, job.gradient_accumulation_steps)
     apart = unsynchronised or stays_gathered or views_late or job.framework == "deepspeed"
     walks = _walks(steps, held, apart)
-    return Conduct(
-        walks=tuple([Walk(first, last, others, min(int(others), border.sends)) for first, last, others in walks]),
+    how = Conduct(
+        walks=tuple([Walk(first, last, min(int(others), border.sends)) for first, last, others in walks]),
         all_at_once=held >= steps,
         sharded=sharded,
         rooted=sharded and job.framework != "torchtitan",
@@ -116,6 +115,7 @@ def conduct(job: TrainingJob, rank: int, border: Border) -> Conduct:
         pipelined=pipelined,
         holds_rows=not pipelined and STYLES.get(job.framework) == "transformers",
     )
+    return how, tuple([others for _, _, others in walks])
 
 
 def _walks(micro_batches: int, in_flight: float, apart: bool) -> list[tuple[bool, bool, float]]:
@@ -130,8 +130,8 @@ def _walks(micro_batches: int, in_flight: float, apart: bool) -> list[tuple[bool
     return [*walks, (False, True, 0)] if m > 2 and apart else walks
 
 
-def beyond(job: TrainingJob, runs: list[Run], beside: Beside, walks: tuple[Walk, ...]) -> Beyond:
-    """The sizes of a rank's step beside its units."""
+def beyond(job: TrainingJob, runs: list[Run], beside: Beside, others: tuple[float, ...]) -> Beyond:
+    """The sizes of a rank's step beside its units. ``others``: of each walk, the other micro-batches in flight."""
     border = beside.border
     own = beside.per_micro_batch
     saved = own + border.output
@@ -141,5 +141,5 @@ def beyond(job: TrainingJob, runs: list[Run], beside: Beside, walks: tuple[Walk,
     if job.layout.tensor > 1 and runs[0].unit.kind == "embedding":
         item, local = DTYPE_BYTES[job.recipe.compute], runs[0].unit.tensors[0]
         rows, whole = rounded(local.numel * item), rounded(local.numel * job.layout.tensor * item)
-    held = tuple([int(walk.others * saved) for walk in walks])
+    held = tuple([int(count * saved) for count in others])
     return Beyond(own, held, border, whole, rows)

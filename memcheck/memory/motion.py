@@ -182,7 +182,8 @@ def _open_step(job: TrainingJob, architecture: Architecture, rank: int) -> _Open
     from memcheck.memory.open_walk import NO_SIZES, OpenStep
 
     found = rank_step(job, architecture, rank, grouped=False)
-    step = OpenStep(found.how, found.units.runs, found.beyond())
+    first = parts(architecture.num_layers, job.layout.pipeline)[rank].first
+    step = OpenStep(found.how, found.units.runs, found.beyond(), first)
     alone = None if found.how.sharded else step.motion(NO_SIZES)
     return _OpenStep(step, alone, found.units.held, found.units.reduced, tuple(found.beside.always()), *found.counts())
 
@@ -206,12 +207,14 @@ class RankStep(Record):
     rank: int
     units: RankUnits
     how: Conduct
+    others: tuple[float, ...]
+    """Of each walk, the other micro-batches in flight."""
     groups: tuple[Groups, ...]
     beside: Beside
 
     def beyond(self) -> Beyond:
         """The sizes beside its units."""
-        return beyond(self.job, self.units.runs, self.beside, self.how.walks)
+        return beyond(self.job, self.units.runs, self.beside, self.others)
 
     def walk(self, rests: Components = (), optimizer: str = "optimizer step", temporaries: int = 0) -> Timeline:
         """The account of the step with its sizes."""
@@ -234,11 +237,11 @@ def rank_step(
     """What pipeline rank ``rank`` walks through; FSDP2's groups only if it is to be ``grouped``."""
     units = _rank_units(_unit_job(job), architecture, rank, accumulation(job), inventory)
     beside = Beside(job, architecture, parts(architecture.num_layers, job.layout.pipeline)[rank])
-    how = conduct(job, rank, beside.border)
+    how, others = conduct(job, rank, beside.border)
     groups: tuple[Groups, ...] = (NO_GROUPS,) * len(units.runs)
     if how.sharded and grouped:
         groups = _groups(timeless(job), units.held, units.reduced)
-    return RankStep(job, rank, units, how, groups, beside)
+    return RankStep(job, rank, units, how, others, groups, beside)
 
 
 def _unit_job(job: TrainingJob) -> TrainingJob:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from array import array
 from collections.abc import Callable, Hashable, Sequence
@@ -28,15 +29,18 @@ from memcheck.memory.step import Step
 from memcheck.memory.units import Unit
 from memcheck.record import Record
 
+LAYER = re.compile(r"\blayer (\d+)")
+NAMES = {"embedding": "embedding", "head": "head and loss"}
+
 
 class Outline(Record):
     """A run without its sizes."""
 
     kind: str
-    name: str
     reduced: str
     times: int
     layer: int
+    """Number of the first, counted from the rank's first."""
     fresh: int
     """Number of its curve's form."""
     again: int
@@ -143,13 +147,27 @@ class OpenGroups(Record):
 NO_SIZES = OpenGroups((), ())
 
 
+class Labels(Record):
+    """What the sizes of a step belong to, in words."""
+
+    layer: int
+    """Number of the rank's first."""
+    highs: list[str]
+    """Of its units' highest points."""
+
+    def of(self, moment: Candidate) -> str:
+        """The operation at a moment, with the layer's own number."""
+        text = LAYER.sub(lambda found: f"layer {int(found[1]) + self.layer}", moment.operation)
+        return text if moment.label < 0 else f"{self.highs[moment.label]} in {text}"
+
+
 class OpenMotion:
     """A walk with its sizes: the highest moment of each instant."""
 
     __slots__ = ("_chosen", "_labels", "_sizes", "tops")
 
     def __init__(
-        self, walked: Walked, totals: Sequence[int], sizes: tuple[tuple[int, ...], ...], labels: list[str]
+        self, walked: Walked, totals: Sequence[int], sizes: tuple[tuple[int, ...], ...], labels: Labels
     ) -> None:
         self._sizes, self._labels = sizes, labels
         self._chosen: list[Candidate] = []
@@ -166,9 +184,7 @@ class OpenMotion:
         """One of them with its components."""
         sizes = tuple(chain.from_iterable(self._sizes))
         (name, n_bytes), chosen = self.tops[index], self._chosen[index]
-        text = chosen.operation
-        if chosen.label >= 0:
-            text = f"{self._labels[chosen.label]} in {text}"
+        text = self._labels.of(chosen)
         live = tuple([(component, part.of(sizes)) for component, part in chosen.components()])
         return Moment(name, text, n_bytes, live)
 
@@ -178,18 +194,20 @@ class OpenStep:
 
     __slots__ = ("_beside", "_how", "_labels", "_outlines", "_sizes", "_totals")
 
-    def __init__(self, how: Conduct, runs: Sequence[Run], beyond: Beyond) -> None:
+    def __init__(self, how: Conduct, runs: Sequence[Run], beyond: Beyond, layer: int) -> None:
+        """``layer``: number of the rank's first."""
         self._how = how
         outlines: list[Outline] = []
         sizes: list[int] = []
         labels: list[str] = []
         first: dict[tuple[int, int, int], int] = {}
         for index, run in enumerate(runs):
-            kind, name, tensors, fresh, again, reduced, _ = run.unit
+            kind, _, tensors, fresh, again, reduced, _ = run.unit
             of = first.setdefault((id(tensors), id(fresh), id(again)), index)
             new, old = sizes_of(fresh), None if again is fresh else sizes_of(again)
             form = -1 if old is None else old.form
-            outlines.append(Outline(kind, name, reduced, run.times, run.layer, new.form, form, of))
+            number = run.layer - layer if kind == "block" else 0
+            outlines.append(Outline(kind, reduced, run.times, number, new.form, form, of))
             if of < index:
                 continue
             sizes += new.numbers
@@ -198,7 +216,8 @@ class OpenStep:
                 sizes += old.numbers
                 labels += old.labels
         beside = beyond_numbers(beyond)
-        self._outlines, self._beside, self._labels = tuple(outlines), beside.form, labels
+        self._outlines, self._beside = tuple(outlines), beside.form
+        self._labels = Labels(layer, labels)
         self._sizes = (*sizes, *beside.numbers)  # in a row, as _walked gives out their places
         self._totals: dict[tuple[Hashable, ...], tuple[Walked, Sequence[int]]] = {}
 
@@ -249,12 +268,13 @@ def _walked(how: Conduct, outlines: tuple[Outline, ...], beside: Hashable, forms
         return made
 
     for outline in outlines:
+        name = f"layer {outline.layer}" if outline.kind == "block" else NAMES[outline.kind]
         if outline.of < len(runs):
-            unit = runs[outline.of].unit._replace(name=outline.name)
+            unit = runs[outline.of].unit._replace(name=name)
         else:
             fresh = curve(outline.fresh)
             again = fresh if outline.again < 0 else curve(outline.again)
-            unit = Unit(outline.kind, outline.name, (), fresh, again, outline.reduced)
+            unit = Unit(outline.kind, name, (), fresh, again, outline.reduced)
         runs.append(Run(unit, outline.times, outline.layer))
     beyond = open_beyond(beside, place)
     place += taken(beside)

@@ -73,7 +73,7 @@ class Step:
         timeline.mark("init", "states at rest")
         self.graph_before = sum(u.fresh.outlives for u in self.units if u.kind != "head")
         timeline.hold("activations", self.graph_before)
-        for (first, last, _, sends), held in zip(self.how.walks, self.beyond.held, strict=True):
+        for (first, last, sends), held in zip(self.how.walks, self.beyond.held, strict=True):
             here = self.how.stays_gathered and (not first or (held > 0 and not self.how.reshards))
             if first and here:
                 # the first micro-batch gathers the parameters, alone; those behind it find them there
