@@ -168,7 +168,10 @@ class TrainingJob(Record):
 
     def option(self, name: str, default: object = None) -> object:
         """The value of one framework option."""
-        return dict(self.options).get(name, default)
+        for key, value in self.options:
+            if key == name:
+                return value
+        return default
 
     def compiles(self, component: str) -> bool:
         """Whether torch.compile runs the ``model`` or the ``loss``: both, unless torchtitan's ``components`` say so."""

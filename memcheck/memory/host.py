@@ -26,10 +26,12 @@ not counted: it holds one tensor, or 10 MB ahead.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memcheck.architecture.parameters import parameters_by_group
 from memcheck.architecture.types import Rough
 from memcheck.job.training import ON_HOST
-from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.job.types import DTYPE_BYTES, Checkpointing, Loss, TrainingJob
 from memcheck.memory.state import STATES_PER_PARAMETER
 from memcheck.memory.types import HostMoment
 from memcheck.record import Record
@@ -49,6 +51,27 @@ def host_moments(job: TrainingJob, total: int, trained: int, activations: int, r
     ``total`` and ``trained``: parameters of the whole model, adapters included. ``activations``: bytes that the GPUs of
     a node keep in host memory during a step. ``room``: bytes of a GPU beside its context.
     """
+    return _moments(without_step(job), total, trained, activations, room)
+
+
+def without_step(job: TrainingJob) -> TrainingJob:
+    """The job without what only decides how a step runs, of which nothing here is made."""
+    return job._replace(
+        micro_batch_size=1,
+        sequence_length=1,
+        gradient_accumulation_steps=min(job.gradient_accumulation_steps, 2),
+        checkpointing=NO_CHECKPOINTING,
+        attention="",
+        loss=NO_LOSS,
+        torch=(),
+    )
+
+
+NO_CHECKPOINTING, NO_LOSS = Checkpointing(), Loss()
+
+
+@lru_cache(maxsize=2048)
+def _moments(job: TrainingJob, total: int, trained: int, activations: int, room: int) -> tuple[HostMoment, ...]:
     found: list[HostMoment] = []
     if job.initialization.place in ON_HOST or job.framework == "deepspeed":
         found.append(HostMoment("load", _where(job), loading(job, total)))

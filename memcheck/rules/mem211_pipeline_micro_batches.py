@@ -44,12 +44,12 @@ def check(context: Context) -> Iterator[Finding]:
     if job is None or job.layout.pipeline == 1:
         return
     stages, count = job.layout.pipeline, job.gradient_accumulation_steps
-    batches = f"{count} micro-batch{'es' if count > 1 else ''} per step"
-    pointer = stated(context.document, "/training/gradient_accumulation_steps", "/training/global_batch_size")
-    related = (("stages", "/parallelism/pipeline"), ("schedule", "/parallelism/pipeline_schedule"))
     interleaved = job.layout.pipeline_schedule == "interleaved-1f1b" and job.layout.virtual_stages > 1
     group = job.option("microbatch_group_size_per_virtual_pipeline_stage") or stages
     if interleaved and isinstance(group, int) and (count < group or 0 < count % group < stages):
+        batches = f"{count} micro-batch{'es' if count > 1 else ''} per step"
+        pointer = stated(context.document, "/training/gradient_accumulation_steps", "/training/global_batch_size")
+        related = (("stages", "/parallelism/pipeline"), ("schedule", "/parallelism/pipeline_schedule"))
         yield RULE.finding(
             context,
             f"an interleaved pipeline of {stages} stages cannot run {batches}: groups of {group} leave {count % group}",

@@ -23,11 +23,6 @@ from memcheck.memory.types import Instant
 BUILDING = "copying parameters into DDP's buffers"
 
 
-def building_bytes(job: TrainingJob, still: TrainingJob, held: Held, chunks: tuple[int, ...]) -> int:
-    """What lives at the highest moment of laying out the buffers; 0 where none are laid out on the GPU."""
-    return 0 if job.initialization.place == "host" else sum([n for _, n in _building(still, held, chunks)])
-
-
 def with_building(
     job: TrainingJob, still: TrainingJob, held: Held, chunks: tuple[int, ...], instants: tuple[Instant, ...]
 ) -> tuple[Instant, ...]:
@@ -37,7 +32,7 @@ def with_building(
     """
     if job.initialization.place == "host":
         return instants
-    components = _building(still, held, chunks)
+    components = laying_out(still, held, chunks)
     total = sum(n_bytes for _, n_bytes in components)
     if total <= instants[0].allocated_bytes:
         return instants
@@ -45,7 +40,8 @@ def with_building(
 
 
 @lru_cache(maxsize=2048)
-def _building(job: TrainingJob, held: Held, chunks: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
+def laying_out(job: TrainingJob, held: Held, chunks: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
+    """Components of a rank of a ``timeless`` job while its buffers are laid out. ``chunks``: the units of each."""
     units = iter(held.units)
     tensors: list[list[LocalTensor]] = [[t for unit in islice(units, n) for t in unit] for n in chunks]  # type: ignore[misc]
     return () if is_sharded(job) else tuple(building(job, tensors).items())

@@ -8,8 +8,8 @@ from functools import lru_cache
 from memcheck.architecture.types import Architecture
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
 from memcheck.memory.megatron import fsdp
-from memcheck.memory.megatron.building import building_bytes, with_building
-from memcheck.memory.megatron.rests import rests, timeless
+from memcheck.memory.megatron.building import with_building
+from memcheck.memory.megatron.rests import rests, states_of, timeless
 from memcheck.memory.megatron.schedule import Place, Run, runs, settled, warm_up
 from memcheck.memory.megatron.setting import megatron_setting
 from memcheck.memory.megatron.stages import Chunk, stages
@@ -60,10 +60,11 @@ def megatron_ranks(
 def _worst(job: TrainingJob, still: TrainingJob, motions: tuple[Motion, ...]) -> RankEstimate:
     """The rank with the highest peak, the first of equal ones, with that instant alone."""
     best: tuple[int, Motion, Rest, bool] | None = None
+    states, on_host = states_of(still), job.initialization.place == "host"
     for motion in motions:
-        rest = rests(still, motion.held)
+        rest = states.rest(motion.held)
         peak = highest(rest, motion.tops)
-        laying = building_bytes(job, still, motion.held, motion.chunks)
+        laying = 0 if on_host else states.laying(motion.held, motion.chunks)
         if best is None or max(peak, laying) > best[0]:
             best = (max(peak, laying), motion, rest, laying > peak)
     assert best is not None  # noqa: S101 - a job has ranks

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from memcheck.job.types import TrainingJob
 from memcheck.memory.megatron import buffers, fsdp
+from memcheck.memory.megatron.building import laying_out
 from memcheck.memory.moves import Held, Rest
 from memcheck.memory.rests import timeless as without_step
 from memcheck.memory.state import LocalTensor
@@ -19,6 +20,38 @@ def timeless(job: TrainingJob) -> TrainingJob:
     """
     layout = job.layout._replace(nodes=1, gpus_per_node=1)
     return without_step(job)._replace(gradient_accumulation_steps=1, layout=layout)
+
+
+class States:
+    """What follows from the states of a :func:`timeless` job alone."""
+
+    __slots__ = ("_job", "_laying", "_rests")
+
+    def __init__(self, job: TrainingJob) -> None:
+        self._job = job
+        self._rests: dict[Held, Rest] = {}
+        self._laying: dict[tuple[Held, tuple[int, ...]], int] = {}
+
+    def rest(self, held: Held) -> Rest:
+        """The states of a rank."""
+        found = self._rests.get(held)
+        if found is None:
+            found = self._rests[held] = rests(self._job, held)
+        return found
+
+    def laying(self, held: Held, chunks: tuple[int, ...]) -> int:
+        """Bytes while DDP lays its buffers out; 0 where it lays none out."""
+        found = self._laying.get((held, chunks))
+        if found is None:
+            components = laying_out(self._job, held, chunks)
+            found = self._laying[held, chunks] = sum([n_bytes for _, n_bytes in components])
+        return found
+
+
+@lru_cache(maxsize=1024)
+def states_of(job: TrainingJob) -> States:
+    """Kept, of a :func:`timeless` job."""
+    return States(job)
 
 
 @lru_cache(maxsize=2048)
