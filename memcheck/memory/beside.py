@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from memcheck.architecture.types import Architecture, Attention, LatentAttention
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.memory.ledger.context import Setting
 from memcheck.memory.pipeline import NO_BORDER, Border
 from memcheck.memory.tape.tensor import rounded
-from memcheck.memory.units import Part, base_setting, stream_dtype
+from memcheck.memory.units import Part, stream_dtype
 from memcheck.record import Record
 
 
@@ -21,9 +22,9 @@ class Always(Record):
 class Beside:
     """What a pipeline rank holds beside its units."""
 
-    def __init__(self, job: TrainingJob, architecture: Architecture, part: Part) -> None:
+    def __init__(self, job: TrainingJob, architecture: Architecture, part: Part, setting: Setting) -> None:
         self.job, self.architecture, self.part = job, architecture, part
-        self.setting = base_setting(job, architecture, None)
+        self.setting = setting
         self.item = DTYPE_BYTES[stream_dtype(self.setting)]
         self.tokens = self.setting.batch * self.setting.sequence
         self.border = self._border()

@@ -14,10 +14,11 @@ from memcheck.memory.moves import Components, Held, Moment, Rest, one_held
 from memcheck.memory.pipeline import in_flight, most_in_flight, parts
 from memcheck.memory.resting import ways_of
 from memcheck.memory.rests import engine_walk, rests, timeless
-from memcheck.memory.runs import Accumulation, Run, accumulation, part_runs
+from memcheck.memory.runs import Run, Units, accumulation, units_of
 from memcheck.memory.state import LocalTensor
 from memcheck.memory.step import Step
 from memcheck.memory.timeline import Timeline
+from memcheck.memory.units import Part
 from memcheck.record import Record
 
 if TYPE_CHECKING:
@@ -235,8 +236,10 @@ def rank_step(
     job: TrainingJob, architecture: Architecture, rank: int, *, grouped: bool = True, inventory: bool = False
 ) -> RankStep:
     """What pipeline rank ``rank`` walks through; FSDP2's groups only if it is to be ``grouped``."""
-    units = _rank_units(_unit_job(job), architecture, rank, accumulation(job), inventory)
-    beside = Beside(job, architecture, parts(architecture.num_layers, job.layout.pipeline)[rank])
+    part = parts(architecture.num_layers, job.layout.pipeline)[rank]
+    kept = units_of(_unit_job(job), architecture, accumulation(job), inventory)
+    units = _rank_units(kept, part)
+    beside = Beside(job, architecture, part, kept.base)
     how, others = conduct(job, rank, beside.border)
     groups: tuple[Groups, ...] = (NO_GROUPS,) * len(units.runs)
     if how.sharded and grouped:
@@ -251,7 +254,6 @@ def _unit_job(job: TrainingJob) -> TrainingJob:
         tensor=layout.tensor,
         sequence=layout.sequence,
         context=layout.context,
-        pipeline=layout.pipeline,
         expert=layout.expert,
         expert_tensor=layout.expert_tensor,
     )
@@ -269,11 +271,8 @@ def _unit_job(job: TrainingJob) -> TrainingJob:
 
 
 @lru_cache(maxsize=2048)
-def _rank_units(
-    job: TrainingJob, architecture: Architecture, rank: int, added: Accumulation, inventory: bool
-) -> RankUnits:
-    part = parts(architecture.num_layers, job.layout.pipeline)[rank]
-    runs = part_runs(job, architecture, part, added, inventory=inventory)
+def _rank_units(units: Units, part: Part) -> RankUnits:
+    runs = units.runs(part)
     held = one_held([(run.unit.tensors, run.times) for run in runs])
     same: list[Run] = []
     parameters = offloaded = 0

@@ -63,50 +63,86 @@ def accumulation(job: TrainingJob) -> Accumulation:
 
 def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inventory: bool = False) -> list[Unit]:
     """The units of one pipeline rank, in forward order."""
-    runs = part_runs(job, architecture, part, accumulation(job), inventory=inventory)
+    runs = Units(job, architecture, accumulation(job), inventory).runs(part)
     return [run.unit._replace(name=name) for run in runs for name in run.names()]
 
 
-def part_runs(
-    job: TrainingJob, architecture: Architecture, part: Part, added: Accumulation, *, inventory: bool = False
-) -> list[Run]:
-    """The units of one pipeline rank, in forward order, with those that are alike in one."""
-    if job.framework == "litgpt":  # its head is a module of its own (model.py, GPT.__init__)
-        architecture = architecture._replace(tie_word_embeddings=False)
-    base = base_setting(job, architecture, added.dtype)
-    frozen = frozen_layers(job.freeze)
-    embedding_trained = base.trained and not is_table_frozen(job, architecture)
-    input_grad = embedding_trained or (part.first > 0 and not _nothing_trained_below(job, part.first, frozen, base))
-    checkpointing = job.checkpointing
-    if checkpointing.mode != "none" and checkpointing.reentrant:
-        input_grad = True  # enable_input_require_grads: the embedding's output is made to want a gradient
-    runs: list[Run] = []
-    if part.embedding:
-        tied = is_tied(architecture, base.tensor) and part.head
-        table = embedding_unit(job, architecture, base, embedding_trained, tied, added.adds, inventory)
-        runs.append(Run(table, 1))
-    alike: dict[tuple[Hashable, ...], Unit] = {}
-    graph = sum(run.unit.fresh.outlives for run in runs)
-    for block, index, times in _stretches(architecture.blocks, part, frozenset(frozen), checkpointing.every_n_layers):
-        left = times
-        while left:
-            trained = base.trained and index not in frozen
-            external = index == part.first > 0 and job.framework != "megatron"
-            mode = recompute_mode(job, index)
-            key = (id(block), input_grad, trained, external, mode)
-            unit = alike.get(key)
-            if unit is None:
-                setting = base._replace(input_grad=input_grad, trained=trained, external_input=external)
-                unit = alike[key] = block_unit(job, block, setting, mode, added.adds, inventory)
-            after = input_grad or trained or base.adapter is not None
-            some = 1 if external or after != input_grad else left  # what follows is not like this one
-            graph += some * unit.fresh.outlives
-            _put(runs, unit, index, some)
-            input_grad, index, left = after, index + some, left - some
-    if part.head:
-        head = base._replace(input_grad=input_grad)
-        runs.append(Run(head_unit(job, architecture, head, part, added.adds, added.outside, graph, inventory), 1))
-    return runs
+class Units:
+    """The units of a job, each made once for all of its pipeline ranks."""
+
+    __slots__ = ("_added", "_alike", "_ends", "_frozen", "_inventory", "_table_trained", "architecture", "base", "job")
+
+    def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
+        if job.framework == "litgpt":  # its head is a module of its own (model.py, GPT.__init__)
+            architecture = architecture._replace(tie_word_embeddings=False)
+        self.job, self.architecture = job, architecture
+        self.base = base_setting(job, architecture, added.dtype)
+        self._added, self._inventory = added, inventory
+        self._frozen = frozenset(frozen_layers(job.freeze))
+        self._table_trained = self.base.trained and not is_table_frozen(job, architecture)
+        self._alike: dict[tuple[Hashable, ...], Unit] = {}
+        self._ends: dict[tuple[Hashable, ...], Unit] = {}
+
+    def runs(self, part: Part) -> list[Run]:
+        """The units of one pipeline rank, in forward order, with those that are alike in one."""
+        job, base, frozen = self.job, self.base, self._frozen
+        checkpointing = job.checkpointing
+        input_grad = self._table_trained
+        if part.first > 0 and not _nothing_trained_below(job, part.first, frozen, base):
+            input_grad = True
+        if checkpointing.mode != "none" and checkpointing.reentrant:
+            input_grad = True  # enable_input_require_grads: the embedding's output is made to want a gradient
+        runs: list[Run] = []
+        if part.embedding:
+            runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor) and part.head), 1))
+        graph = sum(run.unit.fresh.outlives for run in runs)
+        for block, index, times in _stretches(self.architecture.blocks, part, frozen, checkpointing.every_n_layers):
+            left = times
+            while left:
+                trained = base.trained and index not in frozen
+                external = index == part.first > 0 and job.framework != "megatron"
+                unit = self._block(block, index, input_grad, trained, external)
+                after = input_grad or trained or base.adapter is not None
+                some = 1 if external or after != input_grad else left  # what follows is not like this one
+                graph += some * unit.fresh.outlives
+                _put(runs, unit, index, some)
+                input_grad, index, left = after, index + some, left - some
+        if part.head:
+            runs.append(Run(self._head(part, input_grad, graph), 1))
+        return runs
+
+    def _embedding(self, tied: bool) -> Unit:
+        found = self._ends.get((tied,))
+        if found is None:
+            added, trained = self._added, self._table_trained
+            found = embedding_unit(self.job, self.architecture, self.base, trained, tied, added.adds, self._inventory)
+            self._ends[tied,] = found
+        return found
+
+    def _block(self, block: Block, index: int, input_grad: bool, trained: bool, external: bool) -> Unit:
+        mode = recompute_mode(self.job, index)
+        key = (id(block), input_grad, trained, external, mode)
+        found = self._alike.get(key)
+        if found is None:
+            setting = self.base._replace(input_grad=input_grad, trained=trained, external_input=external)
+            found = self._alike[key] = block_unit(self.job, block, setting, mode, self._added.adds, self._inventory)
+        return found
+
+    def _head(self, part: Part, input_grad: bool, graph: int) -> Unit:
+        key = (part.embedding, input_grad, graph)
+        found = self._ends.get(key)
+        if found is None:
+            base, (adds, _, outside) = self.base._replace(input_grad=input_grad), self._added
+            job, architecture = self.job, self.architecture
+            found = head_unit(job, architecture, base, part, adds, outside, graph, self._inventory)
+            self._ends[key] = found
+        return found
+
+
+@lru_cache(maxsize=512)
+def units_of(job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool = False) -> Units:
+    """Kept."""
+    return Units(job, architecture, added, inventory)
 
 
 def _put(runs: list[Run], unit: Unit, index: int, times: int) -> None:
@@ -141,7 +177,7 @@ def _stretches(
     return tuple(found)
 
 
-def _nothing_trained_below(job: TrainingJob, first: int, frozen: set[int], base: Setting) -> bool:
+def _nothing_trained_below(job: TrainingJob, first: int, frozen: frozenset[int], base: Setting) -> bool:
     if base.adapter is not None:
         return False
     return "embed" in job.freeze and all(i in frozen for i in range(first))

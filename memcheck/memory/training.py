@@ -22,7 +22,7 @@ from memcheck.memory.moves import Components, Held, Rest, highest, laid_on, peak
 from memcheck.memory.pipeline import fullest, parts
 from memcheck.memory.resting import resting_dtype, shard_of, states_dtype
 from memcheck.memory.rests import rests, timeless
-from memcheck.memory.runs import Accumulation, part_runs
+from memcheck.memory.runs import Accumulation, Units
 from memcheck.memory.state import LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.memory.types import Instant, RankEstimate, TensorGroup
 from memcheck.memory.units import Part, Unit
@@ -228,7 +228,7 @@ def trainable_parameters(job: TrainingJob, architecture: Architecture) -> tuple[
     whole = job._replace(layout=job.layout._replace(tensor=1, sequence=False, pipeline=1, expert=1, expert_tensor=1))
     part = Part(0, architecture.num_layers, True, True)
     trained = added = 0
-    for run in part_runs(whole, architecture, part, Accumulation(False, None, None)):
+    for run in Units(whole, architecture, Accumulation(False, None, None), False).runs(part):
         for t in run.unit.tensors:
             trained += run.times * t.numel if t.trained else 0
             added += run.times * t.numel if ".lora_" in t.name else 0

@@ -10,7 +10,7 @@ from memcheck.job.resolve import resolve
 from memcheck.memory import runs
 from memcheck.memory.estimate import estimate
 from memcheck.memory.motion import closed_motion
-from memcheck.memory.runs import Accumulation, Run, part_runs, part_units, stretches
+from memcheck.memory.runs import Accumulation, Run, Units, part_units, stretches
 from memcheck.memory.training import remembered_ranks
 from memcheck.memory.types import Estimate
 from memcheck.memory.units import Part
@@ -88,7 +88,7 @@ def layers(count: int, **training: Any) -> tuple[list[Run], list[str]]:
     plan["model"] = {"name": "llama-3.2-1b", "overrides": {"num_hidden_layers": count}}
     job = resolve(build_plan(plan), base_dir=".").job
     part = Part(0, count, embedding=True, head=True)
-    found = part_runs(job, job.architecture, part, Accumulation(False, None, None))  # type: ignore[arg-type]
+    found = Units(job, job.architecture, Accumulation(False, None, None), False).runs(part)  # type: ignore[arg-type]
     return found, [unit.name for unit in part_units(job, job.architecture, part)]  # type: ignore[arg-type]
 
 
