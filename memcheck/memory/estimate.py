@@ -7,7 +7,7 @@ from memcheck.architecture.types import Architecture, Rough
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.overhead import items, slack
-from memcheck.memory.training import training_ranks
+from memcheck.memory.training import training_ranks, worst_rank
 from memcheck.memory.types import Estimate, Formula, HostMoment, RankEstimate
 
 MODELED = Overhead()
@@ -44,13 +44,18 @@ def estimate(
 
         ranks = rough_ranks(job)
     elif job.framework == "megatron":
-        from memcheck.memory.megatron.ranks import megatron_ranks
+        from memcheck.memory.megatron.ranks import megatron_ranks, megatron_worst
         from memcheck.memory.megatron.workspaces import Device
 
         device = Device(gpu.arch)
-        ranks = megatron_ranks(job, job.architecture, device, inventory=inventory, every_rank=every_rank)
+        if every_rank:
+            ranks = megatron_ranks(job, job.architecture, device, inventory=inventory)
+        else:
+            ranks = (megatron_worst(job, job.architecture, device),)
+    elif every_rank:
+        ranks = training_ranks(job, job.architecture, inventory=inventory)
     else:
-        ranks = training_ranks(job, job.architecture, inventory=inventory, every_rank=every_rank)
+        ranks = (worst_rank(job, job.architecture),)
     worst = max(ranks, key=lambda r: r.peak.allocated_bytes)
     return _answer(job, gpu, overhead, ranks, worst)
 

@@ -35,39 +35,46 @@ MICRO_BATCHES = 3
 
 
 def training_ranks(
-    job: TrainingJob, architecture: Architecture, *, inventory: bool = False, every_rank: bool = True
+    job: TrainingJob, architecture: Architecture, *, inventory: bool = False
 ) -> tuple[RankEstimate, ...]:
-    """One estimate per pipeline rank; without ``every_rank``, of the worst one alone, with its highest instant."""
-    if job.layout.pipeline == 1 and job.gradient_accumulation_steps > MICRO_BATCHES and not inventory:
-        job = job._replace(gradient_accumulation_steps=MICRO_BATCHES)
-    return remembered_ranks(job, architecture, inventory, every_rank)
+    """One estimate per pipeline rank."""
+    return remembered_ranks(job if inventory else _shortened(job), architecture, inventory)
+
+
+def _shortened(job: TrainingJob) -> TrainingJob:
+    """The job without micro-batches that repeat others."""
+    if job.layout.pipeline > 1 or job.gradient_accumulation_steps <= MICRO_BATCHES:
+        return job
+    return job._replace(gradient_accumulation_steps=MICRO_BATCHES)
 
 
 @lru_cache(maxsize=512)
-def remembered_ranks(
-    job: TrainingJob, architecture: Architecture, inventory: bool, every_rank: bool = True
-) -> tuple[RankEstimate, ...]:
+def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bool) -> tuple[RankEstimate, ...]:
     """The same, kept: what differs between the plans of one repository often does not matter here."""
     if inventory:
         return _detailed(job, architecture)
-    each = [stateless(job, torch) for torch in job.torch]
-    still = timeless(job)
-    numbers: Sequence[int] = range(job.layout.pipeline)
-    if not every_rank:
-        numbers = fullest(job, _contents(architecture, job.layout.pipeline))
-    if every_rank or job.framework == "deepspeed":
+    each, still = [stateless(job, torch) for torch in job.torch], timeless(job)
+    numbers = range(job.layout.pipeline)
+    motions = [[closed_motion(one, architecture, number) for one in each] for number in numbers]
+    return tuple(_laid(job, _rank(job, still, *found)) for found in zip(numbers, motions, strict=True))
+
+
+def worst_rank(job: TrainingJob, architecture: Architecture) -> RankEstimate:
+    """The rank with the highest peak, the first of equal ones, with that instant alone."""
+    job = _shortened(job)
+    each, still = [stateless(job, torch) for torch in job.torch], timeless(job)
+    numbers = fullest(job, _contents(architecture, job.layout.pipeline))
+    if job.framework == "deepspeed":
         motions = [[closed_motion(one, architecture, number) for one in each] for number in numbers]
     else:
         motions = _open_motions(still, each, architecture, numbers)
-    found = [_rank(job, still, number, some) for number, some in zip(numbers, motions, strict=True)]
-    if every_rank:
-        return tuple(_laid(job, rank) for rank in found)
+    found = [_rank(job, still, *some) for some in zip(numbers, motions, strict=True)]
     host_bytes = max([rank.motion.host_bytes for rank in found])
     if _is_fixed_by_step(job):
         worst = max(found, key=lambda rank: rank.peak) if len(found) > 1 else found[0]
-        return (_at_peak(worst, host_bytes),)
+        return _at_peak(worst, host_bytes)
     laid = max([_laid(job, rank) for rank in found], key=lambda rank: rank.peak.allocated_bytes)
-    return (laid._replace(instants=(laid.peak,), host_bytes=host_bytes),)
+    return laid._replace(instants=(laid.peak,), host_bytes=host_bytes)
 
 
 def _open_motions(

@@ -33,12 +33,8 @@ def megatron_ranks(
     device: Device = ANY_DEVICE,
     *,
     inventory: bool = False,
-    every_rank: bool = True,
 ) -> tuple[RankEstimate, ...]:
-    """One estimate per pipeline rank, or, without ``every_rank``, of the worst one alone, with its highest instant.
-
-    ``inventory``: also the largest tensors and the formulas, of the rank with the highest peak. Among ranks that hold
-    the same the first has the most in flight, so that the others need not be looked at.
+    """One estimate per pipeline rank. ``inventory``: also the largest tensors and the formulas, of the worst one.
 
     Raises:
         UnsupportedError: activations are offloaded, or the pipeline layout does not fit the ranks.
@@ -47,18 +43,23 @@ def megatron_ranks(
         return _with_inventory(job, architecture, device)
     found: list[RankEstimate] = []
     still = timeless(job)
-    motions = remembered_motions(stateless(job, architecture.num_layers), architecture, device, every_rank)
-    if not every_rank:
-        return (_worst(job, still, motions),)
-    for motion in motions:
+    for motion in remembered_motions(stateless(job, architecture.num_layers), architecture, device, True):
         instants = laid_on(rests(still, motion.held), motion.moments)
         instants = with_building(job, still, motion.held, motion.chunks, instants)
         found.append(RankEstimate(motion.rank, instants, motion.parameters))
     return tuple(found)
 
 
-def _worst(job: TrainingJob, still: TrainingJob, motions: tuple[Motion, ...]) -> RankEstimate:
-    """The rank with the highest peak, the first of equal ones, with that instant alone."""
+def megatron_worst(job: TrainingJob, architecture: Architecture, device: Device) -> RankEstimate:
+    """The rank with the highest peak, the first of equal ones, with that instant alone.
+
+    Among ranks that hold the same the first has the most in flight, so that the others need not be looked at.
+
+    Raises:
+        UnsupportedError: as above.
+    """
+    still = timeless(job)
+    motions = remembered_motions(stateless(job, architecture.num_layers), architecture, device, False)
     best: tuple[int, Motion, Rest, bool] | None = None
     states, on_host = states_of(still), job.initialization.place == "host"
     for motion in motions:
