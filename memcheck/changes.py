@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from memcheck.source.types import Document
 
@@ -28,20 +29,29 @@ def with_changes(document: Document, changes: Mapping[str, object]) -> Document:
     A field of what is written as one word (``gpu: h100-80gb``) is set beside that word, which becomes the field that it
     stands for. The places of values stay what they were: a finding about a changed value points at what it replaced.
     """
-    values = document.values
+    top: dict[str, object] = {"": document.values}
+    own: set[int] = set()
+    """Mappings that were made here. Others are copied: aliases share objects, and no other place may show a change."""
     for key, value in changes.items():
-        values = _with(values, key.split("."), value, "")
-    pointers = tuple("/" + key.replace(".", "/") for key in changes)
-    return document._replace(values=values, changed=document.changed + pointers)
+        place, name, above = top, "", ""
+        for part in fields(key):
+            found = place.get(name)
+            if isinstance(found, dict) and id(found) in own:
+                table = found
+            else:
+                table = dict(found) if isinstance(found, dict) else _long(found, above, part)
+                own.add(id(table))
+                place[name] = table
+            place, name, above = table, part, f"{above}.{part}" if above else part
+        place[name] = value
+    pointers = tuple(["/" + key.replace(".", "/") for key in changes])
+    return document._replace(values=top[""], changed=document.changed + pointers)
 
 
-def _with(values: object, keys: list[str], value: object, above: str) -> object:
-    """A copy along the path only: aliases share objects, and a change in one place must not show in another."""
-    if not keys:
-        return value
-    table = dict(values) if isinstance(values, dict) else _long(values, above, keys[0])
-    table[keys[0]] = _with(table.get(keys[0]), keys[1:], value, f"{above}.{keys[0]}" if above else keys[0])
-    return table
+@lru_cache(maxsize=1024)
+def fields(key: str) -> tuple[str, ...]:
+    """The parts of a dotted key."""
+    return tuple(key.split("."))
 
 
 def _long(written: object, key: str, field: str) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memcheck.changes import with_changes
+from memcheck.changes import fields, with_changes
 from memcheck.job.types import TrainingJob
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan
@@ -22,8 +22,10 @@ def apply(document: Document, changes: Mapping[str, object]) -> tuple[Document, 
 def written(document: Document, key: str) -> Any:
     """The value that the plan writes under a dotted key, in whatever form; None if it writes none."""
     value = document.values
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
+    for part in fields(key):
+        if not isinstance(value, dict):
+            return None
+        value = value.get(part)
     return value
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
+from memcheck.changes import fields
 from memcheck.frameworks.types import Framework
 from memcheck.job.defaults import Defaults
 from memcheck.job.recipe import resolve_recipe
@@ -29,16 +28,11 @@ PLAIN: dict[str, object] = {
 def stated(plan: Plan, key: str) -> object:
     """The value under a dotted key of the plan; None where it is not stated."""
     value: object = plan
-    for part in _parts(key):
+    for part in fields(key):
         value = getattr(value, part, None)
         if value is None:
             return None
     return value
-
-
-@lru_cache(maxsize=256)
-def _parts(key: str) -> tuple[str, ...]:
-    return tuple(key.split("."))
 
 
 def deviates(plan: Plan, job: TrainingJob, framework: Framework, key: str) -> bool:
