@@ -20,7 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
 from memcheck.job.resolve import Resolved, resolve  # noqa: E402
-from memcheck.memory import moves  # noqa: E402
+from memcheck.memory import moves, open_sizes  # noqa: E402
 from memcheck.memory.estimate import estimate  # noqa: E402
 from memcheck.memory.megatron.ranks import megatron_ranks, remembered_motions  # noqa: E402
 from memcheck.memory.motion import closed_motion  # noqa: E402
@@ -102,6 +102,7 @@ def forget() -> None:
     for cache in caches():
         cache.cache_clear()
     moves.forget()
+    open_sizes.forget()
 
 
 def rate(jobs: list[Resolved], *, cold: bool = False) -> float:

@@ -17,8 +17,6 @@ from memcheck.record import Record
 DIGIT = 32
 """Bits for each size. The counts are far smaller, and may be negative for a while."""
 HALF = 1 << DIGIT - 1
-MOST = 512
-"""Sizes of one step."""
 
 
 def digit(place: int) -> int:
