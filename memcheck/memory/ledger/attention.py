@@ -12,7 +12,7 @@ from memcheck.memory.ledger.mlp import linear_tensors
 from memcheck.memory.ledger.norms import normalise
 from memcheck.memory.ledger.rotary import apply_rotary, concatenates
 from memcheck.memory.tape import attention as kernels
-from memcheck.memory.tape.elementwise import cast, copy, mul, scale, unary
+from memcheck.memory.tape.elementwise import cast, copy, mul, scale, shift, unary
 from memcheck.memory.tape.indexing import clamp, index, slices
 from memcheck.memory.tape.matrix import linear
 from memcheck.memory.tape.tensor import Tape, Value
@@ -207,7 +207,7 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
             ctx.unused = weights
         return copy(tape, out, "contiguous")
     if kernel == "math":
-        return _math(tape, q, k, v)
+        return (_broadcasting if a.fused_form == "index" else _math)(tape, q, k, v)
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
     mask = None
@@ -260,7 +260,10 @@ def repeat_kv(tape: Tape, x: Value, heads: int) -> Value:
 
 
 def _math(tape: Tape, q: Value, k: Value, v: Value) -> Value:
-    """aten _scaled_dot_product_attention_math: scaled q and k, scores with a causal mask, softmax, product."""
+    """aten _scaled_dot_product_attention_math: scaled q and k, scores with a causal mask, softmax, product.
+
+    ``enable_gqa`` repeats the heads of keys and values first.
+    """
     if k.shape[1] != q.shape[1]:
         k, v = repeat_kv(tape, k, q.shape[1]), repeat_kv(tape, v, q.shape[1])
     q, k = scale(tape, q), scale(tape, k)
@@ -272,3 +275,47 @@ def _math(tape: Tape, q: Value, k: Value, v: Value) -> Value:
     out = kernels.batched(tape, weights, v, (b, h, s, v.shape[-1]), "attention output")
     del weights
     return copy(tape, out, "contiguous")
+
+
+def _broadcasting(tape: Tape, q: Value, k: Value, v: Value) -> Value:
+    """The same without ``enable_gqa``, whose products broadcast the heads of keys and values; with its own mask.
+
+    Half precision is computed in fp32 unless ``allow_fp16_bf16_reduction_math_sdp`` is set, and the weights are cast
+    back, too, for a second result that nobody takes (aten/src/ATen/native/transformers/attention.cpp). Autocast casts
+    what the function gets, and nothing inside it.
+    """
+    outside, tape.autocast = tape.autocast, None
+    try:
+        if outside:
+            q, k, v = (cast(tape, t, outside) for t in (q, k, v))
+        half = q.dtype if q.dtype in ("bf16", "fp16") else ""
+        wide_q, wide_k, wide_v = (cast(tape, t, "fp32") for t in (q, k, v)) if half else (q, k, v)
+        b, h, s, _ = q.shape
+        scaled = scale(tape, wide_q)
+        mask = (tape.new((s, s), "bool", "causal mask"), tape.new((s, s), wide_q.dtype, "causal mask"))
+        keys = _spread(tape, scale(tape, wide_k), h)
+        weights = kernels.batched(tape, scaled, keys, (b, h, s, s), "attention scores")
+        del keys
+        weights = shift(tape, weights, "attention mask")
+        weights = kernels.softmax(tape, weights)
+        narrow = tape.value(weights.shape, half, "unused weights") if half else None
+        out = kernels.batched(tape, weights, _spread(tape, wide_v, h), (b, h, s, v.shape[-1]), "attention output")
+        if half:
+            out = cast(tape, out, half)
+        del weights, narrow, mask, scaled, wide_q, wide_k, wide_v
+    finally:
+        tape.autocast = outside
+    return copy(tape, out, "contiguous")
+
+
+def _spread(tape: Tape, x: Value, heads: int) -> Value:
+    """Keys or values for every query head: a batched product folds batch and heads, which of several sequences is a
+    copy.
+    """
+    if x.shape[1] == heads:
+        return x
+    small, dtype = x.shape, x.dtype
+    shape = (small[0], heads, *small[2:])
+    view = small[0] == 1 and small[1] == 1
+    out = Value(x.storage, shape, dtype) if view else tape.value(shape, dtype, "expanded heads")
+    return tape.record(out, (x,), lambda grad: [tape.new(small, dtype, "sum")])

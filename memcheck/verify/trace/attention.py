@@ -40,9 +40,10 @@ def scaled_dot_product_attention(
         )[0]
         return flash
     if grouped:
-        plain: torch.Tensor = aten._scaled_dot_product_attention_math(  # noqa: SLF001
-            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
-        )[0]
+        with torch.autocast("cpu", enabled=False):  # as inside of every function that autocast casts the arguments of
+            plain: torch.Tensor = aten._scaled_dot_product_attention_math(  # noqa: SLF001
+                query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+            )[0]
         return plain
     bias = None if attn_mask is None else _as_bias(attn_mask, query, key)
     efficient: torch.Tensor = aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
