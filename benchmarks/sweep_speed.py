@@ -101,8 +101,8 @@ INTRODUCTION = """# How fast a sweep is
 One process, CPU time (`time.process_time`), nothing remembered at the start. The axes are batch, sequence, recompute,
 precision and degrees; `prices` are points that differ in some component of the predicted memory. The others come to the
 same memory another way, such as more data-parallel ranks that share nothing. The last column is the speed over that of
-estimates of one known 8B job in the same process: a second is not the same on every machine, and these were recorded
-while other work kept both cores of one busy.
+estimates of one known 8B job in the same process: a second is not the same on every machine, and on the one
+that recorded these it varies by a quarter from minute to minute.
 """
 
 
