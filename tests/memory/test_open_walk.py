@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.engine_speed import forget
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
 from memcheck.memory.open_timeline import OpenTimeline, digit
@@ -80,6 +81,7 @@ def peak(**training: Any) -> int:
 
 def test_points_that_differ_in_sizes_share_a_walk() -> None:
     """Other batches and sequences need no walk of their own, and come to other figures; full recompute needs one."""
+    forget()
     peak()
     before = _walked.cache_info().misses
     found = {peak(micro_batch_size=b, sequence_length=s) for b in (1, 2, 3) for s in (512, 1000, 4096)}
