@@ -145,7 +145,7 @@ def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) ->
     if offloaded:
         # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload; their norms are taken in fp64
         # (set_norm_for_param_grad_in_gpu)
-        norm = NORM * max((n for mine in slices(trained, ways) for n in mine), default=0)
+        norm = NORM * max((part for mine in partitions(trained, ways) for _, part in mine), default=0)
         whole = rounded(largest * item)
         return found._replace(resting=whole, reducing=rounded(norm), moving=0 if late else whole)
     own = partition if summed > item else fullest_partition(trained, ways)
@@ -218,32 +218,19 @@ def _cast_for_reduction(job: TrainingJob, bucket: int, largest: int) -> int:
     return rounded(max(bucket, largest) * DTYPE_BYTES[dtype]) if dtype != job.recipe.compute else 0
 
 
-def slices(numels: Sequence[int], ways: int) -> list[list[int]]:
-    """Of each partition, how many elements it has of each tensor that it touches."""
+def partitions(numels: Sequence[int], ways: int) -> list[list[tuple[int, int]]]:
+    """Of each partition, the tensors that it touches: their elements, and those that lie in it."""
     size = max(1, -(-sum(numels) // ways))
-    found: list[list[int]] = [[] for _ in range(ways)]
+    found: list[list[tuple[int, int]]] = [[] for _ in range(ways)]
     offset = 0
     for n in numels:
         end = offset + n
         for rank in range(offset // size, -(-end // size)):
-            found[rank].append(min(end, (rank + 1) * size) - max(offset, rank * size))
+            found[rank].append((n, min(end, (rank + 1) * size) - max(offset, rank * size)))
         offset = end
     return found
 
 
 def fullest_partition(numels: Sequence[int], ways: int) -> int:
     """Elements of the whole tensors that the fullest partition touches: ``grads_in_partition`` holds them uncut."""
-    total = sum(numels)
-    size = -(-total // ways)
-    if ways == 1 or not size:
-        return total
-    fullest = offset = rank = 0
-    touched = 0
-    for n in numels:
-        touched += n
-        offset += n
-        while offset >= (rank + 1) * size:  # the tensor reaches the partition's end, and maybe into the next
-            fullest = max(fullest, touched)
-            rank += 1
-            touched = n if offset > rank * size else 0
-    return max(fullest, touched)
+    return max(sum(n for n, _ in mine) for mine in partitions(numels, ways))

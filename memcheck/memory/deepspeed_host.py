@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.deepspeed import accumulation_dtype, elements
+from memcheck.memory.deepspeed import accumulation_dtype, elements, partitions
 from memcheck.memory.state import STATES_PER_PARAMETER, LocalTensor
 
 LEAST_SWAPPED = 1 << 20
@@ -73,25 +73,13 @@ def _partitioned_optimizer(job: TrainingJob, trained: list[int]) -> dict[str, in
     gradients = block(partition * master, pinned)
     if job.layout.zero_stage == 2 and job.gradient_accumulation_steps > 1 and master == 4:
         # each whole tensor that the partition touches has a buffer in which its micro-batches are summed
-        gradients += max(sum(block(n * item, pinned) for n in mine) for mine in touched(trained, ways))
+        gradients += max(sum(block(n * item, pinned) for n, _ in mine) for mine in partitions(trained, ways))
     return {
         "master_weights": block(partition * master, pinned),
         "gradients": gradients,
         "optimizer_states": _states(job, partition),
         "communication_buffers": block(partition * item, pinned) + block(max(trained, default=0) * item, pinned),
     }
-
-
-def touched(numels: Sequence[int], ways: int) -> list[list[int]]:
-    """Elements of the whole tensors of which each partition has a part."""
-    size = max(1, -(-sum(numels) // ways))
-    found: list[list[int]] = [[] for _ in range(ways)]
-    offset = 0
-    for n in numels:
-        for rank in range(offset // size, -(-(offset + n) // size)):
-            found[rank].append(n)
-        offset += n
-    return found
 
 
 def _sharded_optimizer(job: TrainingJob, trained: list[int]) -> dict[str, int]:

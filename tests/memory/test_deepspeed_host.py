@@ -11,8 +11,8 @@ from benchmarks.score import resolved
 from memcheck.frameworks.deepspeed import DEEPSPEED
 from memcheck.job.types import Layout, Lora, Optimizer, TrainingJob
 from memcheck.memory import deepspeed_host
-from memcheck.memory.deepspeed import slices
-from memcheck.memory.deepspeed_host import block, engine_host, touched
+from memcheck.memory.deepspeed import partitions
+from memcheck.memory.deepspeed_host import block, engine_host
 from memcheck.memory.estimate import estimate
 from memcheck.memory.host_states import host_states
 from memcheck.memory.state import LocalTensor
@@ -62,8 +62,9 @@ def test_stage_2_sums_whole_tensors() -> None:
     """With several micro-batches, those of which the partition has a part; the stage before sums on the GPU."""
     assert dict(engine_host(offloading(2, gradient_accumulation_steps=2), TENSORS))["gradients"] == 4 * N + 2 * 3 * N
     assert dict(engine_host(offloading(1, gradient_accumulation_steps=2), TENSORS))["gradients"] == 4 * N
-    assert touched([6, 8, 9, 7], 3) == [[6, 8], [8, 9], [9, 7]]
-    assert slices([6, 8, 9, 7], 3) == [[6, 4], [4, 6], [3, 7]]
+    found = partitions([6, 8, 9, 7], 3)
+    assert [[whole for whole, _ in mine] for mine in found] == [[6, 8], [8, 9], [9, 7]]
+    assert [[part for _, part in mine] for mine in found] == [[6, 4], [4, 6], [3, 7]]
 
 
 def test_stage_3_has_gradients_twice() -> None:
