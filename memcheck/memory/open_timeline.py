@@ -51,20 +51,6 @@ class OpenTimeline(Timeline):
         self._halves = halves(places)
         self._rivals: dict[str, list[Rival]] = {}
 
-    def mark(self, instant: str, operation: str) -> None:
-        """The present as a candidate for the instant's maximum."""
-        if not self.muted and self._rises(instant, self.total):
-            self._keep(Rival(instant, operation, -1, self.total, tuple(self.live.items())))
-
-    def high(self, instant: str, high: High, where: str) -> None:
-        """The present plus a unit's highest point, whose label is the number of one."""
-        total = self.total + high.bytes
-        if not self.muted and self._rises(instant, total):
-            live = dict(self.live)
-            for component, n_bytes in high.components:
-                live[component] = live.get(component, 0) + n_bytes
-            self._keep(Rival(instant, where, int(high.label), total, tuple(live.items())))
-
     def covers(self, one: int, other: int) -> bool:
         """Whether ``one`` counts no size fewer times."""
         return (one - other + self._halves) & self._halves == self._halves
@@ -73,10 +59,12 @@ class OpenTimeline(Timeline):
         """Whether no earlier moment has as much of everything."""
         return not any(self.covers(rival.bytes, total) for rival in self._rivals.get(instant, ()))
 
-    def _keep(self, found: Rival) -> None:
-        rivals = self._rivals.setdefault(found.name, [])
-        rivals[:] = [rival for rival in rivals if not self.covers(found.bytes, rival.bytes)]
-        rivals.append(found)
+    def _keep(self, instant: str, total: int, live: dict[str, int], operation: str, high: High | None) -> None:
+        """A rival of the others; of a curve's highest point the label is a number."""
+        rivals = self._rivals.setdefault(instant, [])
+        rivals[:] = [rival for rival in rivals if not self.covers(total, rival.bytes)]
+        label = -1 if high is None else int(high.label)
+        rivals.append(Rival(instant, operation, label, total, tuple(live.items())))
 
     def rivals(self) -> dict[str, list[Rival]]:
         """Of each instant the moments that may be its highest, in their order."""

@@ -53,19 +53,27 @@ class Timeline:
 
     def mark(self, instant: str, operation: str) -> None:
         """The present as a candidate for the instant's maximum."""
-        best = self._best.get(instant)
-        if not self.muted and (best is None or self.total > best[0]):
-            self._best[instant] = (self.total, dict(self.live), operation, None)
+        if not self.muted and self._rises(instant, self.total):
+            self._keep(instant, self.total, dict(self.live), operation, None)
 
     def high(self, instant: str, high: High, where: str) -> None:
         """The present plus a unit's highest point."""
         total = self.total + high.bytes
-        best = self._best.get(instant)
-        if not self.muted and (best is None or total > best[0]):
+        if not self.muted and self._rises(instant, total):
             live = dict(self.live)
             for component, n_bytes in high.components:
                 live[component] = live.get(component, 0) + n_bytes
-            self._best[instant] = (total, live, f"{high.label} in {where}", high)
+            self._keep(instant, total, live, where, high)
+
+    def _rises(self, instant: str, total: int) -> bool:
+        """Whether it is more than the instant's maximum so far."""
+        best = self._best.get(instant)
+        return best is None or total > best[0]
+
+    def _keep(self, instant: str, total: int, live: dict[str, int], operation: str, high: High | None) -> None:
+        """A new maximum; ``operation``: with a unit's highest point, the unit."""
+        text = operation if high is None else f"{high.label} in {operation}"
+        self._best[instant] = (total, live, text, high)
 
     def instants(self) -> tuple[Instant, ...]:
         """The maximum of each instant, in the order in which they first occurred."""
