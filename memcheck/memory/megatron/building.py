@@ -9,13 +9,12 @@ remaps parameters. Master weights and optimizer states come later: over many ran
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import islice
 
 from memcheck.job.types import TrainingJob
 from memcheck.memory.megatron.buffers import distributed, dtypes, group_resting
 from memcheck.memory.megatron.fsdp import is_sharded
-from memcheck.memory.moves import Held
+from memcheck.memory.moves import Components, Held
 from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.types import Instant
@@ -23,24 +22,15 @@ from memcheck.memory.types import Instant
 BUILDING = "copying parameters into DDP's buffers"
 
 
-def with_building(
-    job: TrainingJob, still: TrainingJob, held: Held, chunks: tuple[int, ...], instants: tuple[Instant, ...]
-) -> tuple[Instant, ...]:
-    """The instants of a step whose first one is where more is there while the buffers are laid out.
-
-    ``still``: the job without its step (``rests.timeless``).
-    """
-    if job.initialization.place == "host":
-        return instants
-    components = laying_out(still, held, chunks)
-    total = sum(n_bytes for _, n_bytes in components)
+def with_building(components: Components, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:
+    """The instants of a step whose first one is where more is there while the buffers are laid out."""
+    total = sum([n_bytes for _, n_bytes in components])
     if total <= instants[0].allocated_bytes:
         return instants
     return (Instant(instants[0].name, BUILDING, total, dict(components)), *instants[1:])
 
 
-@lru_cache(maxsize=2048)
-def laying_out(job: TrainingJob, held: Held, chunks: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
+def laying_out(job: TrainingJob, held: Held, chunks: tuple[int, ...]) -> Components:
     """Components of a rank of a ``timeless`` job while its buffers are laid out. ``chunks``: the units of each."""
     units = iter(held.units)
     tensors: list[list[LocalTensor]] = [[t for unit in islice(units, n) for t in unit] for n in chunks]  # type: ignore[misc]

@@ -9,7 +9,7 @@ from memcheck.architecture.types import Architecture
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
 from memcheck.memory.megatron import fsdp
 from memcheck.memory.megatron.building import with_building
-from memcheck.memory.megatron.rests import rests, states_of, timeless
+from memcheck.memory.megatron.rests import States, states_of, timeless
 from memcheck.memory.megatron.schedule import Place, Run, runs, settled, warm_up
 from memcheck.memory.megatron.setting import megatron_setting
 from memcheck.memory.megatron.stages import Chunk, stages
@@ -17,7 +17,7 @@ from memcheck.memory.megatron.units import Alike, chunk_units, renumbered
 from memcheck.memory.megatron.walk import Rank, walk
 from memcheck.memory.megatron.workspaces import ANY_DEVICE, Device, workspaces
 from memcheck.memory.megatron.workspaces import Held as Blocks
-from memcheck.memory.moves import Held, Moment, Rest, highest, laid_on, one_held, peak_on
+from memcheck.memory.moves import Components, Held, Moment, Rest, highest, laid_on, one_held, peak_on
 from memcheck.memory.pipeline import fullest
 from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
@@ -42,10 +42,10 @@ def megatron_ranks(
     if inventory:
         return _with_inventory(job, architecture, device)
     found: list[RankEstimate] = []
-    still = timeless(job)
+    states = states_of(timeless(job))
     for motion in remembered_motions(stateless(job, architecture.num_layers), architecture, device, True):
-        instants = laid_on(rests(still, motion.held), motion.moments)
-        instants = with_building(job, still, motion.held, motion.chunks, instants)
+        instants = laid_on(states.rest(motion.held), motion.moments)
+        instants = with_building(_laying(job, states, motion), instants)
         found.append(RankEstimate(motion.rank, instants, motion.parameters))
     return tuple(found)
 
@@ -58,14 +58,12 @@ def megatron_worst(job: TrainingJob, architecture: Architecture, device: Device)
     Raises:
         UnsupportedError: as above.
     """
-    still = timeless(job)
-    motions = remembered_motions(stateless(job, architecture.num_layers), architecture, device, False)
+    states = states_of(timeless(job))
     best: tuple[int, Motion, Rest, bool] | None = None
-    states, on_host = states_of(still), job.initialization.place == "host"
-    for motion in motions:
+    for motion in remembered_motions(stateless(job, architecture.num_layers), architecture, device, False):
         rest = states.rest(motion.held)
         peak = highest(rest, motion.tops)
-        laying = 0 if on_host else states.laying(motion.held, motion.chunks)
+        laying = sum([n_bytes for _, n_bytes in _laying(job, states, motion)])
         if best is None or max(peak, laying) > best[0]:
             best = (max(peak, laying), motion, rest, laying > peak)
     assert best is not None  # noqa: S101 - a job has ranks
@@ -73,8 +71,13 @@ def megatron_worst(job: TrainingJob, architecture: Architecture, device: Device)
     moments = motion.moments if is_laying else (motion.moments[peak_on(rest, motion.tops)],)
     instants = laid_on(rest, moments)
     if is_laying:
-        instants = with_building(job, still, motion.held, motion.chunks, instants)[:1]
+        instants = with_building(_laying(job, states, motion), instants)[:1]
     return RankEstimate(motion.rank, instants, motion.parameters)
+
+
+def _laying(job: TrainingJob, states: States, motion: Motion) -> Components:
+    """What lives on the GPU while DDP lays out the rank's buffers, if it does so there."""
+    return () if job.initialization.place == "host" else states.laying(motion.held, motion.chunks)
 
 
 def _with_inventory(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[RankEstimate, ...]:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from memcheck.job.types import TrainingJob
 from memcheck.memory.megatron import buffers, fsdp
 from memcheck.memory.megatron.building import laying_out
-from memcheck.memory.moves import Held, Rest
+from memcheck.memory.moves import Components, Held, Rest
 from memcheck.memory.rests import timeless as without_step
 from memcheck.memory.state import LocalTensor
 
@@ -30,7 +30,7 @@ class States:
     def __init__(self, job: TrainingJob) -> None:
         self._job = job
         self._rests: dict[Held, Rest] = {}
-        self._laying: dict[tuple[Held, tuple[int, ...]], int] = {}
+        self._laying: dict[tuple[Held, tuple[int, ...]], Components] = {}
 
     def rest(self, held: Held) -> Rest:
         """The states of a rank."""
@@ -39,12 +39,11 @@ class States:
             found = self._rests[held] = rests(self._job, held)
         return found
 
-    def laying(self, held: Held, chunks: tuple[int, ...]) -> int:
-        """Bytes while DDP lays its buffers out; 0 where it lays none out."""
+    def laying(self, held: Held, chunks: tuple[int, ...]) -> Components:
+        """What lives while DDP lays its buffers out."""
         found = self._laying.get((held, chunks))
         if found is None:
-            components = laying_out(self._job, held, chunks)
-            found = self._laying[held, chunks] = sum([n_bytes for _, n_bytes in components])
+            found = self._laying[held, chunks] = laying_out(self._job, held, chunks)
         return found
 
 
@@ -54,7 +53,6 @@ def states_of(job: TrainingJob) -> States:
     return States(job)
 
 
-@lru_cache(maxsize=2048)
 def rests(job: TrainingJob, held: Held) -> Rest:
     """The states of a rank of a :func:`timeless` job, and what the optimizer's step adds to them."""
     tensors: list[LocalTensor] = [t for unit in held.units for t in unit]  # type: ignore[misc]
