@@ -41,6 +41,11 @@ def accumulated_dtype(job: TrainingJob) -> str | None:
     return None
 
 
+def reduces_head(job: TrainingJob) -> bool:
+    """Whether the loss itself reduces the head's gradient: torchtitan's chunked one does."""
+    return job.framework == "torchtitan" and job.loss.kind == "chunked"
+
+
 def outside_dtype(job: TrainingJob) -> str | None:
     """Dtype to which autograd casts gradients of the root's weights that are used outside of its forward.
 

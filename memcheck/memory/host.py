@@ -31,7 +31,8 @@ from functools import lru_cache
 from memcheck.architecture.parameters import parameters_by_group
 from memcheck.architecture.types import Rough
 from memcheck.job.training import ON_HOST
-from memcheck.job.types import DTYPE_BYTES, Checkpointing, Loss, TrainingJob
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.memory.rests import stepless
 from memcheck.memory.state import STATES_PER_PARAMETER
 from memcheck.memory.types import HostMoment
 from memcheck.record import Record
@@ -51,23 +52,7 @@ def host_moments(job: TrainingJob, total: int, trained: int, activations: int, r
     ``total`` and ``trained``: parameters of the whole model, adapters included. ``activations``: bytes that the GPUs of
     a node keep in host memory during a step. ``room``: bytes of a GPU beside its context.
     """
-    return _moments(without_step(job), total, trained, activations, room)
-
-
-def without_step(job: TrainingJob) -> TrainingJob:
-    """The job without what only decides how a step runs, of which nothing here is made."""
-    return job._replace(
-        micro_batch_size=1,
-        sequence_length=1,
-        gradient_accumulation_steps=min(job.gradient_accumulation_steps, 2),
-        checkpointing=NO_CHECKPOINTING,
-        attention="",
-        loss=NO_LOSS,
-        torch=(),
-    )
-
-
-NO_CHECKPOINTING, NO_LOSS = Checkpointing(), Loss()
+    return _moments(stepless(job), total, trained, activations, room)
 
 
 @lru_cache(maxsize=2048)

@@ -9,7 +9,7 @@ from memcheck.architecture.types import Architecture
 from memcheck.job.types import Checkpoint, Initialization, Layout, Optimizer, TrainingJob
 from memcheck.memory.beside import Always, Beside
 from memcheck.memory.conduct import NO_GROUPS, Beyond, Conduct, Groups, beyond, conduct
-from memcheck.memory.fsdp import Group, group, wraps
+from memcheck.memory.fsdp import Group, group, reduces_head, wraps
 from memcheck.memory.moves import Components, Held, Moment, Rest, one_held
 from memcheck.memory.pipeline import in_flight, most_in_flight, parts
 from memcheck.memory.resting import ways_of
@@ -157,11 +157,8 @@ def open_ranks(job: TrainingJob, architecture: Architecture) -> OpenRanks:
 
 
 def undivided(job: TrainingJob) -> TrainingJob:
-    """A :func:`stateless` job without what is seen by FSDP2's groups alone: over how many ranks these are divided.
-
-    torchtitan's chunked loss reduces the head's gradient itself.
-    """
-    if not wraps(job) or (job.framework == "torchtitan" and job.loss.kind == "chunked"):
+    """A :func:`stateless` job without what is seen by FSDP2's groups alone: over how many ranks these are divided."""
+    if not wraps(job) or reduces_head(job):
         return job
     return job._replace(layout=job.layout._replace(shard_group=min(job.layout.shard_group, 2)))
 
@@ -257,7 +254,7 @@ def _unit_job(job: TrainingJob) -> TrainingJob:
         expert=layout.expert,
         expert_tensor=layout.expert_tensor,
     )
-    if job.framework == "torchtitan" and job.loss.kind == "chunked":  # which reduces the head's gradient itself
+    if reduces_head(job):
         alone = alone._replace(zero_stage=layout.zero_stage, shard_group=layout.shard_group)
     return job._replace(
         layout=alone,

@@ -22,14 +22,8 @@ Tensors = Sequence[tuple[LocalTensor, ...]]
 """Of each unit; equal units share the tuple."""
 
 
-def timeless(job: TrainingJob) -> TrainingJob:
-    """The job without what only decides how a step runs: what is computed from it can be kept for every such job.
-
-    States follow from the tensors, the dtypes, the optimizer and over how many ranks each kind is divided. The numbers
-    of data-parallel ranks and of micro-batches count only as far as there are several.
-    """
-    layout = job.layout
-    per_node = layout.gpus_per_node if job.optimizer.name == "muon" else 1  # Newton-Schulz' choices
+def stepless(job: TrainingJob) -> TrainingJob:
+    """The job without what only decides how a step runs. Of its micro-batches it counts whether there are several."""
     return job._replace(
         micro_batch_size=1,
         sequence_length=1,
@@ -38,6 +32,18 @@ def timeless(job: TrainingJob) -> TrainingJob:
         attention="",
         loss=Loss(),
         torch=(),
+    )
+
+
+def timeless(job: TrainingJob) -> TrainingJob:
+    """The :func:`stepless` job without what comes before and behind its steps, either.
+
+    States follow from the tensors, the dtypes, the optimizer and over how many ranks each kind is divided. The number
+    of data-parallel ranks counts only as far as there are several.
+    """
+    layout = job.layout
+    per_node = layout.gpus_per_node if job.optimizer.name == "muon" else 1  # Newton-Schulz' choices
+    return stepless(job)._replace(
         initialization=Initialization(),
         checkpoint=Checkpoint(),
         layout=layout._replace(nodes=1, gpus_per_node=per_node, data=min(layout.data, 2)),

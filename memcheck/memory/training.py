@@ -10,6 +10,7 @@ from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.ledger.curve import High
 from memcheck.memory.motion import (
     Motion,
+    States,
     closed_motion,
     open_motion,
     open_ranks,
@@ -53,22 +54,22 @@ def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bo
     """The same, kept: what differs between the plans of one repository often does not matter here."""
     if inventory:
         return _detailed(job, architecture)
-    each, still = [stateless(job, torch) for torch in job.torch], timeless(job)
+    each, states = [stateless(job, torch) for torch in job.torch], states_of(timeless(job))
     numbers = range(job.layout.pipeline)
     motions = [[closed_motion(one, architecture, number) for one in each] for number in numbers]
-    return tuple(_laid(job, _rank(job, still, *found)) for found in zip(numbers, motions, strict=True))
+    return tuple(_laid(job, _rank(job, states, *found)) for found in zip(numbers, motions, strict=True))
 
 
 def worst_rank(job: TrainingJob, architecture: Architecture) -> RankEstimate:
     """The rank with the highest peak, the first of equal ones, with that instant alone."""
     job = _shortened(job)
-    each, still = [stateless(job, torch) for torch in job.torch], timeless(job)
+    each, states = [stateless(job, torch) for torch in job.torch], states_of(timeless(job))
     numbers = fullest(job, _contents(architecture, job.layout.pipeline))
     if job.framework == "deepspeed":
         motions = [[closed_motion(one, architecture, number) for one in each] for number in numbers]
     else:
-        motions = _open_motions(still, each, architecture, numbers)
-    found = [_rank(job, still, *some) for some in zip(numbers, motions, strict=True)]
+        motions = _open_motions(states, each, architecture, numbers)
+    found = [_rank(job, states, *some) for some in zip(numbers, motions, strict=True)]
     host_bytes = max([rank.motion.host_bytes for rank in found])
     if _is_fixed_by_step(job):
         worst = max(found, key=lambda rank: rank.peak) if len(found) > 1 else found[0]
@@ -78,10 +79,9 @@ def worst_rank(job: TrainingJob, architecture: Architecture) -> RankEstimate:
 
 
 def _open_motions(
-    still: TrainingJob, each: list[TrainingJob], architecture: Architecture, numbers: Sequence[int]
+    states: States, each: list[TrainingJob], architecture: Architecture, numbers: Sequence[int]
 ) -> list[list[Motion]]:
     """Of every rank, its step under each behaviour of PyTorch."""
-    states = states_of(still)
     ranks = [open_ranks(undivided(one), architecture) for one in each]
     return [[open_motion(some, states, number) for some in ranks] for number in numbers]
 
@@ -96,9 +96,9 @@ class _Rank(Record):
     motion: Motion
 
 
-def _rank(job: TrainingJob, still: TrainingJob, number: int, motions: list[Motion]) -> _Rank:
-    """``still``: the job without its step; ``motions``: that, under every behaviour."""
-    states, steps = states_of(still), job.gradient_accumulation_steps
+def _rank(job: TrainingJob, states: States, number: int, motions: list[Motion]) -> _Rank:
+    """``motions``: the rank's step under every behaviour."""
+    steps = job.gradient_accumulation_steps
     best: _Rank | None = None
     for found in motions:
         rest, beside = states.rest(found.held), found.beside(steps)

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from memcheck.architecture.types import Architecture, Block, Mlp, Moe, Norm
 from memcheck.job.types import TrainingJob
+from memcheck.memory.fsdp import reduces_head
 from memcheck.memory.ledger.block import recomputing
 from memcheck.memory.ledger.context import Adapter, Setting, adapts, is_frozen
 from memcheck.memory.ledger.curve import Curve, replay
@@ -296,7 +297,7 @@ def head_unit(
         compiled=compiles and job.compiles("loss"), graph_before=graph, grad_dtype=outside
     )
     dtype = stream_dtype(base)
-    if job.framework == "torchtitan" and job.loss.kind == "chunked":
+    if reduces_head(job):
         return _chunked_unit(job, head, setting, tensors, adds, inventory)
     fresh = _cached_head(head, setting, dtype, inventory=inventory)
     again = _cached_head(head, _later(setting), dtype, inventory=inventory) if adds else fresh

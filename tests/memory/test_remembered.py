@@ -19,7 +19,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.memory import around, motion, moves, training
 from memcheck.memory.estimate import estimate
 from memcheck.memory.megatron import ranks, walk
-from memcheck.memory.motion import Motion, closed_motion
+from memcheck.memory.motion import Motion, States, closed_motion
 from memcheck.plan.read import read_plan
 from memcheck.points.evaluate import Evaluator
 from memcheck.source.load import load_documents
@@ -92,7 +92,7 @@ def answer(document: Document, changes: dict[str, object]) -> object:
         return str(error)
 
 
-def closed(still: TrainingJob, each: list[TrainingJob], model: Architecture, numbers: list[int]) -> list[list[Motion]]:
+def closed(states: States, each: list[TrainingJob], model: Architecture, numbers: list[int]) -> list[list[Motion]]:
     """Walks with sizes in place of those for all sizes."""
     return [[closed_motion(one, model, number) for one in each] for number in numbers]
 
