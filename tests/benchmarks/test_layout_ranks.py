@@ -62,10 +62,11 @@ def test_splits_count_once_as_suggest_lists_them(small: Search) -> None:
 
 
 def test_recorded_ranks() -> None:
-    """Every published layout is recorded, and within the first twenty of its recipe."""
+    """Every published layout is recorded, within the first twenty of its recipe and of the splits of ``suggest``."""
     recorded = load(RECORDED)
     assert set(recorded) == {layout.title for layout in layouts()}
     for title, ranks in recorded.items():
         rank, _, considered = ranks["recipe kept"].partition(" of ")
         assert int(rank) <= PLACES, title
         assert int(considered.replace(",", "")) > 10_000
+        assert int(ranks["suggested"]) <= PLACES, title
