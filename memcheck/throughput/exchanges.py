@@ -1,7 +1,7 @@
 """What a layer's ranks exchange inside a micro-batch, in seconds that nothing hides: tensor, context, expert, pipeline.
 
 What tensor parallelism exchanges is in ``tensor_parallel.py``; torchtitan's fp8 gathers in fp8, forward and backward
-(torchao ``float8_tensor_parallel.py``). Ring attention passes keys and values on while it works on those at hand.
+(torchao ``float8_tensor_parallel.py``). What ranks exchange for attention is in ``context.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from math import comb
 
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
-from memcheck.throughput.collectives import all_to_all, behind, gather, group, send
+from memcheck.throughput.collectives import all_to_all, gather, group, send
+from memcheck.throughput.context import context_kind
 from memcheck.throughput.layer import Cost
 from memcheck.throughput.rates import Rates
 from memcheck.throughput.tensor_parallel import TensorWires, tensor_wires
@@ -26,8 +27,8 @@ class Wires(Record):
     """Hidden states to the next stage."""
     hidden_routing: bool
     """Routing runs behind another micro-batch's computation."""
-    ring: bool
-    """Keys and values go round a ring."""
+    context: str
+    """Whose context parallelism runs (``context.py``)."""
 
 
 def wires(job: TrainingJob, hidden: int, item: int, rates: Rates) -> Wires:
@@ -44,39 +45,17 @@ def wires(job: TrainingJob, hidden: int, item: int, rates: Rates) -> Wires:
         tensor_wires(job, size, item, rates),
         pipeline,
         hides or bool(job.option("overlap_moe_expert_parallel_comm")),
-        job.framework == "megatron" and job.option("cp_comm_type", "p2p") == "p2p",
+        context_kind(job),
     )
-
-
-def context_seconds(job: TrainingJob, cost: Cost, ring: bool, rates: Rates) -> tuple[float, float]:
-    """Forward and backward of one layer. Ulysses (DeepSpeed) turns four tensors from sequence to heads and back.
-
-    torch gathers keys and values while it works on its own; in backward it sends their gradients on, in fp32, while it
-    works on the next block, and waits for the last of them (``_context_parallel/_attention.py``,
-    _templated_ring_attention_backward).
-    """
-    layout = job.layout
-    if layout.context == 1 or not cost.kv_bytes:
-        return 0.0, 0.0
-    g = group(rates, layout.context, layout.tensor)
-    if ring:
-        steps = layout.context - 1
-        forward = behind(steps * send(g, cost.kv_bytes), cost.attention_seconds, rates.taken)
-        return forward, behind(steps * send(g, 2 * cost.kv_bytes), 2.5 * cost.attention_seconds, rates.taken)
-    if job.framework == "deepspeed":
-        both = 2 * all_to_all(g, 2 * cost.kv_bytes)
-        return both, both
-    one, block = gather(g, cost.kv_bytes * layout.context), cost.attention_seconds / layout.context
-    summed = send(g, 4 / DTYPE_BYTES[job.recipe.compute] * cost.kv_bytes)
-    hidden = (layout.context - 1) * behind(summed, 2.5 * block, rates.taken)
-    return behind(one, block, rates.taken), behind(one, 2.5 * block, rates.taken) + hidden + summed
 
 
 def expert_seconds(job: TrainingJob, cost: Cost, rates: Rates) -> float:
     """One way of routing, of one layer: to the ranks of the experts, then to all that share an expert's matrices.
 
-    Megatron gathers the routed tokens over the expert-tensor group, and reduces and scatters what comes back
-    (``moe/token_dispatcher.py``, MoEAlltoAllTokenDispatcher); its flex dispatcher sends each token to all of them.
+    Megatron (``moe/token_dispatcher.py``): the default dispatcher gathers the tokens of all ranks, and sums and
+    scatters all results (MoEAllGatherTokenDispatcher). Its all-to-all gathers the routed tokens over the expert-tensor
+    group, and reduces and scatters what comes back (MoEAlltoAllTokenDispatcher). The flex dispatcher sends each token
+    to all of them, once to each node (README of deepseek-ai/DeepEP, "NVLink and RDMA forwarding").
     torchtitan's tensor ranks have all tokens, and each of them sends its own copy.
     """
     layout = job.layout
@@ -85,7 +64,10 @@ def expert_seconds(job: TrainingJob, cost: Cost, rates: Rates) -> float:
     sent = cost.routed_bytes * layout.expert_tensor
     if job.framework != "megatron":
         return all_to_all(group(rates, layout.expert, layout.expert_tensor), sent)
-    if not _forwards(job):
+    dispatcher = job.option("moe_token_dispatcher_type", "allgather")
+    if dispatcher == "allgather":
+        return _gathered(job, cost, rates)
+    if dispatcher != "flex":  # DeepEP and HybridEP send one copy to a node and pass it on inside
         one = all_to_all(group(rates, layout.expert, layout.expert_tensor), cost.routed_bytes)
         return one + gather(group(rates, layout.expert_tensor, 1), sent)
     g = group(rates, layout.expert * layout.expert_tensor, 1)
@@ -94,11 +76,15 @@ def expert_seconds(job: TrainingJob, cost: Cost, rates: Rates) -> float:
     return all_to_all(g, sent, cost.routed_bytes * copies / cost.chosen)
 
 
-def _forwards(job: TrainingJob) -> bool:
-    """Whether a token crosses to a node once for all its experts there: DeepEP (README, "NVLink and RDMA forwarding")
-    and HybridEP, Megatron's flex dispatcher.
+def _gathered(job: TrainingJob, cost: Cost, rates: Rates) -> float:
+    """The mean of gathering every rank's tokens and of summing and scattering as many results, in the dtype of the
+    router's probabilities (token_combine: ``hidden_states.to(self.local_probs.dtype)``).
     """
-    return job.framework == "megatron" and job.option("moe_token_dispatcher_type") == "flex"
+    g = group(rates, job.layout.expert * job.layout.expert_tensor, 1)
+    busiest = job.expert_imbalance if job.layout.expert > 1 else 1.0
+    tokens = g.ranks * cost.routed_bytes / (cost.chosen * busiest)
+    wide = 4 / DTYPE_BYTES[job.recipe.compute] if job.option("moe_router_dtype") in ("fp32", "fp64") else 1.0
+    return (gather(g, tokens) + gather(g, tokens * wide)) / 2
 
 
 @lru_cache(maxsize=256)

@@ -10,8 +10,15 @@ from memcheck.record import Record
 from memcheck.throughput.matmul import matmul
 from memcheck.throughput.rates import Rates
 from memcheck.throughput.shape import Product, Shape, products, projections
-from memcheck.throughput.tensor_parallel import Half, halves
-from memcheck.throughput.traffic import block_traffic, merge_traffic, repeat_traffic
+from memcheck.throughput.tensor_parallel import AGAIN, KEPT, Half, halves
+from memcheck.throughput.traffic import (
+    block_traffic,
+    kept_expert_width,
+    kept_width,
+    merge_traffic,
+    recomputed_traffic,
+    repeat_traffic,
+)
 
 
 class Cost(Record):
@@ -44,6 +51,8 @@ class Cost(Record):
     routed_bytes: float = 0.0
     """What the rank sends to experts in one all-to-all."""
     again_routed: bool = False
+    again_attention: bool = False
+    """Attention is among what backward computes again."""
     kv_bytes: float = 0.0
     """Keys and values of this rank's tokens."""
     chosen: int = 0
@@ -108,10 +117,16 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         both = repeat_traffic(block.mixer, tensor=s.tensor, item=s.item) * tokens
         forward.bytes(both)
         inputs.bytes(both)
-    if s.merges:
-        ahead, back = merge_traffic(block.mixer, s.context, tensor=s.tensor, fused=s.fused, repeats=s.repeats)
+    if s.context > 1:
+        ahead, back = merge_traffic(
+            s.context_kind, block.mixer, s.context, tensor=s.tensor, fused=s.fused, repeats=s.repeats
+        )
         forward.bytes(ahead * tokens)
         inputs.bytes(back * tokens)
+    if s.narrow_input:  # cast to fp8 behind the activation function, and back before its gradient
+        cast = 3.0 * (kept_width(block) * tokens / s.tensor + kept_expert_width(block) * routed)
+        forward.bytes(cast)
+        inputs.bytes(cast)
     forward.arithmetic += core.seconds
     forward.bytes(core.forward_bytes)
     forward.flops += core.flops
@@ -119,6 +134,10 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
     inputs.bytes(core.backward_bytes)
     inputs.flops += 2.0 * core.flops
     exchanges, again_exchanges, again_routed = _recompute(block, s, linear, forward, core, again)
+    modules = s.modules if s.recompute == "selective" and s.style != "torchtitan" else ()
+    if modules:
+        few = recomputed_traffic(block, hidden, modules, fused=s.fused)
+        again.bytes(scale * (few.stream[0] * own + few.inner[0] * tokens / s.tensor + few.experts[0] * routed))
     dense, dense_trained, experts, experts_trained = _counts(block, s, trained=trained)
     if not input_grad:
         inputs = Tally(rates)
@@ -142,10 +161,18 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         again_exchanges,
         float(s.item * routed * hidden * (s.imbalance if s.expert > 1 else 1.0)) if routed else 0.0,
         again_routed,
+        s.recompute == "full" or "core_attn" in modules,
         _kv_bytes(block, s),
         *((m.experts_per_token, m.groups, m.chosen_groups) if isinstance(m, Moe) else (0, 1, 1)),
-        halves(linear, rates, item, dense=_has_dense(block, s)) if s.tensor > 1 else (),
+        halves(linear, rates, item, dense=_has_dense(block, s), latent=_latent(block, s)) if s.tensor > 1 else (),
     )
+
+
+def _latent(block: Block, s: Shape) -> str:
+    """Whether tensor ranks exchange latents in place of hidden states, as ``tensor_parallel.py`` says it."""
+    if not isinstance(block.mixer, LatentAttention) or s.style != "megatron":
+        return ""
+    return AGAIN if s.recompute == "selective" and "mla_up_proj" in s.modules else KEPT
 
 
 def _linear(p: Product, s: Shape, item: int, forward: Tally, inputs: Tally, weights: Tally) -> None:
@@ -278,7 +305,9 @@ def _selected(block: Block, s: Shape, linear: list[Product], core: Core, again: 
     for p in linear:
         up = "mla_up_proj" in s.modules and p.name.endswith(("q_b_proj", "kv_b_proj"))
         if p.group in groups or up:
-            again.product(p.tokens, p.outputs, p.inputs, batch=p.batch)
+            again.product(p.tokens, p.outputs, p.inputs, batch=p.batch, item=1 if s.fp8 else s.item)
+            if s.fp8:
+                again.bytes(5.0 * p.cast_inputs)
             exchanges = 1 if s.tensor > 1 and p.group in ("mlp", "shared_experts") else exchanges
     return exchanges
 

@@ -11,6 +11,7 @@ from memcheck.memory.ledger.context import Adapter
 from memcheck.memory.pipeline import parts
 from memcheck.memory.state import expert_slices
 from memcheck.record import Record
+from memcheck.throughput.context import context_kind
 from memcheck.throughput.layer import Cost, Tally, block_cost
 from memcheck.throughput.rates import Rates
 from memcheck.throughput.shape import Shape
@@ -93,9 +94,10 @@ def shape_of(job: TrainingJob) -> Shape:
         job.loss.chunks,
         job.loss.upcast,
         adapter is None,
-        layout.context > 1 and job.framework not in ("megatron", "deepspeed"),
+        context_kind(job),
         repeats_keys(job),
         job.framework == "torchtitan" and not is_batched(job),
+        megatron and job.option("activation_func_fp8_input_store") is True,
     )
 
 

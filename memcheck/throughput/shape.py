@@ -41,12 +41,14 @@ class Shape(Record):
     upcast: bool
     trained: bool
     """The base weights of the model are trained."""
-    merges: bool = False
-    """Attention over other ranks' keys is merged with that over the rank's own, output by output (torch)."""
+    context_kind: str = ""
+    """Whose context parallelism runs (``context.py``): rings merge what attention over other ranks' keys gives."""
     repeats: bool = False
     """Keys and values are repeated for every query head."""
     one_qkv: bool = False
     """Queries, keys and values come from one product."""
+    narrow_input: bool = False
+    """The activation function keeps its input in fp8 (Megatron's ``activation_func_fp8_input_store``)."""
 
 
 class Product(Record):
@@ -77,6 +79,9 @@ def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
     What fp8 casts: torchtitan casts before hidden states are gathered over the tensor ranks, and once for all products
     that read them (torchao ``float8_tensor_parallel.py``, PrepareFloat8ModuleInput, Float8RowwiseParallel), and
     compiled graphs have equal casts but once (torch ``_functorch/compile_utils.py``, fx_graph_cse).
+
+    Whole matrices of attention, those that compress latents, read each rank's own tokens under Megatron, and the
+    gathered ones under torchtitan (``models/deepseek_v3/sharding.py``: ``x`` is gathered, wq_a, wkv_a are replicated).
     """
     tokens = s.batch * s.sequence
     own = tokens // s.tensor if s.sequence_parallel else tokens
@@ -101,7 +106,7 @@ def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
                     )
                 )
                 continue
-            rows = own if t.shard == "none" else tokens
+            rows = own if t.shard == "none" and not (titan and t.group == "attention") else tokens
             outputs, inputs = shape[::-1] if t.transposed else shape
             shares = before == ("column", t.group) == (t.shard, t.group)
             given = 0 if titan and shares else inputs

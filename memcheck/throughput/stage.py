@@ -5,8 +5,9 @@ from __future__ import annotations
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 from memcheck.throughput.collectives import behind
+from memcheck.throughput.context import context_seconds
 from memcheck.throughput.data_parallel import Copies, Precision, gather_seconds, reduce_seconds
-from memcheck.throughput.exchanges import Wires, context_seconds, expert_seconds
+from memcheck.throughput.exchanges import Wires, expert_seconds
 from memcheck.throughput.layer import Cost
 from memcheck.throughput.model import Parts, Stage
 from memcheck.throughput.rates import CHANNELS, Rates
@@ -82,8 +83,8 @@ def layer_time(job: TrainingJob, cost: Cost, w: Wires, share: float, sharing: Sh
     if layout.tensor > 1:
         tensor = tensor_seconds(w.tensor, cost.halves, cost.exchanges, share * cost.again_exchanges)
     if layout.context > 1:
-        ahead, back = context_seconds(job, cost, w.ring, rates)
-        context = ahead * (1 + (share if cost.again_exchanges or cost.again_routed else 0.0)) + back
+        ahead, back = context_seconds(job, cost, w.context, rates)
+        context = ahead * (1 + (share if cost.again_attention else 0.0)) + back
     if layout.expert * layout.expert_tensor > 1 and cost.routed_bytes:
         expert = expert_seconds(job, cost, rates) * (4 + (2 * share if cost.again_routed else 0.0))
         if w.hidden_routing:

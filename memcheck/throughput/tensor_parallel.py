@@ -14,12 +14,16 @@ Nothing runs meanwhile, unless the products are cut into one chunk for each rank
 
 Along another dimension than the first, torch copies what was gathered, or is to be scattered, once more
 (``torch/distributed/_functional_collectives.py``, all_gather_tensor and reduce_scatter_tensor: chunk, then cat).
+Megatron's latent attention compresses each rank's own tokens with whole matrices and gathers what comes out, which is
+all that its column-parallel products read (``megatron/core/transformer/multi_latent_attention.py``: down-projections
+are ``duplicated``, gather_from_sequence_parallel_region of k_pos_emb).
 Megatron gathers the input of a column-parallel product a second time for its weights' gradient, behind the input's
 (``megatron/core/tensor_parallel/layers.py``, LinearWithGradAccumulationAndAsyncCommunication).
 """
 
 from __future__ import annotations
 
+from memcheck.architecture.types import LatentAttention, Rough
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 from memcheck.throughput.collectives import all_reduce, behind, gather, group
@@ -29,6 +33,7 @@ from memcheck.throughput.shape import Product
 from memcheck.throughput.torchtitan import is_batched
 
 TORCH, ENGINE = "torch", "engine"
+KEPT, AGAIN = "kept", "again"
 
 
 class Half(Record):
@@ -44,6 +49,8 @@ class Half(Record):
     row_inputs: float = 0.0
     readers: int = 0
     """Products that read the gathered hidden states."""
+    latent: str = ""
+    """They read latents, which are gathered instead: ``kept`` | ``again``, by whether they alone are recomputed."""
 
 
 class TensorWires(Record):
@@ -63,6 +70,8 @@ class TensorWires(Record):
     again: bool = False
     """Inputs are gathered once more for the gradients of the weights."""
     taken: float = 0.0
+    latent: float = 0.0
+    """One exchange of latents, in place of hidden states."""
 
     @property
     def pair(self) -> float:
@@ -77,8 +86,9 @@ def tensor_wires(job: TrainingJob, size: float, item: int, rates: Rates) -> Tens
     if ways == 1:
         return TensorWires()
     g = group(rates, ways, 1)
+    latents = size * _latent_share(job) if job.framework == "megatron" else size
     if not layout.sequence:
-        return TensorWires(ways, 0.0, all_reduce(g, size))
+        return TensorWires(ways, 0.0, all_reduce(g, size), latent=all_reduce(g, latents))
     narrow = size / item if job.framework == "torchtitan" and job.recipe.recipe == "fp8-mixed" else size
     moved = 2.0 / rates.hbm if job.framework in ("huggingface", "pytorch") or is_batched(job) else 0.0
     hides = TORCH if job.option("enable_async_tensor_parallel") else ENGINE if job.option("tp_comm_overlap") else ""
@@ -92,15 +102,32 @@ def tensor_wires(job: TrainingJob, size: float, item: int, rates: Rates) -> Tens
         size * (1 + 1 / ways) / rates.hbm if hides == TORCH else 0.0,
         job.framework == "megatron" and not hides,
         rates.taken,
+        gather(g, latents),
     )
 
 
-def halves(linear: list[Product], rates: Rates, item: int, *, dense: bool) -> tuple[Half, ...]:
+def _latent_share(job: TrainingJob) -> float:
+    """Width of what latent attention's column-parallel products read, over that of the hidden states."""
+    architecture = job.architecture
+    if isinstance(architecture, Rough):
+        return 1.0
+    for block, _ in architecture.blocks:
+        a = block.mixer
+        if isinstance(a, LatentAttention):
+            width = (a.q_lora_rank or architecture.hidden_size) + a.kv_lora_rank + a.qk_rope_head_dim
+            return width / architecture.hidden_size
+    return 1.0
+
+
+def halves(linear: list[Product], rates: Rates, item: int, *, dense: bool, latent: str) -> tuple[Half, ...]:
     """The halves of a layer that exchange hidden states: attention, and feed-forward where ``dense``."""
     parts = [[p for p in linear if p.group == "attention"]]
     if dense:
         parts.append([p for p in linear if p.group != "attention"])
-    return tuple(_half(part, rates, item) for part in parts if part)
+    found = [_half(part, rates, item) for part in parts if part]
+    if latent and found:
+        found[0] = found[0]._replace(latent=latent)
+    return tuple(found)
 
 
 def _half(part: list[Product], rates: Rates, item: int) -> Half:
@@ -121,19 +148,37 @@ def _half(part: list[Product], rates: Rates, item: int) -> Half:
 def tensor_seconds(w: TensorWires, parts: tuple[Half, ...], exchanges: int, again: float) -> float:
     """Exposed in forward, backward and in what is recomputed (``again`` exchanges) of one layer."""
     if not w.hides:
-        extra = sum(behind(w.gather, half.column_inputs, w.taken) for half in parts) if w.again else 0.0
-        return w.pair * (2 * exchanges + again) + extra
+        total = w.pair * (2 * exchanges + again)
+        for half in parts:
+            if w.again:
+                total += behind(w.latent if half.latent else w.gather, half.column_inputs, w.taken)
+            if half.latent:
+                total -= _narrower(w, half, again / exchanges)
+        return total
     ahead = back = 0.0
     for half in parts:
-        ahead += w.placed + _waits(w, w.gather, half.column) + _waits(w, w.scatter, half.row) + w.summed
+        given = w.latent if half.latent else w.gather
+        ahead += w.placed + _waits(w, given, half.column) + _waits(w, w.scatter, half.row) + w.summed
         back += w.placed + _waits(w, w.gather, half.row_inputs)
         if w.hides == ENGINE:
-            back += max(0.0, w.scatter - half.column_weights)
+            back += max(0.0, (w.latent if half.latent else w.scatter) - half.column_weights)
         elif half.readers == 1:
             back += _waits(w, w.scatter, half.column_inputs) + w.summed
         else:
             back += w.scatter + w.copies[1]
     return ahead * (1 + again / exchanges if exchanges else 1) + back
+
+
+def _narrower(w: TensorWires, half: Half, again: float) -> float:
+    """What exchanging latents saves: their gather in forward, their gradients' sum in backward. ``again``: how often
+    whole layers are recomputed; up-projections that are recomputed alone gather once more.
+    """
+    saved = w.scatter - w.latent
+    if not w.gather:  # every rank has all tokens: one all-reduce each way, and of the results in forward
+        return saved
+    if half.latent == AGAIN:
+        return saved + w.gather - 2 * w.latent
+    return saved + (w.gather - w.latent) * (1 + again)
 
 
 def _waits(w: TensorWires, exchange: float, products: float) -> float:

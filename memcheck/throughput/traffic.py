@@ -91,10 +91,66 @@ def _activation(m: Mlp | Moe, width: int, *, fused: bool) -> tuple[float, float]
     return 4.0 * width * pieces, 6.0 * width * pieces
 
 
+def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, fused: bool) -> Traffic:
+    """What Megatron's ``recompute_modules`` move once more in backward, in the place of a forward pass each.
+
+    ``layernorm`` are norms that no linear layer computes: before latent attention and before experts, and all of them
+    without Transformer Engine. ``mla_up_proj`` turns and puts together queries and keys, too
+    (``multi_latent_attention.py``, qkv_up_proj_and_rope_apply).
+    """
+    mixer, m = block.mixer, block.mlp
+    stream = inner = experts = 0.0
+    if "layernorm" in modules:
+        own = (
+            (block.input_norm, not fused or isinstance(mixer, LatentAttention)),
+            (
+                block.mlp_norm,
+                not fused or isinstance(m, Moe),
+            ),
+        )
+        stream = sum(_norm(n, hidden, 2, one_kernel=True)[0] for n, alone in own if n is not None and alone)
+    if "mla_up_proj" in modules and isinstance(mixer, LatentAttention):
+        inner += _mixer(mixer, fused=fused, one_kernel=True)[0]
+    if isinstance(m, Mlp) and "mlp" in modules:
+        inner += _activation(m, m.width, fused=fused)[0]
+    if isinstance(m, Moe):
+        if m.shared_width and ("moe" in modules or "shared_experts" in modules):
+            inner += _activation(m, m.shared_width, fused=fused)[0]
+        if "moe" in modules or "moe_act" in modules:
+            experts += _activation(m, m.width, fused=fused)[0]
+        if "moe" in modules:
+            experts += 4.0 * hidden * 2
+    return Traffic((stream, 0.0), (inner, 0.0), (experts, 0.0))
+
+
+def kept_width(block: Block) -> int:
+    """Elements per token of the activation function's input, without experts."""
+    m = block.mlp
+    width = m.width if isinstance(m, Mlp) else m.shared_width if isinstance(m, Moe) else 0
+    return 2 * width if m is not None and m.gated else width
+
+
+def kept_expert_width(block: Block) -> int:
+    """The same of one expert."""
+    m = block.mlp
+    return (2 if m.gated else 1) * m.width if isinstance(m, Moe) else 0
+
+
 def merge_traffic(
-    mixer: Attention | LatentAttention | Mixer | None, ranks: int, *, tensor: int, fused: bool, repeats: bool
+    kind: str,
+    mixer: Attention | LatentAttention | Mixer | None,
+    ranks: int,
+    *,
+    tensor: int,
+    fused: bool,
+    repeats: bool,
 ) -> tuple[float, float]:
-    """torch's ring attention, per token of the rank: what merging the partial outputs of ``ranks`` blocks moves.
+    """Ring attention, per token of the rank: what merging the partial outputs of ``ranks`` blocks moves.
+
+    Transformer Engine's (``dot_product_attention/context_parallel.py``): keys and values are put together 2 + 2, the
+    first output is scaled 2 + 2, each other one scaled and added 2 + 2 + 2; in backward they are copied once more, and
+    each block's gradients of queries, keys and values are copied 2 + 2 or added 2 + 2 + 2. Half of the other blocks
+    meet only half of the queries, the other half only half of the keys. torch's:
 
     ``torch/distributed/tensor/experimental/_context_parallel/_attention.py``, _SDPAMerger: an output is cast to fp32
     2 + 4, subtracted 8 + 4, scaled 4 + 4 and subtracted 8 + 4; where only the second half of the queries saw the block,
@@ -110,6 +166,11 @@ def merge_traffic(
         queries = heads * mixer.v_head_dim
         kept = heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)
     else:
+        return 0.0, 0.0
+    if kind == "engine":
+        added = 6.0 * 0.75 * (ranks - 1)
+        return kept * 4.0 + queries * (4.0 + added), kept * (4.0 + 6.0 + added) + queries * (4.0 + added)
+    if kind != "torch":
         return 0.0, 0.0
     forward = 10.0 if fused else (38 + 19 + 8) / 2
     others = ranks - 1

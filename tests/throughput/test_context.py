@@ -1,0 +1,102 @@
+"""What context parallelism exchanges, by whose code runs it, and what attention hides of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from memcheck.architecture.types import Architecture, Attention
+from memcheck.catalog.gpus import find_gpu
+from memcheck.job.types import TrainingJob
+from memcheck.throughput.collectives import all_to_all, behind, gather, group, send
+from memcheck.throughput.context import context_kind, context_seconds
+from memcheck.throughput.layer import Cost
+from memcheck.throughput.model import parts_of, shape_of
+from memcheck.throughput.rates import Rates, rates
+from memcheck.throughput.traffic import merge_traffic
+from tests.throughput.plans import job, timed
+
+LONG = {"sequence_length": 131072, "context": 4}
+
+
+def parts(one: TrainingJob) -> tuple[Cost, Rates]:
+    """The cost of a layer, and the rates it was made with."""
+    r = rates(find_gpu("h100-80gb"), "bf16", False, 8, one.framework)
+    assert isinstance(one.architecture, Architecture)
+    return parts_of(one.architecture, shape_of(one), r).costs[0], r
+
+
+def test_whose_code_runs() -> None:
+    """Nothing on one rank; Ulysses under DeepSpeed and as Megatron's ``a2a``; rings of torch and of the engine."""
+    kinds = [
+        context_kind(job(framework=framework, context=degree, options=options))
+        for framework, degree, options in (
+            ("megatron", 1, {}),
+            ("megatron", 2, {}),
+            ("megatron", 2, {"cp_comm_type": "a2a"}),
+            ("megatron", 2, {"cp_comm_type": "all_gather"}),
+            ("torchtitan", 2, {}),
+        )
+    ]
+    assert kinds == ["", "engine", "ulysses", "gather", "torch"]
+
+
+def test_a_compiled_ring_of_torch_waits_for_every_exchange() -> None:
+    """Traced collectives are waited for where they start: one gather ahead; back another, and the fp32 gradients of
+    keys and values to every rank and home. In eager mode attention hides most of it.
+    """
+    one = job(compile=True, **LONG)
+    cost, r = parts(one)
+    g = group(r, 4, 1)
+    ahead, back = context_seconds(one, cost, "torch", r)
+    assert ahead == gather(g, 4 * cost.kv_bytes)
+    assert back == pytest.approx(ahead + 4 * send(g, 2 * cost.kv_bytes))
+    eager = context_seconds(one._replace(compile=False), cost, "torch", r)
+    assert eager[0] < ahead / 4
+    assert eager[1] < back / 2
+
+
+def test_the_engines_ring_hides_behind_attention() -> None:
+    """Keys and values, and twice as much in backward, behind 1 and 2.5 times the attention kernel."""
+    one = job(framework="megatron", **LONG)
+    cost, r = parts(one)
+    hop = send(group(r, 4, 1), cost.kv_bytes)
+    assert context_seconds(one, cost, "engine", r)[0] == behind(3 * hop, cost.attention_seconds, r.taken)
+
+
+def test_what_is_gathered_at_once_is_exposed() -> None:
+    """``all_gather``: once ahead; again in backward, and the gradients' scatter. ``a2a``: two all-to-alls each way."""
+    one = job(framework="megatron", **LONG)
+    cost, r = parts(one)
+    g = group(r, 4, 1)
+    once = gather(g, 4 * cost.kv_bytes)
+    assert context_seconds(one, cost, "gather", r) == (once, 2 * once)
+    turned = 2 * all_to_all(g, 2 * cost.kv_bytes)
+    assert context_seconds(one, cost, "ulysses", r) == (turned, turned)
+
+
+def test_the_engines_ring_merges_in_sixteen_bits() -> None:
+    """Per token: keys and values put together and the first output scaled, 6 bytes for three quarters of each other
+    block; torch's, in fp32, moves more, and a gather nothing.
+    """
+    llama = job().architecture
+    assert isinstance(llama, Architecture)
+    mixer = llama.blocks[0][0].mixer
+    assert isinstance(mixer, Attention)
+    ahead, back = merge_traffic("engine", mixer, 4, tensor=1, fused=True, repeats=False)
+    queries, kept = 4096, 2048
+    assert ahead == 4 * kept + queries * (4 + 4.5 * 3)
+    assert back == kept * (10 + 4.5 * 3) + queries * (4 + 4.5 * 3)
+    torch = merge_traffic("torch", mixer, 4, tensor=1, fused=True, repeats=False)
+    assert torch[0] > ahead
+    assert torch[1] > back
+    assert merge_traffic("gather", mixer, 4, tensor=1, fused=True, repeats=False) == (0.0, 0.0)
+
+
+def test_only_what_recomputes_attention_goes_around_again() -> None:
+    """Recomputing feed-forward layers exchanges no keys; recomputing core attention does."""
+    plain, mlp, core = (
+        timed(framework="megatron", activation_checkpointing=mode, options={"cp_comm_type": "a2a"}, **LONG).exchanges
+        for mode in ("none", {"mode": "selective", "modules": ["mlp"]}, {"mode": "selective", "modules": ["core_attn"]})
+    )
+    assert mlp.context == plain.context
+    assert core.context == pytest.approx(1.5 * plain.context)
