@@ -40,6 +40,20 @@ class Resolved(Record):
     assumptions: tuple[Assumption, ...]
 
 
+class Frame(Record):
+    """A plan made concrete but for its batch: plans that differ in their batch alone share it.
+
+    The batch is what :func:`with_batch` reads: sequences, tokens and micro-batches.
+    """
+
+    job: TrainingJob | InferenceJob
+    """If it trains, on one token."""
+    gpu: Gpu
+    overhead: Overhead
+    notes: tuple[tuple[Assumption, ...], ...]
+    """What was assumed: before the batch, before the number of micro-batches, before PyTorch's behaviour, behind it."""
+
+
 def resolve(plan: plan_types.Plan, *, base_dir: str) -> Resolved:
     """Make every value of the plan concrete. ``base_dir`` is where relative paths of the plan start.
 
@@ -48,6 +62,15 @@ def resolve(plan: plan_types.Plan, *, base_dir: str) -> Resolved:
 
     Raises:
         ResolutionError: an unknown model or GPU, a model that cannot be read, or a missing value without a default.
+    """
+    return with_batch(framed(plan, base_dir=base_dir), plan.training)
+
+
+def framed(plan: plan_types.Plan, *, base_dir: str) -> Frame:
+    """Make every value of the plan concrete that does not depend on its batch.
+
+    Raises:
+        ResolutionError: as above.
     """
     problems: list[Problem] = []
     architecture, gpu = _lookup(plan, base_dir, problems)
@@ -63,12 +86,36 @@ def resolve(plan: plan_types.Plan, *, base_dir: str) -> Resolved:
     if isinstance(architecture, Architecture):
         for note in architecture.notes:
             defaults.note("model", note, "how the model's configuration was read")
-    job: TrainingJob | InferenceJob
     if plan.training is not None:
-        job = _training_job(plan, plan.training, architecture, defaults)
-    else:
-        job = _inference_job(plan, plan.inference or plan_types.Inference(), architecture, defaults)
-    return Resolved(job, gpu, _overhead(plan.policy, defaults), defaults.taken())
+        job, notes = _training_job(plan, plan.training, architecture, defaults)
+        behind = Defaults()
+        return Frame(job, gpu, _overhead(plan.policy, behind), (*notes, behind.taken()))
+    serving = _inference_job(plan, plan.inference or plan_types.Inference(), architecture, defaults)
+    overhead = _overhead(plan.policy, defaults)
+    return Frame(serving, gpu, overhead, (defaults.taken(), (), (), ()))
+
+
+def with_batch(frame: Frame, training: plan_types.Training | None) -> Resolved:
+    """The job with the batch that the plan's ``training`` states.
+
+    Raises:
+        ResolutionError: no sequence length.
+    """
+    job, (before, between, after, behind) = frame.job, frame.notes
+    if training is None or isinstance(job, InferenceJob):
+        return Resolved(job, frame.gpu, frame.overhead, before)
+    batch, steps, torch = Defaults(), Defaults(), Defaults()
+    micro_batch_size, sequence_length = resolve_batch(training, batch)
+    job = job._replace(
+        micro_batch_size=micro_batch_size,
+        sequence_length=sequence_length,
+        gradient_accumulation_steps=resolve_accumulation(training, job.layout, micro_batch_size, steps),
+    )
+    behaviours = resolve_torch(training, job, torch)
+    if behaviours != job.torch:
+        job = job._replace(torch=behaviours)
+    notes = (*before, *batch.taken(), *between, *steps.taken(), *after, *torch.taken(), *behind)
+    return Resolved(job, frame.gpu, frame.overhead, notes)
 
 
 def _lookup(
@@ -107,7 +154,8 @@ def _training_job(
     training: plan_types.Training,
     architecture: Architecture | Rough,
     defaults: Defaults,
-) -> TrainingJob:
+) -> tuple[TrainingJob, tuple[tuple[Assumption, ...], ...]]:
+    """The job without its batch, and what was assumed, as :class:`Frame` has it."""
     framework = FRAMEWORKS[defaults.take("training.framework", training.framework, DEFAULT_FRAMEWORK)]
     options = known_options(training.options, framework)
     layout = resolve_layout(
@@ -119,14 +167,14 @@ def _training_job(
         each_batch=options.get("sync_each_batch"),
     )
     method = defaults.take("training.method", training.method, "full")
-    micro_batch_size, sequence_length = resolve_batch(training, defaults)
+    between, after = Defaults(), Defaults()
     why = f"default of {framework.name}"
     if training.compile and framework.name == "torchtitan" and "components" not in options:
-        defaults.note("training.options.components", ["model", "loss"], "default of torchtitan since April 2025")
+        between.note("training.options.components", ["model", "loss"], "default of torchtitan since April 2025")
     if framework.name == "deepspeed" and _offloads(training) and "pin_memory" not in options:
-        defaults.note("training.options.pin_memory", True, "default of deepspeed")
-    recipe = resolve_recipe(training.precision, method, layout, framework, defaults)
-    optimizer = resolve_optimizer(training.optimizer, framework, defaults)
+        between.note("training.options.pin_memory", True, "default of deepspeed")
+    recipe = resolve_recipe(training.precision, method, layout, framework, between)
+    optimizer = resolve_optimizer(training.optimizer, framework, between)
     job = TrainingJob(
         architecture=architecture,
         framework=framework.name,
@@ -134,25 +182,25 @@ def _training_job(
         layout=layout,
         recipe=with_optimizer(recipe, optimizer, framework),
         optimizer=optimizer,
-        micro_batch_size=micro_batch_size,
-        sequence_length=sequence_length,
-        gradient_accumulation_steps=resolve_accumulation(training, layout, micro_batch_size, defaults),
+        micro_batch_size=1,
+        sequence_length=1,
+        gradient_accumulation_steps=1,
         method=method,
-        lora=resolve_lora(training, method, framework, recipe.params, defaults),
+        lora=resolve_lora(training, method, framework, recipe.params, after),
         freeze=training.freeze or (),
-        checkpointing=resolve_checkpointing(training.activation_checkpointing, options, defaults),
-        attention=defaults.take("training.attention", training.attention, framework.default_attention),
-        loss=resolve_loss(training.loss, layout, framework, defaults),
-        clip_grad_norm=defaults.take("training.clip_grad_norm", training.clip_grad_norm, framework.clip_grad_norm, why),
-        expert_imbalance=_imbalance(training, layout.expert, defaults),
+        checkpointing=resolve_checkpointing(training.activation_checkpointing, options, after),
+        attention=after.take("training.attention", training.attention, framework.default_attention),
+        loss=resolve_loss(training.loss, layout, framework, after),
+        clip_grad_norm=after.take("training.clip_grad_norm", training.clip_grad_norm, framework.clip_grad_norm, why),
+        expert_imbalance=_imbalance(training, layout.expert, after),
         compile=bool(training.compile),
-        expandable_segments=_expandable(training, framework, defaults),
+        expandable_segments=_expandable(training, framework, after),
         parameter_offload=(training.offload and training.offload.parameters) or "none",
-        initialization=resolve_initialization(training.initialization, layout, method, framework, defaults),
-        checkpoint=resolve_checkpoint(training.checkpoint, layout, framework, options, defaults),
+        initialization=resolve_initialization(training.initialization, layout, method, framework, after),
+        checkpoint=resolve_checkpoint(training.checkpoint, layout, framework, options, after),
         options=tuple(options.items()),
     )
-    return job._replace(torch=resolve_torch(training, job, defaults))
+    return job, (defaults.taken(), between.taken(), after.taken())
 
 
 def _offloads(training: plan_types.Training) -> bool:

@@ -9,12 +9,13 @@ from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, effecti
 from memcheck.errors import UnsupportedError
 from memcheck.finding import Finding
 from memcheck.job.errors import ResolutionError
-from memcheck.job.resolve import Resolved, resolve
+from memcheck.job.resolve import Resolved, with_batch
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.memory.fit import RUNS, gpu_fit, host_capacity, host_excess
 from memcheck.memory.types import Estimate
 from memcheck.plan.types import Plan, Policy
+from memcheck.points.frames import Frames
 from memcheck.points.read import Variants
 from memcheck.points.types import HOST, ILLEGAL, Point, Problem, Size
 from memcheck.rules.budget import lacking
@@ -35,7 +36,7 @@ class Evaluator:
         self.gate = gate
         self._variants = Variants(document)
         self._policy: tuple[Policy | None, Policy] = (None, Policy())
-        self._folder = os.path.dirname(document.path) or "."
+        self._frames = Frames(os.path.dirname(document.path) or ".")
 
     def point(self, changes: Mapping[str, object]) -> Point:
         """The plan with these values."""
@@ -48,11 +49,12 @@ class Evaluator:
         plan = plan._replace(policy=self._policy[1])
         document = self.document  # rules place findings in it; what they judge is the resolved plan
         try:
-            resolved = resolve(plan, base_dir=self._folder)
+            frame = self._frames.of(plan)
+            resolved = with_batch(frame.known, plan.training)
             context = make_context(
                 plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE
             )
-            found, possible = check_layout(context)
+            found, possible = check_layout(context, standing=frame.standing(context))
             errors = [f for f in found if f.severity == "error" and (not possible or self.gate.counts(f.code))]
             if errors or not possible:
                 return Point(changes, ILLEGAL, _problems(errors))

@@ -70,4 +70,5 @@ RULE = Rule(
     __doc__,
     check,
     blocking=True,
+    batch=True,
 )

@@ -67,4 +67,5 @@ RULE = Rule(
     __doc__,
     check,
     blocking=True,
+    batch=True,
 )

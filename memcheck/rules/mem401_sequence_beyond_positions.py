@@ -69,4 +69,5 @@ RULE = Rule(
     "The sequence is longer than the model has positions.",
     __doc__,
     check,
+    batch=True,
 )

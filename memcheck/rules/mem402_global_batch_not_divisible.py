@@ -63,4 +63,5 @@ RULE = Rule(
     "The global batch is no multiple of what one pass over all ranks takes.",
     __doc__,
     check,
+    batch=True,
 )

@@ -269,4 +269,5 @@ RULE = Rule(
     "A key is set, and nothing in this job reads it.",
     __doc__,
     check,
+    batch=True,
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import TrainingJob
 from memcheck.plan.types import Plan
+from memcheck.record import Record
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.types import Context, Rule
 from memcheck.source.types import Document
@@ -41,27 +43,59 @@ def rules_for(counts: Callable[[str], bool]) -> tuple[Rule, ...]:
     return (*CHECKS, *(rule for rule in FURTHER if rule.code in wanted))
 
 
-def check_layout(context: Context, rules: Sequence[Rule] = CHECKS) -> tuple[list[Finding], bool]:
-    """The findings that need no estimate, and whether the job could start as written."""
-    findings: list[Finding] = []
+class Standing(Record):
+    """What some rules find."""
+
+    findings: tuple[tuple[int, Finding], ...] = ()
+    """Each with its rule's place."""
+    blocked: bool = False
+
+
+def check_layout(
+    context: Context, rules: Sequence[Rule] = CHECKS, standing: Standing | None = None
+) -> tuple[list[Finding], bool]:
+    """The findings that need no estimate, and whether the job could start as written.
+
+    ``standing``: :func:`check_standing` of a plan that differs in its batch alone, if it is known.
+    """
+    standing = standing or check_standing(context, rules)
+    of_batch = _found(context, _layout_checks(rules)[1])
+    if not standing.findings and not of_batch.findings:
+        return [], True
+    placed = sorted((*standing.findings, *of_batch.findings), key=itemgetter(0))
+    return [finding for _, finding in placed], not (standing.blocked or of_batch.blocked)
+
+
+def check_standing(context: Context, rules: Sequence[Rule] = CHECKS) -> Standing:
+    """What those find that need no estimate and read no batch."""
+    return _found(context, _layout_checks(rules)[0])
+
+
+def _found(context: Context, checks: Checks) -> Standing:
+    placed: list[tuple[int, Finding]] = []
     blocked = False
-    for check, blocking in _layout_checks(rules):
+    for place, check, blocking in checks:
         found = list(check(context))
         if found:
-            findings.extend(found)
+            placed += [(place, finding) for finding in found]
             blocked = blocked or (blocking and any(f.severity == "error" for f in found))
-    return findings, not blocked
+    return Standing(tuple(placed), blocked)
 
 
-_gate: list[tuple[Callable[[Context], Iterator[Finding]], bool]] = []
+Checks = list[tuple[int, Callable[[Context], Iterator[Finding]], bool]]
+"""Places among the rules, checks, and whether an error of theirs blocks."""
+_gate: list[Checks] = []
 """The checks of ``CHECKS`` that need no estimate; found once, because a search runs them thousands of times."""
 
 
-def _layout_checks(rules: Sequence[Rule]) -> list[tuple[Callable[[Context], Iterator[Finding]], bool]]:
-    """Checks that need no estimate, and whether an error of theirs blocks."""
+def _layout_checks(rules: Sequence[Rule]) -> list[Checks]:
+    """Checks that need no estimate: those that read no batch, and those that do."""
     if rules is CHECKS and _gate:
         return _gate
-    found = [(rule.check, rule.blocking) for rule in rules if rule.check is not None and not rule.needs_estimate]
+    found: list[Checks] = [[], []]
+    for place, rule in enumerate(rules):
+        if rule.check is not None and not rule.needs_estimate:
+            found[rule.batch].append((place, rule.check, rule.blocking))
     if rules is CHECKS:
         _gate.extend(found)
     return found
@@ -72,10 +106,11 @@ def is_legal(context: Context, allowed: frozenset[str]) -> bool:
 
     The verdict of :func:`check_layout`, for a search that throws the findings away: it stops at the first one.
     """
-    for check, _ in _layout_checks(CHECKS):
-        for finding in check(context):
-            if finding.severity == "error" or finding.code not in allowed:
-                return False
+    for checks in _layout_checks(CHECKS):
+        for _, check, _ in checks:
+            for finding in check(context):
+                if finding.severity == "error" or finding.code not in allowed:
+                    return False
     return True
 
 

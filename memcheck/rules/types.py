@@ -93,6 +93,8 @@ class Rule(Record):
     needs_estimate: bool = False
     blocking: bool = False
     """An error of this rule means that the job cannot start as written, so its memory is not predicted."""
+    batch: bool = False
+    """Its check reads the batch: sequences, tokens and micro-batches. Others say the same of whatever batch."""
     opt_in: bool = False
     """Silent until the plan or the configuration asks for it."""
 

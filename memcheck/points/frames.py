@@ -1,0 +1,66 @@
+"""What points share that differ in their batch alone: it is found once for all of them."""
+
+from __future__ import annotations
+
+from memcheck.job.resolve import Frame, framed
+from memcheck.plan.types import Plan, Training
+from memcheck.rules.run import Standing, check_standing
+from memcheck.rules.types import Context
+
+REMEMBERED = 16384
+"""Frames, and training sections, that are kept at most."""
+BATCH = ("micro_batch_size", "sequence_length", "gradient_accumulation_steps", "global_batch_size")
+"""Keys of ``training`` that :func:`memcheck.job.resolve.with_batch` reads."""
+
+
+class Shared:
+    """One frame, with what its points have in common."""
+
+    __slots__ = ("_standing", "known", "plan")
+
+    def __init__(self, plan: Plan, known: Frame) -> None:
+        self.plan = plan
+        """The first point's, whose sections are what the frame is found by."""
+        self.known = known
+        self._standing: Standing | None = None
+
+    def standing(self, context: Context) -> Standing:
+        """What the rules say of every batch; ``context``: of any point."""
+        if self._standing is None:
+            self._standing = check_standing(context)
+        return self._standing
+
+
+class Frames:
+    """The frames of one document's points. ``folder``: where relative paths of the plan start."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._known: dict[tuple[object, ...], Shared] = {}
+        self._trained: dict[int, tuple[Training, str]] = {}
+
+    def of(self, plan: Plan) -> Shared:
+        """The point's frame. Sections are known by identity, because :class:`Variants` makes each of them once.
+
+        Raises:
+            ResolutionError: as :func:`memcheck.job.resolve.framed`.
+        """
+        trained = None if plan.training is None else self._without_batch(plan.training)
+        sections = (plan.model, plan.hardware, plan.parallelism, plan.inference, plan.policy)
+        key = (trained, *map(id, sections))
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            found = self._known[key] = Shared(plan, framed(plan, base_dir=self._folder))
+        return found
+
+    def _without_batch(self, training: Training) -> str:
+        """The section as it is written, but for its batch."""
+        found = self._trained.get(id(training))
+        if found is None:
+            if len(self._trained) >= REMEMBERED:
+                self._trained.clear()
+            text = repr(training._replace(**dict.fromkeys(BATCH)))
+            found = self._trained[id(training)] = (training, text)
+        return found[1]
