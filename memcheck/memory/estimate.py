@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from memcheck.architecture.parameters import count_parameters
 from memcheck.architecture.types import Architecture, Rough
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
-from memcheck.memory.overhead import items, slack
-from memcheck.memory.training import training_ranks, worst_rank
+from memcheck.memory.overhead import Surroundings, items, slack, surroundings
+from memcheck.memory.residuals import residuals
+from memcheck.memory.training import training_ranks
 from memcheck.memory.types import Estimate, Formula, HostMoment, RankEstimate
+
+if TYPE_CHECKING:
+    from memcheck.memory.megatron.worst import MegatronWorst
+    from memcheck.memory.worst import Worst
 
 MODELED = Overhead()
 
@@ -30,76 +37,126 @@ def estimate(
     Raises:
         UnsupportedError: the job asks for something that has no memory model.
     """
-    every_rank = every_rank or inventory
-    if isinstance(job, TrainingJob) and job.options:
-        from memcheck.memory.unmodelled import refuse
+    estimator = Estimator(job, gpu, overhead)
+    return estimator.ranks(job, inventory=inventory) if every_rank or inventory else estimator.worst(job)
 
-        refuse(job)
-    if isinstance(job, InferenceJob):
-        from memcheck.memory.inference import inference_ranks
 
-        ranks = inference_ranks(job, inventory=inventory)
-    elif isinstance(job.architecture, Rough):
-        from memcheck.memory.rough import rough_ranks
+class Estimator:
+    """Estimates jobs that differ in their batch alone: what follows from the rest is found once."""
 
-        ranks = rough_ranks(job)
-    elif job.framework == "megatron":
-        from memcheck.memory.megatron.ranks import megatron_ranks, megatron_worst
-        from memcheck.memory.megatron.workspaces import Device
+    __slots__ = ("_gpu", "_groups", "_hosts", "_overhead", "_surroundings", "_worst")
 
-        device = Device(gpu.arch)
-        if every_rank:
-            ranks = megatron_ranks(job, job.architecture, device, inventory=inventory)
+    def __init__(self, job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead) -> None:
+        """``job``: any of them.
+
+        Raises:
+            UnsupportedError: it asks for something that has no memory model.
+        """
+        if isinstance(job, TrainingJob) and job.options:
+            from memcheck.memory.unmodelled import refuse
+
+            refuse(job)
+        self._gpu, self._overhead = gpu, overhead
+        self._surroundings: Surroundings | None = None
+        self._groups = ("", "")
+        self._hosts: dict[tuple[bool, int], tuple[HostMoment, ...]] = {}
+        self._worst: Worst | MegatronWorst | None = None
+
+    def ranks(self, job: TrainingJob | InferenceJob, *, inventory: bool = False) -> Estimate:
+        """Of every pipeline rank."""
+        if isinstance(job, InferenceJob):
+            from memcheck.memory.inference import inference_ranks
+
+            ranks = inference_ranks(job, inventory=inventory)
+        elif isinstance(job.architecture, Rough):
+            from memcheck.memory.rough import rough_ranks
+
+            ranks = rough_ranks(job)
+        elif job.framework == "megatron":
+            from memcheck.memory.megatron.ranks import megatron_ranks
+            from memcheck.memory.megatron.workspaces import Device
+
+            ranks = megatron_ranks(job, job.architecture, Device(self._gpu.arch), inventory=inventory)
         else:
-            ranks = (megatron_worst(job, job.architecture, device),)
-    elif every_rank:
-        ranks = training_ranks(job, job.architecture, inventory=inventory)
-    else:
-        ranks = (worst_rank(job, job.architecture),)
-    worst = max(ranks, key=lambda r: r.peak.allocated_bytes)
-    return _answer(job, gpu, overhead, ranks, worst)
+            ranks = training_ranks(job, job.architecture, inventory=inventory)
+        return self._answer(job, ranks, max(ranks, key=lambda r: r.peak.allocated_bytes))
+
+    def worst(self, job: TrainingJob | InferenceJob) -> Estimate:
+        """Of the worst rank alone, and of that the highest instant; the figures are those of :meth:`ranks`."""
+        if isinstance(job, InferenceJob) or isinstance(job.architecture, Rough):
+            return self.ranks(job)
+        if self._worst is None:
+            self._worst = _worst(job, job.architecture, self._gpu)
+        rank = self._worst.rank(job)
+        return self._answer(job, (rank,), rank)
+
+    def _answer(
+        self, job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...], worst: RankEstimate
+    ) -> Estimate:
+        from memcheck.memory.interval import ends, interval_groups
+
+        gpu, overhead = self._gpu, self._overhead
+        if self._surroundings is None:
+            self._surroundings, self._groups = surroundings(job, gpu), interval_groups(job)
+        peak = worst.peak
+        allocated = peak.allocated_bytes
+        extra = slack(job, gpu, overhead, allocated, self._surroundings)
+        reserved = allocated + extra.fragmentation
+        components = dict(peak.components_bytes)
+        components["fragmentation"] = components.get("fragmentation", 0) + extra.fragmentation
+        components["context_and_nccl"] = components.get("context_and_nccl", 0) + extra.context_and_nccl
+        parameters, trainable = _counts(job)
+        moments = self._host(job, ranks, extra.context_and_nccl)
+        highest = max(moments, key=lambda m: m.bytes, default=None)
+        return Estimate(
+            allocated_bytes=allocated,
+            reserved_bytes=reserved,
+            device_bytes=reserved + extra.context_and_nccl,
+            capacity_bytes=gpu.memory_bytes,
+            interval_bytes=ends(residuals(), self._groups, allocated, extra.context_and_nccl, gpu.memory_bytes),
+            instant=peak.name,
+            operation=peak.operation,
+            pipeline_rank=worst.pipeline_rank,
+            components_bytes={k: v for k, v in components.items() if v},
+            parameters=parameters,
+            trainable_parameters=trainable,
+            host_bytes_per_node=highest.bytes if highest else 0,
+            host_components=highest.components if highest else (),
+            host_moments=moments,
+            ranks=ranks,
+            largest=worst.largest,
+            formulas=worst.formulas + _overhead_formulas(job, gpu, overhead, allocated) if worst.formulas else (),
+            cache_bytes=extra.cache,
+        )
+
+    def _host(
+        self, job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...], outside: int
+    ) -> tuple[HostMoment, ...]:
+        """Host memory of one node from loading to saving; a serving engine's is not modelled."""
+        if isinstance(job, InferenceJob):
+            return ()
+        kept = max([r.host_bytes for r in ranks]) * job.layout.gpus_per_node
+        several = job.gradient_accumulation_steps > 1  # all that is read of the batch beside what is kept
+        found = self._hosts.get((several, kept)) if self._overhead.kind != "flat" else None
+        if found is None:
+            from memcheck.memory.host import host_moments
+
+            total, trained = _counts(job)
+            found = host_moments(job, total, trained, kept, self._gpu.memory_bytes - outside)
+            self._hosts[several, kept] = found
+        return found
 
 
-def _answer(
-    job: TrainingJob | InferenceJob,
-    gpu: Gpu,
-    overhead: Overhead,
-    ranks: tuple[RankEstimate, ...],
-    worst: RankEstimate,
-) -> Estimate:
-    from memcheck.memory.interval import interval
+def _worst(job: TrainingJob, architecture: Architecture, gpu: Gpu) -> Worst | MegatronWorst:
+    """Where the worst rank is looked for."""
+    if job.framework == "megatron":
+        from memcheck.memory.megatron.workspaces import Device
+        from memcheck.memory.megatron.worst import MegatronWorst
 
-    peak = worst.peak
-    allocated = peak.allocated_bytes
-    extra = slack(job, gpu, overhead, allocated)
-    reserved = allocated + extra.fragmentation
-    device = reserved + extra.context_and_nccl
-    components = dict(peak.components_bytes)
-    components["fragmentation"] = components.get("fragmentation", 0) + extra.fragmentation
-    components["context_and_nccl"] = components.get("context_and_nccl", 0) + extra.context_and_nccl
-    parameters, trainable = _counts(job)
-    moments = _host(job, ranks, gpu, extra.context_and_nccl)
-    highest = max(moments, key=lambda m: m.bytes, default=None)
-    return Estimate(
-        allocated_bytes=allocated,
-        reserved_bytes=reserved,
-        device_bytes=device,
-        capacity_bytes=gpu.memory_bytes,
-        interval_bytes=interval(job, allocated, device, gpu.memory_bytes, extra.context_and_nccl),
-        instant=peak.name,
-        operation=peak.operation,
-        pipeline_rank=worst.pipeline_rank,
-        components_bytes={k: v for k, v in components.items() if v},
-        parameters=parameters,
-        trainable_parameters=trainable,
-        host_bytes_per_node=highest.bytes if highest else 0,
-        host_components=highest.components if highest else (),
-        host_moments=moments,
-        ranks=ranks,
-        largest=worst.largest,
-        formulas=worst.formulas + _overhead_formulas(job, gpu, overhead, allocated) if worst.formulas else (),
-        cache_bytes=extra.cache,
-    )
+        return MegatronWorst(job, architecture, Device(gpu.arch))
+    from memcheck.memory.worst import Worst
+
+    return Worst(job, architecture)
 
 
 def _overhead_formulas(
@@ -141,16 +198,3 @@ def _count(job: TrainingJob | InferenceJob, architecture: Architecture) -> tuple
 
     trained, added = trainable_parameters(job, architecture)
     return total + added, trained
-
-
-def _host(
-    job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...], gpu: Gpu, outside: int
-) -> tuple[HostMoment, ...]:
-    """Host memory of one node from loading to saving; a serving engine's is not modelled."""
-    if isinstance(job, InferenceJob):
-        return ()
-    from memcheck.memory.host import host_moments
-
-    total, trained = _counts(job)
-    kept = max(r.host_bytes for r in ranks) * job.layout.gpus_per_node
-    return host_moments(job, total, trained, kept, gpu.memory_bytes - outside)

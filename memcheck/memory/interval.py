@@ -31,7 +31,12 @@ def interval(
     when that is not known.
     """
     outside = device - allocated if outside is None else outside
-    return ends(residuals(), (error_group(job), allocator_group(job)), allocated, outside, capacity)
+    return ends(residuals(), interval_groups(job), allocated, outside, capacity)
+
+
+def interval_groups(job: TrainingJob | InferenceJob) -> tuple[str, str]:
+    """The kind of error and the kind of allocation of a plan, whatever its batch."""
+    return error_group(job), allocator_group(job)
 
 
 def ends(

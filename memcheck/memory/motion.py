@@ -36,22 +36,28 @@ def stateless(job: TrainingJob, torch: str) -> TrainingJob:
     how many. Micro-batches beyond those that a rank can have in flight repeat the ones before; a GPipe rank has all.
     """
     layout = job.layout
-    steps, data = job.gradient_accumulation_steps, min(layout.data, 2)
+    data = min(layout.data, 2)
     stage, group_size, optimizer = layout.zero_stage, layout.shard_group, job.optimizer
     if job.framework != "deepspeed":
         optimizer = NO_OPTIMIZER
         if stage < 2:
             stage, group_size = 0, 1
-    if layout.pipeline > 1 and layout.pipeline_schedule != "gpipe":
-        steps = min(steps, most_in_flight(layout) + MICRO_BATCHES - 1)
     return job._replace(
         optimizer=optimizer,
-        gradient_accumulation_steps=steps,
+        gradient_accumulation_steps=settled(job),
         initialization=NO_INITIALIZATION,
         checkpoint=NO_CHECKPOINT,
         layout=layout._replace(nodes=1, gpus_per_node=1, data=data, zero_stage=stage, shard_group=group_size),
         torch=(torch,),
     )
+
+
+def settled(job: TrainingJob) -> int:
+    """Micro-batches that a :func:`stateless` job has of this one's."""
+    layout, steps = job.layout, job.gradient_accumulation_steps
+    if layout.pipeline == 1:
+        return min(steps, MICRO_BATCHES)
+    return steps if layout.pipeline_schedule == "gpipe" else min(steps, most_in_flight(layout) + MICRO_BATCHES - 1)
 
 
 NO_INITIALIZATION, NO_CHECKPOINT = Initialization(), Checkpoint()
@@ -148,12 +154,6 @@ class OpenRanks:
         if known is None:
             known = self._steps[rank] = _open_step(self._job, self._architecture, rank)
         return known
-
-
-@lru_cache(maxsize=2048)
-def open_ranks(job: TrainingJob, architecture: Architecture) -> OpenRanks:
-    """Kept, of an :func:`undivided` job."""
-    return OpenRanks(job, architecture)
 
 
 def undivided(job: TrainingJob) -> TrainingJob:

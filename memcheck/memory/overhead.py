@@ -80,12 +80,34 @@ class Slack(Record):
     """What of the fragmentation the allocator returns before an allocation fails."""
 
 
-def slack(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int) -> Slack:
-    """Fragmentation, and everything outside the caching allocator."""
+class Surroundings(Record):
+    """What of the overhead does not depend on how much is allocated."""
+
+    outside: int
+    """Bytes of context, libraries, communicators."""
+    free: Spread
+    """Reserved over allocated with memory to spare."""
+    tight: Spread
+    """On the smallest memory on which the step still runs."""
+
+
+def surroundings(job: TrainingJob | InferenceJob, gpu: Gpu) -> Surroundings:
+    """Of a job, whatever its batch."""
+    return Surroundings(sum(t.bytes for t in _outside(job, gpu)), *_spreads(job))
+
+
+def slack(
+    job: TrainingJob | InferenceJob,
+    gpu: Gpu,
+    overhead: Overhead,
+    allocated: int,
+    known: Surroundings | None = None,
+) -> Slack:
+    """Fragmentation, and everything outside the caching allocator. ``known``: :func:`surroundings`, if they are."""
     if overhead.kind == "flat":
         return Slack(0, int(allocated * overhead.fraction))
-    outside = sum(t.bytes for t in _outside(job, gpu))
-    stuck, cache = _kept(job, allocated, _room(gpu, outside, allocated))
+    outside, free, tight = known or surroundings(job, gpu)
+    stuck, cache = _kept(free, tight, allocated, _room(gpu, outside, allocated))
     return Slack(stuck + cache, outside, cache)
 
 
@@ -126,8 +148,8 @@ def allocator_terms(job: TrainingJob | InferenceJob, allocated: int, room: int) 
     difference to a step with memory to spare, and no more than ``room``. So it shrinks as a GPU fills, while the sum of
     both and ``allocated`` never does.
     """
-    stuck, cache = _kept(job, allocated, room)
     free, tight = _spreads(job)
+    stuck, cache = _kept(free, tight, allocated, room)
     share = min(max(0.0, tight.median - 1), max(0.0, free.median - 1))
     where = f"({allocator_group(job)}; docs/accuracy.md)"
     fixed = f"{share:.1%} of allocated, which cannot be returned: median of {tight.n or free.n} steps {where}"
@@ -139,14 +161,13 @@ def allocator_terms(job: TrainingJob | InferenceJob, allocated: int, room: int) 
 
 
 def _spreads(job: TrainingJob | InferenceJob) -> tuple[Spread, Spread]:
-    """Reserved over allocated with memory to spare, and on the smallest memory on which the step still runs."""
+    """Those of :class:`Surroundings`."""
     group, tables = allocator_group(job), residuals()
     return look_up(tables.reserved, group)[1], look_up(tables.tight, group)[1]
 
 
-def _kept(job: TrainingJob | InferenceJob, allocated: int, room: int) -> tuple[int, int]:
+def _kept(free: Spread, tight: Spread, allocated: int, room: int) -> tuple[int, int]:
     """Bytes that the allocator cannot return, and those that it keeps while there is room."""
-    free, tight = _spreads(job)
     whole = int(allocated * max(0.0, free.median - 1))
     stuck = min(whole, int(allocated * max(0.0, tight.median - 1)))
     return stuck, max(0, min(whole, room) - stuck)

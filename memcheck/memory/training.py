@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
 from memcheck.architecture.types import Architecture
@@ -12,15 +11,12 @@ from memcheck.memory.motion import (
     Motion,
     States,
     closed_motion,
-    open_motion,
-    open_ranks,
     rank_step,
+    settled,
     stateless,
     states_of,
-    undivided,
 )
-from memcheck.memory.moves import Components, Held, Rest, highest, laid_on, peak_on
-from memcheck.memory.pipeline import fullest, parts
+from memcheck.memory.moves import Components, Held, Rest, highest, laid_on
 from memcheck.memory.resting import resting_dtype, shard_of, states_dtype
 from memcheck.memory.rests import rests, timeless
 from memcheck.memory.runs import Accumulation, Units
@@ -31,8 +27,6 @@ from memcheck.record import Record
 
 STEP = ("init", "forward", "loss", "backward", "optimizer")
 """Instants that the walk of a step has."""
-MICRO_BATCHES = 3
-"""Without a pipeline, those behind the second and before the last repeat the second."""
 
 
 def training_ranks(
@@ -43,10 +37,8 @@ def training_ranks(
 
 
 def _shortened(job: TrainingJob) -> TrainingJob:
-    """The job without micro-batches that repeat others."""
-    if job.layout.pipeline > 1 or job.gradient_accumulation_steps <= MICRO_BATCHES:
-        return job
-    return job._replace(gradient_accumulation_steps=MICRO_BATCHES)
+    """The job without micro-batches that repeat others, if it has no pipeline."""
+    return job if job.layout.pipeline > 1 else job._replace(gradient_accumulation_steps=settled(job))
 
 
 @lru_cache(maxsize=512)
@@ -57,36 +49,10 @@ def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bo
     each, states = [stateless(job, torch) for torch in job.torch], states_of(timeless(job))
     numbers = range(job.layout.pipeline)
     motions = [[closed_motion(one, architecture, number) for one in each] for number in numbers]
-    return tuple(_laid(job, _rank(job, states, *found)) for found in zip(numbers, motions, strict=True))
+    return tuple(laid(job, fullest_behaviour(job, states, *found)) for found in zip(numbers, motions, strict=True))
 
 
-def worst_rank(job: TrainingJob, architecture: Architecture) -> RankEstimate:
-    """The rank with the highest peak, the first of equal ones, with that instant alone."""
-    job = _shortened(job)
-    each, states = [stateless(job, torch) for torch in job.torch], states_of(timeless(job))
-    numbers = fullest(job, _contents(architecture, job.layout.pipeline))
-    if job.framework == "deepspeed":
-        motions = [[closed_motion(one, architecture, number) for one in each] for number in numbers]
-    else:
-        motions = _open_motions(states, each, architecture, numbers)
-    found = [_rank(job, states, *some) for some in zip(numbers, motions, strict=True)]
-    host_bytes = max([rank.motion.host_bytes for rank in found])
-    if _is_fixed_by_step(job):
-        worst = max(found, key=lambda rank: rank.peak) if len(found) > 1 else found[0]
-        return _at_peak(worst, host_bytes)
-    laid = max([_laid(job, rank) for rank in found], key=lambda rank: rank.peak.allocated_bytes)
-    return laid._replace(instants=(laid.peak,), host_bytes=host_bytes)
-
-
-def _open_motions(
-    states: States, each: list[TrainingJob], architecture: Architecture, numbers: Sequence[int]
-) -> list[list[Motion]]:
-    """Of every rank, its step under each behaviour of PyTorch."""
-    ranks = [open_ranks(undivided(one), architecture) for one in each]
-    return [[open_motion(some, states, number) for some in ranks] for number in numbers]
-
-
-class _Rank(Record):
+class Laden(Record):
     """A rank under the behaviour of PyTorch that needs most, the first of equal ones."""
 
     number: int
@@ -96,31 +62,24 @@ class _Rank(Record):
     motion: Motion
 
 
-def _rank(job: TrainingJob, states: States, number: int, motions: list[Motion]) -> _Rank:
+def fullest_behaviour(job: TrainingJob, states: States, number: int, motions: list[Motion]) -> Laden:
     """``motions``: the rank's step under every behaviour."""
     steps = job.gradient_accumulation_steps
-    best: _Rank | None = None
+    best: Laden | None = None
     for found in motions:
         rest, beside = states.rest(found.held), found.beside(steps)
         peak = highest(rest, found.tops, beside)
         if best is None or peak > best.peak:
-            best = _Rank(number, peak, rest, beside, found)
+            best = Laden(number, peak, rest, beside, found)
     assert best is not None  # noqa: S101 - every job has a version
     return best
 
 
-def _laid(job: TrainingJob, rank: _Rank) -> RankEstimate:
+def laid(job: TrainingJob, rank: Laden) -> RankEstimate:
     """The rank's step on top of what rests, and what comes before and behind it."""
     found = rank.motion
     instants = _with_around(job, found.held, laid_on(rank.rest, found.moments(), rank.beside))
     return RankEstimate(rank.number, instants, found.parameters, host_bytes=found.host_bytes)
-
-
-def _at_peak(rank: _Rank, host_bytes: int) -> RankEstimate:
-    """The rank with its highest instant alone."""
-    found = rank.motion
-    instants = laid_on(rank.rest, (found.moment(peak_on(rank.rest, found.tops)),), rank.beside)
-    return RankEstimate(rank.number, instants, found.parameters, host_bytes=host_bytes)
 
 
 def _detailed(job: TrainingJob, architecture: Architecture) -> tuple[RankEstimate, ...]:
@@ -133,22 +92,14 @@ def _detailed(job: TrainingJob, architecture: Architecture) -> tuple[RankEstimat
     return tuple(found)
 
 
-@lru_cache(maxsize=256)
-def _contents(architecture: Architecture, ways: int) -> tuple[Hashable, ...]:
-    """What tells pipeline ranks apart, beside the micro-batches that they hold."""
-    layers = tuple(map(id, architecture.layers()))
-    found = parts(architecture.num_layers, ways)
-    return tuple((p.embedding, p.head, p.first > 0, layers[p.first : p.last]) for p in found)
-
-
-def _is_fixed_by_step(job: TrainingJob) -> bool:
+def is_fixed_by_step(job: TrainingJob) -> bool:
     """Whether no moment before or behind the step may exceed it."""
     return job.initialization.place != "device" and job.checkpoint.offload != "none"
 
 
 def _with_around(job: TrainingJob, held: Held, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:
     """The instants of a step, with those before and behind it that may exceed it."""
-    if _is_fixed_by_step(job):
+    if is_fixed_by_step(job):
         return instants
     from memcheck.memory.around import around
 

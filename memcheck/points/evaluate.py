@@ -11,7 +11,6 @@ from memcheck.finding import Finding
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import Resolved, with_batch
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.memory.estimate import estimate
 from memcheck.memory.fit import RUNS, gpu_fit, host_capacity, host_excess
 from memcheck.memory.types import Estimate
 from memcheck.plan.types import Plan, Policy
@@ -58,7 +57,7 @@ class Evaluator:
             errors = [f for f in found if f.severity == "error" and (not possible or self.gate.counts(f.code))]
             if errors or not possible:
                 return Point(changes, ILLEGAL, _problems(errors))
-            answer = estimate(resolved.job, resolved.gpu, resolved.overhead, every_rank=False)
+            answer = frame.estimator().worst(resolved.job)
         except (ResolutionError, UnsupportedError) as error:
             return Point(changes, ILLEGAL, _problems(located(error, document)))
         return _priced(changes, plan, resolved, answer, context.fail_above)

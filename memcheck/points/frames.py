@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.job.resolve import Frame, framed
+from memcheck.memory.estimate import Estimator
 from memcheck.plan.types import Plan, Training
 from memcheck.rules.run import Standing, check_standing
 from memcheck.rules.types import Context
@@ -16,19 +17,30 @@ BATCH = ("micro_batch_size", "sequence_length", "gradient_accumulation_steps", "
 class Shared:
     """One frame, with what its points have in common."""
 
-    __slots__ = ("_standing", "known", "plan")
+    __slots__ = ("_estimator", "_standing", "known", "plan")
 
     def __init__(self, plan: Plan, known: Frame) -> None:
         self.plan = plan
         """The first point's, whose sections are what the frame is found by."""
         self.known = known
         self._standing: Standing | None = None
+        self._estimator: Estimator | None = None
 
     def standing(self, context: Context) -> Standing:
         """What the rules say of every batch; ``context``: of any point."""
         if self._standing is None:
             self._standing = check_standing(context)
         return self._standing
+
+    def estimator(self) -> Estimator:
+        """Predicts the memory of each.
+
+        Raises:
+            UnsupportedError: there is no memory model for what they ask.
+        """
+        if self._estimator is None:
+            self._estimator = Estimator(self.known.job, self.known.gpu, self.known.overhead)
+        return self._estimator
 
 
 class Frames:

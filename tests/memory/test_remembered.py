@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from benchmarks.engine_speed import caches, forget
-from memcheck.architecture.types import Architecture
 from memcheck.changes import with_changes
 from memcheck.check import Gate
 from memcheck.errors import MemcheckError
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
-from memcheck.memory import around, motion, moves, training
+from memcheck.memory import around, motion, moves, training, worst
 from memcheck.memory.estimate import estimate
 from memcheck.memory.megatron import ranks, walk
-from memcheck.memory.motion import Motion, States, closed_motion
+from memcheck.memory.megatron import worst as megatron_worst
+from memcheck.memory.motion import Motion, States
+from memcheck.memory.worst import Worst
 from memcheck.plan.read import read_plan
 from memcheck.points.evaluate import Evaluator
 from memcheck.source.load import load_documents
@@ -92,18 +93,21 @@ def answer(document: Document, changes: dict[str, object]) -> object:
         return str(error)
 
 
-def closed(states: States, each: list[TrainingJob], model: Architecture, numbers: list[int]) -> list[list[Motion]]:
+def closed(self: Worst, job: TrainingJob, states: States) -> list[list[Motion]]:
     """Walks with sizes in place of those for all sizes."""
-    return [[closed_motion(one, model, number) for one in each] for number in numbers]
+    return self._closed(job)
 
 
 @pytest.fixture
 def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Every walk and every state made from its own whole job, every pass of a pipeline walked."""
-    monkeypatch.setattr(training, "stateless", lambda job, torch: job._replace(torch=(torch,)))
-    monkeypatch.setattr(training, "_open_motions", closed)
-    monkeypatch.setattr(ranks, "stateless", lambda job, num_layers: job)
-    for module in (training, motion, around, ranks):
+    for module in (training, worst):
+        monkeypatch.setattr(module, "stateless", lambda job, torch: job._replace(torch=(torch,)))
+    monkeypatch.setattr(Worst, "_open", closed)
+    for module in (ranks, megatron_worst):
+        monkeypatch.setattr(module, "stateless", lambda job, num_layers: job)
+        monkeypatch.setattr(module, "settles", lambda job, num_layers: lambda steps: steps)
+    for module in (training, motion, around, ranks, worst, megatron_worst):
         monkeypatch.setattr(module, "timeless", lambda job: job)
     monkeypatch.setattr(walk, "_may_win", lambda rank, passes: {one for one, _ in passes})
     return monkeypatch

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from functools import lru_cache
+from collections.abc import Callable, Hashable
+from functools import lru_cache, partial
 
 from memcheck.architecture.types import Architecture
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
@@ -17,7 +17,7 @@ from memcheck.memory.megatron.units import Alike, chunk_units, renumbered
 from memcheck.memory.megatron.walk import Rank, walk
 from memcheck.memory.megatron.workspaces import ANY_DEVICE, Device, workspaces
 from memcheck.memory.megatron.workspaces import Held as Blocks
-from memcheck.memory.moves import Components, Held, Moment, Rest, highest, laid_on, one_held, peak_on
+from memcheck.memory.moves import Components, Held, Moment, laid_on, one_held
 from memcheck.memory.pipeline import fullest
 from memcheck.memory.state import LocalTensor
 from memcheck.memory.tape.tensor import rounded
@@ -43,39 +43,14 @@ def megatron_ranks(
         return _with_inventory(job, architecture, device)
     found: list[RankEstimate] = []
     states = states_of(timeless(job))
-    for motion in remembered_motions(stateless(job, architecture.num_layers), architecture, device, True):
+    for motion in remembered_motions(stateless(job, architecture.num_layers), architecture, device):
         instants = laid_on(states.rest(motion.held), motion.moments)
-        instants = with_building(_laying(job, states, motion), instants)
+        instants = with_building(laying(job, states, motion), instants)
         found.append(RankEstimate(motion.rank, instants, motion.parameters))
     return tuple(found)
 
 
-def megatron_worst(job: TrainingJob, architecture: Architecture, device: Device) -> RankEstimate:
-    """The rank with the highest peak, the first of equal ones, with that instant alone.
-
-    Among ranks that hold the same the first has the most in flight, so that the others need not be looked at.
-
-    Raises:
-        UnsupportedError: as above.
-    """
-    states = states_of(timeless(job))
-    best: tuple[int, Motion, Rest, bool] | None = None
-    for motion in remembered_motions(stateless(job, architecture.num_layers), architecture, device, False):
-        rest = states.rest(motion.held)
-        peak = highest(rest, motion.tops)
-        laying = sum([n_bytes for _, n_bytes in _laying(job, states, motion)])
-        if best is None or max(peak, laying) > best[0]:
-            best = (max(peak, laying), motion, rest, laying > peak)
-    assert best is not None  # noqa: S101 - a job has ranks
-    _, motion, rest, is_laying = best
-    moments = motion.moments if is_laying else (motion.moments[peak_on(rest, motion.tops)],)
-    instants = laid_on(rest, moments)
-    if is_laying:
-        instants = with_building(_laying(job, states, motion), instants)[:1]
-    return RankEstimate(motion.rank, instants, motion.parameters)
-
-
-def _laying(job: TrainingJob, states: States, motion: Motion) -> Components:
+def laying(job: TrainingJob, states: States, motion: Motion) -> Components:
     """What lives on the GPU while DDP lays out the rank's buffers, if it does so there."""
     return () if job.initialization.place == "host" else states.laying(motion.held, motion.chunks)
 
@@ -101,17 +76,21 @@ def stateless(job: TrainingJob, num_layers: int) -> TrainingJob:
     """
     layout = job.layout
     stage = layout.zero_stage if layout.zero_stage >= 2 else 0
-    steps = job.gradient_accumulation_steps
-    if not job.option("defer_embedding_wgrad_compute"):
-        steps = settled(_place(job, 0, len(stages(num_layers, job)[0])), steps)
     return job._replace(
-        gradient_accumulation_steps=steps,
+        gradient_accumulation_steps=settles(job, num_layers)(job.gradient_accumulation_steps),
         optimizer=ANY_OPTIMIZER,
         torch=(),
         initialization=Initialization(),
         checkpoint=Checkpoint(),
         layout=layout._replace(nodes=1, gpus_per_node=1, data=1, shard_group=1, zero_stage=stage),
     )
+
+
+def settles(job: TrainingJob, num_layers: int) -> Callable[[int], int]:
+    """How many of a step's micro-batches a :func:`stateless` job has; ``job``: with any batch."""
+    if job.option("defer_embedding_wgrad_compute"):
+        return lambda steps: steps
+    return partial(settled, _place(job, 0, len(stages(num_layers, job)[0])))
 
 
 ANY_OPTIMIZER = Optimizer("adamw", "")
@@ -130,11 +109,17 @@ class Motion(Record):
     parameters: int
 
 
-@lru_cache(maxsize=2048)
-def remembered_motions(
-    job: TrainingJob, architecture: Architecture, device: Device, every_rank: bool
-) -> tuple[Motion, ...]:
-    """The walks of a job that :func:`stateless` has reduced. They are made from that job alone."""
+@lru_cache(maxsize=512)
+def remembered_motions(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[Motion, ...]:
+    """Kept, of every rank."""
+    return motions(job, architecture, device, every_rank=True)
+
+
+def motions(job: TrainingJob, architecture: Architecture, device: Device, *, every_rank: bool) -> tuple[Motion, ...]:
+    """The walks of a job that :func:`stateless` has reduced. They are made from that job alone.
+
+    ``every_rank``: otherwise of those that may be the worst.
+    """
     held = stages(architecture.num_layers, job)
     wanted = range(len(held)) if every_rank else fullest(job, _contents(job, architecture, held))
     builder = _Ranks(job, architecture, device, inventory=False)
