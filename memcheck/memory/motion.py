@@ -22,7 +22,7 @@ from memcheck.memory.units import Part
 from memcheck.record import Record
 
 if TYPE_CHECKING:
-    from memcheck.memory.open_walk import OpenGroups, OpenMotion, OpenStep
+    from memcheck.memory.open_walk import OpenGroups, OpenMotion, OpenRuns, OpenStep
 
 MICRO_BATCHES = 3
 """Without a pipeline, those behind the second and before the last repeat the second."""
@@ -91,7 +91,7 @@ class Motion(Record):
 @lru_cache(maxsize=512)
 def closed_motion(job: TrainingJob, architecture: Architecture, rank: int) -> Motion:
     """The step of a rank of a :func:`stateless` job, walked with its sizes."""
-    found = rank_step(job, architecture, rank)
+    found = rank_step(job, architecture, rank, job_units(job, architecture))
     moments = found.walk().moments()
     tops = tuple([(moment.name, moment.bytes) for moment in moments])
     return Motion(tops, moments, found.units.held, tuple(found.beside.always()), *found.counts())
@@ -142,18 +142,29 @@ def states_of(job: TrainingJob) -> States:
 class OpenRanks:
     """The steps of a job's ranks with the sizes of their units, open to those of FSDP2's groups."""
 
-    __slots__ = ("_architecture", "_job", "_steps")
+    __slots__ = ("_architecture", "_job", "_steps", "_units")
 
     def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
         self._job, self._architecture = job, architecture
+        self._units = job_units(job, architecture)
         self._steps: dict[int, _OpenStep] = {}
 
     def step(self, rank: int) -> _OpenStep:
         """That of one rank."""
         known = self._steps.get(rank)
         if known is None:
-            known = self._steps[rank] = _open_step(self._job, self._architecture, rank)
+            known = self._steps[rank] = self._step(rank)
         return known
+
+    def _step(self, rank: int) -> _OpenStep:
+        from memcheck.memory.open_walk import NO_SIZES, OpenStep
+
+        part = parts(self._architecture.num_layers, self._job.layout.pipeline)[rank]
+        found = rank_step(self._job, self._architecture, rank, self._units, grouped=False)
+        step = OpenStep(found.how, _open_runs(self._units, part), found.beyond())
+        alone = None if found.how.sharded else step.motion(NO_SIZES)
+        held, reduced = found.units.held, found.units.reduced
+        return _OpenStep(step, alone, held, reduced, tuple(found.beside.always()), *found.counts())
 
 
 def undivided(job: TrainingJob) -> TrainingJob:
@@ -174,16 +185,6 @@ class _OpenStep(Record):
     always: tuple[Always, ...]
     parameters: int
     host_bytes: int
-
-
-def _open_step(job: TrainingJob, architecture: Architecture, rank: int) -> _OpenStep:
-    from memcheck.memory.open_walk import NO_SIZES, OpenStep
-
-    found = rank_step(job, architecture, rank, grouped=False)
-    first = parts(architecture.num_layers, job.layout.pipeline)[rank].first
-    step = OpenStep(found.how, found.units.runs, found.beyond(), first)
-    alone = None if found.how.sharded else step.motion(NO_SIZES)
-    return _OpenStep(step, alone, found.units.held, found.units.reduced, tuple(found.beside.always()), *found.counts())
 
 
 class RankUnits(Record):
@@ -230,11 +231,13 @@ class RankStep(Record):
 
 
 def rank_step(
-    job: TrainingJob, architecture: Architecture, rank: int, *, grouped: bool = True, inventory: bool = False
+    job: TrainingJob, architecture: Architecture, rank: int, kept: Units, *, grouped: bool = True
 ) -> RankStep:
-    """What pipeline rank ``rank`` walks through; FSDP2's groups only if it is to be ``grouped``."""
+    """What pipeline rank ``rank`` walks through; FSDP2's groups only if it is to be ``grouped``.
+
+    ``kept``: :func:`job_units` of the job.
+    """
     part = parts(architecture.num_layers, job.layout.pipeline)[rank]
-    kept = units_of(_unit_job(job), architecture, accumulation(job), inventory)
     units = _rank_units(kept, part)
     beside = Beside(job, architecture, part, kept.base)
     how, others = conduct(job, rank, beside.border)
@@ -242,6 +245,11 @@ def rank_step(
     if how.sharded and grouped:
         groups = _groups(timeless(job), units.held, units.reduced)
     return RankStep(job, rank, units, how, others, groups, beside)
+
+
+def job_units(job: TrainingJob, architecture: Architecture, inventory: bool = False) -> Units:
+    """What makes the units of the job's ranks."""
+    return units_of(_unit_job(job), architecture, accumulation(job), inventory)
 
 
 def _unit_job(job: TrainingJob) -> TrainingJob:
@@ -280,6 +288,13 @@ def _rank_units(units: Units, part: Part) -> RankUnits:
         parameters += run.times * sum(t.numel for t in tensors)
         offloaded += run.times * unit.offloaded
     return RankUnits(same, held, tuple([run.unit.reduced for run in runs]), parameters, offloaded)
+
+
+@lru_cache(maxsize=2048)
+def _open_runs(units: Units, part: Part) -> OpenRuns:
+    from memcheck.memory.open_walk import open_runs
+
+    return open_runs(_rank_units(units, part).runs, part.first)
 
 
 def _groups(job: TrainingJob, held: Held, reduced: tuple[str, ...]) -> tuple[Groups, ...]:

@@ -189,36 +189,47 @@ class OpenMotion:
         return Moment(name, text, n_bytes, live)
 
 
+class OpenRuns(Record):
+    """A rank's runs without their sizes, and these in a row."""
+
+    outlines: tuple[Outline, ...]
+    sizes: tuple[int, ...]
+    labels: Labels
+
+
+def open_runs(runs: Sequence[Run], layer: int) -> OpenRuns:
+    """``layer``: number of the rank's first."""
+    outlines: list[Outline] = []
+    sizes: list[int] = []
+    labels: list[str] = []
+    first: dict[tuple[int, int, int], int] = {}
+    for index, run in enumerate(runs):
+        kind, _, tensors, fresh, again, reduced, _ = run.unit
+        of = first.setdefault((id(tensors), id(fresh), id(again)), index)
+        new, old = sizes_of(fresh), None if again is fresh else sizes_of(again)
+        form = -1 if old is None else old.form
+        number = run.layer - layer if kind == "block" else 0
+        outlines.append(Outline(kind, reduced, run.times, number, new.form, form, of))
+        if of < index:
+            continue
+        sizes += new.numbers
+        labels += new.labels
+        if old is not None:
+            sizes += old.numbers
+            labels += old.labels
+    return OpenRuns(tuple(outlines), tuple(sizes), Labels(layer, labels))
+
+
 class OpenStep:
     """A rank's step with the sizes of its units, open to those of its groups."""
 
     __slots__ = ("_beside", "_how", "_labels", "_outlines", "_sizes", "_totals")
 
-    def __init__(self, how: Conduct, runs: Sequence[Run], beyond: Beyond, layer: int) -> None:
-        """``layer``: number of the rank's first."""
-        self._how = how
-        outlines: list[Outline] = []
-        sizes: list[int] = []
-        labels: list[str] = []
-        first: dict[tuple[int, int, int], int] = {}
-        for index, run in enumerate(runs):
-            kind, _, tensors, fresh, again, reduced, _ = run.unit
-            of = first.setdefault((id(tensors), id(fresh), id(again)), index)
-            new, old = sizes_of(fresh), None if again is fresh else sizes_of(again)
-            form = -1 if old is None else old.form
-            number = run.layer - layer if kind == "block" else 0
-            outlines.append(Outline(kind, reduced, run.times, number, new.form, form, of))
-            if of < index:
-                continue
-            sizes += new.numbers
-            labels += new.labels
-            if old is not None:
-                sizes += old.numbers
-                labels += old.labels
+    def __init__(self, how: Conduct, runs: OpenRuns, beyond: Beyond) -> None:
         beside = beyond_numbers(beyond)
-        self._outlines, self._beside = tuple(outlines), beside.form
-        self._labels = Labels(layer, labels)
-        self._sizes = (*sizes, *beside.numbers)  # in a row, as _walked gives out their places
+        self._how, self._beside = how, beside.form
+        self._outlines, self._labels = runs.outlines, runs.labels
+        self._sizes = (*runs.sizes, *beside.numbers)  # in a row, as _walked gives out their places
         self._totals: dict[tuple[Hashable, ...], tuple[Walked, Sequence[int]]] = {}
 
     def motion(self, groups: OpenGroups) -> OpenMotion:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
@@ -59,11 +59,14 @@ def rests(job: TrainingJob, held: Held) -> Rest:
         total = total.plus(tensors_resting(job, tensors), count)
     engine = engine_of(job, units)
     operation = f"{job.optimizer.name} step ({job.optimizer.implementation})"
-    temporaries = _temporaries(job, kinds)
+    partition = _partition(job, units)
+    temporaries = _temporaries(job, kinds, partition)
     if engine is not None:
         # ZeRO-3 partitions the persistent parameters again before it updates them
         temporaries += max(0, engine.step_temporaries - engine.persistent)
-    return Rest(_components(job, units, total, engine), operation, temporaries)
+    if partition is not None:
+        total = total._replace(optimizer_states=partition[1])
+    return Rest(_components(job, total, engine), operation, temporaries)
 
 
 def counted(held: Held) -> list[tuple[tuple[LocalTensor, ...], int]]:
@@ -74,16 +77,12 @@ def counted(held: Held) -> list[tuple[tuple[LocalTensor, ...], int]]:
     return list(found.values())
 
 
-def _components(job: TrainingJob, units: Tensors, total: Resting, engine: EngineBuffers | None) -> Components:
-    states = total.optimizer_states
-    partition = _partition(job, (t for tensors in units for t in tensors))
-    if partition is not None:
-        states = partition[1]
+def _components(job: TrainingJob, total: Resting, engine: EngineBuffers | None) -> Components:
     found = [
         ("parameters", total.parameters),
         ("adapters", total.adapters),
         ("master_weights", total.master_weights),
-        ("optimizer_states", states),
+        ("optimizer_states", total.optimizer_states),
     ]
     if not wraps(job):
         from memcheck.memory.ddp import buckets
@@ -102,7 +101,13 @@ def _components(job: TrainingJob, units: Tensors, total: Resting, engine: Engine
     return tuple(found)
 
 
-def _temporaries(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -> int:
+Partition = tuple[list[LocalTensor], int]
+"""The tensors that ZeroRedundancyOptimizer gives to the rank with most states, and those states' bytes."""
+
+
+def _temporaries(
+    job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]], partition: Partition | None
+) -> int:
     cut = sharding(job)
     if job.optimizer.offload != "none" or (job.parameter_offload != "none" and not cut.flat):
         return 0
@@ -111,7 +116,6 @@ def _temporaries(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], in
         trained += count * [(t, shard_of(job, t, cut.optimizer, cut.flat)) for t in tensors if t.trained]
     if job.framework == "deepspeed":  # it steps on master copies
         trained = [(t._replace(dtype=None), n) for t, n in trained]
-    partition = _partition(job, (t for tensors, count in kinds for _ in range(count) for t in tensors))
     if partition is not None:
         trained = [(t, t.numel) for t in partition[0]]
     name, implementation = job.optimizer.name, job.optimizer.implementation
@@ -120,13 +124,12 @@ def _temporaries(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], in
     return max(temporaries, _table_slice(job, [t for t, _ in trained]))
 
 
-def _partition(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[list[LocalTensor], int] | None:
-    """Which tensors ZeroRedundancyOptimizer gives to the rank with most states, and those states' bytes."""
+def _partition(job: TrainingJob, units: Tensors) -> Partition | None:
     if job.layout.zero_stage != 1:
         return None
     from memcheck.memory.ddp import fullest_share, redundancy_free
 
-    return fullest_share(job, tensors)[1:] if redundancy_free(job) else None
+    return fullest_share(job, [t for unit in units for t in unit])[1:] if redundancy_free(job) else None
 
 
 def _table_slice(job: TrainingJob, trained: list[LocalTensor]) -> int:

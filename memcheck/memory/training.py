@@ -11,6 +11,7 @@ from memcheck.memory.motion import (
     Motion,
     States,
     closed_motion,
+    job_units,
     rank_step,
     settled,
     stateless,
@@ -110,7 +111,7 @@ def _with_inventory(job: TrainingJob, architecture: Architecture, rank: int) -> 
     """A rank with its largest tensors and its formulas, walked on top of its states."""
     from memcheck.memory.formulas import training_formulas
 
-    found = rank_step(job, architecture, rank, inventory=True)
+    found = rank_step(job, architecture, rank, job_units(job, architecture, inventory=True))
     rest = rests(timeless(job), found.units.held)
     always = tuple((a.component, a.bytes + a.each * job.gradient_accumulation_steps) for a in found.beside.always())
     optimizer = f"{job.optimizer.name} step ({job.optimizer.implementation})"
