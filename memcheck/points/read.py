@@ -8,7 +8,7 @@ is read as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from memcheck.changes import with_changes
@@ -23,11 +23,11 @@ Reading = tuple["Plan | None", "list[Finding]"]
 
 
 class Variants:
-    """Reads one document with different values in it."""
+    """Reads one document with different values in it. ``whole``: how a document is read."""
 
-    def __init__(self, document: Document) -> None:
-        self.document = document
-        plan, findings = read_plan(document)
+    def __init__(self, document: Document, whole: Callable[[Document], Reading] = read_plan) -> None:
+        self.document, self._whole = document, whole
+        plan, findings = whole(document)
         self._base = plan
         self._findings = findings
         self._sections: dict[str, object] = {}
@@ -37,7 +37,7 @@ class Variants:
         """The plan with dotted keys set to other values, and what is wrong with it."""
         base = self._base
         if base is None:
-            return read_plan(with_changes(self.document, changes))
+            return self._whole(with_changes(self.document, changes))
         by_section: dict[str, list[tuple[str, object]]] = {}
         for item in changes.items():
             by_section.setdefault(item[0].partition(".")[0], []).append(item)
@@ -45,7 +45,7 @@ class Variants:
         for name, items in by_section.items():
             found = self._section(name, items)
             if found is None:
-                return read_plan(with_changes(self.document, changes))
+                return self._whole(with_changes(self.document, changes))
             parts[name] = found
         return base._replace(**parts), self._findings
 
@@ -54,7 +54,7 @@ class Variants:
         key = repr(items)
         if key in self._sections:
             return self._sections[key]
-        plan, findings = read_plan(with_changes(self.document, dict(items)))
+        plan, findings = self._whole(with_changes(self.document, dict(items)))
         found = getattr(plan, name, None) if plan is not None and len(findings) == len(self._findings) else None
         if len(self._sections) >= REMEMBERED:
             self._sections.clear()

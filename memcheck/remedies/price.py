@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from memcheck.changes import with_changes
 from memcheck.errors import MemcheckError
-from memcheck.finding import Location, Span
-from memcheck.job.resolve import Resolved, resolve
+from memcheck.finding import Finding, Location, Span
+from memcheck.job.resolve import Resolved, with_batch
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.memory.estimate import estimate
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.memory.floor import states_floor
 from memcheck.memory.overhead import slack
 from memcheck.memory.types import Estimate
 from memcheck.plan.read import build_plan
+from memcheck.plan.types import Plan
+from memcheck.points.frames import Frames, Shared
+from memcheck.points.read import Variants
 from memcheck.record import Record
 from memcheck.remedies.change import spelled, written
 from memcheck.remedies.time import clock_of
@@ -24,7 +25,7 @@ from memcheck.remedies.unread import unread
 from memcheck.rules.deviations import NEUTRAL
 from memcheck.rules.run import check_layout, is_legal, make_context
 from memcheck.rules.types import Context
-from memcheck.source.types import Mark
+from memcheck.source.types import Document, Mark
 
 BATCH, STEPS, DATA = "training.micro_batch_size", "training.gradient_accumulation_steps", "parallelism.data"
 GROUP, SYNC = "parallelism.shard_group", "parallelism.gradient_sync"
@@ -71,7 +72,8 @@ class Pricer:
         self.allowed = frozenset({UNREAD, *(finding.code for finding in check_layout(context)[0])})
         self.counts = dict.fromkeys(Tally._fields, 0)
         self.clock = clock_of(context.resolved)
-        self._base_dir = os.path.dirname(self.document.path) or "."
+        self._variants = Variants(self._unplaced, self._read)
+        self._frames = Frames(os.path.dirname(self.document.path) or ".")
         self.watch: Callable[[int], None] | None = None
         """Hears how many plans were looked at, now and then."""
         self._looked = 0
@@ -86,19 +88,20 @@ class Pricer:
     def price(self, candidate: Candidate, *, prune: bool = True) -> Priced | None:
         """The candidate with its estimate; None when it is illegal, or, to ``prune``, when its states do not fit."""
         changes = self.complete(candidate)
-        legal = None if changes is None else self.resolved(changes)
-        if changes is None or legal is None:
+        found = None if changes is None else self._legal(changes)
+        if changes is None or found is None:
             self.counts["illegal"] += 1
             return None
+        legal, shared = found
         key = (legal.job[1:], legal.gpu.name)  # behind the architecture, which is the same and takes long to hash
         if key in self._known and (prune or self._known[key] is not None):
             self.counts["repeated"] += 1
             known = self._known[key]
             return None if known is None else self._again(known, candidate, changes, legal)
-        found = self._priced(candidate, changes, legal, prune=prune)
-        if found is not None or prune:
-            self._known[key] = found
-        return found
+        priced = self._priced(candidate, changes, legal, shared, prune=prune)
+        if priced is not None or prune:
+            self._known[key] = priced
+        return priced
 
     def fits(self, priced: Priced) -> bool:
         """Whether the changed plan stays within what the policy allows, on the GPU and on the host."""
@@ -169,27 +172,40 @@ class Pricer:
 
     def resolved(self, changes: dict[str, object]) -> Resolved | None:
         """The job of the changed plan, unless it breaks a rule that was not broken yet."""
+        found = self._legal(changes)
+        return None if found is None else found[0]
+
+    def _legal(self, changes: dict[str, object]) -> tuple[Resolved, Shared] | None:
+        """The same, with what it shares with plans of other batches."""
         self._looked += 1
         if self.watch is not None and self._looked % OFTEN == 0:
             self.watch(self._looked)
         context = self.context
-        document = with_changes(self._unplaced, changes)
         try:
-            plan = build_plan(document.values)._replace(policy=context.plan.policy)  # type: ignore[arg-type]
-            resolved = resolve(plan, base_dir=self._base_dir)
-            new = make_context(plan, document, resolved, fail_above=context.fail_above, warn_above=context.warn_above)
-            return resolved if is_legal(new, self.allowed) else None
+            plan, _ = self._variants.read(changes)
+            assert plan is not None  # noqa: S101 - _read makes one or raises
+            shared = self._frames.of(plan)
+            resolved = with_batch(shared.known, plan.training)
+            new = make_context(
+                plan, self._unplaced, resolved, fail_above=context.fail_above, warn_above=context.warn_above
+            )
+            return (resolved, shared) if is_legal(new, self.allowed, shared.standing(new)) else None
         except MemcheckError:
             return None
 
+    def _read(self, document: Document) -> tuple[Plan, list[Finding]]:
+        """What changes make of the plan is valid, and judged by the plan's own policy."""
+        plan = build_plan(document.values)  # type: ignore[arg-type]
+        return plan._replace(policy=self.context.plan.policy), []
+
     def _priced(
-        self, candidate: Candidate, changes: dict[str, object], legal: Resolved, *, prune: bool
+        self, candidate: Candidate, changes: dict[str, object], legal: Resolved, shared: Shared, *, prune: bool
     ) -> Priced | None:
         try:
             if prune and self.below_floor(legal):
                 self.counts["below_floor"] += 1
                 return None
-            answer = estimate(legal.job, legal.gpu, legal.overhead, every_rank=False)
+            answer = shared.estimator().worst(legal.job)
         except MemcheckError:
             self.counts["illegal"] += 1
             return None

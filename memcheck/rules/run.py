@@ -101,16 +101,19 @@ def _layout_checks(rules: Sequence[Rule]) -> list[Checks]:
     return found
 
 
-def is_legal(context: Context, allowed: frozenset[str]) -> bool:
+def is_legal(context: Context, allowed: frozenset[str], standing: Standing) -> bool:
     """Whether no rule that needs no estimate finds an error, or anything with a code that is not ``allowed``.
 
     The verdict of :func:`check_layout`, for a search that throws the findings away: it stops at the first one.
+    ``standing``: :func:`check_standing` of a plan that differs in its batch alone.
     """
-    for checks in _layout_checks(CHECKS):
-        for _, check, _ in checks:
-            for finding in check(context):
-                if finding.severity == "error" or finding.code not in allowed:
-                    return False
+    for _, finding in standing.findings:
+        if finding.severity == "error" or finding.code not in allowed:
+            return False
+    for _, check, _ in _layout_checks(CHECKS)[1]:
+        for finding in check(context):
+            if finding.severity == "error" or finding.code not in allowed:
+                return False
     return True
 
 
