@@ -5,7 +5,8 @@
 Checks the number of layers against `pipeline * virtual_stages`. Megatron wants equal stages unless one of its options
 for uneven ones is given (`num_layers_in_first_pipeline_stage`, `account_for_embedding_in_pipeline_split`, ...);
 torchtitan and torch's pipelining take uneven stages, but none may be empty. A `pipeline_model_parallel_layout` says how
-many virtual stages there are: as many as its stages over those of `pipeline`.
+many virtual stages there are: as many as its stages over those of `pipeline`; it names every layer once, and every
+layer of multi-token prediction.
 
 ## Why it matters
 
@@ -29,7 +30,7 @@ Megatron: `num_layers_in_first_pipeline_stage`, `num_layers_in_last_pipeline_sta
 
 `megatron/core/transformer/transformer_config.py`, `megatron/training/arguments.py` ("Number of layers should be
 divisible by the pipeline-model-parallel size"; virtual stages are `num_stages // pipeline_model_parallel_size` of the
-layout).
+layout), `megatron/core/transformer/pipeline_parallel_layer_layout.py` (`validate_layer_layout`).
 """
 
 from __future__ import annotations
@@ -81,10 +82,13 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 def _disagrees(context: Context, job: TrainingJob) -> Iterator[Finding]:
-    """A written layout with other stages than the plan has."""
+    """A written layout with other stages or layers than the plan has."""
     from memcheck.job.layout_text import stages_of_layout
 
-    count = len(stages_of_layout(job.option(WRITTEN)))
+    written = stages_of_layout(job.option(WRITTEN))
+    if written:
+        yield from _miscounted(context, job, "".join(written))
+    count = len(written)
     ways, virtual = context.layout.pipeline, context.layout.virtual_stages
     if count == ways * virtual:
         return
@@ -100,6 +104,25 @@ def _disagrees(context: Context, job: TrainingJob) -> Iterator[Finding]:
         help=help,
         related=(("stages", "/parallelism/pipeline"), ("virtual stages", "/parallelism/virtual_stages")),
     )
+
+
+def _miscounted(context: Context, job: TrainingJob, letters: str) -> Iterator[Finding]:
+    """What the layout names more or less often than there is of it."""
+    predictions = job.option("mtp_num_layers") or 0
+    for letter, what, wanted, key in (
+        ("E", "embeddings", 1, "/model"),
+        ("t", "layers", context.layers, "/model"),
+        ("m", "multi-token-prediction layers", predictions, "/training/options"),
+        ("L", "losses", 1, "/model"),
+    ):
+        if letters.count(letter) != wanted:
+            yield RULE.finding(
+                context,
+                f"`{WRITTEN}` has {letters.count(letter)} {what} (`{letter}`), the model has {wanted}",
+                f"/training/options/{WRITTEN}",
+                help=f"write `{letter}` {wanted} times, or leave the layout out",
+                related=((what, key),),
+            )
 
 
 def _uneven(job: TrainingJob, layers: int, stages: int, where: str) -> str:

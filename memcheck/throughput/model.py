@@ -6,10 +6,12 @@ import re
 
 from memcheck.architecture.parameters import outer_tensors
 from memcheck.architecture.types import Architecture, Block
-from memcheck.job.types import DTYPE_BYTES, Layout, TrainingJob
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.ledger.context import Adapter
+from memcheck.memory.megatron.stages import stages
 from memcheck.memory.pipeline import parts
 from memcheck.memory.state import expert_slices
+from memcheck.memory.units import Part
 from memcheck.record import Record
 from memcheck.throughput.context import context_kind
 from memcheck.throughput.layer import Cost, Tally, block_cost
@@ -34,6 +36,8 @@ class Stage(Record):
     head: bool
     ranks: int
     """How many ranks are like this."""
+    predictions: int = 0
+    """Megatron's multi-token-prediction layers, which are among ``layers``, as more of the last kind."""
 
 
 class Head(Record):
@@ -49,6 +53,9 @@ class Head(Record):
     head: int
     embedding_trained: bool
     head_trained: bool
+    joined: tuple[float, float] = (0.0, 0.0)
+    """Seconds of the product that a prediction layer makes its input with, forward and backward."""
+    joined_parameters: int = 0
 
 
 class Parts(Record):
@@ -98,6 +105,7 @@ def shape_of(job: TrainingJob) -> Shape:
         repeats_keys(job),
         job.framework == "torchtitan" and not is_batched(job),
         megatron and job.option("activation_func_fp8_input_store") is True,
+        megatron and bool(job.option("mtp_num_layers")),
     )
 
 
@@ -154,30 +162,51 @@ def kinds(architecture: Architecture, freeze: tuple[str, ...]) -> list[tuple[Blo
     return runs
 
 
-def stages_of(architecture: Architecture, layout: Layout, freeze: tuple[str, ...]) -> tuple[Stage, ...]:
-    """The distinct pipeline ranks."""
-    key = (id(architecture), layout.pipeline, freeze)
+def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[Stage, ...]:
+    """The distinct ranks of a pipeline of ``ways`` ranks; Megatron's hold what its options say."""
+    freeze = job.freeze
+    own = (job.layout.virtual_stages, job.options) if job.framework == "megatron" else ()
+    key = (id(architecture), ways, freeze, own)
     found = _stages.get(key)
     if found is not None and found[0] is architecture:
         return found[1]
     runs = [count for _, _, _, count in kinds(architecture, freeze)]
-    distinct: dict[tuple[tuple[int, ...], bool, bool], int] = {}
-    for part in parts(architecture.num_layers, layout.pipeline):
+    distinct: dict[tuple[tuple[int, ...], bool, bool, int], int] = {}
+    for pieces in _ranks(architecture.num_layers, job, ways):
         layers, start = [], 0
         for count in runs:
-            layers.append(max(0, min(part.last, start + count) - max(part.first, start)))
+            layers.append(sum(max(0, min(p.last, start + count) - max(p.first, start)) for p, _ in pieces))
             start += count
-        place = (tuple(layers), part.embedding, part.head)
+        predictions = sum(more for _, more in pieces)
+        layers[-1] += predictions
+        ends = any(p.embedding for p, _ in pieces), any(p.head for p, _ in pieces)
+        place = (tuple(layers), *ends, predictions)
         distinct[place] = distinct.get(place, 0) + 1
-    answer = tuple(Stage(*place, ranks) for place, ranks in distinct.items())
+    answer = tuple(Stage(*place[:3], ranks, place[3]) for place, ranks in distinct.items())
     if len(_stages) >= REMEMBERED:
         _stages.clear()
     _stages[key] = (architecture, answer)
     return answer
 
 
+def _ranks(num_layers: int, job: TrainingJob, ways: int) -> list[list[tuple[Part, int]]]:
+    """Runs of layers of every rank, each with its prediction layers (``memory/megatron/stages.py``)."""
+    predictions = int(str(job.option("mtp_num_layers") or 0)) if job.framework == "megatron" else 0
+    if job.framework != "megatron" or ways == 1:
+        return [[(part, predictions if part.head else 0)] for part in parts(num_layers, ways)]
+    found = []
+    for chunks in stages(num_layers, job):
+        spans = [(c.layers[0], c.layers[-1] + 1) if c.layers else (0, 0) for c in chunks]
+        found.append([(Part(*span, c.embedding, c.head), c.mtp) for span, c in zip(spans, chunks, strict=True)])
+    return found
+
+
 def _head(architecture: Architecture, s: Shape, rates: Rates) -> Head:
-    """Logits, loss and the embedding's gradient. The head's product stays in 16 bits under fp8."""
+    """Logits, loss and the embedding's gradient. The head's product stays in 16 bits under fp8.
+
+    Prediction layers read [embedding, hidden states] through one product (Megatron-core
+    ``transformer/multi_token_prediction.py``, eh_proj), and norms of both.
+    """
     tokens = s.batch * s.sequence
     ways = s.tensor if s.head_sharded else 1
     vocabulary = -(-architecture.vocab_size // ways)
@@ -209,4 +238,18 @@ def _head(architecture: Architecture, s: Shape, rates: Rates) -> Head:
         head // s.tensor,
         s.trained and "embed" not in s.frozen,
         s.trained and not frozen_head,
+        *_joined(architecture.hidden_size, s, rates),
     )
+
+
+def _joined(hidden: int, s: Shape, rates: Rates) -> tuple[tuple[float, float], int]:
+    if not s.predicts:
+        return (0.0, 0.0), 0
+    tokens, outputs, item = s.batch * s.sequence, -(-hidden // s.tensor), 1 if s.fp8 else s.item
+    t = Tally(rates)
+    t.product(tokens, outputs, 2 * hidden, item=item)
+    t.product(tokens, 2 * hidden, outputs, item=item)
+    t.product(outputs, 2 * hidden, tokens, item=item)
+    # three norms 2 + 2 and 3 x 2, both inputs put together 2 + 2 and apart again
+    t.bytes((3 * 10.0 + 2 * 8.0) * hidden * (tokens // s.tensor if s.sequence_parallel else tokens))
+    return t.seconds, 2 * hidden * outputs

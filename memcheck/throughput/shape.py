@@ -49,6 +49,8 @@ class Shape(Record):
     """Queries, keys and values come from one product."""
     narrow_input: bool = False
     """The activation function keeps its input in fp8 (Megatron's ``activation_func_fp8_input_store``)."""
+    predicts: bool = False
+    """Megatron's multi-token prediction (``mtp_num_layers``)."""
 
 
 class Product(Record):

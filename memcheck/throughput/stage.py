@@ -138,7 +138,15 @@ def stage_time(stage: Stage, layers: list[Layer], parts: Parts, w: Wires, rates:
         memory += head.forward[1] + head.backward[1] + head.again[1]
         ends += head.head
         ends_trained += head.head if head.head_trained else 0
-    if stage.embedding:
+    if stage.predictions:  # each layer has its own product ahead, and its logits and loss behind
+        n = stage.predictions
+        arithmetic += n * (head.forward[0] + head.backward[0] + head.again[0] + head.joined[0])
+        memory += n * (head.forward[1] + head.backward[1] + head.again[1] + head.joined[1])
+        # its input is twice as wide, its result is gathered, and the hidden states are for the logits
+        tensor += n * 4 * w.tensor.pair
+        dense += n * head.joined_parameters
+        dense_trained += n * head.joined_parameters
+    if stage.embedding or stage.predictions:  # prediction needs the embedding where it runs
         ends += head.embedding
         ends_trained += head.embedding if head.embedding_trained else 0
     if ends:

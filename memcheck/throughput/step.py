@@ -7,7 +7,7 @@ from __future__ import annotations
 from memcheck.architecture.types import Architecture, Rough
 from memcheck.catalog.types import Gpu
 from memcheck.errors import UnsupportedError
-from memcheck.job.types import DTYPE_BYTES, Layout, TrainingJob
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.throughput.collectives import all_reduce, behind
 from memcheck.throughput.data_parallel import (
     dense_copies,
@@ -25,9 +25,6 @@ from memcheck.throughput.rates import TERA, Rates, rates
 from memcheck.throughput.schedule import bubble_seconds, pipeline_seconds
 from memcheck.throughput.stage import Sharing, StageTime, layer_time, stage_time
 from memcheck.throughput.types import Exchanges, StepTime
-
-_ONE = Layout()
-"""No pipeline: the whole model is one stage."""
 
 
 def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
@@ -50,7 +47,7 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
     sharing = _sharing(job, r)
     share = _recomputed(job, architecture)
     layers = [layer_time(job, cost, w, share, sharing, r) for cost in parts.costs]
-    stages = stages_of(architecture, layout, job.freeze)
+    stages = stages_of(architecture, job, layout.pipeline)
     times = [stage_time(stage, layers, parts, w, r, sharing) for stage in stages]
     return _answer(job, architecture, r, stages, times, w, sharing, share)
 
@@ -172,8 +169,10 @@ def _count(job: TrainingJob, architecture: Architecture, r: Rates) -> tuple[floa
         head_sharded=False,
     )
     parts: Parts = parts_of(architecture, whole, r)
-    alone = stages_of(architecture, _ONE, job.freeze)[0]
-    model, again, kernels = parts.head.flops + parts.head.backward_flops, 0.0, 0.0
+    alone = stages_of(architecture, job, 1)[0]
+    joined = 6.0 * job.sequence_length * parts.head.joined_parameters
+    model = (parts.head.flops + parts.head.backward_flops) * (1 + alone.predictions) + joined * alone.predictions
+    again = kernels = 0.0
     for count, cost in zip(alone.layers, parts.costs, strict=True):
         model += count * (cost.flops + cost.backward_flops)
         again += count * cost.again_flops

@@ -119,10 +119,17 @@ def test_experts(parallelism: str, model: str, fault: str) -> None:
         ("pipeline: 2, virtual_stages: 2", MEGATRON + f", options: {{{STAGES}: 'Et*8|(t*8|)*2t*8L'}}", ""),
         ("pipeline: 8", MEGATRON + f", options: {{{STAGES}: 'Et*8|(t*8|)*2t*8L'}}", "8 pipeline ranks do not divide"),
         ("tensor: 2", MEGATRON + f", options: {{{STAGES}: 'Et*16|t*16L'}}", "2 on each of 1 ranks"),
+        ("pipeline: 2", MEGATRON + f", options: {{{STAGES}: 'Et*16|t*15L'}}", "has 31 layers (`t`), the model has 32"),
+        ("pipeline: 2", MEGATRON + f", options: {{{STAGES}: 'Et*16|t*16'}}", "has 0 losses (`L`), the model has 1"),
+        ("pipeline: 2", MEGATRON + f", options: {{{STAGES}: 'Et*16|t*16mL'}}", "1 multi-token-prediction layers"),
+        ("pipeline: 2", MEGATRON + f", options: {{{STAGES}: 'Et*16|t*16mL', mtp_num_layers: 1}}", ""),
+        ("pipeline: 2", MEGATRON + f", options: {{{STAGES}: 'Et*16|t*16L', mtp_num_layers: 1}}", "the model has 1"),
     ],
 )
 def test_layers(parallelism: str, training: str, fault: str) -> None:
-    """Megatron wants equal stages or a statement of how they differ; torchtitan only wants none to be empty."""
+    """Megatron wants equal stages or a statement of how they differ, which names every layer; torchtitan only wants
+    none to be empty.
+    """
     defaults = "micro_batch_size: 1" + ("" if "sequence_length" in training else ", sequence_length: 4096")
     messages = [f.message for f in found("MEM206", parallelism, training, defaults=defaults)]
     assert bool(messages) == bool(fault)
@@ -251,7 +258,11 @@ def test_zero_stages(framework: str, stage: int, known: bool) -> None:
         ("torchtitan", "pipeline: 4, pipeline_schedule: gpipe", ""),
         ("torchtitan", "pipeline: 4", ""),
         ("megatron", "pipeline_schedule: gpipe", ""),
-        ("torchtitan, compile: true", "pipeline: 4, pipeline_schedule: zero-bubble", "torch refuses for compiled stages"),
+        (
+            "torchtitan, compile: true",
+            "pipeline: 4, pipeline_schedule: zero-bubble",
+            "torch refuses for compiled stages",
+        ),
         ("torchtitan, compile: true", "pipeline: 4, pipeline_schedule: dualpipe", "torch refuses for compiled stages"),
         ("torchtitan, compile: true", "pipeline: 4, pipeline_schedule: 1f1b", ""),
         ("torchtitan", "pipeline: 4, pipeline_schedule: dualpipe", ""),
