@@ -199,11 +199,18 @@ def test_foreach_optimizers_move_more_than_fused_ones() -> None:
 def test_a_missing_rate_is_an_error_with_a_remedy() -> None:
     """A GPU without a rate for the job's dtype is never timed as if it had one."""
     with pytest.raises(MissingRateError) as caught:
-        timed(gpu="h100-96gb", zero_stage=3)
+        timed(gpu="t4", zero_stage=3)
     assert "bf16" in caught.value.message
     assert "bf16_tflops" in caught.value.help
     with pytest.raises(MissingRateError):
         timed(gpu="v100-32gb", zero_stage=3)
+
+
+def test_the_96_gb_h100_is_slower_where_memory_decides() -> None:
+    """It has the arithmetic of the SXM and 2,400 of its 3,350 GB/s."""
+    narrow, wide = (timed(gpu=gpu, zero_stage=3) for gpu in ("h100-96gb", "h100-80gb"))
+    assert narrow.compute_seconds == pytest.approx(wide.compute_seconds, rel=0.02)
+    assert narrow.hbm_seconds == pytest.approx(wide.hbm_seconds * 3350 / 2400, rel=0.02)
 
 
 def test_what_is_assumed_about_a_gpu_is_listed() -> None:
