@@ -238,7 +238,7 @@ class Tape:
         self.peak_scope = self.scope
         self.peak_components = dict(self.by_component)
         if self.inventory is not None:
-            self.peak_inventory = list(self.inventory.values())
+            self.peak_inventory = [entry for entry in self.inventory.values() if entry[3]]
 
     def reset_peak(self) -> None:
         """Start a new phase: the present is its first candidate."""

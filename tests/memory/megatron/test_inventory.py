@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.architecture.types import Architecture
-from memcheck.job.types import Layout
+from memcheck.job.types import Checkpointing, Layout
 from memcheck.memory.megatron.inventory import states
 from memcheck.memory.megatron.ranks import megatron_ranks
 from memcheck.memory.megatron.tensors import block_tensors, embedding_tensors, head_tensors
@@ -66,6 +66,19 @@ def test_micro_batches_in_flight_are_listed() -> None:
     assert listed(rank, "activations") <= rank.peak.components_bytes["activations"]
     formulas = [f.numbers for f in rank.formulas if f.component == "activations"]
     assert any("3 micro-batches in flight" in f for f in formulas)
+
+
+def test_emptied_tensors_are_not_listed() -> None:
+    """Keys that are made again in backward hold nothing at a peak in the loss, and are not among the largest."""
+    model, kept = deepseek_v2(8), []
+    for module in ("moe_act", "mla_up_proj"):
+        options = {"recompute_modules": (module,), "moe_token_dispatcher_type": "alltoall"}
+        keys = {"gradient_accumulation_steps": 8, "checkpointing": Checkpointing("selective")}
+        one = job(model, grid(8, pipeline=4, expert=2), options=options, **keys)
+        rank = megatron_ranks(one, model, inventory=True)[3]
+        assert listed(rank, "activations") <= rank.peak.components_bytes["activations"]
+        kept.append({g.name: g.copies for g in rank.largest}.get("key", 0))
+    assert kept == [2, 0]
 
 
 def test_experts_have_shards_of_their_own() -> None:
