@@ -109,6 +109,14 @@ class Attention(Record):
     returns_weights: bool = False
     """The layer returns eager attention's probabilities beside its output, and the model's loop keeps both in a
     variable until the next layer has returned (Falcon, BLOOM, MPT, GPT-J)."""
+    filled_scores: bool = False
+    """A boolean mask fills the scores, which stay in a variable to the end (MPT)."""
+    named_rotary: bool = False
+    """The rotation is written in the module's forward: what goes in and comes out of it are variables (Phi, GPT-J)."""
+    position_rows: int = 0
+    """Rows of the fp32 table of sines and cosines that each layer keeps as a buffer, and copies (GPT-J)."""
+    adds_residual: bool = False
+    """The module adds the residual stream by itself: its variables live until then (BLOOM)."""
     named_scores: bool = False
     """Eager scores are scaled in place and stay in variables while the softmax runs (Falcon)."""
 
@@ -156,6 +164,8 @@ class Mlp(Record):
     fused_gate_up: bool = False
     dropout: float = 0.0
     tensors: tuple[ParameterTensor, ...] = ()
+    inline: bool = False
+    """Its statements are the layer's own: one variable holds its input, then each result (OPT)."""
     adaptable: bool = True
     """peft's targets can name its matrices; False beside experts that took their names (``Moe.stacked_adapters``)."""
 
@@ -219,6 +229,15 @@ class Block(Record):
     extra_tensors: tuple[ParameterTensor, ...] = ()
     residual_scale: bool = False
     """What is added to the residual stream is multiplied by a constant (Granite, MiniMax)."""
+    inner_dropout: bool = False
+    """Residual dropout is the last statement of attention and feed-forward network, whose arguments live until then
+    (GPT-2, StarCoder 2)."""
+    named_output: bool = False
+    """What attention returns has a variable of its own to the end of the layer (GPT-2, MPT)."""
+    named_norm: bool = False
+    """So has what the first norm returns (StableLM, Falcon)."""
+    norms_first: bool = False
+    """Both norms run before attention, and the halves are added in place (Falcon)."""
     residual_from_norm: bool = False
     """The residual stream continues from the norm's output, not from its input (MiniMax, BLOOM on request)."""
 
@@ -263,6 +282,13 @@ class Architecture(Record):
     """The embedding output is multiplied by a constant or tensor (Gemma, Granite)."""
     embedding_dropout: float = 0.0
     rotary_dim: int = 0
+    """Width of the rotary tables, where no block says it."""
+    rotary_tables: int = 1
+    """Pairs of rotary tables: one for each kind of layer (Gemma 3, OLMo 3), else one."""
+    mask_windows: tuple[int | None, ...] = ()
+    """Windows of the masks that the model makes whatever its layers are; None: the full one."""
+    positions_each: bool = False
+    """Positions are looked up for every sequence (OPT), not once for all."""
     extra_tensors: tuple[ParameterTensor, ...] = ()
     """Tensors outside blocks, embedding, head and final norm (OPT's projections)."""
     logit_scale: bool = False

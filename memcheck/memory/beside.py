@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from memcheck.architecture.types import Architecture, Attention, LatentAttention
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.ledger.context import Setting
@@ -9,6 +11,9 @@ from memcheck.memory.pipeline import NO_BORDER, Border
 from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.units import Part, stream_dtype
 from memcheck.record import Record
+
+if TYPE_CHECKING:
+    from memcheck.memory.ledger.masks import Masks
 
 
 class Always(Record):
@@ -28,12 +33,18 @@ class Beside:
         self.item = DTYPE_BYTES[stream_dtype(self.setting)]
         self.tokens = self.setting.batch * self.setting.sequence
         self.border = self._border()
-        self.per_micro_batch = self._rotary_tables() + self._masks() + self._received_input()
+        masks = self._masks()
+        self.per_micro_batch = self._rotary_tables() + self._received_input() + masks.graph
         """What each micro-batch in flight makes for itself."""
+        self.masks = masks.variables + masks.unused
+        """Attention masks that nothing but variables of the model's forward hold."""
 
     def always(self) -> list[Always]:
         """Bytes that live all step: token ids, rotary caches, pipeline receive buffers."""
         found = [Always("activations", self._rotary_caches())] if self.job.framework == "torchtitan" else []
+        buffers = self._layer_buffers()
+        if buffers:
+            found.append(Always("activations", buffers))
         ids = rounded(8 * self.tokens)
         if self.part.embedding:
             found.append(Always("activations", ids))
@@ -60,15 +71,28 @@ class Beside:
         mixers = (block.mixer for block, _ in self.architecture.blocks)
         if any(isinstance(m, Attention) and m.rotary_form == "half-fp32" for m in mixers):
             item = 4
-        return 2 * rounded(self.setting.sequence * rotary * item) if rotary else 0
+        tables = 2 * self.architecture.rotary_tables
+        return tables * rounded(self.setting.sequence * rotary * item) if rotary else 0
 
-    def _masks(self) -> int:
+    def _masks(self) -> Masks:
         """Attention masks of the whole model; checkpointed layers hold them, as arguments, to their backward."""
-        if self.job.checkpointing.mode == "none":
-            return 0
-        from memcheck.memory.ledger.masks import model_mask_bytes
+        from memcheck.memory.ledger.masks import Masks, model_masks
 
-        return model_mask_bytes((b for b, _ in self.architecture.blocks), self.setting)
+        a = self.architecture
+        found = model_masks((b for b, _ in a.blocks), self.setting, a.mask_windows)
+        if self.job.checkpointing.mode != "none":
+            found = Masks(0, found.variables + found.graph, found.unused)
+        if self.job.layout.pipeline > 1:  # stages are handed their layers, and make no masks
+            return Masks(graph=found.graph)
+        return found
+
+    def _layer_buffers(self) -> int:
+        """``embed_positions`` of every layer, [positions, rotary_dim] in fp32 (modeling_gptj.py, GPTJAttention)."""
+        mixers = [block.mixer for block, _ in self.architecture.blocks]
+        if not any(isinstance(m, Attention) and m.position_rows for m in mixers):
+            return 0
+        mixers = [block.mixer for block in self.architecture.layers()[self.part.first : self.part.last]]
+        return sum(rounded(4 * m.position_rows * m.rotary_dim) for m in mixers if isinstance(m, Attention))
 
     def _rotary_caches(self) -> int:
         """torchtitan's buffers, one per layer: complex64 [S, dim / 2] (Llama, DeepSeek) or fp32 [S, 2 dim] (Qwen3).
@@ -108,4 +132,4 @@ def rotary_width(architecture: Architecture) -> int:
             return block.mixer.rotary_dim
         if isinstance(block.mixer, LatentAttention):
             return block.mixer.qk_rope_head_dim
-    return 0
+    return architecture.rotary_dim

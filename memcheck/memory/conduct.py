@@ -84,6 +84,8 @@ class Beyond(Record):
     """The gradient of a whole embedding table."""
     table_slice: int
     """Of this rank's rows of it."""
+    masks: int = 0
+    """Attention masks that live while the model's forward runs."""
 
 
 def conduct(job: TrainingJob, rank: int, border: Border) -> tuple[Conduct, tuple[float, ...]]:
@@ -142,4 +144,4 @@ def beyond(job: TrainingJob, runs: list[Run], beside: Beside, others: tuple[floa
         item, local = DTYPE_BYTES[job.recipe.compute], runs[0].unit.tensors[0]
         rows, whole = rounded(local.numel * item), rounded(local.numel * job.layout.tensor * item)
     held = tuple([int(count * saved) for count in others])
-    return Beyond(own, held, border, whole, rows)
+    return Beyond(own, held, border, whole, rows, beside.masks)

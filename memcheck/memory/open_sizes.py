@@ -155,14 +155,14 @@ def beyond_numbers(beyond: Beyond) -> Numbers:
     """The sizes beside units and groups."""
     border = beyond.border
     edges = (border.input_gradient, border.unsent_output, border.output_gradient)
-    return numbered((beyond.per_micro_batch, *edges, beyond.table, beyond.table_slice, *beyond.held))
+    return numbered((beyond.per_micro_batch, *edges, beyond.table, beyond.table_slice, beyond.masks, *beyond.held))
 
 
 def open_beyond(form: Hashable, first: int) -> Beyond:
     """Sizes of this form."""
-    own, arriving, unsent, leaving, table, rows, *held = _digits(form, first)  # type: ignore[arg-type]
+    own, arriving, unsent, leaving, table, rows, masks, *held = _digits(form, first)  # type: ignore[arg-type]
     border = Border(input_gradient=arriving, unsent_output=unsent, output_gradient=leaving)
-    return Beyond(own, tuple(held), border, table, rows)
+    return Beyond(own, tuple(held), border, table, rows, masks)
 
 
 def _digits(there: tuple[bool, ...], first: int) -> list[int]:

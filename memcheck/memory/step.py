@@ -116,8 +116,7 @@ class Step:
     def _forward(self, first: bool, here: bool) -> list[int]:
         """Forward of one micro-batch; ``here``: an earlier one has left the parameters gathered."""
         timeline = self.timeline
-        casts = 0
-        held_flat = 0
+        casts = held_flat = 0
         # the schedule's variable holds the last stage's output until the next forward returns (schedules.py)
         variables = Variables(timeline)
         variables.assign("output", "logits_and_loss", self.units[-1].fresh.lingers * (self.how.pipelined and not first))
@@ -164,6 +163,8 @@ class Step:
             if self.how.holds_rows and (unit.kind == "embedding" or (i == 1 and self.units[0].kind == "embedding")):
                 # `inputs_embeds`: a variable of the model's forward, where nothing else holds them
                 variables.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input)
+            # `causal_mask`: from the look-up of the rows until the stack has returned
+            variables.assign("causal_mask", "activations", self.beyond.masks * (unit.kind != "head"))
         variables.let_go()
         timeline.release("communication_buffers", held_flat)  # the root's post-forward frees the last flat buffer
         timeline.release("activations", casts)

@@ -233,6 +233,8 @@ def embedding_unit(
         a.embedding_dropout,
         trained,
         tied,
+        base.style == "transformers" and a.embedding_size != a.hidden_size,
+        a.positions_each,
         leaf=not trained and job.checkpointing.mode != "none" and job.checkpointing.reentrant,
     )
     dtype = stream_dtype(base)
@@ -294,7 +296,10 @@ def head_unit(
     compiles = job.framework == "torchtitan" or (job.framework == "torchtune" and job.loss.kind == "chunked")
     head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained)
     head = head._replace(
-        compiled=compiles and job.compiles("loss"), graph_before=graph, grad_dtype=outside
+        compiled=compiles and job.compiles("loss"),
+        graph_before=graph,
+        grad_dtype=outside,
+        projection=a.embedding_size if base.style == "transformers" and a.embedding_size != a.hidden_size else 0,
     )
     dtype = stream_dtype(base)
     if reduces_head(job):

@@ -13,7 +13,7 @@ from benchmarks.draw import draw
 RECORDS = {record["id"]: record for record in drawn.records()}
 
 OPEN = {
-    "1.21": "forward and backward, reentrant recompute under FSDP2",
+    "1.21": "backward, reentrant recompute under FSDP2",
     "1.31": "loss that is not upcast under autocast",
     "1.37": "loss of a pipeline's last stage",
     "2.22": "forward, sliding layers with recompute under autocast",

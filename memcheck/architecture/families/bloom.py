@@ -41,6 +41,7 @@ def read(config: ConfigReader) -> Architecture:
         fused_form="heads",
         sdpa=False,
         returns_weights=True,
+        adds_residual=True,
         flash=False,
         dropout=config.dropout("attention_dropout"),
     )

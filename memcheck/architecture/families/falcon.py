@@ -41,13 +41,14 @@ def read(config: ConfigReader) -> Architecture:
     attention, mlp = attention._replace(tensors=_viewed(attention)), mlp._replace(tensors=_viewed(mlp))
     first, second, parallel = _norms(config, h, new)
     block = Block(attention, mlp, first, second, parallel=parallel, dropout=config.dropout("hidden_dropout"))
+    block = block._replace(named_output=True, named_norm=True, norms_first=True)
     return decoder(
         config,
         size,
         ((block, size.layers),),
         tied=True,
         final_norm=layer_norm(h, "transformer.ln_f"),
-        rotary_dim=attention.rotary_dim,
+        rotary_dim=size.head_dim,  # the tables are made with ALiBi, too (FalconModel.forward)
         paths=Paths("transformer.h", "transformer.word_embeddings"),
     )
 

@@ -45,7 +45,7 @@ def read_3(config: ConfigReader) -> Architecture:
     period = config.integer("sliding_window_pattern", "_sliding_window_pattern", default=6, null=6)
     types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention")
     attention = normed._replace(dropout=attention.dropout, softcap=softcap)
-    return _sandwich(config, size, attention, types, None)
+    return _sandwich(config, size, attention, types, None)._replace(rotary_tables=len(set(types)))
 
 
 def _attention(config: ConfigReader, size: Sizes) -> Attention:
@@ -76,7 +76,8 @@ def _sandwich(
         return sandwich_block(size.hidden, attention._replace(window=span), mlp)
 
     capped = _cap(config, "final_logit_softcapping", final_cap)
-    return _decoder(config, size, stack(windows(types, window), make))._replace(final_softcap=capped)
+    found = _decoder(config, size, stack(windows(types, window), make))
+    return found._replace(final_softcap=capped, mask_windows=(None, window))
 
 
 def sandwich_block(hidden: int, attention: Attention, mlp: Mlp) -> Block:

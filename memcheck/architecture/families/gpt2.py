@@ -30,6 +30,7 @@ def read(config: ConfigReader) -> Architecture:
     activation = config.activation("activation_function", "hidden_act", default="gelu_new")
     mlp = plain_mlp(h, width, activation, "mlp.c_fc", "mlp.c_proj", bias=True, transposed=True)
     block = Block(attention, mlp, layer_norm(h, "ln_1"), layer_norm(h, "ln_2"), dropout=residual)
+    block = block._replace(named_output=True, inner_dropout=True)
     config.ignore(
         "scale_attn_weights",
         "scale_attn_by_inverse_layer_idx",

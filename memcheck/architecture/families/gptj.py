@@ -27,6 +27,8 @@ def read(config: ConfigReader) -> Architecture:
         sdpa=False,
         returns_weights=True,
         fp32_scores=True,
+        named_rotary=True,
+        position_rows=size.positions,
         dropout=config.dropout("attn_pdrop"),
     )
     width = config.optional_integer("n_inner", "intermediate_size") or 4 * h
@@ -41,6 +43,7 @@ def read(config: ConfigReader) -> Architecture:
         tied=False,
         final_norm=layer_norm(h, "transformer.ln_f"),
         rotary_dim=attention.rotary_dim,
+        rotary_tables=0,
         head_bias=True,
         embedding_dropout=config.dropout("embd_pdrop"),
         paths=Paths("transformer.h", "transformer.wte"),

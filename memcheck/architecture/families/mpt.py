@@ -54,6 +54,7 @@ def read(config: ConfigReader) -> Architecture:
         alibi=True,
         sdpa=False,
         returns_weights=True,
+        filled_scores=True,
         flash=False,
         dropout=dropout,
         clip_qkv=inner.number("clip_qkv", default=0.0) > 0,
@@ -61,7 +62,7 @@ def read(config: ConfigReader) -> Architecture:
     mlp = plain_mlp(h, 4 * h, "gelu", "ffn.up_proj", "ffn.down_proj")
     block = Block(
         attention, mlp, layer_norm(h, "norm_1", bias=False), layer_norm(h, "norm_2", bias=False), dropout=dropout
-    )
+    )._replace(named_output=True)
     return decoder(
         config,
         size,

@@ -41,7 +41,9 @@ def read_3(config: ConfigReader) -> Architecture:
     types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % 4 else "full_attention")
     if window is None and "sliding_attention" in types:
         config.integer("sliding_window")
-    return _post_norm(config, size, windows(types, window))
+    return _post_norm(config, size, windows(types, window))._replace(
+        rotary_tables=len(set(types)), mask_windows=(None, window)
+    )
 
 
 def read_moe(config: ConfigReader) -> Architecture:

@@ -32,7 +32,8 @@ def read(config: ConfigReader) -> Architecture:
         dropout=config.dropout("attention_dropout"),
     )
     activation = config.activation("activation_function", "hidden_act", default="relu")
-    mlp = plain_mlp(h, config.integer("ffn_dim", "intermediate_size"), activation, "fc1", "fc2", bias=bias)
+    width = config.integer("ffn_dim", "intermediate_size")
+    mlp = plain_mlp(h, width, activation, "fc1", "fc2", bias=bias)._replace(inline=True)
 
     def norm(name: str) -> Norm:
         return Norm("layernorm", h, weight=affine, bias=affine, name=name)
@@ -59,6 +60,7 @@ def read(config: ConfigReader) -> Architecture:
         rotary_dim=0,
         embedding_size=narrow,
         learned_positions=size.positions + POSITION_OFFSET,
+        positions_each=True,
         extra_tensors=project if narrow != h else (),
         paths=Paths("model.decoder.layers", "model.decoder.embed_tokens", "model.decoder.embed_positions"),
     )._replace(final_norm=norm("model.decoder.final_layer_norm") if last else None)

@@ -26,6 +26,7 @@ def read(config: ConfigReader) -> Architecture:
         query_norm=layer_norm(h // size.heads, "self_attn.q_layernorm") if normed else None,
         key_norm=layer_norm(h // size.heads, "self_attn.k_layernorm") if normed else None,
         dropout=config.dropout("attention_dropout"),
+        named_rotary=True,
     )
     activation = config.activation(default="gelu_new")
     mlp = plain_mlp(h, config.integer("intermediate_size"), activation, "mlp.fc1", "mlp.fc2", bias=True)

@@ -25,7 +25,8 @@ def read_2(config: ConfigReader) -> Architecture:
         config, size.layers, lambda i: "sliding_attention" if window and i % 2 == 0 and i < below else "full_attention"
     )
     shared = config.integer("shared_expert_intermediate_size")
-    return _assemble(config, size, attention, windows(types, window), shared)
+    # Qwen2MoeModel.forward makes both masks; without windows, the configuration's window is 0
+    return _assemble(config, size, attention, windows(types, window), shared)._replace(mask_windows=(None, window or 0))
 
 
 def read_3(config: ConfigReader) -> Architecture:

@@ -20,6 +20,7 @@ def read(config: ConfigReader) -> Architecture:
         qkv_bias=config.flag("use_qkv_bias"),
         rotary_dim=int(size.head_dim * config.rotary_fraction(0.25, "rope_pct")),
         dropout=config.dropout("attention_dropout"),
+        named_rotary=True,
     )
     if config.flag("qk_layernorm"):
         attention = _with_head_norms(attention, size)
@@ -31,6 +32,8 @@ def read(config: ConfigReader) -> Architecture:
         layer_norm(h, "input_layernorm"),
         None if parallel else layer_norm(h, "post_attention_layernorm"),
         parallel=parallel,
+        named_output=True,
+        named_norm=True,
     )
     return decoder(
         config,

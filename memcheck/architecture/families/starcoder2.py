@@ -26,6 +26,7 @@ def read(config: ConfigReader) -> Architecture:
     mlp = plain_mlp(h, config.integer("intermediate_size"), activation, "mlp.c_fc", "mlp.c_proj", bias=bias)
     dropout = config.dropout("residual_dropout")
     block = pre_norm_block(h, attention, mlp, kind="layernorm", bias=True, dropout=dropout)
+    block = block._replace(inner_dropout=True)
     return decoder(
         config,
         size,

@@ -7,7 +7,7 @@ torch.nn.functional.scaled_dot_product_attention (aten/src/ATen/native/transform
 from __future__ import annotations
 
 from memcheck.architecture.types import Attention, Norm
-from memcheck.memory.ledger.context import Context, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.memory.ledger.context import Context, Setting, enter_tensor_parallel, leave_tensor_parallel
 from memcheck.memory.ledger.mlp import linear_tensors
 from memcheck.memory.ledger.norms import normalise
 from memcheck.memory.ledger.rotary import apply_rotary, concatenates
@@ -15,9 +15,11 @@ from memcheck.memory.tape import attention as kernels
 from memcheck.memory.tape.elementwise import cast, copy, mul, scale, shift, unary
 from memcheck.memory.tape.indexing import clamp, index, slices
 from memcheck.memory.tape.matrix import linear
-from memcheck.memory.tape.tensor import Tape, Value
+from memcheck.memory.tape.tensor import Storage, Tape, Value
 
 Heads = tuple[Value, Value, Value]
+MASK_ALIGNMENT = 8
+"""Elements to a multiple of which the memory-efficient kernel wants a mask's rows padded."""
 
 
 def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
@@ -33,16 +35,17 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         q, k, v, gate = _projections(ctx, a, x)
     del x
     if a.rotary_dim:
-        if a.rotary_form == "pairs-each":  # modeling_gptj.py: q_pass and k_pass are slices of the projections
-            ctx.named += [q, k]
         q, k = apply_rotary(ctx, a, q, k, stream)
     out = attend(ctx, a, q, k, v).view(ctx.tokens, width)
     if gate is not None:
         out = mul(tape, out, unary(tape, gate.view(ctx.tokens, width), "sigmoid"))
         del gate
     result = linear(tape, out, ctx.weights(tensors[-1], a.out_bias), tensors[-1].name)
+    if a.adds_residual:
+        ctx.named += [q, k, v]
+    else:
+        ctx.named = []
     del out, q, k, v
-    ctx.named = []
     result = leave_tensor_parallel(ctx, result)
     del argument
     return result
@@ -110,7 +113,9 @@ def _indexed(ctx: Context, a: Attention, qkv: Value) -> Heads:
     indices = tape.new((1,), "int64", "head index")
     k = index(tape, qkv, indices, (b, kv_heads, s, d), "k heads")
     v = index(tape, qkv, indices, (b, kv_heads, s, d), "v heads")
-    if a.expanded_kv:
+    if a.expanded_kv:  # flatten(2, 3) of the slice, and of k and v broadcast to it
+        if kv_heads > 1:
+            q = copy(tape, q, "q heads")
         k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
     return q, k, v
 
@@ -170,23 +175,30 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     """Scores, softmax and product by the kernel that runs; the output is what the projection reads."""
     tape = ctx.tape
     kernel = kernel_of(ctx, a)
+    copied = _copied(ctx, a, q.shape[1])
     if repeats_kv(ctx, a):
+        if a.named_scores and tape.autocast:  # Falcon's products repeat what autocast has cast
+            k, v = cast(tape, k, tape.autocast), cast(tape, v, tape.autocast)
         k, v = repeat_kv(tape, k, q.shape[1]), repeat_kv(tape, v, q.shape[1])
     if kernel == "eager":
         if a.sinks:
-            return copy(tape, kernels.eager_with_sinks(tape, q, k, v), "contiguous")
-        q, k, v = _merged_heads(ctx, a, q, k, v)
+            out = kernels.eager_with_sinks(tape, q, k, v, ctx.unused)
+            return copy(tape, out, "contiguous")
         mask_dtype = ctx.setting.compute if tape.autocast is None else ctx.setting.params
+        if a.filled_scores:
+            mask_dtype = "fp32"  # that of MPT's bias
         if a.named_scores:
-            if a.kv_heads == 1 and ctx.batch > 1:  # torch.matmul folds heads and batch: the one head is copied to all
-                k, v = copy(tape, k, "expand"), copy(tape, v, "expand")
             dropped = a.dropout if a.alibi else 0.0
             out, probabilities, named = kernels.eager_with_names(
-                tape, q, k, v, mask_dtype, alibi=a.alibi, p_dropout=dropped
+                tape, q, k, v, mask_dtype, alibi=a.alibi, p_dropout=dropped, copied=copied
             )
             ctx.named += named
             returns(ctx, [probabilities])
             return copy(tape, out, "contiguous")
+        if a.adds_residual and any(copied):  # reshaped by hand: variables until the residual sum
+            q, k, v = (copy(tape, t, "contiguous") for t in (q, k, v))
+            ctx.named += [q, k, v]
+            copied = (False, False, False)
         weights: list[Value] = []
         out = kernels.eager(
             tape,
@@ -199,27 +211,65 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
             fp32_softmax=a.softmax_fp32,
             p_dropout=a.dropout,
             returned=weights,
-            named=ctx.named if a.alibi and a.fused_form == "heads" else None,
+            named=ctx.named if a.adds_residual or a.filled_scores else None,
+            every_step=a.adds_residual,
+            copied=copied,
         )
         if a.returns_weights:
             returns(ctx, weights)
         else:
-            ctx.unused = weights
+            ctx.unused += weights
         return copy(tape, out, "contiguous")
     if kernel == "math":
-        return (_broadcasting if a.fused_form == "index" else _math)(tape, q, k, v)
+        return _broadcasting(ctx, a, q, k, v) if a.fused_form == "index" else _math(ctx, a, q, k, v)
+    arguments = k, v  # repeated, they are variables of sdpa_attention_forward while the kernel runs
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
     mask = None
     if kernel == "efficient" and needs_mask(a, ctx.setting.sequence, ctx.setting.style):
-        mask = tape.new((ctx.batch, 1, ctx.sequence, ctx.sequence), v.dtype, "attention mask")
+        mask = _kernel_mask(ctx, a, v.dtype)
     ring = ctx.setting.context
     out = kernels.flash(tape, q, k, v, v.shape[-1], label=f"{kernel} attention", extra=mask, ring=ring)
+    del arguments
     # flash writes its output in q's strides: a q that was built contiguous (cat of rotated and plain parts) makes
     # transpose(1, 2) non-contiguous, so o_proj's input is one more copy; the memory-efficient kernel's is not.
     if kernel == "flash" and concatenates(a) and a.rotary_form != "pairs-each":
         out = copy(tape, out, "contiguous")
     return out
+
+
+def shares_mask(a: Attention, setting: Setting) -> bool:
+    """Whether the kernel of every layer keeps the model's own mask: additive, in the queries' dtype, and aligned."""
+    kernel = chosen_kernel(setting.attention, setting.autocast or setting.compute, a, setting.sequence, setting.style)
+    additive = a.alibi and a.named_scores  # Falcon adds ALiBi's bias to the mask of every head
+    return additive and kernel == "efficient" and setting.autocast is None and not setting.sequence % MASK_ALIGNMENT
+
+
+def _kernel_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
+    """What the memory-efficient kernel keeps as its ``attn_bias``; None: the model's own.
+
+    aten/src/ATen/native/transformers/attention.cpp: ``convert_boolean_attn_mask`` makes a boolean mask additive,
+    ``pad_bias`` copies rows that are no multiple of 8 long. Autocast casts an additive mask, as any other argument.
+    """
+    if shares_mask(a, ctx.setting):
+        return None
+    mask = _additive_mask(ctx, a, dtype)
+    if ctx.sequence % MASK_ALIGNMENT:
+        wide = -(-ctx.sequence // MASK_ALIGNMENT) * MASK_ALIGNMENT
+        each = -(-a.heads // ctx.tp) if a.alibi else 1
+        mask = ctx.tape.new((ctx.batch, each, ctx.sequence, wide), dtype, "padded attention mask")
+    return mask
+
+
+def _additive_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
+    """What a kernel adds to its scores, where that is not the model's own mask: a boolean one made additive, or
+    Falcon's with ALiBi's bias as autocast casts it.
+    """
+    if not a.alibi:
+        return ctx.tape.new((ctx.batch, 1, ctx.sequence, ctx.sequence), dtype, "attention mask")
+    if ctx.setting.autocast is None:
+        return None
+    return ctx.tape.new((ctx.batch, -(-a.heads // ctx.tp), ctx.sequence, ctx.sequence), dtype, "attention mask")
 
 
 def returns(ctx: Context, weights: list[Value]) -> None:
@@ -229,17 +279,20 @@ def returns(ctx: Context, weights: list[Value]) -> None:
         ctx.returned += weights
 
 
-def _merged_heads(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Heads:
-    """torch.matmul folds batch and heads into one dimension: a transposed view of several sequences has to be copied.
+def _copied(ctx: Context, a: Attention, heads: int) -> kernels.Copied:
+    """Which of q, k and v torch.matmul copies because it folds batch and heads into one dimension (aten
+    LinearAlgebra.cpp, _matmul_impl): of several sequences those whose heads are not one behind the other.
 
-    Rotated and repeated tensors are contiguous already.
+    A transposed view's are not, and a rotation keeps the strides of what it is given, unless it ends in a ``cat``.
+    Repeated heads are; a single head that is repeated is a view with stride 0.
     """
-    if ctx.setting.batch == 1 or a.kv_heads != a.heads:
-        return q, k, v
-    tape = ctx.tape
-    if not a.rotary_dim:
-        q, k = copy(tape, q, "contiguous q"), copy(tape, k, "contiguous k")
-    return q, k, copy(tape, v, "contiguous v")
+    if ctx.setting.batch == 1:
+        return False, False, False
+    turned = not (a.rotary_dim > 0 and (concatenates(a) or a.rotary_form == "chunks"))
+    if repeats_kv(ctx, a):
+        single = max(1, -(-a.kv_heads // ctx.tp)) == 1 < heads
+        return turned, single, single
+    return turned, turned, True
 
 
 def _score_steps(a: Attention) -> tuple[str, ...]:
@@ -251,50 +304,59 @@ def _score_steps(a: Attention) -> tuple[str, ...]:
     return ("scale", "add")
 
 
-def repeat_kv(tape: Tape, x: Value, heads: int) -> Value:
-    """``expand(...).reshape(...)``: a copy with as many heads as q; of a single head, a view with stride 0."""
+def repeat_kv(tape: Tape, x: Value, heads: int, *, copies: bool = False) -> Value:
+    """``expand(...).reshape(...)``: a copy with as many heads as q; of a single head, a view with stride 0, unless it
+    ``copies``.
+    """
     shape = (x.shape[0], heads, x.shape[2], x.shape[3])
     small, dtype = x.shape, x.dtype
-    out = Value(x.storage, shape, dtype) if small[1] == 1 else tape.value(shape, dtype, "repeat_kv")
+    out = Value(x.storage, shape, dtype) if small[1] == 1 and not copies else tape.value(shape, dtype, "repeat_kv")
     return tape.record(out, (x,), lambda grad: [tape.new(small, dtype, "sum")])
 
 
-def _math(tape: Tape, q: Value, k: Value, v: Value) -> Value:
+def _math(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     """aten _scaled_dot_product_attention_math: scaled q and k, scores with a causal mask, softmax, product.
 
-    ``enable_gqa`` repeats the heads of keys and values first.
+    ``enable_gqa`` repeats the heads of keys and values first, also of a single one (repeat_interleave). Both, and the
+    additive mask, are variables to the end.
     """
-    if k.shape[1] != q.shape[1]:
-        k, v = repeat_kv(tape, k, q.shape[1]), repeat_kv(tape, v, q.shape[1])
-    q, k = scale(tape, q), scale(tape, k)
+    tape = ctx.tape
     b, h, s, _ = q.shape
-    weights = kernels.batched(tape, q, k, (b, h, s, s), "attention scores")
+    if k.shape[1] != h:
+        k, v = (repeat_kv(tape, t, h, copies=True) for t in (k, v))
+    expanded, mask = k, tape.new((s, s), q.dtype, "causal mask")
+    q, k = scale(tape, q), scale(tape, k)
+    turned = _copied(ctx, a, h)[0]
+    weights = kernels.batched(tape, q, k, (b, h, s, s), "attention scores", (turned, False))
     del k
     weights = scale(tape, weights, "attention mask")
     weights = kernels.softmax(tape, weights)
     out = kernels.batched(tape, weights, v, (b, h, s, v.shape[-1]), "attention output")
-    del weights
+    del weights, expanded, mask
     return copy(tape, out, "contiguous")
 
 
-def _broadcasting(tape: Tape, q: Value, k: Value, v: Value) -> Value:
-    """The same without ``enable_gqa``, whose products broadcast the heads of keys and values; with its own mask.
+def _broadcasting(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """The same without ``enable_gqa``, whose products broadcast the heads of keys and values; with the model's mask,
+    made additive in the queries' dtype.
 
     Half precision is computed in fp32 unless ``allow_fp16_bf16_reduction_math_sdp`` is set, and the weights are cast
     back, too, for a second result that nobody takes (aten/src/ATen/native/transformers/attention.cpp). Autocast casts
     what the function gets, and nothing inside it.
     """
+    tape = ctx.tape
     outside, tape.autocast = tape.autocast, None
     try:
         if outside:
             q, k, v = (cast(tape, t, outside) for t in (q, k, v))
+        mask = _additive_mask(ctx, a, q.dtype)
         half = q.dtype if q.dtype in ("bf16", "fp16") else ""
         wide_q, wide_k, wide_v = (cast(tape, t, "fp32") for t in (q, k, v)) if half else (q, k, v)
         b, h, s, _ = q.shape
         scaled = scale(tape, wide_q)
-        mask = (tape.new((s, s), "bool", "causal mask"), tape.new((s, s), wide_q.dtype, "causal mask"))
         keys = _spread(tape, scale(tape, wide_k), h)
-        weights = kernels.batched(tape, scaled, keys, (b, h, s, s), "attention scores")
+        turned = _copied(ctx, a, h)[0]
+        weights = kernels.batched(tape, scaled, keys, (b, h, s, s), "attention scores", (turned, False))
         del keys
         weights = shift(tape, weights, "attention mask")
         weights = kernels.softmax(tape, weights)

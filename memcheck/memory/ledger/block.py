@@ -8,7 +8,7 @@ from memcheck.memory.ledger.context import Context
 from memcheck.memory.ledger.curve import Forward
 from memcheck.memory.ledger.mlp import mlp
 from memcheck.memory.ledger.norms import normalise
-from memcheck.memory.tape.elementwise import add, dropout, scale
+from memcheck.memory.tape.elementwise import add, add_in_place, dropout, scale
 from memcheck.memory.tape.tensor import Value
 
 
@@ -82,19 +82,30 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
         return x
     h = x if block.post_norm else normalise(ctx, block.input_norm, x)
     residual = h if block.residual_from_norm else x
+    if block.named_norm:
+        ctx.unused.append(h)
+    if isinstance(block.mixer, Attention) and block.mixer.adds_residual:
+        ctx.named.append(h)
+    argument = h if block.inner_dropout else None
     h = mixer_forward(ctx, block.mixer, h, stream)
     h = normalise(ctx, block.mixer_output_norm, h)
     h = dropout(ctx.tape, h, block.dropout)
+    del argument
+    if block.named_output:
+        ctx.unused.append(h)
     x = _residual(ctx, block, residual, h)
+    ctx.named = []
     return normalise(ctx, block.input_norm, x) if block.post_norm else x
 
 
 def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
-    h = x if block.post_norm else normalise(ctx, block.mlp_norm, x)
+    h = x.view(*x.shape) if block.post_norm else normalise(ctx, block.mlp_norm, x)
     residual = h if block.residual_from_norm else x
+    argument = h if block.inner_dropout else None
     h = feed_forward(ctx, m, h)
     h = normalise(ctx, block.mlp_output_norm, h)
     h = dropout(ctx.tape, h, block.dropout)
+    del argument
     x = _residual(ctx, block, residual, h)
     return normalise(ctx, block.mlp_norm, x) if block.post_norm else x
 
@@ -118,6 +129,10 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     tape = ctx.tape
     normed = normalise(ctx, block.input_norm, x)
     for_mlp = normed if block.mlp_norm is None else None
+    if block.mlp_norm is not None and block.norms_first:
+        for_mlp = normalise(ctx, block.mlp_norm, x)
+    if block.named_norm:
+        ctx.unused.append(normed)
     mixed = mixer_forward(ctx, block.mixer, normed, stream) if block.mixer is not None else None
     del normed
     if mixed is not None:
@@ -128,7 +143,9 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     if out is None:
         return x if mixed is None else add(tape, mixed, x, "residual")
     out = dropout(tape, out, block.dropout)
-    first = add(tape, out, mixed, "residual") if mixed is not None else out
+    first = out
+    if mixed is not None:
+        first = (add_in_place if block.norms_first else add)(tape, out, mixed, "residual")
     return add(tape, first, x, "residual")
 
 

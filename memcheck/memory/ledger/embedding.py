@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memcheck.architecture.types import Norm
+from memcheck.architecture.types import Norm, ParameterTensor
 from memcheck.memory.ledger.block import normalise
 from memcheck.memory.ledger.context import Context, Setting
 from memcheck.memory.ledger.curve import Curve, high
 from memcheck.memory.tape import Tape, Value, backward
 from memcheck.memory.tape.elementwise import add, dropout, scale
-from memcheck.memory.tape.matrix import embedding
+from memcheck.memory.tape.matrix import embedding, linear
 from memcheck.memory.tape.tensor import Leaf, Parameter, Storage
 from memcheck.record import Record
 
@@ -26,6 +26,10 @@ class Embedding(Record):
     dropout: float = 0.0
     trained: bool = True
     tied: bool = False
+    projected: bool = False
+    """A matrix makes the looked-up rows as wide as the stream (OPT-350m)."""
+    positions_each: bool = False
+    """Positions are looked up for every sequence."""
     leaf: bool = False
     """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
 
@@ -88,12 +92,17 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         del gathered
     if e.scaled:
         x = scale(tape, x, "embedding scale")
+    if e.projected:  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
+        matrix = ParameterTensor("project_in.weight", (s.hidden, e.width), "embedding", linear=True)
+        x = linear(tape, x, ctx.weights(matrix, False, adaptable=False), "project_in")
     ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
     if e.positions:
         where = ctx.register(
             Parameter("embed_positions", (e.positions, s.hidden), s.params, trained, has_grad=s.has_grad)
         )
-        position = embedding(tape, where, (ctx.sequence,), dtype, "positions")
+        rows = ctx.tokens if e.positions_each else ctx.sequence
+        position = embedding(tape, where, (rows,), dtype, "positions")
+        ctx.kept.append(position)  # a variable, too
         x = _add_positions(tape, x, position)
         del position
     x = normalise(ctx, e.norm, x)

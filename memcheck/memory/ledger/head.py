@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.architecture.types import Norm
+from memcheck.architecture.types import Norm, ParameterTensor
 from memcheck.job.types import Loss
 from memcheck.memory.ledger.block import normalise
 from memcheck.memory.ledger.context import Context, Setting, enter_tensor_parallel, wider
@@ -83,6 +83,9 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     """Final norm, head, loss. The logits are put on ``ctx.kept``."""
     tape, s = ctx.tape, ctx.setting
     h = _final_norm(ctx, head, x)
+    if head.projection:
+        matrix = ParameterTensor("project_out.weight", (head.projection, s.hidden), "embedding", linear=True)
+        h = linear(tape, h, ctx.weights(matrix, False, adaptable=False), "project_out")
     ctx.before = high(tape)
     tape.reset_peak()
     if head.final_norm is not None:

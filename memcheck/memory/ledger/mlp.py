@@ -11,8 +11,10 @@ from memcheck.memory.tape.tensor import Storage, Tape, Value
 
 def activation(tape: Tape, x: Value, name: str) -> Value:
     """Hugging Face's activation functions (transformers/activations.py): in one kernel, or in pieces."""
-    if name in ("gelu_new", "gelu_fast", "gelu_10"):
+    if name in ("gelu_new", "gelu_accurate"):
         return _new_gelu(tape, x)
+    if name == "gelu_fast":
+        return _fast_gelu(tape, x)
     if name == "bloom-gelu":
         return _bloom_gelu(tape, x)
     if name == "relu2":
@@ -29,6 +31,23 @@ def _new_gelu(tape: Tape, x: Value) -> Value:
     inner = add(tape, x, cube)
     del cube, x
     inner = scale(tape, inner)
+    t = unary(tape, inner, "tanh")
+    del inner
+    one_plus = shift(tape, t)
+    del t
+    return mul(tape, half, one_plus)
+
+
+def _fast_gelu(tape: Tape, x: Value) -> Value:
+    """FastGELUActivation: 0.5 * x * (1 + tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)))."""
+    half = scale(tape, x)
+    first = scale(tape, x)
+    square = mul(tape, scale(tape, x), x)
+    del x
+    inner = shift(tape, square)
+    del square
+    inner = mul(tape, first, inner)
+    del first
     t = unary(tape, inner, "tanh")
     del inner
     one_plus = shift(tape, t)
@@ -81,6 +100,8 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         del acted, up
     else:
         up = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
+        if m.inline:
+            x.storage = None
         del x
         inner = activation(tape, up, m.activation)
         del up

@@ -32,11 +32,20 @@ def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) ->
         return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
     if form == "pairs-each":  # GPT-J casts the tables to the keys' dtype
         stream = k.dtype
+        ctx.named += _position_tables(ctx, a, stream)
     tables = _tables(ctx, a, stream) if form.startswith("pairs") else ()
-    turned_q = _partial(tape, a, q, stream, tables)
+    turned_q = _partial(ctx, a, q, stream, tables)
     if form == "pairs-each":
         tables = _tables(ctx, a, stream)
-    return turned_q, _partial(tape, a, k, stream, tables)
+    return turned_q, _partial(ctx, a, k, stream, tables)
+
+
+def _position_tables(ctx: Context, a: Attention, dtype: str) -> list[Value]:
+    """modeling_gptj.py: the repeated buffer, the repeated position ids, and ``sincos`` of the positions."""
+    new, rows = ctx.tape.value, (ctx.sequence, a.rotary_dim)
+    found = [new((a.position_rows, a.rotary_dim), "fp32", "embed_positions"), new(rows, "int64", "position ids")]
+    gathered = new(rows, "fp32", "sincos")
+    return [*found, gathered if dtype == "fp32" else new(rows, dtype, "sincos")]
 
 
 def concatenates(a: Attention) -> bool:
@@ -50,15 +59,18 @@ def _tables(ctx: Context, a: Attention, stream: str) -> tuple[Storage, ...]:
     return tuple(ctx.tape.new(shape, stream, "repeated rotary table") for _ in range(2))
 
 
-def _partial(tape: Tape, a: Attention, x: Value, stream: str, tables: tuple[Storage, ...]) -> Value:
+def _partial(ctx: Context, a: Attention, x: Value, stream: str, tables: tuple[Storage, ...]) -> Value:
     """The first ``rotary_dim`` dimensions of each head are rotated, the rest is concatenated behind them."""
+    tape = ctx.tape
     head_dim, rotary_dim = x.shape[-1], a.rotary_dim
     if not concatenates(a):
         return rotate_half(tape, x, stream, tables)
     shape = x.shape
     turned, rest = slices(tape, x, (*shape[:-1], rotary_dim), (*shape[:-1], head_dim - rotary_dim))
-    del x
     turned = rotate_half(tape, turned, stream, tables)
+    if a.named_rotary:
+        ctx.named += [x, turned]
+    del x
     if turned.dtype != rest.dtype:  # torch.cat promotes
         rest = cast(tape, rest, turned.dtype)
     return cat(tape, (turned, rest), shape, "cat rotary")

@@ -5,8 +5,11 @@ Shapes are [batch, heads, sequence, head_dim] in whatever strides; only sizes ma
 
 from __future__ import annotations
 
-from memcheck.memory.tape.elementwise import cast, cat, dropout, scale, shift, unary
+from memcheck.memory.tape.elementwise import cast, cat, copy, dropout, scale, shift, unary
 from memcheck.memory.tape.tensor import Storage, Tape, Value
+
+Copied = tuple[bool, bool, bool]
+"""Of q, k and v."""
 
 
 def flash(
@@ -47,11 +50,20 @@ def flash(
     return tape.record(out, (q, k, v), run)
 
 
-def batched(tape: Tape, a: Value, b: Value, shape: tuple[int, ...], label: str) -> Value:
-    """``torch.matmul`` of two activations (bmm): keeps both."""
+def batched(
+    tape: Tape, a: Value, b: Value, shape: tuple[int, ...], label: str, copied: tuple[bool, bool] = (False, False)
+) -> Value:
+    """``torch.matmul`` of two activations (bmm): keeps both, as they are after autocast's casts.
+
+    ``copied``: which of them matmul copies to fold batch and heads into one dimension; nobody else holds the copies.
+    """
     if tape.autocast:
         b = cast(tape, b, tape.autocast)
         a = cast(tape, a, tape.autocast)
+    if copied[0]:
+        a = copy(tape, a, "contiguous")
+    if copied[1]:
+        b = copy(tape, b, "contiguous")
     out = Value(tape.output("bmm", shape, a.dtype, label), shape, a.dtype)
     na, nb = a.origin is not None, b.origin is not None
     kept = (a.storage if nb else None, b.storage if na else None)
@@ -92,35 +104,39 @@ def eager(  # noqa: PLR0913 - the switches of one formula
     p_dropout: float = 0.0,
     returned: list[Value] | None = None,
     named: list[Value] | None = None,
+    every_step: bool = True,
+    copied: Copied = (False, False, False),
 ) -> Value:
     """transformers' eager_attention_forward on already repeated k and v: scores, fp32 softmax, probabilities.
 
     ``mask_dtype``: that of the residual stream; an fp32 mask makes bf16 scores fp32 under autocast.
     ``steps``: what happens to the scores before the softmax: ``scale`` (by a number), ``add`` (mask or bias), ``cap``
     (tanh between two scalings), ``fill`` (masked_fill). ``fp32_scores``: GPT-J's q and k are cast first.
-    ``returned`` takes the probabilities that the product with v reads, ``named`` the scores of every step, where each
-    has a variable of its own (BLOOM).
+    ``returned`` takes the probabilities that the product with v reads, ``named`` the masked scores, where they
+    keep their variable, and those of ``every_step`` before (BLOOM). ``copied``: which of q, k and v the products copy.
     """
     b, h, s, _ = q.shape
     shape = (b, h, s, k.shape[2])
     target = v.dtype if fp32_scores else q.dtype  # autocast: rotated queries are fp32, and so are the probabilities
     if fp32_scores:
         q, k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
-    weights = batched(tape, q, k, shape, "attention scores")
+    weights = batched(tape, q, k, shape, "attention scores", copied[:2])
     for step in steps:
-        if named is not None:
+        if named is not None and every_step:
             named.append(weights)
         weights = _score_step(tape, weights, step, mask_dtype)
+    if named is not None:
+        named.append(weights)
     # autocast puts softmax on its fp32 list
     probabilities = softmax(tape, weights, "fp32" if fp32_softmax or tape.autocast else None)
-    if fp32_scores:  # a statement of its own, which lets go of the scores
+    if fp32_scores or not fp32_softmax:  # a statement of its own, which lets go of the scores
         weights = probabilities
     narrow = cast(tape, probabilities, target, "attention probabilities")
     del weights, probabilities
     narrow = dropout(tape, narrow, p_dropout)
     if returned is not None:
         returned.append(narrow)
-    return batched(tape, narrow, v, (b, h, s, v.shape[-1]), "attention output")
+    return batched(tape, narrow, v, (b, h, s, v.shape[-1]), "attention output", (False, copied[2]))
 
 
 def eager_with_names(
@@ -132,6 +148,7 @@ def eager_with_names(
     *,
     alibi: bool = False,
     p_dropout: float = 0.0,
+    copied: Copied = (False, False, False),
 ) -> tuple[Value, Value, list[Value]]:
     """Falcon's: the output, the probabilities, and the scores that have names until the module returns.
 
@@ -140,7 +157,7 @@ def eager_with_names(
     layer's norm, which autocast leaves in fp32.
     """
     b, h, s, _ = q.shape
-    scores = batched(tape, q, k, (b, h, s, k.shape[2]), "attention scores")
+    scores = batched(tape, q, k, (b, h, s, k.shape[2]), "attention scores", copied[:2])
     named = []
     if alibi:
         wide = cast(tape, scores, "fp32")
@@ -156,7 +173,7 @@ def eager_with_names(
     probabilities = softmax(tape, masked, dtype)
     del masked, scores
     probabilities = dropout(tape, probabilities, p_dropout)
-    out = batched(tape, probabilities, v, (b, h, s, v.shape[-1]), "attention output")
+    out = batched(tape, probabilities, v, (b, h, s, v.shape[-1]), "attention output", (False, copied[2]))
     return out, probabilities, named
 
 
@@ -177,8 +194,11 @@ def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value
     return scale(tape, weights, "attention scaling" if step == "scale" else "masked_fill")
 
 
-def eager_with_sinks(tape: Tape, q: Value, k: Value, v: Value) -> Value:
-    """GPT-OSS: scores and sink logits are concatenated, softmaxed in their own dtype, the sink column dropped."""
+def eager_with_sinks(tape: Tape, q: Value, k: Value, v: Value, returned: list[Value]) -> Value:
+    """GPT-OSS: scores and sink logits are concatenated, softmaxed in their own dtype, the sink column dropped.
+
+    ``returned`` takes the probabilities, of which the returned weights are a view.
+    """
     b, h, s, _ = q.shape
     scores = batched(tape, q, k, (b, h, s, s), "attention scores")
     scores = scale(tape, scores, "attention scaling")
@@ -190,6 +210,7 @@ def eager_with_sinks(tape: Tape, q: Value, k: Value, v: Value) -> Value:
     dropped = Value(probs.storage, (b, h, s, s), probs.dtype)
     dtype = probs.dtype
     dropped = tape.record(dropped, (probs,), lambda grad: [tape.new(shape, dtype, "slice backward")])
+    returned.append(dropped)
     del probs, scores
     return batched(tape, dropped, v, (b, h, s, v.shape[-1]), "attention output")
 

@@ -74,6 +74,13 @@ def add(tape: Tape, a: Value, b: Value, label: str = "add") -> Value:
     return tape.record(out, (a, b), run)
 
 
+def add_in_place(tape: Tape, a: Value, b: Value, label: str = "add") -> Value:
+    """``a += b`` of equal shapes and dtypes: the sum is where ``a`` was."""
+    out = Value(a.storage, a.shape, a.dtype)
+    na, nb = a.origin is not None, b.origin is not None
+    return tape.record(out, (a, b), lambda grad: [grad if na else None, grad if nb else None])
+
+
 def add_bias(tape: Tape, x: Value, bias: Value, label: str = "add") -> Value:
     """``x + bias`` with a broadcast bias: its gradient is a sum over rows."""
     out = tape.value(x.shape, x.dtype, label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+ALIGNMENT = 8
 HALF = (torch.bfloat16, torch.float16)
 LARGEST_HEAD = 256
 """Of the flash kernel (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp)."""
@@ -39,18 +40,21 @@ def scaled_dot_product_attention(
             scale=scale,  # return_debug_mask
         )[0]
         return flash
+    if attn_mask is not None:
+        attn_mask = _additive(attn_mask, query.dtype)
     if grouped:
         with torch.autocast("cpu", enabled=False):  # as inside of every function that autocast casts the arguments of
             plain: torch.Tensor = aten._scaled_dot_product_attention_math(  # noqa: SLF001
                 query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
             )[0]
         return plain
-    bias = None if attn_mask is None else _as_bias(attn_mask, query, key)
+    if attn_mask is not None:
+        attn_mask = _aligned(attn_mask).expand(*query.shape[:3], key.shape[2])
     efficient: torch.Tensor = aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
         query,
         key,
         value,
-        bias,
+        attn_mask,
         True,
         dropout_p,
         is_causal,
@@ -59,9 +63,16 @@ def scaled_dot_product_attention(
     return efficient
 
 
-def _as_bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """A boolean mask becomes an additive one in the queries' dtype."""
-    if mask.dtype == torch.bool:
-        low = torch.full((), float("-inf"), dtype=query.dtype)
-        mask = torch.where(mask, torch.zeros((), dtype=query.dtype), low)
-    return mask.to(query.dtype).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A boolean mask in the queries' dtype (attention.cpp, convert_boolean_attn_mask); autocast casts any other."""
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.where(mask, torch.zeros((), dtype=dtype), torch.full((), float("-inf"), dtype=dtype))
+
+
+def _aligned(mask: torch.Tensor) -> torch.Tensor:
+    """Rows that are no multiple of 8 long are padded (attention.cpp, pad_bias)."""
+    width = mask.shape[-1]
+    if width % ALIGNMENT == 0:
+        return mask
+    return torch.nn.functional.pad(mask, (0, ALIGNMENT - width % ALIGNMENT))[..., :width]
