@@ -1,0 +1,109 @@
+"""Every family's layer, moment by moment: small models traced (``benchmarks.small``), priced again without PyTorch.
+
+python -m benchmarks.families --trace [WORD]   # trace what is not kept yet, or has WORD in its name: needs `verify`
+python -m benchmarks.families --write          # the table of today's predictions: FAMILIES.md
+python -m benchmarks.families --check          # whether it is of today
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from benchmarks.cases import HERE
+from benchmarks.drawn import MOMENTS, predicted
+from benchmarks.small import small_plans
+
+FILE = os.path.join(HERE, "data", "families.json")
+TABLE = os.path.join(HERE, "FAMILIES.md")
+LOW = -0.003
+"""How far below the traced one a moment may be predicted."""
+WIDE = 0.01
+"""How far above it is worth bold type."""
+
+
+def records() -> dict[str, dict[str, int]]:
+    """The traced bytes of each instant, by the plan's name."""
+    if not os.path.exists(FILE):
+        return {}
+    with open(FILE, encoding="utf-8") as file:
+        found: dict[str, dict[str, int]] = json.load(file)
+    return found
+
+
+def gaps(name: str) -> dict[str, float]:
+    """Predicted over traced, minus one, by instant."""
+    (said,) = predicted(small_plans()[name]).values()
+    return {moment: said[moment] / seen - 1 for moment, seen in records()[name].items()}
+
+
+def trace(word: str | None) -> int:
+    """Trace, and keep what was seen after each plan; 1 when one could not be traced."""
+    from benchmarks.fuzz import run
+
+    kept, failed = records(), 0
+    plans = small_plans()
+    for name, plan in plans.items():
+        if name in kept if word is None else word not in name:
+            continue
+        row = run(plan, 300)
+        if "refused" in row:
+            failed = 1
+            print(f"{name}: {row['refused']}", flush=True)
+            continue
+        kept[name] = {moment: seen for moment, (_, seen) in row["ranks"][0]["instants"].items()}
+        print(name, " ".join(f"{m} {said / seen - 1:+.2%}" for m, (said, seen) in row["ranks"][0]["instants"].items()))
+        keep({n: kept[n] for n in plans if n in kept})
+    return failed
+
+
+def keep(rows: dict[str, dict[str, int]]) -> None:
+    """Write the file: one plan a line."""
+    lines = [f"{json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items()]
+    with open(FILE, "w", encoding="utf-8") as file:
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def table() -> str:
+    """The page."""
+    found = {name: gaps(name) for name in records()}
+    every = sorted(abs(g) for of in found.values() for g in of.values())
+    lowest = min(g for of in found.values() for g in of.values())
+    lines = [
+        "# Every family's layer",
+        "",
+        "<!-- Written by `python -m benchmarks.families --write`; `--check` compares with today's predictions. -->",
+        "",
+        f"{len(found)} steps of small models (`benchmarks/small.py`), traced with torch 2.13 and transformers 5.23:",
+        "every family of softmax attention, eager and through scaled_dot_product_attention, with and without",
+        f"recompute, under autocast and in bf16. Of {len(every)} moments, half are within",
+        f"{every[len(every) // 2]:.3%}, 95 % within {every[len(every) * 95 // 100]:.2%}. The lowest is predicted",
+        f"{-lowest:.2%} too low; none may be more than {-LOW:.1%}. More than {WIDE:.0%} too high is in bold.",
+        "",
+        f"| model, attention, recompute, recipe | {' | '.join(MOMENTS)} |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for name, of in found.items():
+        cells = [f"**{of[m]:+.2%}**" if of[m] > WIDE else f"{of[m]:+.2%}" for m in MOMENTS]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Trace, write or check."""
+    if "--trace" in arguments:
+        words = [a for a in arguments if not a.startswith("-")]
+        return trace(words[0] if words else None)
+    if "--check" not in arguments:
+        with open(TABLE, "w", encoding="utf-8") as file:
+            file.write(table())
+        return 0
+    with open(TABLE, encoding="utf-8") as file:
+        fresh = file.read() == table()
+    print("FAMILIES.md is of today" if fresh else "stale: FAMILIES.md (python -m benchmarks.families --write)")
+    return not fresh
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
