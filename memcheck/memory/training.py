@@ -50,10 +50,10 @@ def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bo
     each, states = [stateless(job, torch) for torch in job.torch], states_of(timeless(job))
     numbers = range(job.layout.pipeline)
     motions = [[closed_motion(one, architecture, number) for one in each] for number in numbers]
-    return tuple(laid(job, fullest_behaviour(job, states, *found)) for found in zip(numbers, motions, strict=True))
+    return tuple(laid(job, peak_rank(job, states, *found)) for found in zip(numbers, motions, strict=True))
 
 
-class Laden(Record):
+class PeakRank(Record):
     """A rank under the behaviour of PyTorch that needs most, the first of equal ones."""
 
     number: int
@@ -63,20 +63,20 @@ class Laden(Record):
     motion: Motion
 
 
-def fullest_behaviour(job: TrainingJob, states: States, number: int, motions: list[Motion]) -> Laden:
+def peak_rank(job: TrainingJob, states: States, number: int, motions: list[Motion]) -> PeakRank:
     """``motions``: the rank's step under every behaviour."""
     steps = job.gradient_accumulation_steps
-    best: Laden | None = None
+    best: PeakRank | None = None
     for found in motions:
         rest, beside = states.rest(found.held), found.beside(steps)
         peak = highest(rest, found.tops, beside)
         if best is None or peak > best.peak:
-            best = Laden(number, peak, rest, beside, found)
+            best = PeakRank(number, peak, rest, beside, found)
     assert best is not None  # noqa: S101 - every job has a version
     return best
 
 
-def laid(job: TrainingJob, rank: Laden) -> RankEstimate:
+def laid(job: TrainingJob, rank: PeakRank) -> RankEstimate:
     """The rank's step on top of what rests, and what comes before and behind it."""
     found = rank.motion
     instants = _with_around(job, found.held, laid_on(rank.rest, found.moments(), rank.beside))

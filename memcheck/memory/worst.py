@@ -22,7 +22,7 @@ from memcheck.memory.motion import (
 from memcheck.memory.moves import laid_on, peak_on
 from memcheck.memory.pipeline import fullest, parts
 from memcheck.memory.rests import timeless
-from memcheck.memory.training import Laden, fullest_behaviour, is_fixed_by_step, laid
+from memcheck.memory.training import PeakRank, is_fixed_by_step, laid, peak_rank
 from memcheck.memory.types import RankEstimate
 
 
@@ -42,7 +42,7 @@ class Worst:
         """The rank with the highest peak, the first of equal ones, with that instant alone."""
         states = self._states_of(job)
         motions = self._closed(job) if job.framework == "deepspeed" else self._open(job, states)
-        found = [fullest_behaviour(job, states, *some) for some in zip(self._numbers, motions, strict=True)]
+        found = [peak_rank(job, states, *some) for some in zip(self._numbers, motions, strict=True)]
         host_bytes = max([rank.motion.host_bytes for rank in found])
         if is_fixed_by_step(job):
             worst = max(found, key=lambda rank: rank.peak) if len(found) > 1 else found[0]
@@ -81,7 +81,7 @@ def _open_ranks(job: AnyBatch, micro_batch_size: int, sequence_length: int, step
     return OpenRanks(job.of(micro_batch_size, sequence_length, steps), job.architecture)
 
 
-def _at_peak(rank: Laden, host_bytes: int) -> RankEstimate:
+def _at_peak(rank: PeakRank, host_bytes: int) -> RankEstimate:
     """The rank with its highest instant alone."""
     found = rank.motion
     instants = laid_on(rank.rest, (found.moment(peak_on(rank.rest, found.tops)),), rank.beside)

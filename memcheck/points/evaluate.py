@@ -37,6 +37,11 @@ class Evaluator:
         self._policy: tuple[Policy | None, Policy] = (None, Policy())
         self._frames = Frames(os.path.dirname(document.path) or ".")
 
+    @property
+    def frames(self) -> int:
+        """How many different points there were, their batches aside."""
+        return len(self._frames)
+
     def point(self, changes: Mapping[str, object]) -> Point:
         """The plan with these values."""
         plan, findings = self._variants.read(changes)

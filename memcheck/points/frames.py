@@ -51,6 +51,9 @@ class Frames:
         self._known: dict[tuple[object, ...], Shared] = {}
         self._trained: dict[int, tuple[Training, str]] = {}
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def of(self, plan: Plan) -> Shared:
         """The point's frame. Sections are known by identity, because :class:`Variants` makes each of them once.
 
