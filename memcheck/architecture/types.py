@@ -280,6 +280,8 @@ class Architecture(Record):
     """tanh soft-capping of the logits (Gemma 2)."""
     embedding_scale: bool = False
     """The embedding output is multiplied by a constant or tensor (Gemma, Granite)."""
+    scales_outside: bool = False
+    """In the model's forward (Granite) instead of the embedding module's (Gemma)."""
     embedding_dropout: float = 0.0
     rotary_dim: int = 0
     """Width of the rotary tables, where no block says it."""

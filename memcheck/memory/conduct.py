@@ -46,6 +46,8 @@ class Conduct(Record):
     """Since torch 2.15 it reduces behind the last backward instead of within it (stage.py, perform_reduce_grad)."""
     casts_gradients: bool
     loss_inside_root: bool
+    loss_behind_root: bool
+    """The root's forward returns hidden states, and the head runs chunk by chunk behind it."""
     whole_table: bool
     """A tensor-parallel rank's embedding gradient is made for the whole table: RowwiseParallel's is."""
     offloads: bool
@@ -110,6 +112,7 @@ def conduct(job: TrainingJob, rank: int, border: Border) -> tuple[Conduct, tuple
         reduces_behind=stays_gathered and job.casts_gradients,
         casts_gradients=job.casts_gradients,
         loss_inside_root=not pipelined and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast,
+        loss_behind_root=not pipelined and job.loss.kind == "chunked" and STYLES.get(job.framework) == "transformers",
         whole_table=layout.tensor > 1 and job.framework != "torchtitan",
         offloads=job.parameter_offload != "none",
         views=views,

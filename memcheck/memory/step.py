@@ -144,10 +144,8 @@ class Step:
             if curve.before is not None:
                 timeline.high("forward", curve.before, self.names[i])
                 variables.let_go()
-            if unit.kind == "head":  # whose curve counts them until its logits replace the old ones
-                timeline.release("activations", self.graph_before)
-                if self.engine is not None:
-                    self.engine.before_head()
+            if unit.kind == "head":
+                held_flat = self._before_loss(held_flat)
             timeline.high("loss" if unit.kind == "head" else "forward", curve.forward, self.names[i])
             timeline.hold_all(curve.saved_components)
             timeline.hold("activations", curve.until_forward_ends)
@@ -169,6 +167,17 @@ class Step:
         timeline.release("communication_buffers", held_flat)  # the root's post-forward frees the last flat buffer
         timeline.release("activations", casts)
         return gathered
+
+    def _before_loss(self, flat: int) -> int:
+        """What is let go of behind the final norm, whose flat buffer is still ``flat``: what is left of that."""
+        timeline = self.timeline
+        timeline.release("activations", self.graph_before)  # the curve counts it until its logits replace the old ones
+        if self.engine is not None:
+            self.engine.before_head()
+        if not self.how.loss_behind_root:
+            return flat
+        timeline.release("communication_buffers", flat)  # by the root's post-forward
+        return 0
 
     def _gather_ahead(self, own: Group, previous: int, where: str) -> None:
         """Gather a unit's parameters and let go of the previous group's flat buffer: before they are copied out, or, up

@@ -235,6 +235,7 @@ def embedding_unit(
         tied,
         base.style == "transformers" and a.embedding_size != a.hidden_size,
         a.positions_each,
+        a.scales_outside,
         leaf=not trained and job.checkpointing.mode != "none" and job.checkpointing.reentrant,
     )
     dtype = stream_dtype(base)

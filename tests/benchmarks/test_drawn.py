@@ -13,7 +13,6 @@ from benchmarks.draw import draw
 RECORDS = {record["id"]: record for record in drawn.records()}
 
 OPEN = {
-    "1.21": "backward, reentrant recompute under FSDP2",
     "1.31": "loss that is not upcast under autocast",
     "1.37": "loss of a pipeline's last stage",
     "2.22": "forward, sliding layers with recompute under autocast",
@@ -21,8 +20,6 @@ OPEN = {
     "2.36": "forward, bf16 adapters under an fp16 base",
     "2.45": "forward and loss of an eager pipeline",
     "2.54": "forward, bf16 adapters under an fp16 base",
-    "3.17": "loss and backward, reentrant recompute of adapters under FSDP2",
-    "3.49": "loss and backward, reentrant recompute of adapters under FSDP2",
 }
 """Plans with a moment that is further off, for a tensor that was not found, and where. It may only become shorter."""
 

@@ -93,9 +93,16 @@ def replay(
     tape.component = "temporaries"
     tape.reset_peak()
     trained = y.origin is not None
-    backward(tape, y, [tape.new(*output, "output gradient")] if trained else [])
+    arrived = [tape.new(*output, "output gradient")] if trained else []
+    if recompute and setting.reentrant:
+        for gradient in arrived:
+            gradient.holders += 1
+            tape.held.append(gradient)
+        del gradient
+    backward(tape, y, arrived)
     gradients = tape.by_component.get("gradients", 0)
     backward_high = high(tape)
+    tape.held.clear()
     del leaf  # the input's gradient was alive until here
     outlives = sum(tape.outliving.values())
     return Curve(

@@ -30,6 +30,7 @@ class Embedding(Record):
     """A matrix makes the looked-up rows as wide as the stream (OPT-350m)."""
     positions_each: bool = False
     """Positions are looked up for every sequence."""
+    scaled_outside: bool = False
     leaf: bool = False
     """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
 
@@ -81,7 +82,8 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         # add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which then is the gradient.
         table.sink = lambda grad: _forget(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
     x = embedding(tape, table, (ctx.tokens,), dtype)
-    if e.leaf and (ctx.tp > 1 or e.positions or e.norm or e.dropout):  # else the first block's input is the leaf
+    ends = not (e.positions or e.norm or e.dropout or e.scaled_outside)  # the first block's input is the leaf
+    if e.leaf and (ctx.tp > 1 or not ends):
         x.origin = Leaf()
         x = tape.record(Value(x.storage, x.shape, x.dtype), (x,), _holding(x.storage))
     if ctx.tp > 1:

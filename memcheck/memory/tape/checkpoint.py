@@ -3,6 +3,10 @@
 The forward builds its graph, but every saved tensor is replaced by a placeholder, so nothing but the input stays. The
 first backward function that asks for a saved tensor runs the whole forward again; backward functions before it, which
 saved nothing, have run by then, and their gradients are alive meanwhile. The recompute ends with the last saved tensor.
+
+A reentrant call (``CheckpointFunction.backward``) runs its forward to the end, and is a frame of Python around the
+backward of it: its variables hold the recomputed outputs, and its arguments the gradients that came in, until it
+returns, so that no other gradient is added in place to those.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ class Frame:
             return
         if self.again is not None:
             self.again.append(node)
-            if len(self.again) == len(self.nodes):
+            if len(self.again) == len(self.nodes) and self.returned is None:
                 raise _LastSavedError
             return
         self.nodes.append(node)
@@ -57,7 +61,10 @@ class Frame:
         self._materialize()
         x = Value(self.kept, self.shape, self.dtype, Leaf() if self.wants else None)
         try:
-            self.forward(x)
+            y = self.forward(x)
+            if self.returned is not None:
+                tape.held.append(y.storage)
+            del y
         except _LastSavedError as stop:
             stop.__traceback__ = None  # it would keep the forward's local variables alive
         x.storage = None
@@ -101,9 +108,9 @@ def _holds(value: object) -> bool:
 
 
 def checkpoint(tape: Tape, forward: Run, x: Value, returned: list[Value] | None = None) -> Value:
-    """``checkpoint(forward, x, use_reentrant=False)``; reentrant checkpointing has the same peak.
+    """``checkpoint(forward, x, use_reentrant=False)``.
 
-    But for what a reentrant call returns beside its output, which ``forward`` appends to ``returned``.
+    ``returned``: of a reentrant call, whose ``forward`` appends to it what it returns beside its output.
     """
     if not tape.grad_enabled:
         return forward(x)

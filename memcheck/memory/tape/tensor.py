@@ -209,6 +209,8 @@ class Tape:
         self.grad_enabled = True
         self.frame: Frame | None = None
         """The checkpointed call whose forward runs now."""
+        self.held: list[Storage | None] = []
+        """What Python's variables hold around the backward that runs: those of a reentrant call."""
         self.component = "activations"
         self.scope = ""
         self.selection: KeptOutputs | None = None
