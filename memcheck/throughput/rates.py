@@ -4,7 +4,9 @@ Matrix products: the fastest one that stas00/ml-engineering measured ("Maximum A
 record). Attention: FlashAttention-2 reaches 50 to 73 % of an A100 (Dao 2023, abstract) and 35 % of an H100;
 FlashAttention-3 and cuDNN reach 75 % there (Shah et al. 2024, abstract and figure 5). NVLink and PCIe: what NCCL counts
 on, 20.0 of 25 GB/s a link on Volta and Ampere, 20.6 of 25 on Hopper, 40.1 of 50 on Blackwell, 12.0 of 14.06 on sm_86,
-12.0 of 15.75 GB/s of PCIe 3 x16 (NCCL 2.30 ``src/graph/topo.h``). Copies to the host: 55.4 of 63 GB/s of PCIe 5
+12.0 of 15.75 GB/s of PCIe 3 x16 (NCCL 2.30 ``src/graph/topo.h``). Device memory: what element-wise kernels with large
+inputs reach, 92 % of an H100's and 84 % of a B300's (torchao ``testing/training/roofline_utils.py``, "measurement on
+hardware"; its other GPUs take the H100's share, too). Copies to the host: 55.4 of 63 GB/s of PCIe 5
 (stas00/ml-engineering ``network/README.md``, nvbandwidth on an H200).
 """
 
@@ -35,6 +37,9 @@ FLASH_HOPPER = 0.75
 """FlashAttention-3 and cuDNN on sm_90, which Transformer Engine calls."""
 FLASH_UNKNOWN = 0.5
 """The lower end of FlashAttention-2 on the hardware it was written for."""
+
+HBM = {"sm_103": 0.84}
+HBM_OTHER = 0.92
 
 NVLINK = {"sm_70": 0.8, "sm_75": 0.8, "sm_80": 0.8, "sm_86": 0.853, "sm_90": 0.824, "sm_100": 0.802, "sm_103": 0.802}
 NVLINK_OTHER = 0.8
@@ -105,7 +110,7 @@ def rates(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, framework: str)
         linear=_linear(gpu, compute, peak, fp8, assumed),
         attention=peak if compute == "fp32" else peak * _flash(gpu, framework, assumed),
         peak=peak,
-        hbm=gpu.hbm_gbs * GB,
+        hbm=gpu.hbm_gbs * GB * HBM.get(gpu.arch or "", HBM_OTHER),
         nvlink=nvlink * GB,
         nvlink_gpus=gpu.nvlink_gpus or gpus_per_node,
         pcie=pcie * PCIE_COLLECTIVE * GB,

@@ -102,6 +102,16 @@ def test_rates_never_exceed_the_datasheet() -> None:
     assert timed > 35
 
 
+def test_device_memory_reaches_what_was_measured() -> None:
+    """92 % of an H100's, which stands for the others, and 84 % of a B300's."""
+    shares = {}
+    for name in ("h100-80gb", "a100-80gb", "b300"):
+        gpu = find_gpu(name)
+        assert gpu.hbm_gbs is not None
+        shares[name] = rates(gpu, "bf16", False, 8, "torchtitan").hbm / (gpu.hbm_gbs * 1e9)
+    assert shares == {"h100-80gb": 0.92, "a100-80gb": 0.92, "b300": 0.84}
+
+
 def test_two_rates_tell_a100_and_h100_apart() -> None:
     """The measured best matrix products: 271 TFLOPS on an A100, 794 on an H100."""
     a100 = rates(find_gpu("a100-80gb"), "bf16", False, 8, "torchtitan")

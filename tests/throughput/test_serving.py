@@ -17,7 +17,7 @@ from memcheck.plan.read import build_plan
 from memcheck.throughput.serving import decode_time
 from memcheck.throughput.types import StepTime
 
-HBM = 3.35e12
+HBM = 0.92 * 3.35e12
 """Bytes per second of an H100."""
 
 
@@ -37,7 +37,7 @@ def served(model: Any = "llama-3.1-8b", gpus: int = 1, tensor: int = 1, pipeline
 
 
 def test_a_token_takes_as_long_as_its_weights_are_read() -> None:
-    """One sequence of Llama 3.1 8B: all weights but the embedding's, 15 GB at 3.35 TB/s, and a little cache."""
+    """One sequence of Llama 3.1 8B: all weights but the embedding's, 15 GB at 92 % of 3.35 TB/s, and a little cache."""
     llama = catalogued("llama-3.1-8b")
     read = 2 * (count_parameters(llama) - llama.vocab_size * llama.hidden_size)
     assert served().seconds == pytest.approx(read / HBM, rel=0.02)
