@@ -84,6 +84,8 @@ class Attention(Record):
     alibi: bool = False
     window: int | None = None
     """Sliding or chunked window in tokens; None = full attention."""
+    chunked: bool = False
+    """The window is a chunk; a sequence's chunks start behind its padding (Llama 4)."""
     softcap: bool = False
     sinks: bool = False
     """One learned logit per head (GPT-OSS)."""
@@ -103,7 +105,7 @@ class Attention(Record):
     masked: bool = False
     """transformers always passes an explicit causal mask (Falcon), which the flash kernel does not take."""
     softmax_fp32: bool = True
-    """Eager attention's softmax runs in fp32; False: in the scores' own dtype (GPT-2, Falcon)."""
+    """Eager attention's softmax runs in fp32; False: in the scores' own dtype (GPT-2, Falcon, Llama 4)."""
     expanded_kv: bool = False
     """Keys and values are copied to every query head before the kernel (Falcon 40B)."""
     returns_weights: bool = False

@@ -51,6 +51,8 @@ def _attentions(config: ConfigReader, size: Sizes) -> tuple[Attention, Attention
         rotary_interleaved=True,
         rotary_form="complex",
         flash=False,
+        chunked=True,
+        softmax_fp32=False,
         dropout=config.dropout("attention_dropout"),
     )
     if not config.flag("use_qk_norm", default=True):

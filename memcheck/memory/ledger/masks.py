@@ -29,7 +29,8 @@ class Masks(Record):
 def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | None, ...] = ()) -> Masks:
     """All masks, one per kind of layer (full, sliding), and ALiBi's biases. ``windows``: of those that are made anyway.
 
-    scaled_dot_product_attention gets a boolean mask of one sequence where a window needs one; eager attention gets an
+    scaled_dot_product_attention gets a boolean mask of one sequence where a window needs one, or of each, whose padding
+    shifts its chunks (masking_utils.py, chunked_overlay); eager attention gets an
     additive one in the stream's dtype, of every sequence, for each kind. MPT makes that boolean again
     (modeling_mpt.py, ``causal_mask.to(torch.bool)``) and fills scores by it, which keeps it for the backward.
     """
@@ -81,5 +82,5 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     if kernel == "eager":
         return mixer.window, "bool" if mixer.filled_scores else setting.params, setting.batch
     if kernel != "flash" and needs_mask(mixer, setting.sequence, setting.style):
-        return mixer.window, "bool", 1
+        return mixer.window, "bool", setting.batch if mixer.chunked else 1
     return None

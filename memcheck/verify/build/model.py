@@ -51,7 +51,7 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
     text = real.get_text_config()
     if getattr(text, "pad_token_id", None) is not None and text.pad_token_id >= text.vocab_size:
         text.pad_token_id = None  # a reduced vocabulary has no row for it
-    if any(isinstance(block.mlp, Moe) for block, _ in architecture.blocks):
+    if any(isinstance(block.mlp, Moe) and not block.mlp.dense_dispatch for block, _ in architecture.blocks):
         # the eager loop over experts depends on where tokens go; the grouped product is transformers' default on a GPU
         real._experts_implementation = "grouped_mm"  # noqa: SLF001
     outside = torch.get_default_dtype()
