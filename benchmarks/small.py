@@ -103,7 +103,6 @@ def small_plans() -> dict[str, dict[str, Any]]:
     found = {}
     for label, model, keys in SMALL:
         recipes = ("bf16-pure",) if label in ROUTED else RECIPES
-        recipes = ("bf16-pure",) if label == "nemotron" else recipes  # its norm asks whether CUDA autocasts
         for attention in ATTENTIONS:
             if attention == "sdpa" and label == "gemma2":
                 continue  # its scores are capped, which no kernel does

@@ -151,8 +151,8 @@ class Mixer(Record):
     width: int
     """Channels of the widest activation inside the mixer."""
     tensors: tuple[ParameterTensor, ...] = ()
-    buffer_bytes: int = 0
-    """Constant tables that each such layer keeps on the device (MiniMax's decay matrices)."""
+    buffer_numel: int = 0
+    """Elements of constant tables that each such layer keeps on the device (MiniMax's decay matrices)."""
 
 
 class Mlp(Record):

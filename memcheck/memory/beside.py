@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memcheck.architecture.types import Architecture, Attention, LatentAttention
+from memcheck.architecture.types import Architecture, Attention, Block, LatentAttention, Mixer
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.ledger.context import Setting
 from memcheck.memory.pipeline import NO_BORDER, Border
@@ -87,12 +87,18 @@ class Beside:
         return found
 
     def _layer_buffers(self) -> int:
-        """``embed_positions`` of every layer, [positions, rotary_dim] in fp32 (modeling_gptj.py, GPTJAttention)."""
-        mixers = [block.mixer for block, _ in self.architecture.blocks]
-        if not any(isinstance(m, Attention) and m.position_rows for m in mixers):
+        """Constant tables of every layer: ``embed_positions``, [positions, rotary_dim] in fp32 (modeling_gptj.py,
+        GPTJAttention); decays in the dtype in which the model is made (modeling_minimax.py, MiniMaxLightningAttention).
+        """
+        if not any(self._buffers(block) for block, _ in self.architecture.blocks):
             return 0
-        mixers = [block.mixer for block in self.architecture.layers()[self.part.first : self.part.last]]
-        return sum(rounded(4 * m.position_rows * m.rotary_dim) for m in mixers if isinstance(m, Attention))
+        return sum(self._buffers(b) for b in self.architecture.layers()[self.part.first : self.part.last])
+
+    def _buffers(self, block: Block) -> int:
+        mixer = block.mixer
+        if isinstance(mixer, Mixer):
+            return rounded(mixer.buffer_numel * DTYPE_BYTES[self.job.recipe.params])
+        return rounded(4 * mixer.position_rows * mixer.rotary_dim) if isinstance(mixer, Attention) else 0
 
     def _rotary_caches(self) -> int:
         """torchtitan's buffers, one per layer: complex64 [S, dim / 2] (Llama, DeepSeek) or fp32 [S, 2 dim] (Qwen3).

@@ -91,6 +91,6 @@ def _lightning(config: ConfigReader, size: Sizes) -> Mixer:
         *linear(f"{a}.out_proj", h, width, "mixer", "row"),
         ParameterTensor(f"{a}.norm.weight", (width,), "norm"),
     )
-    tables = size.heads * (block * block + 2 * block + 1) * 4
+    tables = size.heads * (block * block + 2 * block + 1)
     state = size.heads * size.head_dim * size.head_dim * 4
     return Mixer("lightning", size.heads, size.head_dim, state, 3 * width, tensors, tables)

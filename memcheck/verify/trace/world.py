@@ -46,8 +46,21 @@ def fake_tensors() -> Iterator[None]:
         stack.enter_context(_unpacked_sequences())
         stack.enter_context(_no_value_checks())
         stack.enter_context(recomputes())
+        stack.enter_context(_autocast_asked_for())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(CudaKernels())
+        yield
+
+
+@contextmanager
+def _autocast_asked_for() -> Iterator[None]:
+    """Without a device type the question is about CUDA, for which the CPU stands here (modeling_nemotron.py asks)."""
+    ask = torch.is_autocast_enabled
+
+    def enabled(device_type: str = "cpu") -> bool:
+        return bool(ask(device_type))
+
+    with patched(torch, "is_autocast_enabled", enabled):
         yield
 
 
