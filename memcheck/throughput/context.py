@@ -45,15 +45,16 @@ def context_seconds(job: TrainingJob, cost: Cost, kind: str, rates: Rates) -> tu
     steps = layout.context - 1
     if kind == ENGINE:
         forward = behind(steps * send(g, cost.kv_bytes), cost.attention_seconds, rates.taken)
-        return forward, behind(steps * send(g, 2 * cost.kv_bytes), 2.5 * cost.attention_seconds, rates.taken)
+        return forward, behind(steps * send(g, 2 * cost.kv_bytes), cost.attention_backward, rates.taken)
     if kind == ULYSSES:
         both = 2 * all_to_all(g, 2 * cost.kv_bytes)
         return both, both
     one, block = gather(g, cost.kv_bytes * layout.context), cost.attention_seconds / layout.context
+    back = cost.attention_backward / layout.context
     if kind == GATHER:
         return one, 2 * one
     summed = send(g, 4 / DTYPE_BYTES[job.recipe.compute] * cost.kv_bytes)
     if job.compile:
         return one, one + layout.context * summed
-    hidden = steps * behind(summed, 2.5 * block, rates.taken)
-    return behind(one, block, rates.taken), behind(one, 2.5 * block, rates.taken) + hidden + summed
+    hidden = steps * behind(summed, back, rates.taken)
+    return behind(one, block, rates.taken), behind(one, back, rates.taken) + hidden + summed

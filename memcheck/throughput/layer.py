@@ -40,6 +40,7 @@ class Cost(Record):
     kernel_flops: float
     """The scores that attention's own backward computes again."""
     attention_seconds: float
+    attention_backward: float
     dense: int
     """Parameters on this rank, without experts."""
     dense_trained: int
@@ -130,7 +131,7 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
     forward.arithmetic += core.seconds
     forward.bytes(core.forward_bytes)
     forward.flops += core.flops
-    inputs.arithmetic += core.seconds * 2.5
+    inputs.arithmetic += core.backward_seconds
     inputs.bytes(core.backward_bytes)
     inputs.flops += 2.0 * core.flops
     exchanges, again_exchanges, again_routed = _recompute(block, s, linear, forward, core, again)
@@ -153,6 +154,7 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         again.flops,
         0.5 * core.flops if input_grad and s.attention != "eager" else 0.0,
         core.seconds,
+        core.backward_seconds,
         dense,
         dense_trained,
         experts,
@@ -233,6 +235,7 @@ class Core(Record):
     """Scores and their weighted sum."""
 
     seconds: float = 0.0
+    backward_seconds: float = 0.0
     flops: float = 0.0
     """Forward, causal."""
     forward_bytes: float = 0.0
@@ -242,7 +245,7 @@ class Core(Record):
 def _attention(block: Block, s: Shape, rates: Rates) -> Core:
     """Two products over the keys that a query may see: half of them on average, or those of its window.
 
-    Backward takes 2.5 times as long as forward: five products instead of two (Dao 2023, section 3.1).
+    Backward takes 2.5 times as many operations as forward: five products instead of two (Dao 2023, section 3.1).
     """
     mixer = block.mixer
     length = s.sequence * s.context
@@ -260,8 +263,9 @@ def _attention(block: Block, s: Shape, rates: Rates) -> Core:
     if s.attention == "eager":
         # every score: written 2, masked 2 + 2, softmax 2 + 4, cast 4 + 2, read 2; backward twice that
         moved = 20.0 * queries * length * heads
-        return Core(2.0 * queries * length * heads * width / rates.linear, flops, moved, 2 * moved)
-    return Core(flops / rates.attention, flops)
+        seconds = 2.0 * queries * length * heads * width / rates.linear
+        return Core(seconds, 2.5 * seconds, flops, moved, 2 * moved)
+    return Core(flops / rates.attention, 2.5 * flops / rates.attention_backward, flops)
 
 
 def _recompute(

@@ -2,7 +2,8 @@
 
 Matrix products: the fastest one that stas00/ml-engineering measured ("Maximum Achievable Matmul FLOPS", in the GPU's
 record). Attention: FlashAttention-2 reaches 50 to 73 % of an A100 (Dao 2023, abstract) and 35 % of an H100;
-FlashAttention-3 and cuDNN reach 75 % there (Shah et al. 2024, abstract and figure 5). NVLink and PCIe: what NCCL counts
+FlashAttention-3 and cuDNN reach 75 % there (Shah et al. 2024, abstract and figure 5); backward, 322 and 561 TFLOPS of
+its 989 (figure 6: head dimension 128, 16,384 tokens). NVLink and PCIe: what NCCL counts
 on, 20.0 of 25 GB/s a link on Volta and Ampere, 20.6 of 25 on Hopper, 40.1 of 50 on Blackwell, 12.0 of 14.06 on sm_86,
 12.0 of 15.75 GB/s of PCIe 3 x16 (NCCL 2.30 ``src/graph/topo.h``). Device memory: what element-wise kernels with large
 inputs reach, 92 % of an H100's and 84 % of a B300's (torchao ``testing/training/roofline_utils.py``, "measurement on
@@ -35,6 +36,9 @@ FLASH = {"sm_80": 0.6, "sm_86": 0.6, "sm_89": 0.6, "sm_90": 0.35}
 """Share of the peak that FlashAttention-2 reaches, forward and backward together."""
 FLASH_HOPPER = 0.75
 """FlashAttention-3 and cuDNN on sm_90, which Transformer Engine calls."""
+FLASH_BACKWARD = 322 / 989
+"""FlashAttention-2's backward pass on sm_90."""
+FLASH_HOPPER_BACKWARD = 561 / 989
 FLASH_UNKNOWN = 0.5
 """The lower end of FlashAttention-2 on the hardware it was written for."""
 
@@ -61,6 +65,7 @@ class Rates(Record):
     linear: float
     """Floating-point operations of matrix products."""
     attention: float
+    attention_backward: float
     peak: float
     """Datasheet rate of the activations' dtype: what MFU divides by."""
     hbm: float
@@ -106,9 +111,11 @@ def rates(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, framework: str)
         network = NETWORK_UNKNOWN_GBS / gpus_per_node
         why = "not known: one adapter of 100 Gb/s per node, as NCCL takes it"
         assumed.append(Assumption("hardware.gpu.network_gbs", round(network, 2), why))
+    flash = 1.0 if compute == "fp32" else _flash(gpu, framework, assumed)
     return Rates(
         linear=_linear(gpu, compute, peak, fp8, assumed),
-        attention=peak if compute == "fp32" else peak * _flash(gpu, framework, assumed),
+        attention=peak * flash,
+        attention_backward=peak if compute == "fp32" else peak * _flash_backward(gpu, framework, flash),
         peak=peak,
         hbm=gpu.hbm_gbs * GB * HBM.get(gpu.arch or "", HBM_OTHER),
         nvlink=nvlink * GB,
@@ -164,6 +171,13 @@ def _flash(gpu: Gpu, framework: str, assumed: list[Assumption]) -> float:
         why = "no published share for this architecture: the lower end of FlashAttention-2's"
         assumed.append(Assumption("attention kernels", share, why))
     return share
+
+
+def _flash_backward(gpu: Gpu, framework: str, forward: float) -> float:
+    """The same of the backward pass, which where it is not known takes its operations at the forward's rate."""
+    if gpu.arch != "sm_90":
+        return forward
+    return FLASH_HOPPER_BACKWARD if framework == "megatron" else FLASH_BACKWARD
 
 
 def _missing(gpu: Gpu, field: str, what: str) -> MissingRateError:

@@ -112,6 +112,18 @@ def test_device_memory_reaches_what_was_measured() -> None:
     assert shares == {"h100-80gb": 0.92, "a100-80gb": 0.92, "b300": 0.84}
 
 
+def test_attention_goes_back_at_its_own_rate() -> None:
+    """On an H100 FlashAttention-2 does 322 TFLOPS backward, FlashAttention-3 561; elsewhere the forward rate counts."""
+    h100, a100 = find_gpu("h100-80gb"), find_gpu("a100-80gb")
+    two, three = (rates(h100, "bf16", False, 8, framework) for framework in ("torchtitan", "megatron"))
+    assert (two.attention_backward, three.attention_backward) == pytest.approx((322e12, 561e12))
+    assert two.attention < three.attention
+    other = rates(a100, "bf16", False, 8, "megatron")
+    assert other.attention_backward == other.attention
+    single = rates(h100, "fp32", False, 8, "torchtitan")
+    assert single.attention_backward == single.attention == single.peak
+
+
 def test_two_rates_tell_a100_and_h100_apart() -> None:
     """The measured best matrix products: 271 TFLOPS on an A100, 794 on an H100."""
     a100 = rates(find_gpu("a100-80gb"), "bf16", False, 8, "torchtitan")
