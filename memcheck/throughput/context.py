@@ -8,6 +8,8 @@
   _templated_ring_attention_backward). Compiled, nothing is hidden: a traced collective is waited for where it starts
   (``torch/distributed/_functional_collectives.py``, _maybe_wrap_tensor), and Inductor does not move the wait
   (``torch/_inductor/config.py``, reorder_for_compute_comm_overlap = False).
+- ``whole``: torchtitan's main branch gathers keys and values before attention, keeps them, and scatters the sum of
+  their gradients (``models/common/decoder_sharding.py``, set_gqa_inner_attention_local_map); releases have the ring.
 - ``ulysses``: four tensors are turned from parts of the sequence to parts of the heads, and back (DeepSpeed; Megatron's
   ``a2a``).
 - ``gather``: keys and values are gathered before, once more in backward, and their gradients are scattered behind it
@@ -20,8 +22,9 @@ from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.throughput.collectives import all_to_all, behind, gather, group, send
 from memcheck.throughput.layer import Cost
 from memcheck.throughput.rates import Rates
+from memcheck.throughput.torchtitan import is_batched
 
-TORCH, ENGINE, ULYSSES, GATHER = "torch", "engine", "ulysses", "gather"
+TORCH, ENGINE, ULYSSES, GATHER, WHOLE = "torch", "engine", "ulysses", "gather", "whole"
 _MEGATRON = {"p2p": ENGINE, "a2a": ULYSSES}
 
 
@@ -33,7 +36,7 @@ def context_kind(job: TrainingJob) -> str:
         return ULYSSES
     if job.framework == "megatron":
         return _MEGATRON.get(str(job.option("cp_comm_type", "p2p")), GATHER)
-    return TORCH
+    return WHOLE if job.framework == "torchtitan" and not is_batched(job) else TORCH
 
 
 def context_seconds(job: TrainingJob, cost: Cost, kind: str, rates: Rates) -> tuple[float, float]:
@@ -51,8 +54,8 @@ def context_seconds(job: TrainingJob, cost: Cost, kind: str, rates: Rates) -> tu
         return both, both
     one, block = gather(g, cost.kv_bytes * layout.context), cost.attention_seconds / layout.context
     back = cost.attention_backward / layout.context
-    if kind == GATHER:
-        return one, 2 * one
+    if kind in (GATHER, WHOLE):
+        return one, 2 * one if kind == GATHER else one
     summed = send(g, 4 / DTYPE_BYTES[job.recipe.compute] * cost.kv_bytes)
     if job.compile:
         return one, one + layout.context * summed

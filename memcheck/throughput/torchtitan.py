@@ -4,6 +4,7 @@ Up to 0.2.2 hidden states are [batch, sequence, hidden], queries, keys and value
 parallelism gathers and scatters along the second dimension; main has one dimension of tokens ("fold batch dim", #4121).
 Up to 0.2.1 keys and values are repeated for every query head before attention (``repeat_kv``), and so travel around the
 ring of context parallelism; after it the kernels take grouped heads ("GQA without kv repeats", #2259).
+The ring is torch's up to 0.2.2; main gathers keys and values ("Remove apply_cp_to_forward", #4218).
 """
 
 from __future__ import annotations

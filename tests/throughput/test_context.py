@@ -37,7 +37,18 @@ def test_whose_code_runs() -> None:
             ("torchtitan", 2, {}),
         )
     ]
-    assert kinds == ["", "engine", "ulysses", "gather", "torch"]
+    assert kinds == ["", "engine", "ulysses", "gather", "whole"]
+    assert context_kind(job(context=2, framework_version="0.2.2")) == "torch"
+
+
+def test_torchtitans_main_branch_gathers_once() -> None:
+    """Keys and values ahead, the sum of their gradients back: no ring, and nothing to merge."""
+    one = job(**LONG)
+    cost, r = parts(one)
+    once = gather(group(r, 4, 1), 4 * cost.kv_bytes)
+    assert context_seconds(one, cost, "whole", r) == (once, once)
+    ring = timed(**LONG, framework_version="0.2.2")
+    assert ring.hbm_seconds > timed(**LONG).hbm_seconds
 
 
 def test_a_compiled_ring_of_torch_waits_for_every_exchange() -> None:

@@ -285,9 +285,12 @@ def test_fp8_casts_a_shared_input_once() -> None:
 
 
 def test_torch_rings_merge_what_each_block_gives() -> None:
-    """Context parallelism of torch moves every output once more for each block; Megatron's kernels merge themselves."""
-    titan, megatron = (
-        [timed("llama-3.1-8b", 8, framework, context=n, sequence_length=65536).hbm_seconds * n for n in (1, 8)]
-        for framework in ("torchtitan", "megatron")
+    """torch's ring moves every output once more for each block in fp32, Transformer Engine's in 16 bits; torchtitan's
+    main branch has no ring.
+    """
+    release, main, megatron = (
+        [timed(context=n, sequence_length=65536, **keys).hbm_seconds * n for n in (1, 8)]
+        for keys in ({"framework_version": "0.2.2"}, {}, {"framework": "megatron"})
     )
-    assert titan[1] - titan[0] > 1.5 * (megatron[1] - megatron[0])
+    assert release[1] - release[0] > 1.5 * (megatron[1] - megatron[0])
+    assert main[1] - main[0] < megatron[1] - megatron[0]
