@@ -110,24 +110,43 @@ def small_plans() -> dict[str, dict[str, Any]]:
                 for recipe in recipes:
                     name = f"{label}, {attention}, {recompute}, {recipe}"
                     found[name] = small_plan(name, (model, keys), attention, recompute, recipe)
-    for label, (model, keys, sequence, recipe) in ODD.items():
+    for label, (model, keys, recipe, changes) in ODD.items():
         for recompute in RECOMPUTES:
             name = f"{label}, sdpa, {recompute}, {recipe}"
-            found[name] = small_plan(name, (model, keys), "sdpa", recompute, recipe, sequence)
+            plan = small_plan(name, (model, keys), "sdpa", recompute, recipe)
+            ways = changes.get("tensor", 1)
+            if ways > 1:
+                plan["parallelism"] = {"tensor": ways, "sequence": True}
+                plan["hardware"]["gpus_per_node"] = ways
+            plan["training"].update({key: value for key, value in changes.items() if key != "tensor"})
+            found[name] = plan
     return found
 
 
-ODD: dict[str, tuple[str, dict[str, Any], int, str]] = {
+ODD: dict[str, tuple[str, dict[str, Any], str, dict[str, int]]] = {
     "mistral windowed 1001": (
-        "mistral-7b-v0.1", like_llama(3, num_key_value_heads=2, sliding_window=256), 1001, "fp32"
+        "mistral-7b-v0.1",
+        like_llama(3, num_key_value_heads=2, sliding_window=256),
+        "fp32",
+        {"sequence_length": 1001},
     ),
-    "falcon alibi 1001": ("falcon-7b", falcon(alibi=True, multi_query=False), 1001, "bf16-pure"),
-    "llama grouped fp32": ("llama-3.2-3b", like_llama(3, num_key_value_heads=2, head_dim=64), 1024, "fp32"),
+    "falcon alibi 1001": (
+        "falcon-7b", falcon(alibi=True, multi_query=False), "bf16-pure", {"sequence_length": 1001}
+    ),
+    "llama grouped fp32": ("llama-3.2-3b", like_llama(3, num_key_value_heads=2, head_dim=64), "fp32", {}),
     "gemma3 one head fp32": (
-        "gemma-3-1b", like_llama(6, num_key_value_heads=1, head_dim=64, sliding_window=256), 1024, "fp32"
+        "gemma-3-1b", like_llama(6, num_key_value_heads=1, head_dim=64, sliding_window=256), "fp32", {}
     ),
+    "glm alone": (
+        "glm-4-9b",
+        like_llama(3, num_key_value_heads=2, head_dim=64),
+        "bf16-mixed",
+        {"micro_batch_size": 1, "sequence_length": 768},
+    ),
+    "llama on two": ("llama-3.2-3b", like_llama(3, num_key_value_heads=2, head_dim=64), "bf16-mixed", {"tensor": 2}),
 }  # fmt: skip
-"""Masks whose rows are padded to a multiple of 8, and grouped heads in fp32, which the math kernel runs."""
+"""Masks whose rows are padded to a multiple of 8, grouped heads in fp32, which the math kernel runs, one sequence, and
+hooks of tensor parallelism: a label, a model, its recipe, and what is changed of the plan."""
 
 
 def small_plan(
@@ -136,7 +155,6 @@ def small_plan(
     attention: str,
     recompute: str,
     recipe: str,
-    sequence: int = SEQUENCE,
 ) -> dict[str, Any]:
     """One step of plain SGD on one GPU, whose own peaks leave those of the layers to be seen."""
     return {
@@ -149,7 +167,7 @@ def small_plan(
             "framework": "pytorch",
             "torch_version": "2.13",
             "micro_batch_size": MICRO_BATCH,
-            "sequence_length": sequence,
+            "sequence_length": SEQUENCE,
             "gradient_accumulation_steps": 1,
             "precision": recipe,
             "optimizer": "sgd",

@@ -41,13 +41,12 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         out = mul(tape, out, unary(tape, gate.view(ctx.tokens, width), "sigmoid"))
         del gate
     result = linear(tape, out, ctx.weights(tensors[-1], a.out_bias), tensors[-1].name)
+    result = leave_tensor_parallel(ctx, result)  # a hook of the last matrix: every variable lives until it has run
     if a.adds_residual:
         ctx.named += [q, k, v]
     else:
         ctx.named = []
-    del out, q, k, v
-    result = leave_tensor_parallel(ctx, result)
-    del argument
+    del argument, out, q, k, v
     return result
 
 

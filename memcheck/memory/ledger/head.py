@@ -86,11 +86,13 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.projection:
         matrix = ParameterTensor("project_out.weight", (head.projection, s.hidden), "embedding", linear=True)
         h = linear(tape, h, ctx.weights(matrix, False, adaptable=False), "project_out")
-    ctx.before = high(tape)
-    tape.reset_peak()
     if head.final_norm is not None:
         x.storage = None  # `hidden_states = self.norm(hidden_states)`: nothing but the graph holds the input now
     del x
+    normed = h  # `outputs.last_hidden_state` stays referenced until the model's forward returns
+    h = enter_tensor_parallel(ctx, h)  # the head's first hook
+    ctx.before = high(tape)
+    tape.reset_peak()
     tape.component = "logits_and_loss"
     shard = Dim(-(-head.vocab // ctx.tp), "V/tp" if ctx.tp > 1 else "V")
     weight = Parameter("lm_head", (shard, head.projection or ctx.hidden), s.params, head.trained, has_grad=s.has_grad)
@@ -98,8 +100,6 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     weight.cast_to = wider(weight.dtype, head.grad_dtype) or weight.cast_to
     weight.waits = head.tied and head.trained and s.has_grad
     bias = ctx.parameter("lm_head.bias", (shard,)) if head.bias else None
-    normed = h  # `outputs.last_hidden_state` stays referenced until the model's forward returns
-    h = enter_tensor_parallel(ctx, h)
     if head.loss.kind == "fused-linear":
         return fused_linear(tape, h, weight)
     if s.style == "litgpt":

@@ -82,13 +82,14 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
     tape = ctx.tape
     tensors = linear_tensors(m.tensors)
     x = enter_tensor_parallel(ctx, x)
-    argument = x if m.gated else None  # of the module's forward, which holds a gathered input to its end
+    held = [x] if m.gated else []  # of the module's forward: its argument, to its end
     if m.gated and m.fused_gate_up:
         both = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
         half = (*both.shape[:-1], both.shape[-1] // 2)
         gate, up = tape.views(both, half, half)
         del both, x
         inner = mul(tape, up, activation(tape, gate, m.activation))
+        held.append(gate)  # a view, which keeps its name (modeling_phi3.py, Phi3MLP)
         del gate, up
     elif m.gated:
         gate = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
@@ -106,9 +107,8 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         inner = activation(tape, up, m.activation)
         del up
     down = linear(tape, inner, ctx.weights(tensors[-1], m.bias, adaptable=m.adaptable), tensors[-1].name)
-    del inner
-    down = leave_tensor_parallel(ctx, down)
-    del argument
+    down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
+    del held, inner
     return dropout(tape, down, m.dropout)
 
 
