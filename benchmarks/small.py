@@ -60,6 +60,7 @@ SMALL: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llama grouped", "llama-3.2-3b", like_llama(3, num_key_value_heads=2, head_dim=64)),
     ("llama4", "llama-4-scout", routed(4, num_local_experts=4)),
     ("llama4 chunked", "llama-4-scout", routed(4, num_local_experts=4, attention_chunk_size=256)),
+    ("minimax", "minimax-text-01", routed(2, num_local_experts=4)),
     ("minimax_m2", "minimax-m2", routed(2, num_local_experts=8)),
     ("mistral windowed", "mistral-7b-v0.1", like_llama(3, num_key_value_heads=2, sliding_window=256)),
     ("mistral", "mistral-7b", like_llama(3, num_key_value_heads=2)),
@@ -84,12 +85,12 @@ SMALL: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("stablelm", "stablelm-2-1.6b", like_llama(3, num_key_value_heads=8)),
     ("starcoder2", "starcoder2-3b", like_llama(3, num_key_value_heads=2, sliding_window=256)),
 )
-"""A label, a catalog name, and what is written over its configuration. Families whose layers are not softmax attention
-alone are left out: their kernels have no CPU path that keeps the same tensors. So is DBRX, whose loop over experts
+"""A label, a catalog name, and what is written over its configuration. Mamba-2 and gated delta nets are left out:
+their kernels have no CPU path that keeps the same tensors. So is DBRX, whose loop over experts
 depends on values."""
 ROUTED = (
-    "deepseek_v2", "glm4_moe", "gpt_oss", "granitemoe", "llama4", "llama4 chunked", "minimax_m2", "mixtral", "olmoe",
-    "phimoe", "qwen2_moe", "qwen3_moe",
+    "deepseek_v2", "glm4_moe", "gpt_oss", "granitemoe", "llama4", "llama4 chunked", "minimax", "minimax_m2", "mixtral",
+    "olmoe", "phimoe", "qwen2_moe", "qwen3_moe",
 )  # fmt: skip
 """Mixtures of experts: torch's grouped product takes bf16 alone."""
 ATTENTIONS = ("eager", "sdpa")

@@ -36,7 +36,7 @@ def read(config: ConfigReader) -> Architecture:
         block = pre_norm_block(size.hidden, mixer, moe)
         return block._replace(residual_scale=True, residual_from_norm=True)
 
-    return decoder(config, size, stack(types, make), tied=False)
+    return decoder(config, size, stack(types, make), tied=False, mask_windows=(softmax.window,))
 
 
 def read_m2(config: ConfigReader) -> Architecture:

@@ -63,7 +63,8 @@ def _blocks(ctx: Context, qkv: Value, heads: int, d: int) -> Value:
     """All blocks as one operation.
 
     Kept: q, k and v (one tensor), each block's decayed scores, its decayed keys but the last block's, its decayed
-    queries but the first block's, and the running key-value products.
+    queries but the first block's, and the running key-value products. Of several sequences torch.matmul keeps copies of
+    q, k and v instead, and of the values but the last block's a second one, for their product with the decayed keys.
     """
     tape = ctx.tape
     tokens, dtype, width = qkv.shape[0], qkv.dtype, heads * d
@@ -72,7 +73,8 @@ def _blocks(ctx: Context, qkv: Value, heads: int, d: int) -> Value:
     states = tape.new((ctx.batch * blocks, heads, d, d), dtype, "key-value products")
     scores = tape.new((tokens, heads, block), dtype, "decayed scores")
     part = tokens * (blocks - 1) // blocks
-    decayed = tape.new((2 * part, width), dtype, "decayed queries and keys")
+    copied = 3 if ctx.setting.batch > 1 else 2
+    decayed = tape.new((copied * part, width), dtype, "decayed queries and keys")
     pieces = tape.new((tokens, width), dtype, "outputs of blocks")
     out = tape.value((tokens, width), dtype, "cat blocks")
     del pieces
