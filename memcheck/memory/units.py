@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from memcheck.architecture.types import Architecture, Block, Mlp, Moe, Norm
+from memcheck.architecture.types import Architecture, Block, Mixer, Mlp, Moe, Norm
 from memcheck.job.types import TrainingJob
 from memcheck.memory.fsdp import reduces_head
 from memcheck.memory.ledger.block import recomputing
@@ -127,9 +127,20 @@ def stream_dtype(setting: Setting) -> str:
     return setting.params
 
 
-@lru_cache(maxsize=4096)
 def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
-    """The curve of one block; equal blocks are replayed once."""
+    """The curve of one block; equal blocks are replayed once.
+
+    torchtitan's layers run on [tokens, hidden] (its main branch; ``ledger/torchtitan.py``), and softmax attention keeps
+    nothing of a sequence by itself: as many tokens in one sequence have the same curve. What Inductor keeps was traced.
+    """
+    if setting.style == "torchtitan" and not setting.compiled and not isinstance(block.mixer, Mixer):
+        setting = setting._replace(batch=1, sequence=setting.batch * setting.sequence)
+    return replayed_block(block, setting, recompute, inventory)
+
+
+@lru_cache(maxsize=4096)
+def replayed_block(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
+    """The same, as the setting has it."""
     rows = setting.batch * setting.sequence
     divided = setting.sequence_parallel and setting.tensor > 1
     if divided:

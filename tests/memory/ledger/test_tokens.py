@@ -1,0 +1,53 @@
+"""torchtitan's layers see tokens, and not how they are cut into sequences: grids replay them once for all such cuts."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from benchmarks.engine_speed import plan, resolved
+from memcheck.architecture.types import Architecture, Block, Mixer
+from memcheck.catalog.models import model_names
+from memcheck.errors import MemcheckError
+from memcheck.memory.ledger.context import Setting
+from memcheck.memory.ledger.curve import Curve
+from memcheck.memory.units import base_setting, block_curve, replayed_block
+
+BATCH, LENGTH = 3, 1000
+LAYOUTS: tuple[dict[str, Any], ...] = ({}, {"tensor": 2, "sequence_parallel": True}, {"context": 2}, {"expert": 2})
+RECIPES: tuple[dict[str, Any], ...] = ({}, {"autocast": "bf16", "params": "fp32", "compute": "fp32"}, {"has_grad": True})
+
+
+def architecture(name: str) -> Architecture:
+    """A model of the catalog."""
+    found = resolved(plan(name, 1, "torchtitan")).job.architecture
+    assert isinstance(found, Architecture)
+    return found
+
+
+def curve(block: Block, setting: Setting, mode: str) -> Curve | str:
+    """The layer's curve with its setting as it is, or why it has none."""
+    try:
+        return replayed_block(block, setting, mode)
+    except MemcheckError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_sequences_of_a_batch_are_tokens(name: str) -> None:
+    """Three sequences and one of three times the length: every byte and label, in every mode, layout and recipe."""
+    model = architecture(name)
+    job = resolved(plan(name, 1, "torchtitan")).job
+    base = base_setting(job, model, None)._replace(batch=BATCH, sequence=LENGTH)  # type: ignore[arg-type]
+    for block in {id(block): block for block, _ in model.blocks}.values():
+        if isinstance(block.mixer, Mixer):
+            continue
+        for layout, recipe, mode in itertools.product(LAYOUTS, RECIPES, ("none", "selective", "full")):
+            setting = base._replace(**layout, **recipe)
+            together = setting._replace(batch=1, sequence=BATCH * LENGTH)
+            expected = curve(block, setting, mode)
+            assert expected == curve(block, together, mode), (layout, recipe, mode)
+            if isinstance(expected, Curve):
+                assert block_curve(block, setting, mode) is block_curve(block, together, mode)
