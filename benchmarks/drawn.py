@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from benchmarks.cases import HERE, Case, load
+from benchmarks.page import write_or_check
 from memcheck.source.load import load_documents
 from memcheck.verify.subject import Subject, load_subject
 
@@ -144,14 +145,7 @@ def main(arguments: list[str]) -> int:
     """Keep, write or check."""
     if "--keep" in arguments:
         keep([a for a in arguments if not a.startswith("-")])
-    if "--check" not in arguments:
-        with open(TABLE, "w", encoding="utf-8") as file:
-            file.write(table())
-        return 0
-    with open(TABLE, encoding="utf-8") as file:
-        fresh = file.read() == table()
-    print("DRAWN.md is of today" if fresh else "stale: benchmarks/DRAWN.md (python -m benchmarks.drawn --write)")
-    return not fresh
+    return write_or_check(TABLE, table(), "python -m benchmarks.drawn --write", arguments)
 
 
 if __name__ == "__main__":

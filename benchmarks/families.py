@@ -13,6 +13,7 @@ import sys
 
 from benchmarks.cases import HERE
 from benchmarks.drawn import MOMENTS, predicted
+from benchmarks.page import write_or_check
 from benchmarks.small import small_plans
 
 FILE = os.path.join(HERE, "data", "families.json")
@@ -95,14 +96,7 @@ def main(arguments: list[str]) -> int:
     if "--trace" in arguments:
         words = [a for a in arguments if not a.startswith("-")]
         return trace(words[0] if words else None)
-    if "--check" not in arguments:
-        with open(TABLE, "w", encoding="utf-8") as file:
-            file.write(table())
-        return 0
-    with open(TABLE, encoding="utf-8") as file:
-        fresh = file.read() == table()
-    print("FAMILIES.md is of today" if fresh else "stale: FAMILIES.md (python -m benchmarks.families --write)")
-    return not fresh
+    return write_or_check(TABLE, table(), "python -m benchmarks.families --write", arguments)
 
 
 if __name__ == "__main__":
