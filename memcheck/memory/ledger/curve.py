@@ -94,11 +94,9 @@ def replay(
     tape.reset_peak()
     trained = y.origin is not None
     arrived = [tape.new(*output, "output gradient")] if trained else []
-    if recompute and setting.reentrant:
-        for gradient in arrived:
-            gradient.holders += 1
-            tape.held.append(gradient)
-        del gradient
+    if recompute and setting.reentrant and arrived:  # an argument of CheckpointFunction.backward
+        arrived[0].holders += 1
+        tape.held.append(arrived[0])
     backward(tape, y, arrived)
     gradients = tape.by_component.get("gradients", 0)
     backward_high = high(tape)

@@ -82,8 +82,8 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         # add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which then is the gradient.
         table.sink = lambda grad: _forget(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
     x = embedding(tape, table, (ctx.tokens,), dtype)
-    ends = not (e.positions or e.norm or e.dropout or e.scaled_outside)  # the first block's input is the leaf
-    if e.leaf and (ctx.tp > 1 or not ends):
+    changed = ctx.tp > 1 or e.positions or e.norm or e.dropout or e.scaled_outside
+    if e.leaf and changed:  # else the first block's input is the leaf
         x.origin = Leaf()
         x = tape.record(Value(x.storage, x.shape, x.dtype), (x,), _holding(x.storage))
     if ctx.tp > 1:
