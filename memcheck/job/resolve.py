@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.architecture.types import Architecture, Moe, Rough
+from memcheck.architecture.types import Architecture, Mixer, Moe, Rough
 from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import DEFAULT_FRAMEWORK, FRAMEWORKS
 from memcheck.frameworks.types import Framework
@@ -29,6 +29,9 @@ from memcheck.plan import types as plan_types
 from memcheck.record import Record
 
 OWN_MODEL, OWNER = "megatron-lm", "megatron"
+KERNELS = {"mamba2": "mamba-ssm", "gated-delta-net": "flash-linear-attention"}
+"""Whose fused kernels recurrent layers are priced with. transformers falls back to code of its own without them
+(``use_kernel_func_from_hub_with_fallback``), whose traced steps took 2.1 to 2.5 times as much."""
 
 
 class Resolved(Record):
@@ -87,6 +90,9 @@ def framed(plan: plan_types.Plan, *, base_dir: str) -> Frame:
         for note in architecture.notes:
             defaults.note("model", note, "how the model's configuration was read")
     if plan.training is not None:
+        for package in _kernels(architecture):
+            why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
+            defaults.note("model", f"{package} is installed", why)
         job, notes = _training_job(plan, plan.training, architecture, defaults)
         behind = Defaults()
         return Frame(job, gpu, _overhead(plan.policy, behind), (*notes, behind.taken()))
@@ -147,6 +153,14 @@ def _check_owner(plan: plan_types.Plan, architecture: Architecture) -> None:
 
 def _routed(architecture: Architecture | Rough) -> bool:
     return isinstance(architecture, Architecture) and any(isinstance(b.mlp, Moe) for b, _ in architecture.blocks)
+
+
+def _kernels(architecture: Architecture | Rough) -> list[str]:
+    """Packages whose kernels the model's layers are priced with."""
+    if not isinstance(architecture, Architecture):
+        return []
+    kinds = {block.mixer.kind for block, _ in architecture.blocks if isinstance(block.mixer, Mixer)}
+    return [package for kind, package in KERNELS.items() if kind in kinds]
 
 
 def _training_job(

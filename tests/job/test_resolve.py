@@ -150,3 +150,16 @@ def test_a_wrong_layout_still_resolves() -> None:
         "parallelism: {tensor: 3, pipeline: 7, expert: 5}\n" + TRAIN
     )
     assert found.job.layout.data == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "package"), [("nemotron-h-8b", "mamba-ssm"), ("qwen3-next-80b-a3b", "flash-linear-attention")]
+)
+def test_kernels_that_layers_are_priced_with_are_assumed(model: str, package: str) -> None:
+    """Training says that a package is taken to be installed; serving and other models have nothing to say."""
+    head = "hardware: {gpu: h100-80gb}\n"
+    said = [a.value for a in resolved(f"model: {model}\n{head}{TRAIN}").assumptions if a.key == "model"]
+    assert f"{package} is installed" in said
+    serving = resolved(f"model: {model}\n{head}inference: {{batch_size: 1, context_length: 4096}}\n")
+    assert not any(a.key == "model" for a in serving.assumptions)
+    assert not any(a.key == "model" for a in resolved(f"model: llama-3.1-8b\n{head}{TRAIN}").assumptions)
