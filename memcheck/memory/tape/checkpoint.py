@@ -25,16 +25,19 @@ class _LastSavedError(Exception):
 class Frame:
     """One checkpointed call: its nodes without their saved tensors, and how to make those again."""
 
-    def __init__(self, tape: Tape, forward: Run, x: Value, returned: list[Value] | None = None) -> None:
+    def __init__(
+        self, tape: Tape, forward: Run, x: Value, returned: list[Value] | None = None, *, early_stop: bool = True
+    ) -> None:
         self.tape = tape
         self.returned = returned
         """Of a reentrant call: what it returns beside its output."""
+        self.early_stop = early_stop
         self.forward = forward
         self.kept = x.storage
         self.shape, self.dtype, self.wants = x.shape, x.dtype, x.origin is not None
         self.autocast = tape.autocast
         self.nodes: list[Node] = []
-        """Those that save something: early stop ends the recompute with the last of them."""
+        """Those that save something: ``early_stop`` ends the recompute with the last of them."""
         self.again: list[Node] | None = None
 
     def add(self, node: Node) -> None:
@@ -43,7 +46,7 @@ class Frame:
             return
         if self.again is not None:
             self.again.append(node)
-            if len(self.again) == len(self.nodes) and self.returned is None:
+            if self.early_stop and len(self.again) == len(self.nodes):
                 raise _LastSavedError
             return
         self.nodes.append(node)
@@ -115,7 +118,7 @@ def checkpoint(tape: Tape, forward: Run, x: Value, returned: list[Value] | None 
     if not tape.grad_enabled:
         return forward(x)
     outside = tape.frame
-    tape.frame = frame = Frame(tape, forward, x, returned)
+    tape.frame = frame = Frame(tape, forward, x, returned, early_stop=returned is None)
     y = forward(x)
     tape.frame = outside
     if outside is not None:  # nested: the outer recompute runs this call again as a whole

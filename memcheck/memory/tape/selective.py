@@ -6,8 +6,8 @@ when the region is recomputed.
 
 from __future__ import annotations
 
-from memcheck.memory.tape.checkpoint import Frame, Run, waits
-from memcheck.memory.tape.tensor import Node, Storage, Tape, Value
+from memcheck.memory.tape.checkpoint import Frame, Run
+from memcheck.memory.tape.tensor import Storage, Tape, Value
 
 
 class KeptOutputs:
@@ -60,15 +60,8 @@ class WholeFrame(Frame):
     """A checkpointed call without early stop, which may keep some operators' outputs."""
 
     def __init__(self, tape: Tape, forward: Run, x: Value, selection: KeptOutputs | None) -> None:
-        super().__init__(tape, forward, x)
+        super().__init__(tape, forward, x, early_stop=False)
         self.selection = selection
-
-    def add(self, node: Node) -> None:
-        """Recomputing goes on to the end of the forward (``early_stop=False``)."""
-        if self.again is None:
-            super().add(node)
-        elif waits(node):
-            self.again.append(node)
 
     def recompute(self) -> None:
         """Run the forward again around the outputs that were kept."""
