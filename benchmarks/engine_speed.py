@@ -19,10 +19,11 @@ from typing import Any
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
+from memcheck.accounts import moves  # noqa: E402
+from memcheck.frameworks.megatron.ranks import megatron_ranks, remembered_motions  # noqa: E402
 from memcheck.job.resolve import Resolved, resolve  # noqa: E402
-from memcheck.memory import moves, open_sizes  # noqa: E402
+from memcheck.memory import open_sizes  # noqa: E402
 from memcheck.memory.estimate import estimate  # noqa: E402
-from memcheck.memory.megatron.ranks import megatron_ranks, remembered_motions  # noqa: E402
 from memcheck.memory.motion import closed_motion  # noqa: E402
 from memcheck.memory.training import remembered_ranks  # noqa: E402
 from memcheck.plan.read import build_plan  # noqa: E402

@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.draw import draw
 from benchmarks.drawn import brief, records, wide
 from memcheck.errors import MemcheckError
-from memcheck.source.load import load_documents
+from memcheck.plan.load import load_documents
 from memcheck.verify.compare import Comparison, instants
 from memcheck.verify.observe import compare_all, observe
 from memcheck.verify.progress import Progress

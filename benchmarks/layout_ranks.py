@@ -30,16 +30,16 @@ from memcheck.errors import UsageError
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Layout
 from memcheck.memory.estimate import estimate
+from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
 from memcheck.record import Record
-from memcheck.remedies.price import Pricer
-from memcheck.remedies.types import UNCHANGED, Candidate
 from memcheck.rules.run import make_context
-from memcheck.search.explore import possible
-from memcheck.search.rank import Split, split_of
-from memcheck.search.space import Space, space_of
-from memcheck.source.types import Document
-from memcheck.suggest.keys import known_keys
+from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.remedies.types import UNCHANGED, Candidate
+from memcheck.what_if.search.explore import possible
+from memcheck.what_if.search.rank import Split, split_of
+from memcheck.what_if.search.space import Space, space_of
+from memcheck.what_if.suggest.keys import known_keys
 
 RECORDED = "layout_ranks.json"
 FULL = 200

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from memcheck.architecture.types import Architecture
+from memcheck.accounts.estimate import RankEstimate
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.importing import merged
+from memcheck.configs.plan_text import plan_values
+from memcheck.configs.read_megatron import read_megatron
+from memcheck.configs.types import Setting
 from memcheck.finding import Location, Span
-from memcheck.interchange.config_file import ConfigFile
-from memcheck.interchange.importing import merged
-from memcheck.interchange.plan_text import plan_values
-from memcheck.interchange.read_megatron import read_megatron
-from memcheck.interchange.types import Setting
+from memcheck.frameworks.megatron.ranks import megatron_ranks
+from memcheck.frameworks.megatron.workspaces import CUBLAS_WORKSPACE, Device
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
-from memcheck.memory.megatron.ranks import megatron_ranks
-from memcheck.memory.megatron.workspaces import CUBLAS_WORKSPACE, Device
-from memcheck.memory.types import RankEstimate
+from memcheck.models.types import Architecture
 from memcheck.plan.read import build_plan
 
 MIB = 2**20

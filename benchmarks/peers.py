@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.cases import load
 from benchmarks.score import answer
-from memcheck.memory.types import Estimate
+from memcheck.accounts.estimate import Estimate
 
 GIB = 2**30
 FRAMEWORKS = {

@@ -18,9 +18,9 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from memcheck.interchange.detect import detect
-from memcheck.interchange.importing import import_config
-from memcheck.interchange.types import ConfigError, Setting
+from memcheck.configs.detect import detect
+from memcheck.configs.importing import import_config
+from memcheck.configs.types import ConfigError, Setting
 
 ANSWERS: dict[str, object] = {
     "model": "llama-3.1-8b",

@@ -13,13 +13,13 @@ import sys
 
 from benchmarks.over_budget import plans
 from memcheck.check import Gate, check_file
-from memcheck.fix.edits import edited
+from memcheck.plan.load import load_documents
 from memcheck.record import Record
 from memcheck.report.text import percent, value
 from memcheck.result import PASSED, PlanResult
-from memcheck.source.load import load_documents
-from memcheck.suggest.run import suggest
-from memcheck.suggest.types import NOTHING_FITS, SUGGESTED, Suggestions
+from memcheck.review.fix.edits import edited
+from memcheck.what_if.suggest.run import suggest
+from memcheck.what_if.suggest.types import NOTHING_FITS, SUGGESTED, Suggestions
 
 CLOSE = frozenset({"MEM103", "MEM104"})
 """Warnings that a plan which passes is close to the limit; they are counted, not forbidden."""

@@ -22,7 +22,7 @@ from benchmarks.cases import HERE, Case
 from benchmarks.score import Failed, score
 from benchmarks.traced import cases
 from memcheck.errors import MemcheckError
-from memcheck.source.load import load_documents
+from memcheck.plan.load import load_documents
 from memcheck.verify.compare import Comparison
 from memcheck.verify.extra import versions
 from memcheck.verify.observe import compare_all, observe

@@ -6,8 +6,7 @@ import json
 from typing import Any, NamedTuple
 
 from benchmarks.cases import HERE, Case
-from memcheck.architecture.parameters import count_parameters
-from memcheck.architecture.types import Architecture
+from memcheck.accounts.estimate import Estimate, RankEstimate
 from memcheck.catalog.types import Gpu
 from memcheck.errors import MemcheckError
 from memcheck.job.resolve import resolve
@@ -15,9 +14,10 @@ from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.memory.interval import error_group, interval
 from memcheck.memory.overhead import allocator_group, slack
-from memcheck.memory.types import Estimate, RankEstimate
+from memcheck.models.parameters import count_parameters
+from memcheck.models.types import Architecture
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
-from memcheck.source.load import load_documents
 
 
 class Row(NamedTuple):

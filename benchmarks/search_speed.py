@@ -17,15 +17,15 @@ from resource import RUSAGE_CHILDREN, getrusage
 
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.record import Record
-from memcheck.remedies.price import Pricer, Tally
 from memcheck.rules.run import make_context
 from memcheck.rules.types import Context
-from memcheck.search.explore import explore
-from memcheck.search.goals import search
-from memcheck.search.space import space_of
-from memcheck.source.load import load_documents
+from memcheck.what_if.remedies.price import Pricer, Tally
+from memcheck.what_if.search.explore import explore
+from memcheck.what_if.search.goals import search
+from memcheck.what_if.search.space import space_of
 
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "search.md")
 LAYOUTS = 2000

@@ -20,11 +20,11 @@ sys.path.insert(0, ROOT)
 
 from benchmarks.engine_speed import forget, plan, rate, resolved  # noqa: E402
 from memcheck.check import Gate  # noqa: E402
-from memcheck.compare.build import Subject  # noqa: E402
-from memcheck.source.load import load_documents  # noqa: E402
-from memcheck.sweep.grid import Grid, axis  # noqa: E402
-from memcheck.sweep.run import sweep  # noqa: E402
-from memcheck.sweep.types import Sweep  # noqa: E402
+from memcheck.plan.load import load_documents  # noqa: E402
+from memcheck.what_if.compare.build import Subject  # noqa: E402
+from memcheck.what_if.sweep.grid import Grid, axis  # noqa: E402
+from memcheck.what_if.sweep.run import sweep  # noqa: E402
+from memcheck.what_if.sweep.types import Sweep  # noqa: E402
 
 BATCHES = "training.micro_batch_size=1,2,4,8"
 PLANS = {

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from benchmarks.cases import HERE, load
 from memcheck.check import Gate
-from memcheck.points.evaluate import Evaluator
-from memcheck.points.types import Point
-from memcheck.source.load import load_documents
-from memcheck.source.types import Document
+from memcheck.plan.document import Document
+from memcheck.plan.load import load_documents
+from memcheck.what_if.points.evaluate import Evaluator
+from memcheck.what_if.points.types import Point
 
 LEAST = 0.8
 """Rank correlation of predicted and measured speeds that the torchtitan tables have to reach."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
+from memcheck.config.select import GATE
 from memcheck.rules.types import Rule
-from memcheck.select import GATE
 
 RULES_FOLDER = Path(__file__).resolve().parent.parent / "memcheck" / "rules"
 WRITTEN = "# Written by docs/generate.py from the rules' modules: add or change a module and run it again.\n"

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
+from memcheck.config.select import GATE, counts
 from memcheck.config.types import DEFAULT_FAIL_ON, Settings
-from memcheck.documents import load_plans
+from memcheck.configs.documents import load_plans
 from memcheck.errors import UnsupportedError
 from memcheck.finding import SEVERITIES, Finding, Location, Span
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
+from memcheck.plan import codes
+from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan, Policy
 from memcheck.record import Record
@@ -20,16 +23,13 @@ from memcheck.result import BASELINE, COMMENT, ERROR, FAILED, PASSED, SELECTION,
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.place import place
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
-from memcheck.select import GATE, counts
-from memcheck.source import codes
-from memcheck.source.types import Document
 
 MARK = "memcheck: ignore"
 """What every suppressing comment holds; without it in the text, nothing looks for comments."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # imported only for a file with such a comment
-    from memcheck.suppress.apply import Suppressions
+    from memcheck.review.suppress.apply import Suppressions
 
 PROBLEM_CODES = {
     "model": codes.UNKNOWN_MODEL,
@@ -101,7 +101,7 @@ def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], li
     for document in documents:
         try:
             if comments is None and is_marked(document, data):
-                from memcheck.suppress.apply import Suppressions
+                from memcheck.review.suppress.apply import Suppressions
 
                 comments = Suppressions(gate.as_written)
             results.append(check_document(document, gate, comments))
@@ -126,7 +126,7 @@ def is_marked(document: Document, data: bytes) -> bool:
 def check_document(document: Document, gate: Gate, comments: Suppressions | None = None) -> PlanResult:
     """Judge one plan: read it, resolve it, check its layout, predict its memory, check that."""
     if gate.changes:
-        from memcheck.changes import with_changes
+        from memcheck.plan.changes import with_changes
 
         document = with_changes(document, gate.changes)
     plan, findings = read_plan(document)
@@ -180,13 +180,13 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
     memory = check_memory(context, rules)
     if memory:
         # What a report of a full GPU needs and a passing plan does not pay for.
-        from memcheck.search.attach import attach
+        from memcheck.what_if.search.attach import attach
 
         if not (gate.inventory or gate.dossier):
             answer = estimate(job, resolved.gpu, resolved.overhead, inventory=True)
         memory = attach(memory, context._replace(estimate=answer)) if gate.remedies else memory
     if gate.dossier:
-        from memcheck.dossier.make import dossier
+        from memcheck.what_if.dossier import dossier
 
         result = result._replace(dossier=dossier(context, answer, gate))
     return result._replace(estimate=answer), findings + memory

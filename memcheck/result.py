@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from memcheck.accounts.estimate import Estimate
 from memcheck.finding import Finding
 from memcheck.job.types import Assumption
-from memcheck.memory.types import Estimate
 from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # made only for reports that show it
-    from memcheck.dossier.types import Dossier
+    from memcheck.accounts.dossier import Dossier
 
 PASSED = "passed"
 FAILED = "failed"

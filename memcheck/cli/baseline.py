@@ -7,7 +7,6 @@ import sys
 
 import click
 
-from memcheck.baseline.file import DEFAULT_FILE, Entry, entries_of, read_entries, relative, rendered
 from memcheck.check import check_file
 from memcheck.cli.gate import CLEAN, FINDINGS, USAGE, Gates, plan_files
 from memcheck.cli.guard import DEFECT, complain
@@ -20,6 +19,7 @@ from memcheck.cli.write import write_stdout
 from memcheck.config.find import Configurations
 from memcheck.errors import UsageError
 from memcheck.result import PlanResult, Unreadable
+from memcheck.review.baseline.file import DEFAULT_FILE, Entry, entries_of, read_entries, relative, rendered
 
 FILE = click.option("--baseline", metavar="FILE", help=f"The baseline [default: as configured, else {DEFAULT_FILE}].")
 CONFIG = click.option("--config", metavar="FILE", help="This configuration file instead of the nearest one.")

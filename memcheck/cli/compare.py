@@ -15,7 +15,7 @@ from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.subjects import subjects
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_file, write_stdout
-from memcheck.compare.build import compare
+from memcheck.what_if.compare.build import compare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a command that completes nothing does not pay for it
@@ -76,7 +76,7 @@ def command(
     found, readable = subjects(paths, config, "compare")
     comparison = compare(found, names)
     for target in sorted(outputs or (Output("full"),), key=lambda item: item.file is None):
-        render = import_module(f"memcheck.compare.{target.format}").render
+        render = import_module(f"memcheck.what_if.compare.{target.format}").render
         if target.file is not None:
             from memcheck.report.screen import Screen
 

@@ -13,13 +13,13 @@ from memcheck.cli.gate import Gates
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.parameters import COLOR, gpu, typed
-from memcheck.diff.amount import Amount, amount, fails
-from memcheck.diff.compare import compare
-from memcheck.diff.sides import Sides
-from memcheck.diff.types import Comparison, Side
+from memcheck.config.select import PROFILES
 from memcheck.errors import UsageError
 from memcheck.record import Record
-from memcheck.select import PROFILES
+from memcheck.review.diff.amount import Amount, amount, fails
+from memcheck.review.diff.compare import compare
+from memcheck.review.diff.sides import Sides
+from memcheck.review.diff.types import Comparison, Side
 
 
 class DiffOptions(Record):
@@ -106,7 +106,7 @@ def command(
     judging = CheckOptions(gpu=gpu, profile=profile, select=sum(select, ()), ignore=sum(ignore, ()))
     sides = Sides(config, lambda configurations: Gates(judging, configurations).of)
     if options.from_ref is not None:
-        from memcheck.diff.from_ref import sides_since
+        from memcheck.review.diff.from_ref import sides_since
 
         paths = paths or _configured(config)
         before, after, unchanged, label = sides_since(options.from_ref, paths, sides)
@@ -163,7 +163,7 @@ def _side(path: str, sides: Sides) -> list[Side]:
     """The plans of a file, a folder or a report."""
     if not path.endswith(".json"):
         return sides.of_path(path)
-    from memcheck.diff.report_file import read_report
+    from memcheck.review.diff.report_file import read_report
 
     try:
         with open(path, "rb") as file:
@@ -181,7 +181,7 @@ def _write(comparison: Comparison, outputs: tuple[Output, ...], color: str, *, q
     from memcheck.report.screen import Screen
 
     for target in sorted(outputs, key=lambda item: item.file is None):
-        render = import_module(f"memcheck.diff.{target.format}").render
+        render = import_module(f"memcheck.review.diff.{target.format}").render
         if target.file is not None:
             write_file(target.file, render(comparison, Screen(quiet=quiet)))
         else:

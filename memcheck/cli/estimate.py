@@ -16,8 +16,8 @@ from memcheck.cli.parameters import COLOR, setting, typed
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import prepare, write
+from memcheck.config.discover import find_plans
 from memcheck.config.find import Configurations
-from memcheck.discover import find_plans
 from memcheck.errors import UsageError
 from memcheck.report import WITH_DOSSIER
 from memcheck.report.screen import Screen

@@ -13,18 +13,18 @@ from memcheck.cli.completion import files
 from memcheck.cli.guard import complain
 from memcheck.cli.parameters import setting
 from memcheck.cli.write import write_file, write_stdout
-from memcheck.documents import load_plans
+from memcheck.configs.documents import load_plans
+from memcheck.configs.exporting import export_plan
+from memcheck.configs.formats import FORMATS
+from memcheck.configs.types import Written
 from memcheck.errors import MemcheckError, UnsupportedError, UsageError
 from memcheck.finding import Finding
-from memcheck.interchange.exporting import export_plan
-from memcheck.interchange.formats import FORMATS
-from memcheck.interchange.types import Written
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
+from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
+from memcheck.plan.text import read_bytes, shown_path
 from memcheck.rules.run import check_layout, make_context
-from memcheck.source.text import read_bytes, shown_path
-from memcheck.source.types import Document
 
 
 class PlanError(MemcheckError):
@@ -70,7 +70,7 @@ def command(
     """
     chosen, data = _document(path, document)
     if settings:
-        from memcheck.changes import with_changes
+        from memcheck.plan.changes import with_changes
 
         chosen = with_changes(chosen, dict(settings))
     if remedy is not None:
@@ -130,11 +130,11 @@ def remedied(document: Document, data: bytes, number: int) -> Document:
     Raises:
         PlanError: nothing fits, or there are fewer suggestions.
     """
-    from memcheck.changes import with_changes
     from memcheck.check import Gate
     from memcheck.config.find import Configurations
-    from memcheck.suggest.run import suggest
-    from memcheck.suggest.types import FITS
+    from memcheck.plan.changes import with_changes
+    from memcheck.what_if.suggest.run import suggest
+    from memcheck.what_if.suggest.types import FITS
 
     gate = Gate(settings=Configurations(None).of(document.path))
     answer = suggest(document, data, gate, top=number)

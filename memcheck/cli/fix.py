@@ -10,12 +10,12 @@ from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.replace import replace_all
 from memcheck.cli.write import write_stdout
+from memcheck.config.discover import STDIN
 from memcheck.config.find import Configurations
-from memcheck.discover import STDIN
 from memcheck.errors import UsageError
-from memcheck.fix.rounds import fix_file
+from memcheck.plan.text import read_bytes
 from memcheck.result import Unreadable
-from memcheck.source.text import read_bytes
+from memcheck.review.fix.rounds import fix_file
 
 
 def fix_paths(options: CheckOptions) -> int | None:

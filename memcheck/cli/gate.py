@@ -11,17 +11,17 @@ from memcheck.check import Gate, check_file
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import prepare, write
+from memcheck.config.discover import STDIN, PlanFile, find_plans
 from memcheck.config.find import Configurations
+from memcheck.config.select import GATE, known
 from memcheck.config.types import DEFAULT_FAIL_ON, Settings
-from memcheck.discover import STDIN, PlanFile, find_plans
 from memcheck.errors import UsageError
 from memcheck.report import WITH_DOSSIER
 from memcheck.result import PlanResult, Report, Unreadable
-from memcheck.select import GATE, known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # read only where one is configured
-    from memcheck.baseline.ratchet import Baseline
+    from memcheck.review.baseline.ratchet import Baseline
 
 CLEAN, FINDINGS, USAGE = 0, 1, 2
 
@@ -111,7 +111,7 @@ class Gates:
         if not file:
             return None
         if file not in self._baselines:
-            from memcheck.baseline.ratchet import Baseline
+            from memcheck.review.baseline.ratchet import Baseline
 
             self._baselines[file] = Baseline(file)
         return self._baselines[file]
@@ -144,7 +144,7 @@ def plan_files(
     files = find_plans(paths, skip_unmarked=options.skip_unmarked, stdin_filename=options.stdin_filename)
     if options.from_ref is None:
         return files
-    from memcheck.history.changed import only_changed
+    from memcheck.review.history.changed import only_changed
 
     return only_changed(
         files,

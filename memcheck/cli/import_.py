@@ -11,12 +11,12 @@ from memcheck.cli.completion import files, gpus, models, one_of
 from memcheck.cli.guard import complain
 from memcheck.cli.parameters import setting as set_option
 from memcheck.cli.write import write_stdout
+from memcheck.configs.formats import FORMATS
+from memcheck.configs.importing import Imported, import_config
+from memcheck.configs.types import ConfigError, Setting
 from memcheck.errors import UsageError
 from memcheck.finding import Location
-from memcheck.interchange.formats import FORMATS
-from memcheck.interchange.importing import Imported, import_config
-from memcheck.interchange.types import ConfigError, Setting
-from memcheck.source.text import read_bytes, shown_path
+from memcheck.plan.text import read_bytes, shown_path
 
 FLAGS = {
     "model": ("--model", "model"),

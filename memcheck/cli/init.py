@@ -7,7 +7,6 @@ import sys
 
 import click
 
-from memcheck.architecture.registry import read_architecture
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
@@ -15,6 +14,7 @@ from memcheck.cli.completion import gpus, models, one_of
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.errors import UsageError
+from memcheck.models.registry import read_architecture
 from memcheck.plan.schema import schema_path
 
 SCHEMA = "plan.schema.json"

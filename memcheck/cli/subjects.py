@@ -5,12 +5,12 @@ from __future__ import annotations
 from memcheck.cli.gate import Gates
 from memcheck.cli.guard import complain
 from memcheck.cli.options import CheckOptions
-from memcheck.compare.build import Subject
+from memcheck.config.discover import find_plans
 from memcheck.config.find import Configurations
-from memcheck.discover import find_plans
-from memcheck.documents import load_plans
+from memcheck.configs.documents import load_plans
 from memcheck.errors import UsageError
 from memcheck.result import Unreadable
+from memcheck.what_if.compare.build import Subject
 
 
 def subjects(paths: tuple[str, ...], config: str | None, verb: str) -> tuple[list[Subject], bool]:

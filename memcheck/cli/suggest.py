@@ -16,10 +16,10 @@ from memcheck.cli.terminal import screen_of
 from memcheck.cli.values import share
 from memcheck.cli.write import write_stdout
 from memcheck.errors import UsageError
+from memcheck.plan.document import Document
 from memcheck.record import Record
-from memcheck.remedies.types import OTHER
-from memcheck.source.types import Document
-from memcheck.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestions
+from memcheck.what_if.remedies.types import OTHER
+from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestions
 
 GOALS = ("fit", "throughput", "gpus", "max-batch", "max-sequence")
 FORMATS = ("full", "json", "csv")
@@ -45,7 +45,7 @@ class Options(Record):
 
 def keys() -> list[tuple[str, str]]:
     """The plan's sections and keys, for completion."""
-    from memcheck.suggest.keys import known_keys
+    from memcheck.what_if.suggest.keys import known_keys
 
     return [(key, "") for key in known_keys()]
 
@@ -92,9 +92,9 @@ def command(**given: Any) -> int:
     """
     options = Options(**given)
     from memcheck.config.find import Configurations
-    from memcheck.one_plan import load_one
-    from memcheck.suggest.keys import check_keys
-    from memcheck.suggest.run import suggest
+    from memcheck.configs.one_plan import load_one
+    from memcheck.what_if.suggest.keys import check_keys
+    from memcheck.what_if.suggest.run import suggest
 
     check_keys(options.keep)
     path, data, document = load_one(options.plan, options.document, "suggest searches around it")
@@ -104,7 +104,7 @@ def command(**given: Any) -> int:
     changes = {} if options.gpu is None else {"hardware.gpu": options.gpu}
     gate = Gate(settings=settings, fail_above=options.fail_above)
     if changes:
-        from memcheck.changes import with_changes
+        from memcheck.plan.changes import with_changes
 
         document = with_changes(document, changes)
         gate = gate._replace(changes=changes)
@@ -120,7 +120,7 @@ def command(**given: Any) -> int:
 def _rendered(options: Options, answer: Suggestions) -> str:
     from importlib import import_module
 
-    text: str = import_module(f"memcheck.suggest.{options.form}").render(answer, screen_of(sys.stdout, options.color))
+    text: str = import_module(f"memcheck.what_if.suggest.{options.form}").render(answer, screen_of(sys.stdout, options.color))
     return text
 
 
@@ -149,8 +149,8 @@ def _write(options: Options, path: str, data: bytes, document: Document, answer:
         settings = " ".join(f"{key}={value}" for key, value in remedy.set.items())
         raise UsageError(f"suggestion {number} has no certain place in {path}", f"set by hand: {settings}")
     from memcheck.cli.fix import difference, replace_files
-    from memcheck.fix.edits import edited
-    from memcheck.source.text import read_bytes
+    from memcheck.plan.text import read_bytes
+    from memcheck.review.fix.edits import edited
 
     before = {file.path: data if file.path == path else read_bytes(file.path) for file in remedy.files(path)}
     after = {file.path: edited(before[file.path], file.edits) for file in remedy.files(path)}

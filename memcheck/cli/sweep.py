@@ -16,8 +16,8 @@ from memcheck.cli.subjects import subjects
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_file, write_stdout
 from memcheck.errors import UsageError
-from memcheck.sweep.grid import Axis, axis, grid
-from memcheck.sweep.run import sweep
+from memcheck.what_if.sweep.grid import Axis, axis, grid
+from memcheck.what_if.sweep.run import sweep
 
 FORMATS = ("full", "csv", "json", "html")
 UNREADABLE, NOTHING_PRICED = 2, 1
@@ -64,7 +64,7 @@ def command(
         raise UsageError(f"sweep takes one plan, and {path} has {len(found)}", "put it into a file of its own")
     answer = sweep(found[0], points, progress("sweep", points.size, wanted=wanted))
     for target in sorted(outputs or (Output("full"),), key=lambda item: item.file is None):
-        render = import_module(f"memcheck.sweep.{target.format}").render
+        render = import_module(f"memcheck.what_if.sweep.{target.format}").render
         if target.file is not None:
             from memcheck.report.screen import Screen
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from memcheck.frameworks.deepspeed import DEEPSPEED
-from memcheck.frameworks.huggingface import HUGGINGFACE
-from memcheck.frameworks.litgpt import LITGPT
-from memcheck.frameworks.megatron import MEGATRON
-from memcheck.frameworks.pytorch import PYTORCH
-from memcheck.frameworks.torchtitan import TORCHTITAN
-from memcheck.frameworks.torchtune import TORCHTUNE
-from memcheck.frameworks.types import Framework
+from memcheck.frameworks.deepspeed.profile import DEEPSPEED
+from memcheck.frameworks.litgpt.profile import LITGPT
+from memcheck.frameworks.megatron.profile import MEGATRON
+from memcheck.frameworks.torch.profile import PYTORCH
+from memcheck.frameworks.torchtitan.profile import TORCHTITAN
+from memcheck.frameworks.torchtune.profile import TORCHTUNE
+from memcheck.frameworks.transformers.profile import HUGGINGFACE
+from memcheck.job.profile import Framework
 
 FRAMEWORKS: dict[str, Framework] = {
     f.name: f for f in (HUGGINGFACE, PYTORCH, TORCHTITAN, MEGATRON, DEEPSPEED, LITGPT, TORCHTUNE)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.frameworks.types import Framework
 from memcheck.job.defaults import Defaults
+from memcheck.job.profile import Framework
 from memcheck.job.types import Layout
 from memcheck.plan.types import Hardware, Parallelism
 

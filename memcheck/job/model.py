@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from memcheck.architecture.errors import ArchitectureError
-from memcheck.architecture.from_plan import architecture_of
-from memcheck.architecture.types import Architecture, Rough
 from memcheck.catalog.config_file import ConfigFileError
 from memcheck.catalog.names import UnknownNameError
 from memcheck.job.errors import Problem, ResolutionError
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.from_plan import architecture_of
+from memcheck.models.types import Architecture, Rough
 from memcheck.plan import types as plan_types
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.frameworks.recipes import GENERIC
-from memcheck.frameworks.types import Framework
 from memcheck.job.defaults import Defaults
+from memcheck.job.profile import Framework
+from memcheck.job.recipes import GENERIC
 from memcheck.job.types import Layout, Optimizer, Recipe
 from memcheck.plan.types import Precision
 

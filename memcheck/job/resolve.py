@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from memcheck.architecture.types import Architecture, Mixer, Moe, Rough
 from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import DEFAULT_FRAMEWORK, FRAMEWORKS
-from memcheck.frameworks.types import Framework
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import Problem, ResolutionError
 from memcheck.job.hardware import resolve_gpu
 from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
+from memcheck.job.profile import Framework
 from memcheck.job.recipe import resolve_recipe, with_optimizer
 from memcheck.job.torch import resolve_torch
 from memcheck.job.training import (
@@ -25,6 +24,7 @@ from memcheck.job.training import (
     resolve_optimizer,
 )
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
+from memcheck.models.types import Architecture, Mixer, Moe, Rough
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
 

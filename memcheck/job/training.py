@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.frameworks.types import Framework
 from memcheck.job.defaults import PLAN_DEFAULT, Defaults
 from memcheck.job.errors import Problem, ResolutionError
+from memcheck.job.profile import Framework
 from memcheck.job.types import Checkpoint, Checkpointing, Initialization, Layout, Lora, Loss, Optimizer
 from memcheck.plan import types as plan_types
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.architecture.types import Architecture, Rough
+from memcheck.models.types import Architecture, Rough
 from memcheck.record import Record
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}

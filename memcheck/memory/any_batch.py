@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.architecture.types import Architecture
 from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
 
 
 class AnyBatch:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from memcheck.accounts.estimate import Instant
+from memcheck.accounts.moves import Held
+from memcheck.accounts.state import optimizer_state_bytes, weight_bytes
 from memcheck.job.types import TrainingJob
-from memcheck.memory.moves import Held
 from memcheck.memory.resting import Sharding, resting_dtype, sharding, states_dtype
 from memcheck.memory.rests import counted, timeless
-from memcheck.memory.state import optimizer_state_bytes, weight_bytes
-from memcheck.memory.types import Instant
 from memcheck.record import Record
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memcheck.architecture.types import Architecture, Attention, Block, LatentAttention, Mixer
+from memcheck.autograd.context import Setting
+from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.torch.pipelining import NO_BORDER, Border
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.ledger.context import Setting
-from memcheck.memory.pipeline import NO_BORDER, Border
-from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.units import Part, stream_dtype
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer
 from memcheck.record import Record
 
 if TYPE_CHECKING:
-    from memcheck.memory.ledger.masks import Masks
+    from memcheck.frameworks.transformers.masks import Masks
 
 
 class Always(Record):
@@ -76,7 +76,7 @@ class Beside:
 
     def _masks(self) -> Masks:
         """Attention masks of the whole model; checkpointed layers hold them, as arguments, to their backward."""
-        from memcheck.memory.ledger.masks import Masks, model_masks
+        from memcheck.frameworks.transformers.masks import Masks, model_masks
 
         a = self.architecture
         found = model_masks((b for b, _ in a.blocks), self.setting, a.mask_windows)

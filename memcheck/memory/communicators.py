@@ -17,13 +17,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from memcheck.architecture.types import Architecture, Moe
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
+from memcheck.models.types import Architecture, Moe
 from memcheck.record import Record
 
 if TYPE_CHECKING:
-    from memcheck.memory.megatron.groups import Use
+    from memcheck.frameworks.megatron.groups import Use
 
 KIB, MIB = 2**10, 2**20
 
@@ -95,7 +95,7 @@ def _use(job: TrainingJob | InferenceJob) -> Use | None:
     """What of a Megatron job decides which groups there are."""
     if isinstance(job, InferenceJob) or job.framework != "megatron":
         return None
-    from memcheck.memory.megatron.groups import Use
+    from memcheck.frameworks.megatron.groups import Use
 
     stated = job.option("use_distributed_optimizer")
     dispatcher = str(job.option("moe_token_dispatcher_type", "allgather"))
@@ -114,7 +114,7 @@ def _use(job: TrainingJob | InferenceJob) -> Use | None:
 
 def _groups(layout: Layout, use: Use | None) -> tuple[Group, ...]:
     if use is not None:
-        from memcheck.memory.megatron.groups import megatron_groups
+        from memcheck.frameworks.megatron.groups import megatron_groups
 
         return megatron_groups(layout, use)
     found = [_world(layout)] if layout.world_size > 1 else []
@@ -238,7 +238,7 @@ def _deepep(layout: Layout, use: Use | None) -> tuple[tuple[str, int, str], ...]
     """DeepEP's buffers, in place of NCCL's connections between expert ranks."""
     if use is None or not use.token_width or layout.expert * layout.expert_tensor == 1:
         return ()
-    from memcheck.memory.megatron.groups import deepep_bytes
+    from memcheck.frameworks.megatron.groups import deepep_bytes
 
     ranks = layout.expert * layout.expert_tensor
     source = f"buffers for {ranks} ranks (deepseek-ai/DeepEP csrc/config.hpp, deep_ep/buffer.py)"

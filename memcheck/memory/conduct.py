@@ -5,13 +5,13 @@ A walk of one conduct through units of one form is the same whatever the sizes a
 
 from __future__ import annotations
 
+from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, adds_in_place, skips_reduction, wraps
+from memcheck.frameworks.torch.pipelining import Border, in_flight
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.beside import Beside
-from memcheck.memory.fsdp import NO_GROUP, Group, adds_in_place, skips_reduction, wraps
-from memcheck.memory.pipeline import Border, in_flight
 from memcheck.memory.rests import gradient_views
 from memcheck.memory.runs import Run
-from memcheck.memory.tape.tensor import rounded
 from memcheck.memory.units import STYLES
 from memcheck.record import Record
 

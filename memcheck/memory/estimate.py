@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memcheck.architecture.parameters import count_parameters
-from memcheck.architecture.types import Architecture, Rough
+from memcheck.accounts.estimate import Estimate, Formula, HostMoment, RankEstimate
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.overhead import Surroundings, items, slack, surroundings
 from memcheck.memory.residuals import residuals
 from memcheck.memory.training import training_ranks
-from memcheck.memory.types import Estimate, Formula, HostMoment, RankEstimate
+from memcheck.models.parameters import count_parameters
+from memcheck.models.types import Architecture, Rough
 
 if TYPE_CHECKING:
-    from memcheck.memory.megatron.worst import MegatronWorst
+    from memcheck.frameworks.megatron.worst import MegatronWorst
     from memcheck.memory.worst import Worst
 
 MODELED = Overhead()
@@ -73,8 +73,8 @@ class Estimator:
 
             ranks = rough_ranks(job)
         elif job.framework == "megatron":
-            from memcheck.memory.megatron.ranks import megatron_ranks
-            from memcheck.memory.megatron.workspaces import Device
+            from memcheck.frameworks.megatron.ranks import megatron_ranks
+            from memcheck.frameworks.megatron.workspaces import Device
 
             ranks = megatron_ranks(job, job.architecture, Device(self._gpu.arch), inventory=inventory)
         else:
@@ -150,8 +150,8 @@ class Estimator:
 def _worst(job: TrainingJob, architecture: Architecture, gpu: Gpu) -> Worst | MegatronWorst:
     """Where the worst rank is looked for."""
     if job.framework == "megatron":
-        from memcheck.memory.megatron.workspaces import Device
-        from memcheck.memory.megatron.worst import MegatronWorst
+        from memcheck.frameworks.megatron.workspaces import Device
+        from memcheck.frameworks.megatron.worst import MegatronWorst
 
         return MegatronWorst(job, architecture, Device(gpu.arch))
     from memcheck.memory.worst import Worst

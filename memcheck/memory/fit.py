@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.memory.types import Estimate, HostMoment
+from memcheck.accounts.estimate import Estimate, HostMoment
 
 FITS, UNCERTAIN, ABOVE, TOO_LARGE = "fits", "uncertain", "above-limit", "does-not-fit"
 """What MEM101 (more than the capacity), MEM102 (more than the plan may use) and MEM104 (the interval reaches beyond

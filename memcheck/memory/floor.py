@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from memcheck.architecture.types import Architecture, Rough
+from memcheck.accounts.state import LocalTensor, Resting
+from memcheck.frameworks.torch.pipelining import fullest, parts
 from memcheck.job.types import TrainingJob
-from memcheck.memory.pipeline import fullest, parts
 from memcheck.memory.resting import sharding, tensors_resting
-from memcheck.memory.state import LocalTensor, Resting
 from memcheck.memory.units import (
     Part,
     base_setting,
@@ -24,6 +23,7 @@ from memcheck.memory.units import (
     is_table_frozen,
     is_tied,
 )
+from memcheck.models.types import Architecture, Rough
 
 
 def states_floor(job: TrainingJob) -> int:
@@ -69,9 +69,9 @@ def _outer(job: TrainingJob, a: Architecture, part: Part, *, trained: bool) -> l
 
 def _megatron(job: TrainingJob, a: Architecture) -> int:
     """Contiguous buffers hold the gradients all step, too."""
-    from memcheck.memory.megatron import buffers, fsdp
-    from memcheck.memory.megatron.stages import stages
-    from memcheck.memory.megatron.tensors import block_tensors, embedding_tensors, head_tensors
+    from memcheck.frameworks.megatron import buffers, fsdp
+    from memcheck.frameworks.megatron.stages import stages
+    from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors
 
     if job.freeze or job.option("mtp_num_layers") or job.method != "full":
         return 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import Formula, Instant
+from memcheck.accounts.state import STATES_PER_PARAMETER
+from memcheck.autograd.curve import High, Inventory
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.around import sharding_at
-from memcheck.memory.ledger.curve import High, Inventory
-from memcheck.memory.state import STATES_PER_PARAMETER
-from memcheck.memory.types import Formula, Instant
 from memcheck.memory.units import Unit
 from memcheck.record import Record
 

@@ -28,13 +28,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.architecture.parameters import parameters_by_group
-from memcheck.architecture.types import Rough
+from memcheck.accounts.estimate import HostMoment
+from memcheck.accounts.state import STATES_PER_PARAMETER
 from memcheck.job.training import ON_HOST
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.rests import stepless
-from memcheck.memory.state import STATES_PER_PARAMETER
-from memcheck.memory.types import HostMoment
+from memcheck.models.parameters import parameters_by_group
+from memcheck.models.types import Rough
 from memcheck.record import Record
 
 Components = tuple[tuple[str, int], ...]

@@ -2,22 +2,22 @@
 
 FSDP2's CPUOffloadPolicy pins the shard of every parameter, and its gradient is copied to the host without waiting,
 which pins it, too (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_collectives.py). What DeepSpeed's engine
-keeps is in :mod:`memcheck.memory.deepspeed_host`.
+keeps is in :mod:`memcheck.frameworks.deepspeed.host`.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.architecture.parameters import count_parameters
-from memcheck.architecture.types import Rough
+from memcheck.accounts.state import STATES_PER_PARAMETER, LocalTensor, optimizer_state_bytes, weight_bytes
+from memcheck.frameworks.deepspeed.host import block, engine_host
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.deepspeed_host import block, engine_host
 from memcheck.memory.resting import resting_dtype, shard_of, sharding, states_dtype
 from memcheck.memory.rests import timeless
 from memcheck.memory.runs import part_units
-from memcheck.memory.state import STATES_PER_PARAMETER, LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.memory.units import Part
+from memcheck.models.parameters import count_parameters
+from memcheck.models.types import Rough
 
 
 def host_states(job: TrainingJob) -> tuple[tuple[str, int], ...]:

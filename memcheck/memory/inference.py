@@ -6,19 +6,19 @@ kv_lora_rank + qk_rope_head_dim with multi-head latent attention, which tensor p
 
 from __future__ import annotations
 
-from memcheck.architecture.parameters import outer_tensors
-from memcheck.architecture.types import Architecture, Attention, Block, LatentAttention, Mixer, ParameterTensor, Rough
+from memcheck.accounts.estimate import RankEstimate
+from memcheck.accounts.state import block_component_tensors, expert_slices, local_tensor
+from memcheck.accounts.timeline import Timeline
+from memcheck.autograd import Tape, Value, rounded
+from memcheck.autograd.context import Context, Setting
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.torch.pipelining import parts
+from memcheck.frameworks.transformers.block import block_forward
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
-from memcheck.memory.ledger.block import block_forward
-from memcheck.memory.ledger.context import Context, Setting
-from memcheck.memory.pipeline import parts
 from memcheck.memory.serving import Held, Weight, formulas, largest
-from memcheck.memory.state import block_component_tensors, expert_slices, local_tensor
-from memcheck.memory.tape import Tape, Value, rounded
-from memcheck.memory.timeline import Timeline
-from memcheck.memory.types import RankEstimate
 from memcheck.memory.units import Part
+from memcheck.models.parameters import outer_tensors
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, ParameterTensor, Rough
 
 QUANTIZED_MILLIBITS = {"int8": 8125, "fp8": 8000, "int4": 4156, "fp4": 4500}
 """Thousandths of a bit per weight of a quantised matrix, scales included: int8 one fp16 scale per 128 (8 + 16 / 128);

@@ -12,10 +12,10 @@ the GPU's capacity, it is that of the smallest GPU on which the step still ran, 
 
 from __future__ import annotations
 
-from memcheck.architecture.types import Architecture, Moe
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.overhead import allocator_group
 from memcheck.memory.residuals import COMPILED, SMALL_BYTES, Residuals, look_up, residuals
+from memcheck.models.types import Architecture, Moe
 
 
 def interval(

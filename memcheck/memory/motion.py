@@ -5,20 +5,20 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from memcheck.architecture.types import Architecture
+from memcheck.accounts.moves import Components, Held, Moment, Rest, one_held
+from memcheck.accounts.state import LocalTensor
+from memcheck.accounts.timeline import Timeline
+from memcheck.frameworks.torch.fsdp import Group, group, reduces_head, wraps
+from memcheck.frameworks.torch.pipelining import in_flight, most_in_flight, parts
 from memcheck.job.types import Checkpoint, Initialization, Layout, Optimizer, TrainingJob
 from memcheck.memory.beside import Always, Beside
 from memcheck.memory.conduct import NO_GROUPS, Beyond, Conduct, Groups, beyond, conduct
-from memcheck.memory.fsdp import Group, group, reduces_head, wraps
-from memcheck.memory.moves import Components, Held, Moment, Rest, one_held
-from memcheck.memory.pipeline import in_flight, most_in_flight, parts
 from memcheck.memory.resting import ways_of
 from memcheck.memory.rests import engine_walk, rests, timeless
 from memcheck.memory.runs import Run, Units, accumulation, units_of
-from memcheck.memory.state import LocalTensor
 from memcheck.memory.step import Step
-from memcheck.memory.timeline import Timeline
 from memcheck.memory.units import Part
+from memcheck.models.types import Architecture
 from memcheck.record import Record
 
 if TYPE_CHECKING:

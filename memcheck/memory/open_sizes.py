@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from itertools import accumulate
 
+from memcheck.autograd.curve import Curve, High
+from memcheck.frameworks.torch.fsdp import Group
+from memcheck.frameworks.torch.pipelining import Border
 from memcheck.memory.conduct import Beyond, Groups
-from memcheck.memory.fsdp import Group
-from memcheck.memory.ledger.curve import Curve, High
 from memcheck.memory.open_timeline import digit
-from memcheck.memory.pipeline import Border
 from memcheck.record import Record
 
 Names = tuple[str, ...]

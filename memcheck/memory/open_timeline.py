@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.memory.ledger.curve import High
-from memcheck.memory.timeline import Timeline
+from memcheck.accounts.timeline import Timeline
+from memcheck.autograd.curve import High
 from memcheck.record import Record
 
 DIGIT = 32

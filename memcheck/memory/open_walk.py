@@ -10,9 +10,9 @@ from functools import lru_cache
 from itertools import accumulate, chain, pairwise
 from operator import add, itemgetter, mul
 
+from memcheck.accounts.moves import Moment
+from memcheck.autograd.curve import Curve
 from memcheck.memory.conduct import NO_GROUPS, Beyond, Conduct, Groups
-from memcheck.memory.ledger.curve import Curve
-from memcheck.memory.moves import Moment
 from memcheck.memory.open_sizes import (
     beyond_numbers,
     group_numbers,

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.architecture.types import Rough
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.communicators import communicator_terms
 from memcheck.memory.residuals import Spread, look_up, residuals
+from memcheck.models.types import Rough
 from memcheck.record import Record
 
 MIB = 2**20

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from memcheck.accounts.state import LocalTensor, Resting, optimizer_state_bytes, shard_numel, weight_bytes
+from memcheck.autograd.tensor import rounded
 from memcheck.job.recipe import in_full
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.state import LocalTensor, Resting, optimizer_state_bytes, shard_numel, weight_bytes
-from memcheck.memory.tape.tensor import rounded
 from memcheck.record import Record
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from memcheck.accounts.moves import Components, Held, Rest
+from memcheck.accounts.state import LocalTensor, Resting
+from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.torch.fsdp import wraps
+from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
-from memcheck.memory.fsdp import wraps
-from memcheck.memory.moves import Components, Held, Rest
-from memcheck.memory.optimizer import Mesh, step_temporaries
 from memcheck.memory.resting import shard_of, sharding, tensors_resting
-from memcheck.memory.state import LocalTensor, Resting
-from memcheck.memory.tape.tensor import rounded
 
 if TYPE_CHECKING:
-    from memcheck.memory.deepspeed import EngineBuffers
-    from memcheck.memory.deepspeed_walk import EngineWalk
-    from memcheck.memory.timeline import Timeline
+    from memcheck.accounts.timeline import Timeline
+    from memcheck.frameworks.deepspeed.engine import EngineBuffers
+    from memcheck.frameworks.deepspeed.step import EngineWalk
 
 Tensors = Sequence[tuple[LocalTensor, ...]]
 """Of each unit; equal units share the tuple."""
@@ -85,7 +85,7 @@ def _components(job: TrainingJob, total: Resting, engine: EngineBuffers | None) 
         ("optimizer_states", total.optimizer_states),
     ]
     if not wraps(job):
-        from memcheck.memory.ddp import buckets
+        from memcheck.frameworks.torch.ddp import buckets
 
         ddp = buckets(job)
         if ddp.there:
@@ -127,7 +127,7 @@ def _temporaries(
 def _partition(job: TrainingJob, units: Tensors) -> Partition | None:
     if job.layout.zero_stage != 1:
         return None
-    from memcheck.memory.ddp import fullest_share, redundancy_free
+    from memcheck.frameworks.torch.ddp import fullest_share, redundancy_free
 
     return fullest_share(job, [t for unit in units for t in unit])[1:] if redundancy_free(job) else None
 
@@ -146,7 +146,7 @@ def engine_of(job: TrainingJob, units: Tensors) -> EngineBuffers | None:
     """DeepSpeed's buffers, if its engine runs the step."""
     if job.framework != "deepspeed":
         return None
-    from memcheck.memory.deepspeed import engine_buffers
+    from memcheck.frameworks.deepspeed.engine import engine_buffers
 
     return engine_buffers(job, [t for unit in units for t in unit])
 
@@ -158,14 +158,14 @@ def engine_walk(job: TrainingJob, held: Held, timeline: Timeline) -> EngineWalk 
     buffers = engine_of(job, held.units)  # type: ignore[arg-type]
     if buffers is None:
         return None
-    from memcheck.memory.deepspeed_walk import EngineWalk
+    from memcheck.frameworks.deepspeed.step import EngineWalk
 
     return EngineWalk(job, buffers, timeline)
 
 
 def gradient_views(job: TrainingJob) -> tuple[bool, bool]:
     """Whether DDP's buckets are the gradients: from the first micro-batch on, or from the one that synchronises."""
-    from memcheck.memory.ddp import buckets
+    from memcheck.frameworks.torch.ddp import buckets
 
     found = buckets(job)
     return found.views, found.views_late

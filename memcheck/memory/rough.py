@@ -7,16 +7,16 @@ attention), and the interval says so.
 
 from __future__ import annotations
 
-from memcheck.architecture.types import Rough
+from memcheck.accounts.estimate import RankEstimate
+from memcheck.accounts.state import LocalTensor, optimizer_state_bytes
+from memcheck.accounts.timeline import Timeline
+from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.torch.optimizer import step_temporaries
+from memcheck.frameworks.torch.pipelining import in_flight
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.optimizer import step_temporaries
-from memcheck.memory.pipeline import in_flight
 from memcheck.memory.resting import sharding
-from memcheck.memory.state import LocalTensor, optimizer_state_bytes
-from memcheck.memory.tape.tensor import rounded
-from memcheck.memory.timeline import Timeline
-from memcheck.memory.types import RankEstimate
+from memcheck.models.types import Rough
 
 
 def rough_ranks(job: TrainingJob) -> tuple[RankEstimate, ...]:

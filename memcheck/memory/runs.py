@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
-from memcheck.architecture.types import Architecture, Block
+from memcheck.autograd.context import Setting
+from memcheck.frameworks.torch.fsdp import accumulated_dtype, adds_in_place, outside_dtype, wraps
 from memcheck.job.types import TrainingJob
-from memcheck.memory.fsdp import accumulated_dtype, adds_in_place, outside_dtype, wraps
-from memcheck.memory.ledger.context import Setting
 from memcheck.memory.units import (
     Part,
     Unit,
@@ -25,6 +24,7 @@ from memcheck.memory.units import (
     is_tied,
     recompute_mode,
 )
+from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
 
 ENDS = 2

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from memcheck.architecture.types import Attention, Block, LatentAttention, ParameterTensor
+from memcheck.accounts.estimate import Formula, TensorGroup
+from memcheck.autograd import rounded
+from memcheck.autograd.curve import Inventory
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
-from memcheck.memory.ledger.curve import Inventory
-from memcheck.memory.tape import rounded
-from memcheck.memory.types import Formula, TensorGroup
+from memcheck.models.types import Attention, Block, LatentAttention, ParameterTensor
 from memcheck.record import Record
 
 LARGEST = 12

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from memcheck.accounts.moves import Components
+from memcheck.accounts.timeline import Timeline, Variables
+from memcheck.autograd.curve import Curve
+from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.memory.conduct import Beyond, Conduct, Groups
-from memcheck.memory.fsdp import NO_GROUP, Group
-from memcheck.memory.ledger.curve import Curve
-from memcheck.memory.moves import Components
 from memcheck.memory.runs import Run, stretches
-from memcheck.memory.timeline import Timeline, Variables
 from memcheck.memory.units import Unit
 
 if TYPE_CHECKING:
-    from memcheck.memory.deepspeed_walk import EngineWalk
+    from memcheck.frameworks.deepspeed.step import EngineWalk
 
 
 class Step:

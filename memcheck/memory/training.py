@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.architecture.types import Architecture
+from memcheck.accounts.estimate import Instant, RankEstimate, TensorGroup
+from memcheck.accounts.moves import Components, Held, Rest, highest, laid_on
+from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
+from memcheck.autograd.curve import High
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.ledger.curve import High
 from memcheck.memory.motion import (
     Motion,
     States,
@@ -17,13 +19,11 @@ from memcheck.memory.motion import (
     stateless,
     states_of,
 )
-from memcheck.memory.moves import Components, Held, Rest, highest, laid_on
 from memcheck.memory.resting import resting_dtype, shard_of, states_dtype
 from memcheck.memory.rests import rests, timeless
 from memcheck.memory.runs import Accumulation, Units
-from memcheck.memory.state import LocalTensor, optimizer_state_bytes, weight_bytes
-from memcheck.memory.types import Instant, RankEstimate, TensorGroup
 from memcheck.memory.units import Part, Unit
+from memcheck.models.types import Architecture
 from memcheck.record import Record
 
 STEP = ("init", "forward", "loss", "backward", "optimizer")

@@ -5,15 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from memcheck.architecture.types import Architecture, Block, Mixer, Mlp, Moe, Norm
-from memcheck.job.types import TrainingJob
-from memcheck.memory.fsdp import reduces_head
-from memcheck.memory.ledger.block import recomputing
-from memcheck.memory.ledger.context import Adapter, Setting, adapts, is_frozen
-from memcheck.memory.ledger.curve import Curve, replay
-from memcheck.memory.ledger.embedding import Embedding, embedding_curve
-from memcheck.memory.ledger.head import Head, head_curve
-from memcheck.memory.state import (
+from memcheck.accounts.state import (
     LocalTensor,
     adapter_tensors,
     block_component_tensors,
@@ -21,7 +13,15 @@ from memcheck.memory.state import (
     local_tensor,
     shard_numel,
 )
-from memcheck.memory.tape.tensor import Dim
+from memcheck.autograd.context import Adapter, Setting, adapts, is_frozen
+from memcheck.autograd.curve import Curve, replay
+from memcheck.autograd.tensor import Dim
+from memcheck.frameworks.torch.fsdp import reduces_head
+from memcheck.frameworks.transformers.block import recomputing
+from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve
+from memcheck.frameworks.transformers.head import Head, head_curve
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture, Block, Mixer, Mlp, Moe, Norm
 from memcheck.record import Record
 
 
@@ -171,7 +171,7 @@ def block_tensors_on_rank(
         if adapter is not None and t.linear and len(shape) == 2 and _adaptable(component, adapter, t.name):
             found.extend(adapter_tensors(t, shape, _Rank(adapter.rank, adapter.dtype)))  # type: ignore[arg-type]
     if adapter is not None and isinstance(block.mlp, Moe):
-        from memcheck.memory.ledger.adapters import adapted_tensors
+        from memcheck.frameworks.transformers.adapters import adapted_tensors
 
         for factors in adapted_tensors(adapter, block.mlp):
             for end, size in ((".lora_A", factors.down), (".lora_B", factors.up)):
@@ -339,7 +339,7 @@ def _chunked_unit(
     job: TrainingJob, head: Head, setting: Setting, tensors: tuple[LocalTensor, ...], adds: bool, inventory: bool
 ) -> Unit:
     """torchtitan's chunked loss reduces the head's gradient by itself, inside the loss."""
-    from memcheck.memory.ledger.torchtitan_loss import HeadShard, chunked_head_curve
+    from memcheck.frameworks.torchtitan.loss import HeadShard, chunked_head_curve
 
     ways = job.layout.shard_group
     table = next((t for t in tensors if t.name == "lm_head.weight"), None)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from functools import lru_cache
 
-from memcheck.architecture.types import Architecture
+from memcheck.accounts.estimate import RankEstimate
+from memcheck.accounts.moves import laid_on, peak_on
+from memcheck.frameworks.torch.pipelining import fullest, parts
 from memcheck.job.types import TrainingJob
 from memcheck.memory.any_batch import AnyBatch, any_batch
 from memcheck.memory.motion import (
@@ -19,11 +21,9 @@ from memcheck.memory.motion import (
     states_of,
     undivided,
 )
-from memcheck.memory.moves import laid_on, peak_on
-from memcheck.memory.pipeline import fullest, parts
 from memcheck.memory.rests import timeless
 from memcheck.memory.training import PeakRank, is_fixed_by_step, laid, peak_rank
-from memcheck.memory.types import RankEstimate
+from memcheck.models.types import Architecture
 
 
 class Worst:

@@ -11,15 +11,15 @@ from typing import Any
 from jsonschema import Draft7Validator
 
 from memcheck.finding import Edit, Finding, Location
+from memcheck.plan import codes
+from memcheck.plan.document import Document
 from memcheck.plan.keys import misspelled, unknown_key
 from memcheck.plan.lookup import branch, branches, has_type, resolved, schema_at, text_at, value_at
 from memcheck.plan.mend import mend
+from memcheck.plan.places import escape
 from memcheck.plan.renamed import renamed, rewritten
 from memcheck.plan.valid import Schema, is_type
 from memcheck.plan.words import expected, flow, found, key_path, listed
-from memcheck.source import codes
-from memcheck.source.places import escape
-from memcheck.source.types import Document
 
 
 def explain(document: Document, schema: Schema) -> list[Finding]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from memcheck.finding import Location
+from memcheck.plan.document import Document
 from memcheck.plan.valid import Schema, is_type, target
-from memcheck.source.types import Document
 
 _MISSING = object()
 

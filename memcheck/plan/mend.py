@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from memcheck.plan.codes import BOOLEAN_TRAP, INVALID_VALUE, NUMBER_TRAP, WRONG_TYPE, Code
 from memcheck.plan.lookup import branches, is_plain, types
+from memcheck.plan.scalars import ODD_WORDS, WORDS, looks_numeric, number
 from memcheck.plan.synonyms import VALUES
 from memcheck.plan.valid import Schema, conforms
 from memcheck.plan.words import listed
 from memcheck.record import Record
-from memcheck.source.codes import BOOLEAN_TRAP, INVALID_VALUE, NUMBER_TRAP, WRONG_TYPE, Code
-from memcheck.source.scalars import ODD_WORDS, WORDS, looks_numeric, number
 
 _UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:[A-Za-z/]+)")
 _THOUSANDS = re.compile(r"([0-9]+) ?[kK]")

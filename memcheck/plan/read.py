@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from memcheck.finding import Finding
+from memcheck.plan.document import Document
 from memcheck.plan.schema import integer_keys, load_schema
 from memcheck.plan.types import (
     ActivationCheckpointing,
@@ -27,7 +28,6 @@ from memcheck.plan.types import (
     Training,
 )
 from memcheck.plan.valid import conforms
-from memcheck.source.types import Document
 
 _MULTIPLES: dict[str, int] = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _ALONE = frozenset(("MEM006", "MEM503"))

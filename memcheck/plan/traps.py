@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 
 from memcheck.finding import Edit, Finding
+from memcheck.plan import codes
+from memcheck.plan.document import Document
 from memcheck.plan.lookup import is_plain, schema_at, text_at, types, value_at
 from memcheck.plan.mend import plain_number
+from memcheck.plan.places import tokens
+from memcheck.plan.scalars import LARGEST, ODD_WORDS, WORDS, looks_numeric, number
 from memcheck.plan.valid import Schema
 from memcheck.plan.words import key_path, shorten
-from memcheck.source import codes
-from memcheck.source.places import tokens
-from memcheck.source.scalars import LARGEST, ODD_WORDS, WORDS, looks_numeric, number
-from memcheck.source.types import Document
 
 
 def traps(document: Document, schema: Schema) -> list[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.memory.types import Estimate
+from memcheck.accounts.estimate import Estimate
 from memcheck.report.budget import gauge
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, percent, width, words, wrap

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.memory.types import Estimate, Formula, RankEstimate
+from memcheck.accounts.estimate import Estimate, Formula, RankEstimate
 from memcheck.report.budget import budget, host_budget
 from memcheck.report.details import host_line, interval, labelled, largest, peak
 from memcheck.report.screen import Screen

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import COMPONENTS, Estimate
 from memcheck.memory.fit import RUNS, UNCERTAIN, gpu_fit
-from memcheck.memory.types import COMPONENTS, Estimate
 from memcheck.report.screen import Screen
 from memcheck.report.text import gib, percent, width, words, wrap
 from memcheck.result import PlanResult

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
+from memcheck.accounts.estimate import COMPONENTS, Estimate
 from memcheck.finding import Finding
-from memcheck.memory.types import COMPONENTS, Estimate
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean
 from memcheck.report.verdict import verdict

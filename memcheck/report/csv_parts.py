@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.memory.types import COMPONENTS, Estimate
+from memcheck.accounts.estimate import COMPONENTS, Estimate
 from memcheck.report.details import change
 from memcheck.report.effect import cost, on_the_host
 from memcheck.report.story.choices import all_remedies, verdict_on

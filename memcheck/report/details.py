@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import Estimate, TensorGroup
 from memcheck.finding import Remedy
-from memcheck.memory.types import Estimate, TensorGroup
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, value, width, words, wrap
 from memcheck.result import PlanResult

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from memcheck.accounts.estimate import COMPONENTS, Estimate, RankEstimate, TensorGroup
 from memcheck.finding import Edit, Finding, Location, Remedy, Span
 from memcheck.memory.fit import gpu_fit
-from memcheck.memory.types import COMPONENTS, Estimate, RankEstimate, TensorGroup
 from memcheck.report.screen import Screen
 from memcheck.report.verdict import short_of_host
 from memcheck.result import BASELINE, COMMENT, SELECTION, PlanResult, Report

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import COMPONENTS, Estimate
 from memcheck.finding import Finding
-from memcheck.memory.types import COMPONENTS, Estimate
 from memcheck.report.details import change, interval, peak
 from memcheck.report.effect import cost, effect, on_the_host
 from memcheck.report.screen import Screen

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import Estimate
 from memcheck.finding import SEVERITIES, Finding
-from memcheck.memory.types import Estimate
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, percent, plural, width
 from memcheck.report.verdict import host_decides, pressure

@@ -6,9 +6,9 @@ estimate. A word names the gravest, a sentence all of them.
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import Estimate, HostMoment
 from memcheck.finding import Finding
 from memcheck.memory.fit import ABOVE, FITS, RUNS, TOO_LARGE, UNCERTAIN, gpu_fit, host_excess, on_host
-from memcheck.memory.types import Estimate, HostMoment
 from memcheck.record import Record
 from memcheck.report.text import gib, percent, plural
 from memcheck.result import PASSED, PlanResult

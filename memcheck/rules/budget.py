@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.memory.types import Estimate, HostMoment
+from memcheck.accounts.estimate import Estimate, HostMoment
 from memcheck.rules.place import stated
 from memcheck.rules.types import Context
 from memcheck.rules.words import component, gib, listed, percent

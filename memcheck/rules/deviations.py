@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from memcheck.changes import fields
-from memcheck.frameworks.types import Framework
 from memcheck.job.defaults import Defaults
+from memcheck.job.profile import Framework
 from memcheck.job.recipe import resolve_recipe
 from memcheck.job.types import Recipe, TrainingJob
+from memcheck.plan.changes import fields
 from memcheck.plan.types import Plan
 
 NEUTRAL: dict[str, object] = {

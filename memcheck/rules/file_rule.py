@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.plan.codes import Code
 from memcheck.rules.types import Rule
-from memcheck.source.codes import Code
 
 
 def file_rule(code: Code, doc: str) -> Rule:

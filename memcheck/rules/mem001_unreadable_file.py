@@ -27,7 +27,7 @@ YAML 1.2 section 5.2 (character encodings).
 
 from __future__ import annotations
 
+from memcheck.plan.codes import UNREADABLE_FILE
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import UNREADABLE_FILE
 
 RULE = file_rule(UNREADABLE_FILE, __doc__)

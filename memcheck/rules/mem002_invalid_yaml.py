@@ -29,7 +29,7 @@ YAML 1.1, as PyYAML and libyaml read it.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import INVALID_YAML
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import INVALID_YAML
 
 RULE = file_rule(INVALID_YAML, __doc__)

@@ -30,7 +30,7 @@ YAML 1.2 section 3.2.1.1: the keys of a mapping are unique.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import DUPLICATE_KEY
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import DUPLICATE_KEY
 
 RULE = file_rule(DUPLICATE_KEY, __doc__)

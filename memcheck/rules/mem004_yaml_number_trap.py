@@ -28,7 +28,7 @@ YAML 1.1 types int and float; PyYAML `resolver.py`.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import NUMBER_TRAP
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import NUMBER_TRAP
 
 RULE = file_rule(NUMBER_TRAP, __doc__)

@@ -27,7 +27,7 @@ YAML 1.1 type bool against YAML 1.2 section 10.3.2.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import BOOLEAN_TRAP
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import BOOLEAN_TRAP
 
 RULE = file_rule(BOOLEAN_TRAP, __doc__)

@@ -27,7 +27,7 @@ The plan format.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import BROKEN_EXTENDS
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import BROKEN_EXTENDS
 
 RULE = file_rule(BROKEN_EXTENDS, __doc__)

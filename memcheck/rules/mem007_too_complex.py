@@ -22,12 +22,12 @@ None.
 
 ## Source
 
-The limits are those of `memcheck/source`.
+The limits are those of `memcheck/plan`.
 """
 
 from __future__ import annotations
 
+from memcheck.plan.codes import TOO_COMPLEX
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import TOO_COMPLEX
 
 RULE = file_rule(TOO_COMPLEX, __doc__)

@@ -27,7 +27,7 @@ None.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import INVALID_PLAN
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import INVALID_PLAN
 
 RULE = file_rule(INVALID_PLAN, __doc__)

@@ -27,7 +27,7 @@ None.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import UNKNOWN_KEY
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import UNKNOWN_KEY
 
 RULE = file_rule(UNKNOWN_KEY, __doc__)

@@ -27,7 +27,7 @@ None.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import WRONG_TYPE
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import WRONG_TYPE
 
 RULE = file_rule(WRONG_TYPE, __doc__)

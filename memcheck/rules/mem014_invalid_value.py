@@ -27,7 +27,7 @@ None.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import INVALID_VALUE
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import INVALID_VALUE
 
 RULE = file_rule(INVALID_VALUE, __doc__)

@@ -28,7 +28,7 @@ None.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import CONFLICTING_KEYS
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import CONFLICTING_KEYS
 
 RULE = file_rule(CONFLICTING_KEYS, __doc__)

@@ -33,7 +33,7 @@ The tools' own documentation; the table is in [the plan format](../plan-format.m
 
 from __future__ import annotations
 
+from memcheck.plan.codes import RENAMED_KEY
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import RENAMED_KEY
 
 RULE = file_rule(RENAMED_KEY, __doc__)

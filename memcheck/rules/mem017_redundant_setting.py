@@ -34,18 +34,18 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from memcheck.config.select import REVIEW
 from memcheck.finding import Edit, Finding, Span
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
+from memcheck.plan.document import Document
 from memcheck.plan.lookup import branch, resolved, schema_at, value_at
+from memcheck.plan.places import tokens
 from memcheck.plan.read import build_plan
 from memcheck.plan.schema import load_schema
 from memcheck.plan.valid import conforms
 from memcheck.rules.types import PROVABLE, Context, Rule
 from memcheck.rules.words import shown
-from memcheck.select import REVIEW
-from memcheck.source.places import tokens
-from memcheck.source.types import Document
 
 KEPT = {"/memcheck", "/training/framework"}
 MERGE = re.compile(r"^\s*(?:- )?[\"']?<<[\"']?\s*:|[{,]\s*<<\s*:")

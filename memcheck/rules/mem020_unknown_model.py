@@ -27,7 +27,7 @@ The catalog.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import UNKNOWN_MODEL
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import UNKNOWN_MODEL
 
 RULE = file_rule(UNKNOWN_MODEL, __doc__)

@@ -27,7 +27,7 @@ The catalog.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import UNKNOWN_GPU
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import UNKNOWN_GPU
 
 RULE = file_rule(UNKNOWN_GPU, __doc__)

@@ -22,12 +22,12 @@ None.
 
 ## Source
 
-`memcheck/architecture/families`.
+`memcheck/models/families`.
 """
 
 from __future__ import annotations
 
+from memcheck.plan.codes import UNSUPPORTED_ARCHITECTURE
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import UNSUPPORTED_ARCHITECTURE
 
 RULE = file_rule(UNSUPPORTED_ARCHITECTURE, __doc__)

@@ -23,12 +23,12 @@ None.
 
 ## Source
 
-`memcheck/architecture/families`.
+`memcheck/models/families`.
 """
 
 from __future__ import annotations
 
+from memcheck.plan.codes import UNREAD_CONFIG_KEY
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import UNREAD_CONFIG_KEY
 
 RULE = file_rule(UNREAD_CONFIG_KEY, __doc__)

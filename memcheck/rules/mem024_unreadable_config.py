@@ -27,7 +27,7 @@ The Hugging Face `config.json` format.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import UNREADABLE_CONFIG
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import UNREADABLE_CONFIG
 
 RULE = file_rule(UNREADABLE_CONFIG, __doc__)

@@ -29,7 +29,7 @@ None.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import NO_MEMORY_MODEL
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import NO_MEMORY_MODEL
 
 RULE = file_rule(NO_MEMORY_MODEL, __doc__)

@@ -24,12 +24,12 @@ None.
 
 ## Source
 
-`memcheck/suppress`.
+`memcheck/review/suppress`.
 """
 
 from __future__ import annotations
 
+from memcheck.plan.codes import INVALID_SUPPRESSION
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import INVALID_SUPPRESSION
 
 RULE = file_rule(INVALID_SUPPRESSION, __doc__)

@@ -23,12 +23,12 @@ None.
 
 ## Source
 
-`memcheck/suppress`.
+`memcheck/review/suppress`.
 """
 
 from __future__ import annotations
 
+from memcheck.plan.codes import UNUSED_SUPPRESSION
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import UNUSED_SUPPRESSION
 
 RULE = file_rule(UNUSED_SUPPRESSION, __doc__)

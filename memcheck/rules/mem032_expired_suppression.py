@@ -23,12 +23,12 @@ None.
 
 ## Source
 
-`memcheck/suppress`.
+`memcheck/review/suppress`.
 """
 
 from __future__ import annotations
 
+from memcheck.plan.codes import EXPIRED_SUPPRESSION
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import EXPIRED_SUPPRESSION
 
 RULE = file_rule(EXPIRED_SUPPRESSION, __doc__)

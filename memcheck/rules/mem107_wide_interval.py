@@ -32,11 +32,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.config.select import RESEARCH
 from memcheck.finding import Finding
 from memcheck.rules.budget import key_pointer, related
 from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib, percent
-from memcheck.select import RESEARCH
 
 WIDEST = 0.25
 """Of the capacity."""

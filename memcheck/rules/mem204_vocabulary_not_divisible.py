@@ -31,9 +31,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.config.select import REVIEW
 from memcheck.finding import Finding
 from memcheck.rules.types import PROVABLE, Context, Rule
-from memcheck.select import REVIEW
 
 
 def check(context: Context) -> Iterator[Finding]:

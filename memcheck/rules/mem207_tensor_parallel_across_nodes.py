@@ -32,10 +32,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.config.select import REVIEW
 from memcheck.finding import Finding
 from memcheck.rules.types import HEURISTIC, Context, Rule
 from memcheck.rules.words import divisors
-from memcheck.select import REVIEW
 
 RACK_SCALE = ("gb200", "gb300")
 

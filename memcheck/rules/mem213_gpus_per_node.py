@@ -30,9 +30,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.config.select import REVIEW
 from memcheck.finding import Finding
 from memcheck.rules.types import HEURISTIC, Context, Rule
-from memcheck.select import REVIEW
 
 
 def check(context: Context) -> Iterator[Finding]:

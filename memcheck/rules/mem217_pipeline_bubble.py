@@ -33,11 +33,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.config.select import REVIEW
 from memcheck.finding import Finding
 from memcheck.rules.place import stated
 from memcheck.rules.types import HEURISTIC, Context, Rule
 from memcheck.rules.words import percent
-from memcheck.select import REVIEW
 
 MOST_IDLE = 1 / 3
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")

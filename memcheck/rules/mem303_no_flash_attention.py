@@ -31,8 +31,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.architecture.types import Attention
 from memcheck.finding import Finding
+from memcheck.models.types import Attention
 from memcheck.rules.gpu_abilities import compute_capability
 from memcheck.rules.types import Context, Rule
 

@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.frameworks.types import Framework
+from memcheck.job.profile import Framework
 from memcheck.job.training import QUANTIZED_ON_LOAD
 from memcheck.job.types import TrainingJob
 from memcheck.rules.place import stated

@@ -35,9 +35,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from memcheck.architecture.types import Moe
 from memcheck.finding import Finding
 from memcheck.job.types import Lora, TrainingJob
+from memcheck.models.types import Moe
 from memcheck.rules.types import Context, Rule
 from memcheck.rules.words import close_to, listed
 
@@ -81,8 +81,8 @@ def _recomputed(context: Context, job: TrainingJob) -> Iterator[Finding]:
 
 
 def _adapted(context: Context, lora: Lora) -> Iterator[Finding]:
-    from memcheck.memory.ledger.adapters import EXPERT_NAMES
-    from memcheck.memory.ledger.context import Adapter, adapts
+    from memcheck.autograd.context import Adapter, adapts
+    from memcheck.frameworks.transformers.adapters import EXPERT_NAMES
 
     def matches(name: str, module: str) -> bool:
         return adapts(Adapter(lora.rank, name, lora.dtype, False), module)
@@ -97,7 +97,7 @@ def _adapted(context: Context, lora: Lora) -> Iterator[Finding]:
 
 
 def _frozen(context: Context, freeze: tuple[str, ...]) -> Iterator[Finding]:
-    from memcheck.memory.ledger.context import is_frozen
+    from memcheck.autograd.context import is_frozen
 
     def matches(name: str, module: str) -> bool:
         return is_frozen(module, (name,))
@@ -125,7 +125,7 @@ def _missing(
 
 def _modules(context: Context, *, linear: bool) -> tuple[str, ...]:
     """Paths inside the blocks; ``linear``: of linear layers only. None for a model that is only roughly known."""
-    from memcheck.architecture.parameters import block_tensors
+    from memcheck.models.parameters import block_tensors
 
     blocks = context.architecture.blocks if context.architecture is not None else ()
     tensors = [tensor for block, _ in blocks for tensor in block_tensors(block)]

@@ -39,15 +39,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.config.select import REVIEW
 from memcheck.errors import UnsupportedError
 from memcheck.finding import Finding
+from memcheck.frameworks.megatron.layers import SELECTIVE_DEFAULT
+from memcheck.frameworks.megatron.setting import argument_options, attention_backend
 from memcheck.job.types import Checkpointing, TrainingJob
 from memcheck.memory.estimate import estimate
-from memcheck.memory.ledger.megatron_block import SELECTIVE_DEFAULT
-from memcheck.memory.megatron.setting import argument_options, attention_backend
 from memcheck.rules.types import Context, Rule
 from memcheck.rules.words import gib
-from memcheck.select import REVIEW
 
 WORTH_NAMING = 2**20
 

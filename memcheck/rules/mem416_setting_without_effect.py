@@ -52,11 +52,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from memcheck.architecture.types import Architecture, Moe
 from memcheck.finding import Finding
+from memcheck.frameworks.torch.fsdp import wraps
 from memcheck.job.recipe import in_full
 from memcheck.job.types import TrainingJob
-from memcheck.memory.fsdp import wraps
+from memcheck.models.types import Architecture, Moe
 from memcheck.rules.types import Context, Rule
 from memcheck.rules.words import shown
 
@@ -167,7 +167,7 @@ def _sync(job: TrainingJob) -> str:
 
 
 def _view(job: TrainingJob) -> str:
-    from memcheck.memory.ddp import buckets
+    from memcheck.frameworks.torch.ddp import buckets
 
     if buckets(job).there:
         return ""

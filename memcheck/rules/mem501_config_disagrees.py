@@ -29,7 +29,7 @@ The config, at the line shown; which key means what is in docs/import.md.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import CONFIG_DISAGREES
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import CONFIG_DISAGREES
 
 RULE = file_rule(CONFIG_DISAGREES, __doc__)

@@ -28,7 +28,7 @@ The config, at the line shown.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import CONFIG_KEY_NOT_CARRIED
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import CONFIG_KEY_NOT_CARRIED
 
 RULE = file_rule(CONFIG_KEY_NOT_CARRIED, __doc__)

@@ -29,7 +29,7 @@ The config, at the line shown; docs/import.md says what is read.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import UNUSABLE_SOURCE
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import UNUSABLE_SOURCE
 
 RULE = file_rule(UNUSABLE_SOURCE, __doc__)

@@ -28,7 +28,7 @@ The framework's own defaults, at the releases that docs/export.md names.
 
 from __future__ import annotations
 
+from memcheck.plan.codes import CONFIG_DEFAULT
 from memcheck.rules.file_rule import file_rule
-from memcheck.source.codes import CONFIG_DEFAULT
 
 RULE = file_rule(CONFIG_DEFAULT, __doc__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.architecture.types import Attention, LatentAttention, Moe
+from memcheck.models.types import Attention, LatentAttention, Moe
 from memcheck.rules.types import Context
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.finding import Location
-from memcheck.source.types import Document
+from memcheck.plan.document import Document
 
 
 def place(document: Document, pointer: str) -> Location:

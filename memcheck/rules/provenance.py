@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.finding import Finding, Location
-from memcheck.source.types import Document
+from memcheck.plan.document import Document
 
 HERE = "used here"
 EXTENDED = "extended here"

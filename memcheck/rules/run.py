@@ -9,11 +9,11 @@ from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import TrainingJob
+from memcheck.plan.document import Document
 from memcheck.plan.types import Plan
 from memcheck.record import Record
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.types import Context, Rule
-from memcheck.source.types import Document
 
 
 def make_context(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from memcheck.architecture.types import Architecture, Rough
+from memcheck.accounts.estimate import Estimate
+from memcheck.config.select import GATE
 from memcheck.finding import Finding
-from memcheck.frameworks.types import Framework
+from memcheck.job.profile import Framework
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.fit import host_capacity
-from memcheck.memory.types import Estimate
+from memcheck.models.types import Architecture, Rough
+from memcheck.plan.document import Document
 from memcheck.plan.types import Plan
 from memcheck.record import Record
 from memcheck.rules.place import place
-from memcheck.select import GATE
-from memcheck.source.types import Document
 
 
 class Context(Record):

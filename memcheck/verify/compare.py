@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.memory.types import COMPONENTS, Instant, RankEstimate
+from memcheck.accounts.estimate import COMPONENTS, Instant, RankEstimate
 from memcheck.record import Record
 from memcheck.report.text import gib, words
 from memcheck.verify.types import RankObservation

@@ -7,10 +7,10 @@ import os
 from typing import Any
 
 from memcheck.errors import MemcheckError
+from memcheck.plan.load import load_documents
 from memcheck.record import Record
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, plural, wrap
-from memcheck.source.load import load_documents
 from memcheck.verify.subject import Subject, load_subject, with_torch
 
 IGNORED = frozenset({"python"})

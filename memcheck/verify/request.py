@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from memcheck.architecture.types import Architecture
 from memcheck.job.torch import behaviour
 from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.result import PlanResult
 from memcheck.verify.errors import UntraceableError

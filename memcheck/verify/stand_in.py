@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from memcheck.architecture.types import Architecture, Moe, Rough
 from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.models.types import Architecture, Moe, Rough
 from memcheck.record import Record
 from memcheck.verify.errors import UntraceableError
 

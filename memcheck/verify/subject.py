@@ -6,21 +6,21 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from memcheck.architecture.from_plan import LAYER_COUNTS, with_overrides
-from memcheck.architecture.registry import language_model
+from memcheck.accounts.estimate import Estimate
 from memcheck.catalog.types import Gpu
-from memcheck.changes import with_changes
 from memcheck.check import Gate, check_document
+from memcheck.configs.one_plan import load_one
 from memcheck.errors import UsageError
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
-from memcheck.memory.types import Estimate
-from memcheck.one_plan import load_one
+from memcheck.models.from_plan import LAYER_COUNTS, with_overrides
+from memcheck.models.registry import language_model
+from memcheck.plan.changes import with_changes
+from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Model, Plan
 from memcheck.record import Record
 from memcheck.result import PlanResult
-from memcheck.source.types import Document
 
 TORCH_VERSION = "training.torch_version"
 

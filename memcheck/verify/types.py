@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.memory.types import Instant, TensorGroup
+from memcheck.accounts.estimate import Instant, TensorGroup
 from memcheck.record import Record
 
 TRACED = "traced"

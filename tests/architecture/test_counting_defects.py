@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.architecture.errors import ArchitectureError
-from memcheck.architecture.parameters import active_parameters, count_parameters, parameters_by_group
-from memcheck.architecture.registry import read_architecture
 from memcheck.catalog.models import find_model
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.parameters import active_parameters, count_parameters, parameters_by_group
+from memcheck.models.registry import read_architecture
 from tests.architecture.configs import LLAMA, MIXTRAL, QWEN3_MOE, without
 
 

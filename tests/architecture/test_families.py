@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from memcheck.architecture.registry import read_architecture
-from memcheck.architecture.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe
 from memcheck.catalog.models import find_model
+from memcheck.models.registry import read_architecture
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe
 from tests.architecture.configs import GEMMA2, GEMMA3, GPT2, LLAMA
 
 

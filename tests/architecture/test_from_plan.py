@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from memcheck.architecture.errors import ArchitectureError
-from memcheck.architecture.from_plan import architecture_of
-from memcheck.architecture.parameters import count_parameters
-from memcheck.architecture.registry import read_architecture
-from memcheck.architecture.types import Architecture, Rough
 from memcheck.catalog.config_file import ConfigFileError
 from memcheck.catalog.names import UnknownNameError
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.from_plan import architecture_of
+from memcheck.models.parameters import count_parameters
+from memcheck.models.registry import read_architecture
+from memcheck.models.types import Architecture, Rough
 from memcheck.plan.types import Model
 from memcheck.plan.types import Rough as PlanRough
 from tests.architecture.configs import GEMMA2, LLAMA

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.architecture.errors import ArchitectureError
-from memcheck.architecture.from_plan import catalogued
-from memcheck.architecture.parameters import count_parameters
-from memcheck.architecture.registry import read_architecture
-from memcheck.architecture.types import Moe
-from memcheck.interchange.megatron_model import differences, dimensions
+from memcheck.configs.megatron_model import differences, dimensions
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.from_plan import catalogued
+from memcheck.models.parameters import count_parameters
+from memcheck.models.registry import read_architecture
+from memcheck.models.types import Moe
 from memcheck.plan.read import build_plan
 
 SMALL = {

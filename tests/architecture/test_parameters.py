@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from memcheck.architecture.parameters import (
+from memcheck.models.parameters import (
     active_parameters,
     block_tensors,
     count_parameters,
     outer_tensors,
     parameters_by_group,
 )
-from memcheck.architecture.registry import read_architecture
+from memcheck.models.registry import read_architecture
 from tests.architecture.configs import DEEPSEEK_V3, GPT2, LLAMA, MIXTRAL, QWEN3_MOE, without
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from memcheck.architecture.errors import ArchitectureError
-from memcheck.architecture.registry import FAMILIES, WRAPPERS, model_types, read_architecture
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.registry import FAMILIES, WRAPPERS, model_types, read_architecture
 from tests.architecture.configs import GEMMA3, LLAMA, without
 
 
@@ -34,7 +34,7 @@ def test_every_family_function_exists() -> None:
     """Each line of the registry leads to a function with a docstring."""
     for target in FAMILIES.values():
         module, function = target.split(":")
-        found = getattr(import_module("memcheck.architecture.families." + module), function)
+        found = getattr(import_module("memcheck.models.families." + module), function)
         assert found.__doc__, target
     assert len(model_types()) >= 46
 
@@ -42,9 +42,9 @@ def test_every_family_function_exists() -> None:
 def test_only_the_asked_family_is_imported() -> None:
     """Reading a Llama imports Llama's file and no other family: the clean path stays short."""
     code = (
-        "import sys; from memcheck.architecture.registry import read_architecture;"
+        "import sys; from memcheck.models.registry import read_architecture;"
         f"read_architecture({LLAMA!r});"
-        "print([m.rpartition('.')[2] for m in sys.modules if m.startswith('memcheck.architecture.families.')],"
+        "print([m.rpartition('.')[2] for m in sys.modules if m.startswith('memcheck.models.families.')],"
         "'difflib' in sys.modules, 'pydantic' in sys.modules)"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.cases import load
 from benchmarks.layout_ranks import EQUAL, RECIPE, RECORDED, Search, faster, layouts_faster, splits_faster, timed
 from benchmarks.throughput import layouts
-from memcheck.search.rank import split_of
+from memcheck.what_if.search.rank import split_of
 
 PLACES = 20
 """Among so many of its recipe's fastest a published layout has to be."""

@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 from benchmarks.throughput import LEAST, Published, groups, layouts, orders, ranks, rows, spearman
-from memcheck.points.types import FITS
+from memcheck.what_if.points.types import FITS
 
 
 def test_rank_correlation() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.architecture.parameters import count_parameters, parameters_by_group
-from memcheck.architecture.registry import FAMILIES, read_architecture
 from memcheck.catalog.models import find_model, model_names
+from memcheck.models.parameters import count_parameters, parameters_by_group
+from memcheck.models.registry import FAMILIES, read_architecture
 
 
 def test_parameter_counts_are_exact(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from memcheck.__main__ import main
 from memcheck.catalog.gpus import find_gpu
-from memcheck.compare.types import DATA_CENTRE
 from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN, on_gpu
+from memcheck.what_if.compare.types import DATA_CENTRE
 from tests.cli.plans import write, write_broken, write_over
 
 Capture = pytest.CaptureFixture[str]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.config.select import counts, known
 from memcheck.errors import UsageError
-from memcheck.select import counts, known
 
 
 @pytest.mark.parametrize(

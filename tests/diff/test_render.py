@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from memcheck.diff import full, markdown
-from memcheck.diff.amount import amount
-from memcheck.diff.compare import compare
-from memcheck.diff.types import Comparison, Side
 from memcheck.report.screen import Screen
 from memcheck.report.text import width
+from memcheck.review.diff import full, markdown
+from memcheck.review.diff.amount import amount
+from memcheck.review.diff.compare import compare
+from memcheck.review.diff.types import Comparison, Side
 
 GIB = 2**30
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from memcheck.accounts.estimate import COMPONENTS
 from memcheck.check import Gate, check_file
-from memcheck.compare.types import DATA_CENTRE
-from memcheck.memory.types import COMPONENTS
 from memcheck.result import PlanResult
+from memcheck.what_if.compare.types import DATA_CENTRE
 
 NAMES = ("deepseek-v3-1024xh100", "llama-3.1-8b-tp4-a100-40gb", "llama-3.3-70b-inference-4xh100", "gpt2-xl-2048")
 

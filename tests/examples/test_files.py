@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from memcheck.discover import PlanFile, find_plans
+from memcheck.config.discover import PlanFile, find_plans
 from tests.examples.rendered import NAMES, ROOT, at_root
 
 MODELINE = "# yaml-language-server: $schema=../schemas/plan.schema.json"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.accounts.estimate import Estimate
 from memcheck.check import Gate, check_file
-from memcheck.memory.types import Estimate
 from memcheck.result import PlanResult
 from tests.examples.rendered import ROOT, results
 

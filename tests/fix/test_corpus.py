@@ -8,9 +8,9 @@ import pytest
 
 from memcheck.check import Gate, check_file
 from memcheck.finding import SEVERITIES, Edit
-from memcheck.fix import rounds
-from memcheck.fix.edits import edited
-from memcheck.source.load import load_documents
+from memcheck.plan.load import load_documents
+from memcheck.review.fix import rounds
+from memcheck.review.fix.edits import edited
 from tests.fix.broken import broken
 
 GATE = Gate(remedies=False, profile="review")

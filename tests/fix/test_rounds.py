@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from memcheck.check import Gate, check_file
-from memcheck.fix.rounds import Fixed, fix_file
+from memcheck.review.fix.rounds import Fixed, fix_file
 from tests.cli.plans import GOOD, write, write_over
 
 PLAN = GOOD.format(name="plan").encode()

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from memcheck.catalog.types import Gpu
-from memcheck.changes import with_changes
 from memcheck.errors import MemcheckError, UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.types import Framework
+from memcheck.job.profile import Framework
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
+from memcheck.plan.changes import with_changes
 from memcheck.plan.read import read_plan
 from memcheck.rules.run import check_layout, make_context
-from memcheck.throughput.step import step_time
+from memcheck.timing.step import step_time
 from tests.rules.plans import document
 
 STEP = "micro_batch_size: 2, sequence_length: 2048, gradient_accumulation_steps: 8"

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from memcheck.frameworks.recipes import GENERIC
 from memcheck.frameworks.registry import DEFAULT_FRAMEWORK, FRAMEWORKS
-from memcheck.frameworks.types import Framework
+from memcheck.job.profile import Framework
+from memcheck.job.recipes import GENERIC
 from memcheck.job.types import DTYPE_BYTES
 from memcheck.plan.schema import load_schema
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from memcheck.interchange.exporting import export_plan
-from memcheck.interchange.formats import FORMATS
-from memcheck.interchange.importing import Imported, import_config
-from memcheck.interchange.settings import settings_of
-from memcheck.interchange.types import Setting, Written
+from memcheck.configs.exporting import export_plan
+from memcheck.configs.formats import FORMATS
+from memcheck.configs.importing import Imported, import_config
+from memcheck.configs.settings import settings_of
+from memcheck.configs.types import Setting, Written
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
+from memcheck.plan.document import Document
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan
-from memcheck.source.load import load_documents
-from memcheck.source.types import Document
 
 SUFFIXES = {"deepspeed": ".json", "accelerate": ".yaml", "torchtitan": ".toml", "megatron": ".txt"}
 HEAD = "memcheck: 1\nmodel: {model}\nhardware: {{gpu: h100-80gb, gpus_per_node: 8, nodes: {nodes}}}\n"

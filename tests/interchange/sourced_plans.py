@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memcheck.documents import load_plans
+from memcheck.configs.documents import load_plans
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import Resolved, resolve
+from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
-from memcheck.source.types import Document
 
 DEEPSPEED = """\
 {

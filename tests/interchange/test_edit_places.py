@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.changes import with_changes
+from memcheck.configs.sourced_edits import sourced_edits
 from memcheck.finding import Edit, FileEdits
-from memcheck.interchange.sourced_edits import sourced_edits
-from memcheck.remedies.change import spelled
+from memcheck.plan.changes import with_changes
+from memcheck.what_if.remedies.change import spelled
 from tests.interchange.sourced_plans import DEEPSPEED, LLAMA, MEGATRON, PLANS, load, resolved, write
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.interchange.importing import Imported, import_config
-from memcheck.interchange.types import ConfigError, Setting
+from memcheck.configs.importing import Imported, import_config
+from memcheck.configs.types import ConfigError, Setting
 
 GPUS: dict[str, object] = {"hardware.gpu": "h100-80gb", "hardware.gpus_per_node": 8}
 REST: dict[str, object] = {

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.interchange.formats import FORMATS
+from memcheck.configs.formats import FORMATS
 from memcheck.job.types import TrainingJob
-from memcheck.source.load import load_documents
-from memcheck.source.types import Document
+from memcheck.plan.document import Document
+from memcheck.plan.load import load_documents
 from tests.interchange.jobs import FOR, MADE, back, examples, made, peaks, resolved, runs_from, written
 
 CASES = [(name, format) for name in MADE for format in FOR[name.partition("-")[0]]]
@@ -52,7 +52,7 @@ def test_examples_come_back(root: Path, format: str) -> None:
 
 def test_tables_are_shared() -> None:
     """A path of a framework stands for one key of the plan, and a key for one path: reader and writer cannot drift."""
-    from memcheck.interchange import accelerate_keys, deepspeed_keys, megatron_keys, torchtitan_keys
+    from memcheck.configs import accelerate_keys, deepspeed_keys, megatron_keys, torchtitan_keys
 
     tables = (
         torchtitan_keys.ROWS,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.interchange.leaves import grown, leaves
+from memcheck.configs.leaves import grown, leaves
 from tests.interchange.sourced_plans import load
 
 Capture = pytest.CaptureFixture[str]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from memcheck.check import Gate, check_file
-from memcheck.documents import load_plans
+from memcheck.configs.documents import load_plans
 from memcheck.finding import Finding
 from memcheck.memory.estimate import estimate
+from memcheck.plan.document import Document
 from memcheck.result import PlanResult
-from memcheck.source.types import Document
 from tests.interchange.jobs import resolved
 from tests.interchange.test_readers import ACCELERATE, DEEPSPEED, MEGATRON, TITAN
 

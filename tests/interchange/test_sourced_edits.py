@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.changes import with_changes
-from memcheck.fix.edits import edited
-from memcheck.interchange.leaves import grown, leaves
-from memcheck.interchange.sourced_edits import sourced_edits
-from memcheck.remedies.change import spelled
+from memcheck.configs.leaves import grown, leaves
+from memcheck.configs.sourced_edits import sourced_edits
+from memcheck.plan.changes import with_changes
+from memcheck.review.fix.edits import edited
+from memcheck.what_if.remedies.change import spelled
 from tests.interchange.sourced_plans import PLANS, TITAN, load, resolved, write
 
 Capture = pytest.CaptureFixture[str]

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from memcheck.frameworks.megatron import MEGATRON
-from memcheck.interchange import accelerate_keys, megatron_keys, torchtitan_keys
-from memcheck.interchange.arguments import load_arguments
-from memcheck.interchange.config_file import flat
+from memcheck.configs import accelerate_keys, megatron_keys, torchtitan_keys
+from memcheck.configs.arguments import load_arguments
+from memcheck.configs.config_file import flat
+from memcheck.frameworks.megatron.profile import MEGATRON
 from tests.interchange.jobs import FOR, MADE, examples, made, runs_from, written
 
 

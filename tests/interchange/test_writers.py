@@ -7,9 +7,9 @@ import json
 import pytest
 import yaml
 
-from memcheck.interchange.formats import FORMATS
-from memcheck.source.load import load_documents
-from memcheck.source.types import Document
+from memcheck.configs.formats import FORMATS
+from memcheck.plan.document import Document
+from memcheck.plan.load import load_documents
 from tests.interchange.jobs import made, written
 
 PLAN = "memcheck: 1\nmodel: {model}\nhardware: {{gpu: h100-80gb, gpus_per_node: 8}}\n{rest}\n"

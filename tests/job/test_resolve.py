@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.architecture.types import Architecture, Rough
 from memcheck.finding import Finding
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.models.types import Architecture, Rough
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
-from memcheck.source.load import load_documents
 
 HEAD = "memcheck: 1\n"
 TRAIN = "training: {micro_batch_size: 1, sequence_length: 4096}\n"

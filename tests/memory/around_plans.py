@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from memcheck.architecture.parameters import count_parameters
-from memcheck.architecture.types import Architecture
+from memcheck.accounts.estimate import Estimate
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
-from memcheck.memory.types import Estimate
+from memcheck.models.parameters import count_parameters
+from memcheck.models.types import Architecture
 from memcheck.plan.read import build_plan
 
 EIGHT = {"gpu": "h100-80gb", "gpus_per_node": 8}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memcheck.architecture.registry import read_architecture
-from memcheck.architecture.types import Architecture
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import Checkpointing, Layout, Loss, Optimizer, Recipe, TrainingJob
+from memcheck.models.registry import read_architecture
+from memcheck.models.types import Architecture
 
 MIB = 2**20
 BIG_GPU = Gpu("big", 10**15)

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from memcheck.accounts.estimate import Estimate
 from memcheck.job.resolve import resolve
 from memcheck.memory import runs
 from memcheck.memory.estimate import estimate
 from memcheck.memory.motion import closed_motion
 from memcheck.memory.runs import Accumulation, Run, Units, part_units, stretches
 from memcheck.memory.training import remembered_ranks
-from memcheck.memory.types import Estimate
 from memcheck.memory.units import Part
 from memcheck.plan.read import build_plan
 

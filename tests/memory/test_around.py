@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.architecture.types import Architecture
+from memcheck.accounts.estimate import Estimate
+from memcheck.accounts.moves import Held
+from memcheck.accounts.state import LocalTensor
+from memcheck.frameworks.megatron.building import building
 from memcheck.job.types import TrainingJob
 from memcheck.memory.around import around
 from memcheck.memory.estimate import estimate
-from memcheck.memory.megatron.building import building
-from memcheck.memory.moves import Held
-from memcheck.memory.state import LocalTensor
 from memcheck.memory.training import training_ranks
-from memcheck.memory.types import Estimate
+from memcheck.models.types import Architecture
 from tests.memory.around_plans import job_of, parameters, priced, resolved
 
 FSDP = {"zero_stage": 3}

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from memcheck.memory.ddp import fullest_share
-from memcheck.memory.state import LocalTensor, orthogonalised
-from memcheck.memory.types import RankEstimate
+from memcheck.accounts.estimate import RankEstimate
+from memcheck.accounts.state import LocalTensor, orthogonalised
+from memcheck.frameworks.torch.ddp import fullest_share
 from memcheck.verify.subject import Subject
 from tests.verify.plans import layers, plan, subject
 

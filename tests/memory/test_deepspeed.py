@@ -8,12 +8,12 @@ import pytest
 
 from benchmarks.deepspeed_cases import plan, records
 from benchmarks.score import resolved
-from memcheck.frameworks.deepspeed import DEEPSPEED
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.deepspeed.engine import EngineBuffers, engine_buffers, fullest_partition
+from memcheck.frameworks.deepspeed.profile import DEEPSPEED
 from memcheck.job.types import Layout, Optimizer
-from memcheck.memory.deepspeed import EngineBuffers, engine_buffers, fullest_partition
 from memcheck.memory.estimate import estimate
-from memcheck.memory.state import LocalTensor
-from memcheck.memory.tape.tensor import rounded
 from tests.memory.jobs import job
 
 LARGEST = 525_336_576

@@ -8,14 +8,14 @@ import pytest
 
 from benchmarks.deepspeed_cases import offloaded, plan
 from benchmarks.score import resolved
-from memcheck.frameworks.deepspeed import DEEPSPEED
+from memcheck.accounts.state import LocalTensor
+from memcheck.frameworks.deepspeed.engine import partitions
+from memcheck.frameworks.deepspeed.host import block, engine_host
+from memcheck.frameworks.deepspeed.profile import DEEPSPEED
+from memcheck.frameworks.deepspeed.profile import host as deepspeed_host
 from memcheck.job.types import Layout, Lora, Optimizer, TrainingJob
-from memcheck.memory import deepspeed_host
-from memcheck.memory.deepspeed import partitions
-from memcheck.memory.deepspeed_host import block, engine_host
 from memcheck.memory.estimate import estimate
 from memcheck.memory.host_states import host_states
-from memcheck.memory.state import LocalTensor
 from tests.memory.jobs import job
 
 N = 1 << 30

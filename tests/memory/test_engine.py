@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.architecture.parameters import count_parameters
-from memcheck.architecture.registry import read_architecture
-from memcheck.architecture.types import Rough
+from memcheck.accounts.estimate import COMPONENTS
+from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, shard_numel
 from memcheck.catalog.types import Gpu
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.torch.optimizer import step_temporaries
+from memcheck.frameworks.torch.pipelining import in_flight, parts
 from memcheck.job.types import Checkpointing, InferenceJob, Layout, Lora, Loss, Optimizer, Overhead, Recipe
 from memcheck.memory.estimate import estimate
 from memcheck.memory.host_states import host_states
 from memcheck.memory.inference import kv_bytes_per_sequence
-from memcheck.memory.optimizer import step_temporaries
-from memcheck.memory.pipeline import in_flight, parts
-from memcheck.memory.state import LocalTensor, optimizer_state_bytes, shard_numel
-from memcheck.memory.types import COMPONENTS
 from memcheck.memory.units import base_setting, block_curve
+from memcheck.models.parameters import count_parameters
+from memcheck.models.registry import read_architecture
+from memcheck.models.types import Rough
 from tests.memory.jobs import BF16_FSDP, BIG_GPU, FULL, job, llama_8b, sharded
 
 GIB = 2**30

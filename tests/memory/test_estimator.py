@@ -11,11 +11,11 @@ from memcheck.check import Gate
 from memcheck.job.resolve import framed, resolve, with_batch
 from memcheck.job.types import Overhead, TrainingJob
 from memcheck.memory.estimate import Estimator, estimate
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan, Training
-from memcheck.points.evaluate import Evaluator
-from memcheck.points.frames import BATCH
-from memcheck.source.load import load_documents
+from memcheck.what_if.points.evaluate import Evaluator
+from memcheck.what_if.points.frames import BATCH
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PLANS = sorted(

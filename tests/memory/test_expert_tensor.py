@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.architecture.from_plan import catalogued
+from memcheck.accounts.state import expert_slices
 from memcheck.catalog.gpus import find_gpu
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.communicators import groups
 from memcheck.memory.estimate import estimate
-from memcheck.memory.state import expert_slices
+from memcheck.models.from_plan import catalogued
 from tests.throughput.plans import job
 
 GPU = find_gpu("b300")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.architecture.parameters import parameters_by_group
-from memcheck.architecture.types import Architecture
-from memcheck.memory.types import Estimate
+from memcheck.accounts.estimate import Estimate
+from memcheck.models.parameters import parameters_by_group
+from memcheck.models.types import Architecture
 from tests.memory.around_plans import host_bytes, job_of, parameters, priced, resolved
 
 P = parameters(resolved({"framework": "pytorch"}))

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
+from memcheck.accounts.estimate import TensorGroup
 from memcheck.job.types import DTYPE_BYTES, Layout
 from memcheck.memory.estimate import estimate
-from memcheck.memory.types import TensorGroup
 from tests.memory.jobs import BIG_GPU, FULL, job
 
 SHAPE = re.compile(r"(?:1/(\d+) of )?\[([\d, ]+)\](?: (\w+))?")

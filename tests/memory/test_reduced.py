@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from memcheck.memory.fsdp import group
-from memcheck.memory.optimizer import step_temporaries
-from memcheck.memory.state import LocalTensor
+from memcheck.accounts.state import LocalTensor
+from memcheck.frameworks.torch.fsdp import group
+from memcheck.frameworks.torch.optimizer import step_temporaries
 from tests.verify.plans import layers, plan, subject
 
 MATRIX = LocalTensor("w", (1024, 512), True, matrix=True)

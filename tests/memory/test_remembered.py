@@ -10,21 +10,22 @@ from typing import Any
 import pytest
 
 from benchmarks.engine_speed import caches, forget
-from memcheck.changes import with_changes
+from memcheck.accounts import moves
 from memcheck.check import Gate
 from memcheck.errors import MemcheckError
+from memcheck.frameworks.megatron.profile import ranks, walk
+from memcheck.frameworks.megatron.profile import worst as megatron_worst
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
-from memcheck.memory import around, motion, moves, training, worst
+from memcheck.memory import around, motion, training, worst
 from memcheck.memory.estimate import estimate
-from memcheck.memory.megatron import ranks, walk
-from memcheck.memory.megatron import worst as megatron_worst
 from memcheck.memory.motion import Motion, States
 from memcheck.memory.worst import Worst
+from memcheck.plan.changes import with_changes
+from memcheck.plan.document import Document
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
-from memcheck.points.evaluate import Evaluator
-from memcheck.source.load import load_documents
-from memcheck.source.types import Document
+from memcheck.what_if.points.evaluate import Evaluator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CHANGES = 12

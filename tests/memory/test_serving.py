@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from memcheck.architecture.from_plan import catalogued
 from memcheck.catalog.gpus import find_gpu
 from memcheck.job.types import InferenceJob, Layout
 from memcheck.memory.estimate import estimate
 from memcheck.memory.serving import LARGEST
+from memcheck.models.from_plan import catalogued
 
 GPU = find_gpu("b300")
 MODELS = ("llama-3.1-8b", "deepseek-v3", "gemma-3-4b", "nemotron-h-8b", "gpt2")

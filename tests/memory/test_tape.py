@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memcheck.memory.tape import Parameter, Storage, Tape, Value, backward, rounded
-from memcheck.memory.tape.elementwise import add, cast, dropout, mul, power, unary
-from memcheck.memory.tape.matrix import Weights, embedding, linear
-from memcheck.memory.tape.tensor import Leaf, promote
+from memcheck.autograd import Parameter, Storage, Tape, Value, backward, rounded
+from memcheck.autograd.elementwise import add, cast, dropout, mul, power, unary
+from memcheck.autograd.matrix import Weights, embedding, linear
+from memcheck.autograd.tensor import Leaf, promote
 
 MIB = 2**20
 SHAPE = (1024, 1024)

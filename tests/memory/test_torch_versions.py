@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.accounts.estimate import RankEstimate
 from memcheck.job.types import TORCH_2_13, TORCH_2_15, Layout, Loss, TrainingJob
 from memcheck.memory.estimate import estimate
-from memcheck.memory.types import RankEstimate
 from tests.memory.jobs import BF16_FSDP, BF16_PURE, BIG_GPU, FULL, job, llama_1b, llama_8b, sharded
 
 CHUNKED = job(llama_8b(), recipe=BF16_FSDP, layout=sharded(8), loss=Loss("chunked", 8), checkpointing=FULL)

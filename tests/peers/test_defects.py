@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.architecture.errors import ArchitectureError
-from memcheck.architecture.registry import read_architecture
+from memcheck.accounts.estimate import Estimate
 from memcheck.check import Gate, check_file
-from memcheck.memory.types import Estimate
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.registry import read_architecture
 from memcheck.result import PlanResult
 
 GIB = 2**30

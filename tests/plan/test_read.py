@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import parse_count, parse_fraction, read_plan
 from memcheck.plan.types import (
     ActivationCheckpointing,
@@ -23,7 +24,6 @@ from memcheck.plan.types import (
     Rough,
     Training,
 )
-from memcheck.source.load import load_documents
 from tests.plan.samples import ARCHITECTURE, FULL, SERVING, SMALL, changed, read
 
 
@@ -163,12 +163,12 @@ def test_a_clean_plan_imports_nothing_heavy():
         "copy",
         "memcheck.plan.explain",
         "memcheck.plan.traps",
-        "memcheck.source.extends",
-        "memcheck.source.syntax",
+        "memcheck.plan.extends",
+        "memcheck.plan.syntax",
     }
     code = (
         "import sys\n"
-        "from memcheck.source.load import load_documents\n"
+        "from memcheck.plan.load import load_documents\n"
         "from memcheck.plan.read import read_plan\n"
         f"plan, findings = read_plan(load_documents('x.yaml', {FULL.encode()!r})[0])\n"
         "assert plan is not None and not findings\n"

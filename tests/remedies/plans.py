@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from memcheck.check import Gate, check_document
 from memcheck.finding import Finding
+from memcheck.plan.document import Document
+from memcheck.plan.load import load_documents
 from memcheck.result import PlanResult
-from memcheck.source.load import load_documents
-from memcheck.source.types import Document
 
 REPLICATED = """\
 memcheck: 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.changes import with_changes
 from memcheck.finding import Edit, Span
-from memcheck.remedies.edits import apply_edits, edits
+from memcheck.plan.changes import with_changes
+from memcheck.what_if.remedies.edits import apply_edits, edits
 from tests.remedies.plans import read
 
 PLAN = """\

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.changes import with_changes
 from memcheck.check import Gate, check_document
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
+from memcheck.plan.changes import with_changes
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
-from memcheck.remedies.edits import apply_edits
-from memcheck.source.load import load_documents
+from memcheck.what_if.remedies.edits import apply_edits
 from tests.remedies.plans import BASE, LARGE_BATCH, REPLICATED, SINGLE, over_budget, read
 
 EACH = pytest.mark.parametrize("text", BASE.values(), ids=list(BASE))

@@ -11,9 +11,9 @@ import pytest
 from memcheck.__main__ import main
 from memcheck.check import Gate, check_document
 from memcheck.finding import Remedy
-from memcheck.remedies.price import Pricer
-from memcheck.remedies.serving import serving
-from memcheck.source.load import load_documents
+from memcheck.plan.load import load_documents
+from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.remedies.serving import serving
 from tests.remedies.plans import over_budget
 from tests.search.contexts import context_of
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.dossier.types import Dossier, OnGpu, RankDevice
+from memcheck.accounts.dossier import Dossier, OnGpu, RankDevice
+from memcheck.accounts.estimate import Estimate
 from memcheck.finding import Finding
-from memcheck.memory.types import Estimate
 from memcheck.result import PlanResult, Report
 from tests.report import samples
 from tests.report.samples import GIB

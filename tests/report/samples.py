@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import Estimate, Formula, Instant, RankEstimate, TensorGroup
 from memcheck.finding import Edit, Finding, Location, Remedy, Span
 from memcheck.job.types import Assumption
-from memcheck.memory.types import Estimate, Formula, Instant, RankEstimate, TensorGroup
 from memcheck.result import PlanResult, Report, Unreadable
 
 GIB = 2**30

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcheck.memory.types import COMPONENTS
+from memcheck.accounts.estimate import COMPONENTS
 from memcheck.report.budget import budget, gauge
 from memcheck.report.screen import Screen
 from memcheck.report.text import words

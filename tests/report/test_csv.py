@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from memcheck.memory.types import COMPONENTS
+from memcheck.accounts.estimate import COMPONENTS
 from memcheck.report.csv import COLUMNS, cell, render
 from memcheck.report.csv_parts import PARTS
 from tests.report import samples

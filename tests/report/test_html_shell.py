@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from memcheck.memory.types import COMPONENTS
+from memcheck.accounts.estimate import COMPONENTS
 from memcheck.report.html.palette import BACKGROUNDS, BARS, TEXT
 from memcheck.report.html.shell import page
 from tests.report.html_page import Page

@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from memcheck.memory.types import COMPONENTS
+from memcheck.accounts.estimate import COMPONENTS
 from memcheck.report.json import document, render, render_estimates
 from memcheck.result import Report, Unreadable
 from tests.report import samples

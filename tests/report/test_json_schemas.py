@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.memory.types import Instant, RankEstimate, TensorGroup
+from memcheck.accounts.estimate import Instant, RankEstimate, TensorGroup
 from memcheck.verify.compare import compare
 from memcheck.verify.recording import append, records
 from memcheck.verify.report.json import render as render_verify

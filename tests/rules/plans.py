@@ -6,10 +6,10 @@ from typing import Any
 
 from memcheck.finding import Finding
 from memcheck.job.resolve import resolve
+from memcheck.plan.document import Document
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.rules.run import check_layout, make_context, rules_for
-from memcheck.source.load import load_documents
-from memcheck.source.types import Document
 
 PLAN = """\
 memcheck: 1

@@ -6,8 +6,8 @@ import pytest
 
 from memcheck.check import Gate, check_document
 from memcheck.finding import Finding
+from memcheck.plan.load import load_documents
 from memcheck.result import PlanResult
-from memcheck.source.load import load_documents
 
 FSDP = """\
 memcheck: 1

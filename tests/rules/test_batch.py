@@ -12,13 +12,13 @@ from benchmarks.draw import draw
 from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.errors import MemcheckError
 from memcheck.job.resolve import resolve
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import build_plan
 from memcheck.plan.types import Plan
-from memcheck.points.frames import BATCH
 from memcheck.rules.checks import CHECKS
 from memcheck.rules.run import Standing, check_layout, check_standing, make_context
 from memcheck.rules.types import Context, Rule
-from memcheck.source.load import load_documents
+from memcheck.what_if.points.frames import BATCH
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ASKED = [rule for rule in CHECKS if rule.check is not None and not rule.needs_estimate]

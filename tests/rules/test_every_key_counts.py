@@ -11,15 +11,15 @@ from functools import lru_cache
 
 import pytest
 
-from memcheck.changes import with_changes
 from memcheck.errors import MemcheckError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.memory.estimate import estimate
+from memcheck.plan.changes import with_changes
 from memcheck.plan.read import read_plan
 from memcheck.record import Record
 from memcheck.rules.run import check_layout, make_context, rules_for
-from memcheck.throughput.step import step_time
+from memcheck.timing.step import step_time
 from tests.rules.plans import document
 
 DENSE, ROUTED = "qwen2.5-0.5b", "olmoe-1b-7b"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.accounts.estimate import Estimate, HostMoment
 from memcheck.finding import Finding
 from memcheck.job.resolve import resolve
-from memcheck.memory.types import Estimate, HostMoment
 from memcheck.plan.read import read_plan
 from memcheck.rules.run import check_memory, make_context
 from tests.rules.plans import document

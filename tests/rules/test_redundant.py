@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.check import Gate, check_file
 from memcheck.finding import Finding
-from memcheck.fix.rounds import fix_file
+from memcheck.review.fix.rounds import fix_file
 
 GATE = Gate(remedies=False, profile="review")
 PLAN = """\

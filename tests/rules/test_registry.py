@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from memcheck.config.select import GATE, PROFILES
 from memcheck.finding import SEVERITIES
+from memcheck.plan.codes import FILE_CODES
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.further import FURTHER
 from memcheck.rules.registry import RULES
 from memcheck.rules.types import MEASURED, PRECISIONS, PROVABLE, Rule
-from memcheck.select import GATE, PROFILES
-from memcheck.source.codes import FILE_CODES
 
 SECTIONS = ("What it does", "Why it matters", "Example", "How to fix", "Options", "Source")
 EACH = pytest.mark.parametrize("rule", RULES, ids=[rule.code for rule in RULES])

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memcheck.job.resolve import resolve
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.rules.run import check_layout, make_context
-from memcheck.source.load import load_documents
 
 DEGREE = st.sampled_from([1, 2, 3, 4, 7, 8, 16, 64, 1024, 1048576])
 MODELS = ("llama-3.1-8b", "mixtral-8x7b", "gpt2", "qwen2.5-7b", "deepseek-v3", "gemma-2-9b")

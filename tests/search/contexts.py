@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.rules.run import make_context
 from memcheck.rules.types import Context
-from memcheck.source.load import load_documents
 
 SMALL = """\
 memcheck: 1

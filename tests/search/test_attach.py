@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.changes import with_changes
 from memcheck.check import Gate, check_document
 from memcheck.finding import Finding
-from memcheck.source.load import load_documents
-from memcheck.source.types import Document
+from memcheck.plan.changes import with_changes
+from memcheck.plan.document import Document
+from memcheck.plan.load import load_documents
 
 PLAN = """\
 memcheck: 1

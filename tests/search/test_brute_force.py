@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from memcheck.remedies.price import Pricer
-from memcheck.remedies.types import METHOD, UNCHANGED, Candidate, Priced, join
-from memcheck.search.cluster import clusters
-from memcheck.search.goals import search
-from memcheck.search.space import NOTHING, Space, space_of, together
+from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.remedies.types import METHOD, UNCHANGED, Candidate, Priced, join
+from memcheck.what_if.search.cluster import clusters
+from memcheck.what_if.search.goals import search
+from memcheck.what_if.search.space import NOTHING, Space, space_of, together
 from tests.search.contexts import context_of
 
 DENSE = """\

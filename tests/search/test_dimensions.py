@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.remedies.price import Pricer
-from memcheck.search.space import singles, space_of
+from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.search.space import singles, space_of
 from tests.search.contexts import SERVING, context_of
 
 PLAN = """\

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from memcheck.check import Gate, check_document
-from memcheck.remedies.price import Pricer
-from memcheck.search.goals import search
-from memcheck.search.space import singles, space_of
-from memcheck.source.load import load_documents
+from memcheck.plan.load import load_documents
+from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.search.goals import search
+from memcheck.what_if.search.space import singles, space_of
 from tests.search.contexts import context_of
 
 KEY = "parallelism.expert_tensor"

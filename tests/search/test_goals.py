@@ -8,17 +8,17 @@ import sys
 
 import pytest
 
-from memcheck.changes import with_changes
 from memcheck.check import Gate, check_document
 from memcheck.errors import UsageError
 from memcheck.job.types import InferenceJob
-from memcheck.remedies.price import Pricer
-from memcheck.remedies.types import UNCHANGED
-from memcheck.search.explore import explore
-from memcheck.search.goals import SEARCHES, search
-from memcheck.search.rank import Kept, fastest, split_of
-from memcheck.search.space import space_of
-from memcheck.source.load import load_documents
+from memcheck.plan.changes import with_changes
+from memcheck.plan.load import load_documents
+from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.remedies.types import UNCHANGED
+from memcheck.what_if.search.explore import explore
+from memcheck.what_if.search.goals import SEARCHES, search
+from memcheck.what_if.search.rank import Kept, fastest, split_of
+from memcheck.what_if.search.space import space_of
 from tests.search.contexts import HOPELESS, PIPELINED, SERVING, SMALL, TITAN, TRAINING, context_of
 
 PLANS = {**TRAINING, "serving": SERVING}
@@ -149,8 +149,8 @@ def test_the_order_does_not_depend_on_the_process() -> None:
     """Two processes with other hash seeds print the same."""
     script = (
         "from tests.search.contexts import *\n"
-        "from memcheck.search.goals import search\n"
-        "from memcheck.remedies.price import Pricer\n"
+        "from memcheck.what_if.search.goals import search\n"
+        "from memcheck.what_if.remedies.price import Pricer\n"
         "for goal in ('fit', 'max-batch'):\n"
         "    print([p.changes for p in search(Pricer(context_of(PIPELINED)), goal).found])\n"
     )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from memcheck.check import Gate, check_file
-from memcheck.fix.edits import edited
-from memcheck.interchange.leaves import grown, leaves
-from memcheck.remedies.price import Pricer
-from memcheck.remedies.types import Candidate
+from memcheck.configs.leaves import grown, leaves
+from memcheck.plan.load import load_documents
 from memcheck.result import PASSED
+from memcheck.review.fix.edits import edited
 from memcheck.rules.types import Context
-from memcheck.search.space import singles, space_of
-from memcheck.source.load import load_documents
-from memcheck.suggest.run import suggest
-from memcheck.suggest.types import SUGGESTED
+from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.remedies.types import Candidate
+from memcheck.what_if.search.space import singles, space_of
+from memcheck.what_if.suggest.run import suggest
+from memcheck.what_if.suggest.types import SUGGESTED
 from tests.search.contexts import context_of
 from tests.search.test_dimensions import DIMENSIONS, plan_of
 from tests.search.test_expert_tensor import PLAN as EXPERTS

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from memcheck.job.types import TrainingJob
-from memcheck.remedies.price import Pricer
-from memcheck.remedies.types import UNCHANGED
-from memcheck.search.cluster import clusters
-from memcheck.search.explore import explore
-from memcheck.search.layouts import training_layouts
-from memcheck.search.space import space_of, together
+from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.remedies.types import UNCHANGED
+from memcheck.what_if.search.cluster import clusters
+from memcheck.what_if.search.explore import explore
+from memcheck.what_if.search.layouts import training_layouts
+from memcheck.what_if.search.space import space_of, together
 from tests.search.contexts import SERVING, TRAINING, context_of
 
 EACH = pytest.mark.parametrize("text", TRAINING.values(), ids=list(TRAINING))

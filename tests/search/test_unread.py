@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.remedies.candidates import same_hardware
-from memcheck.remedies.price import Pricer
-from memcheck.remedies.types import Candidate
-from memcheck.search.layouts import RESHARD, training_layouts
+from memcheck.what_if.remedies.candidates import same_hardware
+from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.remedies.types import Candidate
+from memcheck.what_if.search.layouts import RESHARD, training_layouts
 from tests.search.contexts import PIPELINED, SMALL, TITAN, context_of
 
 VIEW = "parallelism.gradient_as_bucket_view"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from memcheck.finding import SEVERITIES, Location, Span
-from memcheck.source.codes import BOOLEAN_TRAP, FILE_CODES
+from memcheck.plan.codes import BOOLEAN_TRAP, FILE_CODES
 
 
 def test_codes_are_a_family_in_order():

@@ -5,8 +5,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcheck.source import compose
-from memcheck.source.load import load_documents
+from memcheck.plan import compose
+from memcheck.plan.load import load_documents
 from tests.plan.samples import VALID
 
 

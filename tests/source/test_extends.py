@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
-from memcheck.source.load import load_documents
 
 BASE = """\
 model: llama-3.1-8b

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from memcheck.finding import Span
-from memcheck.source.load import load_documents
-from memcheck.source.places import escape, tokens
+from memcheck.plan.load import load_documents
+from memcheck.plan.places import escape, tokens
 
 TEXT = """\
 # a comment

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memcheck.source.load import load_documents
+from memcheck.plan.load import load_documents
 
 PLAIN = st.text("0123456789abefxo_:.+-nNyYtTrRuUiIsSlL~", min_size=1, max_size=12)
 

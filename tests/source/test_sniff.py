@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.source.sniff import looks_like_plan
+from memcheck.plan.sniff import looks_like_plan
 from tests.plan.samples import VALID
 
 

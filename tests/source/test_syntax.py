@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from memcheck.source import compose
-from memcheck.source.load import load_documents
+from memcheck.plan import compose
+from memcheck.plan.load import load_documents
 
 BROKEN = [
     ("a:\n\tb: 1\n", 2, 1, "a tab cannot indent YAML"),

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.source.load import load_documents
-from memcheck.source.text import MAX_BYTES, decode, read_bytes
+from memcheck.plan.load import load_documents
+from memcheck.plan.text import MAX_BYTES, decode, read_bytes
 
 
 @pytest.mark.parametrize(

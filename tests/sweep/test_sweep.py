@@ -13,11 +13,11 @@ import jsonschema
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.changes import with_changes
 from memcheck.check import Gate
+from memcheck.plan.changes import with_changes
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
-from memcheck.points.read import Variants
-from memcheck.source.load import load_documents
+from memcheck.what_if.points.read import Variants
 from tests.cli.plans import write, write_broken
 from tests.cli.test_fix import no_git
 

@@ -8,8 +8,8 @@ from memcheck.catalog.gpus import find_gpu
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.plan.read import build_plan
-from memcheck.throughput.step import step_time
-from memcheck.throughput.types import StepTime
+from memcheck.timing.step import step_time
+from memcheck.timing.types import StepTime
 
 LAYOUT = (
     "tensor",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from memcheck.catalog.gpus import find_gpu, gpu_names
-from memcheck.throughput.collectives import all_reduce, all_to_all, behind, gather, group, send
-from memcheck.throughput.exchanges import touched
-from memcheck.throughput.matmul import filled, matmul
-from memcheck.throughput.rates import Rates, rates
-from memcheck.throughput.types import MissingRateError
+from memcheck.timing.collectives import all_reduce, all_to_all, behind, gather, group, send
+from memcheck.timing.exchanges import touched
+from memcheck.timing.matmul import filled, matmul
+from memcheck.timing.rates import Rates, rates
+from memcheck.timing.types import MissingRateError
 
 GB = 10**9
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.architecture.types import Architecture, Attention
 from memcheck.catalog.gpus import find_gpu
 from memcheck.job.types import TrainingJob
-from memcheck.throughput.collectives import all_to_all, behind, gather, group, send
-from memcheck.throughput.context import context_kind, context_seconds
-from memcheck.throughput.layer import Cost
-from memcheck.throughput.model import parts_of, shape_of
-from memcheck.throughput.rates import Rates, rates
-from memcheck.throughput.traffic import merge_traffic
+from memcheck.models.types import Architecture, Attention
+from memcheck.timing.collectives import all_to_all, behind, gather, group, send
+from memcheck.timing.context import context_kind, context_seconds
+from memcheck.timing.layer import Cost
+from memcheck.timing.model import parts_of, shape_of
+from memcheck.timing.rates import Rates, rates
+from memcheck.timing.traffic import merge_traffic
 from tests.throughput.plans import job, timed
 
 LONG = {"sequence_length": 131072, "context": 4}

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from memcheck.architecture.types import Architecture
 from memcheck.catalog.gpus import find_gpu
 from memcheck.job.types import TrainingJob
-from memcheck.throughput.collectives import gather, group
-from memcheck.throughput.exchanges import expert_seconds
-from memcheck.throughput.layer import Cost
-from memcheck.throughput.model import parts_of, shape_of
-from memcheck.throughput.rates import Rates, rates
-from memcheck.throughput.shape import products
-from memcheck.throughput.tensor_parallel import Half, TensorWires, tensor_seconds, tensor_wires
-from memcheck.throughput.traffic import recomputed_traffic
+from memcheck.models.types import Architecture
+from memcheck.timing.collectives import gather, group
+from memcheck.timing.exchanges import expert_seconds
+from memcheck.timing.layer import Cost
+from memcheck.timing.model import parts_of, shape_of
+from memcheck.timing.rates import Rates, rates
+from memcheck.timing.shape import products
+from memcheck.timing.tensor_parallel import Half, TensorWires, tensor_seconds, tensor_wires
+from memcheck.timing.traffic import recomputed_traffic
 from tests.throughput.plans import job, timed
 
 

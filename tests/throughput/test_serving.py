@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from memcheck.architecture.from_plan import catalogued
-from memcheck.architecture.parameters import count_parameters
-from memcheck.architecture.types import Rough
 from memcheck.catalog.gpus import find_gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, Layout
+from memcheck.models.from_plan import catalogued
+from memcheck.models.parameters import count_parameters
+from memcheck.models.types import Rough
 from memcheck.plan.read import build_plan
-from memcheck.throughput.serving import decode_time
-from memcheck.throughput.types import StepTime
+from memcheck.timing.serving import decode_time
+from memcheck.timing.types import StepTime
 
 HBM = 0.92 * 3.35e12
 """Bytes per second of an H100."""

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from memcheck.architecture.types import Architecture
 from memcheck.catalog.gpus import find_gpu
-from memcheck.throughput.model import Stage, parts_of, shape_of, stages_of
-from memcheck.throughput.rates import rates
+from memcheck.models.types import Architecture
+from memcheck.timing.model import Stage, parts_of, shape_of, stages_of
+from memcheck.timing.rates import rates
 from tests.throughput.plans import job, timed
 
 WRITTEN = "pipeline_model_parallel_layout"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.architecture.from_plan import catalogued
-from memcheck.architecture.parameters import count_parameters
-from memcheck.architecture.types import Attention, Rough
 from memcheck.catalog.gpus import find_gpu
 from memcheck.errors import UnsupportedError
-from memcheck.throughput.model import shape_of
-from memcheck.throughput.optimizer import HOST_ADAM_PER_SECOND, TORCH_SLOWER
-from memcheck.throughput.shape import products
-from memcheck.throughput.step import step_time
-from memcheck.throughput.types import MissingRateError, StepTime
+from memcheck.models.from_plan import catalogued
+from memcheck.models.parameters import count_parameters
+from memcheck.models.types import Attention, Rough
+from memcheck.timing.model import shape_of
+from memcheck.timing.optimizer import HOST_ADAM_PER_SECOND, TORCH_SLOWER
+from memcheck.timing.shape import products
+from memcheck.timing.step import step_time
+from memcheck.timing.types import MissingRateError, StepTime
 from tests.throughput.plans import job, timed
 
 TERA = 1e12

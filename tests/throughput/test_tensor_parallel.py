@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from memcheck.catalog.gpus import find_gpu
-from memcheck.throughput.collectives import behind
-from memcheck.throughput.matmul import matmul
-from memcheck.throughput.model import parts_of, shape_of
-from memcheck.throughput.rates import rates
-from memcheck.throughput.tensor_parallel import ENGINE, TORCH, Half, TensorWires, tensor_seconds, tensor_wires
-from memcheck.throughput.torchtitan import is_batched, repeats_keys
+from memcheck.timing.collectives import behind
+from memcheck.timing.matmul import matmul
+from memcheck.timing.model import parts_of, shape_of
+from memcheck.timing.rates import rates
+from memcheck.timing.tensor_parallel import ENGINE, TORCH, Half, TensorWires, tensor_seconds, tensor_wires
+from memcheck.timing.torchtitan import is_batched, repeats_keys
 from tests.throughput.plans import job, timed
 
 H100 = rates(find_gpu("h100-80gb"), "bf16", False, 8, "torchtitan")

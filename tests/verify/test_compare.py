@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.memory.types import Instant, RankEstimate, TensorGroup
+from memcheck.accounts.estimate import Instant, RankEstimate, TensorGroup
 from memcheck.verify.compare import compare, instants, sentence
 from memcheck.verify.types import RankObservation
 

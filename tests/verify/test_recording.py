@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
+from memcheck.accounts.estimate import Instant
 from memcheck.errors import UsageError
-from memcheck.memory.types import Instant
 from memcheck.report.screen import Screen
 from memcheck.verify.compare import compare
 from memcheck.verify.drift import changed, drifts, render

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from memcheck.errors import UsageError
+from memcheck.plan.load import load_documents
 from memcheck.result import PlanResult
-from memcheck.source.load import load_documents
 from memcheck.verify.subject import (
     Subject,
     changed,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from memcheck.dossier.types import OnGpu
+from memcheck.accounts.dossier import OnGpu
+from memcheck.accounts.estimate import Estimate
 from memcheck.finding import Remedy
 from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
 from memcheck.memory.fit import on_gpu as gpu_verdict
-from memcheck.memory.types import Estimate
 from memcheck.report.details import stated
 from memcheck.report.effect import beside_time, high_utilization, on_the_host
 from memcheck.report.story.blocks import Bar, Card, Cards, Chart, Prose, Scale, Section, Segment, Step, Steps

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import Estimate
 from memcheck.finding import Finding
-from memcheck.memory.types import Estimate
 from memcheck.report.screen import Screen
 from memcheck.report.snippet import snippet
 from memcheck.report.story.blocks import Excerpt, Excerpts, Formula, Formulas, Prose, Section, Table

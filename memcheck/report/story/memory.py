@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.memory.types import COMPONENTS, Estimate, HostMoment, RankEstimate
+from memcheck.accounts.estimate import COMPONENTS, Estimate, HostMoment, RankEstimate
 from memcheck.report.budget import NAMED_CACHE_BYTES
 from memcheck.report.details import peak
 from memcheck.report.story.blocks import Bar, Chart, Prose, Scale, Section, Segment, Table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.memory.types import Estimate
+from memcheck.accounts.estimate import Estimate
 from memcheck.report.story import choices, grounds, memory
 from memcheck.report.story.blocks import PlanStory, Section, Story
 from memcheck.report.summary import summary

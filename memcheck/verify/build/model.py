@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from memcheck.architecture.keys import synonyms
-from memcheck.architecture.parameters import count_parameters
-from memcheck.architecture.types import Architecture, Attention, Block, Moe
 from memcheck.job.types import TrainingJob
+from memcheck.models.keys import synonyms
+from memcheck.models.parameters import count_parameters
+from memcheck.models.types import Architecture, Attention, Block, Moe
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.errors import RefusedError
 

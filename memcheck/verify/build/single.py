@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from memcheck.architecture.types import Architecture
 from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
 from memcheck.verify.build.loss import make_loss
 from memcheck.verify.build.model import build_model, head_of
 from memcheck.verify.build.optimizer import make_optimizers

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
 
-from memcheck.architecture.types import Architecture
+from memcheck.frameworks.torch.pipelining import parts
 from memcheck.job.types import TrainingJob
-from memcheck.memory.pipeline import parts
 from memcheck.memory.units import Part
+from memcheck.models.types import Architecture
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.loss import autocast
 from memcheck.verify.build.model import body_of, build_model, head_of

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from memcheck.architecture.types import Architecture
 from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
 from memcheck.verify.build.model import blocks_of
 from memcheck.verify.errors import UntraceableError
 

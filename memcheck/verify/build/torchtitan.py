@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from memcheck.architecture.parameters import count_parameters
-from memcheck.architecture.types import Architecture
 from memcheck.job.types import TrainingJob
+from memcheck.models.parameters import count_parameters
+from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.verify.build.optimizer import make_optimizers
 from memcheck.verify.build.step import Parts, micro_batches

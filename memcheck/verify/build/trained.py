@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from memcheck.architecture.types import Architecture
+from memcheck.autograd.context import is_frozen
 from memcheck.job.types import Lora, TrainingJob
-from memcheck.memory.ledger.context import is_frozen
 from memcheck.memory.units import frozen_layers
+from memcheck.models.types import Architecture
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.model import base_of, blocks_of, head_of
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from memcheck.architecture.types import Architecture
 from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.model import blocks_of

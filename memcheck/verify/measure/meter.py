@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from memcheck.memory.types import Instant
+from memcheck.accounts.estimate import Instant
 
 
 class Meter:

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from memcheck.architecture.types import Architecture
 from memcheck.errors import UsageError
 from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
 from memcheck.verify.build.model import base_of
 from memcheck.verify.build.place import Place
 from memcheck.verify.build.step import Parts

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import Estimate
 from memcheck.job.types import TrainingJob
 from memcheck.memory.interval import error_group
 from memcheck.memory.overhead import allocator_group, library_terms
 from memcheck.memory.residuals import look_up, residuals
-from memcheck.memory.types import Estimate
 from memcheck.record import Record
 from memcheck.verify.observed.reading import Reading
 from memcheck.verify.subject import Subject

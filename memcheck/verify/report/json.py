@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from memcheck import __version__
-from memcheck.memory.types import Instant
+from memcheck.accounts.estimate import Instant
 from memcheck.report.json import tensors
 from memcheck.verify.compare import Comparison, Term, sentence
 from memcheck.verify.request import Request

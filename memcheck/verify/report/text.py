@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcheck.memory.types import COMPONENTS, TensorGroup
+from memcheck.accounts.estimate import COMPONENTS, TensorGroup
 from memcheck.report.details import labelled, largest
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, width, words, wrap

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memcheck.memory.types import TensorGroup
+from memcheck.accounts.estimate import TensorGroup
 from memcheck.record import Record
 from memcheck.verify.build.dtypes import short
 from memcheck.verify.build.step import Parts

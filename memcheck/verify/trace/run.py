@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from memcheck.architecture.types import Architecture
+from memcheck.accounts.estimate import Instant
+from memcheck.frameworks.torch.ddp import fullest_share, redundancy_free
+from memcheck.frameworks.torch.fsdp import outside_dtype
 from memcheck.job.types import TrainingJob
-from memcheck.memory.ddp import fullest_share, redundancy_free
-from memcheck.memory.fsdp import outside_dtype
 from memcheck.memory.runs import part_units
-from memcheck.memory.types import Instant
 from memcheck.memory.units import Part
+from memcheck.models.types import Architecture
 from memcheck.verify.build.place import Place
 from memcheck.verify.build.step import Parts, micro_batches
 from memcheck.verify.build.wrap import local_elements, make_mesh

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memcheck.architecture.registry import read_architecture
-from memcheck.architecture.types import Block
-from memcheck.memory.ledger.block import recomputing
-from memcheck.memory.ledger.context import Adapter, Setting
-from memcheck.memory.ledger.curve import Curve, replay
+from memcheck.autograd.context import Adapter, Setting
+from memcheck.autograd.curve import Curve, replay
+from memcheck.frameworks.transformers.block import recomputing
+from memcheck.models.registry import read_architecture
+from memcheck.models.types import Block
 
 TOKENS = 1024
 """A multiple of the allocator's block for every tensor that counts, so that bytes per token are whole."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from memcheck.autograd.curve import Curve
+from memcheck.frameworks.transformers.head import Head, head_curve
 from memcheck.job.types import Loss
-from memcheck.memory.ledger.curve import Curve
-from memcheck.memory.ledger.head import Head, head_curve
 from tests.memory.ledger.layers import TORCHTITAN, curve_of
 from tests.memory.ledger.partitioned import DATA, SIZES, TOKENS, VOCABULARY, traced
 
@@ -67,7 +67,7 @@ def test_a_compiled_loss_keeps_logits_and_two_numbers_a_row() -> None:
     """No copy in fp32; its backward makes one tensor of the logits' size and dtype."""
     kept = sum(size for name, size in RECORDED["loss"] if name in ("amax", "log"))
     head = Head(VOCABULARY, False, None, False, False, Loss(), compiled=True)
-    from memcheck.memory.ledger.context import Setting
+    from memcheck.autograd.context import Setting
 
     setting = Setting("torchtitan", 1, TOKENS, 512)
     logits, hidden = 2 * TOKENS * VOCABULARY, 2 * TOKENS * 512

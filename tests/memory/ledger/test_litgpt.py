@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from memcheck.architecture.types import Architecture
+from memcheck.accounts.estimate import Instant
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.runs import part_units
 from memcheck.memory.training import training_ranks
-from memcheck.memory.types import Instant
 from memcheck.memory.units import Part, Unit
+from memcheck.models.types import Architecture
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
-from memcheck.source.load import load_documents
 
 TRACED = {
     # (model, sequences of 512 tokens): bytes that one layer with LoRA of rank 32 on q and v keeps for backward. Two

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from memcheck.architecture.registry import read_architecture
-from memcheck.architecture.types import Architecture
+from memcheck.autograd.context import Setting
 from memcheck.catalog.models import find_model
-from memcheck.memory.ledger.context import Setting
-from memcheck.memory.ledger.masks import Masks, model_masks
+from memcheck.frameworks.transformers.masks import Masks, model_masks
+from memcheck.models.registry import read_architecture
+from memcheck.models.types import Architecture
 from tests.memory.ledger.test_closed_forms import GEMMA3, config
 
 S = 2048

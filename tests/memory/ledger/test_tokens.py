@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from benchmarks.engine_speed import plan, resolved
-from memcheck.architecture.types import Architecture, Block, Mixer
+from memcheck.autograd.context import Setting
+from memcheck.autograd.curve import Curve
 from memcheck.catalog.models import model_names
 from memcheck.errors import MemcheckError
-from memcheck.memory.ledger.context import Setting
-from memcheck.memory.ledger.curve import Curve
 from memcheck.memory.units import base_setting, block_curve, replayed_block
+from memcheck.models.types import Architecture, Block, Mixer
 
 BATCH, LENGTH = 3, 1000
 LAYOUTS: tuple[dict[str, Any], ...] = ({}, {"tensor": 2, "sequence_parallel": True}, {"context": 2}, {"expert": 2})

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from memcheck.architecture.types import Architecture
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.runs import part_units
 from memcheck.memory.units import Part, Unit
+from memcheck.models.types import Architecture
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
-from memcheck.source.load import load_documents
 
 TOKENS = 2 * 4096
 HIDDEN, WIDTH, HEADS, QUERY, VOCABULARY = 3072, 8192, 24, 3072, 128256

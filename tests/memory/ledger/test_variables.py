@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.drawn import gaps, wide
-from memcheck.memory.timeline import Timeline, Variables
+from memcheck.accounts.timeline import Timeline, Variables
 
 FILE = Path(__file__).with_name("traced_variables.json")
 STEPS = {step["plan"]["name"]: step for step in json.loads(FILE.read_text(encoding="utf-8"))["steps"]}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from memcheck.architecture.registry import read_architecture
-from memcheck.architecture.types import Architecture, Attention, Block, Mlp, Norm
-from memcheck.frameworks.megatron import MEGATRON
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.curve import Curve, replay
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.megatron.layers import megatron_layers
+from memcheck.frameworks.megatron.profile import MEGATRON
 from memcheck.job.types import Checkpointing, Layout, Optimizer, TrainingJob
-from memcheck.memory.ledger.context import Context, Setting
-from memcheck.memory.ledger.curve import Curve, replay
-from memcheck.memory.ledger.megatron_block import megatron_layers
-from memcheck.memory.tape.tensor import Value
+from memcheck.models.registry import read_architecture
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Norm
 
 MIB = 2**20
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.curve import Curve, replay
+from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
-from memcheck.memory.ledger.context import Context, Setting
-from memcheck.memory.ledger.curve import Curve, replay
-from memcheck.memory.ledger.megatron_context import Sides, context_attention, exchange, ring_ways
-from memcheck.memory.megatron.setting import megatron_setting
-from memcheck.memory.tape.tensor import Value
+from memcheck.frameworks.megatron.context import Sides, context_attention, exchange, ring_ways
+from memcheck.frameworks.megatron.setting import megatron_setting
 from tests.memory.megatron.models import grid, job, llama_8b, setting
 
 HEADS, KV_HEADS, DIM = 32, 8, 128

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.catalog.types import Gpu
+from memcheck.frameworks.megatron.groups import HEAP_GRANULE, TOKEN_BYTES, deepep_bytes
 from memcheck.job.types import TrainingJob
 from memcheck.memory.communicators import (
     CONNECTION_BYTES,
@@ -14,7 +15,6 @@ from memcheck.memory.communicators import (
     group_bytes,
     groups,
 )
-from memcheck.memory.megatron.groups import HEAP_GRANULE, TOKEN_BYTES, deepep_bytes
 from tests.memory.megatron.models import deepseek_v2, gpt, grid, job, llama_8b
 
 MIB = 2**20

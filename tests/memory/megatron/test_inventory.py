@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.architecture.types import Architecture
+from memcheck.accounts.estimate import RankEstimate
+from memcheck.frameworks.megatron.inventory import states
+from memcheck.frameworks.megatron.ranks import megatron_ranks
+from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors
 from memcheck.job.types import Checkpointing, Layout
-from memcheck.memory.megatron.inventory import states
-from memcheck.memory.megatron.ranks import megatron_ranks
-from memcheck.memory.megatron.tensors import block_tensors, embedding_tensors, head_tensors
-from memcheck.memory.types import RankEstimate
+from memcheck.models.types import Architecture
 from tests.memory.megatron.models import deepseek_v2, grid, job, llama_8b
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.architecture.types import Architecture
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
+from memcheck.frameworks.megatron.ranks import megatron_ranks
+from memcheck.frameworks.megatron.schedule import Place, runs
+from memcheck.frameworks.megatron.setting import megatron_setting
+from memcheck.frameworks.megatron.stages import stages
+from memcheck.frameworks.megatron.units import recompute_groups
+from memcheck.frameworks.megatron.walk import Pass
 from memcheck.job.types import Checkpointing, Layout
-from memcheck.memory.ledger.megatron_head import MegatronHead, megatron_head_curve
-from memcheck.memory.megatron.ranks import megatron_ranks
-from memcheck.memory.megatron.schedule import Place, runs
-from memcheck.memory.megatron.setting import megatron_setting
-from memcheck.memory.megatron.stages import stages
-from memcheck.memory.megatron.units import recompute_groups
-from memcheck.memory.megatron.walk import Pass
+from memcheck.models.types import Architecture
 from tests.memory.megatron.every_event import expanded
 from tests.memory.megatron.models import deepseek_v2, grid, job, llama_8b, setting
 

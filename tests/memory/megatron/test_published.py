@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.frameworks.megatron.ranks import megatron_ranks
+from memcheck.frameworks.megatron.workspaces import Device
 from memcheck.job.types import Layout
-from memcheck.memory.megatron.ranks import megatron_ranks
-from memcheck.memory.megatron.workspaces import Device
 from tests.memory.megatron.models import MIB, deepseek_v2, gpt, grid, job, llama
 
 TE_LOSS = {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}

@@ -7,10 +7,10 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memcheck.memory.ledger.curve import Curve, High
-from memcheck.memory.megatron.ranks import megatron_ranks
-from memcheck.memory.megatron.schedule import Place, runs, settled
-from memcheck.memory.megatron.walk import Rank, fullest
+from memcheck.autograd.curve import Curve, High
+from memcheck.frameworks.megatron.ranks import megatron_ranks
+from memcheck.frameworks.megatron.schedule import Place, runs, settled
+from memcheck.frameworks.megatron.walk import Rank, fullest
 from memcheck.memory.units import Unit
 from tests.memory.megatron.every_event import every_pass, expanded, fullest_of
 from tests.memory.megatron.models import grid, job, llama_8b

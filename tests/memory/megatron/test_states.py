@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.frameworks.megatron import MEGATRON
-from memcheck.memory.ledger.megatron_head import MegatronHead, megatron_head_curve
-from memcheck.memory.megatron import buffers, fsdp
-from memcheck.memory.megatron.ranks import megatron_ranks
-from memcheck.memory.megatron.setting import attention_backend, megatron_setting
-from memcheck.memory.megatron.tensors import block_tensors, embedding_tensors, head_tensors, padded_vocabulary
-from memcheck.memory.megatron.workspaces import MIB, TE_WORKSPACE, Device, Held, workspaces
-from memcheck.memory.state import LocalTensor
-from memcheck.memory.tape.tensor import rounded
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
+from memcheck.frameworks.megatron.profile import MEGATRON, buffers, fsdp
+from memcheck.frameworks.megatron.ranks import megatron_ranks
+from memcheck.frameworks.megatron.setting import attention_backend, megatron_setting
+from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors, padded_vocabulary
+from memcheck.frameworks.megatron.workspaces import MIB, TE_WORKSPACE, Device, Held, workspaces
 from tests.memory.megatron.models import deepseek_v2, gpt, grid, job, llama_8b, setting
 
 MATRIX = [LocalTensor("linear.weight", (4096, 4096), trained=True, matrix=True)]

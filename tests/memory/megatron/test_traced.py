@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.memory.megatron.workspaces import Held, workspaces
+from memcheck.frameworks.megatron.workspaces import Held, workspaces
 from tests.memory.megatron.models import MIB, grid, job, layer_curve, llama_8b, setting
 
 PLAIN = {

@@ -1,0 +1,127 @@
+"""A step as what rests on a rank and what moves on top of it.
+
+What rests is the same at every instant, so that it decides neither which moment is the highest nor what lives then: a
+step is walked once on top of nothing, and laid on whatever rests. Of a grid's points many share the walk (other states,
+other data-parallel ranks) and many share the states (other batches, other recompute).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcheck.accounts.estimate import Instant
+from memcheck.record import Record
+
+Components = tuple[tuple[str, int], ...]
+
+
+class Moment(Record):
+    """The highest point of one instant, without what rests."""
+
+    name: str
+    operation: str
+    bytes: int
+    live: Components
+    """In the order in which they were first held, those that are empty included."""
+
+
+class Rest(Record):
+    """What rests on a rank, and what its optimizer's step takes for itself."""
+
+    components: Components
+    """In the order in which they are held."""
+    operation: str
+    """The optimizer's step in words."""
+    temporaries: int
+
+
+Tensors = tuple[object, ...]
+
+
+class Held:
+    """The tensors that rest on a rank, unit by unit. Two are the same only if they are one object."""
+
+    __slots__ = ("runs",)
+
+    def __init__(self, runs: tuple[tuple[Tensors, int], ...]) -> None:
+        self.runs = runs
+        """Those of a unit, and how many units in a row have them."""
+
+    @property
+    def units(self) -> tuple[Tensors, ...]:
+        """Unit by unit."""
+        return tuple([tensors for tensors, times in self.runs for _ in range(times)])
+
+
+REMEMBERED = 4096
+_tuples: dict[Tensors, Tensors] = {}
+_held: dict[tuple[tuple[int, int], ...], Held] = {}
+
+
+def one_held(runs: Sequence[tuple[Tensors, int]]) -> Held:
+    """One object for all ranks that hold equal tensors.
+
+    It is found by the identity of its tuples, of which equal ones are made one. An entry keeps its tuples alive, so
+    that no identity in its key can come to stand for another tuple while the entry is there.
+    """
+    if len(_held) >= REMEMBERED or len(_tuples) >= REMEMBERED:
+        _held.clear()
+        _tuples.clear()
+    same = tuple([(_tuples.setdefault(tensors, tensors), times) for tensors, times in runs])
+    key = tuple([(id(tensors), times) for tensors, times in same])
+    found = _held.get(key)
+    if found is None:
+        found = _held[key] = Held(same)
+    return found
+
+
+def forget() -> None:
+    """Let go of everything that is kept here."""
+    _held.clear()
+    _tuples.clear()
+
+
+def highest(rest: Rest, tops: Sequence[tuple[str, int]], beside: Components = ()) -> int:
+    """Bytes of the peak. ``tops``: each instant's; ``beside``: what lives all step, but is not part of ``rest``."""
+    most = 0
+    for name, n_bytes in tops:
+        if name == "optimizer":
+            n_bytes += rest.temporaries
+        most = max(most, n_bytes)
+    for _, n_bytes in rest.components:
+        most += n_bytes
+    for _, n_bytes in beside:
+        most += n_bytes
+    return most
+
+
+def peak_on(rest: Rest, tops: Sequence[tuple[str, int]]) -> int:
+    """Number of the instant that is the highest on top of ``rest``, the first of equal ones."""
+    found, most = 0, -1
+    for index, (name, n_bytes) in enumerate(tops):
+        if name == "optimizer":
+            n_bytes += rest.temporaries
+        if n_bytes > most:
+            found, most = index, n_bytes
+    return found
+
+
+def laid_on(rest: Rest, moments: Sequence[Moment], beside: Components = ()) -> tuple[Instant, ...]:
+    """The instants of the whole step."""
+    start: dict[str, int] = {}
+    base = 0
+    for component, n_bytes in (*rest.components, *beside):
+        if n_bytes:
+            start[component] = start.get(component, 0) + n_bytes
+            base += n_bytes
+    found = []
+    for name, operation, n_bytes, live in moments:
+        total, every = base + n_bytes, start.copy()
+        for component, part in live:
+            every[component] = every.get(component, 0) + part
+        if name == "optimizer":
+            operation = rest.operation
+            total += rest.temporaries
+            every["temporaries"] = every.get("temporaries", 0) + rest.temporaries
+        found.append(Instant(name, operation, total, {k: v for k, v in every.items() if v}))
+    return tuple(found)

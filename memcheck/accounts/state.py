@@ -1,0 +1,189 @@
+"""What rests on a rank between steps: parameters, gradients, master weights, optimizer states, tensor by tensor.
+
+Bytes per parameter of every stack: docs/memory-model.md. Sharding: FSDP2 cuts dim 0 of each tensor and pads it
+(torch/distributed/fsdp/_fully_shard/_fsdp_param.py); ZeRO and Megatron's distributed optimizer cut flat buffers.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from memcheck.autograd.tensor import rounded
+from memcheck.job.types import DTYPE_BYTES, Layout, Lora
+from memcheck.models.parameters import block_tensors
+from memcheck.models.types import Attention, Block, Moe, ParameterTensor
+from memcheck.record import Record
+
+
+class LocalTensor(Record):
+    """One parameter tensor of one rank, before data-parallel sharding."""
+
+    name: str
+    shape: tuple[int, ...]
+    trained: bool
+    dtype: str | None = None
+    """A dtype of its own (adapters, 4-bit base weights); None: the recipe's."""
+    expert: bool = False
+    matrix: bool = False
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        return prod(self.shape)
+
+
+NF4_BITS = 4.127
+"""Bits per parameter of bitsandbytes NF4 with double quantisation: 4 + 8 / 64 + 32 / (64 * 256)."""
+NF4_SINGLE_BITS = 4.5
+"""Without double quantisation: 4 + 32 / 64."""
+
+
+def weight_bytes(tensor: LocalTensor, dtype: str, numel: int | None = None) -> int:
+    """Bytes of one resting tensor, rounded as a block of its own."""
+    n = tensor.numel if numel is None else numel
+    kind = tensor.dtype or dtype
+    if kind == "nf4":
+        return rounded(-(-n * 4127 // 8000))
+    if kind == "nf4-single":
+        return rounded(-(-n // 2)) + rounded(4 * -(-n // 64))
+    return rounded(n * DTYPE_BYTES[kind])
+
+
+def shard_numel(tensor: LocalTensor, ways: int) -> int:
+    """Elements of the largest FSDP2 shard: dim 0 cut into ``ways``, rounded up."""
+    if ways <= 1:
+        return tensor.numel
+    first = tensor.shape[0]
+    rest = tensor.numel // first if first else 0
+    return -(-first // ways) * rest
+
+
+def expert_slices(layout: Layout, framework: str) -> int:
+    """Ranks that share the matrices of one expert; ``framework`` is empty for serving.
+
+    Experts that are not dealt out are cut over the tensor ranks like every other matrix: torchtitan
+    ``models/common/moe_sharding.py`` (expert_param_placement_dense), the plans of transformers' configurations
+    (``mlp.experts.gate_up_proj: packed_colwise``), serving engines (vLLM ``fused_moe/layer.py``). Megatron-LM has a
+    degree of its own for them, and DeepSpeed's AutoTP replaces linear layers, which stacked experts are not.
+    """
+    if layout.expert > 1 or layout.expert_tensor > 1 or framework in ("megatron", "deepspeed"):
+        return layout.expert_tensor
+    return layout.tensor
+
+
+def local_tensor(
+    t: ParameterTensor, component: object, tensor: int, expert: int, expert_tensor: int
+) -> tuple[int, ...]:
+    """The shape of ``t`` on one tensor- and expert-parallel rank."""
+    shape = list(t.shape)
+    if t.group == "experts":
+        if len(shape) == 3:
+            shape[0] = -(-shape[0] // expert)
+            cut = 2 if (t.shard == "row") != t.transposed else 1
+            if expert_tensor > 1 and t.shard != "none":
+                shape[cut] = -(-shape[cut] // expert_tensor)
+        elif len(shape) == 2 and isinstance(component, Moe) and shape[0] == component.experts:  # biases
+            shape[0] = -(-shape[0] // expert)
+            shape[1] = -(-shape[1] // (expert_tensor if t.shard == "column" else 1))
+        elif len(shape) == 2:  # all experts' rows in one flat matrix
+            shape[0] = -(-shape[0] // (expert * expert_tensor))
+        return tuple(shape)
+    ways = tensor
+    if isinstance(component, Attention) and t.shard == "column" and not component.fused_qkv:
+        kv_width = component.kv_heads * component.head_dim
+        if shape[0] == kv_width and component.kv_heads < tensor:
+            ways = component.kv_heads  # key and value heads are replicated beyond their number
+    if ways > 1 and t.shard != "none":
+        flip = t.transposed and len(shape) == 2
+        cut = 1 if (t.shard == "row") != flip else 0
+        if cut < len(shape):
+            shape[cut] = -(-shape[cut] // ways)
+    return tuple(shape)
+
+
+def block_component_tensors(block: Block) -> list[tuple[ParameterTensor, object]]:
+    """Every parameter tensor of a block with the component that owns it."""
+    owned: list[tuple[ParameterTensor, object]] = []
+    for component in (block.mixer, block.mlp):
+        if component is not None:
+            owned.extend((t, component) for t in component.tensors)
+    inside = len(owned)
+    owned.extend((t, None) for t in block_tensors(block)[inside:])
+    return owned
+
+
+def adapter_tensors(t: ParameterTensor, shape: tuple[int, ...], lora: Lora) -> list[LocalTensor]:
+    """LoRA's two matrices beside one linear layer of local ``shape`` [outputs, inputs]."""
+    name = t.name.removesuffix(".weight")
+    outputs, inputs = shape[::-1] if t.transposed else shape
+    return [
+        LocalTensor(name + ".lora_A", (lora.rank, inputs), True, lora.dtype, matrix=True),
+        LocalTensor(name + ".lora_B", (outputs, lora.rank), True, lora.dtype, matrix=True),
+    ]
+
+
+class Resting(Record):
+    """Bytes that rest on a rank for one unit of the model."""
+
+    parameters: int = 0
+    adapters: int = 0
+    gradients: int = 0
+    """While gradients exist."""
+    master_weights: int = 0
+    optimizer_states: int = 0
+
+    def plus(self, other: Resting, times: int = 1) -> Resting:
+        """Sum."""
+        return Resting(*[a + b * times for a, b in zip(self, other, strict=True)])
+
+
+STATES_PER_PARAMETER = {
+    "adamw": 2,
+    "adam": 2,
+    "paged-adamw": 2,
+    "adamw-8bit": 2,
+    "paged-adamw-8bit": 2,
+    "adafactor": 0,
+    "sgd": 0,
+    "sgd-momentum": 1,
+    "lion": 1,
+    "lion-8bit": 1,
+    "muon": 1,
+}
+"""Full-size state tensors per parameter tensor. Adafactor keeps a row and a column vector instead."""
+
+EIGHT_BIT_MINIMUM = 4096
+"""bitsandbytes keeps tensors below this many elements in fp32 (optim/optimizer.py, min_8bit_size)."""
+EIGHT_BIT_BLOCK = 256
+"""One fp32 absmax per this many elements (bitsandbytes blockwise quantisation of optimizer states)."""
+
+
+def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype: str) -> int:
+    """State of one tensor (or of its shard with ``numel`` elements)."""
+    if optimizer == "adafactor":
+        shape = tensor.shape
+        if len(shape) < 2:
+            return rounded(numel * DTYPE_BYTES[dtype]) + rounded(4)
+        rows = numel // shape[-1] if shape[-1] else 0
+        columns = numel // shape[-2] if shape[-2] else 0
+        return rounded(rows * DTYPE_BYTES[dtype]) + rounded(columns * DTYPE_BYTES[dtype]) + rounded(4)
+    if optimizer == "muon" and not orthogonalised(tensor):
+        optimizer = "adamw"
+    count = STATES_PER_PARAMETER[optimizer]
+    if optimizer.endswith("8bit") and numel >= EIGHT_BIT_MINIMUM:
+        return count * (rounded(numel) + rounded(-(-numel // EIGHT_BIT_BLOCK) * 4))
+    if optimizer.endswith("8bit"):
+        dtype = "fp32"
+    step = rounded(4) if optimizer in ("adamw", "adam") else 0
+    return count * rounded(numel * DTYPE_BYTES[dtype]) + step
+
+
+def orthogonalised(tensor: LocalTensor) -> bool:
+    """Whether Muon updates the tensor: torch.optim.Muon takes matrices only; embeddings, head, vectors and stacked
+    experts stay with AdamW (torch/optim/_muon.py: "Muon only supports 2D parameters").
+    """
+    return tensor.matrix and len(tensor.shape) == 2
+
+
+PAGED = frozenset({"paged-adamw", "paged-adamw-8bit"})
+"""Their states live in CUDA managed memory, which moves to the host under pressure; counted on the GPU until then."""

@@ -1,0 +1,239 @@
+"""Attention kernels: what flash, memory-efficient and eager attention keep.
+
+Shapes are [batch, heads, sequence, head_dim] in whatever strides; only sizes matter here.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.elementwise import cast, cat, copy, dropout, scale, shift, unary
+from memcheck.autograd.tensor import Storage, Tape, Value
+
+Copied = tuple[bool, bool, bool]
+"""Of q, k and v."""
+
+
+def flash(
+    tape: Tape,
+    q: Value,
+    k: Value,
+    v: Value,
+    v_dim: int,
+    *,
+    label: str = "flash attention",
+    extra: Storage | None = None,
+    ring: int = 1,
+) -> Value:
+    """FlashAttention-2 (aten _scaled_dot_product_flash_attention): keeps q, k, v, the output and fp32 logsumexp.
+
+    Grouped heads stay grouped. Also describes the memory-efficient kernel, which keeps the same five and its mask
+    (``extra``). ``ring``: ranks of a context-parallel group around which keys and values travel.
+    """
+    out_shape = (*q.shape[:-1], v_dim)
+    around = None
+    if ring > 1:
+        from memcheck.autograd import ring as ring_buffers
+
+        around = ring_buffers.forward_buffers(tape, q, k, v, ring, v_dim)
+    out = Value(tape.output("attention", out_shape, q.dtype, label), out_shape, q.dtype)
+    lse = tape.output("attention", q.shape[:-1], "fp32", label + " logsumexp")
+    del around
+    kept = (q.storage, k.storage, v.storage, out.storage, lse, extra)
+    bare_q, bare_k, bare_v = (Value(None, t.shape, t.dtype) for t in (q, k, v))
+    shapes = [(t.shape, t.dtype) if t.origin is not None else None for t in (q, k, v)]
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        around = ring_buffers.backward_buffers(tape, bare_q, bare_k, bare_v, ring) if ring > 1 else None
+        found = [tape.new(s[0], s[1], label + " backward") if s else None for s in shapes]
+        del around
+        return found
+
+    return tape.record(out, (q, k, v), run)
+
+
+def batched(
+    tape: Tape, a: Value, b: Value, shape: tuple[int, ...], label: str, copied: tuple[bool, bool] = (False, False)
+) -> Value:
+    """``torch.matmul`` of two activations (bmm): keeps both, as they are after autocast's casts.
+
+    ``copied``: which of them matmul copies to fold batch and heads into one dimension; nobody else holds the copies.
+    """
+    if tape.autocast:
+        b = cast(tape, b, tape.autocast)
+        a = cast(tape, a, tape.autocast)
+    if copied[0]:
+        a = copy(tape, a, "contiguous")
+    if copied[1]:
+        b = copy(tape, b, "contiguous")
+    out = Value(tape.output("bmm", shape, a.dtype, label), shape, a.dtype)
+    na, nb = a.origin is not None, b.origin is not None
+    kept = (a.storage if nb else None, b.storage if na else None)
+    sa, sb = (a.shape, a.dtype), (b.shape, b.dtype)
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        return [
+            tape.new(sa[0], sa[1], label + " backward") if na else None,
+            tape.new(sb[0], sb[1], label + " backward") if nb else None,
+        ]
+
+    return tape.record(out, (a, b), run)
+
+
+def softmax(tape: Tape, x: Value, dtype: str | None = None) -> Value:
+    """``softmax(x, dtype=...)``: keeps its result; the conversion happens inside the kernel's input cast."""
+    wide = cast(tape, x, dtype) if dtype else x
+    del x
+    out = tape.value(wide.shape, wide.dtype, "softmax")
+    kept, shape, wd = out.storage, wide.shape, wide.dtype
+
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        return [tape.new(shape, wd, "softmax backward")]
+
+    return tape.record(out, (wide,), run)
+
+
+def eager(  # noqa: PLR0913 - the switches of one formula
+    tape: Tape,
+    q: Value,
+    k: Value,
+    v: Value,
+    steps: tuple[str, ...] = ("scale", "add"),
+    *,
+    mask_dtype: str = "bf16",
+    fp32_scores: bool = False,
+    fp32_softmax: bool = True,
+    p_dropout: float = 0.0,
+    returned: list[Value] | None = None,
+    named: list[Value] | None = None,
+    every_step: bool = True,
+    copied: Copied = (False, False, False),
+) -> Value:
+    """transformers' eager_attention_forward on already repeated k and v: scores, fp32 softmax, probabilities.
+
+    ``mask_dtype``: that of the residual stream; an fp32 mask makes bf16 scores fp32 under autocast.
+    ``steps``: what happens to the scores before the softmax: ``scale`` (by a number), ``add`` (mask or bias), ``cap``
+    (tanh between two scalings), ``fill`` (masked_fill). ``fp32_scores``: GPT-J's q and k are cast first.
+    ``returned`` takes the probabilities that the product with v reads, ``named`` the masked scores, where they
+    keep their variable, and those of ``every_step`` before (BLOOM). ``copied``: which of q, k and v the products copy.
+    """
+    b, h, s, _ = q.shape
+    shape = (b, h, s, k.shape[2])
+    target = v.dtype if fp32_scores else q.dtype  # autocast: rotated queries are fp32, and so are the probabilities
+    if fp32_scores:
+        q, k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
+    weights = batched(tape, q, k, shape, "attention scores", copied[:2])
+    for step in steps:
+        if named is not None and every_step:
+            named.append(weights)
+        weights = _score_step(tape, weights, step, mask_dtype)
+    if named is not None:
+        named.append(weights)
+    # autocast puts softmax on its fp32 list
+    probabilities = softmax(tape, weights, "fp32" if fp32_softmax or tape.autocast else None)
+    if fp32_scores or not fp32_softmax:  # a statement of its own, which lets go of the scores
+        weights = probabilities
+    narrow = cast(tape, probabilities, target, "attention probabilities")
+    del weights, probabilities
+    narrow = dropout(tape, narrow, p_dropout)
+    if returned is not None:
+        returned.append(narrow)
+    return batched(tape, narrow, v, (b, h, s, v.shape[-1]), "attention output", (False, copied[2]))
+
+
+def eager_with_names(
+    tape: Tape,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask_dtype: str,
+    *,
+    alibi: bool = False,
+    p_dropout: float = 0.0,
+    copied: Copied = (False, False, False),
+) -> tuple[Value, Value, list[Value]]:
+    """Falcon's: the output, the probabilities, and the scores that have names until the module returns.
+
+    modeling_falcon.py, FalconAttention.forward. Scores are scaled in place, and the softmax's result takes over their
+    name; with ALiBi, which is added in fp32, every step has a name of its own. The softmax's dtype is that of the
+    layer's norm, which autocast leaves in fp32.
+    """
+    b, h, s, _ = q.shape
+    scores = batched(tape, q, k, (b, h, s, k.shape[2]), "attention scores", copied[:2])
+    named = []
+    if alibi:
+        wide = cast(tape, scores, "fp32")
+        logits = _scale_in_place(tape, shift(tape, wide, "alibi", mask_dtype))
+        named = [scores, wide, logits]
+        dtype = "fp32" if tape.autocast else v.dtype
+        scores = logits
+        del wide, logits
+    else:
+        scores = _scale_in_place(tape, scores)
+        dtype = "fp32" if tape.autocast else q.dtype
+    masked = shift(tape, scores, "attention mask", mask_dtype)
+    probabilities = softmax(tape, masked, dtype)
+    del masked, scores
+    probabilities = dropout(tape, probabilities, p_dropout)
+    out = batched(tape, probabilities, v, (b, h, s, v.shape[-1]), "attention output", (False, copied[2]))
+    return out, probabilities, named
+
+
+def _scale_in_place(tape: Tape, x: Value) -> Value:
+    """``x /= number``: its gradient is a new tensor all the same."""
+    shape, dtype = x.shape, x.dtype
+    out = Value(x.storage, shape, dtype)
+    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "attention scaling backward")])
+
+
+def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value:
+    if step == "add":
+        return shift(tape, weights, "attention mask", mask_dtype)
+    if step == "cap":
+        capped = scale(tape, weights, "softcap")
+        capped = unary(tape, capped, "tanh")
+        return scale(tape, capped, "softcap")
+    return scale(tape, weights, "attention scaling" if step == "scale" else "masked_fill")
+
+
+def eager_with_sinks(tape: Tape, q: Value, k: Value, v: Value, returned: list[Value]) -> Value:
+    """GPT-OSS: scores and sink logits are concatenated, softmaxed in their own dtype, the sink column dropped.
+
+    ``returned`` takes the probabilities, of which the returned weights are a view.
+    """
+    b, h, s, _ = q.shape
+    scores = batched(tape, q, k, (b, h, s, s), "attention scores")
+    scores = scale(tape, scores, "attention scaling")
+    scores = shift(tape, scores, "attention mask")
+    shape = (b, h, s, s + 1)
+    combined = cat(tape, (scores,), shape, "cat sinks")
+    combined = _subtract_max(tape, combined)
+    probs = softmax(tape, combined)
+    dropped = Value(probs.storage, (b, h, s, s), probs.dtype)
+    dtype = probs.dtype
+    dropped = tape.record(dropped, (probs,), lambda grad: [tape.new(shape, dtype, "slice backward")])
+    returned.append(dropped)
+    del probs, scores
+    return batched(tape, dropped, v, (b, h, s, v.shape[-1]), "attention output")
+
+
+def _subtract_max(tape: Tape, x: Value) -> Value:
+    """``x - x.max(-1, keepdim=True).values``: the maximum's indices are kept, its gradient is scattered back."""
+    shape, dtype = x.shape, x.dtype
+    rows = (*shape[:-1], 1)
+    largest = tape.value(rows, dtype, "max")
+    indices = tape.new(rows, "int64", "max indices")
+
+    def run_max(grad: Storage, kept: Storage = indices) -> list[Storage | None]:
+        zeros = tape.new(shape, dtype, "max backward")
+        return [tape.new(shape, dtype, "max backward") if tape.subclass else zeros]
+
+    largest = tape.record(largest, (x,), run_max)
+    del indices
+
+    def run(grad: Storage) -> list[Storage | None]:
+        negated = tape.new(shape, dtype, "neg")
+        total = tape.new(rows, dtype, "sum")
+        del negated
+        return [grad, total]
+
+    out = tape.value(shape, dtype, "subtract max")
+    return tape.record(out, (x, largest), run)

@@ -1,0 +1,242 @@
+"""What a ledger needs to know to replay one unit of the model on one rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memcheck.autograd.matrix import Weights
+from memcheck.autograd.tensor import ITEM_BYTES, Dim, Parameter, Storage, Tape, Value
+from memcheck.models.types import Norm, ParameterTensor
+from memcheck.record import Record
+
+if TYPE_CHECKING:
+    from memcheck.autograd.curve import High
+
+
+class Adapter(Record):
+    """LoRA as the ledger sees it."""
+
+    rank: int
+    targets: str | tuple[str, ...]
+    dtype: str
+    quantized: bool
+    """The base weights are 4-bit."""
+    storage: str = "nf4"
+    """How those rest: ``nf4`` (constants quantised once more) | ``nf4-single``."""
+
+
+class Setting(Record):
+    """Everything that decides a unit's curve besides the unit itself. Hashable: curves are cached by it."""
+
+    style: str
+    """Whose module code runs: ``transformers`` | ``torchtitan`` | ``megatron``."""
+    batch: int
+    sequence: int
+    """Tokens per sequence on this rank, after context parallelism."""
+    hidden: int
+    tensor: int = 1
+    sequence_parallel: bool = False
+    expert: int = 1
+    expert_tensor: int = 1
+    params: str = "bf16"
+    """Dtype of the weights that the modules see (FSDP's unsharded copy, or the parameters themselves)."""
+    compute: str = "bf16"
+    """Dtype of the residual stream that enters the unit."""
+    autocast: str | None = None
+    attention: str = "sdpa"
+    reentrant: bool = False
+    """Checkpointed units are checkpointed with ``use_reentrant=True``."""
+    trained: bool = True
+    """The base weights get gradients."""
+    frozen: tuple[str, ...] = ()
+    """Module names inside the unit whose weights get none."""
+    has_grad: bool = False
+    """Gradients of an earlier micro-batch exist."""
+    grad_dtype: str | None = None
+    """Dtype to which autograd casts new gradients; those that are added to existing ones stay as they are."""
+    input_grad: bool = True
+    """Something below the unit is trained."""
+    external_input: bool = False
+    """The unit's input lives in a buffer that is counted elsewhere (a pipeline stage's receive buffer)."""
+    adapter: Adapter | None = None
+    main_grad: str | None = None
+    """Dtype of persistent gradient buffers that take the gradient in place of ``.grad`` (Megatron, DeepSpeed)."""
+    expert_imbalance: float = 1.0
+    context: int = 1
+    """Ranks that share one sequence; ``sequence`` is already divided by it."""
+    compiled: bool = False
+    """torch.compile runs each block as a graph of its own."""
+    options: tuple[tuple[str, object], ...] = ()
+
+    def option(self, name: str, default: object = None) -> object:
+        """One of the framework's own knobs."""
+        for key, value in self.options:
+            if key == name:
+                return value
+        return default
+
+
+class Context:
+    """A tape with the unit's setting: what block code is written against."""
+
+    def __init__(self, tape: Tape, setting: Setting) -> None:
+        self.tape = tape
+        self.setting = setting
+        tp = setting.tensor
+        self.tp = tp
+        self.batch = Dim(setting.batch, "B")
+        self.sequence = Dim(setting.sequence, "S")
+        self.hidden = Dim(setting.hidden, "h")
+        tokens = setting.batch * setting.sequence
+        self.tokens = Dim(tokens, "T")
+        self.residual_tokens = Dim(tokens // tp, "T/tp") if setting.sequence_parallel and tp > 1 else self.tokens
+        """Tokens of the residual stream on this rank: divided under sequence parallelism."""
+        self.parameters: list[Parameter] = []
+        """Every weight of the unit: their gradients live as long as this context."""
+        self.kept: list[Value] = []
+        """What the training loop still references during backward (the model's output)."""
+        self.returned: list[Value] = []
+        """What the unit returns beside its output, and the model's loop keeps in a variable (attention weights)."""
+        self.named: list[Value] = []
+        """What attention's forward has names for until it returns."""
+        self.unused: list[Value] = []
+        """What attention returns beside its output and nothing reads: ``_`` is a variable to the layer's end."""
+        self.before: High | None = None
+        """The highest point of the final norm, which still belongs to the forward."""
+
+    def parameter(self, name: str, shape: tuple[int, ...], dtype: str | None = None) -> Parameter:
+        """A base weight."""
+        s = self.setting
+        trained = s.trained and not is_frozen(name, s.frozen)
+        return self.register(Parameter(name, shape, dtype or s.params, trained, has_grad=s.has_grad))
+
+    def register(self, parameter: Parameter) -> Parameter:
+        """Remember a weight, and send its gradient where the framework accumulates gradients."""
+        if self.setting.main_grad is not None:
+            parameter.sink = _drop  # added into a persistent buffer that is counted with the states
+        elif not self.setting.has_grad:
+            parameter.cast_to = wider(parameter.dtype, self.setting.grad_dtype)
+        self.parameters.append(parameter)
+        return parameter
+
+    def norm_weight(self, norm: Norm | None, name: str = "norm") -> tuple[Parameter | None, Parameter | None]:
+        """Weight and bias of a normalisation."""
+        if norm is None:
+            return None, None
+        shape = (norm.rows, norm.size) if norm.rows > 1 else (norm.size,)
+        weight = self.parameter(name + ".weight", shape) if norm.weight else None
+        return weight, (self.parameter(name + ".bias", shape) if norm.bias else None)
+
+    def replicated(self, tensor: ParameterTensor, bias: bool = False) -> Weights:
+        """A linear layer that tensor parallelism leaves whole."""
+        return self.weights(tensor._replace(shard="none"), bias)
+
+    def weights(
+        self,
+        tensor: ParameterTensor,
+        bias: bool,
+        shape: tuple[int, int] | None = None,
+        *,
+        rows: int = 1,
+        adaptable: bool = True,
+    ) -> Weights:
+        """A linear layer of this rank. ``rows``: how many ways its parallel dimension is really cut.
+
+        ``adaptable``: adapters may wrap it if their targets name it.
+        """
+        s = self.setting
+        stored = tensor.shape[::-1] if tensor.transposed else tensor.shape
+        out, inp = shape or (stored[0], stored[1])
+        cut = min(self.tp, rows) if rows > 1 else self.tp
+        if cut > 1 and tensor.shard == "column":
+            out = -(-out // cut)
+        elif cut > 1 and tensor.shard == "row":
+            inp = -(-inp // cut)
+        name = tensor.name.removesuffix(".weight")
+        base = self.parameter(name, (out, inp))
+        base.viewed = tensor.viewed
+        b = self.parameter(name + ".bias", (out,)) if bias else None
+        adapter = s.adapter
+        if adapter is None or not adaptable or not adapts(adapter, name):
+            return Weights(base, b)
+        down = Parameter(name + ".lora_A", (adapter.rank, inp), adapter.dtype, True, has_grad=s.has_grad)
+        up = Parameter(name + ".lora_B", (out, adapter.rank), adapter.dtype, True, has_grad=s.has_grad)
+        return Weights(base, b, (self.register(down), self.register(up)), adapter.quantized)
+
+
+def wider(dtype: str, other: str | None) -> str | None:
+    """The other dtype, if it is the wider one."""
+    return other if other is not None and ITEM_BYTES[other] > ITEM_BYTES[dtype] else None
+
+
+def is_frozen(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a ``freeze`` pattern names this module or one above it."""
+    return any(p in name.split(".") or name == p or name.startswith(p + ".") for p in patterns)
+
+
+def adapts(adapter: Adapter, name: str) -> bool:
+    """Whether peft would wrap the module ``name`` (all-linear: every linear layer of a block, not the head)."""
+    if adapter.targets == "all-linear":
+        return True
+    leaf = name.rpartition(".")[2]
+    targets = (adapter.targets,) if isinstance(adapter.targets, str) else adapter.targets
+    return any(t in {leaf, name} or name.endswith("." + t) for t in targets)
+
+
+def _drop(grad: Storage) -> None:
+    """The gradient was added elsewhere and dies here."""
+
+
+def enter_tensor_parallel(ctx: Context, x: Value) -> Value:
+    """The input of column-parallel layers: gathered over the sequence (SP), or the replicated tensor itself.
+
+    Backward: reduce-scatter (SP), or an all-reduce into a new tensor (functional collectives do not work in place).
+    """
+    tape = ctx.tape
+    if ctx.tp == 1:
+        return x
+    shape, dtype = x.shape, x.dtype
+    if not ctx.setting.sequence_parallel:
+        out = Value(x.storage, shape, dtype)
+        return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "reduce input gradient")])
+    out = tape.value((ctx.tokens, *shape[1:]), dtype, "all-gather")
+    if _cat_after_gather(ctx):
+        out = tape.value(out.shape, dtype, "cat gathered sequence")
+    return tape.record(out, (x,), lambda grad: [_reduce_scatter(ctx, grad, shape, "reduce input gradient")])
+
+
+def leave_tensor_parallel(ctx: Context, y: Value) -> Value:
+    """The output of a row-parallel layer: reduce-scattered (SP) or all-reduced into a new tensor."""
+    tape = ctx.tape
+    if ctx.tp == 1:
+        return y
+    shape, dtype = y.shape, y.dtype
+    if not ctx.setting.sequence_parallel:
+        out = tape.value(shape, dtype, "all-reduce")
+        return tape.record(out, (y,), lambda grad: [grad])
+    part = (ctx.residual_tokens, *shape[1:])
+    out = Value(_reduce_scatter(ctx, y, part, "reduce-scatter"), part, dtype)
+    gathers = _cat_after_gather(ctx)
+
+    def run(grad: Storage) -> list[Storage | None]:
+        whole = tape.new(shape, dtype, "all-gather")
+        return [tape.new(shape, dtype, "cat gathered sequence") if gathers else whole]
+
+    return tape.record(out, (y,), run)
+
+
+def _reduce_scatter(ctx: Context, whole: Value | Storage, part: tuple[int, ...], label: str) -> Storage:
+    """Functional collectives scatter along dim 0: transformers' sequence dimension 1 is first copied in front of it.
+
+    torch/distributed/_functional_collectives.py, reduce_scatter_tensor (``torch.cat(torch.chunk(...))``).
+    """
+    tape = ctx.tape
+    copied = tape.new(whole.shape, whole.dtype, "cat chunks") if ctx.setting.style == "transformers" else None
+    out = tape.output("reduce-scatter", part, whole.dtype, label)
+    del copied
+    return out
+
+
+def _cat_after_gather(ctx: Context) -> bool:
+    """all_gather_tensor along dim 1 copies the chunks behind each other, unless the dimensions before it are 1."""
+    return ctx.setting.style == "transformers" and ctx.setting.batch > 1

@@ -1,0 +1,142 @@
+"""The memory curve of one unit: replayed once, then used for every layer that is alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memcheck.autograd import Tape, Value, backward
+from memcheck.autograd.checkpoint import checkpoint
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.tensor import Leaf, rounded_bytes
+from memcheck.record import Record
+
+Inventory = tuple[tuple[str, tuple[int, ...], str, int, str], ...]
+
+
+class High(Record):
+    """The highest point of a phase, relative to what lived before the unit."""
+
+    bytes: int
+    label: str
+    components: tuple[tuple[str, int], ...]
+    inventory: Inventory = ()
+
+
+class Curve(Record):
+    """What a unit adds to the live bytes, phase by phase. The unit's input counts as its own, its output does not."""
+
+    saved: int
+    """Kept from the end of its forward to its backward."""
+    saved_inventory: Inventory
+    saved_components: tuple[tuple[str, int], ...]
+    until_forward_ends: int
+    """Autocast's weight copies that nothing saved: they live until autocast is left."""
+    forward: High
+    backward: High
+    """Its saved set and the gradient of its output included; its own new gradients too."""
+    gradients: int
+    """Bytes of new ``.grad`` tensors after its backward."""
+    lingers: int = 0
+    """Kept until the whole backward is over: the model's output when the training loop still references it, a tied
+    head's gradient that waits for the embedding's."""
+    before: High | None = None
+    """The highest point of what runs before the loss: the final norm of a head."""
+    returned: int = 0
+    """What it returns beside its output, where nothing has saved it: attention weights of a checkpointed layer."""
+    input: int = 0
+    """Its input, while it has one of its own: what lives when its parameters are gathered for its forward."""
+    freed_input: int = 0
+    """Bytes of its input that nothing has saved once its forward is over; of an embedding: of the rows looked up."""
+    input_gradient: int = 0
+    output_gradient: int = 0
+    outlives: int = 0
+    """Kept until the training loop lets go of the graph: when the next forward's output replaces this one's."""
+
+
+Forward = Callable[[Context, Value], Value]
+
+
+def replay(
+    forward: Forward,
+    setting: Setting,
+    shape: tuple[int, ...],
+    dtype: str,
+    *,
+    recompute: bool = False,
+    inventory: bool = False,
+) -> Curve:
+    """Run one unit forward and backward on a fresh tape.
+
+    ``shape``/``dtype``: the unit's input on this rank. ``recompute``: the unit is checkpointed as a whole.
+    """
+    tape = Tape(autocast=setting.autocast, inventory=inventory)
+    tape.subclass = setting.tensor > 1 and setting.style != "megatron"  # Megatron's shards are plain tensors
+    ctx = Context(tape, setting)
+    storage = None if setting.external_input else tape.new(shape, dtype, "block input")
+    x = Value(storage, shape, dtype, Leaf() if setting.input_grad else None)
+    del storage
+    y = checkpointed(ctx, forward, x) if recompute else forward(ctx, x)
+    forward_high = high(tape)
+    leaf, output = x.origin, (y.shape, y.dtype)
+    y.storage = None
+    before = tape.live
+    x.storage = None  # the caller's variable moves on to the output; what was saved keeps its storage
+    with_casts = tape.live
+    tape.casts.clear()
+    with_returned = tape.live
+    for value in ctx.returned:
+        value.storage = None
+    saved = tape.live
+    freed = before - with_casts
+    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
+    components = tuple((k, v) for k, v in tape.by_component.items() if v)
+    tape.component = "temporaries"
+    tape.reset_peak()
+    trained = y.origin is not None
+    arrived = [tape.new(*output, "output gradient")] if trained else []
+    if recompute and setting.reentrant and arrived:  # an argument of CheckpointFunction.backward
+        arrived[0].holders += 1
+        tape.held.append(arrived[0])
+    backward(tape, y, arrived)
+    gradients = tape.by_component.get("gradients", 0)
+    backward_high = high(tape)
+    tape.held.clear()
+    del leaf  # the input's gradient was alive until here
+    outlives = sum(tape.outliving.values())
+    return Curve(
+        saved,
+        saved_inventory,
+        components,
+        with_casts - with_returned,
+        forward_high,
+        backward_high,
+        gradients,
+        returned=with_returned - saved,
+        input=rounded_bytes(shape, dtype) if not setting.external_input else 0,
+        freed_input=freed,
+        input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
+        output_gradient=rounded_bytes(*output) if trained else 0,
+        outlives=outlives,
+    )
+
+
+def high(tape: Tape) -> High:
+    """The tape's highest point since the last reset."""
+    return High(
+        tape.peak,
+        tape.peak_label,
+        tuple((k, v) for k, v in tape.peak_components.items() if v),
+        tuple(tape.peak_inventory),
+    )
+
+
+def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:
+    """A unit under ``torch.utils.checkpoint``."""
+
+    def run(value: Value) -> Value:
+        try:
+            return forward(ctx, value)
+        finally:  # also where early stop leaves it in the middle
+            ctx.named = []
+
+    return checkpoint(ctx.tape, run, x, ctx.returned if ctx.setting.reentrant else None)

@@ -1,0 +1,215 @@
+"""Casts, sums, products, activations, dropout: what autograd keeps of each.
+
+Sources: torch tools/autograd/derivatives.yaml (torch 2.13) for what is saved; torch/csrc/autograd/FunctionsManual.cpp
+for the temporaries of the backward formulas.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
+
+SAVES_RESULT = frozenset({"relu", "tanh", "sigmoid", "exp", "rsqrt", "softmax", "sqrt"})
+"""Activations whose derivative is taken from the result; all others keep their input."""
+
+
+def cast(tape: Tape, x: Value, dtype: str, label: str = "to") -> Value:
+    """``x.to(dtype)``: keeps nothing; its backward casts the gradient back."""
+    if x.dtype == dtype:
+        return x
+    if isinstance(x.origin, Parameter) or x.storage is None:
+        return cast_weight(tape, x, dtype)
+    out = tape.value(x.shape, dtype, label)
+    shape, source = x.shape, x.dtype
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [tape.new(shape, source, "to backward")]
+
+    return tape.record(out, (x,), run)
+
+
+def cast_weight(tape: Tape, w: Value, dtype: str) -> Value:
+    """Autocast's copy of a weight: made once, cached until autocast ends, kept by the graph as long as it is saved."""
+    if w.dtype == dtype:
+        return w
+    leaf = not (isinstance(w.origin, Parameter) and w.origin.viewed)
+    key = id(w.origin) if w.origin is not None and leaf else 0
+    cached = tape.casts.get(key) if key else None
+    if cached is not None:
+        return cached
+    out = tape.value(w.shape, dtype, "autocast copy")
+    shape, source = w.shape, w.dtype
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [tape.new(shape, source, "to backward")]
+
+    out = tape.record(out, (w,), run)
+    if key:  # only leaves that want a gradient are cached (aten/src/ATen/autocast_mode.cpp, cached_cast)
+        tape.casts[key] = out
+    return out
+
+
+def convert_weight(tape: Tape, w: Value, dtype: str) -> Value:
+    """``weight.to(dtype)`` in module code: a copy that nothing caches."""
+    if w.dtype == dtype:
+        return w
+    out = tape.value(w.shape, dtype, "to")
+    shape, source = w.shape, w.dtype
+    return tape.record(out, (w,), lambda grad: [tape.new(shape, source, "to backward")])
+
+
+def _like(tape: Tape, grad: Storage, x_shape: tuple[int, ...], x_dtype: str) -> Storage:
+    """What validate_outputs does to a gradient of another dtype: cast it."""
+    return grad if grad.dtype == x_dtype else tape.new(x_shape, x_dtype, "to backward")
+
+
+def add(tape: Tape, a: Value, b: Value, label: str = "add") -> Value:
+    """``a + b`` of equal shapes: keeps nothing, hands its gradient to both."""
+    out = tape.value(a.shape, promote(a.dtype, b.dtype), label)
+    shape, da, db = a.shape, a.dtype, b.dtype
+    na, nb = a.origin is not None, b.origin is not None
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [_like(tape, grad, shape, da) if na else None, _like(tape, grad, shape, db) if nb else None]
+
+    return tape.record(out, (a, b), run)
+
+
+def add_in_place(tape: Tape, a: Value, b: Value, label: str = "add") -> Value:
+    """``a += b`` of equal shapes and dtypes: the sum is where ``a`` was."""
+    out = Value(a.storage, a.shape, a.dtype)
+    na, nb = a.origin is not None, b.origin is not None
+    return tape.record(out, (a, b), lambda grad: [grad if na else None, grad if nb else None])
+
+
+def add_bias(tape: Tape, x: Value, bias: Value, label: str = "add") -> Value:
+    """``x + bias`` with a broadcast bias: its gradient is a sum over rows."""
+    out = tape.value(x.shape, x.dtype, label)
+    bias_shape, dtype = bias.shape, bias.dtype
+    nx, nb = x.origin is not None, bias.origin is not None
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [grad if nx else None, tape.new(bias_shape, dtype, "sum") if nb else None]
+
+    return tape.record(out, (x, bias), run)
+
+
+def mul(tape: Tape, a: Value, b: Value, label: str = "mul") -> Value:
+    """``a * b`` with broadcasting: each factor is kept when the other wants a gradient."""
+    shape = a.shape if a.numel >= b.numel else b.shape
+    wide = promote(a.dtype, b.dtype)
+    out = tape.value(shape, wide, label)
+    na, nb = a.origin is not None, b.origin is not None
+    kept = (a.storage if nb else None, b.storage if na else None)
+    a_shape, a_dtype, a_full = a.shape, a.dtype, a.numel == out.numel
+    b_shape, b_dtype, b_full = b.shape, b.dtype, b.numel == out.numel
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        ga = tape.new(shape, promote(grad.dtype, b_dtype), label + " backward") if na else None
+        gb = tape.new(shape, promote(grad.dtype, a_dtype), label + " backward") if nb else None
+        if ga is not None:
+            ga = _like(tape, ga if a_full else tape.new(a_shape, wide, "sum"), a_shape, a_dtype)
+        if gb is not None:
+            gb = _like(tape, gb if b_full else tape.new(b_shape, wide, "sum"), b_shape, b_dtype)
+        return [ga, gb]
+
+    return tape.record(out, (a, b), run)
+
+
+def unary(tape: Tape, x: Value, name: str) -> Value:
+    """An activation function in one operator: keeps its input, or its result (``SAVES_RESULT``)."""
+    out = tape.value(x.shape, x.dtype, name)
+    kept = out.storage if name in SAVES_RESULT else x.storage
+    shape, dtype = x.shape, x.dtype
+
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        return [tape.new(shape, dtype, name + " backward")]
+
+    return tape.record(out, (x,), run)
+
+
+def scale(tape: Tape, x: Value, label: str = "mul") -> Value:
+    """Multiplication by a Python number: keeps nothing."""
+    out = tape.value(x.shape, x.dtype, label)
+    shape, dtype = x.shape, x.dtype
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [tape.new(shape, dtype, label + " backward")]
+
+    return tape.record(out, (x,), run)
+
+
+def shift(tape: Tape, x: Value, label: str = "add", other: str | None = None) -> Value:
+    """``x + c`` with a constant, or a tensor of dtype ``other`` that needs no gradient: the gradient passes through."""
+    out = tape.value(x.shape, promote(x.dtype, other) if other else x.dtype, label)
+    shape, dtype = x.shape, x.dtype
+    return tape.record(out, (x,), lambda grad: [_like(tape, grad, shape, dtype)])
+
+
+def power(tape: Tape, x: Value) -> Value:
+    """``x ** n`` for a number n > 1: keeps x; backward is grad * (n * x ** (n - 1)), three tensors alive at once.
+
+    FunctionsManual.cpp, pow_backward: the temporaries of one C++ expression live to its end.
+    """
+    out = tape.value(x.shape, x.dtype, "pow")
+    shape, dtype, kept = x.shape, x.dtype, x.storage
+
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        raised = tape.new(shape, dtype, "pow backward")
+        scaled = tape.new(shape, dtype, "pow backward")
+        result = tape.new(shape, dtype, "pow backward")
+        del raised, scaled
+        return [result]
+
+    return tape.record(out, (x,), run)
+
+
+def mean_rows(tape: Tape, x: Value) -> Value:
+    """``x.mean(-1, keepdim=True)``: keeps nothing; backward divides an expanded gradient."""
+    out = tape.value((*x.shape[:-1], 1), x.dtype, "mean")
+    shape, dtype = x.shape, x.dtype
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "mean backward")]
+
+    return tape.record(out, (x,), run)
+
+
+def subtract_rows(tape: Tape, x: Value, rows: Value) -> Value:
+    """``x - mean``: keeps nothing; the mean's gradient is a negated tensor of x's size, summed."""
+    out = tape.value(x.shape, x.dtype, "sub")
+    shape, dtype, small = x.shape, x.dtype, rows.shape
+
+    def run(grad: Storage) -> list[Storage | None]:
+        negated = tape.new(shape, dtype, "neg")
+        total = tape.new(small, dtype, "sum")
+        del negated
+        return [grad, total]
+
+    return tape.record(out, (x, rows), run)
+
+
+def dropout(tape: Tape, x: Value, p: float) -> Value:
+    """``F.dropout`` in training: keeps a mask of one byte per element (native_dropout)."""
+    if p == 0.0:
+        return x
+    out = tape.value(x.shape, x.dtype, "dropout")
+    mask = tape.new(x.shape, "bool", "dropout mask")
+    shape, dtype = x.shape, x.dtype
+
+    def run(grad: Storage, mask: Storage = mask) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "dropout backward")]
+
+    return tape.record(out, (x,), run)
+
+
+def copy(tape: Tape, x: Value, label: str) -> Value:
+    """``.contiguous()`` of a strided view, ``repeat``, ``cat`` of one input: a new tensor, nothing kept."""
+    out = tape.value(x.shape, x.dtype, label)
+    return tape.record(out, (x,), lambda grad: [grad])
+
+
+def cat(tape: Tape, parts: tuple[Value, ...], shape: tuple[int, ...], label: str = "cat") -> Value:
+    """``torch.cat``: a new tensor; each part's gradient is a view of the whole."""
+    out = tape.value(shape, parts[0].dtype, label)
+    wants = tuple(p.origin is not None for p in parts)
+    return tape.record(out, parts, lambda grad: [grad if w else None for w in wants])

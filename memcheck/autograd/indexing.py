@@ -1,0 +1,91 @@
+"""Operations that pick, sort and group rows: what routing tokens to experts is made of.
+
+Sources: torch tools/autograd/derivatives.yaml and torch/csrc/autograd/FunctionsManual.cpp (index_backward,
+gather_backward, value_selecting_reduction_backward): the gradient is scattered into a fresh tensor of zeros, in place
+unless it is a tensor subclass.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.tensor import Storage, Tape, Value
+
+
+def scattered(tape: Tape, shape: tuple[int, ...], dtype: str, label: str) -> Storage:
+    """Zeros of ``shape`` into which a gradient is scattered."""
+    zeros = tape.new(shape, dtype, label)
+    return tape.new(shape, dtype, label) if tape.subclass else zeros
+
+
+def index(tape: Tape, x: Value, indices: Storage, shape: tuple[int, ...], label: str = "index") -> Value:
+    """``x[indices]`` along dim 0: keeps the indices."""
+    out = tape.value(shape, x.dtype, label)
+    x_shape, x_dtype = x.shape, x.dtype
+
+    def run(grad: Storage, kept: Storage = indices) -> list[Storage | None]:
+        return [scattered(tape, x_shape, x_dtype, label + " backward")]
+
+    return tape.record(out, (x,), run)
+
+
+def topk(tape: Tape, x: Value, k: int) -> tuple[Value, Storage]:
+    """``torch.topk(x, k)``: values and int64 indices; keeps the indices."""
+    shape = (*x.shape[:-1], k)
+    values = Value(tape.output("topk", shape, x.dtype, "topk values"), shape, x.dtype)
+    indices = tape.output("topk", shape, "int64", "topk indices")
+    x_shape, x_dtype = x.shape, x.dtype
+
+    def run(grad: Storage, kept: Storage = indices) -> list[Storage | None]:
+        return [scattered(tape, x_shape, x_dtype, "topk backward")]
+
+    return tape.record(values, (x,), run), indices
+
+
+def gather(tape: Tape, x: Value, indices: Storage, label: str = "gather") -> Value:
+    """``x.gather(1, indices)``: keeps the indices."""
+    return index(tape, x, indices, indices.shape, label)
+
+
+def grouped_mm(
+    tape: Tape, x: Value, weight: Value, outputs: int, offsets: Storage, label: str, weight_shape: tuple[int, ...]
+) -> Value:
+    """``F.grouped_mm(x, weight, offs=offsets)``: groups of rows times matrices of their own; keeps both and offsets."""
+    out = tape.value((x.shape[0], outputs), x.dtype, label)
+    nx, nw = x.origin is not None, weight.origin is not None
+    kept = (x.storage if nw else None, weight.storage if nx else None, offsets)
+    x_shape, x_dtype, w_dtype = x.shape, x.dtype, weight.dtype
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        gw = tape.new(weight_shape, w_dtype, label + " dW") if nw else None
+        gx = tape.new(x_shape, x_dtype, label + " dX") if nx else None
+        return [gx, gw]
+
+    return tape.record(out, (x, weight), run)
+
+
+def sum_groups(tape: Tape, x: Value, groups: int) -> Value:
+    """``x.view(n, groups, ...).sum(1)``: keeps nothing; the view's backward makes the expanded gradient real."""
+    shape = (x.shape[0] // groups, *x.shape[1:])
+    out = tape.value(shape, x.dtype, "sum over choices")
+    x_shape, x_dtype = x.shape, x.dtype
+    return tape.record(out, (x,), lambda grad: [tape.new(x_shape, x_dtype, "expanded gradient")])
+
+
+def slices(tape: Tape, x: Value, *shapes: tuple[int, ...]) -> list[Value]:
+    """Basic slices (``x[..., ::2]``): views whose backward pads each gradient with zeros to x's size."""
+    parts = [Value(x.storage, s, x.dtype) for s in shapes]
+    shape, dtype = x.shape, x.dtype
+    return [tape.record(p, (x,), lambda grad: [tape.new(shape, dtype, "slice backward")]) for p in parts]
+
+
+def clamp(tape: Tape, x: Value, bounds: int) -> Value:
+    """``x.clamp(...)`` with one or two bounds: keeps x; backward compares it with each of them."""
+    out = tape.value(x.shape, x.dtype, "clamp")
+    shape, dtype, kept = x.shape, x.dtype, x.storage
+
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        masks = [tape.new(shape, "bool", "clamp backward") for _ in range(bounds)]
+        result = tape.new(shape, dtype, "clamp backward")
+        del masks
+        return [result]
+
+    return tape.record(out, (x,), run)

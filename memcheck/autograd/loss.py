@@ -1,0 +1,111 @@
+"""Cross entropy and its cheaper relatives.
+
+Sources: transformers 5.23 loss/loss_utils.py (logits.float(), then F.cross_entropy); ATen log_softmax and nll_loss;
+Liger-Kernel ops/fused_linear_cross_entropy.py; torch.distributed.tensor.parallel.loss (loss_parallel).
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.elementwise import cast
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+
+
+def cross_entropy(tape: Tape, logits: Value, *, upcast: bool, parallel: bool = False) -> Value:
+    """``F.cross_entropy(logits.float())``: keeps the log-probabilities; backward makes two more tensors of their size.
+
+    The fp32 copy lives until the function returns. ``parallel``: DTensor's loss_parallel on a vocabulary shard, whose
+    log_softmax backward is written in pieces (exp, product, difference).
+    """
+    wide = cast(tape, logits, "fp32", "logits.float()") if upcast or tape.autocast else logits
+    del logits
+    log_probabilities = _log_softmax(tape, wide, parallel)
+    return _nll_loss(tape, log_probabilities)
+
+
+def compiled_cross_entropy(tape: Tape, logits: Value) -> Value:
+    """The same under torch.compile: keeps the logits as they came and each row's maximum and logarithm of the sum.
+
+    Everything in between is one kernel each way: no copy in fp32 exists, and backward writes the logits' gradient only
+    (the partitioner's cut: tests/memory/ledger/compiled_blocks.json; the scatter of the labels becomes a comparison,
+    torch/_inductor/fx_passes/post_grad.py, scatter_upon_const_tensor).
+    """
+    rows = (logits.shape[0], 1)
+    statistics = (tape.new(rows, "fp32", "amax"), tape.new(rows, "fp32", "log of the sum"))
+    out = tape.value((1,), "fp32", "loss")
+    shape, dtype = logits.shape, logits.dtype
+
+    def run(grad: Storage, kept: object = (logits.storage, *statistics)) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "loss backward")]
+
+    return tape.record(out, (logits,), run)
+
+
+def _log_softmax(tape: Tape, x: Value, parallel: bool) -> Value:
+    shape, dtype = x.shape, x.dtype
+    if parallel:
+        shifted = tape.new(shape, dtype, "shifted logits")
+        exponent = tape.new(shape, dtype, "exp")
+        del exponent
+        out = tape.value(shape, dtype, "log_softmax")
+        del shifted
+    else:
+        out = tape.value(shape, dtype, "log_softmax")
+    kept = out.storage
+
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        if not parallel:
+            return [tape.new(shape, dtype, "log_softmax backward")]
+        exponent = tape.new(shape, dtype, "exp")
+        result = tape.new(shape, dtype, "loss_parallel backward")
+        del exponent
+        return [result]
+
+    return tape.record(out, (x,), run)
+
+
+def _nll_loss(tape: Tape, log_probabilities: Value) -> Value:
+    out = tape.value((1,), "fp32", "loss")
+    shape, dtype, kept = log_probabilities.shape, log_probabilities.dtype, log_probabilities.storage
+
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "nll_loss backward")]
+
+    return tape.record(out, (log_probabilities,), run)
+
+
+def fused_linear_chunk(tokens: int, vocabulary: int, hidden: int) -> int:
+    """Tokens per chunk of Liger's kernel: next power of two of tokens / ceil(vocabulary / hidden)."""
+    pieces = -(-vocabulary // hidden)
+    return int(1 << max(0, (-(-tokens // pieces) - 1).bit_length()))
+
+
+def fused_linear(tape: Tape, x: Value, weight: Parameter) -> Value:
+    """Liger's fused linear cross entropy: gradients are made in forward, one chunk of logits at a time.
+
+    Keeps dX and dW; adding a chunk's dW needs one more tensor of its size.
+    """
+    tokens, hidden = x.shape[0], x.shape[-1]
+    vocabulary = weight.shape[0]
+    chunk = min(tokens, fused_linear_chunk(tokens, vocabulary, hidden))
+    gx = tape.new(x.shape, x.dtype, "dX")
+    gw = tape.new(weight.shape, weight.dtype, "dW") if weight.requires_grad else None
+    losses = tape.new((tokens,), "fp32", "loss per token")
+    logits = tape.new((chunk, vocabulary), x.dtype, "logits of a chunk")
+    part = tape.new((chunk, hidden), x.dtype, "dX of a chunk")
+    del part
+    if gw is not None:
+        part = tape.new(weight.shape, weight.dtype, "dW of a chunk")
+        del part
+    if tokens > chunk:  # the loop's variable holds a chunk's logits until it is assigned the next one's
+        following = tape.new((chunk, vocabulary), x.dtype, "logits of a chunk")
+        del following
+    del logits
+    out = tape.value((1,), "fp32", "loss")
+    del losses
+    nx, nw = x.origin is not None, weight.requires_grad
+    kept = (gx if nx else None, gw if nw else None)
+
+    def run(grad: Storage, kept: tuple[Storage | None, Storage | None] = kept) -> list[Storage | None]:
+        return list(kept)
+
+    return tape.record(out, (x, tape.parameter(weight)), run)

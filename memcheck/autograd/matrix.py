@@ -1,0 +1,141 @@
+"""Matrix products: linear layers, adapters, embedding tables.
+
+A linear layer keeps its input when its weight is trained, and its weight (counted elsewhere, or autocast's copy of it)
+when its input wants a gradient (derivatives.yaml: mm, addmm). LoRA follows peft 0.21's Linear.forward.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.elementwise import add, cast, cast_weight, scale
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+
+
+class Weights:
+    """The parameters of one linear layer, with its adapter if it has one."""
+
+    __slots__ = ("bias", "dequantized", "keeps_input", "lora_a", "lora_b", "quantized", "weight")
+
+    def __init__(
+        self,
+        weight: Parameter,
+        bias: Parameter | None = None,
+        lora: tuple[Parameter, Parameter] | None = None,
+        quantized: bool = False,
+    ) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.lora_a = lora[0] if lora else None
+        self.lora_b = lora[1] if lora else None
+        self.quantized = quantized
+        """4-bit weights are dequantised into a temporary for each product (bitsandbytes MatMul4Bit)."""
+        self.dequantized: str | None = None
+        """The dtype that comes out of dequantisation, where it is not that of the product."""
+        self.keeps_input = False
+        """The 4-bit product holds on to its input, as it did before bitsandbytes 0.43.2 (#1270)."""
+
+
+def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+    """``F.linear`` plus the adapter branch."""
+    result = dense(tape, x, w, label)
+    if w.lora_a is None or w.lora_b is None:
+        return result
+    base_dtype = result.dtype
+    # peft: x = self._cast_input_dtype(x, lora_A.weight.dtype); autocast then casts it again for the product
+    low = cast(tape, x, w.lora_a.dtype, "lora input")
+    del x
+    down = matmul(tape, low, w.lora_a, label + ".lora_A")
+    del low
+    up = matmul(tape, down, w.lora_b, label + ".lora_B")
+    del down
+    scaled = scale(tape, up, "lora scaling")
+    del up
+    total = add(tape, result, scaled, "lora sum")
+    del scaled, result
+    return cast(tape, total, base_dtype, "lora result")
+
+
+def dense(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+    """The product with the base weight."""
+    if w.quantized:
+        return _quantized(tape, x, w, label)
+    return matmul(tape, x, w.weight, label, bias=w.bias)
+
+
+def matmul(tape: Tape, x: Value, weight: Parameter, label: str, bias: Parameter | None = None) -> Value:
+    """``x @ weight.T (+ bias)`` with a weight of shape [outputs, inputs]."""
+    return product(tape, x, tape.parameter(weight), label, tape.parameter(bias) if bias is not None else None)
+
+
+def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None = None) -> Value:
+    """``F.linear`` on a weight that is a tensor of its own (a cast copy). mm makes dW first, addmm dX."""
+    if tape.autocast:  # autocast_mode.h casts a call's arguments from the last to the first, as gcc evaluates them
+        bias = cast_weight(tape, bias, tape.autocast) if bias is not None else None
+        weight = cast_weight(tape, weight, tape.autocast)
+        x = cast(tape, x, tape.autocast, "autocast input")
+    x_shape, x_dtype, w_shape, w_dtype = x.shape, x.dtype, weight.shape, weight.dtype
+    out_shape = (*x_shape[:-1], w_shape[0])
+    kind = "mm" if bias is None else "addmm"
+    out = Value(tape.output(kind, out_shape, x_dtype, label, w_shape), out_shape, x_dtype)
+    nx, nw = x.origin is not None, weight.origin is not None
+    kept = (x.storage if nw else None, weight.storage if nx else None)
+    if bias is None:
+
+        def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+            gw = tape.new(w_shape, w_dtype, label + " dW") if nw else None
+            gx = tape.new(x_shape, x_dtype, label + " dX") if nx else None
+            return [gx, gw]
+
+        return tape.record(out, (x, weight), run)
+
+    nb, bias_shape = bias.origin is not None, bias.shape
+
+    def run_addmm(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        gx = tape.new(x_shape, x_dtype, label + " dX") if nx else None
+        gw = tape.new(w_shape, w_dtype, label + " dW") if nw else None
+        gb = tape.new(bias_shape, w_dtype, label + " db") if nb else None
+        return [gx, gw, gb]
+
+    return tape.record(out, (x, weight, bias), run_addmm)
+
+
+def _quantized(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+    """bitsandbytes MatMul4Bit: dequantises the weight in forward and in backward; old versions keep x too."""
+    out_shape = (*x.shape[:-1], w.weight.shape[0])
+    x_shape, x_dtype, w_shape, stored = x.shape, x.dtype, w.weight.shape, w.dequantized
+    workspace = _dequantize(tape, w_shape, x_dtype, stored)
+    out = tape.value(out_shape, x_dtype, label)
+    del workspace
+    kept = None
+    if w.keeps_input and x.origin is not None and x.storage is not None:
+        kept = x.storage
+        tape.outliving[kept.key] = kept.bytes  # an attribute of ctx, which goes with the graph and not with backward
+
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        workspace = _dequantize(tape, w_shape, x_dtype, stored)
+        gx = tape.new(x_shape, x_dtype, label + " dX")
+        del workspace
+        return [gx]
+
+    return tape.record(out, (x,), run)
+
+
+def _dequantize(tape: Tape, shape: tuple[int, ...], dtype: str, stored: str | None) -> Storage:
+    """``dequantize_4bit(B).to(A.dtype)``."""
+    if stored is None or stored == dtype:
+        return tape.new(shape, dtype, "dequantized weight")
+    first = tape.new(shape, stored, "dequantized weight")
+    cast_copy = tape.new(shape, dtype, "dequantized weight, cast")
+    del first
+    return cast_copy
+
+
+def embedding(tape: Tape, weight: Parameter, rows: tuple[int, ...], dtype: str, label: str = "embedding") -> Value:
+    """``F.embedding``: keeps the indices only; backward makes a dense gradient of the whole table."""
+    wv = tape.parameter(weight)
+    out = tape.value((*rows, weight.shape[1]), dtype, label)
+    shape, w_dtype = weight.shape, weight.dtype
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [tape.new(shape, w_dtype, "embedding backward")]
+
+    return tape.record(out, (wv,), run)

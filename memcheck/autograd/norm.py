@@ -1,0 +1,125 @@
+"""Normalisations as the frameworks write them: in pieces (transformers) or in one kernel (torch, TransformerEngine)."""
+
+from __future__ import annotations
+
+from memcheck.autograd.elementwise import cast, cat, convert_weight, mean_rows, mul, power, subtract_rows, unary
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+
+
+def rms_norm_pieces(
+    tape: Tape, x: Value, weight: Parameter | None, *, unit_offset: bool = False, weight_in_fp32: bool = False
+) -> Value:
+    """transformers' LlamaRMSNorm: x in fp32, x ** 2, mean, rsqrt, product, back to x's dtype, weight.
+
+    ``unit_offset``: Gemma's order, where (1 + weight) multiplies in fp32 before the cast back. ``weight_in_fp32``: OLMo
+    2 and GPT-OSS, where the weight does. The fp32 product is a local variable of the module (``hidden_states``): it
+    lives until the result exists.
+    """
+    source = x.dtype
+    wide = cast(tape, x, "fp32")
+    del x
+    variance = mean_rows(tape, power(tape, wide))
+    inverse = unary(tape, variance, "rsqrt")
+    normed = mul(tape, wide, inverse)
+    del wide, inverse
+    if weight is None:
+        return cast(tape, normed, source)
+    if unit_offset:
+        normed = mul(tape, normed, cast_offset(tape, weight))
+        return cast(tape, normed, source)
+    if weight_in_fp32:
+        return cast(tape, mul(tape, tape.parameter(weight), normed), source)
+    return mul(tape, tape.parameter(weight), cast(tape, normed, source))
+
+
+def l2_norm_pieces(tape: Tape, x: Value) -> Value:
+    """Llama4TextL2Norm: an RMSNorm in fp32 without weight, its input passed as a temporary."""
+    source = x.dtype
+    wide = cast(tape, x, "fp32")
+    del x
+    inverse = unary(tape, mean_rows(tape, power(tape, wide)), "rsqrt")
+    return cast(tape, mul(tape, wide, inverse), source)
+
+
+def layer_norm_pieces(tape: Tape, x: Value, weight: Parameter | None) -> Value:
+    """CohereLayerNorm: mean, difference (twice), square, mean, rsqrt, product, fp32 weight, cast back."""
+    source = x.dtype
+    wide = cast(tape, x, "fp32")
+    del x
+    mean = mean_rows(tape, wide)
+    variance = mean_rows(tape, power(tape, subtract_rows(tape, wide, mean)))
+    hidden = mul(tape, subtract_rows(tape, wide, mean), unary(tape, variance, "rsqrt"))
+    del wide
+    if weight is not None:
+        hidden = mul(tape, convert_weight(tape, tape.parameter(weight), "fp32"), hidden)
+    return cast(tape, hidden, source)
+
+
+def layer_norm_fp32(tape: Tape, x: Value) -> Value:
+    """OlmoLayerNorm: F.layer_norm without weight on an fp32 copy."""
+    return cast(tape, fused_norm(tape, cast(tape, x, "fp32"), None, None, "layernorm"), x.dtype)
+
+
+def layer_norm_one_plus(tape: Tape, x: Value, weight: Parameter | None, bias: Parameter | None) -> Value:
+    """NemotronLayerNorm1P: F.layer_norm with weight + 1, in autocast's dtype (autocast is switched off inside)."""
+    if weight is None:
+        return fused_norm(tape, x, weight, bias, "layernorm")
+    autocast, tape.autocast = tape.autocast, None
+    if autocast:
+        x = cast(tape, x, autocast)
+    shifted = tape.new(weight.shape, x.dtype, "weight + 1")
+    out = fused_norm(tape, x, weight, bias, "layernorm", extra=shifted)
+    tape.autocast = autocast
+    return out
+
+
+def layer_norm_per_head(tape: Tape, x: Value, weight: Parameter | None, bias: Parameter | None) -> Value:
+    """StableLmLayerNormPerHead: split by heads, one layer_norm each, cat.
+
+    The small norms are replayed as one: each keeps its own output's input, a view of x, and its statistics.
+    """
+    normed = fused_norm(tape, x, weight, bias, "layernorm")
+    return cat(tape, (normed,), x.shape, "cat heads")
+
+
+def cast_offset(tape: Tape, weight: Parameter) -> Value:
+    """``1.0 + weight.float()``: a small fp32 vector."""
+    out = tape.value(weight.shape, "fp32", "1 + weight")
+    shape, dtype = weight.shape, weight.dtype
+    return tape.record(out, (tape.parameter(weight),), lambda grad: [tape.new(shape, dtype, "to backward")])
+
+
+def fused_norm(
+    tape: Tape,
+    x: Value,
+    weight: Parameter | None,
+    bias: Parameter | None,
+    kind: str,
+    *,
+    extra: Storage | None = None,
+) -> Value:
+    """``F.layer_norm`` / ``F.rms_norm`` in one kernel: keeps its input, rstd (and mean) per row in fp32.
+
+    aten/src/ATen/native/layer_norm.cpp and _fused_rms_norm. Under autocast layer_norm runs in fp32. ``extra``: a weight
+    made for the call.
+    """
+    if tape.autocast and kind.startswith("layernorm"):
+        x = cast(tape, x, "fp32")
+    out = tape.value(x.shape, x.dtype, kind)
+    rows = x.shape[:-1]
+    inputs = [x, *(tape.parameter(p) for p in (weight, bias) if p is not None)]
+    if not any(v.origin is not None for v in inputs):
+        return out
+    stats = [tape.new(rows, "fp32", kind + " rstd")]
+    if kind.startswith("layernorm"):
+        stats.append(tape.new(rows, "fp32", kind + " mean"))
+    kept = (x.storage, stats, extra)
+    nx = x.origin is not None
+    shape, dtype = x.shape, x.dtype
+    trained = [(p.shape, p.dtype) if p.requires_grad else None for p in (weight, bias) if p is not None]
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        gx = tape.new(shape, dtype, kind + " backward") if nx else None
+        return [gx, *(tape.new(t[0], t[1], kind + " backward") if t else None for t in trained)]
+
+    return tape.record(out, tuple(inputs), run)

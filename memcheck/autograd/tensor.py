@@ -1,0 +1,286 @@
+"""Storages, values, parameters and the tape that counts their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memcheck.autograd.checkpoint import Frame
+    from memcheck.autograd.selective import KeptOutputs
+
+ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "bool": 1, "int64": 8, "int32": 4, "fp64": 8}
+BLOCK_BYTES = 512
+"""The CUDA caching allocator rounds every block up to this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
+
+_WIDER = {"fp8": 0, "bf16": 1, "fp16": 1, "fp32": 2, "fp64": 3}
+
+
+def rounded(n_bytes: int) -> int:
+    """``n_bytes`` as the caching allocator hands it out."""
+    return (n_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+
+
+def rounded_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    """A tensor of this shape as the caching allocator hands it out."""
+    numel = 1
+    for d in shape:
+        numel *= d
+    return rounded(numel * ITEM_BYTES[dtype])
+
+
+def promote(a: str, b: str) -> str:
+    """The dtype of an elementwise operation on two floating tensors of dimension >= 1."""
+    if a == b:
+        return a
+    if _WIDER[a] == _WIDER[b]:  # bf16 with fp16
+        return "fp32"
+    return a if _WIDER[a] > _WIDER[b] else b
+
+
+class Dim(int):
+    """A size with the symbol under which formulas show it. Arithmetic gives plain ints."""
+
+    symbol: str
+
+    def __new__(cls, value: int, symbol: str) -> Dim:  # noqa: D102, PYI034 - Python 3.10 has no typing.Self
+        self = super().__new__(cls, value)
+        self.symbol = symbol
+        return self
+
+
+class Storage:
+    """A block of device memory, counted from construction to the end of its last reference."""
+
+    __slots__ = ("bytes", "component", "dtype", "holders", "key", "numel", "shape", "tape")
+
+    def __init__(self, tape: Tape, shape: tuple[int, ...], dtype: str, label: str, component: str) -> None:
+        numel = 1
+        for d in shape:
+            numel *= d
+        self.tape = tape
+        self.shape = shape
+        self.dtype = dtype
+        self.numel = numel
+        self.component = component
+        self.holders = 0
+        """Gradient buffers that hold this storage."""
+        self.bytes = size = rounded(numel * ITEM_BYTES[dtype])
+        tape.live += size
+        by = tape.by_component
+        by[component] = by.get(component, 0) + size
+        tape.events += 1
+        self.key = tape.events
+        if tape.inventory is not None:
+            tape.inventory[self.key] = (label, shape, dtype, size, component)
+        if tape.live > tape.peak:
+            tape.mark_peak(label)
+
+    def move(self, component: str) -> None:
+        """Count the bytes under another component from now on."""
+        if component == self.component:
+            return
+        by = self.tape.by_component
+        by[self.component] -= self.bytes
+        by[component] = by.get(component, 0) + self.bytes
+        self.component = component
+        inventory = self.tape.inventory
+        if inventory is not None and self.key in inventory:
+            inventory[self.key] = (*inventory[self.key][:4], component)
+
+    def __del__(self) -> None:
+        tape = self.tape
+        tape.live -= self.bytes
+        tape.by_component[self.component] -= self.bytes
+        if tape.inventory is not None:
+            tape.inventory.pop(self.key, None)
+
+
+class Parameter:
+    """A weight. Its own bytes are counted with the states; the tape counts its gradient and its cast copies."""
+
+    __slots__ = (
+        "buffer", "cast_to", "dtype", "fresh", "grad", "grad_buffer", "name", "pending", "requires_grad", "shape",
+        "sink", "viewed", "waits",
+    )
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: str, requires_grad: bool, *, has_grad: bool) -> None:
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.requires_grad = requires_grad
+        self.grad = has_grad
+        """A gradient exists. One from an earlier micro-batch is counted with the states, not here."""
+        self.fresh = not has_grad
+        """No gradient existed before this micro-batch."""
+        self.grad_buffer: Storage | None = None
+        self.sink: Callable[[Storage], None] | None = None
+        """Takes the gradient instead of ``grad`` (persistent main gradients, buckets)."""
+        self.waits = False
+        """The next gradient waits in AccumulateGrad's buffer for a second use of the weight (tied embeddings)."""
+        self.viewed = False
+        """Products read a view of the weight, which is no leaf."""
+        self.cast_to: str | None = None
+        """Dtype to which autograd casts each arriving gradient (``Tensor.grad_dtype``)."""
+        self.pending = 0
+        """Uses in the graph whose gradients have not arrived."""
+        self.buffer: Storage | None = None
+        """The sum of those that have."""
+
+
+class Node:
+    """A backward function with what it saved (the closure ``run``) and where its results go."""
+
+    __slots__ = ("edges", "frame", "grad", "handover", "held", "pending", "run", "sequence")
+
+    def __init__(
+        self, sequence: int, edges: tuple[Node | Parameter | Leaf | None, ...], run: Callable[[Any], Any]
+    ) -> None:
+        self.sequence = sequence
+        self.edges = edges
+        self.run: Callable[[Any], Any] | None = run
+        self.grad: Storage | None = None
+        self.held: list[Storage] | None = None
+        """A list for nodes with several outputs (split, unbind): their gradients wait side by side."""
+        self.frame: Frame | None = None
+        """The checkpointed call that will make the saved tensors again."""
+        self.handover = False
+        """``run`` takes the gradient in a list, to let go of it before it returns (checkpointed units)."""
+        self.pending = 0
+
+
+class Leaf:
+    """A unit's input: its gradient leaves the unit."""
+
+    __slots__ = ("grad",)
+
+    def __init__(self) -> None:
+        self.grad: Storage | None = None
+
+
+class Value:
+    """A tensor as the forward code sees it: a storage (shared by views), and its place in the graph."""
+
+    __slots__ = ("dtype", "numel", "origin", "shape", "storage")
+
+    def __init__(
+        self,
+        storage: Storage | None,
+        shape: tuple[int, ...],
+        dtype: str,
+        origin: Node | Parameter | Leaf | None = None,
+    ) -> None:
+        self.storage = storage
+        self.shape = shape
+        self.dtype = dtype
+        numel = 1
+        for d in shape:
+            numel *= d
+        self.numel = numel
+        self.origin = origin
+        """None: needs no gradient."""
+
+    def view(self, *shape: int) -> Value:
+        """The same storage under another shape; gradients pass through unchanged."""
+        return Value(self.storage, shape, self.dtype, self.origin)
+
+    def detach(self) -> Value:
+        """The same storage outside the graph."""
+        return Value(self.storage, self.shape, self.dtype)
+
+
+class Tape:
+    """Counts live bytes, remembers their highest point and what was live then."""
+
+    def __init__(self, *, autocast: str | None = None, inventory: bool = False) -> None:
+        self.live = 0
+        self.peak = 0
+        self.peak_label = ""
+        self.peak_scope = ""
+        self.peak_components: dict[str, int] = {}
+        self.peak_inventory: list[tuple[str, tuple[int, ...], str, int, str]] = []
+        self.by_component: dict[str, int] = {}
+        self.events = 0
+        self.sequence = 0
+        self.autocast = autocast
+        """Dtype to which torch.autocast casts matrix products; None outside autocast."""
+        self.casts: dict[int, Value] = {}
+        """Autocast's weight cache, by identity of the parameter."""
+        self.grad_enabled = True
+        self.frame: Frame | None = None
+        """The checkpointed call whose forward runs now."""
+        self.held: list[Storage | None] = []
+        """What Python's variables hold around the backward that runs: those of a reentrant call."""
+        self.component = "activations"
+        self.scope = ""
+        self.selection: KeptOutputs | None = None
+        """Decides in a selectively checkpointed forward which outputs are kept, and hands them out in its recompute."""
+        self.subclass = False
+        """Gradients are tensor subclasses (DTensor): autograd then never accumulates in place."""
+        self.inventory: dict[int, tuple[str, tuple[int, ...], str, int, str]] | None = {} if inventory else None
+        self.outliving: dict[int, int] = {}
+        """Bytes, by storage, that backward does not free: they live as long as the graph is referenced."""
+
+    def new(self, shape: tuple[int, ...], dtype: str, label: str) -> Storage:
+        """Allocate."""
+        return Storage(self, shape, dtype, label, self.component)
+
+    def output(
+        self, kind: str, shape: tuple[int, ...], dtype: str, label: str, matrix: tuple[int, ...] | None = None
+    ) -> Storage:
+        """Allocate an operator's output that selective recompute may have kept (``kind``: what the policy asks for)."""
+        if self.selection is None:
+            return Storage(self, shape, dtype, label, self.component)
+        return self.selection.output(self, kind, shape, dtype, label, matrix)
+
+    def mark_peak(self, label: str) -> None:
+        """Remember the present as the highest point."""
+        self.peak = self.live
+        self.peak_label = label
+        self.peak_scope = self.scope
+        self.peak_components = dict(self.by_component)
+        if self.inventory is not None:
+            self.peak_inventory = [entry for entry in self.inventory.values() if entry[3]]
+
+    def reset_peak(self) -> None:
+        """Start a new phase: the present is its first candidate."""
+        self.mark_peak("start")
+
+    def value(self, shape: tuple[int, ...], dtype: str, label: str) -> Value:
+        """Allocate a tensor that needs no gradient."""
+        return Value(self.new(shape, dtype, label), shape, dtype)
+
+    def leaf(self, shape: tuple[int, ...], dtype: str, label: str) -> Value:
+        """Allocate a tensor whose gradient leaves the unit."""
+        return Value(self.new(shape, dtype, label), shape, dtype, Leaf())
+
+    def external(self, shape: tuple[int, ...], dtype: str) -> Value:
+        """A tensor whose bytes are counted elsewhere."""
+        return Value(None, shape, dtype)
+
+    def record(self, out: Value, inputs: tuple[Value, ...], run: Callable[..., Any]) -> Value:
+        """Attach a backward function. ``run(grad)`` returns one gradient per input (None where none is wanted)."""
+        if not self.grad_enabled:
+            return out
+        edges = tuple([v.origin for v in inputs])
+        if edges.count(None) < len(edges):
+            self.sequence += 1
+            out.origin = node = Node(self.sequence, edges, run)
+            if self.frame is not None:
+                self.frame.add(node)
+        return out
+
+    def views(self, x: Value, *shapes: tuple[int, ...]) -> list[Value]:
+        """Views that share ``x`` between them (split, chunk): their gradients are joined into one of x's size."""
+        shape, dtype = x.shape, x.dtype
+        parts = [Value(x.storage, s, dtype) for s in shapes]
+        if x.origin is None or not self.grad_enabled:
+            return parts
+        carrier = self.record(Value(None, (), dtype), (x,), lambda grad: [self.new(shape, dtype, "split backward")])
+        if isinstance(carrier.origin, Node):
+            carrier.origin.held = []
+        return [self.record(part, (carrier,), lambda grad: [grad]) for part in parts]
+
+    def parameter(self, p: Parameter) -> Value:
+        """A parameter as a value (a leaf of the graph when it is trained)."""
+        return Value(None, p.shape, p.dtype, p if p.requires_grad else None)

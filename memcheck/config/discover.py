@@ -1,0 +1,96 @@
+"""From the paths of a command line to the bytes of plan files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+from memcheck.record import Record
+from memcheck.result import Unreadable
+
+SUFFIXES = (".yaml", ".yml")
+SKIPPED_FOLDERS = {"node_modules", "__pycache__"}
+"""Besides those whose names start with a dot."""
+STDIN = "-"
+
+
+class PlanFile(Record):
+    """One file to check."""
+
+    path: str
+    """As the user named it, with forward slashes; inside a folder, the folder's name in front."""
+    data: bytes
+
+
+def find_plans(
+    paths: Sequence[str], *, skip_unmarked: bool = False, stdin_filename: str | None = None
+) -> Iterator[PlanFile | Unreadable]:
+    """Every plan file of the paths, sorted and each once; paths that cannot be read come as :class:`Unreadable`.
+
+    Folders are searched recursively for YAML files that carry the mark of a plan. A file that was named is taken
+    whatever it holds, unless ``skip_unmarked``: then it must carry the mark too. Files are read one at a time.
+    """
+    named: dict[str, bool] = {}
+    for path in paths:
+        if path == STDIN:
+            named[STDIN] = True
+        elif os.path.isdir(path):
+            for found in _walk(path):
+                if isinstance(found, Unreadable):
+                    yield found
+                else:
+                    named.setdefault(_shown(found), False)
+        else:
+            named[_shown(path)] = True
+    for path in sorted(named):
+        yield from _read(path, must_be_marked=skip_unmarked or not named[path], stdin_filename=stdin_filename)
+
+
+def _shown(path: str) -> str:
+    """One spelling per file: ``./a.yaml`` and ``plans/../a.yaml`` are ``a.yaml``."""
+    return os.path.normpath(path).replace(os.sep, "/")
+
+
+def _walk(folder: str) -> Iterator[str | Unreadable]:
+    """YAML files below a folder; links to folders are not followed, so that no loop can arise."""
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except OSError as error:
+        yield _unreadable(_shown(folder), error)
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            if not entry.name.startswith(".") and entry.name not in SKIPPED_FOLDERS:
+                yield from _walk(entry.path)
+        elif entry.name.lower().endswith(SUFFIXES) and _is_file(entry):
+            yield entry.path
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Also true for a link whose target is missing: that the user must be told."""
+    return entry.is_file() or (entry.is_symlink() and not entry.is_dir())
+
+
+def _read(path: str, *, must_be_marked: bool, stdin_filename: str | None) -> Iterator[PlanFile | Unreadable]:
+    try:
+        if path == STDIN:
+            data = sys.stdin.buffer.read()
+            path = stdin_filename or "<stdin>"
+        else:
+            with open(path, "rb") as file:
+                data = file.read()
+    except OSError as error:
+        yield _unreadable(path, error)
+        return
+    if must_be_marked:
+        from memcheck.plan.sniff import looks_like_plan
+
+        if not looks_like_plan(data):
+            return
+    yield PlanFile(path, data)
+
+
+def _unreadable(path: str, error: OSError) -> Unreadable:
+    return Unreadable(path, error.strerror or str(error))

@@ -1,0 +1,110 @@
+"""Accelerate's keys beside the plan's. Read at accelerate 1.15.0: ``commands/config/config_args.py`` (ClusterConfig),
+``commands/launch.py``, ``utils/dataclasses.py`` (FullyShardedDataParallelPlugin, DeepSpeedPlugin) and
+``parallelism_config.py``.
+"""
+
+from __future__ import annotations
+
+from memcheck.configs.types import Row
+
+VERSION = "accelerate 1.15.0"
+TITLE = "Accelerate"
+
+TYPE = "distributed_type"
+PROCESSES = "num_processes"
+MACHINES = "num_machines"
+PRECISION = "mixed_precision"
+RECIPES = {"bf16": "bf16-mixed", "fp16": "fp16-mixed", "fp8": "fp8-mixed"}
+"""``mixed_precision: no`` leaves it to the dtype in which the script loads the model."""
+
+FSDP = "fsdp_config"
+VERSION_KEY = f"{FSDP}.fsdp_version"
+STRATEGY = f"{FSDP}.fsdp_sharding_strategy"
+RESHARD = f"{FSDP}.fsdp_reshard_after_forward"
+OFFLOAD = f"{FSDP}.fsdp_offload_params"
+STATE_DICT = f"{FSDP}.fsdp_state_dict_type"
+STATE_DICTS = {"FULL_STATE_DICT": "full", "SHARDED_STATE_DICT": "sharded"}
+CHECKPOINTING = f"{FSDP}.fsdp_activation_checkpointing"
+WRAP = f"{FSDP}.fsdp_auto_wrap_policy"
+STRATEGIES = {
+    "1": "FULL_SHARD",
+    "2": "SHARD_GRAD_OP",
+    "3": "NO_SHARD",
+    "4": "HYBRID_SHARD",
+    "5": "HYBRID_SHARD_ZERO2",
+}
+"""The numbers of ``FSDP_SHARDING_STRATEGY`` in ``utils/constants.py``."""
+
+PARALLEL = "parallelism_config.parallelism_config_"
+REPLICATE = f"{PARALLEL}dp_replicate_size"
+SHARD = f"{PARALLEL}dp_shard_size"
+DEGREES = (
+    Row(f"{PARALLEL}tp_size", "parallelism.tensor"),
+    Row(f"{PARALLEL}cp_size", "parallelism.context", aliases=(f"{PARALLEL}sp_size",)),
+)
+"""``sp_size`` is Ulysses through DeepSpeed: the sequence is cut over as many ranks, too."""
+
+DEEPSPEED = "deepspeed_config"
+DEEPSPEED_FILE = f"{DEEPSPEED}.deepspeed_config_file"
+PLACES: dict[str, object] = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
+ENGINE = (
+    Row(f"{DEEPSPEED}.zero_stage", "parallelism.zero_stage", default=2),
+    Row(f"{DEEPSPEED}.gradient_accumulation_steps", "training.gradient_accumulation_steps"),
+    Row(f"{DEEPSPEED}.offload_optimizer_device", "training.optimizer.offload", "word", PLACES),
+    Row(f"{DEEPSPEED}.offload_param_device", "training.offload.parameters", "word", PLACES),
+)
+ENGINE_CLIP = f"{DEEPSPEED}.gradient_clipping"
+
+BACKEND = "dynamo_config.dynamo_backend"
+OLD_BACKEND = "dynamo_backend"
+
+HARMLESS = (
+    "compute_environment",
+    "debug",
+    "machine_rank",
+    "gpu_ids",
+    "main_process_ip",
+    "main_process_port",
+    "rdzv_backend",
+    "same_network",
+    "main_training_function",
+    "enable_cpu_affinity",
+    "downcast_bf16",
+    "use_cpu",
+    "tpu_name",
+    "tpu_zone",
+    "tpu_env",
+    "tpu_use_cluster",
+    "tpu_use_sudo",
+    "tpu_vm",
+    "command_file",
+    "commands",
+    "fp16",
+    f"{FSDP}.fsdp_sync_module_states",
+    f"{FSDP}.fsdp_use_orig_params",
+    f"{FSDP}.fsdp_cpu_ram_efficient_loading",
+    f"{FSDP}.fsdp_transformer_layer_cls_to_wrap",
+    f"{DEEPSPEED}.zero3_init_flag",
+    f"{DEEPSPEED}.zero3_save_16bit_model",
+    f"{DEEPSPEED}.deepspeed_multinode_launcher",
+    f"{DEEPSPEED}.deepspeed_hostfile",
+    f"{DEEPSPEED}.deepspeed_inclusion_filter",
+    f"{DEEPSPEED}.deepspeed_exclusion_filter",
+    f"{DEEPSPEED}.offload_optimizer_nvme_path",
+    f"{DEEPSPEED}.offload_param_nvme_path",
+    f"{DEEPSPEED}.seq_parallel_communication_data_type",
+    f"{PARALLEL}cp_comm_strategy",
+    f"{PARALLEL}cp_backend",
+    f"{PARALLEL}sp_backend",
+    f"{PARALLEL}sp_seq_length",
+    f"{PARALLEL}sp_seq_length_is_variable",
+    f"{PARALLEL}sp_attn_implementation",
+)
+HARMLESS_SECTIONS = ("fp8_config.", "dynamo_config.", "mpirun_config.")
+
+UNMODELLED: dict[str, tuple[object, str]] = {
+    f"{FSDP}.fsdp_ignored_modules": (None, "modules that FSDP leaves alone are not modelled"),
+    f"{FSDP}.fsdp_min_num_params": (0, "units by size are not modelled: memcheck shards block by block"),
+    f"{DEEPSPEED}.deepspeed_moe_layer_cls_names": (None, "leaf modules of mixtures are not modelled"),
+    "fsdp_config.fsdp_forward_prefetch": (False, "explicit forward prefetch, one more gathered unit, is not modelled"),
+}

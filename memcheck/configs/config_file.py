@@ -1,0 +1,205 @@
+"""A framework's config as flat keys, each with its place, that remembers which of them were read."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+import yaml
+
+from memcheck.configs.types import ConfigError
+from memcheck.finding import Location, Span
+from memcheck.plan.compose import Composed, ComposeError, Composer
+from memcheck.plan.load import syntax_finding
+from memcheck.plan.places import Marks, escape
+from memcheck.plan.text import decode, read_bytes, split_lines
+
+_TABLE = re.compile(r"\s*\[\[?\s*([^\]\s]+)\s*\]")
+_ASSIGNMENT = re.compile(r"\s*([\w.\"'-]+)\s*=\s*")
+
+
+class ConfigFile:
+    """One config. Keys are dotted paths to scalars and lists."""
+
+    def __init__(
+        self, path: str, values: dict[str, object], locate: Callable[[str], Location], lines: tuple[str, ...]
+    ) -> None:
+        self.path = path
+        self.values = values
+        self.lines = lines
+        self.inside = ""
+        """The folder within which the config may name other files; empty: any."""
+        self.read: Callable[[str], bytes] = read_bytes
+        """How the files that the config names are read."""
+        self._locate = locate
+        self._read: set[str] = set()
+
+    def take(self, key: str) -> object:
+        """The value of a key, now read; None when the config is silent."""
+        self._read.add(key)
+        return self.values.get(key)
+
+    def see(self, *keys: str) -> None:
+        """These keys need no more attention."""
+        self._read.update(keys)
+
+    def has(self, key: str) -> bool:
+        """Whether the config says anything about a key; an explicit null says nothing."""
+        return self.values.get(key) is not None
+
+    def section(self, name: str) -> bool:
+        """Whether any key lies below a dotted path."""
+        return any(key.startswith(f"{name}.") for key in self.values)
+
+    def at(self, key: str) -> Location:
+        """Where a key stands; where the config starts when it does not stand there."""
+        return self._locate(key) if key in self.values else Location(self.path, Span(1, 1, 1, 1))
+
+    def unread(self) -> Iterator[str]:
+        """Keys that nobody asked for, in the order of the file."""
+        return (key for key in self.values if key not in self._read)
+
+
+def shown(config: ConfigFile, key: str) -> str:
+    """A key as the comments of a plan name it: ``train.toml:12 training.seq_len``."""
+    return f"{config.path}:{config.at(key).span.line} {key}"
+
+
+def parse_text(path: str, data: bytes) -> str:
+    """The text of a config.
+
+    Raises:
+        ConfigError: not UTF-8, or larger than any config.
+    """
+    text, finding = decode(path, data)
+    if finding is not None:
+        raise located(finding.location, finding.message, finding.help)
+    return text
+
+
+def located(at: Location, message: str, help: str = "") -> ConfigError:
+    """An error at a place."""
+    return ConfigError(f"{at.path}:{at.span.line}:{at.span.column}: {message}", help, at)
+
+
+def load_json(path: str, text: str) -> ConfigFile:
+    """A JSON object.
+
+    Raises:
+        ConfigError: no JSON, or no object.
+    """
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        at = Location(path, Span(error.lineno, error.colno, error.lineno, error.colno + 1))
+        raise located(at, f"not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise located(Location(path, Span(1, 1, 1, 1)), f"not JSON: {error}") from None
+    return _file(path, text, values, "a JSON object", _yaml_places(path, text))
+
+
+def load_yaml(path: str, text: str) -> ConfigFile:
+    """A YAML mapping.
+
+    Raises:
+        ConfigError: no YAML, several documents, or no mapping.
+    """
+    found = composed(path, text)
+    marks = Marks(path, found.root, {path: split_lines(text)})
+    return _file(path, text, found.values, "a YAML mapping", _marked(path, marks))
+
+
+def load_toml(path: str, text: str) -> ConfigFile:
+    """A TOML document.
+
+    Raises:
+        ConfigError: no TOML.
+    """
+    tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        line, column = (int(found[1]), int(found[2])) if found else (1, 1)
+        message = f"not TOML: {str(error).partition(' (at')[0]}"
+        raise located(Location(path, Span(line, column, line, column + 1)), message) from None
+    return _file(path, text, values, "a TOML document", _toml_places(path, text))
+
+
+def _file(path: str, text: str, values: Any, kind: str, places: Callable[[str], Location]) -> ConfigFile:
+    if not isinstance(values, dict):
+        raise located(Location(path, Span(1, 1, 1, 1)), f"the file is not {kind}")
+    return ConfigFile(path, dict(flat(values)), places, split_lines(text))
+
+
+def flat(values: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Dotted path to every scalar and list."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def composed(path: str, text: str) -> Composed:
+    """The only document of a YAML text.
+
+    Raises:
+        ConfigError: no YAML, or several documents.
+    """
+    documents: list[Composed] = []
+    try:
+        documents += [each for each in Composer(text).documents() if each.values is not None]
+    except (ComposeError, yaml.YAMLError) as error:
+        finding = syntax_finding(path, text, split_lines(text), error)
+        raise located(finding.location, f"not YAML: {finding.message}", finding.help) from None
+    if len(documents) != 1:
+        count = f"holds {len(documents)} YAML documents" if documents else "is empty"
+        raise located(Location(path, Span(1, 1, 1, 1)), f"the file {count}", "name one config")
+    return documents[0]
+
+
+def _yaml_places(path: str, text: str) -> Callable[[str], Location]:
+    """JSON is YAML as far as places go; where it is not, every key is at the top."""
+    try:
+        root = composed(path, text).root
+    except ConfigError:
+        root = None
+    return _marked(path, Marks(path, root, {path: split_lines(text)}))
+
+
+def _marked(path: str, marks: Marks) -> Callable[[str], Location]:
+    def locate(key: str) -> Location:
+        pointer = "".join("/" + escape(part) for part in key.split("."))
+        mark = marks.get(pointer)
+        if mark is None:
+            return Location(path, Span(1, 1, 1, 1))
+        return mark.key or mark.value
+
+    return locate
+
+
+def _toml_places(path: str, text: str) -> Callable[[str], Location]:
+    """Tables and assignments line by line: what the TOML parser has already found well-formed."""
+    places: dict[str, Location] = {}
+    table = ""
+    for number, line in enumerate(split_lines(text), 1):
+        opened = _TABLE.match(line)
+        if opened is not None and "=" not in line.partition("#")[0]:
+            table = f"{opened[1]}."
+            continue
+        assigned = _ASSIGNMENT.match(line)
+        if assigned is not None:
+            key = table + re.sub("[\"']", "", assigned[1])
+            places.setdefault(key, Location(path, Span(number, assigned.start(1) + 1, number, len(line) + 1)))
+
+    def locate(key: str) -> Location:
+        while key not in places and "." in key:  # an inline table: the key that holds it
+            key = key.rpartition(".")[0]
+        return places.get(key, Location(path, Span(1, 1, 1, 1)))
+
+    return locate

@@ -1,0 +1,27 @@
+"""The plans of a file, with everything that they take from other files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memcheck.plan.document import Document
+from memcheck.plan.load import load_documents
+
+NO_TEXTS: Mapping[str, bytes] = {}
+
+
+def load_plans(path: str, data: bytes, texts: Mapping[str, bytes] = NO_TEXTS) -> list[Document]:
+    """Every document of a file: ``extends`` and ``source`` applied. Never raises for bad input.
+
+    ``texts``: configs, by their shown path, that are read as if they held these bytes.
+    """
+    return [_with_source(document, texts) for document in load_documents(path, data)]
+
+
+def _with_source(document: Document, texts: Mapping[str, bytes]) -> Document:
+    values = document.values
+    if not isinstance(values, dict) or "source" not in values:
+        return document
+    from memcheck.configs.sourced import with_source
+
+    return with_source(document, texts)

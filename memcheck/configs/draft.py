@@ -1,0 +1,144 @@
+"""A plan in the making: what a reader has found so far, why, and what it could not use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from memcheck.configs.config_file import ConfigFile, shown
+from memcheck.configs.types import Note, Problem, Reading, Row, Setting
+
+MISSING = object()
+
+
+class Draft:
+    """Collects the settings of one config."""
+
+    def __init__(self, config: ConfigFile, format: str, title: str) -> None:
+        self.config = config
+        self.format = format
+        self.title = title
+        self.settings: dict[str, Setting] = {}
+        self.notes: list[Note] = []
+        self.problems: list[Problem] = []
+
+    def set(self, key: str, value: object, path: str) -> None:
+        """A value that the config states."""
+        self.config.see(path)
+        self.settings[key] = Setting(value, shown(self.config, path), self.config.at(path))
+
+    def derive(self, key: str, value: object, why: str) -> None:
+        """A value that follows from what the config is."""
+        self.settings[key] = Setting(value, why)
+
+    def assume(self, key: str, value: object, why: str = "") -> None:
+        """A value that the config leaves to its framework."""
+        why = why or f"not in the config: {self.title}'s default"
+        self.settings[key] = Setting(value, why, assumed=True)
+
+    def note(self, path: str, message: str) -> None:
+        """Something that the plan does not carry."""
+        self.config.see(path)
+        self.notes.append(Note(self.config.at(path), f"`{path}`: {message}"))
+
+    def refuse(self, path: str, message: str, help: str = "", keys: tuple[str, ...] = ()) -> None:
+        """Something without which, or with which, there can be no plan."""
+        self.config.see(path)
+        self.problems.append(Problem(self.config.at(path), message, help, keys))
+
+    def ask(self, key: str, what: str, help: str) -> None:
+        """A value that nothing in this config can say."""
+        if key not in self.settings:
+            self.problems.append(Problem(self.config.at(""), f"the config does not say {what}", help, (key,)))
+
+    def value(self, key: str) -> object:
+        """What was found for a plan key."""
+        setting = self.settings.get(key)
+        return None if setting is None else setting.value
+
+    def whole(self, path: str, *keys: str) -> int | None:
+        """An integer of the config for code that combines several; settled by the plan keys when it cannot be read."""
+        written = self.config.take(path)
+        if written is None:
+            return None
+        value = converted(Row(path, "", "whole"), written)
+        if isinstance(value, int):
+            return value
+        self.refuse(path, f"`{path}: {written}` is not a whole number", "write the number", keys)
+        return None
+
+    def rows(self, rows: Iterable[Row]) -> None:
+        """Every key that stands for exactly one key of the plan."""
+        for row in rows:
+            names = [name for name in (row.path, *row.aliases) if self.config.has(name)]
+            self.config.see(row.path, *row.aliases)
+            if not names:
+                if row.default is not None:
+                    self.assume(row.key, row.default)
+                continue
+            self._row(row, names[0])
+
+    def _row(self, row: Row, path: str) -> None:
+        written = self.config.take(path)
+        value = converted(row, written)
+        if value is not MISSING:
+            self.set(row.key, value, path)
+            return
+        known = f"; known: {', '.join(row.words)}" if row.words else ""
+        help = f"state it beside the config: --set {row.key}=VALUE"
+        self.refuse(path, f"`{path}: {written}` has no counterpart in a plan{known}", help, (row.key,))
+
+    def harmless(self, exact: Iterable[str], prefixes: Iterable[str] = ()) -> None:
+        """Keys that do not move memory."""
+        self.config.see(*exact)
+        below = tuple(prefixes)
+        self.config.see(*(key for key in self.config.unread() if key.startswith(below)))
+
+    def unmodelled(self, reasons: dict[str, tuple[object, str]]) -> None:
+        """Keys that move memory and have no place in a plan: a note, unless they are at their default."""
+        for path, (default, reason) in reasons.items():
+            below = [key for key in self.config.values if key == path or key.startswith(f"{path}.")]
+            self.config.see(*below)
+            live = [key for key in below if self.config.values[key] not in (None, default)]
+            switches = [self.config.values[key] for key in below if key.endswith(".enabled")]
+            if live and (not switches or any(switches)):
+                self.note(live[0] if path not in live else path, reason)
+
+    def finish(self) -> Reading:
+        """The reading; what nobody asked for is listed."""
+        for key in list(self.config.unread()):
+            if self.config.has(key):
+                self.note(key, f"not a key that memcheck knows of {self.title}")
+        sources = {self.config.path: self.config.lines}
+        return Reading(self.format, self.settings, tuple(self.notes), tuple(self.problems), sources)
+
+
+def converted(row: Row, written: object) -> object:
+    """A value of the config as the plan has it; MISSING when it cannot be one."""
+    text = str(written)
+    if row.kind == "word":
+        by_case = {word.lower(): value for word, value in row.words.items()}
+        return by_case.get(text.lower(), MISSING)
+    if row.kind == "flag":
+        return _FLAGS.get(text.lower(), MISSING)
+    if row.kind == "list":
+        return list(written) if isinstance(written, list) else [int(w) if w.isdigit() else w for w in text.split()]
+    if row.kind == "text":
+        return text
+    return row.words[text.lower()] if text.lower() in row.words else _number(written, row.kind)
+
+
+_FLAGS = {"true": True, "false": False, "1": True, "0": False}
+
+
+def _number(written: object, kind: str) -> object:
+    """JSON and YAML write integers as ``5e8``, too, and argument lists write text."""
+    if isinstance(written, bool) or not isinstance(written, (int, float, str)):
+        return MISSING
+    try:
+        number = float(written)
+    except ValueError:
+        return MISSING
+    if math.isfinite(number) and number.is_integer():
+        return int(number)
+    return number if math.isfinite(number) and kind == "number" else MISSING

@@ -1,0 +1,74 @@
+"""What it takes to edit each format: how its text is changed, and which of its keys go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from memcheck.configs import accelerate_keys, deepspeed_keys, megatron_keys, torchtitan_keys
+from memcheck.configs.argument_edits import edit_arguments
+from memcheck.configs.toml_edits import edit_toml
+from memcheck.configs.tree_edits import edit_json, edit_yaml
+from memcheck.configs.types import Row
+from memcheck.finding import Edit
+from memcheck.record import Record
+
+
+class Editor(Record):
+    """One format as text that is changed."""
+
+    edit: Callable[[str, str, Mapping[str, object]], tuple[Edit, ...]]
+    """Path, text and new values by key; no edits where one of them has no certain place."""
+    rows: tuple[Row, ...]
+    """Keys that stand for exactly one key of the plan."""
+    same: tuple[tuple[str, ...], ...] = ()
+    """Names of the same thing, the one that is written first."""
+    together: tuple[tuple[str, ...], ...] = ()
+    """Keys that say one thing only together: a new batch is stated whole, or its parts would follow from defaults."""
+
+    def names(self, key: str) -> tuple[str, ...]:
+        """Every name that a key has or had."""
+        found = [key]
+        for row in self.rows:
+            if row.path == key:
+                found += row.aliases
+        for group in self.same:
+            if key in group:
+                found += [each for each in group if each != key]
+        return tuple(found)
+
+    def key_of(self, name: str) -> str:
+        """The plan key that a key stands for alone; empty when there is none."""
+        return next((row.key for row in self.rows if row.path == name), "")
+
+
+EDITORS = {
+    "deepspeed": Editor(
+        edit_json,
+        deepspeed_keys.ROWS,
+        (deepspeed_keys.BF16,),
+        ((deepspeed_keys.MICRO, deepspeed_keys.STEPS, deepspeed_keys.TOTAL),),
+    ),
+    "accelerate": Editor(
+        edit_yaml,
+        (*accelerate_keys.DEGREES, *accelerate_keys.ENGINE),
+        ((accelerate_keys.BACKEND, accelerate_keys.OLD_BACKEND),),
+    ),
+    "torchtitan": Editor(
+        edit_toml,
+        (*torchtitan_keys.ROWS, torchtitan_keys.SCHEDULE),
+        (torchtitan_keys.LOCAL_BATCH, torchtitan_keys.REPLICATE, torchtitan_keys.SHARD, torchtitan_keys.COMPILE),
+        ((torchtitan_keys.LOCAL_BATCH[0], torchtitan_keys.GLOBAL_BATCH, torchtitan_keys.PIPELINE_BATCH),),
+    ),
+    "megatron": Editor(
+        edit_arguments,
+        (
+            *megatron_keys.LAUNCHER,
+            *megatron_keys.LAYOUT,
+            *megatron_keys.SERVING,
+            megatron_keys.EXPERT_TENSOR,
+            megatron_keys.OPTIMIZER,
+            *megatron_keys.OPTIONS,
+        ),
+        together=(("micro-batch-size", "global-batch-size"),),
+    ),
+}

@@ -1,0 +1,52 @@
+"""Every framework format that memcheck reads and writes.
+
+Adding one: a table of keys, a reader, a writer, a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memcheck.configs.arguments import load_arguments
+from memcheck.configs.config_file import ConfigFile, load_json, load_toml, load_yaml
+from memcheck.configs.read_accelerate import read_accelerate
+from memcheck.configs.read_deepspeed import read_deepspeed
+from memcheck.configs.read_megatron import read_megatron
+from memcheck.configs.read_torchtitan import read_torchtitan
+from memcheck.configs.request import Export
+from memcheck.configs.types import Reading, Written
+from memcheck.configs.write_accelerate import write_accelerate
+from memcheck.configs.write_deepspeed import write_deepspeed
+from memcheck.configs.write_megatron import write_megatron
+from memcheck.configs.write_torchtitan import write_torchtitan
+from memcheck.record import Record
+
+
+class Format(Record):
+    """One kind of config."""
+
+    name: str
+    title: str
+    load: Callable[[str, str], ConfigFile]
+    read: Callable[[ConfigFile, int | None], Reading]
+    write: Callable[[Export], Written]
+    frameworks: tuple[str, ...]
+    """The plan's frameworks that run from it as they are."""
+
+
+FORMATS = {
+    each.name: each
+    for each in (
+        Format("deepspeed", "DeepSpeed JSON", load_json, read_deepspeed, write_deepspeed, ("deepspeed",)),
+        Format(
+            "accelerate",
+            "Accelerate YAML",
+            load_yaml,
+            read_accelerate,
+            write_accelerate,
+            ("huggingface", "deepspeed"),
+        ),
+        Format("torchtitan", "torchtitan TOML", load_toml, read_torchtitan, write_torchtitan, ("torchtitan",)),
+        Format("megatron", "Megatron-LM arguments", load_arguments, read_megatron, write_megatron, ("megatron",)),
+    )
+}

@@ -1,0 +1,151 @@
+"""From a framework's config, and what is stated beside it, to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memcheck.configs.config_file import parse_text
+from memcheck.configs.detect import detect
+from memcheck.configs.formats import FORMATS
+from memcheck.configs.plan_text import plan_text, plan_values
+from memcheck.configs.served import reading_for
+from memcheck.configs.types import Note, Problem, Reading, Setting
+from memcheck.finding import Location, Span
+from memcheck.job.errors import ResolutionError
+from memcheck.job.resolve import resolve
+from memcheck.plan import types as plan_types
+from memcheck.plan.load import load_documents
+from memcheck.plan.read import read_plan
+from memcheck.record import Record
+
+ASKS = (
+    ("model", "which model it trains", "name one of the catalog: --model llama-3.1-8b (`memcheck list models`)"),
+    ("hardware.gpu", "which GPU it runs on", "name one of the catalog: --gpu h100-80gb (`memcheck list gpus`)"),
+    ("hardware.gpus_per_node", "how many GPUs run it", "state them: --gpus-per-node 8, and --nodes for more than one"),
+    ("training.sequence_length", "how long a sequence is", "state the tokens: --sequence-length 8192"),
+    ("training.micro_batch_size", "how many sequences a GPU takes at once", "state them: --micro-batch-size 1"),
+)
+"""What a plan cannot do without: its key, what it is, how to state it."""
+
+_SECTIONS: dict[str, tuple[str, ...]] = {
+    "model": plan_types.Model._fields,
+    "hardware": plan_types.Hardware._fields,
+    "parallelism": plan_types.Parallelism._fields,
+    "training": plan_types.Training._fields,
+}
+
+
+class Imported(Record):
+    """The outcome of an import."""
+
+    format: str
+    settings: dict[str, Setting]
+    notes: tuple[Note, ...]
+    problems: tuple[Problem, ...]
+    """Why there is no plan; empty when there is one."""
+    sources: Mapping[str, tuple[str, ...]]
+
+    @property
+    def text(self) -> str:
+        """The plan file."""
+        return plan_text(self.settings)
+
+    @property
+    def values(self) -> dict[str, object]:
+        """The plan as plain values."""
+        return plan_values(self.settings)
+
+    @property
+    def assumed(self) -> list[tuple[str, Setting]]:
+        """What neither the config nor the command line says."""
+        return [(key, setting) for key, setting in self.settings.items() if setting.assumed]
+
+
+def import_config(path: str, data: bytes, stated: dict[str, Setting], format: str = "") -> Imported:
+    """Read a config; ``stated`` (by dotted plan key) fills in what it cannot say, and must agree with what it does.
+
+    Raises:
+        ConfigError: the config cannot be read at all.
+    """
+    text = parse_text(path, data)
+    kind = FORMATS[format or detect(path, text)]
+    config = kind.load(path, text)
+    reading = reading_for(kind.read(config, _world(stated)), serving=False)
+    settings, problems = merged(reading, stated)
+    if "hardware.nodes" not in settings:
+        settings["hardware.nodes"] = Setting(1, "not stated: one node", assumed=True)
+    start = Location(path, Span(1, 1, 1, 1))
+    for key, what, help in ASKS:
+        if not any(_within(each, key) for each in settings) and not any(key in each.keys for each in problems):
+            problems.append(Problem(start, f"the config does not say {what}", help, (key,)))
+    imported = Imported(kind.name, _ordered(settings), reading.notes, tuple(problems), reading.sources)
+    return imported if problems else imported._replace(problems=tuple(invalid(imported, start)))
+
+
+def invalid(imported: Imported, start: Location) -> list[Problem]:
+    """What is wrong with the plan itself: a batch of 0, a model that no catalog knows."""
+    (document,) = load_documents("plan.yaml", imported.text.encode())
+    plan, findings = read_plan(document)
+    if plan is None:
+        wrong = [(each.pointer, each.message, each.help) for each in findings if each.severity == "error"]
+    else:
+        try:
+            resolve(plan, base_dir=".")
+        except ResolutionError as error:
+            wrong = [(each.pointer, each.message, each.help) for each in error.problems]
+        else:
+            return []
+    return [Problem(_place(imported, pointer, start), message, help) for pointer, message, help in wrong]
+
+
+def _place(imported: Imported, pointer: str, start: Location) -> Location:
+    """The config's line for a place of the plan."""
+    key = pointer[1:].replace("/", ".")
+    found = next((each for each in imported.settings if _within(each, key) or _within(key, each)), "")
+    setting = imported.settings.get(found)
+    return start if setting is None or setting.location is None else setting.location
+
+
+def _world(stated: dict[str, Setting]) -> int | None:
+    """How many GPUs run the job, if that was stated."""
+    per_node, nodes = stated.get("hardware.gpus_per_node"), stated.get("hardware.nodes")
+    if per_node is None or not isinstance(per_node.value, int):
+        return None
+    return per_node.value * (nodes.value if nodes is not None and isinstance(nodes.value, int) else 1)
+
+
+def merged(reading: Reading, stated: dict[str, Setting]) -> tuple[dict[str, Setting], list[Problem]]:
+    """The settings of both, and where they disagree."""
+    settings = dict(reading.settings)
+    problems = [each for each in reading.problems if not _settled(each, stated)]
+    for key, setting in stated.items():
+        for other in [each for each in settings if _within(each, key) or _within(key, each)]:
+            found = settings[other]
+            if other == key and found.value == setting.value:
+                continue
+            if found.location is not None and not (other == key and found.assumed):
+                message = f"`{other}` is {found.value} here, and {key}={setting.value} was stated beside it"
+                problems.append(Problem(found.location, message, "state what the config says, or edit the config"))
+            del settings[other]
+        if key not in settings:
+            settings[key] = setting
+    return settings, problems
+
+
+def _settled(problem: Problem, stated: dict[str, Setting]) -> bool:
+    return any(_within(key, each) or _within(each, key) for key in problem.keys for each in stated)
+
+
+def _within(key: str, outer: str) -> bool:
+    return key == outer or key.startswith(f"{outer}.")
+
+
+def _ordered(settings: dict[str, Setting]) -> dict[str, Setting]:
+    """In the order of the plan format."""
+
+    def place(key: str) -> tuple[int, str]:
+        section, _, rest = key.partition(".")
+        names, name = _SECTIONS.get(section, ()), rest.partition(".")[0]
+        return (names.index(name) if name in names else len(names), name)
+
+    return dict(sorted(settings.items(), key=lambda item: place(item[0])))

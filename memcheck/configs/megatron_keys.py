@@ -1,0 +1,191 @@
+"""Megatron-LM's arguments beside the plan's keys. Read at commit d98e8a64dd of August 2026 (``megatron/training/
+arguments.py``, ``core/transformer/transformer_config.py``, ``core/model_parallel_config.py``) and, for the names of the
+configuration classes, at megatron-core 0.16.1.
+"""
+
+from __future__ import annotations
+
+from memcheck.configs.types import Row
+from memcheck.frameworks.megatron.profile import MEGATRON
+
+VERSION = "Megatron-LM at d98e8a64dd (August 2026)"
+TITLE = "Megatron-LM"
+
+MODEL = "model.architecture"
+WHOLE_DIMENSIONS = (
+    "num-layers",
+    "hidden-size",
+    "num-attention-heads",
+    "ffn-hidden-size",
+    "num-query-groups",
+    "kv-channels",
+    "max-position-embeddings",
+    "vocab-size",
+    "q-lora-rank",
+    "kv-lora-rank",
+    "qk-head-dim",
+    "qk-pos-emb-head-dim",
+    "v-head-dim",
+    "num-experts",
+    "moe-router-topk",
+    "moe-ffn-hidden-size",
+    "moe-shared-expert-intermediate-size",
+)
+SWITCHED_DIMENSIONS = (
+    "group-query-attention",
+    "untie-embeddings-and-output-weights",
+    "disable-bias-linear",
+    "add-qkv-bias",
+    "swiglu",
+    "squared-relu",
+    "qk-layernorm",
+    "multi-latent-attention",
+    "moe-router-pre-softmax",
+)
+
+
+def underscored(argument: str) -> str:
+    """``--hidden-size`` as the plan and the configuration classes spell it."""
+    return argument.replace("-", "_")
+
+
+def dashed(name: str) -> str:
+    """The argument of a configuration key."""
+    return name.replace("_", "-")
+
+
+DIMENSIONS = (
+    *(Row(name, f"{MODEL}.{underscored(name)}") for name in WHOLE_DIMENSIONS),
+    *(Row(name, f"{MODEL}.{underscored(name)}", "flag") for name in SWITCHED_DIMENSIONS),
+    Row("position-embedding-type", f"{MODEL}.position_embedding_type", "text"),
+    Row("normalization", f"{MODEL}.normalization", "text"),
+    Row("rotary-percent", f"{MODEL}.rotary_percent", "number"),
+    Row("moe-layer-freq", f"{MODEL}.moe_layer_freq", "text"),
+    Row("moe-router-score-function", f"{MODEL}.moe_router_score_function", "text"),
+    Row("hidden-dropout", f"{MODEL}.hidden_dropout", "number"),
+    Row("attention-dropout", f"{MODEL}.attention_dropout", "number"),
+)
+"""What the model is: the keys of the family ``megatron-lm``."""
+
+LAYOUT = (
+    Row("tensor-model-parallel-size", "parallelism.tensor", default=1),
+    Row("context-parallel-size", "parallelism.context", default=1),
+    Row("pipeline-model-parallel-size", "parallelism.pipeline", default=1),
+    Row("expert-model-parallel-size", "parallelism.expert", default=1),
+    Row("seq-length", "training.sequence_length"),
+    Row("micro-batch-size", "training.micro_batch_size"),
+    Row("global-batch-size", "training.global_batch_size"),
+)
+LAUNCHER = (
+    Row("nnodes", "hardware.nodes"),
+    Row("nproc-per-node", "hardware.gpus_per_node", aliases=("nproc_per_node",)),
+)
+"""torchrun's, where a script holds them."""
+EXPERT_TENSOR = Row("expert-tensor-parallel-size", "parallelism.expert_tensor")
+SERVING = (
+    Row("inference-max-seq-length", "inference.context_length"),
+    Row("inference-max-requests", "inference.batch_size", aliases=("inference-max-batch-size",)),
+)
+"""What its inference server and its text generation are started with."""
+OPTIMIZERS: dict[str, object] = {"adam": "adamw", "sgd": "sgd-momentum", "muon": "muon", "lion": "lion"}
+"""Megatron's Adam decouples weight decay; its SGD has a momentum of 0.9 unless told otherwise."""
+OPTIMIZER = Row("optimizer", "training.optimizer.name", "word", OPTIMIZERS)
+
+STRATEGIES: dict[str, int] = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+"""``--data-parallel-sharding-strategy`` of Megatron-FSDP."""
+
+RENAMED = {
+    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
+    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
+}
+"""Later releases' names of the same thing."""
+SWITCHED_OFF = {
+    "no-bias-gelu-fusion": "bias_gelu_fusion",
+    "no-bias-swiglu-fusion": "bias_swiglu_fusion",
+    "no-bias-dropout-fusion": "bias_dropout_fusion",
+    "no-rope-fusion": "apply_rope_fusion",
+    "no-masked-softmax-fusion": "masked_softmax_fusion",
+    "no-gradient-accumulation-fusion": "gradient_accumulation_fusion",
+    "no-persist-layer-norm": "persist_layer_norm",
+    "no-create-attention-mask-in-dataloader": "create_attention_mask_in_dataloader",
+    "no-overlap-p2p-communication": "overlap_p2p_communication",
+    "no-align-param-gather": "align_param_gather",
+}
+"""Switches that turn something off which is on by default."""
+
+ASSUMED = {"create_attention_mask_in_dataloader": False, "moe_grouped_gemm": True}
+"""What memcheck takes for these options when a plan is silent, where Megatron-LM's own default is the opposite."""
+
+SETTLED = (
+    "use_distributed_optimizer",
+    "data_parallel_sharding_strategy",
+    "use_megatron_fsdp",
+    "num_layers_per_virtual_pipeline_stage",
+    "recompute_granularity",
+    "recompute_modules",
+    "hidden_dropout",
+    "attention_dropout",
+    "fp8_format",
+)
+"""Options that the plan says with a key of its own, or that only code with several of them can read."""
+
+
+def _kind(name: str) -> str:
+    types = MEGATRON.options[name]
+    if bool in types:
+        return "flag"
+    if list in types and str not in types:
+        return "list"
+    return "number" if float in types else "whole" if int in types else "text"
+
+
+LISTS = frozenset(dashed(name) for name, types in MEGATRON.options.items() if list in types)
+"""Arguments that take several words."""
+OPTIONS = tuple(
+    Row(dashed(name), f"training.options.{name}", _kind(name)) for name in MEGATRON.options if name not in SETTLED
+)
+"""Arguments that are options of a plan under the same name."""
+
+REFUSED = {
+    "hybrid-layer-pattern": "a Mamba hybrid",
+    "hybrid-override-pattern": "a Mamba hybrid",
+    "is-hybrid-model": "a Mamba hybrid",
+    "mamba-num-heads": "a Mamba hybrid",
+    "encoder-num-layers": "an encoder-decoder (T5)",
+    "encoder-seq-length": "an encoder-decoder (T5)",
+    "bert-no-binary-head": "an encoder (BERT)",
+    "img-h": "a vision model",
+    "dataset-provider": "a multimodal model",
+    "model-provider": "a multimodal model",
+    "perform-rl-step": "reinforcement learning, where an inference engine shares the GPU",
+    "export-kd-teacher-load": "distillation, where a teacher is loaded beside the model",
+    "flextron": "an elastic model",
+}
+"""Arguments that say that the job trains something else than a decoder of text alone."""
+TOKENIZERS = ("merge-file", "tokenizer-type", "tokenizer-model")
+"""One of them stands beside the vocabulary of every decoder."""
+REFUSED_SCRIPTS = {
+    "pretrain_bert.py": "an encoder (BERT)",
+    "pretrain_t5.py": "an encoder-decoder (T5)",
+    "pretrain_mamba.py": "a Mamba hybrid",
+    "pretrain_vlm.py": "a vision-language model",
+    "train_rl.py": "reinforcement learning, where an inference engine shares the GPU",
+}
+UNMODELLED: dict[str, tuple[object, str]] = {
+    "rampup-batch-size": (None, "the batch grows during training; memcheck prices the full one"),
+    "step-batch-size-schedule": (
+        None,
+        "the batch grows during training; memcheck prices the one of --global-batch-size",
+    ),
+    "moe-latent-size": (None, "experts on a narrower projection are not modelled under Megatron"),
+    "spec": (None, "a layer specification of its own may keep other tensors"),
+    "reuse-grad-buf-for-mxfp8-param-ag": (False, "sharing the gradient buffer is not modelled"),
+    "tp-comm-overlap-cfg": (None, "the buffers of overlapped tensor parallelism follow memcheck's own defaults"),
+    "overlap-cpu-optimizer-d2h-h2d": (False, "the buffers of an overlapped offload are not modelled"),
+    "te-rng-tracker": (False, "TransformerEngine's random states are not modelled"),
+    "cuda-graph-modules": (None, "captured graphs keep private pools, which are not modelled"),
+    "cuda-graph-warmup-steps": (None, "captured graphs keep private pools, which are not modelled"),
+    "use-torch-fsdp2": (False, "PyTorch's FSDP 2 inside Megatron is not modelled"),
+    "use-packed-sequence": (False, "packed sequences are not modelled"),
+}
+"""Arguments that move memory and have no place in a plan."""

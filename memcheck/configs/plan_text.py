@@ -1,0 +1,85 @@
+"""A plan file out of settings, each value with a comment that says where it came from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+
+from memcheck.configs.types import Setting
+
+SECTIONS = ("name", "model", "hardware", "parallelism", "training", "policy")
+WIDTH = 40
+"""Column at which comments start, as far as values leave room."""
+
+
+def plan_text(settings: dict[str, Setting], *, schema: str = "") -> str:
+    """The YAML of one plan. Keys are written in the order of the plan format, then in the order they were found."""
+    lines = [f"# yaml-language-server: $schema={schema}"] if schema else []
+    lines.append("memcheck: 1")
+    for section in SECTIONS:
+        below = {key: each for key, each in settings.items() if key.partition(".")[0] == section}
+        if below and len(lines) > 1:
+            lines.append("")
+        lines += _lines(_tree(below), 0)
+    return "\n".join(lines) + "\n"
+
+
+def plan_values(settings: dict[str, Setting]) -> dict[str, Any]:
+    """The same plan as plain values."""
+    tree: dict[str, Any] = {"memcheck": 1}
+    for key, setting in settings.items():
+        *sections, name = key.split(".")
+        table = tree
+        for each in sections:
+            table = table.setdefault(each, {})
+        table[name] = setting.value
+    return tree
+
+
+def _tree(settings: dict[str, Setting]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, setting in settings.items():
+        *sections, name = key.split(".")
+        table = tree
+        for section in sections:
+            table = table.setdefault(section, {})
+        table[name] = setting
+    return tree
+
+
+def _lines(tree: dict[str, Any], depth: int) -> list[str]:
+    lines: list[str] = []
+    indent = "  " * depth
+    for name, each in tree.items():
+        if isinstance(each, Setting):
+            lines.append(_line(f"{indent}{name}:", each))
+        else:
+            lines += [f"{indent}{name}:", *_lines(each, depth + 1)]
+    return lines
+
+
+def _line(head: str, setting: Setting) -> str:
+    text = f"{head} {scalar(setting.value)}"
+    return f"{text.ljust(WIDTH)} # {setting.why}" if setting.why else text
+
+
+def scalar(value: object) -> str:
+    """A value in one line of YAML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(scalar, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {scalar(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, str):
+        return value if _plain(value) else json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def _plain(text: str) -> bool:
+    """Whether YAML reads the bare word as this very text, in a flow collection, too."""
+    if not text or text != text.strip() or any(sign in text for sign in ",[]{}#:&*!|>'\"%@`\n"):
+        return False
+    return bool(yaml.safe_load(text) == text) and not text[0].isdigit()

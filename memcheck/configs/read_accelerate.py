@@ -1,0 +1,218 @@
+"""An Accelerate YAML config in the plan's words: the launcher's half of a job."""
+
+from __future__ import annotations
+
+import os
+
+from memcheck.configs import accelerate_keys as keys
+from memcheck.configs.config_file import ConfigFile, load_json, parse_text
+from memcheck.configs.draft import Draft
+from memcheck.configs.read_deepspeed import read_deepspeed
+from memcheck.configs.types import ConfigError, Reading
+from memcheck.plan.text import shown_path
+
+NOT_GPU = {"MULTI_CPU", "MULTI_XPU", "MULTI_HPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "XLA", "TPU"}
+STAGE, GROUP = "parallelism.zero_stage", "parallelism.shard_group"
+RESHARDED = "parallelism.reshard_after_forward"
+
+
+def read_accelerate(config: ConfigFile, world: int | None) -> Reading:
+    """The settings of one launch, with those of the DeepSpeed file that it names."""
+    draft = Draft(config, "accelerate", keys.TITLE)
+    kind = str(config.take(keys.TYPE) or "").upper()
+    draft.derive("training.framework", "huggingface", "the config is Accelerate's")
+    _hardware(draft)
+    if world is None:
+        world = _whole(draft, "hardware.nodes", 1) * _whole(draft, "hardware.gpus_per_node", 0) or None
+    draft.unmodelled(keys.UNMODELLED)
+    engine: Reading | None = None
+    if kind == "DEEPSPEED":
+        draft.rows(keys.DEGREES)
+        engine = _deepspeed(draft, world)
+    elif kind == "FSDP":
+        draft.rows(keys.DEGREES)
+        _fsdp(draft)
+    elif kind in ("NO", "MULTI_GPU"):
+        draft.set(STAGE, 0, keys.TYPE)
+        _see_section(config, keys.FSDP)
+    elif kind in NOT_GPU:
+        draft.refuse(keys.TYPE, f"`{kind}` runs on no GPU that memcheck models")
+    else:
+        draft.refuse(keys.TYPE, f"`{kind}` has no memory model here", "use FSDP, DEEPSPEED, MULTI_GPU or NO")
+    if kind != "DEEPSPEED":
+        _see_section(config, keys.DEEPSPEED)
+    _see_section(config, keys.PARALLEL.rpartition(".")[0])
+    _precision(draft, engine)
+    backend = config.take(keys.BACKEND) or config.take(keys.OLD_BACKEND)
+    config.see(keys.OLD_BACKEND)
+    if backend is not None and str(backend).upper() not in ("NO", "EAGER"):
+        draft.set("training.compile", True, keys.BACKEND if config.has(keys.BACKEND) else keys.OLD_BACKEND)
+    _trainer(draft)
+    draft.harmless(keys.HARMLESS, keys.HARMLESS_SECTIONS)
+    reading = draft.finish()
+    return reading if engine is None else _joined(reading, engine)
+
+
+def _whole(draft: Draft, key: str, usual: int) -> int:
+    value = draft.value(key)
+    return value if isinstance(value, int) else usual
+
+
+def _trainer(draft: Draft) -> None:
+    """What transformers' TrainingArguments say, and this half of the job does not."""
+    why = "TrainingArguments says; its default"
+    for key, value in TRAINER.items():
+        if key not in draft.settings and not any(each.startswith(f"{key}.") for each in draft.settings):
+            draft.assume(key, value, why)
+
+
+TRAINER: dict[str, object] = {
+    "training.gradient_accumulation_steps": 1,
+    "training.optimizer": "adamw",
+    "training.activation_checkpointing": "none",
+}
+
+
+def _see_section(config: ConfigFile, name: str) -> None:
+    """Accelerate writes sections of other launchers, too; only that of ``distributed_type`` counts."""
+    config.see(*(key for key in config.values if key.startswith(f"{name}.") or key == name))
+
+
+def _hardware(draft: Draft) -> None:
+    machines = draft.whole(keys.MACHINES, "hardware.nodes") or 1
+    processes = draft.whole(keys.PROCESSES, "hardware.gpus_per_node")
+    if draft.config.has(keys.MACHINES):
+        draft.set("hardware.nodes", machines, keys.MACHINES)
+    if processes is None:
+        return
+    if processes < 1 or processes % machines:
+        message = f"{processes} processes do not divide over {machines} machines"
+        draft.refuse(keys.PROCESSES, message, keys=("hardware.gpus_per_node",))
+        return
+    draft.set("hardware.gpus_per_node", processes // machines, keys.PROCESSES)
+
+
+def _fsdp(draft: Draft) -> None:
+    config = draft.config
+    version = draft.whole(keys.VERSION_KEY) or 1
+    if version == 1:
+        draft.note(keys.VERSION_KEY if config.has(keys.VERSION_KEY) else keys.TYPE, _FSDP1)
+    wrap = str(config.take(keys.WRAP) or "NO_WRAP").upper()
+    if wrap == "NO_WRAP":
+        name = keys.WRAP if config.has(keys.WRAP) else keys.TYPE
+        draft.note(name, "without a wrap policy the whole model is one unit; memcheck shards block by block")
+    _strategy(draft)
+    replicate, shard = draft.whole(keys.REPLICATE, GROUP) or 1, draft.whole(keys.SHARD, GROUP) or 1
+    context = draft.value("parallelism.context") or 1
+    if replicate > 1 and draft.value(STAGE) == 3 and isinstance(context, int):
+        draft.set(GROUP, shard * context, keys.REPLICATE)
+    if config.take(keys.OFFLOAD) is True:
+        draft.set("training.offload.parameters", "cpu", keys.OFFLOAD)
+        draft.set("training.optimizer.offload", "cpu", keys.OFFLOAD)
+    _state_dict(draft)
+    recompute = config.take(keys.CHECKPOINTING)
+    if recompute is True:
+        draft.set("training.activation_checkpointing.mode", "full", keys.CHECKPOINTING)
+    prefetch = str(config.take(f"{keys.FSDP}.fsdp_backward_prefetch") or "BACKWARD_PRE").upper()
+    if prefetch != "BACKWARD_PRE":
+        draft.note(f"{keys.FSDP}.fsdp_backward_prefetch", f"`{prefetch}` is not modelled: memcheck gathers one ahead")
+
+
+def _state_dict(draft: Draft) -> None:
+    """How the state is saved; the local one of FSDP 1 is every rank's part, too."""
+    written = draft.config.take(keys.STATE_DICT)
+    kind = keys.STATE_DICTS.get(str(written).upper())
+    if kind is not None:
+        draft.set("training.checkpoint.state_dict", kind, keys.STATE_DICT)
+    elif written is not None:
+        draft.note(keys.STATE_DICT, f"`{written}` is not modelled: {' or '.join(keys.STATE_DICTS)}")
+
+
+_FSDP1 = "FSDP 1 keeps one flat parameter per unit; memcheck models FSDP 2 (fsdp_version: 2)"
+
+
+def _strategy(draft: Draft) -> None:
+    """``fsdp_sharding_strategy`` of FSDP 1, ``fsdp_reshard_after_forward`` of both."""
+    config = draft.config
+    reshard, strategy = config.take(keys.RESHARD), config.take(keys.STRATEGY)
+    path = keys.RESHARD if reshard is not None else keys.STRATEGY if strategy is not None else keys.TYPE
+    written = reshard if reshard is not None else strategy if strategy is not None else "FULL_SHARD"
+    if isinstance(written, bool) or str(written).lower() in ("true", "false"):
+        draft.set(STAGE, 3, path)
+        draft.set(RESHARDED, str(written).lower() == "true", path)
+        return
+    word = keys.STRATEGIES.get(str(written), str(written).upper())
+    if word == "NO_SHARD":
+        draft.set(STAGE, 0, path)
+    elif word in ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"):
+        draft.set(STAGE, 3, path)
+        draft.set(RESHARDED, word in ("FULL_SHARD", "HYBRID_SHARD"), path)
+        per_node = draft.value("hardware.gpus_per_node")
+        if word.startswith("HYBRID") and isinstance(per_node, int):
+            draft.set(GROUP, per_node, path)  # FSDP 1 shards within a node and replicates between them
+        elif word.startswith("HYBRID"):
+            draft.refuse(path, f"`{word}` shards within a node", "state --gpus-per-node", (GROUP,))
+    else:
+        draft.refuse(path, f"`{written}` is no sharding strategy", ", ".join(keys.STRATEGIES.values()), (STAGE,))
+
+
+def _deepspeed(draft: Draft, world: int | None) -> Reading | None:
+    config = draft.config
+    _see_section(config, keys.FSDP)
+    draft.set("training.framework", "deepspeed", keys.TYPE)
+    name = config.take(keys.DEEPSPEED_FILE)
+    if name is None:
+        draft.rows(keys.ENGINE)
+        clip = config.take(keys.ENGINE_CLIP)
+        if clip is not None:
+            draft.set("training.clip_grad_norm", str(clip) not in ("0", "0.0", "none"), keys.ENGINE_CLIP)
+        return None
+    for path in engine_files(config, str(name)):
+        if os.path.isfile(path):
+            try:
+                return read_deepspeed(load_json(path, parse_text(path, config.read(path))), world)
+            except ConfigError as error:
+                draft.refuse(keys.DEEPSPEED_FILE, error.message, error.help)
+                return None
+    draft.refuse(keys.DEEPSPEED_FILE, f"there is no `{name}` beside the config, nor here", "mend the path")
+    return None
+
+
+def engine_files(config: ConfigFile, name: str) -> list[str]:
+    """Accelerate resolves the path from where it is launched; a plan's source from its own folder, and not outside."""
+    beside = shown_path(os.path.normpath(os.path.join(os.path.dirname(config.path), name)))
+    if not config.inside:
+        return [beside, name]
+    root, real = os.path.realpath(config.inside), os.path.realpath(beside)
+    return [beside] if os.path.commonpath((root, real)) == root else []
+
+
+def _precision(draft: Draft, engine: Reading | None) -> None:
+    config = draft.config
+    key = "training.precision"
+    written = config.take(keys.PRECISION)
+    word = "no" if written is False else "" if written is None else str(written).lower()
+    if word in keys.RECIPES:
+        draft.set(key, keys.RECIPES[word], keys.PRECISION)
+    elif engine is not None and key in engine.settings and not engine.settings[key].assumed:
+        return
+    elif word in ("no", ""):
+        shown = f"`{keys.PRECISION}: no`" if word else "the config"
+        help = "state the dtypes: --set training.precision=bf16-mixed (or fp32, bf16-pure)"
+        path = keys.PRECISION if word else keys.TYPE
+        draft.refuse(path, f"{shown} leaves the precision to the script and its model", help, (key,))
+    else:
+        draft.refuse(keys.PRECISION, f"`{written}` is no precision", "bf16, fp16, fp8 or no", (key,))
+
+
+def _joined(launch: Reading, engine: Reading) -> Reading:
+    """What the launcher says and what the engine's own file says; the launcher's degrees and precision win."""
+    stated = {key: each for key, each in launch.settings.items() if not each.assumed}
+    settings = {**engine.settings, **stated}
+    settled = tuple(each for each in engine.problems if not any(key in launch.settings for key in each.keys))
+    return launch._replace(
+        settings=settings,
+        notes=launch.notes + engine.notes,
+        problems=launch.problems + settled,
+        sources={**launch.sources, **engine.sources},
+    )

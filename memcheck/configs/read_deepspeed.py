@@ -1,0 +1,141 @@
+"""A DeepSpeed JSON config in the plan's words."""
+
+from __future__ import annotations
+
+from memcheck.configs import deepspeed_keys as keys
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.draft import Draft
+from memcheck.configs.types import Reading
+
+TRAINER = "TrainingArguments fills it in"
+
+
+def read_deepspeed(config: ConfigFile, world: int | None) -> Reading:
+    """The settings of one engine. ``world``: how many GPUs run it, where that is known."""
+    draft = Draft(config, "deepspeed", keys.TITLE)
+    draft.derive("training.framework", "deepspeed", "the config is DeepSpeed's")
+    _old_zero(draft)
+    draft.unmodelled(keys.UNMODELLED)
+    draft.rows(keys.ROWS)
+    _batch(draft, world)
+    _precision(draft)
+    _optimizer(draft)
+    _clipping(draft)
+    if _auto(config.take("tensor_parallel.autotp_size")):
+        draft.settings.pop("parallelism.tensor", None)
+    draft.assume("training.activation_checkpointing", "none", "TrainingArguments says; its default")
+    draft.harmless(keys.HARMLESS, keys.HARMLESS_SECTIONS)
+    return draft.finish()
+
+
+def _auto(value: object) -> bool:
+    return isinstance(value, str) and value.lower() == "auto"
+
+
+def _old_zero(draft: Draft) -> None:
+    """``"zero_optimization": true`` was stage 1; ``cpu_offload: true`` was ``offload_optimizer``."""
+    config = draft.config
+    if isinstance(config.values.get(keys.ZERO), bool):
+        draft.set(keys.STAGE.key, 1 if config.take(keys.ZERO) else 0, keys.ZERO)
+    for name, key in keys.OLD_OFFLOAD.items():
+        if config.take(name) is True:
+            draft.set(key, "cpu", name)
+
+
+def _batch(draft: Draft, world: int | None) -> None:
+    """micro x accumulation x data = total: whichever one of the three is left out follows from the others."""
+    config = draft.config
+    sizes = {}
+    micro_key, steps_key = "training.micro_batch_size", "training.gradient_accumulation_steps"
+    for name, key in ((keys.MICRO, micro_key), (keys.STEPS, steps_key), (keys.TOTAL, "training.global_batch_size")):
+        if not _auto(config.take(name)):
+            sizes[name] = draft.whole(name, key, *((steps_key,) if name == keys.TOTAL else ()))
+    micro, steps, total = sizes.get(keys.MICRO), sizes.get(keys.STEPS), sizes.get(keys.TOTAL)
+    data = None if world is None else max(1, world // (_degree(draft, "tensor") * _degree(draft, "context")))
+    if micro is None and total and data:
+        micro = max(1, total // data // (steps or 1))
+        draft.set(micro_key, micro, keys.TOTAL)
+    elif micro is not None:
+        draft.set(micro_key, micro, keys.MICRO)
+    if steps is not None:
+        draft.set(steps_key, steps, keys.STEPS)
+    elif micro and total and data:
+        draft.set(steps_key, max(1, total // (micro * data)), keys.TOTAL)
+    elif _auto(config.take(keys.STEPS)):
+        draft.assume(steps_key, 1, f"auto: {TRAINER}; its default")
+    elif not total:
+        draft.assume(steps_key, 1)
+    micro, steps = micro or _stated(draft, micro_key), steps or _stated(draft, steps_key)
+    if micro and steps and total and data and micro * steps * data != total:
+        message = f"train_batch_size is {total}, not micro-batch {micro} x accumulation {steps} x data {data}"
+        fits = total // (micro * steps)
+        help = (
+            f"as it stands it takes {fits} data-parallel GPUs" if fits * micro * steps == total else "mend one of them"
+        )
+        draft.refuse(keys.TOTAL, message, help, (steps_key,))
+
+
+def _stated(draft: Draft, key: str) -> int | None:
+    value = draft.value(key)
+    return value if isinstance(value, int) else None
+
+
+def _degree(draft: Draft, name: str) -> int:
+    return _stated(draft, f"parallelism.{name}") or 1
+
+
+def _precision(draft: Draft) -> None:
+    config = draft.config
+    key = "training.precision"
+    bf16 = next((name for name in keys.BF16 if config.has(name)), keys.BF16[0])
+    on16, onb16 = config.take(keys.FP16), config.take(bf16)
+    if onb16 is True:
+        pure = config.values.get("bf16.bf16_master_weights_and_grads") is True
+        states = config.values.get("bf16.bf16_optimizer_states") is True
+        if pure and not states:
+            help = "set bf16_optimizer_states, too, or state the plan's precision beside the config"
+            name = "bf16.bf16_master_weights_and_grads"
+            draft.refuse(name, "bf16 master weights with fp32 states have no memory model", help, (key,))
+        draft.set(key, "bf16-pure" if pure else "bf16-mixed", bf16)
+    elif on16 is True:
+        draft.set(key, "fp16-mixed", keys.FP16)
+    elif _auto(on16) or _auto(onb16):
+        name = bf16 if _auto(onb16) else keys.FP16
+        help = "state it: --set training.precision=bf16-mixed (or fp16-mixed, fp32)"
+        draft.refuse(name, f"the precision is `auto`: {TRAINER}", help, (key,))
+    elif config.has(keys.FP16) or config.has(bf16):
+        draft.set(key, "fp32", keys.FP16 if config.has(keys.FP16) else bf16)
+    else:
+        draft.assume(key, "fp32", "neither bf16 nor fp16 is enabled: DeepSpeed's default")
+
+
+def _optimizer(draft: Draft) -> None:
+    config = draft.config
+    key = "training.optimizer.name"
+    written = config.take(keys.OPTIMIZER)
+    torch_adam, momentum = config.take(keys.TORCH_ADAM), config.take(keys.MOMENTUM)
+    if written is None:
+        draft.assume(key, "adamw", "not in the config: the default of TrainingArguments")
+        return
+    name = keys.OPTIMIZERS.get(str(written).lower())
+    if name is None:
+        help = "state the one that keeps the same states beside the config: --set training.optimizer=adamw"
+        settles = (key, "training.optimizer")
+        draft.refuse(keys.OPTIMIZER, f"the states of `{written}` have no memory model", help, settles)
+        return
+    if str(written).lower() == "lamb":
+        draft.note(keys.OPTIMIZER, "priced as Adam, whose two moments LAMB keeps; its norms per layer are not modelled")
+    draft.set(key, "sgd-momentum" if name == "sgd" and momentum else name, keys.OPTIMIZER)
+    if torch_adam is True and name in ("adam", "adamw"):
+        draft.set("training.optimizer.implementation", "foreach", keys.TORCH_ADAM)
+
+
+def _clipping(draft: Draft) -> None:
+    written = draft.config.take(keys.CLIP)
+    key = "training.clip_grad_norm"
+    if written is None:
+        draft.assume(key, False)
+    elif _auto(written):
+        draft.set(key, True, keys.CLIP)
+    else:
+        draft.set(key, bool(written), keys.CLIP)

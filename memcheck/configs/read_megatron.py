@@ -1,0 +1,205 @@
+"""Megatron-LM arguments in the plan's words. What they do not say, the code at that commit does."""
+
+from __future__ import annotations
+
+from memcheck.configs import megatron_keys as keys
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.draft import Draft
+from memcheck.configs.megatron_harmless import HARMLESS
+from memcheck.configs.types import Reading
+from memcheck.models.families.megatron_lm import DROPOUT, MODEL_TYPE
+
+STAGE = "parallelism.zero_stage"
+OPTION = "training.options."
+NEEDED = ("num-layers", "hidden-size", "num-attention-heads")
+
+
+def read_megatron(config: ConfigFile, world: int | None) -> Reading:
+    """The settings of one job."""
+    draft = Draft(config, "megatron", keys.TITLE)
+    draft.derive("training.framework", "megatron", "the arguments are Megatron-LM's")
+    _refuse(draft)
+    _model(draft)
+    draft.rows((*keys.LAUNCHER, *keys.LAYOUT, *keys.SERVING, keys.OPTIMIZER))
+    if "training.optimizer.name" not in draft.settings and not config.has(keys.OPTIMIZER.path):
+        draft.assume("training.optimizer.name", "adamw")
+    if draft.value("training.optimizer.name") == "muon":
+        draft.note(keys.OPTIMIZER.path, "which parameters Adam keeps beside Muon is not in the arguments")
+    _layout(draft)
+    _sharding(draft)
+    _precision(draft)
+    _options(draft)
+    _recompute(draft)
+    clip = config.take("clip-grad")
+    if clip is not None:
+        draft.set("training.clip_grad_norm", str(clip) not in ("0", "0.0"), "clip-grad")
+    config.see(*HARMLESS)
+    draft.unmodelled(keys.UNMODELLED)
+    return draft.finish()
+
+
+def _on(config: ConfigFile, name: str) -> bool:
+    return config.take(name) in (True, "true", "True")
+
+
+def _refuse(draft: Draft) -> None:
+    config = draft.config
+    for name, what in keys.REFUSED.items():
+        if config.has(name) and config.values[name] is not False:
+            draft.refuse(name, f"`--{name}`: the job is {what}, of which memcheck has no model here")
+            return
+    if str(config.values.get("tokenizer-type")).startswith("Bert"):
+        draft.refuse("tokenizer-type", "the job is an encoder (BERT): memcheck models decoders")
+        return
+    if config.has("vocab-file") and not any(config.has(name) for name in keys.TOKENIZERS):
+        message = "a vocabulary without --merge-file is WordPiece's: the job is an encoder (BERT), not a decoder"
+        draft.refuse("vocab-file", message, "a decoder states --merge-file or --tokenizer-type")
+        return
+    for script, what in keys.REFUSED_SCRIPTS.items():
+        if any(script in line for line in config.lines):
+            draft.refuse("", f"the script runs {script}: the job is {what}, of which memcheck has no model here")
+            return
+
+
+def _model(draft: Draft) -> None:
+    config = draft.config
+    name = "hidden-size" if config.has("hidden-size") else ""
+    if not name:
+        # several parallel runs of one script keep their model in a checkpoint: --use-checkpoint-args
+        draft.refuse("", "the arguments do not say --hidden-size", "name the model: --model NAME", ("model",))
+        config.see(*(row.path for row in keys.DIMENSIONS))
+        return
+    draft.derive(f"{keys.MODEL}.model_type", MODEL_TYPE, "Megatron-LM's GPT, by its arguments")
+    draft.rows(keys.DIMENSIONS)
+    if _on(config, "use-rotary-position-embeddings") and not config.has("position-embedding-type"):
+        draft.set(f"{keys.MODEL}.position_embedding_type", "rope", "use-rotary-position-embeddings")
+    for needed in NEEDED:
+        if not config.has(needed):
+            draft.refuse("", f"the arguments do not say --{needed}", keys=(f"{keys.MODEL}.{keys.underscored(needed)}",))
+    for which in ("hidden_dropout", "attention_dropout"):
+        if f"{keys.MODEL}.{which}" not in draft.settings:
+            draft.assume(f"{keys.MODEL}.{which}", DROPOUT)
+    positions, length = f"{keys.MODEL}.max_position_embeddings", config.values.get("seq-length")
+    if positions not in draft.settings and length is not None and not config.has("max-position-embeddings"):
+        draft.assume(positions, int(str(length)) if str(length).isdigit() else length, "as long as --seq-length")
+    vocabulary = f"{keys.MODEL}.vocab_size"
+    if not config.has("vocab-size"):
+        help = f"state it beside the config: --set {vocabulary}=50257"
+        where = "tokenizer-type" if config.has("tokenizer-type") else "vocab-file" if config.has("vocab-file") else ""
+        draft.refuse(
+            where, "the size of the vocabulary is the tokenizer's, and no argument says it", help, (vocabulary,)
+        )
+
+
+def _layout(draft: Draft) -> None:
+    config = draft.config
+    tensor = _degree(draft, "tensor")
+    if tensor > 1:
+        path = "sequence-parallel"
+        if _on(config, path):
+            draft.set("parallelism.sequence", True, path)
+        else:
+            draft.assume("parallelism.sequence", False)
+    config.see("sequence-parallel")
+    path = keys.EXPERT_TENSOR.path
+    if config.has("num-experts"):
+        value = draft.whole(path, "parallelism.expert_tensor")
+        if value is not None:
+            draft.set("parallelism.expert_tensor", value, path)
+        elif tensor > 1:
+            draft.assume("parallelism.expert_tensor", tensor, "not given: Megatron-LM takes the tensor degree")
+    config.see(path)
+    pipeline = _degree(draft, "pipeline")
+    per_chunk = draft.whole("num-layers-per-virtual-pipeline-stage", "parallelism.virtual_stages")
+    chunks = draft.whole("num-virtual-stages-per-pipeline-rank", "parallelism.virtual_stages")
+    layers = draft.value(f"{keys.MODEL}.num_layers")
+    path = "num-layers-per-virtual-pipeline-stage" if per_chunk else "num-virtual-stages-per-pipeline-rank"
+    if per_chunk and isinstance(layers, int):
+        chunks = max(1, layers // pipeline // per_chunk)
+        draft.set(f"{OPTION}num_layers_per_virtual_pipeline_stage", per_chunk, path)
+    if pipeline > 1:
+        schedule = "interleaved-1f1b" if per_chunk or (chunks or 1) > 1 else "1f1b"
+        if chunks:
+            draft.set("parallelism.virtual_stages", chunks, path)
+            draft.set("parallelism.pipeline_schedule", schedule, path)
+        else:
+            draft.assume("parallelism.pipeline_schedule", schedule)
+
+
+def _degree(draft: Draft, name: str) -> int:
+    value = draft.value(f"parallelism.{name}")
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _sharding(draft: Draft) -> None:
+    """The distributed optimizer is ZeRO 1; Megatron-FSDP shards what its strategy names."""
+    config = draft.config
+    distributed, fsdp = _on(config, "use-distributed-optimizer"), _on(config, "use-megatron-fsdp")
+    strategy = config.take("data-parallel-sharding-strategy")
+    if fsdp:
+        word = str(strategy or "optim_grads_params")
+        stage = keys.STRATEGIES.get(word)
+        if stage is None:
+            draft.refuse("data-parallel-sharding-strategy", f"`{word}` is no sharding strategy", keys=(STAGE,))
+            return
+        draft.set(STAGE, stage, "data-parallel-sharding-strategy" if strategy else "use-megatron-fsdp")
+    elif distributed:
+        draft.set(STAGE, 1, "use-distributed-optimizer")
+    else:
+        draft.assume(STAGE, 0, "no --use-distributed-optimizer")
+    if fsdp and stage in (1, 2):
+        draft.set(f"{OPTION}use_megatron_fsdp", True, "use-megatron-fsdp")
+
+
+def _precision(draft: Draft) -> None:
+    config = draft.config
+    key = "training.precision"
+    bf16, fp16, fp8 = _on(config, "bf16"), _on(config, "fp16"), config.take("fp8-format")
+    if fp8 is not None:
+        draft.set(f"{OPTION}fp8_format", str(fp8), "fp8-format")
+    if fp8 is not None and bf16:
+        draft.set(key, "fp8-mixed", "fp8-format")
+    elif bf16 or fp16:
+        draft.set(key, "bf16-mixed" if bf16 else "fp16-mixed", "bf16" if bf16 else "fp16")
+    else:
+        draft.assume(key, "fp32", "neither --bf16 nor --fp16")
+
+
+def _options(draft: Draft) -> None:
+    config = draft.config
+    draft.rows(keys.OPTIONS)
+    for old, new in keys.RENAMED.items():
+        setting = draft.settings.pop(f"{OPTION}{old}", None)
+        if setting is not None:
+            draft.settings.setdefault(f"{OPTION}{new}", setting)
+    for name, option in keys.SWITCHED_OFF.items():
+        if _on(config, name):
+            draft.set(f"{OPTION}{option}", False, name)
+    offloaded = draft.value(f"{OPTION}optimizer_cpu_offload") is True
+    if offloaded and float(str(draft.value(f"{OPTION}optimizer_offload_fraction") or 1)) == 1:
+        del draft.settings[f"{OPTION}optimizer_cpu_offload"]  # a plan says it with a key of its own; a part stays so
+        draft.set("training.optimizer.offload", "cpu", "optimizer-cpu-offload")
+    mask = "create_attention_mask_in_dataloader"
+    if f"{OPTION}{mask}" not in draft.settings:
+        draft.assume(f"{OPTION}{mask}", True)
+    if config.has("num-experts") and f"{OPTION}moe_grouped_gemm" not in draft.settings:
+        draft.assume(f"{OPTION}moe_grouped_gemm", False)
+    if draft.value(f"{OPTION}transformer_impl") == "local":
+        draft.settings.pop(f"{OPTION}attention_backend", None)
+    if _on(config, "use-flash-attn") and f"{OPTION}attention_backend" not in draft.settings:
+        draft.set(f"{OPTION}attention_backend", "flash", "use-flash-attn")
+
+
+def _recompute(draft: Draft) -> None:
+    config = draft.config
+    key = "training.activation_checkpointing"
+    mode, modules = config.take("recompute-granularity"), config.take("recompute-modules")
+    if _on(config, "recompute-activations") and mode is None:
+        draft.set(f"{key}.mode", "selective", "recompute-activations")
+    elif mode is not None:
+        draft.set(f"{key}.mode", str(mode), "recompute-granularity")
+    else:
+        draft.assume(f"{key}.mode", "none")
+    if modules is not None:
+        names = modules if isinstance(modules, list) else str(modules).strip("[]").replace(",", " ").split()
+        draft.set(f"{key}.modules", [str(each) for each in names], "recompute-modules")

@@ -1,0 +1,222 @@
+"""A torchtitan TOML job in the plan's words."""
+
+from __future__ import annotations
+
+from memcheck.configs import torchtitan_keys as keys
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.draft import Draft
+from memcheck.configs.torchtitan_models import NOT_LANGUAGE, find_flavor
+from memcheck.configs.types import Reading
+from memcheck.errors import MemcheckError
+from memcheck.models.from_plan import architecture_of
+from memcheck.models.types import Architecture
+from memcheck.plan.types import Model
+
+
+def read_torchtitan(config: ConfigFile, world: int | None) -> Reading:
+    """The settings of one job. ``world``: how many GPUs run it, where that is known."""
+    draft = Draft(config, "torchtitan", keys.TITLE)
+    draft.derive("training.framework", "torchtitan", "the config is torchtitan's")
+    _model(draft)
+    draft.rows(keys.ROWS)
+    _data(draft, world)
+    _schedule(draft)
+    _batch(draft)
+    _checkpointing(draft)
+    _precision(draft)
+    _compile(draft)
+    draft.harmless(keys.HARMLESS, keys.HARMLESS_SECTIONS)
+    draft.unmodelled(keys.UNMODELLED)
+    return draft.finish()
+
+
+def _first(config: ConfigFile, names: tuple[str, ...]) -> str:
+    """The name under which the config has a key; the current one when it has none."""
+    config.see(*names)
+    return next((name for name in names if config.has(name)), names[0])
+
+
+def _model(draft: Draft) -> None:
+    config = draft.config
+    name, flavor = str(config.take("model.name") or ""), str(config.take("model.flavor") or "")
+    backend = config.take("hf_transformers.model")
+    if backend is not None:
+        draft.set("model", str(backend), "hf_transformers.model")
+        return
+    if name in NOT_LANGUAGE:
+        draft.refuse("model.name", f"`{name}` is {NOT_LANGUAGE[name]}: memcheck models decoders of text")
+        return
+    found = find_flavor(name, flavor)
+    if found is None:
+        message = f"memcheck does not know the dimensions of torchtitan's `{name}` `{flavor}`"
+        draft.refuse("model.flavor", message, "name the catalog's model: --model NAME", ("model",))
+        return
+    if found.overrides:
+        draft.set("model.name", found.model, "model.flavor")
+        draft.set("model.overrides", found.overrides, "model.flavor")
+    else:
+        draft.set("model", found.model, "model.flavor")
+    if found.attention:
+        draft.set("training.attention", found.attention, "model.flavor")
+
+
+def _data(draft: Draft, world: int | None) -> None:
+    """Replicas and shards: torchtitan shards over what is left of the world, and over context parallelism."""
+    config = draft.config
+    replicate_name, shard_name = _first(config, keys.REPLICATE), _first(config, keys.SHARD)
+    stage, group = "parallelism.zero_stage", "parallelism.shard_group"
+    replicate = draft.whole(replicate_name, stage) or 1
+    shard = draft.whole(shard_name, stage)
+    shard = -1 if shard is None else shard
+    context = _degree(draft, "parallelism.context")
+    others = replicate * _degree(draft, "parallelism.tensor") * context * _degree(draft, "parallelism.pipeline")
+    if shard == -1 and world is not None:
+        shard = max(1, world // others)
+    if shard == -1 and replicate == 1:
+        draft.set(stage, 3, shard_name)
+    elif shard == -1:
+        help = "state the GPUs: --nodes N --gpus-per-node N"
+        draft.refuse(shard_name, "how many GPUs share one copy depends on how many there are", help, (group,))
+        draft.set(stage, 3, replicate_name)
+    elif shard * context == 1:
+        draft.set(stage, 0, shard_name)
+    else:
+        draft.set(stage, 3, shard_name)
+        if replicate > 1:
+            draft.set(group, shard * context, replicate_name if config.has(replicate_name) else shard_name)
+    if draft.value(stage) == 3:
+        policy = str(config.take(keys.RESHARD) or "default")
+        draft.set("parallelism.reshard_after_forward", _reshards(draft, policy), keys.RESHARD)
+    config.see(keys.RESHARD)
+
+
+def _degree(draft: Draft, key: str) -> int:
+    value = draft.value(key)
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _reshards(draft: Draft, policy: str) -> bool:
+    """``distributed/fsdp.py``: by default, unless a pipeline would gather again for every micro-batch."""
+    if policy == "default":
+        return _degree(draft, "parallelism.pipeline") == 1
+    return policy != "never"
+
+
+def _schedule(draft: Draft) -> None:
+    draft.config.see(keys.SCHEDULE.path, *keys.SCHEDULE.aliases, keys.LAYERS_PER_STAGE)
+    if _degree(draft, "parallelism.pipeline") == 1:
+        return
+    draft.rows((keys.SCHEDULE._replace(default="1f1b"),))
+    key = "parallelism.virtual_stages"
+    per_stage = draft.whole(keys.LAYERS_PER_STAGE, key)
+    if per_stage:
+        layers = _layers(draft)
+        if layers is None:
+            draft.refuse(keys.LAYERS_PER_STAGE, "how many stages that makes depends on the model", keys=(key,))
+            return
+        fewer = [1 if draft.config.values.get(name) is None else draft.whole(name) or 0 for name in _FEWER]
+        stages = -(-(layers + sum(fewer)) // per_stage)
+        draft.set(key, max(1, stages // _degree(draft, "parallelism.pipeline")), keys.LAYERS_PER_STAGE)
+    elif draft.value("parallelism.pipeline_schedule") in keys.LOOPED:
+        draft.assume(key, 2, "torchtitan's default for a looped schedule")
+
+
+_FEWER = (keys.FEWER_FIRST, keys.FEWER_LAST)
+
+
+def _layers(draft: Draft) -> int | None:
+    """How many blocks the model has, if the catalog knows it."""
+    name, overrides = draft.value("model") or draft.value("model.name"), draft.value("model.overrides")
+    model = Model(name=str(name), overrides=overrides if isinstance(overrides, dict) else None)
+    try:
+        architecture = architecture_of(model)
+    except MemcheckError:
+        return None
+    return architecture.num_layers if isinstance(architecture, Architecture) else None
+
+
+def _batch(draft: Draft) -> None:
+    config = draft.config
+    name = _first(config, keys.LOCAL_BATCH)
+    batch, steps = "training.micro_batch_size", "training.gradient_accumulation_steps"
+    local = draft.whole(name, batch)
+    if local is None:
+        local = keys.DEFAULT_LOCAL_BATCH
+        draft.assume(batch, local)
+    elif local < 1:
+        draft.refuse(name, f"a micro_batch_size of {local} is no batch", keys=(batch,))
+        return
+    else:
+        draft.set(batch, local, name)
+    overall = draft.whole(keys.GLOBAL_BATCH, steps) or -1
+    if _degree(draft, "parallelism.pipeline") > 1:
+        micro = draft.whole(keys.PIPELINE_BATCH, batch) or 1
+        draft.set(batch, micro, keys.PIPELINE_BATCH if config.has(keys.PIPELINE_BATCH) else name)
+        if micro and local % micro:
+            draft.refuse(name, f"{local} sequences do not divide into micro-batches of {micro}", keys=(batch,))
+        if overall < 0:
+            draft.set(steps, max(1, local // max(1, micro)), name)
+    config.see(keys.PIPELINE_BATCH)
+    if overall > 0:
+        draft.set("training.global_batch_size", overall, keys.GLOBAL_BATCH)
+    elif steps not in draft.settings:
+        draft.assume(steps, 1, "training.global_batch_size is not set: one micro-batch per step")
+
+
+def _checkpointing(draft: Draft) -> None:
+    config = draft.config
+    key = "training.activation_checkpointing"
+    mode = str(config.take(keys.CHECKPOINT_MODE) or "selective")
+    option = str(config.take(keys.CHECKPOINT_OPTION) or "2")
+    path = keys.CHECKPOINT_MODE
+    config.see("activation_checkpoint.memory_budget")
+    if mode in ("none", "full"):
+        draft.set(f"{key}.mode", mode, path)
+    elif mode != "selective":
+        draft.refuse(path, f"recompute by `{mode}` has no memory model", "use none, selective or full", (key,))
+    elif option == "op":
+        draft.set(f"{key}.mode", "selective", path)
+        draft.set("training.options.selective_ac_option", "op", keys.CHECKPOINT_OPTION)
+    elif option.isdigit() and int(option):
+        draft.set(f"{key}.mode", "full", keys.CHECKPOINT_OPTION)
+        draft.set(f"{key}.every_n_layers", int(option), keys.CHECKPOINT_OPTION)
+    else:
+        draft.refuse(keys.CHECKPOINT_OPTION, f"`{option}` is neither op nor a number of layers", keys=(key,))
+
+
+def _precision(draft: Draft) -> None:
+    config = draft.config
+    key = "training.precision"
+    stored = keys.DTYPES.get(str(config.take(keys.STORED_DTYPE) or "float32"))
+    compute = keys.DTYPES.get(str(config.take(keys.COMPUTE_DTYPE) or "bfloat16"))
+    float8 = config.take(keys.OLD_FLOAT8) is True
+    converters = config.take(keys.CONVERTERS) or []
+    names = [str(each) for each in converters] if isinstance(converters, list) else str(converters).split(",")
+    for name in filter(None, names):
+        if "float8" in name:
+            float8 = True
+        else:
+            draft.note(keys.CONVERTERS, f"what the converter `{name}` does to memory is not modelled")
+    path = next((name for name in (keys.STORED_DTYPE, keys.COMPUTE_DTYPE) if config.has(name)), "")
+    if stored is None or compute is None:
+        draft.refuse(path, "the dtype is none of torchtitan's", "bfloat16 or float32", (key,))
+        return
+    recipe = "bf16-pure" if stored == "bf16" else "fp32" if compute == "fp32" else "bf16-mixed"
+    if float8:
+        recipe = "fp8-mixed"
+        path = keys.CONVERTERS if config.has(keys.CONVERTERS) else keys.OLD_FLOAT8
+    if path:
+        draft.set(key, recipe, path)
+    else:
+        draft.assume(key, recipe)
+
+
+def _compile(draft: Draft) -> None:
+    config = draft.config
+    path = _first(config, keys.COMPILE)
+    parts = config.take(keys.COMPILED_PARTS)
+    if config.take(path) is not True:
+        return
+    draft.set("training.compile", True, path)
+    if isinstance(parts, list):
+        draft.set("training.options.components", parts, keys.COMPILED_PARTS)

@@ -1,0 +1,134 @@
+"""A resolved job as dotted plan keys, every value stated: what the writers of configs start from."""
+
+from __future__ import annotations
+
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.defaults import Defaults
+from memcheck.job.profile import Framework
+from memcheck.job.recipe import resolve_recipe
+from memcheck.job.training import resolve_checkpoint, resolve_initialization
+from memcheck.job.types import Layout, Lora, Recipe, TrainingJob
+from memcheck.plan.types import Precision
+
+
+def settings_of(job: TrainingJob) -> dict[str, object]:
+    """Everything about a job but its model and its GPU. Keys that mean nothing in its layout are left out."""
+    layout = job.layout
+    found: dict[str, object] = {"hardware.nodes": layout.nodes, "hardware.gpus_per_node": layout.gpus_per_node}
+    found.update((f"parallelism.{name}", value) for name, value in _layout(layout, job).items())
+    training: dict[str, object] = {
+        "method": job.method,
+        "freeze": job.freeze,
+        "micro_batch_size": job.micro_batch_size,
+        "sequence_length": job.sequence_length,
+        "gradient_accumulation_steps": job.gradient_accumulation_steps,
+        "precision.recipe": job.recipe.recipe,
+        "optimizer.name": job.optimizer.name,
+        "optimizer.implementation": job.optimizer.implementation,
+        "optimizer.offload": job.optimizer.offload,
+        "activation_checkpointing.mode": job.checkpointing.mode,
+        "attention": job.attention,
+        "loss.kind": job.loss.kind,
+        "loss.upcast": job.loss.upcast,
+        "loss.keep_logits": job.loss.keep_logits,
+        "clip_grad_norm": job.clip_grad_norm,
+        "compile": job.compile,
+        "offload.parameters": job.parameter_offload,
+        "expandable_segments": job.expandable_segments,
+        "expert_imbalance": job.expert_imbalance,
+    }
+    if job.loss.kind == "chunked":
+        training["loss.chunks"] = job.loss.chunks
+    if job.checkpointing.mode != "none":
+        details = {name: getattr(job.checkpointing, name) for name in _CHECKPOINTING}
+        training.update((f"activation_checkpointing.{name}", value) for name, value in details.items())
+    if job.lora is not None:
+        training.update((f"lora.{name}", getattr(job.lora, name)) for name in Lora._fields)
+    training.update((f"precision.{name}", value) for name, value in _deviations(job).items())
+    training.update(_around(job))
+    training.update((f"options.{name}", value) for name, value in job.options)
+    found.update((f"training.{name}", value) for name, value in training.items())
+    return found
+
+
+_CHECKPOINTING = ("reentrant", "every_n_layers", "modules", "offload")
+
+
+def _layout(layout: Layout, job: TrainingJob) -> dict[str, object]:
+    names = ["tensor", "sequence", "context", "pipeline", "virtual_stages", "expert", "expert_tensor", "zero_stage"]
+    if layout.pipeline > 1:
+        names.append("pipeline_schedule")
+    if layout.zero_stage:
+        names.append("shard_group")
+    if layout.zero_stage == 3:
+        names.append("reshard_after_forward")
+    if job.gradient_accumulation_steps > 1 and layout.data * layout.context > 1:
+        names.append("gradient_sync")
+    if layout.zero_stage == 0 and layout.data * layout.context > 1:
+        names.append("gradient_as_bucket_view")
+    return {"data": layout.data, **{name: getattr(layout, name) for name in names}}
+
+
+def _deviations(job: TrainingJob) -> dict[str, object]:
+    """Dtypes of the training state that are not what the recipe means to its framework."""
+    named, framework = Precision(recipe=job.recipe.recipe), FRAMEWORKS[job.framework]
+    usual = resolve_recipe(named, job.method, job.layout, framework, Defaults())
+    names = [name for name in Recipe._fields if name not in ("recipe", "autocast", "compute")]
+    return {name: getattr(job.recipe, name) for name in names if getattr(job.recipe, name) != getattr(usual, name)}
+
+
+def _around(job: TrainingJob) -> dict[str, object]:
+    """How the model is made and saved, as far as that is not what its framework does by itself."""
+    framework = FRAMEWORKS[job.framework]
+    made = resolve_initialization(None, job.layout, job.method, framework, Defaults())
+    saved = resolve_checkpoint(None, job.layout, framework, dict(job.options), Defaults())
+    found: dict[str, object] = {}
+    for name, values, usual in (("initialization", job.initialization, made), ("checkpoint", job.checkpoint, saved)):
+        default = usual._asdict()
+        stated = {field: value for field, value in values._asdict().items() if value != default[field]}
+        found.update((f"{name}.{field}", value) for field, value in stated.items())
+    return found
+
+
+def neutral(framework: Framework, layout: Layout) -> dict[str, object]:
+    """What goes without saying: the values a config of this framework has when it is silent."""
+    return {
+        "parallelism.data": layout.data,
+        "parallelism.tensor": 1,
+        "parallelism.sequence": framework.sequence_parallel and layout.tensor > 1,
+        "parallelism.context": 1,
+        "parallelism.pipeline": 1,
+        "parallelism.virtual_stages": 1,
+        "parallelism.expert": 1,
+        "parallelism.expert_tensor": 1,
+        "parallelism.zero_stage": 0,
+        "parallelism.shard_group": layout.data * layout.context,
+        "parallelism.reshard_after_forward": True,
+        "parallelism.gradient_sync": framework.gradient_sync,
+        "parallelism.gradient_as_bucket_view": False,
+        "training.method": "full",
+        "training.freeze": (),
+        "training.gradient_accumulation_steps": 1,
+        "training.optimizer.offload": "none",
+        "training.activation_checkpointing.mode": "none",
+        "training.activation_checkpointing.reentrant": False,
+        "training.activation_checkpointing.every_n_layers": 1,
+        "training.activation_checkpointing.modules": (),
+        "training.activation_checkpointing.offload": "none",
+        "training.attention": framework.default_attention,
+        "training.loss.kind": _loss(framework, layout),
+        "training.loss.upcast": framework.upcast,
+        "training.loss.keep_logits": framework.keep_logits,
+        "training.clip_grad_norm": framework.clip_grad_norm,
+        "training.compile": False,
+        "training.offload.parameters": "none",
+        "training.expandable_segments": framework.expandable_segments,
+        "training.expert_imbalance": 1.0,
+    }
+
+
+def _loss(framework: Framework, layout: Layout) -> str:
+    by_itself = framework.loss_parallel
+    if framework.default_loss == "standard" and by_itself == "tensor" and layout.tensor > 1:
+        return "vocab-parallel"
+    return framework.default_loss

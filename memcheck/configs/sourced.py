@@ -1,0 +1,241 @@
+"""``source``: a plan that takes from a framework's config what it does not say itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from memcheck.catalog.models import find_model
+from memcheck.catalog.names import UnknownNameError
+from memcheck.configs.config_file import parse_text
+from memcheck.configs.documents import NO_TEXTS
+from memcheck.configs.formats import FORMATS
+from memcheck.configs.leaves import grown, leaves, spelled_out
+from memcheck.configs.served import SERVING, reading_for
+from memcheck.configs.types import ConfigError, Reading, Setting
+from memcheck.finding import Finding, Location
+from memcheck.plan import codes
+from memcheck.plan.document import Document, Mark
+from memcheck.plan.extends import repository
+from memcheck.plan.places import escape
+from memcheck.plan.text import read_bytes, shown_path
+
+BATCHES = ("training.gradient_accumulation_steps", "training.global_batch_size")
+"""Two ways to say the same; a plan has one of them."""
+TAKEN = "taken from"
+
+
+class SourcedMarks(Mapping[str, Mark]):
+    """The plan's own places, and those of what a config says behind them."""
+
+    def __init__(self, own: Mapping[str, Mark], taken: dict[str, Mark]) -> None:
+        self._own = own
+        self._taken = taken
+
+    def __getitem__(self, pointer: str) -> Mark:
+        if pointer in self._taken:
+            return self._taken[pointer]
+        return self._own[pointer]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._own
+        yield from (pointer for pointer in self._taken if pointer not in self._own)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class _Source:
+    """Takes one config after the other into a document."""
+
+    def __init__(self, document: Document, values: dict[str, Any], read: Callable[[str], bytes]) -> None:
+        self.document = document
+        self.read = read
+        self.stated = dict(leaves(values))
+        self.serving = SERVING in values
+        self.found: dict[str, Setting] = {}
+        self.marks: dict[str, Mark] = {}
+        self.findings: list[Finding] = []
+        self.sources = dict(document.sources)
+
+    def take(self, name: str, path: str) -> None:
+        """Everything that one config says."""
+        pointer = f"/source/{escape(name)}"
+        at = self.document.locate(pointer)
+        if name not in FORMATS:
+            known = ", ".join(FORMATS)
+            self._unusable(pointer, at, f"memcheck does not read {name} configs", f"it reads {known}; state the values")
+            return
+        try:
+            kind = FORMATS[name]
+            shown = source_file(self.document, path)
+            config = kind.load(shown, parse_text(shown, self.read(shown)))
+            config.inside, _ = repository(os.path.realpath(os.path.dirname(self.document.path) or "."))
+            config.read = self.read
+            reading = reading_for(kind.read(config, self._world()), serving=self.serving)
+        except ConfigError as error:
+            related = () if error.location is None else ((error.message.rpartition(": ")[2], error.location),)
+            self._unusable(pointer, at, f"`{path}` cannot be used: {error.message}", error.help, related)
+            return
+        except OSError as error:
+            message = f"`{path}` cannot be read: {error.strerror or error}"
+            self._unusable(pointer, at, message, f"the path is relative to `{self.document.path}`")
+            return
+        self.sources.update(reading.sources)
+        self._notes(reading, pointer, at)
+        for key, setting in reading.settings.items():
+            self._setting(spelled_out(key), setting, at)
+
+    def _world(self) -> int | None:
+        nodes, per_node = self.stated.get("hardware.nodes", 1), self.stated.get("hardware.gpus_per_node")
+        return nodes * per_node if isinstance(nodes, int) and isinstance(per_node, int) else None
+
+    def _unusable(
+        self, pointer: str, at: Location, message: str, help: str, related: tuple[tuple[str, Location], ...] = ()
+    ) -> None:
+        self.findings.append(codes.UNUSABLE_SOURCE.at(at, message, help=help, pointer=pointer, related=related))
+
+    def _notes(self, reading: Reading, pointer: str, at: Location) -> None:
+        for problem in reading.problems:
+            if not any(self._says(key) for key in problem.keys):
+                related = (("here", problem.location),)
+                self._unusable(pointer, at, problem.message, problem.help.replace("--set ", "in the plan, "), related)
+        for note in reading.notes:
+            related = (("here", note.location),)
+            code = codes.CONFIG_KEY_NOT_CARRIED
+            self.findings.append(code.at(at, note.message, help=UNCARRIED, pointer=pointer, related=related))
+
+    def _says(self, key: str) -> bool:
+        """Whether the plan states a key, or something inside or around it."""
+        outer = spelled_out(key)
+        return any(each == outer or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in self.stated)
+
+    def _setting(self, key: str, setting: Setting, at: Location) -> None:
+        if key.startswith("model.") and any(each.startswith("model.") for each in self.stated):
+            self._model(key, setting)
+            return
+        if key in self.stated:
+            if not setting.assumed and self.stated[key] != setting.value:
+                self._disagrees(key, self.stated[key], setting)
+            return
+        if key in BATCHES and any(each in self.stated for each in BATCHES):
+            return
+        before = self.found.get(key)
+        if before is not None and not before.assumed and not setting.assumed and before.value != setting.value:
+            message = (
+                f"the sources disagree about {key}: {before.value} ({before.why}) and {setting.value} ({setting.why})"
+            )
+            self.findings.append(codes.CONFIG_DISAGREES.at(at, message, pointer="/source"))
+        if before is None or before.assumed:
+            self.found[key] = setting
+            self._mark(key, setting, at)
+
+    def _model(self, key: str, setting: Setting) -> None:
+        """The plan names or describes a model, too: one is taken, and the other has to be the same."""
+        own = next(each for each in self.stated if each.startswith("model."))
+        described = self.stated.get("model.architecture")
+        if key == own == "model.name":
+            if _canonical(setting.value) != _canonical(self.stated[own]):
+                self._disagrees(own, self.stated[own], setting)
+        elif isinstance(described, dict) and key.startswith("model.architecture."):
+            name = key.rpartition(".")[2]
+            if name in described and described[name] != setting.value:
+                self._disagrees(key, described[name], setting)
+        elif not any(finding.pointer.startswith("/model") for finding in self.findings):
+            self._disagrees(own, self.stated[own], setting)
+
+    def _mark(self, key: str, setting: Setting, at: Location) -> None:
+        parts = [escape(part) for part in key.split(".")]
+        where = at if setting.location is None else setting.location
+        if setting.location is not None:
+            where = where._replace(note=f"{TAKEN} {where.path}")
+        for count in range(1, len(parts)):
+            pointer = "/" + "/".join(parts[:count])
+            if pointer in self.document.marks:
+                continue
+            if key == spelled_out(".".join(key.split(".")[:count])):
+                self.marks[pointer] = Mark(None, where, None if setting.location is None else at)
+            else:
+                self.marks.setdefault(pointer, Mark(None, at))
+        self.marks["/" + "/".join(parts)] = Mark(None, where, None if setting.location is None else at)
+
+    def _disagrees(self, key: str, own: object, setting: Setting) -> None:
+        if setting.assumed:
+            return
+        pointer = "/" + key.replace(".", "/")
+        while pointer not in self.document.marks:
+            pointer = pointer.rpartition("/")[0]
+        said = f"the config says {setting.value}"
+        related = () if setting.location is None else ((said, setting.location),)
+        message = f"{key} is {own} here, and {setting.value} in the config that is its source"
+        help = f"leave it out here, or mend the config ({setting.why})"
+        at = self.document.locate(pointer)
+        self.findings.append(codes.CONFIG_DISAGREES.at(at, message, help=help, pointer=pointer, related=related))
+
+    def defaults(self) -> None:
+        """What no config says and its framework decides, in one finding."""
+        assumed = {key: setting for key, setting in self.found.items() if setting.assumed}
+        if assumed:
+            listed = "; ".join(f"{key}: {setting.value} ({setting.why})" for key, setting in assumed.items())
+            at = self.document.locate("/source")
+            self.findings.append(
+                codes.CONFIG_DEFAULT.at(at, f"taken because no config says more: {listed}", pointer="/source")
+            )
+
+    def result(self, values: dict[str, Any]) -> Document:
+        """The document with everything in it."""
+        merged = grown(values, {key: setting.value for key, setting in self.found.items()})
+        return self.document._replace(
+            values=merged,
+            marks=SourcedMarks(self.document.marks, self.marks),
+            sources=self.sources,
+            findings=(*self.document.findings, *self.findings),
+        )
+
+
+STATE = "state in the plan what is otherwise"
+UNCARRIED = "the estimate does not see it: weigh it by hand, or leave it out of the config"
+
+
+def _canonical(value: object) -> object:
+    """A model's canonical name, so that an alias is no disagreement."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return find_model(value).name
+    except UnknownNameError:
+        return value
+
+
+def source_file(document: Document, path: str) -> str:
+    """Where a config is, as reports name it. Like ``extends``: relative, and inside the repository.
+
+    Raises:
+        ConfigError: it is elsewhere.
+    """
+    folder = os.path.dirname(document.path)
+    if os.path.isabs(path) or "://" in path:
+        raise ConfigError("it is no relative path", "name a file relative to the plan")
+    target = os.path.normpath(os.path.join(folder, path))
+    root, in_git = repository(os.path.realpath(folder or "."))
+    if os.path.commonpath((root, os.path.realpath(target))) != root:
+        limit = "the repository" if in_git else "the plan's folder, which is in no git repository"
+        raise ConfigError(f"it lies outside {limit}", "keep the config beside the plan")
+    return shown_path(target)
+
+
+def with_source(document: Document, texts: Mapping[str, bytes] = NO_TEXTS) -> Document:
+    """The plan with what its framework configs say, each value at its line in them.
+
+    ``texts``: configs, by their shown path, that are read as if they held these bytes.
+    """
+    values = document.values
+    if not isinstance(values, dict) or not isinstance(values.get("source"), dict):
+        return document  # the schema says what is wrong with it
+    source = _Source(document, values, lambda path: texts[path] if path in texts else read_bytes(path))
+    for name, path in values["source"].items():
+        if isinstance(path, str) and path:
+            source.take(name, path)
+    source.defaults()
+    return source.result(values)

@@ -1,0 +1,182 @@
+"""torchtitan's keys beside the plan's. Read at torchtitan 0.2.2, ``torchtitan/config/job_config.py``: the last release
+whose jobs are TOML files; later ones are Python functions.
+
+The old names are those of 0.1 and of 2024 (``training.batch_size``, ``experimental.*``).
+"""
+
+from __future__ import annotations
+
+from memcheck.configs.types import Row
+
+VERSION = "torchtitan 0.2.2"
+TITLE = "torchtitan"
+
+SCHEDULES: dict[str, object] = {
+    "1F1B": "1f1b",
+    "GPipe": "gpipe",
+    "Interleaved1F1B": "interleaved-1f1b",
+    "InterleavedZeroBubble": "zero-bubble",
+    "ZBVZeroBubble": "zero-bubble",
+    "DualPipeV": "dualpipe",
+}
+DTYPES: dict[str, object] = {"bfloat16": "bf16", "float32": "fp32"}
+
+ROWS = (
+    Row("training.seq_len", "training.sequence_length", default=2048),
+    Row("training.enable_cpu_offload", "training.options.enable_cpu_offload", "flag"),
+    Row(
+        "parallelism.tensor_parallel_degree",
+        "parallelism.tensor",
+        default=1,
+        aliases=("training.tensor_parallel_degree",),
+    ),
+    Row(
+        "parallelism.context_parallel_degree",
+        "parallelism.context",
+        default=1,
+        aliases=("experimental.context_parallel_degree",),
+    ),
+    Row(
+        "parallelism.pipeline_parallel_degree",
+        "parallelism.pipeline",
+        default=1,
+        aliases=("experimental.pipeline_parallel_degree",),
+    ),
+    Row("parallelism.expert_parallel_degree", "parallelism.expert", default=1),
+    Row("parallelism.expert_tensor_parallel_degree", "parallelism.expert_tensor", default=1),
+    Row("optimizer.name", "training.optimizer.name", "word", {"AdamW": "adamw", "Adam": "adam"}, default="adamw"),
+    Row(
+        "optimizer.implementation",
+        "training.optimizer.implementation",
+        "word",
+        {"fused": "fused", "foreach": "foreach", "for-loop": "for-loop"},
+        default="fused",
+    ),
+    Row("optimizer.early_step_in_backward", "training.options.early_step_in_backward", "flag"),
+    Row("parallelism.disable_loss_parallel", "training.options.disable_loss_parallel", "flag"),
+    Row(
+        "parallelism.enable_async_tensor_parallel",
+        "training.options.enable_async_tensor_parallel",
+        "flag",
+        aliases=("experimental.enable_async_tensor_parallel",),
+    ),
+    Row(
+        "parallelism.context_parallel_rotate_method",
+        "training.options.context_parallel_rotate_method",
+        "text",
+        aliases=("experimental.context_parallel_rotate_method",),
+    ),
+    Row(
+        "parallelism.pipeline_parallel_first_stage_less_layers",
+        "training.options.pipeline_parallel_first_stage_less_layers",
+    ),
+    Row(
+        "parallelism.pipeline_parallel_last_stage_less_layers",
+        "training.options.pipeline_parallel_last_stage_less_layers",
+    ),
+    Row(
+        "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
+        "training.options.per_op_sac_force_recompute_mm_shapes_by_fqns",
+        "list",
+    ),
+    Row(
+        "quantize.linear.float8.enable_fsdp_float8_all_gather",
+        "training.options.enable_fsdp_float8_all_gather",
+        "flag",
+        aliases=("float8.enable_fsdp_float8_all_gather", "float8.enable_fsdp_fp8_all_gather"),
+    ),
+)
+
+SCHEDULE = Row(
+    "parallelism.pipeline_parallel_schedule",
+    "parallelism.pipeline_schedule",
+    "word",
+    SCHEDULES,
+    aliases=("experimental.pipeline_parallel_schedule",),
+)
+"""Read and written only with a pipeline: the presets name a schedule without one."""
+
+LOCAL_BATCH = ("training.local_batch_size", "training.batch_size")
+REPLICATE = ("parallelism.data_parallel_replicate_degree", "training.data_parallel_replicate_degree")
+SHARD = (
+    "parallelism.data_parallel_shard_degree",
+    "training.data_parallel_shard_degree",
+    "training.data_parallel_degree",
+)
+GLOBAL_BATCH = "training.global_batch_size"
+LAYERS_PER_STAGE = "parallelism.pipeline_parallel_layers_per_stage"
+FEWER_FIRST = "parallelism.pipeline_parallel_first_stage_less_layers"
+FEWER_LAST = "parallelism.pipeline_parallel_last_stage_less_layers"
+LOOPED = ("interleaved-1f1b", "zero-bubble", "dualpipe")
+"""Two stages on each rank unless the layers per stage say otherwise (``distributed/pipeline_parallel.py``)."""
+PIPELINE_BATCH = "parallelism.pipeline_parallel_microbatch_size"
+RESHARD = "parallelism.fsdp_reshard_after_forward"
+CHECKPOINT_MODE = "activation_checkpoint.mode"
+CHECKPOINT_OPTION = "activation_checkpoint.selective_ac_option"
+STORED_DTYPE = "training.dtype"
+COMPUTE_DTYPE = "training.mixed_precision_param"
+COMPILE = ("compile.enable", "training.compile")
+COMPILED_PARTS = "compile.components"
+CONVERTERS = "model.converters"
+OLD_FLOAT8 = "float8.enable_float8_linear"
+DEFAULT_LOCAL_BATCH = 8
+
+HARMLESS = (
+    "training.dataset",
+    "training.dataset_path",
+    "training.steps",
+    "training.max_norm",
+    "training.warmup_steps",
+    "training.gc_freq",
+    "training.gc_debug",
+    "training.mixed_precision_reduce",
+    "training.seed",
+    "training.deterministic",
+    "optimizer.lr",
+    "optimizer.beta1",
+    "optimizer.beta2",
+    "optimizer.eps",
+    "optimizer.weight_decay",
+    "model.hf_assets_path",
+    "model.tokenizer_path",
+    "model.print_after_conversion",
+    "model.norm_type",
+    "parallelism.context_parallel_load_balancer",
+    "activation_checkpoint.early_stop",
+    "activation_checkpoint.preserve_rng_state",
+    "activation_checkpoint.determinism_check",
+    "activation_checkpoint.debug",
+    "activation_checkpoint.visualize_memory_budget_pareto",
+    "compile.backend",
+    "float8.precompute_float8_dynamic_scale_for_fsdp",
+    "float8.filter_fqns",
+)
+"""Keys that move no memory. ``max_norm``: gradients are always clipped; ``mixed_precision_reduce`` has one value."""
+HARMLESS_SECTIONS = (
+    "job.",
+    "profiling.",
+    "metrics.",
+    "lr_scheduler.",
+    "checkpoint.",
+    "comm.",
+    "validation.",
+    "debug.",
+    "memory_estimation.",
+    "training.dataloader.",
+    "quantize.linear.",
+    "quantize.grouped_mm.",
+)
+"""Sections that move no memory by themselves: quantization counts when ``model.converters`` names it."""
+
+UNMODELLED: dict[str, tuple[object, str]] = {
+    "parallelism.module_fqns_per_model_part": (None, "memcheck divides the layers itself"),
+    "parallelism.pipeline_parallel_schedule_csv": ("", "the schedule of a CSV file is not read"),
+    "parallelism.expert_parallel_comm_backend": ("standard", "DeepEP's buffers are not modelled"),
+    "parallelism.pipeline_parallel_expert_parallel_overlap": (True, "the overlap's buffers are not modelled"),
+    "parallelism.pipeline_parallel_split_points": ([], "memcheck divides the layers itself"),
+    "experimental.pipeline_parallel_split_points": ([], "memcheck divides the layers itself"),
+    "experimental.custom_import": ("", "code that the config imports may change anything"),
+    "experimental.custom_args_module": ("", "code that the config imports may change anything"),
+    "experimental.custom_model_path": ("", "code that the config imports may change anything"),
+    "fault_tolerance": (None, "torchft's replicas are not modelled"),
+}

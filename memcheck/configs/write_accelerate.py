@@ -1,0 +1,127 @@
+"""A plan as an Accelerate YAML config: FSDP 2, DDP, or a DeepSpeed section."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from memcheck.configs import accelerate_keys as keys
+from memcheck.configs.request import Export
+from memcheck.configs.settings import neutral, settings_of
+from memcheck.configs.sheet import Sheet
+from memcheck.configs.types import Written
+from memcheck.configs.write_deepspeed import ELSEWHERE as TRAINER
+from memcheck.frameworks.registry import FRAMEWORKS
+
+ELSEWHERE = {
+    **{key: where for key, where in TRAINER.items() if not key.startswith("hardware.")},
+    "training.micro_batch_size": "TrainingArguments: per_device_train_batch_size",
+    "training.gradient_accumulation_steps": "TrainingArguments: gradient_accumulation_steps",
+    "training.optimizer.name": "TrainingArguments: optim",
+    "training.optimizer.implementation": "TrainingArguments: optim",
+    "training.clip_grad_norm": "TrainingArguments: max_grad_norm",
+    "training.options.bucket_cap_mb": "TrainingArguments: ddp_bucket_cap_mb",
+    "training.options.torch_empty_cache_steps": "TrainingArguments: torch_empty_cache_steps",
+    "training.options.sync_each_batch": "TrainingArguments: accelerator_config, gradient_accumulation_kwargs",
+    "parallelism.gradient_sync": "TrainingArguments: accelerator_config, gradient_accumulation_kwargs",
+    "parallelism.gradient_as_bucket_view": "the script: DistributedDataParallelKwargs",
+}
+WORDS = {recipe: word for word, recipe in keys.RECIPES.items()}
+
+
+def write_accelerate(export: Export) -> Written:
+    """The YAML of a launch."""
+    job = export.job
+    framework = "deepspeed" if job.framework == "deepspeed" else "huggingface"
+    sheet = Sheet(settings_of(job), neutral(FRAMEWORKS[framework], job.layout), keys.VERSION)
+    sheet.remark("model", "the script names it: --model_name_or_path")
+    stage = sheet.number("parallelism.zero_stage")
+    sheet.put("compute_environment", "LOCAL_MACHINE")
+    if framework == "deepspeed":
+        _deepspeed(sheet)
+    elif stage == 3:
+        _fsdp(sheet)
+    else:
+        sheet.put(keys.TYPE, "MULTI_GPU" if job.layout.world_size > 1 else "NO")
+        sheet.take("parallelism.data")
+        if sheet.take("parallelism.zero_stage"):
+            sheet.take("parallelism.shard_group")
+            sheet.lose("parallelism.zero_stage", f"outside FSDP and DeepSpeed there is no ZeRO stage {stage}")
+    _hardware(sheet)
+    _precision(sheet)
+    if sheet.take("training.compile"):
+        sheet.put(keys.BACKEND, "INDUCTOR")
+    for key, where in ELSEWHERE.items():
+        sheet.elsewhere(key, where)
+    notices = (*export.notices, *sheet.finish())
+    return Written("accelerate", _yaml(sheet.tree, export.header(keys.VERSION, notices)), notices)
+
+
+def _yaml(tree: dict[str, Any], header: str) -> str:
+    return f"{header}\n{yaml.safe_dump(tree, sort_keys=False, default_flow_style=False)}"
+
+
+def _hardware(sheet: Sheet) -> None:
+    nodes, per_node = sheet.take("hardware.nodes"), sheet.take("hardware.gpus_per_node")
+    sheet.put(keys.MACHINES, nodes)
+    sheet.put(keys.PROCESSES, nodes * per_node)
+    if nodes > 1:
+        sheet.remark("hardware.nodes", "accelerate launch is told on each node: --machine_rank, --main_process_ip")
+
+
+def _precision(sheet: Sheet) -> None:
+    recipe = sheet.take("training.precision.recipe")
+    sheet.put(keys.PRECISION, WORDS.get(recipe, "no"))
+    if recipe not in WORDS:
+        sheet.remark("training.precision", f"{recipe}: the script loads the model in that dtype (dtype=...)")
+
+
+def _fsdp(sheet: Sheet) -> None:
+    sheet.put(keys.TYPE, "FSDP")
+    sheet.take("parallelism.zero_stage")
+    group, data = sheet.take("parallelism.shard_group"), sheet.take("parallelism.data")
+    tensor, context = sheet.number("parallelism.tensor"), sheet.number("parallelism.context")
+    sheet.put(keys.VERSION_KEY, 2)
+    sheet.put(keys.RESHARD, sheet.take("parallelism.reshard_after_forward"))
+    sheet.put(keys.WRAP, "TRANSFORMER_BASED_WRAP")
+    sharded = sheet.take("training.checkpoint.state_dict") == "sharded"  # the Trainer's own default is the full one
+    sheet.put(keys.STATE_DICT, "SHARDED_STATE_DICT" if sharded else "FULL_STATE_DICT")
+    sheet.elsewhere("training.initialization.place", "the script's: it loads the model on one rank or on all")
+    sheet.put(f"{keys.FSDP}.fsdp_cpu_ram_efficient_loading", True)
+    _offload(sheet)
+    key = "training.activation_checkpointing"
+    recompute = sheet.settings[f"{key}.mode"] == "full" and sheet.settings[f"{key}.every_n_layers"] == 1
+    sheet.put(keys.CHECKPOINTING, recompute)
+    if recompute:
+        sheet.take(f"{key}.mode")
+        sheet.remark(f"{key}.mode", "leave TrainingArguments' gradient_checkpointing off: both would recompute twice")
+    shard = max(1, group // context)
+    if shard * context != group or data % shard:
+        sheet.lose("parallelism.shard_group", f"Accelerate's shard group is a multiple of context, not {group}")
+    if tensor * context > 1 or shard != data:
+        sheet.put(keys.REPLICATE, data // shard)
+        sheet.put(keys.SHARD, shard)
+        sheet.rows(keys.DEGREES)
+
+
+def _offload(sheet: Sheet) -> None:
+    """FSDP offloads parameters, gradients and states together, or nothing; a plan need not name the states, too."""
+    places = sheet.take("training.offload.parameters"), sheet.take("training.optimizer.offload")
+    sheet.put(keys.OFFLOAD, places in (("cpu", "none"), ("cpu", "cpu")))
+    if places not in (("none", "none"), ("cpu", "none"), ("cpu", "cpu")):
+        sheet.lose(
+            "training.offload.parameters", f"FSDP offloads parameters and states to the CPU together, not {places}"
+        )
+
+
+def _deepspeed(sheet: Sheet) -> None:
+    sheet.put(keys.TYPE, "DEEPSPEED")
+    sheet.take("parallelism.data")
+    sheet.rows(keys.ENGINE)
+    sheet.put(f"{keys.DEEPSPEED}.zero3_init_flag", sheet.number("parallelism.zero_stage") == 3)
+    clip = sheet.take("training.clip_grad_norm")
+    sheet.put(keys.ENGINE_CLIP, 1.0 if clip else 0.0)
+    for name in sheet.settings:
+        if name.startswith("training.options."):
+            sheet.lose(name, "only a DeepSpeed JSON config has it: export --to deepspeed")

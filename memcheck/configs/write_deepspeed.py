@@ -1,0 +1,105 @@
+"""A plan as a DeepSpeed JSON config, for transformers' Trainer."""
+
+from __future__ import annotations
+
+import json
+
+from memcheck.configs import deepspeed_keys as keys
+from memcheck.configs.request import Export
+from memcheck.configs.settings import neutral, settings_of
+from memcheck.configs.sheet import Sheet
+from memcheck.configs.types import Written
+from memcheck.frameworks.registry import FRAMEWORKS
+
+ELSEWHERE = {
+    "hardware.nodes": "deepspeed --num_nodes, or torchrun --nnodes",
+    "hardware.gpus_per_node": "deepspeed --num_gpus, or torchrun --nproc-per-node",
+    "training.sequence_length": "the data: SFTConfig's max_length, or the packing of the dataset",
+    "training.attention": "the model: attn_implementation of from_pretrained",
+    "training.method": "PEFT: peft_config",
+    "training.lora.rank": "PEFT: LoraConfig's r",
+    "training.lora.target_modules": "PEFT: LoraConfig's target_modules",
+    "training.lora.dtype": "PEFT: autocast_adapter_dtype",
+    "training.freeze": "the script: requires_grad_(False)",
+    "training.compile": "TrainingArguments: torch_compile",
+    "training.loss.kind": "TrainingArguments: use_liger_kernel, or the trainer's own loss",
+    "training.loss.chunks": "the trainer's own loss",
+    "training.loss.upcast": "the trainer's own loss",
+    "training.loss.keep_logits": "the trainer's own loop",
+    "training.activation_checkpointing.mode": "TrainingArguments: gradient_checkpointing",
+    "training.activation_checkpointing.reentrant": "TrainingArguments: gradient_checkpointing_kwargs",
+    "training.expandable_segments": "PYTORCH_ALLOC_CONF, in the environment",
+}
+"""What transformers and its launchers say, and not the engine's config."""
+PARAMETERS = {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}
+
+
+def write_deepspeed(export: Export) -> Written:
+    """The JSON of an engine."""
+    job = export.job
+    sheet = Sheet(settings_of(job), neutral(FRAMEWORKS["deepspeed"], job.layout), keys.VERSION)
+    sheet.remark("model", "the script names it: --model_name_or_path")
+    _batch(sheet)
+    _precision(sheet)
+    _optimizer(sheet)
+    for key in keys.REMOVED:
+        if sheet.take(key) is not None:
+            sheet.lose(key, f"{keys.VERSION} has no such key any more")
+    sheet.rows(row for row in keys.ROWS if row.key not in keys.REMOVED)
+    for key in ("tensor_parallel.autotp_size", "sequence_parallel_size"):
+        _drop(sheet, key)
+    for key, where in ELSEWHERE.items():
+        sheet.elsewhere(key, where)
+    return Written("deepspeed", json.dumps(sheet.tree, indent=2) + "\n", (*export.notices, *sheet.finish()))
+
+
+def _drop(sheet: Sheet, path: str) -> None:
+    """A degree of 1 needs no section."""
+    section, _, name = path.rpartition(".")
+    table = sheet.tree.get(section, {}) if section else sheet.tree
+    if table.get(name) == 1:
+        del table[name]
+    if section and not table:
+        sheet.tree.pop(section, None)
+
+
+def _batch(sheet: Sheet) -> None:
+    micro, steps = sheet.take("training.micro_batch_size"), sheet.take("training.gradient_accumulation_steps")
+    data = sheet.take("parallelism.data")
+    sheet.put(keys.TOTAL, micro * steps * data)
+    sheet.put(keys.MICRO, micro)
+    sheet.put(keys.STEPS, steps)
+    clip = sheet.take("training.clip_grad_norm")
+    sheet.put(keys.CLIP, 1.0 if clip else 0.0)
+    if clip:
+        sheet.remark("training.clip_grad_norm", "the plan does not say at which norm; 1.0 is transformers' default")
+
+
+def _precision(sheet: Sheet) -> None:
+    recipe = sheet.take("training.precision.recipe")
+    known = ("fp32", "bf16-mixed", "fp16-mixed", "bf16-pure")
+    if recipe not in known:
+        sheet.lose("training.precision", f"DeepSpeed has no {recipe}")
+    sheet.put(keys.BF16[0], recipe in ("bf16-mixed", "bf16-pure"))
+    sheet.put(keys.FP16, recipe == "fp16-mixed")
+    if recipe == "bf16-pure":
+        for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states"):
+            sheet.put(f"bf16.{name}", True)
+
+
+def _optimizer(sheet: Sheet) -> None:
+    name, how = sheet.take("training.optimizer.name"), sheet.take("training.optimizer.implementation")
+    if name not in keys.TYPES:
+        sheet.put("zero_allow_untested_optimizer", True)
+        sheet.remark("training.optimizer.name", f"TrainingArguments makes it: optim for {name}")
+        return
+    sheet.put(keys.OPTIMIZER, keys.TYPES[name])
+    sheet.put("optimizer.params", dict(PARAMETERS if name != "sgd" else {"lr": "auto"}))
+    usual = FRAMEWORKS["deepspeed"].implementations.get(name, FRAMEWORKS["deepspeed"].default_implementation)
+    if name in ("adam", "adamw") and how == "foreach":
+        sheet.put(keys.TORCH_ADAM, True)
+    elif how != usual:
+        sheet.lose("training.optimizer.implementation", f"DeepSpeed has no {how} {name}")
+    if name == "sgd-momentum":
+        sheet.put(keys.MOMENTUM, 0.9)
+        sheet.remark("training.optimizer.name", "the plan does not say which momentum; 0.9 is common")

@@ -1,0 +1,236 @@
+"""What the DeepSpeed engine allocates beside parameters, gradients and states.
+
+Read off DeepSpeed 0.19.8 and traced with it: deepspeed/runtime/zero/config.py (defaults), fp16/fused_optimizer.py,
+bf16_optimizer.py, zero/stage_1_and_2.py (``ipg_buckets``, ``grads_in_partition``), zero/stage3.py (sub-groups,
+``__ipg_bucket_flat_buffer``, ``grad_partitions_flat_buffer``), zero/partitioned_param_coordinator.py (live parameters);
+transformers/integrations/deepspeed.py for the ``"auto"`` values. Bucket sizes are elements, not bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.tensor import rounded
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.record import Record
+
+DEFAULTS = {
+    "reduce_bucket_size": 500_000_000,
+    "stage3_prefetch_bucket_size": 50_000_000,
+    "stage3_param_persistence_threshold": 100_000,
+    "stage3_max_live_parameters": 1_000_000_000,
+    "stage3_max_reuse_distance": 1_000_000_000,
+    "sub_group_size": 1_000_000_000,
+}
+ALL_REDUCE_ELEMENTS = 500_000_000
+"""``MEMORY_OPT_ALLREDUCE_SIZE`` of runtime/engine.py: gradients that ZeRO does not touch are reduced in such pieces."""
+
+
+NORM, NORM_ELEMENTS = 8, 250_000_000
+"""Bytes of an element in which norms of offloaded gradients are taken (zero/utils.py, ``get_norm_dtype``), and how many
+at once in ZeRO-3."""
+
+
+class EngineBuffers(Record):
+    """Bytes on one rank."""
+
+    resting: int = 0
+    """Buffers that are there from the engine's start."""
+    persistent: int = 0
+    """ZeRO-3: whole parameters below the persistence threshold; let go while the optimizer runs."""
+    master: int = 0
+    """fp32 training under ZeRO keeps a second copy of the partition, which the optimizer steps on."""
+    gradients: int = 0
+    """Gradients that rest from step to step: ZeRO-3's partition, or the fp32 sums of BF16_Optimizer."""
+    buckets: int = 0
+    """Gradient buckets, from the first gradient of a step until all are reduced."""
+    partition: int = 0
+    """ZeRO-1 and 2: the rank's own gradients, from their reduction until the optimizer has taken them."""
+    live_parameters: int = 0
+    """ZeRO-3: gathered parameters during forward and backward."""
+    gathering: int = 0
+    """ZeRO-3: the flat buffer of the parameters that are gathered ahead; each is copied out of it when it is used."""
+    gathers_again: bool = False
+    """ZeRO-3: backward gathers, too, because not all parameters may stay from forward."""
+    reduces_late: bool = False
+    """ZeRO-1 without ``overlap_comm`` reduces when backward is over, the others as gradients appear."""
+    copies_out: bool = True
+    """The rank's own gradients are copied to a buffer; else (not ``contiguous_gradients``) they are what stays."""
+    adds_in_place: bool = False
+    """ZeRO-2: a later micro-batch is added to the partition as it is reduced, not from a second one."""
+    step_temporaries: int = 0
+    """Flat and fp32 copies of gradients while the optimizer runs."""
+    reducing: int = 0
+    """Copies that offloading makes of one tensor's gradient on the GPU, once it is reduced."""
+    moving: int = 0
+    """That gradient, where the last of a micro-batch, the embedding's, is all that is left of it."""
+    all_reduce: int = 0
+    """Without ZeRO: the flat copy of gradients that is all-reduced after backward."""
+    whole_gradients: int = 0
+    """ZeRO-1: the whole model's gradients, which are freed once they are reduced. Else they stay for the optimizer."""
+
+
+def elements(job: TrainingJob, name: str, hidden: int) -> int:
+    """One size option in elements; ``auto`` is what transformers fills in."""
+    value = job.option(name, DEFAULTS[name])
+    if value == "auto":
+        value = {
+            "reduce_bucket_size": hidden * hidden,
+            "stage3_prefetch_bucket_size": int(0.9 * hidden * hidden),
+            "stage3_param_persistence_threshold": 10 * hidden,
+        }.get(name, DEFAULTS[name])
+    return int(str(value)) if not isinstance(value, (int, float)) else int(value)
+
+
+def accumulation_dtype(job: TrainingJob) -> str:
+    """Dtype in which gradients are summed: ``data_types.grad_accum_dtype``, or that of the parameters."""
+    return str(job.option("grad_accum_dtype", job.recipe.gradients))
+
+
+def sums_in_fp32(job: TrainingJob) -> bool:
+    """Whether BF16_Optimizer runs: ZeRO-1 in bf16 with fp32 sums on the GPU (_do_optimizer_sanity_check, engine.py)."""
+    lower = job.recipe.compute == "bf16" and accumulation_dtype(job) == "fp32"
+    return job.layout.zero_stage == 1 and lower and job.optimizer.offload == "none"
+
+
+def engine_buffers(job: TrainingJob, tensors: Sequence[LocalTensor]) -> EngineBuffers:
+    """``tensors``: the parameters of this rank before ZeRO divides them, in the model's order."""
+    stage, hidden = job.layout.zero_stage, job.architecture.hidden_size
+    trained = [t.numel for t in tensors if t.trained]
+    if stage == 0:
+        return _replicated(job, sum(trained))
+    if stage == 3:
+        return _partitioned_parameters(job, trained, [t.numel for t in tensors], hidden)
+    found = _partitioned_gradients(job, trained, hidden)
+    if stage == 1 and not sums_in_fp32(job):
+        sizes = (rounded(t.numel * DTYPE_BYTES[t.dtype or job.recipe.gradients]) for t in tensors if t.trained)
+        found = found._replace(whole_gradients=sum(sizes))
+    return found
+
+
+def _replicated(job: TrainingJob, trained: int) -> EngineBuffers:
+    """FP16_Optimizer, for bf16, too: fp32 copies of the gradients, then one flat copy of those (``step``)."""
+    item, copies = DTYPE_BYTES[job.recipe.gradients], 0
+    if job.recipe.compute != "fp32":
+        copies = 2 if job.optimizer.implementation == "fused" else 1  # unfused: no flat copy
+    ranks = job.layout.data * job.layout.context
+    flat = min(ALL_REDUCE_ELEMENTS, trained) * item if ranks > 1 else 0
+    return EngineBuffers(step_temporaries=copies * rounded(trained * 4), all_reduce=rounded(flat))
+
+
+def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) -> EngineBuffers:
+    """ZeRO-1 and 2."""
+    item, summed = DTYPE_BYTES[job.recipe.compute], DTYPE_BYTES[accumulation_dtype(job)]
+    ways, total = max(1, job.layout.shard_group), sum(trained)
+    partition = -(-total // ways)
+    offloaded = job.optimizer.offload != "none"
+    largest = max(trained, default=0)  # one that is larger than a bucket is reduced alone
+    if sums_in_fp32(job):
+        return EngineBuffers(gradients=rounded(total * 4))
+    bucket = elements(job, "reduce_bucket_size", hidden)
+    if job.option("contiguous_gradients", True):
+        buffers = 2 if job.option("overlap_comm", False) else 1
+    else:
+        buffers, bucket = job.layout.zero_stage, min(bucket, total)  # a flat copy, in ZeRO-2 beside the gradients
+    late = job.layout.zero_stage == 1 and not job.option("overlap_comm", False)
+    # with overlap_comm, one that is reduced alone stays until the next reduction (_clear_previous_reduced_grads)
+    alone = largest * item if job.option("overlap_comm", False) and largest > bucket else 0
+    wider = summed if job.layout.zero_stage == 1 else item  # ZeRO-1 stages what it has summed
+    found = EngineBuffers(
+        buckets=buffers * rounded(bucket * wider) + rounded(alone) + _cast_for_reduction(job, bucket, largest),
+        reduces_late=late,
+        copies_out=bool(job.option("contiguous_gradients", True)),
+    )
+    if offloaded:
+        # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload; their norms are taken in fp64
+        # (set_norm_for_param_grad_in_gpu)
+        norm = NORM * max((part for mine in partitions(trained, ways) for _, part in mine), default=0)
+        whole = rounded(largest * item)
+        return found._replace(resting=whole, reducing=rounded(norm), moving=0 if late else whole)
+    own = partition if summed > item else fullest_partition(trained, ways)
+    return found._replace(
+        master=_second_copy(job, partition),
+        partition=rounded(own * summed),
+        adds_in_place=summed > item,
+        step_temporaries=_copies_of(partition, summed),
+    )
+
+
+def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[int], hidden: int) -> EngineBuffers:
+    """ZeRO-3."""
+    item, summed = DTYPE_BYTES[job.recipe.compute], DTYPE_BYTES[accumulation_dtype(job)]
+    ways = max(1, job.layout.shard_group)
+    partition = -(-sum(trained) // ways)
+    offloaded = job.optimizer.offload != "none"
+    bucket = elements(job, "reduce_bucket_size", hidden)
+    threshold = elements(job, "stage3_param_persistence_threshold", hidden)
+    persistent = sum(n for n in every if n < threshold)
+    largest = int(str(job.option("stage3_model_persistence_threshold", persistent)))
+    persistent = min(persistent, largest)
+    rest = sum(every) - persistent
+    ahead = min(rest, elements(job, "stage3_prefetch_bucket_size", hidden))
+    # what backward uses again within so many elements is not let go of, though nothing is prefetched beyond the other
+    # limit (__params_to_release, __n_available_params); from its end on, a distance counts every parameter twice
+    kept = elements(job, "stage3_max_reuse_distance", hidden) // 2
+    live = min(rest, max(elements(job, "stage3_max_live_parameters", hidden), kept) + ahead)
+    found = EngineBuffers(
+        resting=rounded(bucket * item) + _cast_for_reduction(job, bucket, max(every, default=0)),
+        persistent=rounded(persistent * item),
+        live_parameters=rounded(live * item),
+        gathering=rounded(ahead * item),
+        gathers_again=live < rest,
+    )
+    if offloaded:
+        # the gradient's part in the accumulation's dtype, and pieces of it in fp64 (_constant_buffered_norm2)
+        part = -(-max(trained, default=0) // ways)
+        return found._replace(reducing=rounded(part * summed) + rounded(NORM * min(part, NORM_ELEMENTS)))
+    # whole tensors' shards are put together until they are that many elements (_create_fp16_sub_groups)
+    group = min(elements(job, "sub_group_size", hidden) + -(-max(trained, default=0) // ways), partition)
+    return found._replace(
+        master=_second_copy(job, partition),
+        gradients=rounded(partition * summed),
+        step_temporaries=_copies_of(group, summed),
+    )
+
+
+def _second_copy(job: TrainingJob, partition: int) -> int:
+    """What the optimizer steps on where training is in fp32, beside the parameters: single_partition_of_fp32_groups."""
+    fp32 = job.recipe.master == "none" and job.recipe.compute == "fp32"
+    return rounded(partition * 4) if fp32 else 0
+
+
+def _copies_of(count: int, item: int) -> int:
+    """Gradients flattened in their own dtype, then cast to fp32 for the optimizer."""
+    return rounded(count * item) + (rounded(count * 4) if item < 4 else 0)
+
+
+def _cast_for_reduction(job: TrainingJob, bucket: int, largest: int) -> int:
+    """A bucket's copy in ``communication_data_type``, where that is not the gradients' own, or that of the ``largest``
+    tensor, which is reduced alone if it does not fit into a bucket.
+
+    ZeRO-2 with fp32 sums communicates in fp32 (``_add_full_reduction_to_compact_grad_partition``).
+    """
+    usual = job.recipe.compute
+    if job.layout.zero_stage == 2 and accumulation_dtype(job) == "fp32":
+        usual = "fp32"
+    dtype = str(job.option("communication_data_type", usual))
+    return rounded(max(bucket, largest) * DTYPE_BYTES[dtype]) if dtype != job.recipe.compute else 0
+
+
+def partitions(numels: Sequence[int], ways: int) -> list[list[tuple[int, int]]]:
+    """Of each partition, the tensors that it touches: their elements, and those that lie in it."""
+    size = max(1, -(-sum(numels) // ways))
+    found: list[list[tuple[int, int]]] = [[] for _ in range(ways)]
+    offset = 0
+    for n in numels:
+        end = offset + n
+        for rank in range(offset // size, -(-end // size)):
+            found[rank].append((n, min(end, (rank + 1) * size) - max(offset, rank * size)))
+        offset = end
+    return found
+
+
+def fullest_partition(numels: Sequence[int], ways: int) -> int:
+    """Elements of the whole tensors that the fullest partition touches: ``grads_in_partition`` holds them uncut."""
+    return max(sum(n for n, _ in mine) for mine in partitions(numels, ways))

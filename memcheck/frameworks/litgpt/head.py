@@ -1,0 +1,61 @@
+"""LitGPT's head and loss: logits in pieces of 128 tokens, each returned in fp32, and a cross entropy over each.
+
+Sources: litgpt finetune/lora.py (``lm_head_chunk_size=128``), finetune/full.py, utils.py (chunked_cross_entropy) at
+26857050; Fabric's ``convert_output`` turns what the model returns to fp32.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast, cat, copy
+from memcheck.autograd.loss import cross_entropy
+from memcheck.autograd.matrix import Weights
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.litgpt.layers import frozen_linear
+
+if TYPE_CHECKING:
+    from memcheck.frameworks.transformers.head import Head
+
+PIECE = 128
+"""Tokens of each sequence whose logits are made at once, and over which one cross entropy runs."""
+
+
+def litgpt_loss(ctx: Context, h: Value, weights: Weights, head: Head) -> Value:
+    """Logits and loss. The logits stay referenced until the next step's replace them."""
+    tape = ctx.tape
+    sizes = [min(PIECE, ctx.sequence - at) * ctx.batch for at in range(0, ctx.sequence, PIECE)]
+    before = [tape.new((size, head.vocab), "fp32", "logits of the step before") for size in sizes]
+    if head.graph_before:
+        before.append(tape.new((head.graph_before,), "int8", "inputs in the graph of the step before"))
+    pieces = _adapting(ctx, h, weights, sizes) if ctx.setting.adapter is not None else _whole(ctx, h, weights, sizes)
+    del h
+    before.clear()
+    losses = []
+    while pieces:
+        losses.append(cross_entropy(tape, pieces.pop(0), upcast=True))
+    return cat(tape, tuple(losses), (1,), "sum of losses")
+
+
+def _adapting(ctx: Context, h: Value, weights: Weights, sizes: list[int]) -> list[Value]:
+    """finetune/lora.py: the head runs on slices of the hidden states."""
+    tape = ctx.tape
+    parts = tape.views(h, *((size, ctx.hidden) for size in sizes))
+    returned = [frozen_linear(ctx, part, weights, "lm_head") for part in parts]
+    logits = [cast(tape, each, "fp32", "convert_output") for each in returned]
+    ctx.kept.extend(logits)
+    return logits
+
+
+def _whole(ctx: Context, h: Value, weights: Weights, sizes: list[int]) -> list[Value]:
+    """finetune/full.py: the last position is cut off all logits, which copies those of several sequences."""
+    tape = ctx.tape
+    logits = cast(tape, frozen_linear(ctx, h, weights, "lm_head"), "fp32", "convert_output")
+    ctx.kept.append(logits)
+    shape, dtype = logits.shape, logits.dtype
+    cut = Value(logits.storage, shape, dtype)
+    cut = tape.record(cut, (logits,), lambda grad: [tape.new(shape, dtype, "slice backward")])
+    if ctx.batch > 1:
+        cut = copy(tape, cut, "reshape of the slice")
+    return tape.views(cut, *((size, shape[-1]) for size in sizes))

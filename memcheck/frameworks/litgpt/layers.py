@@ -1,0 +1,202 @@
+"""LitGPT's decoder layer: one qkv matrix, LoRA padded to all of q, k and v, rotary tables in fp32.
+
+Sources: litgpt model.py (Block, CausalSelfAttention, apply_rope, RMSNorm, LLaMAMLP) and lora.py (LoRALinear,
+LoRAQKVLinear) at 26857050; bitsandbytes 0.42.0, the one version that LitGPT supports, for 4-bit layers.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd import attention as kernels
+from memcheck.autograd.context import Context, adapts
+from memcheck.autograd.elementwise import add, cast, cat, convert_weight, copy, dropout, mean_rows, mul, scale, unary
+from memcheck.autograd.indexing import slices
+from memcheck.autograd.matrix import Weights, dense, product
+from memcheck.autograd.norm import cast_offset, fused_norm
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.frameworks.transformers.attention import repeat_kv
+from memcheck.frameworks.transformers.mlp import activation, linear_tensors
+from memcheck.frameworks.transformers.rotary import rotate_half
+from memcheck.models.types import Attention, Block, Mlp, Norm, ParameterTensor
+
+LORA_DROPOUT = 0.05
+"""litgpt/finetune/lora.py, ``lora_dropout``."""
+
+
+def litgpt_block(ctx: Context, block: Block, x: Value) -> Value:
+    """Block.forward; its local variables live until it returns."""
+    tape = ctx.tape
+    normed = litgpt_norm(ctx, block.input_norm, x)
+    mixed = _attention(ctx, block.mixer, normed) if isinstance(block.mixer, Attention) else normed
+    mixed = litgpt_norm(ctx, block.mixer_output_norm, mixed)
+    if block.parallel:
+        if block.mlp_norm is not None:
+            normed = litgpt_norm(ctx, block.mlp_norm, x)
+        x = add(tape, mixed, x, "residual")
+    else:
+        x = add(tape, mixed, x, "residual")
+        normed = litgpt_norm(ctx, block.mlp_norm, x)
+    out = _mlp(ctx, block.mlp, normed) if isinstance(block.mlp, Mlp) else normed
+    out = litgpt_norm(ctx, block.mlp_output_norm, out)
+    return add(tape, out, x, "residual")
+
+
+def litgpt_norm(ctx: Context, norm: Norm | None, x: Value) -> Value:
+    """RMSNorm in fp32 pieces, its weight too: ``x * x``, mean, rsqrt, two products, cast. Else F.layer_norm."""
+    if norm is None:
+        return x
+    tape = ctx.tape
+    weight, bias = ctx.norm_weight(norm)
+    if not norm.kind.startswith("rmsnorm"):
+        return fused_norm(tape, x, weight, bias, "layernorm")
+    wide = cast(tape, x, "fp32")
+    inverse = unary(tape, mean_rows(tape, mul(tape, wide, wide, "x * x")), "rsqrt")
+    normed = mul(tape, wide, inverse)
+    if weight is None:
+        return cast(tape, normed, x.dtype)
+    if norm.kind == "rmsnorm-unit-offset":
+        factor = cast_offset(tape, weight)
+    else:
+        factor = convert_weight(tape, tape.parameter(weight), "fp32")
+    return cast(tape, mul(tape, normed, factor), x.dtype)
+
+
+def _attention(ctx: Context, a: Attention, x: Value) -> Value:
+    tape = ctx.tape
+    b, s, d = ctx.batch, ctx.sequence, a.head_dim
+    qkv = _qkv(ctx, a, x)
+    q, k, v = tape.views(qkv, (b, a.heads, s, d), (b, a.kv_heads, s, d), (b, a.kv_heads, s, d))
+    del qkv
+    q, k = litgpt_norm(ctx, a.query_norm, q), litgpt_norm(ctx, a.key_norm, k)
+    q, k = _rope(tape, q, a.rotary_dim), _rope(tape, k, a.rotary_dim)
+    if a.kv_heads != a.heads:  # also of a single one: "flash attention requires it in training mode"
+        k, v = _repeated(tape, k, a.heads), _repeated(tape, v, a.heads)
+    out = kernels.flash(tape, q, k, v, d, label="flash attention")
+    out = copy(tape, out, "y.reshape")  # q is contiguous head by head, so the output is
+    tensor = linear_tensors(a.tensors)[-1]
+    return _linear(ctx, out.view(ctx.tokens, a.heads * d), tensor, a.out_bias)
+
+
+def _repeated(tape: Tape, x: Value, heads: int) -> Value:
+    if x.shape[1] > 1:
+        return repeat_kv(tape, x, heads)
+    shape, dtype = x.shape, x.dtype
+    out = tape.value((shape[0], heads, *shape[2:]), dtype, "repeat_interleave")
+    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "sum")])
+
+
+def _rope(tape: Tape, x: Value, rotary_dim: int) -> Value:
+    """apply_rope on the first dimensions of each head with fp32 tables; then a cat, even with nothing behind them."""
+    shape, dtype = x.shape, x.dtype
+    if rotary_dim >= shape[-1]:
+        return copy(tape, cast(tape, rotate_half(tape, x, "fp32"), dtype), "cat rotary")
+    turned, rest = slices(tape, x, (*shape[:-1], rotary_dim), (*shape[:-1], shape[-1] - rotary_dim))
+    turned = cast(tape, rotate_half(tape, turned, "fp32"), dtype)
+    return cat(tape, (turned, rest), shape, "cat rotary")
+
+
+def _mlp(ctx: Context, m: Mlp, x: Value) -> Value:
+    """LLaMAMLP and GemmaMLP (fc_1, fc_2, proj), GptNeoxMLP (fc, proj). A fused gate and up is stored as two."""
+    tape = ctx.tape
+    tensors = linear_tensors(m.tensors)
+    if not m.gated:
+        hidden = _activation(tape, _linear(ctx, x, tensors[0], m.bias), m.activation)
+        return _linear(ctx, hidden, tensors[-1], m.bias)
+    first, second = tensors[0], tensors[1]
+    if m.fused_gate_up:
+        rows, columns = first.shape
+        first = second = first._replace(shape=(rows // 2, columns))
+    one = _linear(ctx, x, first, m.bias)
+    two = _linear(ctx, x, second, m.bias)
+    hidden = mul(tape, _activation(tape, one, m.activation), two)
+    return _linear(ctx, hidden, tensors[-1], m.bias)
+
+
+def _activation(tape: Tape, x: Value, name: str) -> Value:
+    """F.gelu(approximate=...) is one kernel where transformers writes it in pieces."""
+    return unary(tape, x, "gelu") if name.startswith("gelu") else activation(tape, x, name)
+
+
+def _linear(ctx: Context, x: Value, tensor: ParameterTensor, bias: bool) -> Value:
+    """LoRALinear: ``linear(x) + (dropout(x) @ A.T @ B.T) * scaling``."""
+    tape = ctx.tape
+    w = ctx.weights(tensor, bias)
+    pretrained = frozen_linear(ctx, x, w, tensor.name)
+    if w.lora_a is None or w.lora_b is None:
+        return pretrained
+    dropped = dropout(tape, x, lora_dropout(ctx))
+    down = product(tape, dropped, tape.parameter(w.lora_a), tensor.name + ".lora_A")
+    up = product(tape, down, tape.parameter(w.lora_b), tensor.name + ".lora_B")
+    del dropped, down
+    return add(tape, pretrained, scale(tape, up, "lora scaling"), "lora sum")
+
+
+def frozen_linear(ctx: Context, x: Value, w: Weights, label: str) -> Value:
+    """The base product.
+
+    In 4 bit it keeps its input (bitsandbytes 0.42.0, ``ctx.tensors = (A, B)``), and the weight comes back in fp16, in
+    which Fabric quantises it (plugins/precision/bitsandbytes.py), to be cast once more.
+    """
+    adapter = ctx.setting.adapter
+    w.quantized = adapter is not None and adapter.quantized
+    w.keeps_input, w.dequantized = True, "fp16"
+    return dense(ctx.tape, x, w, label)
+
+
+def lora_dropout(ctx: Context) -> float:
+    """The option, or the script's default."""
+    stated = ctx.setting.option("lora_dropout")
+    return float(stated) if isinstance(stated, (int, float)) else LORA_DROPOUT
+
+
+def _qkv(ctx: Context, a: Attention, x: Value) -> Value:
+    """LoRAQKVLinear: the adapted parts' updates are padded with zeros to the width of q, k and v together."""
+    tape, adapter = ctx.tape, ctx.setting.adapter
+    tensors = linear_tensors(a.tensors)[:-1]
+    parts = tuple(heads * a.head_dim for heads in (a.heads, a.kv_heads, a.kv_heads))
+    base = Weights(
+        ctx.parameter("self_attn.qkv", (sum(parts), ctx.hidden)),
+        ctx.parameter("self_attn.qkv.bias", (sum(parts),)) if a.qkv_bias else None,
+    )
+    pretrained = frozen_linear(ctx, x, base, "self_attn.qkv")
+    names = [t.name.removesuffix(".weight") for t in tensors]
+    wanted = [adapter is not None and adapts(adapter, names[min(i, len(names) - 1)]) for i in range(3)]
+    if adapter is None or not any(wanted):
+        return pretrained
+    enabled = [size for size, wants in zip(parts, wanted, strict=True) if wants]
+    has_grad = ctx.setting.has_grad
+    down_shape, up_shape = (adapter.rank * len(enabled), int(ctx.hidden)), (sum(enabled), adapter.rank)
+    down = ctx.register(Parameter("lora_A", down_shape, adapter.dtype, True, has_grad=has_grad))
+    up = ctx.register(Parameter("lora_B", up_shape, adapter.dtype, True, has_grad=has_grad))
+    after_a = product(tape, dropout(tape, x, lora_dropout(ctx)), tape.parameter(down), "lora_A")
+    after_b = _conv1d(tape, after_a, up, len(enabled) if a.heads != a.kv_heads else 1)
+    padded = after_b if all(wanted) else _zero_pad(tape, after_b, sum(parts))
+    scaled = scale(tape, padded, "lora scaling")
+    return add(tape, pretrained, scaled, "lora sum")
+
+
+def _conv1d(tape: Tape, x: Value, weight: Parameter, pieces: int) -> Value:
+    """``F.conv1d`` with kernel width 1: keeps its input; under grouped queries one for each part, then a cat."""
+    shape = (x.shape[0], weight.shape[0])
+    apart = tape.new(shape, x.dtype, "convolutions of q, k, v") if pieces > 1 else None
+    out = tape.value(shape, x.dtype, "convolution")
+    del apart
+    x_shape, dtype = x.shape, x.dtype
+    w_shape, w_dtype = weight.shape, weight.dtype
+
+    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+        gx = tape.new(x_shape, dtype, "convolution dX")
+        return [gx, tape.new(w_shape, w_dtype, "convolution dW")]
+
+    return tape.record(out, (x, tape.parameter(weight)), run)
+
+
+def _zero_pad(tape: Tape, x: Value, width: int) -> Value:
+    """``new_zeros(...).index_copy_(-1, lora_ind, x)``: keeps x and a copy of the index."""
+    index = tape.new((x.shape[1],), "int64", "lora_ind.clone()")
+    out = tape.value((x.shape[0], width), x.dtype, "zero_pad")
+    shape, dtype, kept = x.shape, x.dtype, (x.storage, index)
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "index_select")]
+
+    return tape.record(out, (x,), run)

@@ -1,0 +1,59 @@
+"""LitGPT: Lightning's own model code and LoRA layers, on one GPU or under FSDP2.
+
+Sources: Lightning-AI/litgpt 26857050 (``finetune/lora.py``, ``finetune/full.py``, ``lora.py``, ``model.py``,
+``utils.py``) and Lightning Fabric, whose precision plugin returns every output of the model in the default dtype, fp32
+(``lightning/fabric/plugins/precision/half.py``, ``convert_output``).
+"""
+
+from __future__ import annotations
+
+from memcheck.job import recipes as r
+from memcheck.job.profile import Framework
+
+LITGPT = Framework(
+    name="litgpt",
+    title="LitGPT (its fine-tuning scripts)",
+    recipes={"bf16-pure": r.BF16_PURE, "fp16-pure": r.FP16_PURE, "bf16-mixed": r.AUTOCAST_BF16, "fp32": r.FP32},
+    # Fabric reduces in the dtype that it gathers in (fabric/plugins/precision/fsdp.py, mixed_precision_config)
+    sharded_recipes={"bf16-mixed": r.FSDP2_BF16._replace(reduce="bf16")},
+    default_precision="bf16-pure",
+    default_optimizer="adamw",
+    default_implementation="foreach",
+    default_attention="sdpa",
+    default_loss="standard",
+    keep_logits=True,  # `logits` is a local variable of the training loop
+    upcast=True,
+    clip_grad_norm=False,
+    sequence_parallel=False,
+    expandable_segments=False,
+    zero_stages=(0, 3),
+    parallelisms=(),
+    schedules=(),
+    methods=("full", "lora", "qlora"),
+    losses=("standard",),
+    attentions=("sdpa", "flash"),
+    recompute=("none", "full"),
+    options={"quantize": (str,), "lora_dropout": (int, float)},
+    choices={"quantize": ("bnb.nf4", "bnb.nf4-dq", "bnb.fp4", "bnb.fp4-dq")},
+    # 4-bit training steps with bitsandbytes' PagedAdamW, whose kernel updates in place (utils.py,
+    # instantiate_bnb_optimizer)
+    implementations={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},
+    # fabric.no_backward_sync(model, enabled=is_accumulating) in each script's training loop, which is FSDP's no_sync
+    # (lightning/fabric/strategies/fsdp.py, _FSDPBackwardSyncControl)
+    gradient_sync="last",
+    lora_rank=8,
+    lora_targets=("q_proj", "v_proj"),
+    lora_dtype="params",
+    lacks={
+        "parallelism.reshard_after_forward": "its scripts shard fully, and no argument changes that "
+        "(litgpt/finetune/full.py, FSDPStrategy)",
+        "parallelism.gradient_sync": "its scripts reduce with the last micro-batch, and no argument changes that "
+        "(litgpt/finetune/full.py, fabric.no_backward_sync)",
+        "parallelism.gradient_as_bucket_view": "its scripts run on one GPU or under FSDP, without "
+        "DistributedDataParallel (litgpt/finetune/full.py)",
+    },
+    # init_module(empty_init=world_size > 1), load_raw or mmap; FSDPStrategy(state_dict_type="full")
+    initialization=("device", "meta"),
+    checkpoint=("full", "full"),
+    source="Lightning-AI/litgpt 26857050",
+)

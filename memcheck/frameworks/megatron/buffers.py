@@ -1,0 +1,166 @@
+"""What rests on a Megatron rank: contiguous buffers, main gradients, master weights, optimizer states.
+
+Sources: Megatron-core ``distributed/param_and_grad_buffer.py``, ``optimizer/param_layout.py`` (alignment: parameters to
+64 elements, buckets to lcm(ranks, 128)), ``optimizer/distrib_optimizer.py``, ``optimizer/optimizer.py``
+(Float16OptimizerWithFloat16Params), ``docs/user-guide/features/dist_optimizer.md``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from memcheck.accounts.state import STATES_PER_PARAMETER, LocalTensor, Resting
+from memcheck.autograd.tensor import rounded
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.record import Record
+
+PARAMETER_ALIGNMENT = 64
+BUCKET_ALIGNMENT = 128
+HIGH_BANDWIDTH_ALIGNMENT = 2**16
+
+
+class Dtypes(Record):
+    """Bytes of one element of each state."""
+
+    parameter: int
+    gradient: int
+    master: float
+    """0 when the parameters are their own master copy; 2 when only the remainders of fp32 are stored."""
+    states: tuple[int, ...]
+
+
+def distributed(job: TrainingJob) -> bool:
+    """Whether optimizer states are divided over data-parallel ranks."""
+    stated = job.option("use_distributed_optimizer")
+    return job.layout.zero_stage >= 1 if stated is None else bool(stated)
+
+
+def optimizer_ways(job: TrainingJob, *, expert: bool) -> int:
+    """Ranks that share one copy of the optimizer's states."""
+    layout = job.layout
+    ways = layout.shard_group if layout.zero_stage >= 1 else layout.data * layout.context
+    if expert:
+        ways = max(1, ways * layout.tensor // (layout.expert * layout.expert_tensor))
+    instances = int(str(job.option("num_distributed_optimizer_instances") or 1))
+    return max(1, ways // instances)
+
+
+class DtypeNames(Record):
+    """The dtypes of each state."""
+
+    parameter: str
+    gradient: str
+    master: str
+    states: tuple[str, ...]
+
+
+REMAINDERS = "16 bits of fp32"
+
+
+def dtype_names(job: TrainingJob) -> DtypeNames:
+    """Dtypes under the recipe and the precision-aware optimizer's options."""
+    recipe = job.recipe
+    gradient = "bf16" if job.option("grad_reduce_in_bf16") else recipe.gradients
+    gradient = str(job.option("main_grads_dtype") or gradient)
+    count = STATES_PER_PARAMETER[job.optimizer.name]
+    states = (recipe.optimizer_states,) * count
+    master = recipe.master
+    if job.option("use_precision_aware_optimizer"):
+        states = tuple(str(job.option(n, "fp32")) for n in ("exp_avg_dtype", "exp_avg_sq_dtype")[:count])
+        if master != "none":
+            master = str(job.option("main_params_dtype", "fp32"))
+        if master == "fp32" and recipe.params == "bf16" and bool(job.option("store_param_remainders", True)):
+            master = REMAINDERS  # TE FusedAdam keeps the 16 bits of fp32 that the bf16 parameter lacks
+    return DtypeNames(recipe.params, gradient, master, states)
+
+
+def dtypes(job: TrainingJob) -> Dtypes:
+    """Element sizes of the same."""
+    return dtypes_of(dtype_names(job))
+
+
+def dtypes_of(names: DtypeNames) -> Dtypes:
+    """Element sizes of dtypes."""
+    master = {"none": 0, REMAINDERS: 2}.get(names.master, DTYPE_BYTES.get(names.master, 0))
+    states = tuple(DTYPE_BYTES[s] for s in names.states)
+    return Dtypes(DTYPE_BYTES[names.parameter], DTYPE_BYTES[names.gradient], master, states)
+
+
+def padded_elements(tensors: list[LocalTensor], ways: int, *, high_bandwidth: bool = False) -> int:
+    """Elements of one contiguous buffer whose parameters start aligned and whose end divides over ``ways`` ranks."""
+    position = 0
+    for t in reversed(tensors):
+        position = -(-position // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT + t.numel
+    divisor = math.lcm(ways, BUCKET_ALIGNMENT, HIGH_BANDWIDTH_ALIGNMENT if high_bandwidth else 1)
+    return -(-position // divisor) * divisor
+
+
+def resting(job: TrainingJob, tensors: list[LocalTensor]) -> Resting:
+    """Bytes that rest on one rank between steps. Dense and expert parameters have buffers of their own."""
+    item = dtypes(job).parameter
+    total = Resting(parameters=sum(rounded(t.numel * item) for t in tensors if not t.trained))
+    for expert in (False, True):
+        group = [t for t in tensors if t.expert == expert and t.trained]
+        if group:
+            total = total.plus(group_resting(job, group, expert=expert))
+    return total
+
+
+def group_resting(job: TrainingJob, tensors: list[LocalTensor], *, expert: bool) -> Resting:
+    """The same of the trained parameters that share an optimizer: the dense ones, or the experts."""
+    size = dtypes(job)
+    on_device = on_device_share(job)
+    if not distributed(job):
+        numel = sum(t.numel for t in tensors)
+        return Resting(
+            parameters=sum(rounded(t.numel * size.parameter) for t in tensors),
+            gradients=rounded(numel * size.gradient),
+            master_weights=int(on_device * sum(rounded(int(t.numel * size.master)) for t in tensors)),
+            optimizer_states=int(on_device * sum(rounded(t.numel * s) for t in tensors for s in size.states)),
+        )
+    ways = optimizer_ways(job, expert=expert)
+    numel = padded_elements(tensors, ways, high_bandwidth=bool(job.option("ddp_pad_buckets_for_high_nccl_busbw")))
+    shard = numel // ways
+    return Resting(
+        parameters=rounded(numel * size.parameter),
+        gradients=rounded(numel * size.gradient),
+        master_weights=int(on_device * rounded(int(shard * size.master))),
+        optimizer_states=int(on_device * sum(rounded(shard * s) for s in size.states)),
+    )
+
+
+def on_device_share(job: TrainingJob) -> float:
+    """Part of the optimizer that stays on the GPU (optimizer/cpu_offloading/hybrid_optimizer.py)."""
+    if job.optimizer.offload != "none":
+        return 0.0
+    if job.option("optimizer_cpu_offload"):
+        return 1.0 - float(str(job.option("optimizer_offload_fraction", 1.0)))
+    return 1.0
+
+
+def step_temporaries(job: TrainingJob, tensors: list[LocalTensor]) -> int:
+    """What the optimizer's step allocates and frees.
+
+    Half-precision main gradients are copied to fp32 (optimizer.py, _copy_model_grads_to_main_grads), unless the
+    optimizer is precision-aware and takes them as they are. That one copies the states that are not fp32 to fp32 and
+    back, those of a whole parameter group at once (TransformerEngine ``pytorch/optimizers/fused_adam.py``, step:
+    ``unscaled_lists``); dense and expert parameters have an optimizer each, and these step one after the other.
+    """
+    if job.option("use_precision_aware_optimizer"):
+        return max(_unscaled(job, tensors, expert=expert) for expert in (False, True))
+    if dtypes(job).gradient == 4:
+        return 0
+    found = 0
+    for expert in (False, True):
+        numel = sum(t.numel for t in tensors if t.expert == expert and t.trained)
+        ways = optimizer_ways(job, expert=expert) if distributed(job) else 1
+        found += rounded(numel * 4 // ways)
+    return found
+
+
+def _unscaled(job: TrainingJob, tensors: list[LocalTensor], *, expert: bool) -> int:
+    """fp32 copies of the states of one optimizer that rest in fewer bits."""
+    names = dtype_names(job)
+    copied = sum(name != "fp32" for name in names.states) + (names.master not in ("fp32", "none", REMAINDERS))
+    numel = sum(t.numel for t in tensors if t.expert == expert and t.trained)
+    return int(on_device_share(job) * copied * rounded(4 * -(-numel // optimizer_ways(job, expert=expert))))

@@ -1,0 +1,59 @@
+"""A Megatron rank while DistributedDataParallel lays out its buffers: parameters are there twice.
+
+Layers are made on the GPU first, for all chunks. Then each chunk's buffers are allocated whole, one for dense and one
+for expert parameters, gradients beside parameters, before the parameters are copied into them one by one and let go of
+(Megatron-core distributed/param_and_grad_buffer.py, ``_ParamAndGradBuffer.__init__``: ``param_data``, ``grad_data``,
+then ``param.data = new_param_data``; training/models/dist_utils.py for the order). Only the distributed optimizer
+remaps parameters. Master weights and optimizer states come later: over many ranks they take less than this.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from memcheck.accounts.estimate import Instant
+from memcheck.accounts.moves import Components, Held
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.megatron.buffers import distributed, dtypes, group_resting
+from memcheck.frameworks.megatron.fsdp import is_sharded
+from memcheck.job.types import TrainingJob
+
+BUILDING = "copying parameters into DDP's buffers"
+
+
+def with_building(components: Components, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:
+    """The instants of a step whose first one is where more is there while the buffers are laid out."""
+    total = sum([n_bytes for _, n_bytes in components])
+    if total <= instants[0].allocated_bytes:
+        return instants
+    return (Instant(instants[0].name, BUILDING, total, dict(components)), *instants[1:])
+
+
+def laying_out(job: TrainingJob, held: Held, chunks: tuple[int, ...]) -> Components:
+    """Components of a rank of a ``timeless`` job while its buffers are laid out. ``chunks``: the units of each."""
+    units = iter(held.units)
+    tensors: list[list[LocalTensor]] = [[t for unit in islice(units, n) for t in unit] for n in chunks]  # type: ignore[misc]
+    return () if is_sharded(job) else tuple(building(job, tensors).items())
+
+
+def building(job: TrainingJob, chunks: list[list[LocalTensor]]) -> dict[str, int]:
+    """Components at the highest moment; none where parameters are not copied. ``chunks``: the tensors of each."""
+    if not distributed(job):
+        return {}
+    item = dtypes(job).parameter
+    groups = [
+        [t for t in tensors if t.trained and t.expert == expert] for tensors in chunks for expert in (False, True)
+    ]
+    made = [sum(rounded(t.numel * item) for t in group) for group in groups]
+    frozen = sum(rounded(t.numel * item) for tensors in chunks for t in tensors if not t.trained)
+    parameters = gradients = 0
+    best: dict[str, int] = {}
+    for i, group in enumerate(groups):
+        if not group:
+            continue
+        buffers = group_resting(job, group, expert=group[0].expert)
+        parameters, gradients = parameters + buffers.parameters, gradients + buffers.gradients
+        now = {"parameters": frozen + parameters + sum(made[i:]), "gradients": gradients}
+        best = max(best, now, key=lambda found: sum(found.values()))
+    return best

@@ -1,0 +1,127 @@
+"""Attention kernels under Megatron: cuDNN's fused attention, FlashAttention, and the unfused ones.
+
+Sources: TransformerEngine ``pytorch/attention/dot_product_attention/backends.py`` (FlashAttention, FusedAttnFunc,
+UnfusedDotProductAttention), ``utils.py`` (get_qkv_layout); Megatron-core
+``transformer/dot_product_attention.py``, ``fusions/fused_softmax.py``.
+
+Queries, keys and values are [tokens, heads * head_dim]; sizes decide, not strides, except where a kernel copies.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.attention import batched, softmax
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast, copy, dropout
+from memcheck.autograd.tensor import Tape, Value
+from memcheck.frameworks.megatron.context import Sides, context_attention
+from memcheck.frameworks.megatron.linear import uses_te
+from memcheck.record import Record
+
+
+class Kernel(Record):
+    """Dimensions of one attention on this rank."""
+
+    heads: int
+    kv_heads: int
+    qk_dim: int
+    v_dim: int
+    packed: bool
+    """q, k and v are views of one tensor interleaved per head (no rotary embedding, ungrouped heads)."""
+    dropout: float = 0.0
+
+
+def core_attention(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value:
+    """Attention over all heads of this rank: [tokens, heads * v_dim]."""
+    backend = ctx.setting.attention
+    if not uses_te(ctx.setting) or backend == "local":
+        return _unfused(ctx, k, q, key, value, local=True)
+    if backend in ("unfused", "eager"):
+        return _unfused(ctx, k, q, key, value, local=False)
+    if not k.packed:
+        # get_qkv_layout: anything but views of one buffer, or three tensors of their own, is made contiguous
+        key, value = contiguous(ctx.tape, key, "contiguous k"), contiguous(ctx.tape, value, "contiguous v")
+    if backend == "flash":
+        return _flash(ctx, k, q, key, value)
+    return _fused(ctx, k, q, key, value)
+
+
+def contiguous(tape: Tape, x: Value, label: str) -> Value:
+    """``.contiguous()`` of a view of a larger tensor."""
+    if x.storage is None or x.storage.numel == x.numel:
+        return x
+    return copy(tape, x, label)
+
+
+def _flash(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value:
+    """FlashAttention wants [batch, sequence, heads, head_dim]: batches larger than one are transposed into copies."""
+    tape = ctx.tape
+    moves = ctx.setting.batch > 1
+    if moves or k.packed:
+        q, key, value = (copy(tape, t, "transpose(0, 1).contiguous()") for t in (q, key, value))
+    out = _kernel(ctx, k, q, key, value, grouped_backward=True)
+    del q, key, value
+    return copy(tape, out, "transpose(0, 1).contiguous()") if moves else out
+
+
+def _fused(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value:
+    """cuDNN's fused attention in [sequence, batch, heads, head_dim]."""
+    return _kernel(ctx, k, q, key, value, grouped_backward=False)
+
+
+def _kernel(ctx: Context, k: Kernel, q: Value, key: Value, value: Value, *, grouped_backward: bool) -> Value:
+    """Keeps q, k, v, the output and fp32 softmax statistics; context parallelism exchanges tokens around it."""
+    sides = Sides(k.heads, k.qk_dim, k.v_dim, grouped_backward and k.kv_heads != k.heads)
+    return context_attention(ctx, sides, q, key, value)
+
+
+def _unfused(ctx: Context, k: Kernel, q: Value, key: Value, value: Value, *, local: bool) -> Value:
+    """Scores, scaled masked softmax, dropout, product: [batch * heads, sequence, sequence]."""
+    tape, s = ctx.tape, ctx.setting
+    b, length = s.batch, s.sequence
+    if k.kv_heads != k.heads:
+        key, value = (_repeat(tape, t, k.heads * d) for t, d in ((key, k.qk_dim), (value, k.v_dim)))
+    elif not k.packed and not local:
+        key, value = contiguous(tape, key, "contiguous k"), contiguous(tape, value, "contiguous v")
+    scores_shape = (b, k.heads, length, length)
+    # local: the first argument of baddbmm is the global memory buffer; TE allocates one
+    buffer = None if local else tape.new(scores_shape, q.dtype, "matmul input buffer")
+    scores = batched(tape, q, key, scores_shape, "attention scores")  # a local variable to the end of forward()
+    del buffer, q, key
+    weights = dropout(tape, _scaled_softmax(ctx, k, scores, value.dtype), k.dropout)
+    out = batched(tape, weights, value, (b * length, k.heads * k.v_dim), "attention output")
+    out = copy(tape, out, "contiguous")
+    del weights, value, scores
+    return out
+
+
+def _scaled_softmax(ctx: Context, k: Kernel, scores: Value, dtype: str) -> Value:
+    """One kernel that keeps its half-precision result, or torch's softmax in fp32 and a copy."""
+    tape, s = ctx.tape, ctx.setting
+    if fused_softmax(ctx, k):
+        out = tape.value(scores.shape, scores.dtype, "masked softmax")
+        shape, kept = scores.shape, out.storage
+        return tape.record(out, (scores,), lambda grad, kept=kept: [tape.new(shape, dtype, "masked softmax backward")])
+    fp32 = bool(s.option("attention_softmax_in_fp32", True))
+    if not fp32:
+        return softmax(tape, scores)
+    wide = cast(tape, scores, "fp32")  # masked_fill_ works in place
+    probabilities = softmax(tape, wide)
+    narrow = cast(tape, probabilities, dtype, "attention probabilities")
+    del wide, probabilities
+    return narrow
+
+
+def fused_softmax(ctx: Context, k: Kernel) -> bool:
+    """``FusedScaleMaskSoftmax.is_kernel_available``; TE's kernel takes sequences up to 16384."""
+    s = ctx.setting
+    if not bool(s.option("masked_softmax_fusion", True)) or s.compute == "fp32":
+        return False
+    longest = 16384 if uses_te(s) else 4096
+    return 16 < s.sequence <= longest and s.sequence % 4 == 0 and (s.batch * k.heads) % 4 == 0
+
+
+def _repeat(tape: Tape, x: Value, width: int) -> Value:
+    """``repeat_interleave`` of grouped keys or values."""
+    out = tape.value((x.shape[0], width), x.dtype, "repeat_interleave")
+    shape, dtype = x.shape, x.dtype
+    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "sum")])

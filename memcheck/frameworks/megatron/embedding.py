@@ -1,0 +1,119 @@
+"""Megatron's embedding: a vocabulary-parallel table, learned positions, sequence-parallel scatter, dropout.
+
+Sources: Megatron-core ``models/common/embeddings/language_model_embedding.py``, ``tensor_parallel/layers.py``
+(VocabParallelEmbedding), ``tensor_parallel/mappings.py``.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd import Tape, Value, backward
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.curve import Curve, high
+from memcheck.autograd.elementwise import copy, dropout
+from memcheck.autograd.tensor import Parameter, Storage
+from memcheck.frameworks.megatron.attention import hidden_dropout
+from memcheck.frameworks.megatron.linear import scatters
+from memcheck.record import Record
+
+
+class MegatronEmbedding(Record):
+    """What the first unit consists of. Hashable."""
+
+    vocab: int
+    """Padded vocabulary, all tensor ranks together."""
+    positions: int = 0
+    dropout: float = 0.0
+    tied: bool = False
+    """The output layer of the same rank uses the table too."""
+    trained: bool = True
+
+
+def megatron_embedding_curve(e: MegatronEmbedding, setting: Setting, *, inventory: bool = False) -> Curve:
+    """Replay the embedding. Its output belongs to the first layer; ``saved`` is what else it keeps."""
+    tape = Tape(inventory=inventory)
+    ctx = Context(tape, setting)
+    y = _forward(ctx, e)
+    forward_high = high(tape)
+    output = (y.shape, y.dtype)
+    y.storage = None
+    saved = tape.live
+    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
+    components = tuple((k, v) for k, v in tape.by_component.items() if v)
+    tape.component = "temporaries"
+    tape.reset_peak()
+    backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
+    return Curve(saved, saved_inventory, components, 0, forward_high, high(tape), 0)
+
+
+def _forward(ctx: Context, e: MegatronEmbedding) -> Value:
+    tape, setting, tp = ctx.tape, ctx.setting, ctx.tp
+    scattered = scatters(ctx)
+    # the embedding reduce-scatters by itself unless positions are added in between
+    at_once = scattered and e.positions == 0
+    x = _table(ctx, e)
+    shape, dtype = x.shape, x.dtype
+    if at_once:
+        x = _scatter(ctx, _transposed(ctx, x))
+    elif tp > 1:
+        x = tape.record(x, (x,), lambda grad: [grad])  # all-reduced in place
+    if e.positions:
+        where = ctx.parameter("position_embeddings", (e.positions, setting.hidden))
+        looked_up = tape.value((ctx.tokens, setting.hidden), dtype, "position embeddings")
+        position_shape, p_dtype = where.shape, where.dtype
+        position = tape.record(
+            looked_up, (tape.parameter(where),), lambda grad: [tape.new(position_shape, p_dtype, "embedding backward")]
+        )
+        summed = tape.value(shape, dtype, "word + position")
+        x = tape.record(summed, (x, position), lambda grad: [grad, grad])
+        del position, looked_up, summed
+    if not at_once:
+        x = _transposed(ctx, x)
+        if scattered:
+            x = _split(ctx, x)
+    return dropout(tape, x, hidden_dropout(ctx, e.dropout))
+
+
+def _table(ctx: Context, e: MegatronEmbedding) -> Value:
+    """Rows of the vocabulary shard: keeps the masked token ids and their mask."""
+    tape, setting = ctx.tape, ctx.setting
+    weight = Parameter(
+        "word_embeddings", (-(-e.vocab // ctx.tp), setting.hidden), setting.params, e.trained, has_grad=True
+    )
+    ctx.register(weight)
+    ids = tape.new((ctx.tokens,), "int64", "masked token ids") if ctx.tp > 1 else None
+    mask = tape.new((ctx.tokens,), "bool", "token mask") if ctx.tp > 1 else None
+    out = tape.value((ctx.tokens, setting.hidden), setting.compute, "word embeddings")
+    shape, dtype = weight.shape, weight.dtype
+    kept = (ids, mask)
+    tied = e.tied
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        table = tape.new(shape, dtype, "embedding backward")
+        if tied:
+            # summed with the output layer's gradient, which others still reference
+            summed = tape.new(shape, dtype, "add gradients")
+            del table
+            return [summed]
+        return [table]
+
+    return tape.record(out, (tape.parameter(weight),), run)
+
+
+def _transposed(ctx: Context, x: Value) -> Value:
+    """``embeddings.transpose(0, 1).contiguous()``: free for one sequence."""
+    return copy(ctx.tape, x, "[b s h] -> [s b h]") if ctx.setting.batch > 1 else x
+
+
+def _scatter(ctx: Context, x: Value) -> Value:
+    tape = ctx.tape
+    full, dtype = x.shape, x.dtype
+    out = tape.value((ctx.residual_tokens, full[-1]), dtype, "reduce-scatter embeddings")
+    return tape.record(out, (x,), lambda grad: [tape.new(full, dtype, "all-gather embedding gradient")])
+
+
+def _split(ctx: Context, x: Value) -> Value:
+    """``scatter_to_sequence_parallel_region`` and a clone, so that the whole is not kept by a view."""
+    tape = ctx.tape
+    full, dtype = x.shape, x.dtype
+    out = tape.value((ctx.residual_tokens, full[-1]), dtype, "scatter embeddings")
+    return tape.record(out, (x,), lambda grad: [tape.new(full, dtype, "all-gather embedding gradient")])

@@ -1,0 +1,199 @@
+"""Megatron-FSDP: what its gather and reduce pipelines hold beside the shards.
+
+Source: Megatron-core ``distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py`` (suggested_communication_unit_size, units
+are transformer layers, everything else stays gathered), ``param_and_grad_buffer.py`` (AllGatherPipeline: prefetch until
+half the unit size in elements; GradReducePipeline: unreduced buckets are freed only beyond the unit size;
+FixedPoolAllocator: two buffers of one unit each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from memcheck.accounts.state import LocalTensor, Resting
+from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.megatron.buffers import DtypeNames, dtype_names, dtypes_of, on_device_share, optimizer_ways
+from memcheck.frameworks.megatron.setting import argument_options
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.memory.units import Unit
+from memcheck.record import Record
+
+MINIMUM_UNIT = 1_000_000_000
+"""Elements; ``max(1_000_000_000, ...)`` in MegatronFSDP.__init__, although its comment says cap."""
+
+
+class Extra(Record):
+    """Bytes beside a unit's own curve while it runs."""
+
+    forward: int
+    backward: int
+
+
+def strategy(job: TrainingJob) -> str:
+    """``optim`` (the plain distributed optimizer) | ``optim_grads`` | ``optim_grads_params``."""
+    stated = job.option("data_parallel_sharding_strategy")
+    if stated:
+        return str(stated)
+    return {2: "optim_grads", 3: "optim_grads_params"}.get(job.layout.zero_stage, "optim")
+
+
+def is_sharded(job: TrainingJob) -> bool:
+    """Whether gradients (and parameters) are divided too."""
+    return strategy(job) in ("optim_grads", "optim_grads_params")
+
+
+def sharded_dtype_names(job: TrainingJob) -> DtypeNames:
+    """Dtypes of the buffers. Main weights have one of their own whatever the parameters' dtype, unless ``auto``.
+
+    param_and_grad_buffer.py, _init_each_parameter_group_buffers; ``--megatron-fsdp-main-params-dtype`` is fp32 unless
+    the plan says otherwise.
+    """
+    names = dtype_names(job)
+    master = str(job.option("megatron_fsdp_main_params_dtype", "fp32"))
+    gradient = str(job.option("megatron_fsdp_main_grads_dtype", "auto"))
+    return names._replace(
+        master="none" if master == "auto" else master, gradient=names.gradient if gradient == "auto" else gradient
+    )
+
+
+def in_fp8(job: TrainingJob, tensor: LocalTensor) -> bool:
+    """``fp8_param_gather``: the weights of TE's linear layers rest, and are gathered, in fp8."""
+    quantized = bool(job.option("fp8_param_gather")) and "fp8_format" in dict(argument_options(job))
+    return quantized and tensor.matrix and "linear" in tensor.name
+
+
+def parameter_bytes(job: TrainingJob, tensors: Iterable[LocalTensor], ways: int = 1) -> int:
+    """Bytes of the weight buffers. MXFP8 has a second one, by columns (fp8_need_transpose_data)."""
+    item = dtypes_of(sharded_dtype_names(job)).parameter
+    narrow = 2 if job.option("fp8_recipe") == "mxfp8" else 1
+    total = sum(t.numel * (narrow if in_fp8(job, t) else item) for t in tensors)
+    return -(-total // ways)
+
+
+def resting(job: TrainingJob, tensors: list[LocalTensor]) -> Resting:
+    """Shards of parameters, main gradients, master weights and states; dense and expert tensors apart."""
+    size, total = dtypes_of(sharded_dtype_names(job)), Resting()
+    on_device = on_device_share(job)
+    for expert in (False, True):
+        group = [t for t in tensors if t.expert == expert]
+        numel = sum(t.numel for t in group if t.trained)
+        if not group:
+            continue
+        ways = optimizer_ways(job, expert=expert)
+        shard = -(-numel // ways)
+        total = total.plus(
+            Resting(
+                parameters=rounded(
+                    parameter_bytes(job, group, ways if strategy(job) == "optim_grads_params" else 1)
+                ),
+                gradients=rounded(shard * size.gradient),
+                master_weights=int(on_device * rounded(int(shard * size.master))),
+                optimizer_states=int(on_device * sum(rounded(shard * s) for s in size.states)),
+            )
+        )
+    return total
+
+
+def _elements(unit: Unit) -> int:
+    return sum(t.numel for t in unit.tensors)
+
+
+def gradient_dtype(job: TrainingJob) -> str:
+    """Dtype in which unsharded gradients wait to be reduced."""
+    stated = str(job.option("megatron_fsdp_grad_comm_dtype", "auto"))
+    return sharded_dtype_names(job).gradient if stated == "auto" else stated
+
+
+def _outside(units: list[Unit], first: int) -> int:
+    """Elements of parameters outside the layers, from unit ``first`` on, whose gradients wait until all are there.
+
+    Those of ``first`` itself, if it is the head, are part of its curve: they come when its product is done.
+    """
+    behind = units[first + 1 :] if units[first].kind == "head" else units[first:]
+    return sum(_elements(u) for u in behind if u.kind != "block")
+
+
+def unit_size(job: TrainingJob, units: list[Unit]) -> int:
+    """``suggested_communication_unit_size`` in elements."""
+    stated = job.option("suggested_communication_unit_size")
+    if stated:
+        return int(str(stated))
+    blocks = [u for u in units if u.kind == "block"]
+    mean = sum(_elements(u) for u in blocks) // len(blocks) if blocks else 0
+    return max(MINIMUM_UNIT, 2 * mean)
+
+
+def root_bytes(job: TrainingJob, units: list[Unit]) -> int:
+    """Parameters outside the units, gathered all step."""
+    if strategy(job) != "optim_grads_params":
+        return 0
+    return rounded(sum(parameter_bytes(job, u.tensors) for u in units if u.kind != "block"))
+
+
+class Cost(Record):
+    """What one layer weighs when it is gathered, and when its gradients wait."""
+
+    elements: int
+    """By which prefetching and reduction are limited."""
+    parameter: int
+    gradient: int
+
+
+def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
+    """For each unit: parameters gathered for it and ahead of it, and gradients that wait to be reduced."""
+    limit = unit_size(job, units)
+    gathers = strategy(job) == "optim_grads_params"
+    item = DTYPE_BYTES[gradient_dtype(job)]
+    blocks = [i for i, u in enumerate(units) if u.kind == "block"]
+    cost = {
+        i: Cost(
+            _elements(units[i]),
+            parameter_bytes(job, units[i].tensors) if gathers else 0,
+            item * sum(t.numel for t in units[i].tensors if t.trained),
+        )
+        for i in blocks
+    }
+    if job.option("fsdp_double_buffer") or job.option("nccl_ub"):
+        return _pooled(units, cost, item)
+    found: list[Extra] = []
+    for i, unit in enumerate(units):
+        ahead = [cost[b] for b in blocks if b > i]
+        behind = [cost[b] for b in reversed(blocks) if b < i]
+        mine = cost.get(i, Cost(0, 0, 0))
+        forward = mine.parameter + _prefetched(ahead, limit // 2)
+        # the first pre-backward hook of a unit starts the prefetch: none has run yet under the head
+        early = unit.kind in ("block", "embedding")
+        backward = mine.parameter + _prefetched(behind, limit // 2) if early else 0
+        waiting = min(item * (limit + mine.elements), sum(c.gradient for c in ahead))
+        outside = item * _outside(units, i)
+        found.append(Extra(rounded(forward), rounded(backward + mine.gradient + waiting + outside)))
+    return found
+
+
+def _pooled(units: list[Unit], cost: dict[int, Cost], item: int) -> list[Extra]:
+    """``fsdp_double_buffer``: two buffers for parameters and two for gradients stay (FixedPoolAllocator).
+
+    They fit the size that most units have; the others are gathered, and their gradients made, beside the pools.
+    """
+    sizes = list(cost.values())
+    nothing = Cost(0, 0, 0)
+    common = max(sizes, key=lambda c: (sizes.count(c), c.elements), default=nothing)
+    pool = min(2, sizes.count(common)) * (common.parameter + common.gradient)
+    found: list[Extra] = []
+    for i in range(len(units)):
+        near = [cost[b] for b in (i - 1, i, i + 1) if cost.get(b, common) != common]
+        mine = cost[i] if cost.get(i, common) != common else nothing
+        forward = pool + sum(c.parameter for c in near[:2])
+        found.append(Extra(rounded(forward), rounded(forward + mine.gradient + item * _outside(units, i))))
+    return found
+
+
+def _prefetched(order: list[Cost], limit: int) -> int:
+    """Bytes gathered ahead: whole units until ``limit`` elements are reached."""
+    total = elements = 0
+    for cost in order:
+        if elements >= limit:
+            break
+        elements += cost.elements
+        total += cost.parameter
+    return total

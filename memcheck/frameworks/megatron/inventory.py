@@ -1,0 +1,194 @@
+"""What is alive at the peak of a Megatron rank: the largest tensors, and each component's arithmetic."""
+
+from __future__ import annotations
+
+from memcheck.accounts.estimate import Formula, Instant, RankEstimate, TensorGroup
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.curve import High
+from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.megatron import buffers, fsdp
+from memcheck.frameworks.megatron.building import BUILDING
+from memcheck.frameworks.megatron.schedule import Run
+from memcheck.frameworks.megatron.setting import argument_options
+from memcheck.frameworks.megatron.walk import Moment, Pass, Rank, fullest, walk
+from memcheck.job.types import TrainingJob
+from memcheck.memory.formulas import LEDGER, Kept, activation_formulas, sum_of
+from memcheck.record import Record
+
+DISTRIBUTED = "Megatron-core distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py"
+SHARDED = "Megatron-core distributed/fsdp/src/megatron_fsdp/param_and_grad_buffer.py"
+PLAIN = "Megatron-core optimizer/optimizer.py, Float16OptimizerWithFloat16Params"
+BUFFERS = "Megatron-core pipeline_parallel/schedules.py, core/utils.py GlobalMemoryBuffer"
+WORKSPACES = "TransformerEngine pytorch/cpp_extensions/gemm.py, module/base.py; torch CublasHandlePool.cpp"
+
+
+class State(Record):
+    """One kind of resting state: how many bytes an element has, and over how many ranks it is divided."""
+
+    component: str
+    label: str
+    """In front of a tensor's name."""
+    dtypes: tuple[str, ...]
+    sizes: tuple[float, ...]
+    ways: int
+    expert_ways: int
+
+    def parts(self, tensor: LocalTensor) -> int:
+        """Over how many ranks one tensor's is divided."""
+        return self.expert_ways if tensor.expert else self.ways
+
+    def bytes(self, tensor: LocalTensor) -> int:
+        """This rank's part of one tensor's state."""
+        elements = -(-tensor.numel // self.parts(tensor))
+        return sum(rounded(int(elements * size)) for size in self.sizes)
+
+
+def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: tuple[Run, ...]) -> RankEstimate:
+    """The estimate with its largest tensors and its formulas. ``rank``'s curves were replayed with their inventory."""
+    peak = plain.peak
+    high = walk(rank, schedule).unit_high(peak.name)
+    kept = _kept(rank, schedule, peak)
+    return plain._replace(
+        largest=_largest(job, rank, peak, high, kept), formulas=_formulas(job, rank, peak, high, kept)
+    )
+
+
+def states(job: TrainingJob) -> tuple[State, ...]:
+    """What rests on a rank, kind by kind, as ``buffers.resting`` and ``fsdp.resting`` price it."""
+    sharded = fsdp.is_sharded(job)
+    names = fsdp.sharded_dtype_names(job) if sharded else buffers.dtype_names(job)
+    size = buffers.dtypes_of(names)
+    ways = tuple(buffers.optimizer_ways(job, expert=e) for e in (False, True))
+    whole = (1, 1)
+    optimizer = ways if sharded or buffers.distributed(job) else whole
+    name = job.optimizer.name
+    on_device = buffers.on_device_share(job)
+    rows = [
+        State("parameters", "", (names.parameter,), (size.parameter,), *(ways if _shards_parameters(job) else whole)),
+        State("gradients", "main gradient of ", (names.gradient,), (size.gradient,), *(ways if sharded else whole)),
+        State("master_weights", "master copy of ", (names.master,), (size.master * on_device,), *optimizer),
+        State(
+            "optimizer_states",
+            f"{name} states of ",
+            names.states,
+            tuple(s * on_device for s in size.states),
+            *optimizer,
+        ),
+    ]
+    return tuple(r for r in rows if any(r.sizes))
+
+
+def _shards_parameters(job: TrainingJob) -> bool:
+    return fsdp.is_sharded(job) and fsdp.strategy(job) == "optim_grads_params"
+
+
+def _kept(rank: Rank, schedule: tuple[Run, ...], peak: Instant) -> list[Kept]:
+    """Units whose saved tensors are alive at the peak, and for how many micro-batches."""
+    if peak.name not in ("forward", "loss", "backward"):
+        return []
+    where = peak.operation.rpartition(" in ")[2]
+    chunk = next(c for c, units in enumerate(rank.chunks) if any(u.name == where for u in units))
+    moment: Moment = fullest(rank, schedule)[Pass(peak.name != "backward", chunk)]
+    found: list[Kept] = []
+    for c, units in enumerate(rank.chunks):
+        passes = c == chunk
+        for unit in units:
+            passes = passes and unit.name != where
+            times = moment.counts[c] + passes
+            if times and unit.fresh.saved:
+                found.append(Kept(unit, times))
+    return found
+
+
+def _largest(
+    job: TrainingJob, rank: Rank, peak: Instant, high: High | None, kept: list[Kept], top: int = 12
+) -> tuple[TensorGroup, ...]:
+    groups: dict[tuple[str, str, str], list[int]] = {}
+
+    def put(label: str, shape: str, component: str, n_bytes: int, times: int = 1) -> None:
+        if n_bytes:
+            group = groups.setdefault((label, shape, component), [0, 0])
+            group[0] += times
+            group[1] += times * n_bytes
+
+    rows = [row for row in states(job) if row.component in peak.components_bytes]
+    for unit in (u for chunk in rank.chunks for u in chunk):
+        for t in unit.tensors:
+            for row in rows if t.trained else rows[:1]:
+                dtypes = "+".join(dict.fromkeys(row.dtypes))
+                part = f"1/{ways} of " if (ways := row.parts(t)) > 1 else ""
+                put(row.label + t.name, f"{part}{_shape(t.shape)} {dtypes}", row.component, row.bytes(t))
+    for one in kept:
+        for label, shape, dtype, n_bytes, component in one.unit.fresh.saved_inventory:
+            put(label, f"{_shape(shape)} {dtype}", component, n_bytes, one.times)
+    for label, shape, dtype, n_bytes, component in high.inventory if high is not None else ():
+        put(label, f"{_shape(shape)} {dtype}", component, n_bytes)
+    found = sorted(groups.items(), key=lambda item: -item[1][1])[:top]
+    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in found)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _formulas(
+    job: TrainingJob, rank: Rank, peak: Instant, high: High | None, kept: list[Kept]
+) -> tuple[Formula, ...]:
+    at_peak = peak.components_bytes
+    tensors = [t for chunk in rank.chunks for u in chunk for t in u.tensors]
+    found = [_state(job, row, tensors, at_peak[row.component]) for row in states(job) if at_peak.get(row.component)]
+    if peak.operation == BUILDING:
+        copied = "; once more in the tensors that have not been copied into them yet"
+        found = [f._replace(formula=f.formula + copied) if f.component == "parameters" else f for f in found]
+    if at_peak.get("activations"):
+        kinds = activation_formulas(kept, peak, at_peak["activations"], LEDGER["megatron"])
+        found += [_explained(job, formula) for formula in kinds]
+    always = dict(rank.always)
+    for component in ("logits_and_loss", "temporaries"):
+        if at_peak.get(component):
+            rows = tuple(r for r in (high.inventory if high is not None else ()) if r[4] == component)
+            beside = always.get(component, 0)
+            numbers = f"live during {peak.operation}" + (f"; {beside:,} B of workspaces always" if beside else "")
+            formula = sum_of(component, rows, at_peak[component], numbers)
+            found.append(formula._replace(source=f"{formula.source}; {WORKSPACES}") if beside else formula)
+    if at_peak.get("communication_buffers"):
+        found.append(
+            Formula(
+                "communication_buffers",
+                "global memory buffer + gradients sent between stages"
+                + (" + parameters gathered and gradients that wait" if rank.extras else ""),
+                f"{always.get('communication_buffers', 0):,} B always; during {peak.operation}",
+                at_peak["communication_buffers"],
+                f"{BUFFERS}; {SHARDED}" if rank.extras else BUFFERS,
+            )
+        )
+    return tuple(found)
+
+
+def _state(job: TrainingJob, row: State, tensors: list[LocalTensor], n_bytes: int) -> Formula:
+    """One kind of state: elements, ranks that share them, bytes of each."""
+    parts = []
+    for expert, ways in ((False, row.ways), (True, row.expert_ways)):
+        elements = sum(t.numel for t in tensors if t.expert == expert and (t.trained or row.component == "parameters"))
+        if elements:
+            what = "expert elements" if expert else "elements"
+            parts.append(f"{elements:,} {what}" + (f" / {ways} ranks" if ways > 1 else ""))
+    each = " + ".join(f"{size:g} B ({dtype})" for dtype, size in zip(row.dtypes, row.sizes, strict=True))
+    numbers = f"({' + '.join(parts)}) x " if len(parts) > 1 else f"{''.join(parts)} x "
+    source = SHARDED if fsdp.is_sharded(job) else DISTRIBUTED if buffers.distributed(job) else PLAIN
+    return Formula(
+        row.component,
+        "elements / ranks that share them x bytes; contiguous buffers padded to the ranks",
+        numbers + (f"({each})" if len(row.sizes) > 1 else each),
+        n_bytes,
+        source,
+    )
+
+
+def _explained(job: TrainingJob, formula: Formula) -> Formula:
+    """Why the whole qkv projection is there when core attention is recomputed (MEM414)."""
+    options = dict(argument_options(job))
+    if options.get("recompute_granularity") != "selective" or "linear_qkv [" not in formula.formula:
+        return formula
+    note = "linear_qkv stays whole: v, an argument of the checkpoint around core attention, is a view of it"
+    return formula._replace(numbers=f"{formula.numbers}; {note}")

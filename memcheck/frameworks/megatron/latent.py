@@ -1,0 +1,118 @@
+"""Multi-latent attention under Megatron (DeepSeek V2/V3).
+
+Source: Megatron-core ``transformer/multi_latent_attention.py`` (MLASelfAttention.get_query_key_value_tensors),
+``fusions/fused_mla_yarn_rope_apply.py``. The input norm is a module of its own; the norms of the compressed queries and
+keys are computed by the up-projections behind them.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cat
+from memcheck.autograd.tensor import Storage, Value
+from memcheck.frameworks.megatron.attention import attention_dropout, rotary
+from memcheck.frameworks.megatron.core_attention import Kernel, contiguous, core_attention
+from memcheck.frameworks.megatron.linear import (
+    Projection,
+    column,
+    gather_sequence,
+    projection,
+    replicated,
+    row,
+    scatters,
+    uses_te,
+)
+from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
+from memcheck.models.types import LatentAttention, Norm
+
+
+def latent_attention(
+    ctx: Context, a: LatentAttention, x: Value, *, recompute: bool, up_proj: bool
+) -> tuple[Value, Projection]:
+    """``x``: the normalised hidden states. ``recompute``: ``core_attn``; ``up_proj``: ``mla_up_proj``."""
+    tape = ctx.tape
+    owner = "self_attention."
+    heads = a.heads // ctx.tp
+    q_dim = a.qk_nope_head_dim + a.qk_rope_head_dim
+    compressed = x
+    if a.q_lora_rank:
+        compressed = replicated(
+            ctx, x, projection(ctx, owner + "linear_q_down_proj", a.q_lora_rank, ctx.hidden), "linear_q_down_proj"
+        )
+        q_up = projection(ctx, owner + "linear_q_up_proj", heads * q_dim, a.q_lora_rank)
+        q_norm: Norm | None = Norm("rmsnorm", a.q_lora_rank)
+    else:
+        q_up, q_norm = projection(ctx, owner + "linear_q_proj", heads * q_dim, ctx.hidden), None
+    down = projection(ctx, owner + "linear_kv_down_proj", a.kv_lora_rank + a.qk_rope_head_dim, ctx.hidden)
+    combined = replicated(ctx, x, down, "linear_kv_down_proj")
+    del x
+    rows = combined.shape[0]
+    kv, k_rotary = tape.views(combined, (rows, a.kv_lora_rank), (rows, a.qk_rope_head_dim))
+    del combined
+    if scatters(ctx):
+        k_rotary = gather_sequence(ctx, k_rotary, "gather k_pos_emb")
+    kv_up = projection(ctx, owner + "linear_kv_up_proj", heads * (a.qk_nope_head_dim + a.v_head_dim), a.kv_lora_rank)
+
+    def up(c: Context, t: tuple[Value, ...]) -> tuple[Value, ...]:
+        q = column(c, t[0], q_up, "linear_q_up_proj", q_norm)
+        both = column(c, t[1], kv_up, "linear_kv_up_proj", Norm("rmsnorm", a.kv_lora_rank))
+        return _rotate(c, a, heads, q, both, t[2])
+
+    dropped = Discarded(ctx) if up_proj else None
+    inputs = (compressed, kv, k_rotary)
+    q, key, value = dropped.run(up, inputs) if dropped is not None else up(ctx, inputs)
+    del compressed, kv, k_rotary, inputs
+    kernel = Kernel(heads, heads, q_dim, a.v_head_dim, packed=False, dropout=attention_dropout(ctx, a.dropout))
+    if recompute:
+        out = checkpoint(ctx, lambda c, t: core_attention(c, kernel, t[0], t[1], t[2]), (q, key, value))
+    else:
+        out = core_attention(ctx, kernel, q, key, value)
+    del q, key, value
+    if dropped is not None:
+        out = dropped.discard(out)
+    proj = projection(ctx, owner + "linear_proj", ctx.hidden, heads * a.v_head_dim, bias=a.bias, adds=False)
+    return row(ctx, out, proj, "linear_proj", keeps_input=True), proj
+
+
+def _rotate(
+    ctx: Context, a: LatentAttention, heads: int, q: Value, both: Value, k_rotary: Value
+) -> tuple[Value, Value, Value]:
+    """Rotary embedding and assembly of q, k and v, fused (q in place) or in pieces."""
+    tape = ctx.tape
+    rows = q.shape[0]
+    key_shape, value_shape = (rows, heads * (a.qk_nope_head_dim + a.qk_rope_head_dim)), (rows, heads * a.v_head_dim)
+    if uses_te(ctx.setting) and bool(ctx.setting.option("apply_rope_fusion", True)):
+        q = tape.record(Value(q.storage, q.shape, q.dtype), (q,), lambda grad: [grad])
+        return (q, *_fused_key_value(ctx, both, k_rotary, key_shape, value_shape))
+    q_plain, q_part = tape.views(q, (rows, heads * a.qk_nope_head_dim), (rows, heads * a.qk_rope_head_dim))
+    k_plain, value = tape.views(both, (rows, heads * a.qk_nope_head_dim), value_shape)
+    shape = q.shape
+    del q, both
+    q_part = rotary(ctx, q_part, a.qk_rope_head_dim)
+    k_rotary = rotary(ctx, k_rotary, a.qk_rope_head_dim)
+    query = cat(tape, (q_plain, q_part), shape, "cat query")
+    key = cat(tape, (k_plain, k_rotary), key_shape, "cat key")
+    return query, key, contiguous(tape, value, "contiguous v")
+
+
+def _fused_key_value(
+    ctx: Context, both: Value, k_rotary: Value, key_shape: tuple[int, ...], value_shape: tuple[int, ...]
+) -> tuple[Value, Value]:
+    """fused_apply_mla_rope_for_kv: new k and v; keeps cos and sin only."""
+    tape, dtype = ctx.tape, both.dtype
+    key, value = tape.new(key_shape, dtype, "key"), tape.new(value_shape, dtype, "value")
+    both_shape, rotary_shape = both.shape, k_rotary.shape
+    carrier = tape.record(
+        Value(None, (), dtype),
+        (both, k_rotary),
+        lambda grad: [tape.new(both_shape, dtype, "d_kv"), tape.new(rotary_shape, dtype, "d_k_pos_emb")],
+    )
+    if carrier.origin is not None:
+        carrier.origin.held = []  # type: ignore[union-attr]
+
+    def passes(grad: Storage) -> list[Storage | None]:
+        return [grad]
+
+    k = tape.record(Value(key, key_shape, dtype), (carrier,), passes)
+    v = tape.record(Value(value, value_shape, dtype), (carrier,), passes)
+    return k, v

@@ -1,0 +1,128 @@
+"""Megatron's transformer layer, with what selective recompute takes out of it.
+
+Source: Megatron-core ``transformer/transformer_layer.py`` (TransformerLayer), ``transformer_block.py``
+(_checkpointed_forward), ``models/gpt/gpt_layer_specs.py`` (which norms are fused into the linear layer behind them).
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.tensor import Value
+from memcheck.errors import UnsupportedError
+from memcheck.frameworks.megatron.attention import hidden_dropout, self_attention
+from memcheck.frameworks.megatron.fusions import bias_dropout_add
+from memcheck.frameworks.megatron.linear import Projection, norm, uses_te
+from memcheck.frameworks.megatron.mlp import mlp
+from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
+from memcheck.models.types import Attention, Block, LatentAttention, Mlp, Moe, Norm
+
+SELECTIVE_DEFAULT = ("core_attn",)
+"""``recompute_modules`` when the plan asks for selective recompute without naming modules (transformer_config.py)."""
+
+
+def recompute_modules(setting: Setting) -> tuple[str, ...]:
+    """Modules that selective recompute runs again; empty unless ``recompute_granularity`` is selective."""
+    if setting.option("recompute_granularity") != "selective":
+        return ()
+    named = setting.option("recompute_modules")
+    if isinstance(named, str):
+        return tuple(named.replace(",", " ").split())
+    return tuple(str(n) for n in named) if isinstance(named, (list, tuple)) and named else SELECTIVE_DEFAULT
+
+
+def megatron_block(ctx: Context, block: Block, x: Value) -> Value:
+    """``hidden_states = layer(hidden_states)``."""
+    modules = recompute_modules(ctx.setting)
+    x = _attention_half(ctx, block, x, modules)
+    return _mlp_half(ctx, block, x, modules)
+
+
+def _fused_norm(ctx: Context, block: Block, half: str) -> Norm | None:
+    """The norm that the linear layer behind it computes; None where it is a module of its own."""
+    if not uses_te(ctx.setting):
+        return None
+    if half == "attention":
+        return block.input_norm if isinstance(block.mixer, Attention) else None
+    return block.mlp_norm if isinstance(block.mlp, Mlp) else None
+
+
+def _attention_half(ctx: Context, block: Block, x: Value, modules: tuple[str, ...]) -> Value:
+    mixer = block.mixer
+    if mixer is None:
+        return x
+    p = hidden_dropout(ctx, block.dropout)
+    fused = _fused_norm(ctx, block, "attention")
+    h, dropped = (x, None) if fused is not None else _own_norm(ctx, block.input_norm, x, modules)
+    core = "core_attn" in modules
+    if isinstance(mixer, Attention):
+        out, proj = self_attention(ctx, mixer, h, fused, recompute=core)
+    elif isinstance(mixer, LatentAttention):
+        from memcheck.frameworks.megatron.latent import latent_attention
+
+        out, proj = latent_attention(ctx, mixer, h, recompute=core, up_proj="mla_up_proj" in modules)
+    else:
+        raise UnsupportedError(f"Megatron's {mixer.kind} layers have no memory model")
+    del h
+    if dropped is not None:
+        out = dropped.discard(out)
+    out = norm(ctx, block.mixer_output_norm, out, "post_attention_norm")
+    return bias_dropout_add(ctx, out, proj.bias, x, p)
+
+
+def _own_norm(ctx: Context, spec: Norm | None, x: Value, modules: tuple[str, ...]) -> tuple[Value, Discarded | None]:
+    """A norm that is a module of its own; ``layernorm`` in recompute_modules drops its output after use."""
+    if "layernorm" not in modules or spec is None:
+        return norm(ctx, spec, x), None
+    dropped = Discarded(ctx)
+    (h,) = dropped.run(lambda c, t: (norm(c, spec, t[0]),), (x,))
+    return h, dropped
+
+
+def _mlp_half(ctx: Context, block: Block, x: Value, modules: tuple[str, ...]) -> Value:
+    m = block.mlp
+    if m is None:
+        return x
+    p = hidden_dropout(ctx, block.dropout)
+    fused = _fused_norm(ctx, block, "mlp")
+    h, dropped = (x, None) if fused is not None else _own_norm(ctx, block.mlp_norm, x, modules)
+    if isinstance(m, Mlp):
+        found: list[Projection] = []
+
+        def forward(c: Context, t: tuple[Value, ...]) -> Value:
+            out, fc2 = mlp(c, m, t[0], fused)
+            found.append(fc2)
+            return out
+
+        out = checkpoint(ctx, forward, (h,)) if "mlp" in modules else forward(ctx, (h,))
+        bias = found[0].bias
+    else:
+        out, bias = _experts(ctx, m, h, modules), None
+    del h
+    if dropped is not None:
+        out = dropped.discard(out)
+    out = norm(ctx, block.mlp_output_norm, out, "post_mlp_norm")
+    return bias_dropout_add(ctx, out, bias, x, p)
+
+
+def _experts(ctx: Context, m: Moe, h: Value, modules: tuple[str, ...]) -> Value:
+    from memcheck.frameworks.megatron.moe import moe
+
+    if "moe" in modules:
+        return checkpoint(ctx, lambda c, t: moe(c, m, t[0], modules), (h,))
+    return moe(ctx, m, h, modules)
+
+
+def megatron_layers(ctx: Context, blocks: tuple[Block, ...], x: Value, *, recompute: bool) -> Value:
+    """Consecutive layers as one unit: a checkpoint of ``recompute_num_layers`` layers, or a single layer."""
+    if not recompute:
+        for block in blocks:
+            x = megatron_block(ctx, block, x)
+        return x
+
+    def forward(c: Context, t: tuple[Value, ...]) -> Value:
+        y = t[0]
+        for block in blocks:
+            y = megatron_block(c, block, y)
+        return y
+
+    return checkpoint(ctx, forward, (x,), distribute=bool(ctx.setting.option("distribute_saved_activations")))

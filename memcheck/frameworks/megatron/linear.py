@@ -1,0 +1,254 @@
+"""Megatron's parallel linear layers and norms: what each keeps, gathers and reduces.
+
+Sources: TransformerEngine ``pytorch/module/linear.py``, ``layernorm_linear.py`` (one autograd function for norm, gather
+and product); Megatron-core ``tensor_parallel/layers.py`` (LinearWithGradAccumulationAndAsyncCommunication, the local
+spec and every output layer) and ``tensor_parallel/mappings.py``.
+
+Under sequence parallelism a column-parallel layer keeps its *shard* of the input and gathers it again in backward. The
+local spec gathers into the global memory buffer (``core/utils.py``, GlobalMemoryBuffer), which is never freed and is
+counted with the rank's workspaces; TransformerEngine gathers into a fresh tensor.
+
+With ``gradient_accumulation_fusion`` the weight's gradient is added to ``main_grad`` by the product itself; what
+autograd sees is one cached dummy per weight shape (``module/base.py``, get_dummy_wgrad), counted with the workspaces.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.norm import fused_norm
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.models.types import Norm
+from memcheck.record import Record
+
+
+def uses_te(setting: Setting) -> bool:
+    """Whether the layer spec is TransformerEngine's."""
+    return setting.option("transformer_impl", "transformer_engine") != "local"
+
+
+def fuses_wgrad(setting: Setting) -> bool:
+    """``gradient_accumulation_fusion``: on unless the plan says otherwise, and only into persistent main gradients."""
+    return setting.main_grad is not None and bool(setting.option("gradient_accumulation_fusion", True))
+
+
+def quantizes(setting: Setting) -> bool:
+    """Whether TE's linear layers multiply in fp8 (``fp8_format``): they then keep their input in fp8.
+
+    One byte per element either way: per-tensor recipes keep the transpose or, to gather it again, the rows; MXFP8 the
+    columns (``module/linear.py``: update_usage before save_for_backward).
+    """
+    return bool(setting.option("fp8_format")) and uses_te(setting)
+
+
+def scatters(ctx: Context) -> bool:
+    """Sequence parallelism is in force."""
+    return ctx.setting.sequence_parallel and ctx.tp > 1
+
+
+class Projection(Record):
+    """The weight of one linear layer on this rank."""
+
+    weight: Parameter
+    bias: Parameter | None = None
+    adds_bias: bool = True
+    """The product adds the bias itself; otherwise (skip_bias_add) a later fused kernel does."""
+
+
+def projection(
+    ctx: Context, name: str, outputs: int, inputs: int, *, bias: bool = False, adds: bool = True
+) -> Projection:
+    """Register the weight [outputs, inputs] of a linear layer, and its bias."""
+    weight = ctx.parameter(name, (outputs, inputs))
+    return Projection(weight, ctx.parameter(name + ".bias", (outputs,)) if bias else None, adds)
+
+
+def _weight_gradient(ctx: Context, weight: Parameter, label: str) -> Storage | None:
+    """dW as a tensor of its own; None when the product adds it to main_grad."""
+    if not weight.requires_grad or fuses_wgrad(ctx.setting):
+        return None
+    return ctx.tape.new(weight.shape, weight.dtype, label + " dW")
+
+
+def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value:
+    """A norm of its own, in one kernel: keeps its input and its row statistics.
+
+    TE's modules, apex's FusedLayerNorm and torch's norms (``transformer/torch_norm.py``) agree, except that
+    ``memory_efficient_layer_norm`` makes apex keep the output in place of the input.
+    """
+    if spec is None:
+        return x
+    weight, bias = ctx.norm_weight(spec, name)
+    kind = "layernorm" if spec.kind.startswith("layernorm") else "rmsnorm"
+    if bool(ctx.setting.option("memory_efficient_layer_norm")) and not uses_te(ctx.setting):
+        return _output_saving_norm(ctx, x, weight, bias, kind)
+    return fused_norm(ctx.tape, x, weight, bias, kind)
+
+
+def _output_saving_norm(ctx: Context, x: Value, weight: Parameter | None, bias: Parameter | None, kind: str) -> Value:
+    tape = ctx.tape
+    out = tape.value(x.shape, x.dtype, kind)
+    kept = (out.storage, tape.new(x.shape[:-1], "fp32", kind + " rstd"))
+    shape, dtype = x.shape, x.dtype
+    trained = [p for p in (weight, bias) if p is not None]
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        gx = tape.new(shape, dtype, kind + " backward")
+        return [gx, *(tape.new(p.shape, p.dtype, kind + " backward") for p in trained)]
+
+    return tape.record(out, (x, *(tape.parameter(p) for p in trained)), run)
+
+
+def column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None = None) -> Value:
+    """A column-parallel layer, with the norm before it where the spec has one (TELayerNormColumnParallelLinear)."""
+    if uses_te(ctx.setting):
+        return _te_column(ctx, x, p, label, spec)
+    return _local_column(ctx, norm(ctx, spec, x), p, label)
+
+
+def _te_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None) -> Value:
+    tape = ctx.tape
+    gathers = scatters(ctx)
+    x_shape, dtype = x.shape, x.dtype
+    full = (ctx.tokens, x_shape[-1]) if gathers else x_shape
+    norm_weight, norm_bias = ctx.norm_weight(spec, label + ".layer_norm")
+    stats = None
+    inner = x.storage
+    narrow = "fp8" if quantizes(ctx.setting) else dtype
+    if spec is not None or narrow != dtype:  # the norm's kernel writes fp8 itself; without a norm the input is cast
+        inner = tape.new(x_shape, narrow, label + " input")
+    if spec is not None:
+        rows = x_shape[:-1]
+        stats = [tape.new(rows, "fp32", label + " rstd")]
+        if spec.kind.startswith("layernorm"):
+            stats.append(tape.new(rows, "fp32", label + " mean"))
+    total = tape.new(full, narrow, label + " all-gather") if gathers else None
+    out = tape.value((*full[:-1], p.weight.shape[0]), dtype, label)
+    del total
+    wants_x = x.origin is not None
+    wants_w = p.weight.requires_grad
+    kept: list[object] = [x.storage if spec is not None else None, stats, inner if wants_w else None]
+    del inner, stats
+    weight, bias = p.weight, p.bias
+    norms = [n for n in (norm_weight, norm_bias) if n is not None]
+
+    def run(grad: Storage, kept: list[object] = kept) -> list[Storage | None]:
+        total = tape.new(full, narrow, label + " all-gather") if gathers and wants_w else None
+        cast = _gradient_in_fp8(ctx, grad, label)
+        gx = tape.new(full, dtype, label + " dX")
+        reduced = tape.new(x_shape, dtype, label + " reduce-scatter") if gathers else gx
+        gw = _weight_gradient(ctx, weight, label)
+        gb = tape.new(bias.shape, bias.dtype, label + " db") if bias is not None and p.adds_bias else None
+        del total, cast
+        kept[2] = None  # clear_tensor_data(ln_out)
+        result: Storage | None = reduced
+        gn: list[Storage | None] = []
+        if spec is not None:
+            result = tape.new(x_shape, dtype, label + " norm backward")
+            gn = [tape.new(n.shape, n.dtype, label + " norm backward") for n in norms]
+        del gx, reduced
+        tail: list[Storage | None] = [gw, gb] if bias is not None and p.adds_bias else [gw]
+        return [result if wants_x else None, *gn, *tail]
+
+    inputs = [x, *(tape.parameter(n) for n in norms), tape.parameter(weight)]
+    if bias is not None and p.adds_bias:
+        inputs.append(tape.parameter(bias))
+    return tape.record(out, tuple(inputs), run)
+
+
+def _local_column(ctx: Context, x: Value, p: Projection, label: str) -> Value:
+    tape = ctx.tape
+    gathers = scatters(ctx)
+    x_shape, dtype = x.shape, x.dtype
+    full = (ctx.tokens, x_shape[-1]) if gathers else x_shape
+    out = tape.value((*full[:-1], p.weight.shape[0]), dtype, label)
+    weight, bias = p.weight, p.bias
+    biased = bias is not None and p.adds_bias
+    if biased:
+        plain, out = out, tape.value(out.shape, dtype, label + " + bias")
+        del plain
+    wants_x, wants_w = x.origin is not None, weight.requires_grad
+    kept = x.storage if wants_w else None
+
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        gx = tape.new(full, dtype, label + " dX")
+        reduced = tape.new(x_shape, dtype, label + " reduce-scatter") if gathers else gx
+        gw = _weight_gradient(ctx, weight, label)
+        gb = tape.new(bias.shape, bias.dtype, label + " db") if bias is not None and biased else None
+        del gx
+        return [reduced if wants_x else None, gw, gb] if biased else [reduced if wants_x else None, gw]
+
+    inputs = [x, tape.parameter(weight)]
+    if bias is not None and biased:
+        inputs.append(tape.parameter(bias))
+    return tape.record(out, tuple(inputs), run)
+
+
+def _gradient_in_fp8(ctx: Context, grad: Storage, label: str) -> list[Storage]:
+    """The output gradient quantised by rows for dX and by columns for dW."""
+    if not quantizes(ctx.setting):
+        return []
+    return [ctx.tape.new(grad.shape, "fp8", label + " gradient in fp8") for _ in range(2)]
+
+
+def row(ctx: Context, x: Value, p: Projection, label: str, *, keeps_input: bool = False) -> Value:
+    """A row-parallel layer: reduce-scattered under sequence parallelism, else all-reduced in place.
+
+    Its bias is always left to the bias-dropout-add behind it. ``keeps_input``: in fp8 too it keeps the input that its
+    producer keeps anyway (set_save_original_input: linear_proj behind the attention, except under delayed scaling).
+    """
+    tape = ctx.tape
+    scattered = scatters(ctx)
+    x_shape, dtype = x.shape, x.dtype
+    full = (*x_shape[:-1], p.weight.shape[0])
+    out = tape.value(full, dtype, label)
+    if scattered:
+        partial, out = out, tape.value((ctx.residual_tokens, full[-1]), dtype, label + " reduce-scatter")
+        del partial
+    weight = p.weight
+    wants_x, wants_w = x.origin is not None, weight.requires_grad
+    kept = _kept_input(ctx, x, label, keeps_input=keeps_input) if wants_w else None
+
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        total = tape.new(full, dtype, label + " all-gather") if scattered else None
+        cast = _gradient_in_fp8(ctx, total or grad, label)
+        gx = tape.new(x_shape, dtype, label + " dX") if wants_x else None
+        gw = _weight_gradient(ctx, weight, label)
+        del total, cast
+        return [gx, gw]
+
+    return tape.record(out, (x, tape.parameter(weight)), run)
+
+
+def _kept_input(ctx: Context, x: Value, label: str, *, keeps_input: bool) -> Storage | None:
+    original = keeps_input and ctx.setting.option("fp8_recipe", "delayed") != "delayed"
+    if not quantizes(ctx.setting) or original or not ctx.tape.grad_enabled:
+        return x.storage
+    return ctx.tape.new(x.shape, "fp8", label + " input")
+
+
+def replicated(ctx: Context, x: Value, p: Projection, label: str) -> Value:
+    """A linear layer that every tensor rank holds whole and applies to its own tokens (parallel_mode="duplicated")."""
+    tape = ctx.tape
+    x_shape, dtype = x.shape, x.dtype
+    out = tape.value((*x_shape[:-1], p.weight.shape[0]), dtype, label)
+    weight, wants_x = p.weight, x.origin is not None
+    kept = _kept_input(ctx, x, label, keeps_input=False) if weight.requires_grad else None
+
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        gx = tape.new(x_shape, dtype, label + " dX") if wants_x else None
+        return [gx, _weight_gradient(ctx, weight, label)]
+
+    return tape.record(out, (x, tape.parameter(weight)), run)
+
+
+def gather_sequence(ctx: Context, x: Value, label: str) -> Value:
+    """``gather_from_sequence_parallel_region``: all tokens of the tensor group; backward is a reduce-scatter."""
+    tape = ctx.tape
+    shape, dtype = x.shape, x.dtype
+    out = tape.value((ctx.tokens, *shape[1:]), dtype, label)
+    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, label + " backward")])
+
+
+def split_parts(tape: Tape, x: Value, *shapes: tuple[int, ...]) -> list[Value]:
+    """Views that share ``x`` (TE's SplitAlongDim, torch.split)."""
+    return tape.views(x, *shapes)

@@ -1,0 +1,95 @@
+"""Multi-token prediction: one more transformer layer and one more pass through the output layer per depth.
+
+Source: Megatron-core ``transformer/multi_token_prediction.py`` (MultiTokenPredictionLayer, process_mtp_loss).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.curve import Curve, replay
+from memcheck.autograd.elementwise import cat
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
+from memcheck.frameworks.megatron.layers import megatron_layers
+from memcheck.frameworks.megatron.linear import column, norm, projection
+from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, padded_vocabulary
+from memcheck.job.types import TrainingJob
+from memcheck.memory.units import Unit
+from memcheck.models.types import Architecture, Block, Norm
+
+
+def prediction_units(
+    job: TrainingJob, a: Architecture, depth: int, setting: Setting, *, embeds: bool, inventory: bool = False
+) -> list[Unit]:
+    """``depth`` prediction layers, each followed by its own logits and loss. The layer is the model's last one.
+
+    ``mtp_use_repeated_layer``: all depths share one layer's weights.
+
+    ``embeds``: this rank needs a copy of the embedding (language_module.py, setup_embeddings_and_output_layer).
+    """
+    block = a.blocks[-1][0]
+    full = setting.option("recompute_granularity") == "full"
+    curve = _layer(block, a.final_norm, setting, full, inventory)
+    head = MegatronHead(padded_vocabulary(a.vocab_size, job), None, tied=False)
+    logits = _logits(head, setting, inventory)
+    tensors = prediction_tensors(job, a, block)
+    units: list[Unit] = []
+    for i in range(depth):
+        own = embedding_tensors(a, job) if embeds and i == 0 else ()
+        layer = () if i > 0 and job.option("mtp_use_repeated_layer") else tensors
+        units.append(Unit("block", f"prediction layer {i}", (*own, *layer), curve, curve))
+        units.append(Unit("loss", f"prediction loss {i}", (), logits, logits))
+    return units
+
+
+def prediction_tensors(job: TrainingJob, a: Architecture, block: Block) -> tuple[LocalTensor, ...]:
+    """The two input norms, the projection of [embedding, hidden], the layer, its final norm."""
+    h = a.hidden_size
+    rows = -(-h // job.layout.tensor)
+    norms = [LocalTensor(f"mtp.{n}.weight", (h,), True) for n in ("enorm", "hnorm", "final_layernorm")]
+    projection_weight = LocalTensor("mtp.linear_eh_proj.weight", (rows, 2 * h), True, matrix=True)
+    return (*norms, projection_weight, *block_tensors(block, job, h))
+
+
+@lru_cache(maxsize=128)
+def _layer(block: Block, final: Norm | None, setting: Setting, recompute: bool, inventory: bool) -> Curve:
+    rows = setting.batch * setting.sequence
+    if setting.sequence_parallel:
+        rows //= setting.tensor
+    spec = final or Norm("rmsnorm", setting.hidden)
+
+    def forward(ctx: Context, x: Value) -> Value:
+        tape = ctx.tape
+        embedded = tape.leaf(x.shape, x.dtype, "embedding of the next tokens")
+        both = cat(
+            tape,
+            (norm(ctx, spec, embedded, "mtp.enorm"), norm(ctx, spec, x, "mtp.hnorm")),
+            (x.shape[0], 2 * setting.hidden),
+            "cat embedding and hidden states",
+        )
+        eh = projection(ctx, "mtp.linear_eh_proj", -(-setting.hidden // ctx.tp), 2 * setting.hidden)
+        h = column(ctx, both, eh, "eh_proj")
+        del embedded, both
+        if ctx.tp > 1:
+            h = _gather_features(ctx, h, x.shape)
+        h = megatron_layers(ctx, (block,), h, recompute=recompute)
+        return norm(ctx, spec, h, "mtp.final_layernorm")
+
+    return replay(forward, setting, (rows, setting.hidden), setting.compute, inventory=inventory)
+
+
+def _gather_features(ctx: Context, h: Value, shape: tuple[int, ...]) -> Value:
+    """``gather_from_tensor_model_parallel_region``, then ``scatter_to_sequence_parallel_region``."""
+    tape, dtype, narrow = ctx.tape, h.dtype, h.shape
+    whole = tape.new((ctx.tokens, ctx.hidden), dtype, "gather eh_proj")
+    out = tape.value(shape, dtype, "scatter eh_proj")
+    del whole
+    return tape.record(out, (h,), lambda grad: [tape.new(narrow, dtype, "gather eh_proj backward")])
+
+
+_logits = lru_cache(maxsize=128)(
+    lambda head, setting, inventory: megatron_head_curve(head, setting, inventory=inventory)
+)

@@ -1,0 +1,259 @@
+"""All pipeline ranks of a Megatron job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import lru_cache, partial
+
+from memcheck.accounts.estimate import RankEstimate
+from memcheck.accounts.moves import Components, Held, Moment, laid_on, one_held
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.megatron import fsdp
+from memcheck.frameworks.megatron.building import with_building
+from memcheck.frameworks.megatron.schedule import Place, Run, runs, settled, warm_up
+from memcheck.frameworks.megatron.setting import megatron_setting
+from memcheck.frameworks.megatron.stages import Chunk, stages
+from memcheck.frameworks.megatron.states import States, states_of, timeless
+from memcheck.frameworks.megatron.units import Alike, chunk_units, renumbered
+from memcheck.frameworks.megatron.walk import Rank, walk
+from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device, workspaces
+from memcheck.frameworks.megatron.workspaces import Held as Blocks
+from memcheck.frameworks.torch.pipelining import fullest
+from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
+from memcheck.memory.units import Unit
+from memcheck.models.types import Architecture
+from memcheck.record import Record
+
+
+@lru_cache(maxsize=512)
+def megatron_ranks(
+    job: TrainingJob,
+    architecture: Architecture,
+    device: Device = ANY_DEVICE,
+    *,
+    inventory: bool = False,
+) -> tuple[RankEstimate, ...]:
+    """One estimate per pipeline rank. ``inventory``: also the largest tensors and the formulas, of the worst one.
+
+    Raises:
+        UnsupportedError: activations are offloaded, or the pipeline layout does not fit the ranks.
+    """
+    if inventory:
+        return _with_inventory(job, architecture, device)
+    found: list[RankEstimate] = []
+    states = states_of(timeless(job))
+    for motion in remembered_motions(stateless(job, architecture.num_layers), architecture, device):
+        instants = laid_on(states.rest(motion.held), motion.moments)
+        instants = with_building(laying(job, states, motion), instants)
+        found.append(RankEstimate(motion.rank, instants, motion.parameters))
+    return tuple(found)
+
+
+def laying(job: TrainingJob, states: States, motion: Motion) -> Components:
+    """What lives on the GPU while DDP lays out the rank's buffers, if it does so there."""
+    return () if job.initialization.place == "host" else states.laying(motion.held, motion.chunks)
+
+
+def _with_inventory(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[RankEstimate, ...]:
+    from memcheck.frameworks.megatron.inventory import with_inventory
+
+    plain = megatron_ranks(job, architecture, device)
+    worst = max(plain, key=lambda r: r.peak.allocated_bytes)
+    index = worst.pipeline_rank
+    held = stages(architecture.num_layers, job)[index]
+    outline = _Ranks(job, architecture, device, inventory=True).outline(index, held)
+    detailed = with_inventory(job, worst, outline.rank, _schedule(job, index, len(held)))
+    return tuple(detailed if r is worst else r for r in plain)
+
+
+def stateless(job: TrainingJob, num_layers: int) -> TrainingJob:
+    """The job without what only decides what rests: a walk of its step can be kept for every such job.
+
+    Every buffer of a step follows from the model, the batch and the degrees that divide a layer. Of the optimizer, and
+    of the data-parallel ranks, a step reads nothing; of ZeRO's stages only whether Megatron-FSDP shards. Micro-batches
+    beyond those that the schedule settles into repeat the ones before, unless the output layer's are all kept.
+    """
+    layout = job.layout
+    stage = layout.zero_stage if layout.zero_stage >= 2 else 0
+    return job._replace(
+        gradient_accumulation_steps=settles(job, num_layers)(job.gradient_accumulation_steps),
+        optimizer=ANY_OPTIMIZER,
+        torch=(),
+        initialization=Initialization(),
+        checkpoint=Checkpoint(),
+        layout=layout._replace(nodes=1, gpus_per_node=1, data=1, shard_group=1, zero_stage=stage),
+    )
+
+
+def settles(job: TrainingJob, num_layers: int) -> Callable[[int], int]:
+    """How many of a step's micro-batches a :func:`stateless` job has; ``job``: with any batch."""
+    if job.option("defer_embedding_wgrad_compute"):
+        return lambda steps: steps
+    return partial(settled, _place(job, 0, len(stages(num_layers, job)[0])))
+
+
+ANY_OPTIMIZER = Optimizer("adamw", "")
+
+
+class Motion(Record):
+    """A rank's step on top of nothing."""
+
+    rank: int
+    moments: tuple[Moment, ...]
+    tops: tuple[tuple[str, int], ...]
+    """Each moment's instant and bytes."""
+    held: Held
+    chunks: tuple[int, ...]
+    """Units of each model chunk."""
+    parameters: int
+
+
+@lru_cache(maxsize=512)
+def remembered_motions(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[Motion, ...]:
+    """Kept, of every rank."""
+    return motions(job, architecture, device, every_rank=True)
+
+
+def motions(job: TrainingJob, architecture: Architecture, device: Device, *, every_rank: bool) -> tuple[Motion, ...]:
+    """The walks of a job that :func:`stateless` has reduced. They are made from that job alone.
+
+    ``every_rank``: otherwise of those that may be the worst.
+    """
+    held = stages(architecture.num_layers, job)
+    wanted = range(len(held)) if every_rank else fullest(job, _contents(job, architecture, held))
+    builder = _Ranks(job, architecture, device, inventory=False)
+    found: list[Motion] = []
+    for rank in wanted:
+        outline = builder.outline(rank, held[rank])
+        moments = walk(outline.rank, _schedule(job, rank, len(held[rank]))).moments()
+        chunks = tuple(map(len, outline.rank.chunks))
+        tops = tuple([(moment.name, moment.bytes) for moment in moments])
+        found.append(Motion(rank, moments, tops, outline.held, chunks, outline.parameters))
+    return tuple(found)
+
+
+def _contents(job: TrainingJob, architecture: Architecture, held: tuple[tuple[Chunk, ...], ...]) -> list[Hashable]:
+    """What tells pipeline ranks apart, beside the micro-batches that they hold.
+
+    That is their layers, whether they lack a neighbour, and whether a forward follows a backward: only then do
+    gradients wait beside it.
+    """
+    layers = tuple(map(id, architecture.layers()))
+    micro_batches, last = job.gradient_accumulation_steps, len(held) - 1
+    found: list[Hashable] = []
+    for rank, chunks in enumerate(held):
+        waits = warm_up(_place(job, rank, len(chunks))) < len(chunks) * micro_batches
+        parts = tuple((c.embedding, c.head, c.mtp, tuple(layers[i] for i in c.layers)) for c in chunks)
+        found.append((rank == 0, rank == last, waits, parts))
+    return found
+
+
+class Outline(Record):
+    """A rank without its schedule."""
+
+    key: tuple[object, ...]
+    """Equal for ranks that differ in nothing but the names of their layers and their place in the schedule."""
+    rank: Rank
+    held: Held
+    parameters: int
+
+
+class _Ranks:
+    """Builds the ranks of one job; what several ranks hold alike is built once."""
+
+    def __init__(self, job: TrainingJob, architecture: Architecture, device: Device, *, inventory: bool) -> None:
+        self.job, self.architecture, self.device, self.inventory = job, architecture, device, inventory
+        self.setting = megatron_setting(job, architecture, device.arch)
+        self.alike = Alike(architecture.layers(), {})
+        self.outlines: dict[tuple[object, ...], Outline] = {}
+        self.chunks: dict[tuple[object, ...], list[Unit]] = {}
+        every = job.checkpointing.every_n_layers
+        self.numbered = bool(job.freeze or every > 1 or self.setting.option("first_last_layers_bf16"))
+        """Whether the number of a layer decides more than its name."""
+
+    def outline(self, rank: int, chunks: tuple[Chunk, ...]) -> Outline:
+        """What ``rank`` holds."""
+        embedding, head = any(c.embedding for c in chunks), any(c.head for c in chunks)
+        units = tuple(tuple(self._units(c, embedding, head)) for c in chunks)
+        sends_back, sends_on = rank > 0, rank < self.job.layout.pipeline - 1
+        parts = tuple(tuple((id(u.fresh), id(u.tensors)) for u in chunk) for chunk in units)
+        key = (parts, embedding, head, sends_back, sends_on)
+        known = self.outlines.get(key)
+        if known is None:
+            known = self.outlines[key] = self._outline(key, chunks, units)
+        return known._replace(rank=known.rank._replace(chunks=units))
+
+    def _units(self, chunk: Chunk, embedding: bool, head: bool) -> list[Unit]:
+        blocks = tuple([id(self.alike.layers[i]) for i in chunk.layers])
+        numbers = chunk.layers if self.numbered else ()
+        key = (blocks, numbers, chunk.embedding, chunk.head, chunk.mtp, embedding, head)
+        known = self.chunks.get(key)
+        if known is not None:
+            return renumbered(self.job, self.setting, known, chunk)
+        found = self.chunks[key] = chunk_units(
+            self.job,
+            self.architecture,
+            chunk,
+            self.setting,
+            shares=self.architecture.tie_word_embeddings and embedding and head,
+            embeds=embedding,
+            inventory=self.inventory,
+            alike=self.alike,
+        )
+        return found
+
+    def _outline(
+        self, key: tuple[object, ...], chunks: tuple[Chunk, ...], units: tuple[tuple[Unit, ...], ...]
+    ) -> Outline:
+        job, a = self.job, self.architecture
+        _, embedding, head, sends_back, sends_on = key
+        flat = [u for chunk in units for u in chunk]
+        kinds: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
+        for u in flat:
+            kinds[id(u.tensors)] = (u.tensors, kinds.get(id(u.tensors), (u.tensors, 0))[1] + 1)
+        tensors = [(t, count) for of_unit, count in kinds.values() for t in of_unit]
+        distinct = {id(self.alike.layers[i]): self.alike.layers[i] for c in chunks for i in c.layers}
+        blocks = Blocks(list(distinct.values()), tensors, bool(embedding), bool(head))
+        side = workspaces(job, a, self.setting, blocks, self.device)
+        boundary = _boundary(job, a) if job.layout.pipeline > 1 else 0
+        several = len(chunks) > 1
+        sharded = fsdp.is_sharded(job)
+        rank = Rank(
+            chunks=units,
+            always=(*side.components(), ("communication_buffers", fsdp.root_bytes(job, flat) if sharded else 0)),
+            forward_only=_attention_mask(job) if embedding or head else 0,
+            input_gradient=boundary if sends_back or several else 0,
+            output_gradient=boundary if sends_on or several else 0,
+            cached_output=boundary if job.option("deallocate_pipeline_outputs") is False and not head else 0,
+            extras=tuple(tuple(fsdp.extras(job, list(u))) for u in units) if sharded else (),
+        )
+        held = one_held([(u.tensors, 1) for u in flat])
+        return Outline(key, rank, held, sum(count * t.numel for t, count in tensors))
+
+
+def _schedule(job: TrainingJob, rank: int, chunks: int) -> tuple[Run, ...]:
+    # overlap_moe_expert_parallel_comm runs a layer's backward beside the next micro-batch's forward of another layer
+    # (combined_1f1b.py): one layer's activations die as another's are made, so as many live as without
+    return runs(_place(job, rank, chunks), job.gradient_accumulation_steps)
+
+
+def _place(job: TrainingJob, rank: int, chunks: int) -> Place:
+    pipeline = job.layout.pipeline
+    group = int(str(job.option("microbatch_group_size_per_virtual_pipeline_stage") or pipeline))
+    return Place(rank, pipeline, chunks, group, bool(job.option("overlap_moe_expert_parallel_comm")))
+
+
+def _boundary(job: TrainingJob, a: Architecture) -> int:
+    """Hidden states between pipeline stages (schedules.py, get_tensor_shapes)."""
+    tokens = job.micro_batch_size * (job.sequence_length // job.layout.context)
+    if job.layout.sequence and job.layout.tensor > 1:
+        tokens //= job.layout.tensor
+    return rounded(tokens * a.hidden_size * DTYPE_BYTES[job.recipe.compute])
+
+
+def _attention_mask(job: TrainingJob) -> int:
+    """The dense causal mask of the data loader, one byte per pair of tokens (create_attention_mask_in_dataloader)."""
+    if not job.option("create_attention_mask_in_dataloader"):
+        return 0
+    return rounded(job.micro_batch_size * job.sequence_length * job.sequence_length)

@@ -1,0 +1,118 @@
+"""From a job to the setting under which Megatron's ledgers are replayed."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Setting
+from memcheck.errors import UnsupportedError
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
+
+OLD_ARCHES = frozenset({"sm_70", "sm_75", "sm_80", "sm_86", "sm_87", "sm_89"})
+"""Before Hopper: TransformerEngine prefers FlashAttention to cuDNN's fused attention, and workspaces are small."""
+
+
+def is_old(arch: str | None) -> bool:
+    """Whether the GPU is older than Hopper. An unknown one is taken for a new one."""
+    return arch in OLD_ARCHES
+
+
+def attention_backend(job: TrainingJob, arch: str | None) -> str:
+    """``fused`` (cuDNN) | ``flash`` | ``unfused`` | ``local``.
+
+    ``auto`` follows TransformerEngine's get_attention_backend (attention/dot_product_attention/utils.py): cuDNN from
+    compute capability 9.0 on, FlashAttention before.
+    """
+    if job.option("transformer_impl") == "local":
+        return "local"
+    stated = str(job.option("attention_backend", "auto"))
+    if stated != "auto":
+        return stated
+    if job.attention == "eager":
+        return "unfused"
+    return "flash" if is_old(arch) else "fused"
+
+
+def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | None = None) -> Setting:
+    """The setting that all units of a job share.
+
+    Raises:
+        UnsupportedError: the job trains adapters or uses an argument that has no memory model.
+    """
+    if job.method != "full":
+        raise UnsupportedError(
+            f"method {job.method} under megatron: its adapters have no memory model",
+            "price the same adapters under framework: huggingface, or method: full as an upper bound",
+            "/training/method",
+        )
+    _refuse(job)
+    layout, recipe = job.layout, job.recipe
+    return Setting(
+        style="megatron",
+        batch=job.micro_batch_size,
+        sequence=-(-job.sequence_length // layout.context),
+        hidden=architecture.hidden_size,
+        tensor=layout.tensor,
+        sequence_parallel=layout.sequence and layout.tensor > 1,
+        expert=layout.expert,
+        expert_tensor=layout.expert_tensor,
+        params=recipe.params,
+        compute=recipe.compute,
+        attention=attention_backend(job, arch),
+        has_grad=True,
+        main_grad=recipe.gradients,
+        expert_imbalance=job.expert_imbalance,
+        context=layout.context,
+        options=argument_options(job),
+    )
+
+
+UNMODELED = (
+    (
+        ("cpu_offloading", "fine_grained_activation_offloading"),
+        "moves activations to the host, and memcheck has no model of its prefetch buffers",
+        "leave it out to get the figure without offloading, which is an upper bound",
+    ),
+    (
+        ("moe_paged_stash", "moe_expert_rank_capacity_factor"),
+        "replaces the experts' activations by buffers of its own, of which memcheck has no model",
+        "leave it out to get the figure of the dropless dispatcher",
+    ),
+    (
+        ("delay_wgrad_compute",),
+        "keeps inputs and output gradients of a layer until its weight gradients are computed, which is not modeled",
+        "leave it out, and keep headroom for one layer's activations and gradients",
+    ),
+)
+"""Arguments that change what is kept: their names, why there is no figure, and what to do."""
+
+
+def _refuse(job: TrainingJob) -> None:
+    for names, why, remedy in UNMODELED:
+        for name in names:
+            if job.option(name):
+                raise UnsupportedError(f"{name} {why}", remedy, f"/training/options/{name}")
+    graphs = job.option("cuda_graph_impl")
+    if graphs and str(graphs) != "none":
+        raise UnsupportedError(
+            f"cuda_graph_impl {graphs}: captured graphs keep their tensors in memory pools that are not modeled",
+            "leave it out to get the figure without CUDA graphs",
+            "/training/options/cuda_graph_impl",
+        )
+
+
+def argument_options(job: TrainingJob) -> tuple[tuple[str, object], ...]:
+    """The plan's options, with its activation checkpointing and fp8 recipe under Megatron's argument names."""
+    options = dict(job.options)
+    c = job.checkpointing
+    if "recompute_granularity" not in options and c.mode != "none":
+        options["recompute_granularity"] = c.mode
+    if c.modules and "recompute_modules" not in options:
+        options["recompute_modules"] = tuple(c.modules)
+    if options.pop("moe_layer_recompute", False):  # deprecated for recompute_modules moe (transformer_config.py)
+        options["recompute_granularity"] = "selective"
+        named = options.get("recompute_modules")
+        listed = [str(m) for m in named] if isinstance(named, (list, tuple)) else [str(named or "core_attn")]
+        options["recompute_modules"] = tuple(dict.fromkeys((*listed, "moe")))
+    if job.recipe.recipe == "fp8-mixed":
+        options.setdefault("fp8_format", "hybrid")
+    return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in options.items()))

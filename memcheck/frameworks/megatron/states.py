@@ -1,0 +1,62 @@
+"""What rests on a Megatron rank, kept for every job that differs in its step alone."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.accounts.moves import Components, Held, Rest
+from memcheck.accounts.state import LocalTensor
+from memcheck.frameworks.megatron import buffers, fsdp
+from memcheck.frameworks.megatron.building import laying_out
+from memcheck.job.types import TrainingJob
+from memcheck.memory.rests import timeless as without_step
+
+
+def timeless(job: TrainingJob) -> TrainingJob:
+    """The job without what only decides how a step runs.
+
+    Buffers follow from the tensors, the dtypes, the options, the optimizer, and over how many ranks they are divided;
+    they read how many data-parallel ranks there are, and nothing of micro-batches.
+    """
+    layout = job.layout._replace(nodes=1, gpus_per_node=1)
+    return without_step(job)._replace(gradient_accumulation_steps=1, layout=layout)
+
+
+class States:
+    """What follows from the states of a :func:`timeless` job alone."""
+
+    __slots__ = ("_job", "_laying", "_rests")
+
+    def __init__(self, job: TrainingJob) -> None:
+        self._job = job
+        self._rests: dict[Held, Rest] = {}
+        self._laying: dict[tuple[Held, tuple[int, ...]], Components] = {}
+
+    def rest(self, held: Held) -> Rest:
+        """The states of a rank."""
+        found = self._rests.get(held)
+        if found is None:
+            found = self._rests[held] = rests(self._job, held)
+        return found
+
+    def laying(self, held: Held, chunks: tuple[int, ...]) -> Components:
+        """What lives while DDP lays its buffers out."""
+        found = self._laying.get((held, chunks))
+        if found is None:
+            found = self._laying[held, chunks] = laying_out(self._job, held, chunks)
+        return found
+
+
+@lru_cache(maxsize=1024)
+def states_of(job: TrainingJob) -> States:
+    """Kept, of a :func:`timeless` job."""
+    return States(job)
+
+
+def rests(job: TrainingJob, held: Held) -> Rest:
+    """The states of a rank of a :func:`timeless` job, and what the optimizer's step adds to them."""
+    tensors: list[LocalTensor] = [t for unit in held.units for t in unit]  # type: ignore[misc]
+    found = fsdp.resting(job, tensors) if fsdp.is_sharded(job) else buffers.resting(job, tensors)
+    names = ("parameters", "gradients", "master_weights", "optimizer_states")
+    components = tuple((name, getattr(found, name)) for name in names)
+    return Rest(components, "optimizer step", buffers.step_temporaries(job, tensors))

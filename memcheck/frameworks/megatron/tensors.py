@@ -1,0 +1,132 @@
+"""Parameter tensors of one rank as Megatron-core lays them out.
+
+Sources: Megatron-core ``transformer/attention.py``, ``multi_latent_attention.py``, ``mlp.py``, ``moe/experts.py``,
+``moe/router.py``, ``moe/shared_experts.py``, ``tensor_parallel/layers.py``; vocabulary padding:
+``megatron/training/tokenizer/tokenizer.py`` (_vocab_size_with_padding).
+"""
+
+from __future__ import annotations
+
+from memcheck.accounts.state import LocalTensor, block_component_tensors, local_tensor
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe, Norm
+
+
+def padded_vocabulary(vocab_size: int, job: TrainingJob) -> int:
+    """Rounded up to a multiple of ``make_vocab_size_divisible_by`` (128) times the tensor ranks."""
+    multiple = int(str(job.option("make_vocab_size_divisible_by") or 128)) * job.layout.tensor
+    return -(-vocab_size // multiple) * multiple
+
+
+def block_tensors(block: Block, job: TrainingJob, hidden: int) -> tuple[LocalTensor, ...]:
+    """One transformer layer."""
+    found: list[LocalTensor] = _norm(block.input_norm, "input_layernorm")
+    found += _mixer(block, job, hidden)
+    found += _norm(block.mixer_output_norm, "post_self_attn_layernorm")
+    found += _norm(block.mlp_norm, "pre_mlp_layernorm")
+    if isinstance(block.mlp, Mlp):
+        found += _mlp(block.mlp, job, hidden, "mlp")
+    elif isinstance(block.mlp, Moe):
+        found += _moe(block.mlp, job, hidden)
+    found += _norm(block.mlp_output_norm, "post_mlp_layernorm")
+    return tuple(found)
+
+
+def _matrix(name: str, rows: int, columns: int, *, expert: bool = False) -> LocalTensor:
+    return LocalTensor(name, (rows, columns), True, None, expert, matrix=True)
+
+
+def _vector(name: str, n: int, *, expert: bool = False) -> LocalTensor:
+    return LocalTensor(name, (n,), True, None, expert)
+
+
+def _norm(norm: Norm | None, name: str) -> list[LocalTensor]:
+    if norm is None:
+        return []
+    found = [_vector(name + ".weight", norm.size * norm.rows)] if norm.weight else []
+    return found + ([_vector(name + ".bias", norm.size * norm.rows)] if norm.bias else [])
+
+
+def _linear(name: str, rows: int, columns: int, *, bias: bool) -> list[LocalTensor]:
+    return [_matrix(name + ".weight", rows, columns), *([_vector(name + ".bias", rows)] if bias else [])]
+
+
+def _mixer(block: Block, job: TrainingJob, hidden: int) -> list[LocalTensor]:
+    a, tp = block.mixer, job.layout.tensor
+    if isinstance(a, Attention):
+        width = (a.heads * (2 if a.output_gate else 1) + 2 * a.kv_heads) * a.head_dim
+        found = _linear("self_attention.linear_qkv", -(-width // tp), hidden, bias=a.qkv_bias)
+        found += _linear("self_attention.linear_proj", hidden, -(-a.heads * a.head_dim // tp), bias=a.out_bias)
+        found += _norm(a.query_norm, "self_attention.q_layernorm")
+        return found + _norm(a.key_norm, "self_attention.k_layernorm")
+    if isinstance(a, LatentAttention):
+        return _latent(a, tp, hidden)
+    if a is None:
+        return []
+    ways = (tp, job.layout.expert, job.layout.expert_tensor)
+    return [
+        LocalTensor(t.name, local_tensor(t, c, *ways), True, matrix=len(t.shape) > 1)
+        for t, c in block_component_tensors(block)
+        if c is a
+    ]
+
+
+def _latent(a: LatentAttention, tp: int, hidden: int) -> list[LocalTensor]:
+    owner = "self_attention."
+    q = a.heads * (a.qk_nope_head_dim + a.qk_rope_head_dim) // tp
+    found: list[LocalTensor] = []
+    if a.q_lora_rank:
+        found += [_matrix(owner + "linear_q_down_proj.weight", a.q_lora_rank, hidden)]
+        found += [_matrix(owner + "linear_q_up_proj.weight", q, a.q_lora_rank)]
+        found += [_vector(owner + "linear_q_up_proj.layer_norm_weight", a.q_lora_rank)]
+    else:
+        found += [_matrix(owner + "linear_q_proj.weight", q, hidden)]
+    found += [_matrix(owner + "linear_kv_down_proj.weight", a.kv_lora_rank + a.qk_rope_head_dim, hidden)]
+    up = a.heads * (a.qk_nope_head_dim + a.v_head_dim) // tp
+    found += [_matrix(owner + "linear_kv_up_proj.weight", up, a.kv_lora_rank)]
+    found += [_vector(owner + "linear_kv_up_proj.layer_norm_weight", a.kv_lora_rank)]
+    return [*found, _matrix(owner + "linear_proj.weight", hidden, a.heads * a.v_head_dim // tp)]
+
+
+def _mlp(m: Mlp, job: TrainingJob, hidden: int, owner: str) -> list[LocalTensor]:
+    width = -(-m.width // job.layout.tensor)
+    found = _linear(owner + ".linear_fc1", width * (2 if m.gated else 1), hidden, bias=m.bias)
+    return found + _linear(owner + ".linear_fc2", hidden, width, bias=m.bias)
+
+
+def _moe(m: Moe, job: TrainingJob, hidden: int) -> list[LocalTensor]:
+    layout = job.layout
+    local = -(-m.experts // layout.expert)
+    width = -(-m.width // layout.expert_tensor)
+    found = [_matrix("mlp.router.weight", m.experts, hidden)]
+    for e in range(local):
+        rows = width * (2 if m.gated else 1)
+        found.append(_matrix(f"mlp.experts.linear_fc1.weight{e}", rows, hidden, expert=True))
+        found.append(_matrix(f"mlp.experts.linear_fc2.weight{e}", hidden, width, expert=True))
+        if m.bias:
+            found.append(_vector(f"mlp.experts.linear_fc1.bias{e}", rows, expert=True))
+            found.append(_vector(f"mlp.experts.linear_fc2.bias{e}", hidden, expert=True))
+    if m.shared_width:
+        shared = Mlp(m.shared_width, m.gated, m.activation)
+        found += _mlp(shared, job, hidden, "mlp.shared_experts")
+        if m.shared_gate:
+            found.append(_matrix("mlp.shared_experts.gate_weight", 1, hidden))
+    return found
+
+
+def embedding_tensors(a: Architecture, job: TrainingJob) -> tuple[LocalTensor, ...]:
+    """The vocabulary shard and learned positions."""
+    vocab = padded_vocabulary(a.vocab_size, job) // job.layout.tensor
+    found = [_matrix("embedding.word_embeddings.weight", vocab, a.hidden_size)]
+    if a.learned_positions:
+        found.append(_matrix("embedding.position_embeddings.weight", a.learned_positions, a.hidden_size))
+    return tuple(found)
+
+
+def head_tensors(a: Architecture, job: TrainingJob, *, shares: bool) -> tuple[LocalTensor, ...]:
+    """Final norm and output layer. ``shares``: the embedding's table of the same rank is the output weight."""
+    found = _norm(a.final_norm, "decoder.final_layernorm")
+    if not shares:
+        vocab = padded_vocabulary(a.vocab_size, job) // job.layout.tensor
+        found.append(_matrix("output_layer.weight", vocab, a.hidden_size))
+    return tuple(found)

@@ -1,0 +1,162 @@
+"""The units of one model chunk: embedding, layers or checkpoints of several layers, head."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.curve import Curve, replay
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.megatron.embedding import MegatronEmbedding, megatron_embedding_curve
+from memcheck.frameworks.megatron.fsdp import gradient_dtype, is_sharded
+from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
+from memcheck.frameworks.megatron.layers import megatron_layers
+from memcheck.frameworks.megatron.stages import Chunk
+from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors, padded_vocabulary
+from memcheck.job.types import TrainingJob
+from memcheck.memory.units import Unit, frozen_layers
+from memcheck.models.types import Architecture, Block
+from memcheck.record import Record
+
+
+class Alike(Record):
+    """What the chunks of one job share, so that it is built once."""
+
+    layers: tuple[Block, ...]
+    """Every layer of the model."""
+    units: dict[tuple[object, ...], Unit]
+    """By what they are made of: blocks, recomputation, precision, what is trained."""
+
+
+def chunk_units(
+    job: TrainingJob,
+    a: Architecture,
+    chunk: Chunk,
+    setting: Setting,
+    *,
+    shares: bool,
+    embeds: bool = False,
+    inventory: bool = False,
+    alike: Alike | None = None,
+) -> list[Unit]:
+    """Units in forward order.
+
+    ``embeds``: some chunk of this rank has the embedding; ``shares``: its table is the output weight too. ``alike``:
+    layers of the same job's other chunks, which are not built again.
+    """
+    units: list[Unit] = []
+    alike = Alike(a.layers(), {}) if alike is None else alike
+    frozen = frozen_layers(job.freeze)
+    table_trained = "embed" not in job.freeze
+    below = range(chunk.layers[0] if chunk.layers else 0)
+    setting = setting._replace(input_grad=table_trained or any(i not in frozen for i in below))
+    if chunk.embedding:
+        e = MegatronEmbedding(
+            padded_vocabulary(a.vocab_size, job), a.learned_positions, a.embedding_dropout, shares, table_trained
+        )
+        curve = _embedding(e, setting, inventory)
+        units.append(Unit("embedding", "embedding", _trained(embedding_tensors(a, job), table_trained), curve, curve))
+    layers = alike.layers
+    wide = bf16_layers(setting, len(layers))
+    for group, recompute in recompute_groups(job, setting, chunk.layers):
+        blocks = tuple(layers[i] for i in group)
+        trained = any(i not in frozen for i in group)
+        in_16_bits = group[0] in wide
+        key = (*map(id, blocks), recompute, in_16_bits, trained, setting.input_grad)
+        if key not in alike.units:
+            own = in_bf16(setting) if in_16_bits else setting
+            curve = _layers(blocks, own._replace(trained=trained), recompute, inventory)
+            tensors = tuple(t for b in blocks for t in block_tensors(b, job, a.hidden_size))
+            alike.units[key] = Unit("block", "", _trained(tensors, trained), curve, curve)
+        units.append(Unit("block", _name(group), *alike.units[key][2:]))
+        if not setting.input_grad:
+            setting = setting._replace(input_grad=trained)
+    if chunk.mtp:
+        units += _prediction_layers(job, a, chunk, setting, inventory, embeds=not embeds)
+    if chunk.head:
+        trained = table_trained if shares else "head" not in job.freeze
+        made = gradient_dtype(job) if is_sharded(job) else None
+        head = MegatronHead(padded_vocabulary(a.vocab_size, job), a.final_norm, shares, trained, made)
+        curve = _head(head, setting._replace(trained="norm" not in job.freeze), inventory)
+        units.append(
+            Unit("head", "head and loss", _trained(head_tensors(a, job, shares=shares), trained), curve, curve)
+        )
+    return units
+
+
+def renumbered(job: TrainingJob, setting: Setting, units: list[Unit], chunk: Chunk) -> list[Unit]:
+    """The units of a chunk whose layers are those of ``chunk`` but for their numbers, with these."""
+    first = int(chunk.embedding)
+    names = [_name(group) for group, _ in recompute_groups(job, setting, chunk.layers)]
+    layers = zip(units[first:], names, strict=False)
+    return [*units[:first], *(Unit(u.kind, name, *u[2:]) for u, name in layers), *units[first + len(names) :]]
+
+
+def _name(group: tuple[int, ...]) -> str:
+    return f"layer {group[0]}" if len(group) == 1 else f"layers {group[0]}-{group[-1]}"
+
+
+def _trained(tensors: tuple[LocalTensor, ...], trained: bool) -> tuple[LocalTensor, ...]:
+    return tensors if trained else tuple(t._replace(trained=False) for t in tensors)
+
+
+def bf16_layers(setting: Setting, layers: int) -> set[int]:
+    """Layers that ``first_last_layers_bf16`` keeps out of fp8 (core/fp8_utils.py, is_first_last_bf16_layer)."""
+    if not setting.option("first_last_layers_bf16"):
+        return set()
+    start = int(str(setting.option("num_layers_at_start_in_bf16", 1)))
+    end = int(str(setting.option("num_layers_at_end_in_bf16", 1)))
+    return {*range(start), *range(layers - end, layers)}
+
+
+def in_bf16(setting: Setting) -> Setting:
+    """The setting without fp8."""
+    return setting._replace(options=tuple(o for o in setting.options if o[0] != "fp8_format"))
+
+
+def recompute_groups(job: TrainingJob, setting: Setting, layers: tuple[int, ...]) -> list[tuple[tuple[int, ...], bool]]:
+    """Layers of a chunk as (layers, checkpointed together).
+
+    ``uniform``: every ``recompute_num_layers`` consecutive layers are one checkpoint; ``block``: the first
+    ``recompute_num_layers`` layers of each chunk are checkpointed one by one (transformer_block.py).
+    """
+    if setting.option("recompute_granularity") != "full":
+        return [((i,), False) for i in layers]
+    count = int(str(setting.option("recompute_num_layers", 1)))
+    if setting.option("recompute_method", "uniform") == "block":
+        return [((i,), n < count) for n, i in enumerate(layers)]
+    every = job.checkpointing.every_n_layers
+    if every > 1:
+        return [((i,), i % every == 0) for i in layers]
+    return [(layers[n : n + count], True) for n in range(0, len(layers), max(1, count))]
+
+
+@lru_cache(maxsize=1024)
+def _layers(blocks: tuple[Block, ...], setting: Setting, recompute: bool, inventory: bool) -> Curve:
+    rows = setting.batch * setting.sequence
+    if setting.sequence_parallel:
+        rows //= setting.tensor
+
+    def forward(ctx: Context, x: Value) -> Value:
+        return megatron_layers(ctx, blocks, x, recompute=recompute)
+
+    return replay(forward, setting, (rows, setting.hidden), setting.compute, inventory=inventory)
+
+
+@lru_cache(maxsize=256)
+def _embedding(e: MegatronEmbedding, setting: Setting, inventory: bool) -> Curve:
+    return megatron_embedding_curve(e, setting, inventory=inventory)
+
+
+@lru_cache(maxsize=256)
+def _head(head: MegatronHead, setting: Setting, inventory: bool) -> Curve:
+    return megatron_head_curve(head, setting, inventory=inventory)
+
+
+def _prediction_layers(
+    job: TrainingJob, a: Architecture, chunk: Chunk, setting: Setting, inventory: bool, *, embeds: bool
+) -> list[Unit]:
+    from memcheck.frameworks.megatron.prediction import prediction_units
+
+    return prediction_units(job, a, chunk.mtp, setting, embeds=embeds, inventory=inventory)

@@ -1,0 +1,61 @@
+"""The worst rank of a Megatron job, with its highest instant alone: what searches and grids look at."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.accounts.estimate import RankEstimate
+from memcheck.accounts.moves import Rest, highest, laid_on, peak_on
+from memcheck.frameworks.megatron.building import with_building
+from memcheck.frameworks.megatron.ranks import Motion, laying, motions, settles, stateless
+from memcheck.frameworks.megatron.states import states_of, timeless
+from memcheck.frameworks.megatron.workspaces import Device
+from memcheck.job.types import TrainingJob
+from memcheck.memory.any_batch import AnyBatch, any_batch
+from memcheck.models.types import Architecture
+
+
+class MegatronWorst:
+    """Finds the worst rank of jobs that differ in their batch alone."""
+
+    __slots__ = ("_any_batch", "_device", "_settles", "_states")
+
+    def __init__(self, job: TrainingJob, architecture: Architecture, device: Device) -> None:
+        """``job``: any of them.
+
+        Raises:
+            UnsupportedError: activations are offloaded, or the pipeline layout does not fit the ranks.
+        """
+        self._device, self._states = device, states_of(timeless(job))
+        self._any_batch = any_batch(stateless(job, architecture.num_layers), architecture)
+        self._settles = settles(job, architecture.num_layers)
+
+    def rank(self, job: TrainingJob) -> RankEstimate:
+        """The rank with the highest peak, the first of equal ones, with that instant alone.
+
+        Among ranks that hold the same the first has the most in flight, so that the others need not be looked at.
+        """
+        states, steps = self._states, self._settles(job.gradient_accumulation_steps)
+        best: tuple[int, Motion, Rest, bool] | None = None
+        for motion in _motions(self._any_batch, self._device, job.micro_batch_size, job.sequence_length, steps):
+            rest = states.rest(motion.held)
+            peak = highest(rest, motion.tops)
+            made = sum([n_bytes for _, n_bytes in laying(job, states, motion)])
+            if best is None or max(peak, made) > best[0]:
+                best = (max(peak, made), motion, rest, made > peak)
+        assert best is not None  # noqa: S101 - a job has ranks
+        _, motion, rest, is_laying = best
+        moments = motion.moments if is_laying else (motion.moments[peak_on(rest, motion.tops)],)
+        instants = laid_on(rest, moments)
+        if is_laying:
+            instants = with_building(laying(job, states, motion), instants)[:1]
+        return RankEstimate(motion.rank, instants, motion.parameters)
+
+
+@lru_cache(maxsize=2048)
+def _motions(
+    job: AnyBatch, device: Device, micro_batch_size: int, sequence_length: int, steps: int
+) -> tuple[Motion, ...]:
+    """Kept. ``steps``: as :func:`memcheck.frameworks.megatron.ranks.settles` has them."""
+    found = job.of(micro_batch_size, sequence_length, steps)
+    return motions(found, job.architecture, device, every_rank=False)

@@ -1,0 +1,165 @@
+"""A dense Llama-like block as torch.compile runs it: what AOTAutograd's min-cut partitioner keeps for backward.
+
+Source: torch 2.13 ``_functorch/partitioners.py`` (min_cut_rematerialization_partition), run on the joint graph of the
+block: tests/memory/ledger/compiled_blocks.json has the tensors that it kept. Without checkpointing it computes silu
+and the second residual again, and keeps the inputs of all matrix products, which backward has to read as a whole.
+Under SelectiveAC it keeps what the policy says, less the last product's output, which backward does not read.
+
+Inductor fuses elementwise operations into one kernel: only what a matrix product, attention or the graph's end reads
+is a tensor. Other blocks (experts, latent attention, norms on queries and keys, tensor parallelism) have not been
+traced and count as uncompiled ones, which keep more.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.tensor import Node, Parameter, Storage, Tape, Value
+from memcheck.frameworks.transformers.mlp import linear_tensors
+from memcheck.models.types import Attention, Block, Mlp, ParameterTensor
+from memcheck.record import Record
+
+
+def is_traced(block: Block, setting: Setting) -> bool:
+    """Whether the block is of the kind whose partition was traced."""
+    a, m = block.mixer, block.mlp
+    if not isinstance(a, Attention) or not isinstance(m, Mlp) or block.parallel or setting.tensor > 1:
+        return False
+    plain = a.query_norm is None and not a.sinks and not a.softcap and not a.qkv_bias and not a.out_bias
+    norms = (block.input_norm, block.mlp_norm)
+    rms = all(n is not None and n.kind == "rmsnorm" for n in norms)
+    full = setting.trained and not setting.frozen and setting.adapter is None
+    return plain and rms and full and a.rotary_dim > 0 and m.gated and not m.bias
+
+
+class _Sizes(Record):
+    tokens: int
+    hidden: int
+    query: int
+    keys: int
+    """Of keys, and of values, as attention reads them."""
+    projected: int
+    """Of queries, keys and values together, as they are projected."""
+    width: int
+    """Of the feed-forward network."""
+    dtype: str
+
+
+def compiled_block(ctx: Context, block: Block, x: Value, mode: str) -> Value:
+    """One node for the whole block. ``mode``: ``none`` | ``selective``."""
+    tape, a, m = ctx.tape, block.mixer, block.mlp
+    if not isinstance(a, Attention) or not isinstance(m, Mlp):
+        raise TypeError(block)
+    width = m.tensors[-1].shape[1]
+    heads = a.heads if ctx.setting.style == "torchtune" else a.kv_heads  # copied to every query head, and kept so
+    rows = (a.heads + 2 * a.kv_heads) * a.head_dim
+    n = _Sizes(ctx.tokens, ctx.hidden, a.heads * a.head_dim, heads * a.head_dim, rows, width, x.dtype)
+    weights = _weights(ctx, a, m)
+    kept, saved = _forward(tape, n, a, mode)
+    out = tape.value((n.tokens, n.hidden), n.dtype, "residual")
+    first = x.storage
+
+    def run(box: list[Storage], kept: object = (first,)) -> list[Storage | None]:
+        return _backward(tape, n, weights, saved, box)
+
+    del kept
+    out = tape.record(out, (x, *(tape.parameter(w) for w in weights)), run)
+    if isinstance(out.origin, Node):
+        out.origin.handover = True
+    return out
+
+
+def _weights(ctx: Context, a: Attention, m: Mlp) -> list[Parameter]:
+    """Norms, qkv, wo, w1, w3, w2."""
+    qkv = linear_tensors(a.tensors)[:-1]
+    rows = sum(t.shape[0] for t in qkv)
+    matrices = [
+        ParameterTensor("wqkv", (rows, qkv[0].shape[1]), "attention", linear=True),
+        linear_tensors(a.tensors)[-1],
+        *linear_tensors(m.tensors),
+    ]
+    norms = [ctx.parameter(name, (ctx.hidden,)) for name in ("attention_norm", "ffn_norm")]
+    return norms + [ctx.parameter(t.name.removesuffix(".weight"), t.shape) for t in matrices]
+
+
+def _forward(tape: Tape, n: _Sizes, a: Attention, mode: str) -> tuple[list[Storage], dict[str, Storage]]:
+    """The forward graph's buffers; returns those that live until its output exists, and those kept for backward."""
+
+    def new(columns: int, label: str, dtype: str = n.dtype) -> Storage:
+        return tape.new((n.tokens, columns), dtype, label)
+
+    saved: dict[str, Storage] = {}
+    normed = new(n.hidden, "norm")
+    qkv = new(n.projected, "qkv")
+    if mode == "none":
+        saved["normed"] = normed
+    del normed
+    q, k, v = new(n.query, "q"), new(n.keys, "k"), new(n.keys, "v")
+    saved["attention"] = new(n.query, "varlen attention")
+    saved["logsumexp"] = tape.new((n.tokens, a.heads), "fp32", "varlen attention logsumexp")
+    if mode == "none":
+        saved.update(q=q, k=k, v=v)
+    else:
+        saved["qkv"] = qkv
+    del q, k, v, qkv
+    projected = new(n.hidden, "wo")
+    normed = new(n.hidden, "norm")
+    saved["w1"] = new(n.width, "w1")
+    third = new(n.width, "w3")
+    product = new(n.width, "silu * w3")
+    if mode == "none":
+        statistics = {f"rstd {i}": tape.new((n.tokens, 1), "fp32", "rstd") for i in (1, 2)}
+        saved.update(statistics, wo=projected, hidden=normed, w3=third, product=product)
+    del third
+    return [normed, projected, product, new(n.hidden, "w2")], saved
+
+
+def _backward(
+    tape: Tape, n: _Sizes, weights: list[Parameter], saved: dict[str, Storage], box: list[Storage]
+) -> list[Storage | None]:
+    """The backward graph: every saved tensor is let go of when it was read for the last time (boxed arguments)."""
+
+    def new(columns: int, label: str) -> Storage:
+        return tape.new((n.tokens, columns), n.dtype, label)
+
+    def gradient(i: int) -> Storage:
+        return tape.new(weights[i].shape, weights[i].dtype, weights[i].name + " dW")
+
+    def again(name: str, columns: int) -> Storage:
+        return saved.pop(name) if name in saved else new(columns, f"{name}, again")
+
+    norm1, norm2 = gradient(0), gradient(1)
+    projected, hidden = again("wo", n.hidden), again("hidden", n.hidden)
+    third, product = again("w3", n.width), again("product", n.width)
+    w2 = gradient(6)
+    inner = new(n.width, "w2 dX")
+    del product
+    d1, d3 = new(n.width, "w1 gradient"), new(n.width, "w3 gradient")
+    del inner, third
+    saved.pop("w1")
+    w3 = gradient(5)
+    through3 = new(n.hidden, "w3 dX")
+    del d3
+    w1 = gradient(4)
+    through1 = new(n.hidden, "w1 dX")
+    del d1, hidden
+    residual = new(n.hidden, "norm backward")
+    box.clear()
+    del through1, through3, projected
+    wo = gradient(3)
+    inner = new(n.query, "wo dX")
+    q = again("q", n.query)
+    k, v = again("k", n.keys), again("v", n.keys)
+    saved.pop("qkv", q)
+    dq, dk, dv = (new(c, "attention backward") for c in (n.query, n.keys, n.keys))
+    del inner, q, k, v
+    del saved["attention"], saved["logsumexp"]
+    dqkv = new(n.projected, "qkv gradient")
+    del dq, dk, dv
+    normed = again("normed", n.hidden)
+    wqkv = gradient(2)
+    through = new(n.hidden, "wqkv dX")
+    del normed, dqkv
+    dx = new(n.hidden, "block input gradient")
+    del through, residual
+    saved.clear()
+    return [dx, norm1, norm2, wqkv, wo, w1, w3, w2]

@@ -1,0 +1,77 @@
+"""DistributedDataParallel's buckets, and ZeroRedundancyOptimizer's partition of the tensors.
+
+Sources: torch/csrc/distributed/c10d/reducer.cpp; torch/distributed/optim/zero_redundancy_optimizer.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapreplace
+
+from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, orthogonalised
+from memcheck.frameworks.torch.fsdp import wraps
+from memcheck.job.types import TrainingJob
+from memcheck.memory.resting import states_dtype
+from memcheck.record import Record
+
+
+class Buckets(Record):
+    """How gradients and their buckets live beside each other."""
+
+    there: bool
+    """DDP wraps the model."""
+    views: bool
+    """The buckets are the gradients, from the first micro-batch on."""
+    views_late: bool
+    """They become the gradients with the micro-batch that synchronises.
+
+    no_sync leaves DDP's hooks out: the gradients are new tensors beside the buckets, until mark_variable_ready_dense
+    copies each into its bucket and makes it a view.
+    """
+
+
+def buckets(job: TrainingJob) -> Buckets:
+    """The buckets of a job, if it has any."""
+    layout = job.layout
+    there = (
+        not wraps(job)
+        and layout.data * layout.context > 1
+        and job.framework in ("huggingface", "pytorch", "torchtitan")
+        and layout.zero_stage in (0, 1)
+    )
+    views = there and layout.gradient_as_bucket_view
+    late = views and layout.gradient_sync == "last" and job.gradient_accumulation_steps > 1
+    return Buckets(there, views and not late, late)
+
+
+def redundancy_free(job: TrainingJob) -> bool:
+    """Whether ZeroRedundancyOptimizer divides the optimizer."""
+    foreign = job.framework in ("deepspeed", "megatron")
+    return job.layout.zero_stage == 1 and not foreign and job.layout.shard_group > 1
+
+
+def fullest_share(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[int, list[LocalTensor], int]:
+    """The rank whose optimizer states take most, its tensors, and the states' bytes.
+
+    Whole tensors go to ranks, largest first to the emptiest rank (_partition_parameters); of equal ones to the first.
+    Muon's matrices and AdamW's other tensors are two optimizers, each with a partition of its own.
+    """
+    ways = job.layout.shard_group
+    mine: list[list[LocalTensor]] = [[] for _ in range(ways)]
+    states = [0] * ways
+    known: dict[int, int] = {}  # layers that are alike share their tensors
+    trained = sorted((t for t in tensors if t.trained), key=lambda t: -t.numel)
+    split = job.optimizer.name == "muon"
+    for part in (True, False) if split else (None,):
+        loads = [(0, rank) for rank in range(ways)]  # a heap: the emptiest rank, the first of several
+        for t in trained:
+            if part is not None and orthogonalised(t) != part:
+                continue
+            if id(t) not in known:
+                known[id(t)] = optimizer_state_bytes(t, t.numel, job.optimizer.name, states_dtype(job, t))
+            load, rank = loads[0]
+            mine[rank].append(t)
+            states[rank] += known[id(t)]
+            heapreplace(loads, (load + t.numel, rank))
+    rank = max(range(ways), key=states.__getitem__)
+    return rank, mine[rank], states[rank]

@@ -1,0 +1,98 @@
+"""FSDP2's parameter groups: what they gather, reduce and keep.
+
+Source: torch 2.13 torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py. Each tensor is cut
+along dim 0 and padded to a multiple of the ranks; a group gathers into one flat buffer, copies out into full parameters
+and reduces gradients through one flat input in the reduce dtype.
+"""
+
+from __future__ import annotations
+
+from memcheck.accounts.state import LocalTensor, shard_numel
+from memcheck.autograd.tensor import rounded
+from memcheck.job.torch import reduces_wider
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.record import Record
+
+
+def wraps(job: TrainingJob) -> bool:
+    """Whether FSDP2 wraps the model: it shards it, or casts it for torchtitan on one rank."""
+    layout = job.layout
+    if job.framework in ("deepspeed", "megatron") or layout.zero_stage < 2:
+        return False
+    return layout.shard_group > 1 or (job.framework == "torchtitan" and layout.zero_stage == 3)
+
+
+def skips_reduction(job: TrainingJob) -> bool:
+    """Whether micro-batches before the last leave their gradients unsharded.
+
+    torch.distributed.pipelining always reduces with the last one only (stage.py, backward_maybe_with_nosync).
+    """
+    delayed = job.layout.gradient_sync == "last" or job.layout.pipeline > 1
+    return wraps(job) and job.gradient_accumulation_steps > 1 and delayed
+
+
+def accumulated_dtype(job: TrainingJob) -> str | None:
+    """Dtype to which autograd itself casts the gradients that wait for a reduction; None: it casts none.
+
+    Since torch 2.15 by ``grad_dtype`` (_set_unsharded_grad_dtypes); before, post_backward copies them.
+    """
+    if job.casts_gradients and skips_reduction(job) and reduces_wider(job.recipe):
+        return job.recipe.reduce
+    return None
+
+
+def reduces_head(job: TrainingJob) -> bool:
+    """Whether the loss itself reduces the head's gradient: torchtitan's chunked one does."""
+    return job.framework == "torchtitan" and job.loss.kind == "chunked"
+
+
+def outside_dtype(job: TrainingJob) -> str | None:
+    """Dtype to which autograd casts gradients of the root's weights that are used outside of its forward.
+
+    Their gradients come before the root's pre-backward hook has put off the cast.
+    """
+    outside = job.loss.kind == "chunked" and job.framework != "torchtitan"
+    return job.recipe.reduce if outside and job.casts_gradients and wraps(job) and reduces_wider(job.recipe) else None
+
+
+def adds_in_place(job: TrainingJob) -> bool:
+    """Whether later micro-batches find unsharded gradients in ``.grad``, and autograd adds to them."""
+    return skips_reduction(job) and (job.casts_gradients or not reduces_wider(job.recipe))
+
+
+class Group(Record):
+    """Sizes of one ``fully_shard`` group on one rank, in bytes."""
+
+    flat: int
+    """The all-gather's flat output."""
+    gathered: int
+    """The unsharded parameters after copy-out."""
+    reduce_input: int
+    """The reduce-scatter's flat input."""
+    reduce_output: int
+    """The reduce-scatter's output: the new sharded gradients are views of it."""
+    sharded: int
+    """That output in the dtype in which the parameters rest: the new sharded gradients. The same buffer where it is
+    the dtype of the reduction."""
+    accumulated: int
+    """Unsharded gradients in the reduce dtype, kept when micro-batches do not synchronise."""
+
+
+def group(tensors: list[tuple[LocalTensor, int]], param_dtype: str, reduce_dtype: str, rest_dtype: str) -> Group:
+    """``tensors``: each with the number of ranks over which it is sharded; ``rest_dtype``: that of the shards."""
+    param, reduce = DTYPE_BYTES[param_dtype], DTYPE_BYTES[reduce_dtype]
+    flat = gathered = reduce_in = reduce_out = sharded = accumulated = 0
+    for t, ways in tensors:
+        padded = shard_numel(t, ways) * ways
+        item = param if t.dtype is None else DTYPE_BYTES.get(t.dtype, 1)
+        flat += padded * item if ways > 1 else 0
+        gathered += rounded(padded * item)
+        if t.trained:
+            reduce_in += padded * reduce
+            reduce_out += shard_numel(t, ways) * reduce
+            sharded += shard_numel(t, ways) * DTYPE_BYTES[t.dtype or rest_dtype]
+            accumulated += rounded(t.numel * reduce)
+    return Group(rounded(flat), gathered, rounded(reduce_in), rounded(reduce_out), rounded(sharded), accumulated)
+
+
+NO_GROUP = Group(0, 0, 0, 0, 0, 0)

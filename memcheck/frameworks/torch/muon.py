@@ -1,0 +1,55 @@
+"""What Muon's orthogonalisation allocates: torch/optim/_muon.py, _zeropower_via_newtonschulz.
+
+On FSDP2's shards its products are DTensor's, which takes of several ways to run one the way whose exchanges cost least
+by its own estimate (torch/distributed/tensor/_collective_utils.py: MeshTopoInfo, allgather_cost,
+_compute_placement_transition_cost). The ways differ in whether a whole matrix is gathered.
+"""
+
+from __future__ import annotations
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.torch.optimizer import Mesh
+
+LATENCY_US, HOP_US, FAR_HOP_US = 6.6, 0.6, 2.7
+"""Of a collective, and for each other rank within and beyond a node."""
+NEAR_GBS, FAR_GBS = 87.7, 87.7 * 0.22
+EXCHANGE_US = 1.0
+"""What an exchange of one sharded dimension for another costs beyond a gather of its size."""
+
+
+def newton_schulz(tensor: LocalTensor, numel: int, item: int, mesh: Mesh) -> int:
+    """Bytes beside the states while one matrix is orthogonalised in bf16: ``update`` and what the iterations make.
+
+    ``numel``: elements of this rank; ``item``: bytes of one in the parameter's dtype.
+    """
+    update, x, gram = rounded(item * numel), rounded(2 * numel), rounded(2 * min(tensor.shape) ** 2)
+    if mesh.ways == 1 or numel == tensor.numel:
+        return update + 2 * x + 2 * gram  # two copies of X, two Gram matrices
+    # a tall matrix is transposed: its product sums over the sharded dimension, and what is reduced is a Gram matrix;
+    # the partial one, its sum, that of the step before and the polynomial
+    summed = update + x + 4 * gram
+    if tensor.shape[0] > tensor.shape[1]:
+        return summed
+    whole = 2 * tensor.numel
+    if gather_us(mesh, whole) <= 2 * exchange_us(mesh, whole):
+        # X.T is gathered along its second dimension, through a buffer; what comes of it is divided
+        return update + 2 * x + 2 * rounded(gram // mesh.ways) + 2 * rounded(whole)
+    first = x if item != 2 else 0  # the cast of the update, which X is views of
+    if gather_us(mesh, whole) <= gather_us(mesh, 2 * min(tensor.shape) ** 2) + 2 * exchange_us(mesh, whole):
+        last = 2 * gram + rounded(gram // mesh.ways) + rounded(whole) + x
+    else:
+        last = 3 * gram + 3 * x  # what is sent and received, beside what an exchange before has left
+    return max(summed, update + first + last)
+
+
+def gather_us(mesh: Mesh, n_bytes: float) -> float:
+    """DTensor's estimate for a gather whose result has that many bytes."""
+    near = mesh.ways <= mesh.per_node
+    hops, rate = mesh.ways - 1, NEAR_GBS if near else FAR_GBS
+    return LATENCY_US + hops * (HOP_US if near else FAR_HOP_US) + n_bytes / 2**30 * hops / mesh.ways / rate * 1e6
+
+
+def exchange_us(mesh: Mesh, n_bytes: float) -> float:
+    """The same for an exchange of a matrix of that many bytes."""
+    return gather_us(mesh, n_bytes / mesh.ways) + EXCHANGE_US

@@ -1,0 +1,62 @@
+"""Temporaries of the optimizer step.
+
+Sources: torch/optim/adamw.py (_multi_tensor_adamw makes one list of sqrt(exp_avg_sq) for all parameters at once;
+_single_tensor_adamw two tensors at a time, beside one of the tensor before; the fused kernel none),
+torch/optim/_adafactor.py, torch/optim/_muon.py.
+"""
+
+from __future__ import annotations
+
+from memcheck.accounts.state import LocalTensor, orthogonalised
+from memcheck.autograd.tensor import rounded
+from memcheck.job.types import DTYPE_BYTES
+from memcheck.record import Record
+
+ADAM_LIKE = frozenset({"adamw", "adam"})
+
+
+class Mesh(Record):
+    """The ranks that share a parameter under FSDP2."""
+
+    ways: int = 1
+    per_node: int = 8
+
+
+ALONE = Mesh()
+
+
+def step_temporaries(
+    trained: list[tuple[LocalTensor, int]], optimizer: str, implementation: str, dtype: str, mesh: Mesh = ALONE
+) -> int:
+    """Bytes of the step's temporaries at their highest.
+
+    ``trained``: each trained tensor with the number of its elements that this rank updates; ``dtype``: that of the
+    optimizer states, which are made in the dtype of a tensor that has one of its own, as adapters do; ``mesh``: the
+    ranks over which FSDP2 divides each.
+    """
+    if not trained or implementation == "fused":
+        return 0
+    item = DTYPE_BYTES.get(dtype, 4)
+    keys = [(n, t.dtype) for t, n in trained]
+    size = {key: rounded(key[0] * DTYPE_BYTES.get(key[1] or dtype, 4)) for key in set(keys)}
+    every, largest = sum(map(size.__getitem__, keys)), max(size.values())
+    if optimizer in ADAM_LIKE:
+        return every if implementation == "foreach" else _one_by_one([size[key] for key in keys])
+    if optimizer == "adafactor":
+        return every if implementation == "foreach" else largest
+    if optimizer == "muon":
+        rest = [size[n, t.dtype] for t, n in trained if not orthogonalised(t)]
+        from memcheck.frameworks.torch.muon import newton_schulz
+
+        mine = (newton_schulz(t, n, item, mesh) for t, n in set(trained) if orthogonalised(t))
+        return max(max(mine, default=0), _one_by_one(rest))
+    if optimizer == "lion":
+        return 2 * largest  # lion-pytorch: update = exp_avg * beta1 + grad * (1 - beta1), then sign
+    return 0  # sgd works in place; bitsandbytes' 8-bit and paged optimizers update in their kernels
+
+
+def _one_by_one(sizes: list[int]) -> int:
+    """``denom = (exp_avg_sq.sqrt() / correction).add_(eps)`` in a loop over the tensors: the root and the quotient,
+    beside the quotient of the tensor before, which the variable holds until it is assigned.
+    """
+    return max((2 * size + before for before, size in zip((0, *sizes), sizes, strict=False)), default=0)

@@ -1,0 +1,56 @@
+"""A plain training loop over transformers' model classes with torch's own DDP, FSDP2, DTensor and pipelining.
+
+Sources: torch 2.13 (``torch/optim/optimizer.py:_default_to_fused_or_foreach``: foreach on CUDA unless told otherwise,
+``torch/optim/_adafactor.py``, ``torch/optim/_muon.py``; ``torch/distributed/fsdp/_fully_shard``), and the traces of
+such loops: ``out = model(...)`` keeps the logits referenced until the next step.
+"""
+
+from __future__ import annotations
+
+from memcheck.job import recipes as r
+from memcheck.job.profile import Framework
+
+PYTORCH = Framework(
+    name="pytorch",
+    title="a plain PyTorch loop over transformers' model classes",
+    recipes=dict(r.GENERIC),
+    sharded_recipes={"bf16-mixed": r.FSDP2_BF16, "fp16-mixed": r.FSDP2_FP16, "fp8-mixed": r.FSDP2_FP8},
+    default_precision="bf16-mixed",
+    default_optimizer="adamw",
+    default_implementation="foreach",
+    default_attention="sdpa",
+    default_loss="standard",
+    keep_logits=True,
+    upcast=True,
+    clip_grad_norm=False,
+    sequence_parallel=False,
+    expandable_segments=False,
+    zero_stages=(0, 1, 3),
+    parallelisms=("tensor", "sequence", "context", "pipeline"),
+    schedules=("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "dualpipe"),
+    methods=("full", "lora", "qlora"),
+    losses=("standard", "chunked", "fused-linear", "vocab-parallel"),
+    attentions=("sdpa", "flash", "flex", "eager"),
+    recompute=("none", "selective", "full"),
+    options={"bucket_cap_mb": (int, float), "static_graph": (bool,), "find_unused_parameters": (bool,)},
+    choices={},
+    # Muon has no foreach path (torch/optim/_muon.py refuses foreach=True); the 8-bit and Lion kernels of
+    # bitsandbytes update one tensor in place.
+    implementations={
+        "muon": "for-loop",
+        "adamw-8bit": "fused",
+        "paged-adamw": "fused",
+        "paged-adamw-8bit": "fused",
+        "lion": "fused",
+        "lion-8bit": "fused",
+    },
+    # what torch's FSDP2 and DCP tutorials do
+    initialization=("host", "meta"),
+    checkpoint=("full", "sharded"),
+    harmless={
+        "bucket_cap_mb": "DDP's buckets hold the gradients together, in however many parts (c10d/reducer.cpp)",
+        "static_graph": "it spares a walk of the graph, and keeps no tensors (nn/parallel/distributed.py)",
+        "find_unused_parameters": "it walks the graph, and keeps no tensors (nn/parallel/distributed.py)",
+    },
+    source="torch 2.13.0",
+)

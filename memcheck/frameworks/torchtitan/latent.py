@@ -1,0 +1,63 @@
+"""DeepSeek V3's latent attention in torchtitan (models/deepseek_v3/model.py)."""
+
+from __future__ import annotations
+
+from memcheck.autograd import attention as kernels
+from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.elementwise import cat
+from memcheck.autograd.matrix import linear
+from memcheck.autograd.norm import fused_norm
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.transformers.mlp import linear_tensors
+from memcheck.frameworks.transformers.rotary import rotate_complex
+from memcheck.models.types import LatentAttention, Norm, ParameterTensor
+
+
+def latent_attention(ctx: Context, a: LatentAttention, x: Value) -> Value:
+    """As transformers', with one-kernel norms, the key assembled by ``cat``, and flash attention on unequal heads."""
+    tape = ctx.tape
+    tensors = {t.name.split(".")[-2]: t for t in linear_tensors(a.tensors)}
+    t = ctx.tokens
+    heads = -(-a.heads // ctx.tp)
+    nope, rope, v_dim = a.qk_nope_head_dim, a.qk_rope_head_dim, a.v_head_dim
+    x = enter_tensor_parallel(ctx, x)
+    q = _queries(ctx, a, tensors, x).view(t, heads, nope + rope)
+    q_pass, q_rot = tape.views(q, (t, heads, nope), (t, heads, rope))
+    tensor = tensors["kv_a_proj_with_mqa"]
+    compressed = linear(tape, x, ctx.replicated(tensor, a.bias), tensor.name)
+    latent, k_rot = tape.views(compressed, (t, a.kv_lora_rank), (t, 1, rope))
+    rows = tape.new((t, rope), "fp32", "rope rows (complex)")
+    q_turned, k_turned = rotate_complex(tape, q_rot, k_rot, rows)
+    query = cat(tape, (q_pass, q_turned), (t, heads, nope + rope), "cat queries")
+    latent = _norm(ctx, a.kv_lora_rank, latent, "kv_norm")
+    tensor = tensors["kv_b_proj"]
+    expanded = linear(tape, latent, ctx.weights(tensor, False), tensor.name).view(t, heads, nope + v_dim)
+    k_pass, value = tape.views(expanded, (t, heads, nope), (t, heads, v_dim))
+    key = _cat_key(ctx, k_pass, k_turned, (t, heads, nope + rope))
+    out = kernels.flash(tape, query, key, value, v_dim, label="varlen attention", ring=ctx.setting.context)
+    tensor = tensors["o_proj"]
+    result = linear(tape, out.view(t, heads * v_dim), ctx.weights(tensor, a.bias), tensor.name)
+    return leave_tensor_parallel(ctx, result)
+
+
+def _queries(ctx: Context, a: LatentAttention, tensors: dict[str, ParameterTensor], x: Value) -> Value:
+    tape = ctx.tape
+    if a.q_lora_rank is None:
+        return linear(tape, x, ctx.weights(tensors["q_proj"], False), tensors["q_proj"].name)
+    low = linear(tape, x, ctx.replicated(tensors["q_a_proj"], a.bias), tensors["q_a_proj"].name)
+    low = _norm(ctx, a.q_lora_rank, low, "q_norm")
+    return linear(tape, low, ctx.weights(tensors["q_b_proj"], False), tensors["q_b_proj"].name)
+
+
+def _norm(ctx: Context, size: int, x: Value, name: str) -> Value:
+    weight, bias = ctx.norm_weight(Norm("rmsnorm", size), name)
+    return fused_norm(ctx.tape, x, weight, bias, "rmsnorm")
+
+
+def _cat_key(ctx: Context, k_pass: Value, k_turned: Value, shape: tuple[int, ...]) -> Value:
+    """``cat([k_nope, k_pe.expand(...)])``: the shared key's gradient is summed over the heads."""
+    tape = ctx.tape
+    shared, dtype = k_turned.shape, k_turned.dtype
+    expanded = Value(k_turned.storage, (*shape[:-1], shared[-1]), dtype)
+    expanded = tape.record(expanded, (k_turned,), lambda grad: [tape.new(shared, dtype, "sum over heads")])
+    return cat(tape, (k_pass, expanded), shape, "cat keys")

@@ -1,0 +1,136 @@
+"""torchtitan's transformer block: one-kernel norms, fused qkv, flash attention over packed tokens, SwiGLU.
+
+Sources: torchtitan models/common/{attention,rope,feed_forward}.py, models/llama3/model.py, models/qwen3/model.py,
+distributed/activation_checkpoint.py. Tokens are one dimension: tensor parallelism gathers and scatters along dim 0.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd import attention as kernels
+from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.elementwise import add, cast, copy
+from memcheck.autograd.matrix import linear
+from memcheck.autograd.norm import fused_norm
+from memcheck.autograd.selective import KeptOutputs, checkpoint_whole
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.torch.compiled import compiled_block, is_traced
+from memcheck.frameworks.transformers.mlp import linear_tensors, mlp
+from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half
+from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm, ParameterTensor
+
+KEEPS = frozenset({"mm", "addmm", "bmm", "attention", "topk", "reduce-scatter", "all-to-all"})
+"""SelectiveAC's operators: compute_intensive_ops of torch._functorch.partitioners and torchtitan's own additions.
+``_grouped_mm`` is in neither list."""
+
+
+def torchtitan_block(ctx: Context, block: Block, x: Value) -> Value:
+    """``h = x + attention(norm(x)); h + feed_forward(norm(h))``."""
+    if ctx.setting.compiled and is_traced(block, ctx.setting):
+        return compiled_block(ctx, block, x, "none")
+    return _eager_block(ctx, block, x)
+
+
+def _eager_block(ctx: Context, block: Block, x: Value) -> Value:
+    tape = ctx.tape
+    if block.mixer is not None:
+        normed = _norm(ctx, block.input_norm, x)
+        mixed = _mixer(ctx, block.mixer, normed)
+        del normed
+        x = add(tape, x, mixed, "residual")
+        del mixed
+    if block.mlp is not None:
+        normed = _norm(ctx, block.mlp_norm, x)
+        out = _feed_forward(ctx, block.mlp, normed)
+        del normed
+        x = add(tape, x, out, "residual")
+    return x
+
+
+def checkpointed_block(ctx: Context, block: Block, x: Value, mode: str) -> Value:
+    """The block under FullAC (``full``) or SelectiveAC (``selective``): both recompute to the very end."""
+    selection = None
+    if mode == "selective":
+        if ctx.setting.compiled and is_traced(block, ctx.setting):
+            return compiled_block(ctx, block, x, mode)
+        selection = KeptOutputs(KEEPS, frozenset(_gates(block)))
+    return checkpoint_whole(ctx.tape, lambda value: _eager_block(ctx, block, value), x, selection)
+
+
+def _gates(block: Block) -> list[tuple[int, ...]]:
+    """The shapes of the router's gate (``force_recompute_mm_shapes_by_fqns``)."""
+    if not isinstance(block.mlp, Moe):
+        return []
+    experts = block.mlp.experts
+    return [t.shape for t in block.mlp.tensors if t.group == "router" and t.shape[0] == experts]
+
+
+def _norm(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> Value:
+    if norm is None:
+        return x
+    weight, bias = ctx.norm_weight(norm, name)
+    return fused_norm(ctx.tape, x, weight, bias, norm.kind)
+
+
+def _mixer(ctx: Context, mixer: Attention | LatentAttention | Mixer, x: Value) -> Value:
+    if isinstance(mixer, LatentAttention):
+        from memcheck.frameworks.torchtitan.latent import latent_attention
+
+        return latent_attention(ctx, mixer, x)
+    if isinstance(mixer, Attention):
+        return _attention(ctx, mixer, x)
+    from memcheck.frameworks.transformers.mixer import recurrent_mixer
+
+    return recurrent_mixer(ctx, mixer, x)
+
+
+def _feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
+    if isinstance(m, Mlp):
+        return mlp(ctx, m, x)
+    from memcheck.frameworks.torchtitan.moe import moe
+
+    return moe(ctx, m, x)
+
+
+def _attention(ctx: Context, a: Attention, x: Value) -> Value:
+    """GQAttention: one matrix for q, k and v, three contiguous copies of its output, rotary in fp32, flash, wo."""
+    tape = ctx.tape
+    x = enter_tensor_parallel(ctx, x)
+    q, k, v = _fused_qkv(ctx, a, x)
+    del x
+    q = _norm(ctx, a.query_norm, q, "q_norm")
+    k = _norm(ctx, a.key_norm, k, "k_norm")
+    q, k = _rotary(ctx, a, q, k)
+    out = kernels.flash(tape, q, k, v, a.head_dim, label="varlen attention", ring=ctx.setting.context)
+    width = -(-a.heads // ctx.tp) * a.head_dim
+    tensor = linear_tensors(a.tensors)[-1]
+    result = linear(tape, out.view(ctx.tokens, width), ctx.weights(tensor, a.out_bias), tensor.name)
+    del out, q, k, v
+    return leave_tensor_parallel(ctx, result)
+
+
+def _fused_qkv(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Value]:
+    """FusedQKVLinear: ``split`` along the heads of each group, then ``.contiguous()`` of each part."""
+    tape = ctx.tape
+    tensors = linear_tensors(a.tensors)[:-1]
+    rows, columns = sum(t.shape[0] for t in tensors), tensors[0].shape[1]
+    fused = ParameterTensor("self_attn.qkv_linear.wqkv", (rows, columns), "attention", "column", linear=True)
+    qkv = linear(tape, x, ctx.weights(fused, a.qkv_bias), fused.name)
+    heads, kv_heads = -(-a.heads // ctx.tp), max(1, -(-a.kv_heads // ctx.tp))
+    t, d = ctx.tokens, a.head_dim
+    q, k, v = tape.views(qkv, (t, heads, d), (t, kv_heads, d), (t, kv_heads, d))
+    del qkv
+    return copy(tape, q, "contiguous q"), copy(tape, k, "contiguous k"), copy(tape, v, "contiguous v")
+
+
+def _rotary(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
+    """ComplexRoPE (Llama 3), or CosSinRoPE (Qwen 3, GPT-OSS): rows of the table are picked for each layer and kept."""
+    tape = ctx.tape
+    if a.query_norm is None and not a.sinks:
+        rows = tape.new((ctx.tokens, a.head_dim), "fp32", "rope rows (complex)")
+        return rotate_complex(tape, q, k, rows)
+    rows = tape.new((ctx.tokens, 2 * a.head_dim), "fp32", "rope rows (cos, sin)")
+    wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
+    turned_q = rotate_half(tape, wide_q, "fp32", (rows,))
+    turned_k = rotate_half(tape, wide_k, "fp32", (rows,))
+    return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+

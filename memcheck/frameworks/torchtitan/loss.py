@@ -1,0 +1,111 @@
+"""torchtitan's chunked loss: head, loss and backward run chunk by chunk inside the loss.
+
+Source: torchtitan components/loss.py, ChunkedLossWrapper. The hidden states are detached; each chunk's logits, loss and
+backward run at once; head gradients add up unsharded in the reduce dtype and are reduced with the last chunk; hidden
+gradients add up in an fp32 buffer, which is cast and sent into the decoder at the end.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.autograd import Tape, Value, backward
+from memcheck.autograd.context import Context, Setting, enter_tensor_parallel
+from memcheck.autograd.curve import Curve, high
+from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
+from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.tensor import Leaf, Parameter, Storage
+from memcheck.frameworks.transformers.block import normalise
+from memcheck.frameworks.transformers.head import Head
+from memcheck.record import Record
+
+
+class HeadShard(Record):
+    """How FSDP2 treats the head while it is chunked, in elements."""
+
+    padded: int
+    """Elements of the head's reduce-scatter input; 0 without FSDP2."""
+    shard: int
+    reduce: str = "fp32"
+
+
+@lru_cache(maxsize=512)
+def chunked_head_curve(head: Head, setting: Setting, dtype: str, shard: HeadShard, *, inventory: bool = False) -> Curve:
+    """The unit's curve: everything up to the reduced head gradient is its forward."""
+    tape = Tape(inventory=inventory)
+    tape.subclass = setting.tensor > 1
+    ctx = Context(tape, setting)
+    shape = (ctx.residual_tokens, ctx.hidden)
+    leaf = Leaf() if setting.input_grad else None
+    x = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, leaf)
+    hidden = enter_tensor_parallel(ctx, normalise(ctx, head.final_norm, x))
+    x.storage = None
+    gradient = _chunks(ctx, head, hidden, dtype, shard)
+    forward_high = high(tape)
+    hidden.storage = None
+    saved = tape.live - gradient[0].bytes
+    components = [(k, v) for k, v in tape.by_component.items() if v]
+    merged = dict(components)
+    merged["temporaries"] = merged.get("temporaries", 0) - gradient[0].bytes
+    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
+    tape.reset_peak()
+    backward(tape, hidden, gradient)
+    return Curve(
+        saved,
+        saved_inventory,
+        tuple((k, v) for k, v in merged.items() if v),
+        0,
+        forward_high,
+        high(tape),
+        tape.by_component.get("gradients", 0),
+    )
+
+
+def _chunks(ctx: Context, head: Head, hidden: Value, dtype: str, shard: HeadShard) -> list[Storage]:
+    """The loop over chunks; returns the boxed gradient of the hidden states."""
+    tape, s = ctx.tape, ctx.setting
+    tape.component = "logits_and_loss"
+    rows = -(-ctx.tokens // head.loss.chunks)
+    width = (-(-head.vocab // ctx.tp), int(ctx.hidden))
+    accumulator = tape.new((ctx.tokens, ctx.hidden), "fp32", "gradient accumulator")
+    summed: Storage | None = None
+    logits: Value | None = None
+    for i in range(head.loss.chunks):
+        chunk = Value(hidden.storage, (rows, ctx.hidden), dtype, Leaf())
+        weight = Parameter("lm_head", width, s.params, head.trained, has_grad=False)
+        fresh = linear(tape, chunk, Weights(weight), "lm_head")
+        logits = None  # the loop variable of the previous chunk lives until it is assigned again
+        logits = fresh
+        del fresh
+        if head.compiled:
+            loss = compiled_cross_entropy(tape, logits)
+        else:
+            loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=ctx.tp > 1)
+        logits.origin = None
+        backward(tape, loss, [tape.new((1,), "fp32", "output gradient")])
+        del loss
+        grad = chunk.origin.grad if isinstance(chunk.origin, Leaf) else None
+        if not shard.padded:
+            if weight.grad_buffer is not None and summed is None:
+                summed = weight.grad_buffer
+        elif weight.grad_buffer is not None:
+            if summed is None:
+                summed = tape.new(width, shard.reduce, "accumulated head gradient")
+            weight.grad_buffer = None
+            if i == head.loss.chunks - 1:
+                _reduce(tape, shard)
+                summed = None
+        del weight, chunk, grad
+    del logits, summed
+    result = tape.new((ctx.tokens, ctx.hidden), dtype, "gradient of the hidden states")
+    del accumulator
+    result.move("temporaries")
+    return [result]
+
+
+def _reduce(tape: Tape, shard: HeadShard) -> None:
+    tape.component = "communication_buffers"
+    whole = tape.new((shard.padded,), shard.reduce, "reduce-scatter input of the head")
+    part = tape.new((shard.shard,), shard.reduce, "reduce-scatter output of the head")
+    del whole, part
+    tape.component = "logits_and_loss"

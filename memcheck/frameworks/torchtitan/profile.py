@@ -1,0 +1,98 @@
+"""torchtitan.
+
+Sources: ``torchtitan/config/job_config.py`` (optimizer ``implementation`` fused, ``max_norm`` 1.0, ``dtype`` float32,
+``mixed_precision_param`` bfloat16, ``mixed_precision_reduce`` float32 only, ``disable_loss_parallel`` false, sequence
+parallelism with tensor parallelism), ``torchtitan/distributed/utils.py`` (autocast only without FSDP, TP and PP),
+``run_train.sh`` (``PYTORCH_ALLOC_CONF=expandable_segments:True``), read up to commit b5bcd76c6 of August 2026.
+"""
+
+from __future__ import annotations
+
+from memcheck.job import recipes as r
+from memcheck.job.profile import Framework
+
+TORCHTITAN = Framework(
+    name="torchtitan",
+    title="torchtitan",
+    recipes={
+        "fp32": r.FP32,
+        "bf16-mixed": r.AUTOCAST_BF16,
+        "fp8-mixed": r.AUTOCAST_FP8,
+        # training.dtype=bfloat16; gradients are still reduced in fp32, the only value of mixed_precision_reduce.
+        "bf16-pure": r.BF16_PURE._replace(reduce="fp32"),
+    },
+    sharded_recipes={"bf16-mixed": r.FSDP2_BF16, "fp8-mixed": r.FSDP2_FP8},
+    default_precision="bf16-mixed",
+    default_optimizer="adamw",
+    default_implementation="fused",
+    default_attention="sdpa",
+    default_loss="standard",
+    keep_logits=False,
+    upcast=True,
+    clip_grad_norm=True,
+    sequence_parallel=True,
+    expandable_segments=True,
+    zero_stages=(0, 1, 3),
+    parallelisms=("tensor", "sequence", "context", "pipeline", "expert", "expert_tensor"),
+    schedules=("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "dualpipe"),
+    methods=("full", "lora"),
+    losses=("standard", "chunked", "vocab-parallel"),
+    attentions=("sdpa", "flash", "flex"),
+    recompute=("none", "selective", "full"),
+    options={
+        "selective_ac_option": (str, int),
+        "per_op_sac_force_recompute_mm_shapes_by_fqns": (list,),
+        "memory_budget": (int, float),
+        "disable_loss_parallel": (bool,),
+        "enable_async_tensor_parallel": (bool,),
+        "enable_fsdp_symm_mem": (bool,),
+        "enable_cpu_offload": (bool,),
+        "early_step_in_backward": (bool,),
+        "fsdp_reshard_after_forward": (str,),
+        "context_parallel_rotate_method": (str,),
+        "pipeline_parallel_first_stage_less_layers": (int,),
+        "pipeline_parallel_last_stage_less_layers": (int,),
+        "pipeline_parallel_layers_per_stage": (int,),
+        "enable_fsdp_float8_all_gather": (bool,),
+        "disable_cuda_graphs": (bool,),
+        "components": (list,),
+        "module": (str,),
+    },
+    choices={
+        "fsdp_reshard_after_forward": ("default", "always", "never"),
+        "context_parallel_rotate_method": ("allgather", "alltoall"),
+    },
+    implementations={},
+    loss_parallel="tensor",
+    replicated_amp_alone=True,
+    lacks={
+        "parallelism.gradient_sync": "every micro-batch is reduced: nothing in the trainer puts it off "
+        "(torchtitan/trainer.py)",
+        "parallelism.gradient_as_bucket_view": "no key of its configuration reaches the replicas' buckets "
+        "(torchtitan/config/configs.py)",
+        "training.precision.reduce": "`mixed_precision_reduce` has one value, float32 (torchtitan/config/configs.py)",
+    },
+    # trainer.py builds on the meta device, then to_empty; checkpoints are DCP's (components/checkpointer/dcp.py)
+    initialization=("meta", "meta"),
+    checkpoint=("sharded", "sharded"),
+    harmless={
+        "enable_fsdp_float8_all_gather": "gathered weights are priced in 16 bits, an upper bound; the time follows it",
+        "enable_async_tensor_parallel": "products overlap with the exchange of their inputs; the time follows it",
+    },
+    unmodelled={
+        "per_op_sac_force_recompute_mm_shapes_by_fqns": (
+            ("moe.router.gate",),
+            "makes selective recompute drop the products of other layers",
+        ),
+        "memory_budget": (None, "lets the compiler choose what is recomputed"),
+        "disable_loss_parallel": (False, "takes the loss on replicated logits"),
+        "enable_fsdp_symm_mem": (False, "moves FSDP's buffers to symmetric memory"),
+        "early_step_in_backward": (False, "steps each parameter within backward and lets go of its gradient"),
+        "context_parallel_rotate_method": ("allgather", "keeps one part of keys and values instead of all"),
+        "pipeline_parallel_first_stage_less_layers": (0, "takes layers from the first stage"),
+        "pipeline_parallel_last_stage_less_layers": (0, "takes layers from the last stage"),
+        "pipeline_parallel_layers_per_stage": (None, "decides how many stages there are, as `virtual_stages` does"),
+        "disable_cuda_graphs": (True, "captures the step in CUDA graphs, whose memory pools stay"),
+    },
+    source="pytorch/torchtitan b5bcd76c6",
+)

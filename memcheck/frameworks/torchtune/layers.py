@@ -1,0 +1,81 @@
+"""torchtune's decoder layer, head and losses.
+
+Sources: torchtune modules/{attention,feed_forward,rms_norm,position_embeddings,transformer}.py, modules/peft/lora.py,
+modules/loss/ce_chunked_output_loss.py at 1814feb17. The layer is transformers' but for its attention: the rotation runs
+on fp32 pairs, and keys and values are copied to every query head.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd import attention as kernels
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, cast, cat
+from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
+from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.tensor import Tape, Value
+from memcheck.frameworks.torch.compiled import compiled_block, is_traced
+from memcheck.frameworks.transformers.attention import repeat_kv
+from memcheck.frameworks.transformers.block import block_parts, feed_forward
+from memcheck.frameworks.transformers.mlp import linear_tensors
+from memcheck.frameworks.transformers.norms import normalise
+from memcheck.frameworks.transformers.rotary import rotate_pairs
+from memcheck.models.types import Attention, Block
+
+
+def torchtune_layer(ctx: Context, block: Block, x: Value) -> Value:
+    """One layer, which ``training.compile_model`` compiles by itself; checkpointing is wrapped around that."""
+    if ctx.setting.compiled and is_traced(block, ctx.setting):
+        return compiled_block(ctx, block, x, "none")
+    return torchtune_block(ctx, block, x)
+
+
+def torchtune_block(ctx: Context, block: Block, x: Value) -> Value:
+    """``h = x + attention(norm(x)); h + mlp(norm(h))``."""
+    a, m = block.mixer, block.mlp
+    if not isinstance(a, Attention) or m is None or block.parallel:
+        return block_parts(ctx, block, x)  # which torchtune has no builder for
+    h = add(ctx.tape, _attention(ctx, a, normalise(ctx, block.input_norm, x)), x, "residual")
+    return add(ctx.tape, h, feed_forward(ctx, m, normalise(ctx, block.mlp_norm, h)), "residual")
+
+
+def _attention(ctx: Context, a: Attention, x: Value) -> Value:
+    tape, tensors = ctx.tape, linear_tensors(a.tensors)
+    if a.fused_qkv:
+        first = tensors[0]
+        rows = (a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.head_dim)
+        projections = [first._replace(shape=(each, first.shape[1])) for each in rows]
+    else:
+        projections = tensors[:3]
+    shapes = [(ctx.batch, heads, ctx.sequence, a.head_dim) for heads in (a.heads, a.kv_heads, a.kv_heads)]
+    q, k, v = (
+        linear(tape, x, ctx.weights(t, a.qkv_bias), t.name).view(*shape)
+        for t, shape in zip(projections, shapes, strict=True)
+    )
+    del x
+    q, k = _rotate(tape, q), _rotate(tape, k)
+    q, k = normalise(ctx, a.query_norm, q, "qk_norm"), normalise(ctx, a.key_norm, k, "qk_norm")
+    if a.kv_heads != a.heads:
+        k, v = repeat_kv(tape, k, a.heads), repeat_kv(tape, v, a.heads)
+    out = kernels.flash(tape, q, k, v, a.head_dim, label="flex attention")
+    result = linear(tape, out.view(ctx.tokens, a.heads * a.head_dim), ctx.weights(tensors[-1], a.out_bias), "output")
+    del out, q, k, v
+    return result
+
+
+def _rotate(tape: Tape, x: Value) -> Value:
+    """RotaryPositionalEmbeddings: ``x.float()``, products with slices of the cache, stack, ``type_as``."""
+    return cast(tape, rotate_pairs(tape, cast(tape, x, "fp32"), "fp32"), x.dtype)
+
+
+def chunked_loss(ctx: Context, h: Value, weights: Weights, chunks: int, *, compiled: bool) -> Value:
+    """CEWithChunkedOutputLoss: logits in pieces, all of which live; each is upcast, and its loss taken, by itself."""
+    tape = ctx.tape
+    rows = -(-ctx.tokens // chunks)
+    logits = [linear(tape, part, weights, "output") for part in tape.views(h, *(((rows, ctx.hidden),) * chunks))]
+    del h
+    losses = []
+    while logits:
+        piece = logits.pop(0)
+        losses.append(compiled_cross_entropy(tape, piece) if compiled else cross_entropy(tape, piece, upcast=True))
+        del piece
+    return cat(tape, tuple(losses), (1,), "sum of losses")

@@ -1,0 +1,52 @@
+"""torchtune's recipes.
+
+Sources: pytorch/torchtune 1814feb17 of November 2024 (``recipes/full_finetune_single_device.py``,
+``recipes/lora_finetune_single_device.py``, ``modules``, ``training/_compile.py``): one dtype for parameters, gradients
+and states, bf16 unless told otherwise; adapters in it too; ``del logits`` before backward; LinearNF4 of torchao.
+"""
+
+from __future__ import annotations
+
+from memcheck.job import recipes as r
+from memcheck.job.profile import Framework
+
+TORCHTUNE = Framework(
+    name="torchtune",
+    title="torchtune's recipes",
+    recipes={"bf16-pure": r.BF16_PURE, "fp32": r.FP32},
+    sharded_recipes={},
+    default_precision="bf16-pure",
+    default_optimizer="adamw",
+    default_implementation="fused",  # `fused: True` in the configurations
+    default_attention="flex",
+    default_loss="chunked",
+    keep_logits=False,
+    upcast=True,
+    clip_grad_norm=False,
+    sequence_parallel=False,
+    expandable_segments=False,
+    zero_stages=(0, 3),
+    parallelisms=(),
+    schedules=(),
+    methods=("full", "lora", "qlora"),
+    losses=("standard", "chunked"),
+    attentions=("sdpa", "flex"),
+    recompute=("none", "full"),
+    options={},
+    choices={},
+    implementations={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},
+    lora_rank=8,
+    lora_targets=("q_proj", "v_proj"),
+    lora_dtype="params",
+    lacks={
+        "parallelism.gradient_sync": "its recipes reduce every micro-batch (recipes/full_finetune_distributed.py)",
+        "parallelism.gradient_as_bucket_view": "its recipes run on one GPU or under FSDP2, without "
+        "DistributedDataParallel (torchtune/training/_distributed.py)",
+        "training.precision.reduce": "its recipes shard without a MixedPrecisionPolicy "
+        "(torchtune/training/_distributed.py, shard_model)",
+    },
+    # recipes/full_finetune_distributed.py: meta device; gather_cpu_state_dict at save
+    initialization=("device", "meta"),
+    checkpoint=("full", "full"),
+    source="pytorch/torchtune 1814feb17",
+)

@@ -1,0 +1,79 @@
+"""LoRA on tensors that are no linear layers: peft's ParamWrapper around stacked experts and routers.
+
+Source: peft 0.21 tuners/lora/layer.py (ParamWrapper, _LoraFactorsProxy) and utils/transformers_weight_conversion.py.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Adapter, Context, adapts
+from memcheck.autograd.elementwise import convert_weight
+from memcheck.autograd.tensor import Parameter, Storage, Value
+from memcheck.models.types import Moe, ParameterTensor
+from memcheck.record import Record
+
+EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
+
+
+class Factors(Record):
+    """The two matrices of one adapted tensor, as peft stores them."""
+
+    name: str
+    down: tuple[int, int]
+    up: tuple[int, int]
+
+
+def adapted_tensors(adapter: Adapter | None, m: Moe) -> tuple[Factors, ...]:
+    """The adapters of a mixture's stacked experts and of its router.
+
+    The fused gate and up matrices count twice the rank, and every expert has factors of its own.
+    """
+    if adapter is None or not m.stacked_adapters:
+        return ()
+    found = []
+    if adapter.targets == "all-linear" or adapts(adapter, "gate"):
+        router = next(t for t in m.tensors if t.group == "router" and t.shape[0] == m.experts)
+        found.append(Factors(router.name, (adapter.rank, router.shape[1]), (router.shape[0], adapter.rank)))
+    stacked = [t for t in m.tensors if t.group == "experts" and len(t.shape) == 3]
+    for tensor, ranks in zip(stacked, (2, 1), strict=False):
+        if targets_experts(adapter, "down_proj" if tensor is stacked[-1] else "gate_proj"):
+            rank = ranks * adapter.rank * tensor.shape[0]
+            found.append(Factors(tensor.name, (rank, tensor.shape[2]), (tensor.shape[1], rank)))
+    return tuple(found)
+
+
+def targets_experts(adapter: Adapter, name: str) -> bool:
+    """Whether the targets name the experts' matrices by their names of transformers 4."""
+    if adapter.targets == "all-linear":
+        return True
+    aliases = {"gate_proj": ("gate_proj", "w1"), "down_proj": ("down_proj", "w2")}[name]
+    return any(adapts(adapter, alias) for alias in aliases)
+
+
+def merged_weight(ctx: Context, m: Moe, tensor: ParameterTensor, base: Value) -> Value:
+    """``base + scaling * B @ A`` as a tensor of its own, which the product keeps: a copy of all experts per layer."""
+    factors = next((f for f in adapted_tensors(ctx.setting.adapter, m) if f.name == tensor.name), None)
+    adapter = ctx.setting.adapter
+    if factors is None or adapter is None:
+        return base
+    tape = ctx.tape
+    shape, dtype = base.shape, base.dtype
+    lhs, rhs = (
+        convert_weight(tape, tape.parameter(ctx.register(_factor(ctx, factors.name + end, size, adapter))), dtype)
+        for end, size in ((".lora_B", factors.up), (".lora_A", factors.down))
+    )
+    out = tape.value(shape, dtype, "weight with adapter")
+    shapes = (lhs.shape, rhs.shape)
+
+    def run(grad: Storage, kept: object = (lhs.storage, rhs.storage)) -> list[Storage | None]:
+        grads: list[Storage | None] = []
+        for size in shapes:
+            product = tape.new(size, dtype, "bmm")
+            grads.append(tape.new(size, dtype, "scaled factor gradient"))
+            del product
+        return grads
+
+    return tape.record(out, (lhs, rhs), run)
+
+
+def _factor(ctx: Context, name: str, shape: tuple[int, int], adapter: Adapter) -> Parameter:
+    return Parameter(name, shape, adapter.dtype, True, has_grad=ctx.setting.has_grad)

@@ -1,0 +1,152 @@
+"""One decoder layer as transformers writes it."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.curve import Forward
+from memcheck.autograd.elementwise import add, add_in_place, dropout, scale
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.transformers.attention import attention
+from memcheck.frameworks.transformers.mlp import mlp
+from memcheck.frameworks.transformers.norms import normalise
+from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe
+
+
+def mixer_forward(ctx: Context, mixer: Attention | LatentAttention | Mixer, x: Value, stream: str) -> Value:
+    """Whatever mixes tokens in this block."""
+    if isinstance(mixer, Attention):
+        return attention(ctx, mixer, x, stream)
+    if isinstance(mixer, LatentAttention):
+        from memcheck.frameworks.transformers.latent import latent_attention
+
+        return latent_attention(ctx, mixer, x, stream)
+    from memcheck.frameworks.transformers.mixer import recurrent_mixer
+
+    return recurrent_mixer(ctx, mixer, x)
+
+
+def feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
+    """Dense or routed."""
+    if isinstance(m, Mlp):
+        return mlp(ctx, m, x)
+    from memcheck.frameworks.transformers.moe import moe
+
+    return moe(ctx, m, x)
+
+
+def block_forward(ctx: Context, block: Block, x: Value) -> Value:
+    """``hidden_states = layer(hidden_states)``."""
+    if ctx.setting.style == "torchtitan":
+        from memcheck.frameworks.torchtitan.layers import torchtitan_block
+
+        return torchtitan_block(ctx, block, x)
+    if ctx.setting.style == "litgpt":
+        from memcheck.frameworks.litgpt.layers import litgpt_block
+
+        return litgpt_block(ctx, block, x)
+    if ctx.setting.style == "torchtune":
+        from memcheck.frameworks.torchtune.layers import torchtune_layer
+
+        return torchtune_layer(ctx, block, x)
+    try:
+        return block_parts(ctx, block, x)
+    finally:  # a recompute may end early
+        ctx.unused = []
+
+
+def block_parts(ctx: Context, block: Block, x: Value) -> Value:
+    """transformers' order: mixer, then feed-forward, or both of the same input."""
+    stream = x.dtype
+    if block.parallel:
+        return _parallel(ctx, block, x, stream)
+    if block.mixer is not None:
+        x = _mixer_half(ctx, block, x, stream)
+    if block.mlp is not None:
+        x = _mlp_half(ctx, block, block.mlp, x)
+    return x
+
+
+def recomputing(block: Block, style: str, mode: str) -> tuple[Forward, bool]:
+    """The block's forward under a recompute mode (``none`` | ``full`` | ``selective``), and whether ``replay`` has to
+    checkpoint it: torchtitan's forward does that itself, its recompute runs to the end and may keep chosen outputs.
+    """
+    if style == "torchtitan" and mode != "none":
+        from memcheck.frameworks.torchtitan.layers import checkpointed_block
+
+        return lambda ctx, x: checkpointed_block(ctx, block, x, mode), False
+    return lambda ctx, x: block_forward(ctx, block, x), mode == "full"
+
+
+def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
+    if block.mixer is None:
+        return x
+    h = x if block.post_norm else normalise(ctx, block.input_norm, x)
+    residual = h if block.residual_from_norm else x
+    if block.named_norm:
+        ctx.unused.append(h)
+    if isinstance(block.mixer, Attention) and block.mixer.adds_residual:
+        ctx.named.append(h)
+    argument = h if block.inner_dropout else None
+    h = mixer_forward(ctx, block.mixer, h, stream)
+    h = normalise(ctx, block.mixer_output_norm, h)
+    h = dropout(ctx.tape, h, block.dropout)
+    del argument
+    if block.named_output:
+        ctx.unused.append(h)
+    x = _residual(ctx, block, residual, h)
+    ctx.named = []
+    return normalise(ctx, block.input_norm, x) if block.post_norm else x
+
+
+def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
+    h = x.view(*x.shape) if block.post_norm else normalise(ctx, block.mlp_norm, x)
+    residual = h if block.residual_from_norm else x
+    argument = h if block.inner_dropout else None
+    h = feed_forward(ctx, m, h)
+    h = normalise(ctx, block.mlp_output_norm, h)
+    h = dropout(ctx.tape, h, block.dropout)
+    del argument
+    x = _residual(ctx, block, residual, h)
+    return normalise(ctx, block.mlp_norm, x) if block.post_norm else x
+
+
+def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
+    """``residual + h``, or both multiplied by constants (Granite: h only; MiniMax: both)."""
+    tape = ctx.tape
+    if block.residual_scale:
+        if block.residual_from_norm:
+            residual = scale(tape, residual, "residual * alpha")
+        scaled = scale(tape, h, "hidden * multiplier")
+        return add(tape, residual, scaled, "residual")
+    return add(tape, residual, h, "residual")
+
+
+def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
+    """GPT-NeoX, GPT-J, Phi, Cohere, Falcon: both halves read the same residual stream.
+
+    ``mlp_output + attn_output + hidden_states``: the three terms and the first sum live until the second exists.
+    """
+    tape = ctx.tape
+    normed = normalise(ctx, block.input_norm, x)
+    for_mlp = normed if block.mlp_norm is None else None
+    if block.mlp_norm is not None and block.norms_first:
+        for_mlp = normalise(ctx, block.mlp_norm, x)
+    if block.named_norm:
+        ctx.unused.append(normed)
+    mixed = mixer_forward(ctx, block.mixer, normed, stream) if block.mixer is not None else None
+    del normed
+    if mixed is not None:
+        mixed = dropout(tape, mixed, block.dropout)
+    if for_mlp is None:
+        for_mlp = normalise(ctx, block.mlp_norm, x)
+    out = feed_forward(ctx, block.mlp, for_mlp) if block.mlp is not None else None
+    if out is None:
+        return x if mixed is None else add(tape, mixed, x, "residual")
+    out = dropout(tape, out, block.dropout)
+    first = out
+    if mixed is not None:
+        first = (add_in_place if block.norms_first else add)(tape, out, mixed, "residual")
+    return add(tape, first, x, "residual")
+
+
+__all__ = ["block_forward", "feed_forward", "mixer_forward", "normalise", "recomputing"]

@@ -1,0 +1,132 @@
+"""The first unit of a model: token embedding, learned positions, embedding norm, scale and dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memcheck.autograd import Tape, Value, backward
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.curve import Curve, high
+from memcheck.autograd.elementwise import add, dropout, scale
+from memcheck.autograd.matrix import embedding, linear
+from memcheck.autograd.tensor import Leaf, Parameter, Storage
+from memcheck.frameworks.transformers.block import normalise
+from memcheck.models.types import Norm, ParameterTensor
+from memcheck.record import Record
+
+
+class Embedding(Record):
+    """What the first unit consists of. Hashable."""
+
+    vocab: int
+    width: int
+    positions: int = 0
+    norm: Norm | None = None
+    scaled: bool = False
+    dropout: float = 0.0
+    trained: bool = True
+    tied: bool = False
+    projected: bool = False
+    """A matrix makes the looked-up rows as wide as the stream (OPT-350m)."""
+    positions_each: bool = False
+    """Positions are looked up for every sequence."""
+    scaled_outside: bool = False
+    leaf: bool = False
+    """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
+
+
+def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
+    """Replay the embedding. Its output belongs to the first block; ``saved`` is what else it keeps (masks, norms)."""
+    tape = Tape(autocast=setting.autocast, inventory=inventory)
+    tape.subclass = setting.tensor > 1
+    ctx = Context(tape, setting)
+    y = embedding_forward(ctx, e, dtype)
+    forward_high = high(tape)
+    output = (y.shape, y.dtype)
+    before = tape.live
+    if ctx.kept[0].storage is not y.storage:
+        ctx.kept.clear()
+    freed = before - tape.live
+    ctx.kept.clear()
+    y.storage = None
+    with_casts = tape.live
+    tape.casts.clear()
+    saved = tape.live
+    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
+    components = tuple((k, v) for k, v in tape.by_component.items() if v)
+    tape.component = "temporaries"
+    tape.reset_peak()
+    backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
+    gradients = tape.by_component.get("gradients", 0)
+    return Curve(
+        saved,
+        saved_inventory,
+        components,
+        with_casts - saved,
+        forward_high,
+        high(tape),
+        gradients,
+        freed_input=freed,
+    )
+
+
+def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
+    """``inputs_embeds`` on this rank."""
+    tape, s = ctx.tape, ctx.setting
+    trained = e.trained and s.trained
+    # A DTensor table is looked up with a mask; the gradient of the local rows is a view of a full-size gradient.
+    has_grad = s.has_grad or e.tied
+    table = ctx.register(Parameter("embed_tokens", (e.vocab, e.width), s.params, trained, has_grad=has_grad))
+    if e.tied:
+        # The head's gradient waits in AccumulateGrad's buffer; both are added into a third tensor (aten::add, never
+        # add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which then is the gradient.
+        table.sink = lambda grad: _forget(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
+    x = embedding(tape, table, (ctx.tokens,), dtype)
+    changed = ctx.tp > 1 or e.positions or e.norm or e.dropout or e.scaled_outside
+    if e.leaf and changed:  # else the first block's input is the leaf
+        x.origin = Leaf()
+        x = tape.record(Value(x.storage, x.shape, x.dtype), (x,), _holding(x.storage))
+    if ctx.tp > 1:
+        shape = (ctx.residual_tokens, e.width)
+        gathered = tape.value(shape, dtype, "reduce embedding")
+        full = x.shape
+        x = tape.record(gathered, (x,), lambda grad: [tape.new(full, dtype, "gather embedding gradient")])
+        del gathered
+    if e.scaled:
+        x = scale(tape, x, "embedding scale")
+    if e.projected:  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
+        matrix = ParameterTensor("project_in.weight", (s.hidden, e.width), "embedding", linear=True)
+        x = linear(tape, x, ctx.weights(matrix, False, adaptable=False), "project_in")
+    ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
+    if e.positions:
+        where = ctx.register(
+            Parameter("embed_positions", (e.positions, s.hidden), s.params, trained, has_grad=s.has_grad)
+        )
+        rows = ctx.tokens if e.positions_each else ctx.sequence
+        position = embedding(tape, where, (rows,), dtype, "positions")
+        ctx.kept.append(position)  # a variable, too
+        x = _add_positions(tape, x, position)
+        del position
+    x = normalise(ctx, e.norm, x)
+    return dropout(tape, x, e.dropout)
+
+
+def _holding(storage: Storage | None) -> Callable[..., list[Storage | None]]:
+    """A backward function that passes the gradient on, and refers to ``storage``."""
+
+    def run(grad: Storage, kept: Storage | None = storage) -> list[Storage | None]:
+        return [grad]
+
+    return run
+
+
+def _forget(storage: Storage) -> None:
+    """Its bytes take the place of the waiting gradient, which is already counted."""
+
+
+def _add_positions(tape: Tape, x: Value, position: Value) -> Value:
+    if position.numel == x.numel:
+        return add(tape, x, position, "add positions")
+    out = tape.value(x.shape, x.dtype, "add positions")
+    shape, dtype = position.shape, position.dtype
+    return tape.record(out, (x, position), lambda grad: [grad, tape.new(shape, dtype, "sum")])

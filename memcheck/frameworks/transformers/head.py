@@ -1,0 +1,178 @@
+"""The last unit of a model: final norm, language-model head, loss."""
+
+from __future__ import annotations
+
+from memcheck.autograd import Tape, Value, backward
+from memcheck.autograd.context import Context, Setting, enter_tensor_parallel, wider
+from memcheck.autograd.curve import Curve, checkpointed, high
+from memcheck.autograd.elementwise import cat, scale, unary
+from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear
+from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
+from memcheck.frameworks.transformers.block import normalise
+from memcheck.job.types import Loss
+from memcheck.models.types import Norm, ParameterTensor
+from memcheck.record import Record
+
+
+class Head(Record):
+    """What the last unit consists of. Hashable."""
+
+    vocab: int
+    bias: bool
+    final_norm: Norm | None
+    softcap: bool
+    tied: bool
+    loss: Loss
+    trained: bool = True
+    scaled: bool = False
+    """Logits are multiplied by a constant (Cohere, Granite)."""
+    compiled: bool = False
+    """torch.compile runs the loss as one graph."""
+    graph_before: int = 0
+    """Bytes that the graph of the step before holds until this one's logits replace the old ones."""
+    projection: int = 0
+    """Width of an output projection before the head (OPT-350m)."""
+    grad_dtype: str | None = None
+    """Dtype to which autograd casts every gradient of the head, where it is used outside of FSDP2's forward: its group
+    learns of the backward only after them."""
+
+
+def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
+    """Replay final norm, head and loss. ``saved`` is what lives when backward starts."""
+    tape = Tape(autocast=setting.autocast, inventory=inventory)
+    tape.subclass = setting.tensor > 1
+    ctx = Context(tape, setting)
+    leaf = Leaf() if setting.input_grad else None
+    shape = (ctx.residual_tokens, ctx.hidden)
+    x = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, leaf)
+    loss = head_forward(ctx, head, x)
+    forward_high = high(tape)
+    before = ctx.before
+    del x
+    with_casts = tape.live
+    tape.casts.clear()
+    if not head.loss.keep_logits:
+        ctx.kept.clear()
+    saved = tape.live
+    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
+    components = tuple((k, v) for k, v in tape.by_component.items() if v)
+    tape.component = "temporaries"
+    tape.reset_peak()
+    backward(tape, loss, [tape.new((1,), "fp32", "output gradient")])
+    gradients = tape.by_component.get("gradients", 0)
+    backward_high = high(tape)
+    lingers = sum(v.storage.bytes for v in ctx.kept if v.storage is not None)
+    lingers += sum(p.grad_buffer.bytes for p in ctx.parameters if p.grad_buffer is not None and not p.fresh)
+    del leaf, loss
+    return Curve(
+        saved,
+        saved_inventory,
+        components,
+        with_casts - saved,
+        forward_high,
+        backward_high,
+        gradients,
+        lingers,
+        before,
+        input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
+    )
+
+
+def head_forward(ctx: Context, head: Head, x: Value) -> Value:
+    """Final norm, head, loss. The logits are put on ``ctx.kept``."""
+    tape, s = ctx.tape, ctx.setting
+    h = _final_norm(ctx, head, x)
+    if head.projection:
+        matrix = ParameterTensor("project_out.weight", (head.projection, s.hidden), "embedding", linear=True)
+        h = linear(tape, h, ctx.weights(matrix, False, adaptable=False), "project_out")
+    if head.final_norm is not None:
+        x.storage = None  # `hidden_states = self.norm(hidden_states)`: nothing but the graph holds the input now
+    del x
+    normed = h  # `outputs.last_hidden_state` stays referenced until the model's forward returns
+    h = enter_tensor_parallel(ctx, h)  # the head's first hook
+    ctx.before = high(tape)
+    tape.reset_peak()
+    tape.component = "logits_and_loss"
+    shard = Dim(-(-head.vocab // ctx.tp), "V/tp" if ctx.tp > 1 else "V")
+    weight = Parameter("lm_head", (shard, head.projection or ctx.hidden), s.params, head.trained, has_grad=s.has_grad)
+    weight = ctx.register(weight)
+    weight.cast_to = wider(weight.dtype, head.grad_dtype) or weight.cast_to
+    weight.waits = head.tied and head.trained and s.has_grad
+    bias = ctx.parameter("lm_head.bias", (shard,)) if head.bias else None
+    if head.loss.kind == "fused-linear":
+        return fused_linear(tape, h, weight)
+    if s.style == "litgpt":
+        from memcheck.frameworks.litgpt.head import litgpt_loss
+
+        return litgpt_loss(ctx, h, Weights(weight, bias), head)
+    if s.style == "torchtune" and head.loss.kind == "chunked":
+        from memcheck.frameworks.torchtune.layers import chunked_loss
+
+        return chunked_loss(ctx, h, Weights(weight, bias), head.loss.chunks, compiled=head.compiled)
+    if head.loss.kind == "chunked":
+        return _chunked(ctx, head, h, Weights(weight, bias))
+    logits = _logits(ctx, head, h, Weights(weight, bias))
+    del h
+    ctx.kept.append(logits)
+    if head.compiled:
+        del normed
+        return compiled_cross_entropy(tape, logits)
+    loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=head.loss.kind == "vocab-parallel")
+    del normed
+    return loss
+
+
+def _final_norm(ctx: Context, head: Head, x: Value) -> Value:
+    if ctx.setting.style != "litgpt":
+        return normalise(ctx, head.final_norm, x)
+    from memcheck.frameworks.litgpt.layers import litgpt_norm
+
+    return litgpt_norm(ctx, head.final_norm, x)
+
+
+def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
+    tape = ctx.tape
+    logits = linear(tape, h, weights, "lm_head")
+    del h
+    if head.scaled:
+        logits = scale(tape, logits, "logit scale")
+    if head.softcap:
+        logits = scale(tape, logits, "softcap")
+        logits = unary(tape, logits, "tanh")
+        logits = scale(tape, logits, "softcap")
+    if ctx.tp > 1 and head.loss.kind != "vocab-parallel":
+        logits = _gather_vocabulary(ctx, head, logits)
+    return logits
+
+
+def _gather_vocabulary(ctx: Context, head: Head, shard: Value) -> Value:
+    """Shard(-1) to Replicate: all-gather along dim 0, then cat along the vocabulary."""
+    tape = ctx.tape
+    full = (ctx.tokens, head.vocab)
+    gathered = tape.new(full, shard.dtype, "all-gather logits")
+    out = tape.value(full, shard.dtype, "cat logits")
+    del gathered
+    shape, dtype = shard.shape, shard.dtype
+    return tape.record(out, (shard,), lambda grad: [tape.new(shape, dtype, "slice logits gradient")])
+
+
+def _chunked(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
+    """Head and loss on slices of tokens, each checkpointed: one slice's logits live at a time."""
+    tape = ctx.tape
+    chunks = head.loss.chunks
+    rows = -(-ctx.tokens // chunks)
+    parts = tape.views(h, *(((rows, ctx.hidden),) * chunks))
+    del h
+    losses = []
+    while parts:
+        part = parts.pop(0)
+        losses.append(
+            checkpointed(
+                ctx,
+                lambda c, v: cross_entropy(c.tape, linear(c.tape, v, weights, "lm_head"), upcast=head.loss.upcast),
+                part,
+            )
+        )
+        del part
+    return cat(tape, tuple(losses), (1,), "sum of losses")

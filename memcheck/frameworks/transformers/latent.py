@@ -1,0 +1,97 @@
+"""Multi-head latent attention of DeepSeek V2 and V3 as transformers writes it.
+
+Sources: transformers 5.23 models/deepseek_v2/modeling_deepseek_v2.py, models/deepseek_v3/modeling_deepseek_v3.py.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.elementwise import cat
+from memcheck.autograd.matrix import linear
+from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.frameworks.transformers.attention import attend, head_view
+from memcheck.frameworks.transformers.mlp import linear_tensors
+from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half, rotate_pairs
+from memcheck.models.types import Attention, LatentAttention, Norm, ParameterTensor
+
+
+def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) -> Value:
+    """q through its low-rank pair (or one matrix), k and v expanded from a shared latent, one shared rotary key."""
+    tape = ctx.tape
+    tensors = {t.name.split(".")[-2]: t for t in linear_tensors(a.tensors)}
+    b, s = ctx.batch, ctx.sequence
+    heads = -(-a.heads // ctx.tp)
+    nope, rope, v_dim = a.qk_nope_head_dim, a.qk_rope_head_dim, a.v_head_dim
+    x = enter_tensor_parallel(ctx, x)
+    q = head_view(tape, _queries(ctx, a, tensors, x), (b, heads, s, nope + rope))
+    q_pass, q_rot = tape.views(q, (b, heads, s, nope), (b, heads, s, rope))
+    tensor = tensors["kv_a_proj_with_mqa"]
+    compressed = linear(tape, x, ctx.replicated(tensor, a.bias), tensor.name)
+    del x
+    latent, k_rot = tape.views(compressed, (ctx.tokens, a.kv_lora_rank), (b, 1, s, rope))
+    latent = _norm(ctx, a.kv_lora_rank, latent, "kv_a_layernorm")
+    q_turned, k_turned = _rotary(tape, a, q_rot, k_rot, stream)
+    query = cat(tape, (q_pass, q_turned), (b, heads, s, nope + rope), "cat queries")
+    tensor = tensors["kv_b_proj"]
+    expanded = head_view(
+        tape, linear(tape, latent, ctx.weights(tensor, False), tensor.name), (b, heads, s, nope + v_dim)
+    )
+    del latent
+    k_pass, value = tape.views(expanded, (b, heads, s, nope), (b, heads, s, v_dim))
+    del expanded
+    key = assemble(tape, k_pass, k_turned, (b, heads, s, nope + rope))
+    del k_pass
+    grouping = Attention(heads, heads, nope + rope, dropout=a.dropout)
+    out = attend(ctx, grouping, query, key, value)
+    tensor = tensors["o_proj"]
+    result = linear(tape, out.view(ctx.tokens, heads * v_dim), ctx.weights(tensor, a.bias), tensor.name)
+    return leave_tensor_parallel(ctx, result)
+
+
+def _queries(ctx: Context, a: LatentAttention, tensors: dict[str, ParameterTensor], x: Value) -> Value:
+    tape = ctx.tape
+    if a.q_lora_rank is None:
+        return linear(tape, x, ctx.weights(tensors["q_proj"], False), tensors["q_proj"].name)
+    low = linear(tape, x, ctx.replicated(tensors["q_a_proj"], a.bias), tensors["q_a_proj"].name)
+    low = _norm(ctx, a.q_lora_rank, low, "q_a_layernorm")
+    return linear(tape, low, ctx.weights(tensors["q_b_proj"], False), tensors["q_b_proj"].name)
+
+
+def _norm(ctx: Context, size: int, x: Value, name: str) -> Value:
+    weight, _ = ctx.norm_weight(Norm("rmsnorm", size), name)
+    return rms_norm_pieces(ctx.tape, x, weight)
+
+
+def _rotary(tape: Tape, a: LatentAttention, q: Value, k: Value, stream: str) -> tuple[Value, Value]:
+    if a.rotary_complex:
+        return rotate_complex(tape, q, k)
+    turn = rotate_pairs if a.rotary_interleaved else rotate_half
+    return turn(tape, q, stream), turn(tape, k, stream)
+
+
+def assemble(tape: Tape, k_pass: Value, k_turned: Value, shape: tuple[int, ...]) -> Value:
+    """``expand_kv``: an empty tensor into whose slices the two halves of the key are copied (two CopySlices nodes)."""
+    dtype = k_pass.dtype
+    key = tape.value(shape, dtype, "new_empty keys")
+    pass_shape, shared, rope = k_pass.shape, k_turned.shape, (*shape[:-1], k_turned.shape[-1])
+
+    def run_pass(grad: Storage) -> list[Storage | None]:
+        whole = tape.new(shape, dtype, "CopySlices")
+        part = tape.new(pass_shape, dtype, "CopySlices")
+        del whole
+        return [part]
+
+    def run_turned(grad: Storage) -> list[Storage | None]:
+        whole = tape.new(shape, dtype, "CopySlices")
+        part = tape.new(rope, dtype, "CopySlices")
+        zeros = tape.new(rope, dtype, "CopySlices")
+        del zeros
+        return [whole, part]
+
+    key = tape.record(key, (k_pass,), run_pass)
+    turned = tape.record(
+        Value(k_turned.storage, rope, dtype), (k_turned,), lambda grad: [tape.new(shared, dtype, "expand backward")]
+    )
+    out = Value(key.storage, shape, dtype)
+    return tape.record(out, (key, turned), run_turned)

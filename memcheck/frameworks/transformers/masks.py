@@ -1,0 +1,86 @@
+"""Attention masks that transformers makes once per model (masking_utils.py, create_causal_mask and its relatives).
+
+They are variables of the stack's forward; checkpointed layers hold them, as arguments, to their backward, and so do
+layers whose backward reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from memcheck.autograd.context import Setting
+from memcheck.autograd.tensor import ITEM_BYTES, rounded
+from memcheck.frameworks.transformers.attention import chosen_kernel, needs_mask, shares_mask
+from memcheck.models.types import Attention, Block, LatentAttention
+from memcheck.record import Record
+
+
+class Masks(Record):
+    """Bytes of a model's masks and biases, by what holds them."""
+
+    variables: int = 0
+    """Nothing but variables of the model's forward."""
+    graph: int = 0
+    """Backward functions of layers, too."""
+    unused: int = 0
+    """Variables that no layer is given."""
+
+
+def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | None, ...] = ()) -> Masks:
+    """All masks, one per kind of layer (full, sliding), and ALiBi's biases. ``windows``: of those that are made anyway.
+
+    scaled_dot_product_attention gets a boolean mask of one sequence where a window needs one, or of each, whose padding
+    shifts its chunks (masking_utils.py, chunked_overlay); eager attention gets an
+    additive one in the stream's dtype, of every sequence, for each kind. MPT makes that boolean again
+    (modeling_mpt.py, ``causal_mask.to(torch.bool)``) and fills scores by it, which keeps it for the backward.
+    """
+    if setting.style != "transformers":
+        return Masks()
+    s = setting.sequence
+    kinds: dict[int | None, int] = {}
+    bias, kept = 0, False
+    for block in blocks:
+        found = _mask(block, setting)
+        if found is not None:
+            window, dtype, sequences = found
+            kinds[window] = rounded(sequences * s * s * ITEM_BYTES[dtype])
+        if isinstance(block.mixer, Attention):
+            bias = max(bias, _bias(block.mixer, setting))
+            kept = kept or block.mixer.filled_scores or shares_mask(block.mixer, setting)
+    masks, others = sum(kinds.values()), [w for w in windows if w not in kinds]
+    unused = 0
+    if setting.attention == "eager":
+        unused = len(others) * rounded(setting.batch * s * s * ITEM_BYTES[setting.params])
+    elif setting.attention == "sdpa":
+        unused = rounded(s * s) * sum(w is not None and s >= w for w in others)
+    return Masks(bias, masks, unused) if kept else Masks(bias + masks, 0, unused)
+
+
+def _bias(a: Attention, setting: Setting) -> int:
+    """``alibi`` of every head: [batch * heads, 1, sequence] in the stream's dtype (BloomModel.forward of
+    modeling_bloom.py, build_alibi_tensor of modeling_falcon.py), or in fp32, once for all sequences (modeling_mpt.py).
+    """
+    if not a.alibi:
+        return 0
+    heads = -(-a.heads // setting.tensor)
+    if a.filled_scores:
+        return rounded(heads * setting.sequence * ITEM_BYTES["fp32"])
+    return rounded(setting.batch * heads * setting.sequence * ITEM_BYTES[setting.params])
+
+
+def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
+    """Window, dtype and sequences of the mask that this layer is given."""
+    mixer = block.mixer
+    if isinstance(mixer, LatentAttention):
+        mixer = Attention(mixer.heads, mixer.heads, mixer.qk_nope_head_dim + mixer.qk_rope_head_dim)
+    if not isinstance(mixer, Attention):
+        return None
+    compute = setting.autocast or setting.compute
+    kernel = chosen_kernel(setting.attention, compute, mixer, setting.sequence, setting.style)
+    if mixer.named_scores and mixer.alibi:  # Falcon adds its bias to the mask: one of every head
+        return mixer.window, setting.params, setting.batch * -(-mixer.heads // setting.tensor)
+    if kernel == "eager":
+        return mixer.window, "bool" if mixer.filled_scores else setting.params, setting.batch
+    if kernel != "flash" and needs_mask(mixer, setting.sequence, setting.style):
+        return mixer.window, "bool", setting.batch if mixer.chunked else 1
+    return None

@@ -1,0 +1,117 @@
+"""Dense feed-forward networks, as transformers and torchtitan write them."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.elementwise import add, cast, dropout, mul, power, scale, shift, unary
+from memcheck.autograd.matrix import linear
+from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.models.types import Mlp, ParameterTensor
+
+
+def activation(tape: Tape, x: Value, name: str) -> Value:
+    """Hugging Face's activation functions (transformers/activations.py): in one kernel, or in pieces."""
+    if name in ("gelu_new", "gelu_accurate"):
+        return _new_gelu(tape, x)
+    if name == "gelu_fast":
+        return _fast_gelu(tape, x)
+    if name == "bloom-gelu":
+        return _bloom_gelu(tape, x)
+    if name == "relu2":
+        return power(tape, unary(tape, x, "relu"))
+    return unary(tape, x, "silu" if name == "swish" else name)
+
+
+def _new_gelu(tape: Tape, x: Value) -> Value:
+    """NewGELUActivation: 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))."""
+    half = scale(tape, x)
+    # autocast runs pow in fp32 (the cuda fp32 list of aten/src/ATen/autocast_mode.h)
+    cube = power(tape, _wide(tape, x))
+    cube = scale(tape, cube)
+    inner = add(tape, x, cube)
+    del cube, x
+    inner = scale(tape, inner)
+    t = unary(tape, inner, "tanh")
+    del inner
+    one_plus = shift(tape, t)
+    del t
+    return mul(tape, half, one_plus)
+
+
+def _fast_gelu(tape: Tape, x: Value) -> Value:
+    """FastGELUActivation: 0.5 * x * (1 + tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)))."""
+    half = scale(tape, x)
+    first = scale(tape, x)
+    square = mul(tape, scale(tape, x), x)
+    del x
+    inner = shift(tape, square)
+    del square
+    inner = mul(tape, first, inner)
+    del first
+    t = unary(tape, inner, "tanh")
+    del inner
+    one_plus = shift(tape, t)
+    del t
+    return mul(tape, half, one_plus)
+
+
+def _bloom_gelu(tape: Tape, x: Value) -> Value:
+    """BloomGelu: an autograd function that keeps its input and computes the tanh polynomial in pieces, twice."""
+    shape, dtype = x.shape, x.dtype
+    half, scaled = tape.new(shape, dtype, "mul"), tape.new(shape, dtype, "mul")
+    first = tape.new(shape, dtype, "mul")
+    square = tape.new(shape, dtype, "mul")
+    del first, half, scaled
+    out = tape.value(shape, dtype, "bloom gelu")
+    del square
+
+    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+        pieces = [tape.new(shape, dtype, "bloom gelu backward") for _ in range(5)]
+        result = pieces.pop()
+        return [result]
+
+    return tape.record(out, (x,), run)
+
+
+def _wide(tape: Tape, x: Value) -> Value:
+    return cast(tape, x, "fp32") if tape.autocast else x
+
+
+def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
+    """LlamaMLP and its relatives: gate, up, down; or up, down."""
+    tape = ctx.tape
+    tensors = linear_tensors(m.tensors)
+    x = enter_tensor_parallel(ctx, x)
+    held = [x] if m.gated else []  # of the module's forward: its argument, to its end
+    if m.gated and m.fused_gate_up:
+        both = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
+        half = (*both.shape[:-1], both.shape[-1] // 2)
+        gate, up = tape.views(both, half, half)
+        del both, x
+        inner = mul(tape, up, activation(tape, gate, m.activation))
+        held.append(gate)  # a view, which keeps its name (modeling_phi3.py, Phi3MLP)
+        del gate, up
+    elif m.gated:
+        gate = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
+        acted = activation(tape, gate, m.activation)
+        del gate
+        up = linear(tape, x, ctx.weights(tensors[1], m.bias, adaptable=m.adaptable), tensors[1].name)
+        del x
+        inner = mul(tape, acted, up)
+        del acted, up
+    else:
+        up = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
+        if m.inline:
+            x.storage = None
+        del x
+        inner = activation(tape, up, m.activation)
+        del up
+    down = linear(tape, inner, ctx.weights(tensors[-1], m.bias, adaptable=m.adaptable), tensors[-1].name)
+    down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
+    del held, inner
+    return dropout(tape, down, m.dropout)
+
+
+def linear_tensors(tensors: tuple[ParameterTensor, ...]) -> list[ParameterTensor]:
+    """The matrices of a component, in the order of its forward pass."""
+    return [t for t in tensors if t.linear]

@@ -1,0 +1,162 @@
+"""Mixtures of experts as transformers runs them by default: tokens sorted by expert, one grouped product per matrix.
+
+Source: transformers 5.23 integrations/moe.py, grouped_mm_experts_forward.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.elementwise import add, cast, mul, scale, shift, unary
+from memcheck.autograd.indexing import clamp, grouped_mm, index, slices, sum_groups
+from memcheck.autograd.matrix import linear
+from memcheck.autograd.tensor import Dim, Storage, Tape, Value
+from memcheck.frameworks.transformers.adapters import merged_weight
+from memcheck.frameworks.transformers.mlp import activation, mlp
+from memcheck.frameworks.transformers.router import route
+from memcheck.models.types import Mlp, Moe, ParameterTensor
+
+
+def moe(ctx: Context, m: Moe, x: Value) -> Value:
+    """The sparse block of a family: routed experts, and the shared ones where there are any."""
+    if m.dense_dispatch:
+        from memcheck.frameworks.transformers.dense_dispatch import dense_dispatch
+
+        return dense_dispatch(ctx, m, x)
+    tape = ctx.tape
+    if m.shared_width and m.shared_gate:
+        return _gated_shared(ctx, m, x)
+    routed = _routed(ctx, m, x)
+    if not m.shared_width:
+        return routed
+    shared = mlp(ctx, shared_mlp(m), x)
+    return add(tape, routed, shared, "routed + shared")
+
+
+def _routed(ctx: Context, m: Moe, x: Value) -> Value:
+    inside = enter_tensor_parallel(ctx, x)
+    del x
+    choice = route(ctx, m, inside)
+    if m.latent_size:
+        inside = _latent(ctx, m, inside, "fc1_latent_proj")
+    out = experts(ctx, m, inside, choice.scores, choice.indices)
+    del inside
+    if m.latent_size:
+        out = _latent(ctx, m, out, "fc2_latent_proj")
+    return leave_tensor_parallel(ctx, out)
+
+
+def _latent(ctx: Context, m: Moe, x: Value, name: str) -> Value:
+    """Nemotron-H: experts work between two projections."""
+    tensor = next(t for t in m.tensors if name in t.name)
+    return linear(ctx.tape, x, ctx.replicated(tensor), tensor.name)
+
+
+def _gated_shared(ctx: Context, m: Moe, x: Value) -> Value:
+    """Qwen2-MoE, Qwen3-Next: the shared expert runs first; a sigmoid of one score per token weights it."""
+    tape = ctx.tape
+    shared = mlp(ctx, shared_mlp(m), x)
+    routed = _routed(ctx, m, x)
+    tensor = next(t for t in m.tensors if t.shape == (1, ctx.hidden))
+    gate = unary(tape, linear(tape, x, ctx.replicated(tensor), tensor.name), "sigmoid")
+    weighted = mul(tape, gate, shared)
+    return add(tape, routed, weighted, "routed + shared")
+
+
+def shared_mlp(m: Moe) -> Mlp:
+    """The shared experts as one dense network."""
+    tensors = tuple(t for t in m.tensors if t.group == "shared_experts")
+    fused = len(tensors) == 2 and m.gated
+    return Mlp(
+        m.shared_width,
+        m.gated,
+        m.activation,
+        fused_gate_up=fused,
+        tensors=tensors,
+        adaptable=not m.stacked_adapters,
+    )
+
+
+def experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> Value:
+    """``grouped_mm_experts_forward``: sort, gather, up, gate, down, weight, restore the order, sum over choices."""
+    tape = ctx.tape
+    hidden, narrow = x.shape[-1], x.dtype
+    k = m.experts_per_token
+    rows = Dim(x.shape[0] * k, "T*K")
+    width = -(-m.width // ctx.setting.expert_tensor)
+    local = -(-m.experts // ctx.setting.expert)
+    ids = tape.new((rows,), "int64", "sorted expert ids")
+    order = tape.new((rows,), "int64", "sort order")
+    token = tape.new((rows,), "int64", "token of each row")
+    states = index(tape, x, token, (rows, hidden), "gather tokens")
+    weights = index(tape, scores.view(rows), order, (rows,), "gather scores")
+    _histogram = tape.new((rows,), "int32", "expert ids for histc")
+    offsets = tape.new((local,), "int32", "group offsets")
+    first, second = expert_tensors(m)
+    outputs = 2 * width if m.gated else width
+    biases = _row_bias(ctx, m, first, ids, outputs)
+    inner = _grouped(ctx, m, states, first, (local, outputs, hidden), offsets)
+    if biases is not None:
+        inner = add_in_place(tape, inner, biases)
+    inner = gate(tape, m, inner) if m.gated else activation(tape, inner, m.activation)
+    biases = _row_bias(ctx, m, second, ids, hidden)
+    out = _grouped(ctx, m, inner, second, (local, hidden, width), offsets)
+    del inner
+    if biases is not None:
+        out = add_in_place(tape, out, biases)
+    weighted = mul(tape, out, weights.view(rows, 1))
+    inverse = tape.new((rows,), "int64", "inverse order")
+    weighted = index(tape, weighted, inverse, (rows, hidden), "restore order")
+    total = sum_groups(tape, weighted, k)
+    return cast(tape, total, narrow)
+
+
+def expert_tensors(m: Moe) -> tuple[ParameterTensor, ParameterTensor]:
+    """The matrices of all experts: up (with gate), down.
+
+    DBRX's are flat and looped over; they are priced as the grouped products that they amount to.
+    """
+    found = [t for t in m.tensors if t.group == "experts" and not t.name.endswith("_bias")]
+    return found[0], found[-1]
+
+
+def _grouped(
+    ctx: Context, m: Moe, x: Value, tensor: ParameterTensor, shape: tuple[int, int, int], offsets: Storage
+) -> Value:
+    tape = ctx.tape
+    weight = merged_weight(ctx, m, tensor, tape.parameter(ctx.parameter(tensor.name, shape)))
+    x = cast(tape, x, weight.dtype)  # grouped_mm is not an autocast operator: the input follows the weight
+    return grouped_mm(tape, x, weight, shape[1], offsets, tensor.name, shape)
+
+
+def _row_bias(ctx: Context, m: Moe, tensor: ParameterTensor, ids: Storage, width: int) -> Value | None:
+    """``bias[expert_ids]``: one row per routed token."""
+    if not m.bias:
+        return None
+    bias = ctx.tape.parameter(ctx.parameter(tensor.name + "_bias", (tensor.shape[0], width)))
+    return index(ctx.tape, bias, ids, (ids.shape[0], width), "gather biases")
+
+
+def add_in_place(tape: Tape, x: Value, y: Value) -> Value:
+    """``x.add_(y)``: no new tensor; both get the same gradient."""
+    out = Value(x.storage, x.shape, x.dtype)
+    return tape.record(out, (x, y), lambda grad: [grad, grad])
+
+
+def gate(tape: Tape, m: Moe, both: Value) -> Value:
+    """``act(gate) * up`` on the two halves of one tensor, which stays whole."""
+    half = (both.shape[0], both.shape[1] // 2)
+    if m.clamped_glu:
+        return _clamped_gate(tape, both, half)
+    g, up = tape.views(both, half, half)
+    del both
+    return mul(tape, activation(tape, g, m.activation), up)
+
+
+def _clamped_gate(tape: Tape, both: Value, half: tuple[int, int]) -> Value:
+    """GptOssExperts._apply_gate."""
+    g, up = slices(tape, both, half, half)
+    del both
+    g = clamp(tape, g, 1)
+    up = clamp(tape, up, 2)
+    glu = mul(tape, g, unary(tape, scale(tape, g), "sigmoid"))
+    return mul(tape, shift(tape, up), glu)

@@ -1,0 +1,52 @@
+"""Which operations a normalisation is made of, by its kind and the framework's code."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.norm import (
+    fused_norm,
+    l2_norm_pieces,
+    layer_norm_fp32,
+    layer_norm_one_plus,
+    layer_norm_per_head,
+    layer_norm_pieces,
+    rms_norm_pieces,
+)
+from memcheck.autograd.tensor import Parameter, Value
+from memcheck.models.types import Norm
+
+
+def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> Value:
+    """The norm as the framework writes it: RMSNorm in pieces in transformers, in one kernel in torchtitan."""
+    if norm is None:
+        return x
+    tape = ctx.tape
+    weight, bias = ctx.norm_weight(norm, name)
+    kind = norm.kind
+    if ctx.setting.style not in ("transformers", "torchtune"):
+        return fused_norm(tape, x, weight, bias, kind)
+    if kind.startswith("rmsnorm"):
+        return rms_norm_pieces(
+            tape,
+            x,
+            weight,
+            unit_offset=kind == "rmsnorm-unit-offset",
+            weight_in_fp32=kind == "rmsnorm-fp32-weight",
+        )
+    if kind == "l2":
+        return l2_norm_pieces(tape, x)
+    return _layer_norm(ctx, norm, x, (weight, bias))
+
+
+def _layer_norm(ctx: Context, norm: Norm, x: Value, affine: tuple[Parameter | None, Parameter | None]) -> Value:
+    tape = ctx.tape
+    weight, bias = affine
+    if norm.kind == "layernorm-pieces":
+        return layer_norm_pieces(tape, x, weight)
+    if norm.kind == "layernorm-fp32":
+        return layer_norm_fp32(tape, x)
+    if norm.kind == "layernorm-1p":
+        return layer_norm_one_plus(tape, x, weight, bias)
+    if norm.rows > 1:
+        return layer_norm_per_head(tape, x, weight, bias)
+    return fused_norm(tape, x, weight, bias, norm.kind)

@@ -1,0 +1,58 @@
+"""transformers.Trainer and what builds on it: TRL, Axolotl, LLaMA-Factory.
+
+Sources: transformers 5.23 ``training_args.py`` (``optim`` is ``adamw_torch_fused`` on torch >= 2.8, ``max_grad_norm``
+1.0, ``parallelism_config`` for tensor and context parallelism), ``loss/loss_utils.py`` (logits are cast to fp32),
+``trainer.py`` (the outputs are dropped before backward); accelerate ``accelerator.py`` (autocast wrapper) and
+``utils/fsdp_utils.py`` (trainable parameters are upcast to fp32 before they are sharded).
+"""
+
+from __future__ import annotations
+
+from memcheck.job import recipes as r
+from memcheck.job.profile import Framework
+
+HUGGINGFACE = Framework(
+    name="huggingface",
+    title="transformers.Trainer (TRL, Axolotl, LLaMA-Factory)",
+    recipes=dict(r.GENERIC),
+    sharded_recipes={"bf16-mixed": r.FSDP2_BF16, "fp16-mixed": r.FSDP2_FP16, "fp8-mixed": r.FSDP2_FP8},
+    default_precision="bf16-mixed",
+    default_optimizer="adamw",
+    default_implementation="fused",
+    default_attention="sdpa",
+    default_loss="standard",
+    keep_logits=False,
+    upcast=True,
+    clip_grad_norm=True,
+    sequence_parallel=False,
+    expandable_segments=False,
+    zero_stages=(0, 1, 3),
+    parallelisms=("tensor", "context"),
+    schedules=(),
+    methods=("full", "lora", "qlora"),
+    losses=("standard", "chunked", "fused-linear"),
+    attentions=("sdpa", "flash", "flex", "eager"),
+    recompute=("none", "selective", "full"),
+    options={"bucket_cap_mb": (int, float), "torch_empty_cache_steps": (int,), "sync_each_batch": (bool,)},
+    choices={},
+    # transformers' own Adafactor and torch's Muon loop over tensors; bitsandbytes updates one tensor in place.
+    implementations={
+        "adafactor": "for-loop",
+        "muon": "for-loop",
+        "sgd": "foreach",
+        "sgd-momentum": "foreach",
+    },
+    # every micro-batch but the last one runs under accelerator.no_sync, unless sync_each_batch says otherwise
+    # (trainer.py, around training_step): DDP's and FSDP1's own no_sync, or FSDP2's set_requires_gradient_sync(False)
+    # (accelerate accelerator.py, no_sync)
+    gradient_sync="last",
+    # from_pretrained without a device map loads into host memory on every rank; fsdp_config's state_dict_type is
+    # FULL_STATE_DICT (transformers training_args.py)
+    initialization=("host", "host"),
+    checkpoint=("full", "full"),
+    harmless={
+        "bucket_cap_mb": "DDP's buckets hold the gradients together, in however many parts (c10d/reducer.cpp)",
+        "torch_empty_cache_steps": "it empties the cache between steps; the peak lies within one (trainer.py)",
+    },
+    source="transformers 5.23.0, accelerate 1.15",
+)

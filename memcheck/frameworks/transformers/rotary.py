@@ -1,0 +1,190 @@
+"""Rotary position embeddings, in the forms in which transformers writes them.
+
+cos and sin are made once per model, need no gradient and are counted there; the rotations keep nothing else. Each form
+is replayed as one operation with the temporaries of its pieces (``apply_rotary_pos_emb`` of the model files).
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast, cat
+from memcheck.autograd.indexing import slices
+from memcheck.autograd.tensor import Storage, Tape, Value, promote
+from memcheck.models.types import Attention
+
+Pair = tuple[Value, Value]
+
+
+def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) -> Pair:
+    """Rotate q, then k; both unrotated tensors live until both are done. ``stream``: dtype of cos and sin."""
+    tape, form = ctx.tape, a.rotary_form
+    if form == "complex":
+        return rotate_complex(tape, q, k)
+    if form == "chunks":
+        return rotate_chunks(tape, q, stream), rotate_chunks(tape, k, stream)
+    if form == "pairs-fp32":
+        wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
+        turned_q = rotate_half(tape, wide_q, stream)
+        turned_k = rotate_half(tape, wide_k, stream)
+        return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+    if form == "half-fp32":  # OLMo's tables are fp32 in any case, and both results are cast back behind the rotations
+        turned_q, turned_k = rotate_half(tape, q, "fp32"), rotate_half(tape, k, "fp32")
+        return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+    if form == "pairs-each":  # GPT-J casts the tables to the keys' dtype
+        stream = k.dtype
+        ctx.named += _position_tables(ctx, a, stream)
+    tables = _tables(ctx, a, stream) if form.startswith("pairs") else ()
+    turned_q = _partial(ctx, a, q, stream, tables)
+    if form == "pairs-each":
+        tables = _tables(ctx, a, stream)
+    return turned_q, _partial(ctx, a, k, stream, tables)
+
+
+def _position_tables(ctx: Context, a: Attention, dtype: str) -> list[Value]:
+    """modeling_gptj.py: the repeated buffer, the repeated position ids, and ``sincos`` of the positions."""
+    new, rows = ctx.tape.value, (ctx.sequence, a.rotary_dim)
+    found = [new((a.position_rows, a.rotary_dim), "fp32", "embed_positions"), new(rows, "int64", "position ids")]
+    gathered = new(rows, "fp32", "sincos")
+    return [*found, gathered if dtype == "fp32" else new(rows, dtype, "sincos")]
+
+
+def concatenates(a: Attention) -> bool:
+    """Whether the rotated part and the rest of each head are put together in a new, contiguous tensor."""
+    return 0 < a.rotary_dim < a.head_dim or a.rotary_form == "cat"
+
+
+def _tables(ctx: Context, a: Attention, stream: str) -> tuple[Storage, ...]:
+    """``cos.repeat_interleave(2)`` and sin: two tables per layer."""
+    shape = (ctx.batch, ctx.sequence, a.rotary_dim)
+    return tuple(ctx.tape.new(shape, stream, "repeated rotary table") for _ in range(2))
+
+
+def _partial(ctx: Context, a: Attention, x: Value, stream: str, tables: tuple[Storage, ...]) -> Value:
+    """The first ``rotary_dim`` dimensions of each head are rotated, the rest is concatenated behind them."""
+    tape = ctx.tape
+    head_dim, rotary_dim = x.shape[-1], a.rotary_dim
+    if not concatenates(a):
+        return rotate_half(tape, x, stream, tables)
+    shape = x.shape
+    turned, rest = slices(tape, x, (*shape[:-1], rotary_dim), (*shape[:-1], head_dim - rotary_dim))
+    turned = rotate_half(tape, turned, stream, tables)
+    if a.named_rotary:
+        ctx.named += [x, turned]
+    del x
+    if turned.dtype != rest.dtype:  # torch.cat promotes
+        rest = cast(tape, rest, turned.dtype)
+    return cat(tape, (turned, rest), shape, "cat rotary")
+
+
+def rotate_half(tape: Tape, x: Value, stream: str, tables: tuple[Storage, ...] = ()) -> Value:
+    """Multiply by cos, the turned halves by sin, and add. ``tables``: kept when the layer made its own."""
+    shape, dtype = x.shape, x.dtype
+    half = (*shape[:-1], shape[-1] // 2)
+    wide = promote(dtype, stream)
+    wants = x.origin is not None
+    with_cos = tape.value(shape, wide, "q * cos")
+    negated = tape.value(half, dtype, "neg")
+    turned = tape.value(shape, dtype, "rotate half")
+    del negated
+    with_sin = tape.value(shape, wide, "rotate half * sin")
+    del turned
+    out = tape.value(shape, wide, "rotary embedding")
+    del with_cos, with_sin
+
+    def run(grad: Storage, kept: object = tables) -> list[Storage | None]:
+        through_sin = tape.new(shape, wide, "mul backward")
+        if wide != dtype:
+            through_sin = tape.new(shape, dtype, "to backward")
+        halves = tape.new(half, dtype, "neg backward")
+        first = tape.new(shape, dtype, "slice backward")
+        del halves
+        second = tape.new(shape, dtype, "slice backward")
+        del through_sin
+        summed = tape.new(shape, dtype, "add gradients") if tape.subclass else first
+        del first, second
+        through_cos = tape.new(shape, wide, "mul backward")
+        if wide != dtype:
+            through_cos = tape.new(shape, dtype, "to backward")
+        total = tape.new(shape, dtype, "add gradients") if tape.subclass else through_cos
+        del summed, through_cos
+        return [total if wants else None]
+
+    return tape.record(out, (x,), run)
+
+
+def rotate_chunks(tape: Tape, x: Value, stream: str) -> Value:
+    """GPT-OSS: ``cat(first * cos - second * sin, second * cos + first * sin)``; also DeepSeek V3's, on even and odd."""
+    return _rotate_apart(tape, x, stream, split=True)
+
+
+def rotate_pairs(tape: Tape, x: Value, stream: str) -> Value:
+    """DeepSeek V3's apply_rotary_pos_emb_interleave: as ``rotate_chunks``, on strided slices."""
+    return _rotate_apart(tape, x, stream, split=False)
+
+
+def _rotate_apart(tape: Tape, x: Value, stream: str, *, split: bool) -> Value:
+    shape, dtype = x.shape, x.dtype
+    half = (*shape[:-1], shape[-1] // 2)
+    wide = promote(dtype, stream)
+    wants = x.origin is not None
+    parts = []
+    for name in ("first * cos - second * sin", "second * cos + first * sin"):
+        a = tape.new(half, wide, "mul")
+        b = tape.new(half, wide, "mul")
+        parts.append(tape.new(half, wide, name))
+        del a, b
+    out = tape.value(shape, wide, "rotary embedding")
+    parts.clear()
+
+    def run(grad: Storage) -> list[Storage | None]:
+        a = tape.new(half, wide, "mul backward")
+        b = tape.new(half, wide, "mul backward")
+        negated = tape.new(half, wide, "neg backward")
+        c = tape.new(half, wide, "mul backward")
+        del negated
+        if wide != dtype:
+            a, b, c = (tape.new(half, dtype, "to backward") for _ in range(3))
+        second = tape.new(half, dtype, "add gradients") if tape.subclass else b
+        del b, c
+        d = tape.new(half, wide, "mul backward")
+        if wide != dtype:
+            d = tape.new(half, dtype, "to backward")
+        first = tape.new(half, dtype, "add gradients") if tape.subclass else a
+        del a, d
+        if split:
+            total = tape.new(shape, dtype, "split backward")
+            del first, second
+            return [total if wants else None]
+        padded = tape.new(shape, dtype, "slice backward")
+        del first
+        other = tape.new(shape, dtype, "slice backward")
+        del second
+        total = tape.new(shape, dtype, "add gradients") if tape.subclass else padded
+        del padded, other
+        return [total if wants else None]
+
+    return tape.record(out, (x,), run)
+
+
+def rotate_complex(tape: Tape, q: Value, k: Value, rows: Storage | None = None) -> Pair:
+    """DeepSeek V2, Llama 4, torchtitan: fp32 copies read as complex numbers, times the table, back to q's dtype.
+
+    ``rows``: the table's rows, kept when the layer picked its own. Their conjugates are made for each backward.
+    """
+    wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
+    turned_q, turned_k = _times_complex(tape, wide_q, rows), _times_complex(tape, wide_k, rows)
+    return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+
+
+def _times_complex(tape: Tape, wide: Value, rows: Storage | None) -> Value:
+    shape = wide.shape
+    turned = tape.value(shape, "fp32", "x * freqs_cis")
+    conjugates = rows.shape if rows is not None else None
+
+    def run(grad: Storage, kept: Storage | None = rows) -> list[Storage | None]:
+        copied = tape.new(conjugates or shape, "fp32", "clone")
+        product = tape.new(shape, "fp32", "mul backward")
+        del copied
+        return [product]
+
+    return tape.record(turned, (wide,), run)

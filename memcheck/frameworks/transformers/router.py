@@ -1,0 +1,115 @@
+"""How a token's experts are chosen and their outputs weighted: the router variants of transformers 5.
+
+Everything here is O(tokens x experts); what matters is which of it stays, and in which dtype the scores leave
+(models/*/modeling_*.py, class ``*TopKRouter``).
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.attention import softmax
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast, convert_weight, scale, unary
+from memcheck.autograd.indexing import gather, topk
+from memcheck.autograd.matrix import linear, product
+from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.frameworks.transformers.adapters import merged_weight
+from memcheck.models.types import Moe, ParameterTensor
+from memcheck.record import Record
+
+
+class Choice(Record):
+    """What a router returns. The block holds all of it until its experts are done."""
+
+    logits: Value
+    scores: Value
+    """[tokens, experts_per_token]"""
+    indices: Storage
+
+
+def route(ctx: Context, m: Moe, x: Value) -> Choice:
+    """The router of this family."""
+    logits = _logits(ctx, m, x)
+    del x
+    if m.router == "sigmoid":
+        scores, indices = _sigmoid(ctx, m, logits)
+    elif m.router == "softmax-topk":
+        scores, indices = _softmax_of_chosen(ctx, m, logits)
+    else:
+        scores, indices = _softmax(ctx, m, logits)
+    return Choice(logits, scores, indices)
+
+
+def router_tensor(m: Moe) -> ParameterTensor:
+    """The matrix of the scores."""
+    return next(t for t in m.tensors if t.group == "router" and len(t.shape) == 2 and t.shape[0] == m.experts)
+
+
+def _logits(ctx: Context, m: Moe, x: Value) -> Value:
+    tape = ctx.tape
+    tensor = router_tensor(m)
+    if tensor.linear:
+        return linear(tape, x, ctx.replicated(tensor, m.bias), tensor.name)
+    weight = merged_weight(ctx, m, tensor, tape.parameter(ctx.parameter(tensor.name, tensor.shape)))
+    if m.router_fp32:
+        return product(tape, cast(tape, x, "fp32"), convert_weight(tape, weight, "fp32"), "router")
+    bias = tape.parameter(ctx.parameter(tensor.name + ".bias", (m.experts,))) if m.bias else None
+    return product(tape, x, weight, "router", bias)
+
+
+def _softmax(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
+    """Mixtral, Qwen, OLMoE, DeepSeek V2: softmax over all experts in fp32, the best are kept.
+
+    ``scores_fp32`` is what Mixtral and DeepSeek V2 return; the others cast back to the logits' dtype.
+    """
+    tape = ctx.tape
+    narrow = logits.dtype
+    probabilities = softmax(tape, logits, "fp32")
+    del logits
+    scores, indices = topk(tape, probabilities, m.experts_per_token)
+    del probabilities
+    if m.normalised_scores:
+        scores = divide_by_sum(tape, scores)
+    elif m.router_fp32:
+        scores = scale(tape, scores, "routed scaling")
+    return (scores if m.scores_fp32 else cast(tape, scores, narrow)), indices
+
+
+def _softmax_of_chosen(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
+    """GPT-OSS, Granite: the best logits, then a softmax over them."""
+    tape = ctx.tape
+    if not m.bias:  # GraniteMoeTopKRouter: F.linear(...).float()
+        narrow = logits.dtype
+        logits = cast(tape, logits, "fp32")
+        chosen, indices = topk(tape, logits, m.experts_per_token)
+        return cast(tape, softmax(tape, chosen), narrow), indices
+    chosen, indices = topk(tape, logits, m.experts_per_token)
+    return softmax(tape, chosen, chosen.dtype), indices
+
+
+def _sigmoid(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
+    """DeepSeek V3, GLM-4 MoE, MiniMax M2: sigmoid scores, chosen with a bias that is not part of the weight."""
+    tape = ctx.tape
+    scores = unary(tape, cast(tape, logits, "fp32"), "sigmoid")
+    for_choice = tape.new(scores.shape, "fp32", "scores for choice")
+    indices = tape.new((*scores.shape[:-1], m.experts_per_token), "int64", "topk indices")
+    chosen = gather(tape, scores, indices)
+    del scores
+    if m.normalised_scores:
+        chosen = divide_by_sum(tape, chosen)
+    if m.router_fp32:
+        chosen = scale(tape, chosen, "routed scaling")
+    del for_choice
+    return chosen, indices
+
+
+def divide_by_sum(tape: Tape, x: Value) -> Value:
+    """``x /= x.sum(-1, keepdim=True)``: dividing in place keeps a copy of x, and the sum."""
+    total = tape.new((*x.shape[:-1], 1), x.dtype, "sum")
+    copied = tape.new(x.shape, x.dtype, "copy before div_")
+    shape, dtype = x.shape, x.dtype
+    out = Value(x.storage, shape, dtype)
+
+    def run(grad: Storage, kept: object = (total, copied)) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "div backward")]
+
+    return tape.record(out, (x,), run)

@@ -1,0 +1,66 @@
+"""BLOOM (modeling_bloom.py): ALiBi, a norm behind the embedding, eager attention only."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.sizes import Names, read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Paths
+
+NAMES = Names(
+    ("hidden_size", "n_embed"), ("n_layer", "num_hidden_layers"), ("n_head", "num_attention_heads"), ("seq_length",)
+)
+PROJECTIONS = Projections(("query_key_value",), "dense", "self_attention")
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: bloom``. The feed-forward width is four times the hidden size, not configurable."""
+    size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
+    h = size.hidden
+    config.ignore(
+        "slow_but_exact",
+        "pretraining_tp",
+        "attention_softmax_in_fp32",
+        "bias_dropout_fusion",
+        "masked_softmax_fusion",
+        "offset_alibi",
+        "skip_bias_add",
+        "skip_bias_add_qkv",
+        "unk_token_id",
+    )
+    dropout = config.dropout("hidden_dropout")
+    attention = grouped_attention(
+        size,
+        PROJECTIONS,
+        qkv_bias=True,
+        out_bias=True,
+        rotary_dim=0,
+        alibi=True,
+        fused_form="heads",
+        sdpa=False,
+        returns_weights=True,
+        adds_residual=True,
+        flash=False,
+        dropout=config.dropout("attention_dropout"),
+    )
+    mlp = plain_mlp(h, 4 * h, "bloom-gelu", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True)
+    block = Block(
+        attention,
+        mlp,
+        layer_norm(h, "input_layernorm"),
+        layer_norm(h, "post_attention_layernorm"),
+        dropout=dropout,
+        residual_from_norm=config.flag("apply_residual_connection_post_layernorm"),
+    )
+    return decoder(
+        config,
+        size._replace(positions=0),
+        ((block, size.layers),),
+        tied=True,
+        final_norm=layer_norm(h, "transformer.ln_f"),
+        rotary_dim=0,
+        embedding_norm=layer_norm(h, "transformer.word_embeddings_layernorm"),
+        paths=Paths("transformer.h", "transformer.word_embeddings"),
+    )

@@ -1,0 +1,65 @@
+"""DBRX (modeling_dbrx.py): fused qkv with clamping, sixteen experts in flat matrices."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm
+from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.sizes import Names, check_groups, read_sizes
+from memcheck.models.reader import REQUIRED, ConfigReader
+from memcheck.models.types import Architecture, Block, Moe, ParameterTensor, Paths
+
+NAMES = Names(
+    ("d_model", "hidden_size"),
+    ("n_layers", "num_hidden_layers"),
+    ("n_heads", "num_attention_heads"),
+    ("max_seq_len", "max_position_embeddings"),
+)
+PROJECTIONS = Projections(("Wqkv",), "out_proj", "norm_attn_norm.attn")
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: dbrx``."""
+    size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
+    h = size.hidden
+    config.ignore("emb_pdrop")
+    inner = config.section("attn_config")
+    inner.ignore("rope_theta", "rope_type", "attn_type")
+    kv_heads = inner.integer("kv_n_heads", default=REQUIRED)
+    check_groups(inner, size.heads, kv_heads, "kv_n_heads")
+    attention = grouped_attention(
+        size._replace(kv_heads=kv_heads),
+        PROJECTIONS,
+        dropout=inner.dropout("attn_pdrop"),
+        clip_qkv=inner.number("clip_qkv", default=0.0) > 0,
+    )
+    first = layer_norm(h, "norm_attn_norm.norm_1", bias=False)
+    second = layer_norm(h, "norm_attn_norm.norm_2", bias=False)
+    dropout = config.dropout("resid_pdrop")
+    block = Block(attention, _experts(config, h), first, second, dropout=dropout)
+    if config.flag("tie_word_embeddings"):
+        config.fail("tie_word_embeddings", "transformers refuses tie_word_embeddings for DBRX")
+    return decoder(
+        config,
+        size,
+        ((block, size.layers),),
+        tied=False,
+        final_norm=layer_norm(h, "transformer.norm_f", bias=False),
+        paths=Paths("transformer.blocks", "transformer.wte"),
+    )
+
+
+def _experts(config: ConfigReader, hidden: int) -> Moe:
+    inner = config.section("ffn_config")
+    inner.ignore("moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights", "uniform_expert_assignment")
+    inner.ignore("ffn_type", "hidden_size")
+    width, experts = inner.integer("ffn_hidden_size"), inner.integer("moe_num_experts")
+    activation = inner.section("ffn_act_fn").activation("name")
+    flat = (experts * width, hidden)
+    tensors = (
+        *linear("ffn.router.layer", experts, hidden, "router", "none"),
+        ParameterTensor("ffn.experts.mlp.w1", flat, "experts", "column"),
+        ParameterTensor("ffn.experts.mlp.v1", flat, "experts", "column"),
+        ParameterTensor("ffn.experts.mlp.w2", flat, "experts", "row", transposed=True),
+    )
+    return Moe(experts, inner.integer("moe_top_k"), width, gated=True, activation=activation, tensors=tensors)

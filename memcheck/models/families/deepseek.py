@@ -1,0 +1,81 @@
+"""DeepSeek V2 and V3, Kimi K2, Moonlight (modeling_deepseek_v2.py, modeling_deepseek_v3.py)."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import latent_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
+from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.stack import stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, LatentAttention, Moe
+
+
+def read_v2(config: ConfigReader) -> Architecture:
+    """``model_type: deepseek_v2``: softmax router; the rotary part is multiplied as complex numbers."""
+    config.ignore("mlp_bias", "aux_loss_alpha", "ep_size")
+    size = _sizes(config)
+    attention = latent_attention(config, size)._replace(rotary_complex=True)
+    return _assemble(config, size, attention, _moe(config, size, "softmax", ("num_experts",)))
+
+
+def read_v3(config: ConfigReader) -> Architecture:
+    """``model_type: deepseek_v3``: sigmoid router with a correction bias per expert."""
+    config.ignore("ep_size", "aux_loss_alpha")
+    size = _sizes(config)
+    attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
+    moe = _moe(config, size, "sigmoid", ("num_local_experts",))._replace(correction_bias=True)
+    return _assemble(config, size, attention, moe)
+
+
+def _sizes(config: ConfigReader) -> Sizes:
+    """Heads are never grouped, and ``head_dim`` is overwritten by the class: the latent dimensions say it all."""
+    config.ignore("head_dim")
+    size = read_sizes(config, head_dim=1, head_dim_key=False)
+    if size.kv_heads != size.heads:
+        config.fail(
+            "num_key_value_heads", f"{size.kv_heads} key-value heads: latent attention has {size.heads}, ungrouped"
+        )
+    return size
+
+
+def _moe(config: ConfigReader, size: Sizes, router: str, aliases: tuple[str, ...]) -> Moe:
+    config.ignore("topk_method", "scoring_func", "routed_scaling_factor")
+    groups = config.integer("n_group", default=1, null=1)
+    width = config.integer("moe_intermediate_size")
+    shared = config.integer("n_shared_experts", minimum=0, null=0)
+    return routed(
+        size.hidden,
+        (config.integer("n_routed_experts", *aliases), config.integer("num_experts_per_tok")),
+        width,
+        config.activation(),
+        Shared(shared * width),
+        router=router,
+        router_fp32=True,
+        stacked_adapters=True,
+        scores_fp32=True,
+        # modeling_deepseek_v2.py reads norm_topk_prob nowhere
+        normalised_scores=config.flag("norm_topk_prob", default=True) and router == "sigmoid",
+    )._replace(groups=groups, chosen_groups=config.integer("topk_group", default=groups, null=groups))
+
+
+def mtp_layers(config: ConfigReader) -> int:
+    """Multi-token-prediction layers, which transformers does not build."""
+    mtp = config.integer("num_nextn_predict_layers", "num_mtp_layers", default=0, null=0, minimum=0)
+    if mtp:
+        config.note(f"{mtp} multi-token-prediction layer(s) are left out: transformers does not build them")
+    return mtp
+
+
+def _assemble(config: ConfigReader, size: Sizes, attention: LatentAttention, moe: Moe) -> Architecture:
+    dense = config.integer("first_k_dense_replace", minimum=0)
+    if config.integer("moe_layer_freq", default=1, null=1) != 1:
+        config.fail("moe_layer_freq", "moe_layer_freq other than 1 is not read by transformers")
+    mtp = mtp_layers(config)
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+
+    def make(layer: int) -> Block:
+        return pre_norm_block(size.hidden, attention, moe if layer else mlp)
+
+    blocks = stack((int(i >= dense) for i in range(size.layers)), make)
+    return decoder(config, size, blocks, tied=False, rotary_dim=attention.qk_rope_head_dim, mtp_layers=mtp)

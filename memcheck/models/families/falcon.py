@@ -1,0 +1,87 @@
+"""Falcon 7B, 40B and 180B (modeling_falcon.py): fused qkv, one or a few key-value heads, parallel halves."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.sizes import Names, check_groups, read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Norm, ParameterTensor, Paths
+
+NAMES = Names(hidden=("hidden_size", "n_embed"))
+PROJECTIONS = Projections(("query_key_value",), "dense", "self_attention")
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: falcon``."""
+    size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
+    new = config.flag("new_decoder_architecture")
+    size = size._replace(kv_heads=_kv_heads(config, size.heads, new))
+    h, bias = size.hidden, config.flag("bias")
+    alibi = config.flag("alibi")
+    attention = grouped_attention(
+        size,
+        PROJECTIONS,
+        qkv_bias=bias,
+        out_bias=bias,
+        rotary_dim=0 if alibi else None,
+        alibi=alibi,
+        softmax_fp32=False,
+        masked=True,
+        fused_form="index" if new or size.kv_heads != size.heads else "heads",
+        expanded_kv=new and size.kv_heads != size.heads,
+        returns_weights=True,
+        named_scores=True,
+        dropout=config.dropout("attention_dropout"),
+    )
+    width = config.optional_integer("ffn_hidden_size", "intermediate_size") or 4 * h
+    activation = config.activation("activation", default="gelu")
+    mlp = plain_mlp(h, width, activation, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias)
+    attention, mlp = attention._replace(tensors=_viewed(attention)), mlp._replace(tensors=_viewed(mlp))
+    first, second, parallel = _norms(config, h, new)
+    block = Block(attention, mlp, first, second, parallel=parallel, dropout=config.dropout("hidden_dropout"))
+    block = block._replace(named_output=True, named_norm=True, norms_first=True)
+    return decoder(
+        config,
+        size,
+        ((block, size.layers),),
+        tied=True,
+        final_norm=layer_norm(h, "transformer.ln_f"),
+        rotary_dim=size.head_dim,  # the tables are made with ALiBi, too (FalconModel.forward)
+        paths=Paths("transformer.h", "transformer.word_embeddings"),
+    )
+
+
+def _viewed(part: Attention | Mlp) -> tuple[ParameterTensor, ...]:
+    """The matrices of FalconLinear, whose forward is ``input @ self.weight.T``."""
+    return tuple(t._replace(viewed=t.linear) for t in part.tensors)
+
+
+def _kv_heads(config: ConfigReader, heads: int, new: bool) -> int:
+    multi_query = config.flag("multi_query", default=True)
+    stated = config.integer("num_kv_heads", default=heads, null=heads)
+    if config.raw("num_key_value_heads") == heads:
+        # generic tools write "as many as heads" for a class that has no such key
+        config.note(
+            "num_key_value_heads is not Falcon's: multi_query, new_decoder_architecture and num_kv_heads decide"
+        )
+    elif config.has("num_key_value_heads"):
+        config.fail("num_key_value_heads", "num_key_value_heads is not read by Falcon", "write num_kv_heads instead")
+    if not new:
+        return 1 if multi_query else heads
+    check_groups(config, heads, stated, "num_kv_heads")
+    return stated
+
+
+def _norms(config: ConfigReader, h: int, new: bool) -> tuple[Norm, Norm | None, bool]:
+    """Norm before attention, norm before the feed-forward network (None: the same), whether the halves are parallel."""
+    parallel = config.flag("parallel_attn", default=True)
+    count = config.integer("num_ln_in_parallel_attn", default=2 if new else 1, null=2 if new else 1, maximum=2)
+    if not parallel:
+        if new:
+            config.fail("parallel_attn", "new_decoder_architecture needs parallel_attn", "set parallel_attn: true")
+        return layer_norm(h, "input_layernorm"), layer_norm(h, "post_attention_layernorm"), False
+    if count == 2:
+        return layer_norm(h, "ln_attn"), layer_norm(h, "ln_mlp"), True
+    return layer_norm(h, "input_layernorm"), None, True

@@ -1,0 +1,97 @@
+"""Gemma 1, 2 and 3, text (modeling_gemma.py, modeling_gemma2.py, modeling_gemma3.py)."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention, head_norm
+from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.stack import layer_types, stack, windows
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block, Mlp
+
+NORM = "rmsnorm-unit-offset"
+TANH_GELU = "gelu_pytorch_tanh"
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: gemma``. The released files say ``gelu`` and mean its tanh approximation."""
+    size = read_sizes(config, kv_heads="required", head_dim=256)
+    activation = config.activation(default=TANH_GELU)
+    config.ignore("hidden_activation", "use_bidirectional_attention")
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), TANH_GELU if activation == "gelu" else activation)
+    block = pre_norm_block(size.hidden, _attention(config, size), mlp, kind=NORM)
+    return _decoder(config, size, ((block, size.layers),))
+
+
+def read_2(config: ConfigReader) -> Architecture:
+    """``model_type: gemma2``: norms around both halves, capped logits, every other layer windowed."""
+    size = read_sizes(config, kv_heads="required", head_dim=256)
+    softcap = _cap(config, "attn_logit_softcapping", 50.0)
+    attention = _attention(config, size)._replace(softcap=softcap)
+    types = layer_types(config, size.layers, lambda i: "full_attention" if i % 2 else "sliding_attention")
+    return _sandwich(config, size, attention, types, 30.0)
+
+
+def read_3(config: ConfigReader) -> Architecture:
+    """``model_type: gemma3_text``: as Gemma 2, with query and key norms; five of six layers are windowed."""
+    size = read_sizes(config, kv_heads="required", head_dim=256)
+    attention = _attention(config, size)
+    query, key = head_norm(NORM, size.head_dim, "q"), head_norm(NORM, size.head_dim, "k")
+    normed = grouped_attention(
+        size, qkv_bias=attention.qkv_bias, out_bias=attention.out_bias, query_norm=query, key_norm=key
+    )
+    softcap = _cap(config, "attn_logit_softcapping", None)
+    period = config.integer("sliding_window_pattern", "_sliding_window_pattern", default=6, null=6)
+    types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention")
+    attention = normed._replace(dropout=attention.dropout, softcap=softcap)
+    return _sandwich(config, size, attention, types, None)._replace(rotary_tables=len(set(types)))
+
+
+def _attention(config: ConfigReader, size: Sizes) -> Attention:
+    bias = config.flag("attention_bias")
+    config.ignore("query_pre_attn_scalar")
+    return grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
+
+
+def _cap(config: ConfigReader, key: str, default: float | None) -> bool:
+    """Whether logits are capped; null switches it off, absence leaves the class default."""
+    if key in config.config:
+        return config.raw(key) is not None and config.number(key, default=0.0) > 0
+    config.raw(key)
+    return default is not None
+
+
+def _sandwich(
+    config: ConfigReader, size: Sizes, attention: Attention, types: tuple[str, ...], final_cap: float | None
+) -> Architecture:
+    window = config.window()
+    if window is None and "sliding_attention" in types:
+        config.integer("sliding_window")
+    config.ignore("hidden_act", "use_bidirectional_attention", "sliding_window_size")
+    activation = config.activation("hidden_activation", default=TANH_GELU)
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), activation)
+
+    def make(span: int | None) -> Block:
+        return sandwich_block(size.hidden, attention._replace(window=span), mlp)
+
+    capped = _cap(config, "final_logit_softcapping", final_cap)
+    found = _decoder(config, size, stack(windows(types, window), make))
+    return found._replace(final_softcap=capped, mask_windows=(None, window))
+
+
+def sandwich_block(hidden: int, attention: Attention, mlp: Mlp) -> Block:
+    """A norm before and after each half."""
+    return Block(
+        attention,
+        mlp,
+        rms_norm(hidden, "input_layernorm", NORM),
+        rms_norm(hidden, "pre_feedforward_layernorm", NORM),
+        rms_norm(hidden, "post_attention_layernorm", NORM),
+        rms_norm(hidden, "post_feedforward_layernorm", NORM),
+    )
+
+
+def _decoder(config: ConfigReader, size: Sizes, blocks: tuple[tuple[Block, int], ...]) -> Architecture:
+    final = rms_norm(size.hidden, "model.norm", NORM)
+    return decoder(config, size, blocks, tied=True, final_norm=final, embedding_scale=True)

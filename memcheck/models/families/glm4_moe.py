@@ -1,0 +1,51 @@
+"""GLM 4.5 (modeling_glm4_moe.py): grouped attention, DeepSeek V3's router and shared expert, dense first layers."""
+
+from __future__ import annotations
+
+from memcheck.models.families.deepseek import mtp_layers
+from memcheck.models.parts.attention import grouped_attention, head_norm
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.stack import stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: glm4_moe``."""
+    size = read_sizes(config, kv_heads="required")
+    config.ignore("n_group", "topk_group")
+    normed = config.flag("use_qk_norm")
+    attention = grouped_attention(
+        size,
+        qkv_bias=config.flag("attention_bias"),
+        rotary_dim=int(size.head_dim * config.rotary_fraction(0.5)),
+        query_norm=head_norm("rmsnorm", size.head_dim, "q") if normed else None,
+        key_norm=head_norm("rmsnorm", size.head_dim, "k") if normed else None,
+        dropout=config.dropout("attention_dropout"),
+    )
+    activation = config.activation()
+    width = config.integer("moe_intermediate_size")
+    moe = routed(
+        size.hidden,
+        (config.integer("n_routed_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
+        width,
+        activation,
+        Shared(config.integer("n_shared_experts", minimum=0) * width),
+        router="sigmoid",
+        correction_bias=True,
+        router_fp32=True,
+        stacked_adapters=True,
+        scores_fp32=True,
+        normalised_scores=config.flag("norm_topk_prob", default=True),
+    )
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), activation)._replace(adaptable=False)
+    dense = config.integer("first_k_dense_replace", minimum=0)
+    mtp = mtp_layers(config)
+
+    def make(layer: int) -> Block:
+        return pre_norm_block(size.hidden, attention, moe if layer else mlp)
+
+    blocks = stack((int(i >= dense) for i in range(size.layers)), make)
+    return decoder(config, size, blocks, tied=False, rotary_dim=attention.rotary_dim, mtp_layers=mtp)

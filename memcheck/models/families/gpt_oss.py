@@ -1,0 +1,67 @@
+"""GPT-OSS (modeling_gpt_oss.py): attention sinks, biases, transposed experts, alternating windows."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
+from memcheck.models.parts.feed_forward import stacked_experts
+from memcheck.models.parts.matrices import vector
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.stack import layer_types, stack, windows
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Moe, ParameterTensor
+
+NORM = "rmsnorm-fp32-weight"
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: gpt_oss``. ``num_experts`` is the class's own alias."""
+    size = read_sizes(config, kv_heads="required", head_dim=64)
+    config.ignore("swiglu_alpha", "swiglu_limit", "initial_context_length", "experts_per_token")
+    bias = config.flag("attention_bias", default=True)
+    attention = grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        sinks=True,
+        rotary_form="chunks",
+        sdpa=False,
+        dropout=config.dropout("attention_dropout"),
+        tensors=(vector("self_attn.sinks", size.heads, "attention", "column"),),
+    )
+    window = config.window()
+    types = layer_types(config, size.layers, lambda i: "full_attention" if i % 2 else "sliding_attention")
+    if window is None and "sliding_attention" in types:
+        config.integer("sliding_window")
+    moe = _experts(config, size.hidden)
+
+    def make(span: int | None) -> Block:
+        return pre_norm_block(size.hidden, attention._replace(window=span), moe, kind=NORM)
+
+    final = rms_norm(size.hidden, "model.norm", NORM)
+    return decoder(config, size, stack(windows(types, window), make), tied=False, final_norm=final)
+
+
+def _experts(config: ConfigReader, hidden: int) -> Moe:
+    experts, width = config.integer("num_local_experts", "num_experts"), config.integer("intermediate_size")
+    up, down = stacked_experts("mlp.experts", experts, hidden, width, transposed=True)
+    tensors = (
+        ParameterTensor("mlp.router.weight", (experts, hidden), "router"),
+        vector("mlp.router.bias", experts, "router"),
+        up,
+        ParameterTensor("mlp.experts.gate_up_proj_bias", (experts, 2 * width), "experts", "column"),
+        down,
+        ParameterTensor("mlp.experts.down_proj_bias", (experts, hidden), "experts"),
+    )
+    return Moe(
+        experts,
+        config.integer("num_experts_per_tok"),
+        width,
+        gated=True,
+        activation=config.activation(),
+        bias=True,
+        router="softmax-topk",
+        tensors=tensors,
+        normalised_scores=False,
+        clamped_glu=True,
+    )

@@ -1,0 +1,50 @@
+"""GPT-J (modeling_gptj.py): parallel halves behind one norm, interleaved rotary embedding, fp32 scores."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.sizes import GPT2_NAMES, read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Paths
+
+PROJECTIONS = Projections(output="out_proj", module="attn")
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: gptj``: biases in the feed-forward network and on the head, none in attention."""
+    size = read_sizes(config, GPT2_NAMES, kv_heads="none", head_dim_key=False)
+    h = size.hidden
+    config.ignore("scale_attn_weights", "gradient_checkpointing", "rotary", "summary_type", "summary_use_proj")
+    config.ignore("summary_activation", "summary_proj_to_labels", "summary_first_dropout")
+    attention = grouped_attention(
+        size,
+        PROJECTIONS,
+        rotary_dim=config.integer("rotary_dim", default=64, null=size.head_dim),
+        rotary_interleaved=True,
+        rotary_form="pairs-each",
+        sdpa=False,
+        returns_weights=True,
+        fp32_scores=True,
+        named_rotary=True,
+        position_rows=size.positions,
+        dropout=config.dropout("attn_pdrop"),
+    )
+    width = config.optional_integer("n_inner", "intermediate_size") or 4 * h
+    activation = config.activation("activation_function", "hidden_act", default="gelu_new")
+    mlp = plain_mlp(h, width, activation, "mlp.fc_in", "mlp.fc_out", bias=True)
+    dropout = config.dropout("resid_pdrop")
+    block = Block(attention, mlp, layer_norm(h, "ln_1"), None, parallel=True, dropout=dropout)
+    return decoder(
+        config,
+        size,
+        ((block, size.layers),),
+        tied=False,
+        final_norm=layer_norm(h, "transformer.ln_f"),
+        rotary_dim=attention.rotary_dim,
+        rotary_tables=0,
+        head_bias=True,
+        embedding_dropout=config.dropout("embd_pdrop"),
+        paths=Paths("transformer.h", "transformer.wte"),
+    )

@@ -1,0 +1,33 @@
+"""Llama, and what shares its block: Yi, SmolLM, TinyLlama, Falcon 3, DeepSeek LLM (modeling_llama.py)."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: llama``."""
+    size = read_sizes(config)
+    bias = config.flag("attention_bias")
+    attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
+    mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation(), bias=config.flag("mlp_bias"))
+    block = pre_norm_block(size.hidden, attention, mlp)
+    return decoder(config, size, ((block, size.layers),), tied=False)
+
+
+def intermediate_size(config: ConfigReader) -> int:
+    """``intermediate_size``, or half of ``ffn2``: the width of torchtitan's fused gate and up matrix (``w13``)."""
+    fused = config.optional_integer("ffn2")
+    if fused is None or config.has("intermediate_size"):
+        width = config.integer("intermediate_size")
+        if fused is not None and fused != 2 * width:
+            config.fail("ffn2", f"ffn2 = {fused} is not twice intermediate_size = {width}")
+        return width
+    if fused % 2:
+        config.fail("ffn2", f"ffn2 = {fused} is odd; it holds the gate and the up matrix")
+    return fused // 2

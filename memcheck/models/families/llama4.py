@@ -1,0 +1,90 @@
+"""Llama 4's language model (modeling_llama4.py): chunked attention, experts that are given every token."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention, head_norm
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import gated_mlp, gated_tensors, stacked_experts
+from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.stack import layer_types, rotary_layers, stack, windows
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block, Moe
+
+MODULE = "feed_forward"
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: llama4_text``."""
+    size = read_sizes(config, kv_heads="required", head_dim=128)
+    config.ignore("attn_scale", "attn_temperature_tuning", "floor_scale", "for_llm_compressor")
+    activation = config.activation()
+    moe = _experts(config, size.hidden, activation)
+    routed_layers = _routed_layers(config, size.layers)
+    if all(routed_layers):
+        config.ignore("intermediate_size_mlp")
+        mlp = None
+    else:
+        mlp = gated_mlp(size.hidden, config.integer("intermediate_size_mlp"), activation, module=MODULE)
+    rotated = rotary_layers(config, size.layers, 4)
+    chunk = config.integer("attention_chunk_size", default=8192, null=0, minimum=0) or None
+    types = layer_types(config, size.layers, lambda i: "chunked_attention" if rotated[i] else "full_attention")
+    plain, normed = _attentions(config, size)
+
+    def make(kind: tuple[bool, bool, int | None]) -> Block:
+        is_routed, rotates, window = kind
+        attention = normed if rotates else plain._replace(rotary_dim=0)
+        feed_forward = moe if is_routed or mlp is None else mlp
+        return pre_norm_block(size.hidden, attention._replace(window=window), feed_forward)
+
+    kinds = zip(routed_layers, rotated, windows(types, chunk), strict=True)
+    return decoder(config, size, stack(kinds, make), tied=False)
+
+
+def _attentions(config: ConfigReader, size: Sizes) -> tuple[Attention, Attention]:
+    """Attention without and with norms on rotated queries and keys; these norms have no weights."""
+    bias = config.flag("attention_bias")
+    plain = grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        rotary_interleaved=True,
+        rotary_form="complex",
+        flash=False,
+        chunked=True,
+        softmax_fp32=False,
+        dropout=config.dropout("attention_dropout"),
+    )
+    if not config.flag("use_qk_norm", default=True):
+        return plain, plain
+    query, key = (head_norm("l2", size.head_dim, which, weight=False) for which in "qk")
+    return plain, plain._replace(query_norm=query, key_norm=key)
+
+
+def _routed_layers(config: ConfigReader, layers: int) -> tuple[bool, ...]:
+    step = config.integer("interleave_moe_layer_step", default=1, null=1)
+    stated = config.integers("moe_layers")
+    if stated is None:
+        return tuple((i + 1) % step == 0 for i in range(layers))
+    return tuple(i in set(stated) for i in range(layers))
+
+
+def _experts(config: ConfigReader, hidden: int, activation: str) -> Moe:
+    experts, width = config.integer("num_local_experts"), config.integer("intermediate_size")
+    tensors = (
+        *stacked_experts(f"{MODULE}.experts", experts, hidden, width, transposed=True),
+        *linear(f"{MODULE}.router", experts, hidden, "router", "none"),
+        *gated_tensors(f"{MODULE}.shared_expert", hidden, width, "shared_experts"),
+    )
+    return Moe(
+        experts,
+        config.integer("num_experts_per_tok"),
+        width,
+        gated=True,
+        activation=activation,
+        router="sigmoid",
+        shared_width=width,
+        tensors=tensors,
+        dense_dispatch=True,
+        normalised_scores=False,
+    )

@@ -1,0 +1,96 @@
+"""MiniMax Text 01 and M2 (modeling_minimax.py, modeling_minimax_m2.py)."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention, head_norm
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import routed
+from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Mixer, ParameterTensor
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: minimax``: lightning attention, with softmax attention in between; the norms' outputs carry on."""
+    size = read_sizes(config, kv_heads="required")
+    for half in ("full_attn", "linear_attn", "mlp"):
+        config.ignore(f"{half}_alpha_factor", f"{half}_beta_factor")
+    config.ignore("rotary_dim", "postnorm", "layernorm_full_attention_alpha", "shared_intermediate_size")
+    softmax = grouped_attention(size, window=config.window(), dropout=config.dropout("attention_dropout"))
+    activation = config.activation()
+    lightning = _lightning(config, size)
+    moe = routed(
+        size.hidden,
+        _choice(config),
+        config.integer("intermediate_size"),
+        activation,
+        scores_fp32=True,
+        stacked_adapters=True,
+    )
+    types = layer_types(config, size.layers, lambda i: "linear_attention" if i % 2 else "full_attention")
+
+    def make(kind: str) -> Block:
+        mixer = lightning if kind == "linear_attention" else softmax
+        block = pre_norm_block(size.hidden, mixer, moe)
+        return block._replace(residual_scale=True, residual_from_norm=True)
+
+    return decoder(config, size, stack(types, make), tied=False, mask_windows=(softmax.window,))
+
+
+def read_m2(config: ConfigReader) -> Architecture:
+    """``model_type: minimax_m2``: norms over all queries and all keys, sigmoid router with a correction bias."""
+    size = read_sizes(config, kv_heads="required", head_dim=128)
+    turned = config.optional_integer("rotary_dim")
+    config.ignore(
+        "attn_type_list",
+        "mlp_intermediate_size",
+        "mtp_transformer_layers",
+        "num_mtp_modules",
+        "qk_norm_type",
+        "shared_intermediate_size",
+        "shared_moe_mode",
+        "use_mtp",
+        "use_qk_norm",
+        "use_routing_bias",
+    )
+    attention = grouped_attention(
+        size,
+        rotary_dim=turned or int(size.head_dim * config.rotary_fraction()),
+        query_norm=head_norm("rmsnorm", size.heads * size.head_dim, "q"),
+        key_norm=head_norm("rmsnorm", size.kv_heads * size.head_dim, "k"),
+        dropout=config.dropout("attention_dropout"),
+    )
+    width = config.integer("intermediate_size")
+    moe = routed(
+        size.hidden,
+        _choice(config),
+        width,
+        config.activation(),
+        router="sigmoid",
+        correction_bias=True,
+        scores_fp32=True,
+        stacked_adapters=True,
+    )
+    block = pre_norm_block(size.hidden, attention, moe)
+    return decoder(config, size, ((block, size.layers),), tied=False, rotary_dim=attention.rotary_dim)
+
+
+def _choice(config: ConfigReader) -> tuple[int, int]:
+    return config.integer("num_local_experts", "num_experts"), config.integer("num_experts_per_tok")
+
+
+def _lightning(config: ConfigReader, size: Sizes) -> Mixer:
+    """Linear attention with decay: constant decay tables per layer, a heads x d x d state per sequence."""
+    width, h, a = size.heads * size.head_dim, size.hidden, "self_attn"
+    block = config.integer("block_size", default=256)
+    tensors = (
+        *linear(f"{a}.qkv_proj", 3 * width, h, "mixer", "column"),
+        *linear(f"{a}.output_gate", width, h, "mixer", "column"),
+        *linear(f"{a}.out_proj", h, width, "mixer", "row"),
+        ParameterTensor(f"{a}.norm.weight", (width,), "norm"),
+    )
+    tables = size.heads * (block * block + 2 * block + 1)
+    state = size.heads * size.head_dim * size.head_dim * 4
+    return Mixer("lightning", size.heads, size.head_dim, state, 3 * width, tensors, tables)

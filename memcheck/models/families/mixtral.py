@@ -1,0 +1,25 @@
+"""Mixtral (modeling_mixtral.py): Mistral's attention, every feed-forward network routed."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import routed
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: mixtral``. ``num_experts`` is another family's name and does not count as stated."""
+    size = read_sizes(config, kv_heads="required")
+    attention = grouped_attention(size, window=config.window(), dropout=config.dropout("attention_dropout"))
+    moe = routed(
+        size.hidden,
+        (config.integer("num_local_experts"), config.integer("num_experts_per_tok")),
+        config.integer("intermediate_size"),
+        config.activation(),
+        scores_fp32=True,
+        stacked_adapters=True,
+    )
+    return decoder(config, size, ((pre_norm_block(size.hidden, attention, moe), size.layers),), tied=False)

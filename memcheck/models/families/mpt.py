@@ -1,0 +1,74 @@
+"""MPT (modeling_mpt.py): ALiBi, no biases, eager attention only."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.sizes import Names, read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Paths
+
+NAMES = Names(
+    ("d_model", "hidden_size"), ("n_layers", "num_hidden_layers"), ("n_heads", "num_attention_heads"), ("max_seq_len",)
+)
+PROJECTIONS = Projections(("Wqkv",), "out_proj", "attn")
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: mpt``. transformers builds every MPT with ALiBi, four times the width, and no biases."""
+    size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
+    h = size.hidden
+    if config.integer("expansion_ratio", default=4) != 4:
+        config.fail("expansion_ratio", "expansion_ratio other than 4 is not read by transformers")
+    config.ignore(
+        "emb_pdrop",
+        "embedding_fraction",
+        "init_config",
+        "init_device",
+        "learned_pos_emb",
+        "logit_scale",
+        "no_bias",
+        "norm_type",
+        "resid_pdrop",
+        "verbose",
+    )
+    inner = config.section("attn_config")
+    inner.ignore(
+        "alibi",
+        "alibi_bias_max",
+        "attn_impl",
+        "attn_type",
+        "attn_uses_sequence_id",
+        "prefix_lm",
+        "qk_ln",
+        "softmax_scale",
+    )
+    if inner.flag("qk_ln"):
+        inner.fail("qk_ln", "norms on queries and keys are not built by transformers")
+    dropout = inner.dropout("attn_pdrop")
+    attention = grouped_attention(
+        size,
+        PROJECTIONS,
+        rotary_dim=0,
+        alibi=True,
+        sdpa=False,
+        returns_weights=True,
+        filled_scores=True,
+        flash=False,
+        dropout=dropout,
+        clip_qkv=inner.number("clip_qkv", default=0.0) > 0,
+    )
+    mlp = plain_mlp(h, 4 * h, "gelu", "ffn.up_proj", "ffn.down_proj")
+    block = Block(
+        attention, mlp, layer_norm(h, "norm_1", bias=False), layer_norm(h, "norm_2", bias=False), dropout=dropout
+    )._replace(named_output=True)
+    return decoder(
+        config,
+        size,
+        ((block, size.layers),),
+        tied=True,
+        final_norm=layer_norm(h, "transformer.norm_f", bias=False),
+        rotary_dim=0,
+        paths=Paths("transformer.blocks", "transformer.wte"),
+    )

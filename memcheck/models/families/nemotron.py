@@ -1,0 +1,31 @@
+"""Nemotron 4 and Minitron (modeling_nemotron.py): LayerNorm of 1 + w, squared ReLU, half-rotary."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm, pre_norm_block
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture
+
+NORM = "layernorm-1p"
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: nemotron``."""
+    size = read_sizes(config, kv_heads="required")
+    h, bias = size.hidden, config.flag("attention_bias")
+    attention = grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        rotary_dim=int(size.head_dim * config.rotary_fraction(0.5, "rope_percent")),
+        dropout=config.dropout("attention_dropout"),
+    )
+    width, activation = config.integer("intermediate_size"), config.activation(default="relu2")
+    mlp = plain_mlp(h, width, activation, "mlp.up_proj", "mlp.down_proj", bias=config.flag("mlp_bias"))
+    block = pre_norm_block(h, attention, mlp, kind=NORM, bias=True)
+    final = layer_norm(h, "model.norm", kind=NORM)
+    rotary_dim = attention.rotary_dim
+    return decoder(config, size, ((block, size.layers),), tied=False, final_norm=final, rotary_dim=rotary_dim)

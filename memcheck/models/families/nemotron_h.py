@@ -1,0 +1,174 @@
+"""Nemotron-H and Nemotron Nano 2/3 (modeling_nemotron_h.py): each layer is one of Mamba-2, attention, MLP or MoE."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, rms_norm
+from memcheck.models.parts.feed_forward import plain_mlp, stacked_experts
+from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.parts.sizes import Names, read_sizes
+from memcheck.models.parts.stack import stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block, Mixer, Mlp, Moe, ParameterTensor, Paths
+
+NORM = "rmsnorm-fp32-weight"
+PROJECTIONS = Projections(module="mixer")
+LETTERS = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
+KINDS = {"linear_attention": "mamba", "full_attention": "attention", **{v: v for v in LETTERS.values()}}
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: nemotron_h``."""
+    layers = _layers(config)
+    if "num_hidden_layers" in config.config and config.integer("num_hidden_layers") != len(layers):
+        config.fail("num_hidden_layers", f"num_hidden_layers contradicts the pattern of {len(layers)} layers")
+    size = read_sizes(config, Names(), kv_heads="required", head_dim=128, layers=len(layers))
+    config.ignore(
+        "chunk_size",
+        "expand",
+        "mamba_chunk_size",
+        "mamba_expand",
+        "mamba_ssm_cache_dtype",
+        "mtp_hybrid_override_pattern",
+        "mtp_layers_block_type",
+        "num_nextn_predict_layers",
+        "rescale_prenorm_residual",
+        "residual_in_fp32",
+        "sliding_window",
+        "time_step_floor",
+        "time_step_limit",
+        "time_step_max",
+        "time_step_min",
+        "use_mamba_kernels",
+        "hidden_dropout",
+        "mamba_dt_init_floor",
+        "mamba_dt_limit",
+        "mamba_dt_max",
+        "mamba_dt_min",
+        "time_step_rank",
+    )
+    activation = config.activation("mlp_hidden_act", default="relu2")
+    width = config.integer("intermediate_size") if "mlp" in layers else config.raw("intermediate_size")
+    bias = config.flag("mlp_bias")
+    mamba = _mamba(config, size.hidden)
+    attention = grouped_attention(
+        size,
+        PROJECTIONS,
+        rotary_dim=0,
+        dropout=config.dropout("attention_dropout"),
+        qkv_bias=config.flag("attention_bias"),
+    )
+    if attention.qkv_bias:
+        config.fail("attention_bias", "the model has no attention biases", "remove attention_bias")
+    moe = _moe(config, size.hidden, activation, bias=bias) if "moe" in layers else None
+    if moe is None:
+        config.ignore(*MOE_KEYS)
+
+    def make(kind: str) -> Block:
+        norm = rms_norm(size.hidden, "norm", NORM)
+        if kind in ("mamba", "attention"):
+            mixer: Mixer | Attention = mamba if kind == "mamba" else attention
+            return Block(mixer, None, norm, None)
+        mlp: Mlp | Moe | None = moe
+        if kind == "mlp":
+            mlp = plain_mlp(size.hidden, width, activation, "mixer.up_proj", "mixer.down_proj", bias=bias)
+        return Block(None, mlp, None, norm)
+
+    if config.flag("tie_word_embeddings"):
+        config.note("tie_word_embeddings has no effect: transformers does not tie this model's head")
+    return decoder(
+        config,
+        size,
+        stack(layers, make),
+        tied=False,
+        final_norm=rms_norm(size.hidden, "model.norm_f", NORM),
+        rotary_dim=0,
+        paths=Paths(embedding="model.embeddings"),
+    )._replace(tie_word_embeddings=False)
+
+
+MOE_KEYS = (
+    "n_routed_experts",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "n_shared_experts",
+    "moe_shared_expert_intermediate_size",
+    "moe_latent_size",
+    "moe_shared_expert_overlap",
+    "n_group",
+    "topk_group",
+)
+
+
+def _layers(config: ConfigReader) -> list[str]:
+    """What each layer is: a list of names, or the older pattern of letters."""
+    stated = config.texts("layers_block_type", "layer_types")
+    pattern = config.text("hybrid_override_pattern", default="")
+    if stated is None:
+        if not pattern:
+            config.fail("layers_block_type", "layers_block_type is missing", "it says what each layer is")
+        if set(pattern) - set(LETTERS):
+            config.fail("hybrid_override_pattern", f"unknown letters in {pattern!r}", "known: M, E, * and -")
+        return [LETTERS[c] for c in pattern]
+    strange = next((s for s in stated if s not in KINDS), None)
+    if strange is not None:
+        config.fail("layers_block_type", f"unknown layer {strange!r}", f"known: {', '.join(KINDS)}")
+    return [KINDS[s] for s in stated]
+
+
+def _mamba(config: ConfigReader, hidden: int) -> Mixer:
+    """Mamba-2: a heads x head_dim x state matrix in fp32, and the last columns of the convolution's input."""
+    heads, head_dim = config.integer("mamba_num_heads"), config.integer("mamba_head_dim")
+    state, groups = config.integer("ssm_state_size"), config.integer("n_groups", "mamba_n_groups")
+    kernel = config.integer("conv_kernel", "mamba_d_conv", default=4)
+    config.ignore("mamba_hidden_act", "mamba_proj_bias")
+    inner = heads * head_dim
+    convolved = inner + 2 * groups * state
+    bias = config.flag("use_bias")
+    tensors = [
+        *linear("mixer.in_proj", inner + convolved + heads, hidden, "mixer", "column", bias=bias),
+        ParameterTensor("mixer.conv1d.weight", (convolved, 1, kernel), "mixer", "column"),
+        vector("mixer.dt_bias", heads, "mixer", "column"),
+        vector("mixer.A_log", heads, "mixer", "column"),
+        vector("mixer.D", heads, "mixer", "column"),
+        vector("mixer.norm.weight", inner, "norm", "column"),
+        *linear("mixer.out_proj", hidden, inner, "mixer", "row", bias=bias),
+    ]
+    if config.flag("use_conv_bias", "mamba_conv_bias", default=True):
+        tensors.append(vector("mixer.conv1d.bias", convolved, "mixer", "column"))
+    kept = inner * state * 4 + convolved * kernel * 2
+    return Mixer("mamba2", heads, head_dim, kept, inner + convolved + heads, tuple(tensors))
+
+
+def _moe(config: ConfigReader, hidden: int, activation: str, *, bias: bool) -> Moe:
+    """Experts of two matrices, without a gate or biases, possibly on a narrower projection."""
+    config.ignore("n_group", "topk_group", "n_shared_experts", "moe_shared_expert_overlap")
+    experts = config.integer("n_routed_experts", "num_local_experts")
+    width = config.integer("moe_intermediate_size")
+    shared = config.integer("moe_shared_expert_intermediate_size")
+    latent = config.optional_integer("moe_latent_size") or 0
+    tensors = (
+        ParameterTensor("mixer.gate.weight", (experts, hidden), "router"),
+        *stacked_experts("mixer.experts", experts, latent or hidden, width, gated=False),
+        *linear("mixer.shared_experts.up_proj", shared, hidden, "shared_experts", "column", bias=bias),
+        *linear("mixer.shared_experts.down_proj", hidden, shared, "shared_experts", "row", bias=bias),
+    )
+    if latent:
+        tensors += linear("mixer.fc1_latent_proj", latent, hidden, "mlp", "none", bias=bias)
+        tensors += linear("mixer.fc2_latent_proj", hidden, latent, "mlp", "none", bias=bias)
+    return Moe(
+        experts,
+        config.integer("num_experts_per_tok"),
+        width,
+        gated=False,
+        activation=activation,
+        router="sigmoid",
+        shared_width=shared,
+        tensors=tensors,
+        correction_bias=True,
+        router_fp32=True,
+        scores_fp32=True,
+        normalised_scores=config.flag("norm_topk_prob", default=True),
+        latent_size=latent,
+    )

@@ -1,0 +1,87 @@
+"""OLMo 1, 2, 3 and OLMoE (modeling_olmo.py, modeling_olmo2.py, modeling_olmo3.py, modeling_olmoe.py)."""
+
+from __future__ import annotations
+
+from memcheck.models.families.llama import intermediate_size
+from memcheck.models.parts.attention import grouped_attention, head_norm
+from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
+from memcheck.models.parts.feed_forward import gated_mlp, routed
+from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.stack import layer_types, stack, windows
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block, Norm
+
+FP32_TABLES = "half-fp32"
+FP32_WEIGHT = "rmsnorm-fp32-weight"
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: olmo``: LayerNorm without weights, on an fp32 copy."""
+    size = read_sizes(config)
+
+    def norm(name: str) -> Norm:
+        return Norm("layernorm-fp32", size.hidden, weight=False, name=name)
+
+    mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
+    attention = _attention(config, size)._replace(rotary_form=FP32_TABLES)
+    block = Block(attention, mlp, norm("input_layernorm"), norm("post_attention_layernorm"))
+    return decoder(config, size, ((block, size.layers),), tied=False, final_norm=norm("model.norm"))
+
+
+def read_2(config: ConfigReader) -> Architecture:
+    """``model_type: olmo2``: norms behind each half and on all queries and keys together; none in front."""
+    size = read_sizes(config)
+    return _post_norm(config, size, [None] * size.layers)
+
+
+def read_3(config: ConfigReader) -> Architecture:
+    """``model_type: olmo3``: OLMo 2 with three windowed layers to one full layer."""
+    size = read_sizes(config)
+    window = config.window()
+    types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % 4 else "full_attention")
+    if window is None and "sliding_attention" in types:
+        config.integer("sliding_window")
+    return _post_norm(config, size, windows(types, window))._replace(
+        rotary_tables=len(set(types)), mask_windows=(None, window)
+    )
+
+
+def read_moe(config: ConfigReader) -> Architecture:
+    """``model_type: olmoe``: pre-norm; ``num_local_experts`` is the class's own alias."""
+    size = read_sizes(config)
+    moe = routed(
+        size.hidden,
+        (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
+        config.integer("intermediate_size"),
+        config.activation(),
+        normalised_scores=config.flag("norm_topk_prob"),
+        stacked_adapters=True,
+    )
+    block = pre_norm_block(size.hidden, _attention(config, size, "rmsnorm"), moe)
+    return decoder(config, size, ((block, size.layers),), tied=False)
+
+
+def _attention(config: ConfigReader, size: Sizes, norm: str | None = None) -> Attention:
+    bias = config.flag("attention_bias")
+    return grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        query_norm=head_norm(norm, size.heads * size.head_dim, "q") if norm else None,
+        key_norm=head_norm(norm, size.kv_heads * size.head_dim, "k") if norm else None,
+        dropout=config.dropout("attention_dropout"),
+        clip_qkv=config.number("clip_qkv", default=0.0) > 0,
+    )
+
+
+def _post_norm(config: ConfigReader, size: Sizes, spans: list[int | None]) -> Architecture:
+    attention = _attention(config, size, FP32_WEIGHT)._replace(rotary_form=FP32_TABLES)
+    mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
+    behind = rms_norm(size.hidden, "post_attention_layernorm", FP32_WEIGHT)
+    last = rms_norm(size.hidden, "post_feedforward_layernorm", FP32_WEIGHT)
+
+    def make(window: int | None) -> Block:
+        return Block(attention._replace(window=window), mlp, None, None, behind, last)
+
+    final = rms_norm(size.hidden, "model.norm", FP32_WEIGHT)
+    return decoder(config, size, stack(spans, make), tied=False, final_norm=final)

@@ -1,0 +1,66 @@
+"""OPT (modeling_opt.py): learned positions with two rows of padding, biases, ReLU."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Norm, Paths
+
+PROJECTIONS = Projections(output="out_proj")
+POSITION_OFFSET = 2
+"""OPTLearnedPositionalEmbedding has two rows more than positions."""
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: opt``. OPT-350m has its norms after the sums and projects a narrower embedding."""
+    size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
+    h = size.hidden
+    config.ignore("layerdrop", "init_std", "activation_dropout")
+    bias = config.flag("enable_bias", default=True)
+    affine = config.flag("layer_norm_elementwise_affine", default=True)
+    before = config.flag("do_layer_norm_before", default=True)
+    attention = grouped_attention(
+        size,
+        PROJECTIONS,
+        qkv_bias=bias,
+        out_bias=bias,
+        rotary_dim=0,
+        dropout=config.dropout("attention_dropout"),
+    )
+    activation = config.activation("activation_function", "hidden_act", default="relu")
+    width = config.integer("ffn_dim", "intermediate_size")
+    mlp = plain_mlp(h, width, activation, "fc1", "fc2", bias=bias)._replace(inline=True)
+
+    def norm(name: str) -> Norm:
+        return Norm("layernorm", h, weight=affine, bias=affine, name=name)
+
+    block = Block(
+        attention,
+        mlp,
+        norm("self_attn_layer_norm"),
+        norm("final_layer_norm"),
+        post_norm=not before,
+        dropout=config.dropout("dropout", default=0.1),
+    )
+    last = before and not config.flag("_remove_final_layer_norm")
+    narrow = config.integer("word_embed_proj_dim", default=h, null=h)
+    project = (
+        *linear("model.decoder.project_out", narrow, h, "embedding", "none"),
+        *linear("model.decoder.project_in", h, narrow, "embedding", "none"),
+    )
+    return decoder(
+        config,
+        size,
+        ((block, size.layers),),
+        tied=True,
+        rotary_dim=0,
+        embedding_size=narrow,
+        learned_positions=size.positions + POSITION_OFFSET,
+        positions_each=True,
+        extra_tensors=project if narrow != h else (),
+        paths=Paths("model.decoder.layers", "model.decoder.embed_tokens", "model.decoder.embed_positions"),
+    )._replace(final_norm=norm("model.decoder.final_layer_norm") if last else None)

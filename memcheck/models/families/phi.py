@@ -1,0 +1,44 @@
+"""Phi 1.5 and 2 (modeling_phi.py): one LayerNorm feeds attention and feed-forward, which are added together."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block
+
+PROJECTIONS = Projections(output="dense")
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: phi``: biases everywhere, the head's included."""
+    size = read_sizes(config)
+    h = size.hidden
+    normed = config.flag("qk_layernorm")
+    attention = grouped_attention(
+        size,
+        PROJECTIONS,
+        qkv_bias=True,
+        out_bias=True,
+        rotary_dim=int(size.head_dim * config.rotary_fraction(0.5)),
+        query_norm=layer_norm(h // size.heads, "self_attn.q_layernorm") if normed else None,
+        key_norm=layer_norm(h // size.heads, "self_attn.k_layernorm") if normed else None,
+        dropout=config.dropout("attention_dropout"),
+        named_rotary=True,
+    )
+    activation = config.activation(default="gelu_new")
+    mlp = plain_mlp(h, config.integer("intermediate_size"), activation, "mlp.fc1", "mlp.fc2", bias=True)
+    dropout = config.dropout("resid_pdrop")
+    block = Block(attention, mlp, layer_norm(h, "input_layernorm"), None, parallel=True, dropout=dropout)
+    return decoder(
+        config,
+        size,
+        ((block, size.layers),),
+        tied=False,
+        final_norm=layer_norm(h, "model.final_layernorm"),
+        rotary_dim=attention.rotary_dim,
+        head_bias=True,
+        embedding_dropout=config.dropout("embd_pdrop"),
+    )

@@ -1,0 +1,42 @@
+"""Phi 3.5 MoE (modeling_phimoe.py): LayerNorm, a bias on the head, a sparsemixer router."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm, pre_norm_block
+from memcheck.models.parts.feed_forward import routed, with_linear_router
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: phimoe``."""
+    size = read_sizes(config, kv_heads="required")
+    config.ignore("input_jitter_noise", "hidden_dropout")
+    bias = config.flag("attention_bias")
+    attention = grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        window=config.window(),
+        dropout=config.dropout("attention_dropout"),
+    )
+    moe = routed(
+        size.hidden,
+        (config.integer("num_local_experts"), config.integer("num_experts_per_tok")),
+        config.integer("intermediate_size"),
+        config.activation(),
+        gate="router",
+        router="sparsemixer",
+        normalised_scores=False,
+    )
+    block = pre_norm_block(size.hidden, attention, with_linear_router(moe), kind="layernorm", bias=True)
+    return decoder(
+        config,
+        size,
+        ((block, size.layers),),
+        tied=False,
+        final_norm=layer_norm(size.hidden, "model.norm"),
+        head_bias=config.flag("lm_head_bias"),
+    )

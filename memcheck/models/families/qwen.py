@@ -1,0 +1,56 @@
+"""Qwen 2, 2.5 and 3, dense (modeling_qwen2.py, modeling_qwen3.py)."""
+
+from __future__ import annotations
+
+from memcheck.models.families.llama import intermediate_size
+from memcheck.models.parts.attention import grouped_attention, head_norm
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.stack import layer_types, stack, windows
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block
+
+
+def read_2(config: ConfigReader) -> Architecture:
+    """``model_type: qwen2``: biases on q, k and v, always."""
+    size = read_sizes(config, kv_heads="required")
+    return _assemble(config, size, grouped_attention(size, qkv_bias=True))
+
+
+def read_3(config: ConfigReader) -> Architecture:
+    """``model_type: qwen3``: RMSNorm on each head's query and key."""
+    size = read_sizes(config, kv_heads="required", head_dim=128)
+    return _assemble(config, size, normed_attention(config, size))
+
+
+def normed_attention(config: ConfigReader, size: Sizes) -> Attention:
+    """Qwen 3's attention."""
+    bias = config.flag("attention_bias")
+    return grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        query_norm=head_norm("rmsnorm", size.head_dim, "q"),
+        key_norm=head_norm("rmsnorm", size.head_dim, "k"),
+    )
+
+
+def qwen_windows(config: ConfigReader, layers: int) -> list[int | None]:
+    """The window of each layer: none unless ``use_sliding_window``, then from ``max_window_layers`` on."""
+    window = config.window()
+    if not config.flag("use_sliding_window"):
+        window = None
+    first = config.integer("max_window_layers", default=28, null=28, minimum=0)
+    sliding = "full_attention" if window is None else "sliding_attention"
+    return windows(layer_types(config, layers, lambda i: sliding if i >= first else "full_attention"), window)
+
+
+def _assemble(config: ConfigReader, size: Sizes, attention: Attention) -> Architecture:
+    attention = attention._replace(dropout=config.dropout("attention_dropout"))
+    mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
+
+    def make(window: int | None) -> Block:
+        return pre_norm_block(size.hidden, attention._replace(window=window), mlp)
+
+    return decoder(config, size, stack(qwen_windows(config, size.layers), make), tied=False)

@@ -1,0 +1,76 @@
+"""Qwen 1.5/2 MoE and Qwen 3 MoE (modeling_qwen2_moe.py, modeling_qwen3_moe.py)."""
+
+from __future__ import annotations
+
+from memcheck.models.families.qwen import normed_attention
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
+from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.stack import layer_types, stack, windows
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
+
+
+def read_2(config: ConfigReader) -> Architecture:
+    """``model_type: qwen2_moe``: one gated shared expert beside the routed ones."""
+    size = read_sizes(config, kv_heads="required")
+    attention = grouped_attention(size, qkv_bias=config.flag("qkv_bias", default=True))
+    window = config.window()
+    if not config.flag("use_sliding_window"):
+        window = None
+    below = config.integer("max_window_layers", default=28, null=28, minimum=0)
+    # configuration_qwen2_moe.py: every second layer, and only below max_window_layers
+    types = layer_types(
+        config, size.layers, lambda i: "sliding_attention" if window and i % 2 == 0 and i < below else "full_attention"
+    )
+    shared = config.integer("shared_expert_intermediate_size")
+    # Qwen2MoeModel.forward makes both masks; without windows, the configuration's window is 0
+    return _assemble(config, size, attention, windows(types, window), shared)._replace(mask_windows=(None, window or 0))
+
+
+def read_3(config: ConfigReader) -> Architecture:
+    """``model_type: qwen3_moe``: no shared expert; ``num_local_experts`` is the class's own alias."""
+    size = read_sizes(config, kv_heads="required")
+    window = config.window()
+    if not config.flag("use_sliding_window"):
+        window = None
+    config.ignore("max_window_layers")
+    return _assemble(config, size, normed_attention(config, size), [window] * size.layers, 0)
+
+
+def sparse_layers(config: ConfigReader, layers: int) -> list[bool]:
+    """Which layers are routed: ``decoder_sparse_step``, except ``mlp_only_layers``."""
+    step = config.integer("decoder_sparse_step", default=1, null=1)
+    dense = set(config.integers("mlp_only_layers") or ())
+    return [(i + 1) % step == 0 and i not in dense for i in range(layers)]
+
+
+def _assemble(
+    config: ConfigReader, size: Sizes, attention: Attention, spans: list[int | None], shared: int
+) -> Architecture:
+    attention = attention._replace(dropout=config.dropout("attention_dropout"))
+    activation = config.activation()
+    aliases = () if shared else ("num_local_experts",)
+    sparse = sparse_layers(config, size.layers)
+    moe = routed(
+        size.hidden,
+        (config.integer("num_experts", *aliases), config.integer("num_experts_per_tok")),
+        config.integer("moe_intermediate_size"),
+        activation,
+        Shared(shared, "shared_expert", gate=bool(shared)),
+        # Qwen 3's class default is false, but every released model says true: its absence is taken as that
+        normalised_scores=config.flag("norm_topk_prob", default=not shared),
+        stacked_adapters=not shared,
+    )
+    if all(sparse):
+        config.ignore("intermediate_size")
+        dense = None
+    else:
+        dense = gated_mlp(size.hidden, config.integer("intermediate_size"), activation)._replace(adaptable=bool(shared))
+
+    def make(kind: tuple[bool, int | None]) -> Block:
+        mlp: Mlp | Moe = moe if kind[0] or dense is None else dense
+        return pre_norm_block(size.hidden, attention._replace(window=kind[1]), mlp)
+
+    return decoder(config, size, stack(zip(sparse, spans, strict=True), make), tied=False)

@@ -1,0 +1,34 @@
+"""SmolLM 3 (modeling_smollm3.py): Llama with every fourth layer free of rotary embedding."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.stack import layer_types, rotary_layers, stack, windows
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: smollm3``."""
+    size = read_sizes(config, kv_heads="required")
+    bias = config.flag("attention_bias")
+    window = config.window()
+    if not config.flag("use_sliding_window"):
+        window = None
+    config.ignore("max_window_layers")
+    rotated = rotary_layers(config, size.layers, 4)
+    types = layer_types(
+        config, size.layers, lambda i: "sliding_attention" if window and not rotated[i] else "full_attention"
+    )
+    attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias"))
+
+    def make(kind: tuple[bool, int | None]) -> Block:
+        rotary_dim = size.head_dim if kind[0] else 0
+        return pre_norm_block(size.hidden, attention._replace(rotary_dim=rotary_dim, window=kind[1]), mlp)
+
+    blocks = stack(zip(rotated, windows(types, window), strict=True), make)
+    return decoder(config, size, blocks, tied=True)

@@ -1,0 +1,57 @@
+"""StableLM 3B and 2 (modeling_stablelm.py): LayerNorm, a quarter of each head rotated."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.matrices import vector
+from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block, Norm
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: stablelm``."""
+    size = read_sizes(config, kv_heads="required", head_dim_key=False)
+    h = size.hidden
+    attention = grouped_attention(
+        size,
+        qkv_bias=config.flag("use_qkv_bias"),
+        rotary_dim=int(size.head_dim * config.rotary_fraction(0.25, "rope_pct")),
+        dropout=config.dropout("attention_dropout"),
+        named_rotary=True,
+    )
+    if config.flag("qk_layernorm"):
+        attention = _with_head_norms(attention, size)
+    mlp = gated_mlp(h, config.integer("intermediate_size"), config.activation())
+    parallel = config.flag("use_parallel_residual")
+    block = Block(
+        attention,
+        mlp._replace(dropout=config.dropout("hidden_dropout")),
+        layer_norm(h, "input_layernorm"),
+        None if parallel else layer_norm(h, "post_attention_layernorm"),
+        parallel=parallel,
+        named_output=True,
+        named_norm=True,
+    )
+    return decoder(
+        config,
+        size,
+        ((block, size.layers),),
+        tied=False,
+        final_norm=layer_norm(h, "model.norm"),
+        rotary_dim=attention.rotary_dim,
+    )
+
+
+def _with_head_norms(attention: Attention, size: Sizes) -> Attention:
+    """One LayerNorm module per head, each with a weight and no bias."""
+    d = size.head_dim
+    norms = {which: Norm("layernorm", d, rows=n) for which, n in (("q", size.heads), ("k", size.kv_heads))}
+    weights = tuple(
+        vector(f"self_attn.{which}_layernorm.norms.{i}.weight", d, "norm")
+        for which, norm in norms.items()
+        for i in range(norm.rows)
+    )
+    return attention._replace(query_norm=norms["q"], key_norm=norms["k"], tensors=attention.tensors + weights)

@@ -1,0 +1,37 @@
+"""StarCoder 2 (modeling_starcoder2.py): Mistral's attention with biases, LayerNorm, GELU, dropout."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm, pre_norm_block
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: starcoder2``."""
+    size = read_sizes(config, kv_heads="required")
+    config.ignore("activation_function", "mlp_type", "norm_type", "scale_attn_weights")
+    h, bias = size.hidden, config.flag("use_bias", default=True)
+    attention = grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        window=config.window(),
+        dropout=config.dropout("attention_dropout"),
+    )
+    activation = config.activation(default="gelu_pytorch_tanh")
+    mlp = plain_mlp(h, config.integer("intermediate_size"), activation, "mlp.c_fc", "mlp.c_proj", bias=bias)
+    dropout = config.dropout("residual_dropout")
+    block = pre_norm_block(h, attention, mlp, kind="layernorm", bias=True, dropout=dropout)
+    block = block._replace(inner_dropout=True)
+    return decoder(
+        config,
+        size,
+        ((block, size.layers),),
+        tied=True,
+        final_norm=layer_norm(h, "model.norm"),
+        embedding_dropout=config.dropout("embedding_dropout"),
+    )

@@ -1,0 +1,79 @@
+"""The plan's ``model`` as an architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.registry import read_architecture
+from memcheck.models.types import Architecture, Rough
+from memcheck.plan.types import Model
+
+LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers")
+LAYER_LISTS = ("layer_types", "no_rope_layers")
+
+
+def architecture_of(model: Model, base_dir: str = ".") -> Architecture | Rough:
+    """Resolve ``model.name``, ``model.config`` (relative to ``base_dir``), ``model.architecture`` or ``model.rough``.
+
+    Raises:
+        UnknownNameError: the catalog has no such model.
+        ConfigFileError: the ``config.json`` cannot be read.
+        ArchitectureError: the configuration, or an override, cannot be used.
+    """
+    if model.rough is not None:
+        return Rough(*model.rough)
+    if model.architecture is not None:
+        return read_architecture(merge(model.architecture, model.overrides or {}), strict=True)
+    if model.config is not None:
+        from memcheck.catalog.config_file import read_config
+
+        return _overridden(read_config(model.config, base_dir), model.overrides or {})
+    if model.name is None:
+        raise ArchitectureError("the plan names no model", "write `model: llama-3.1-8b`")
+    if not model.overrides:
+        return catalogued(model.name)
+    from memcheck.catalog.models import find_model
+
+    return _overridden(find_model(model.name).config, model.overrides)
+
+
+@lru_cache(maxsize=64)
+def catalogued(name: str) -> Architecture:
+    """The architecture of a catalog's model, read once.
+
+    Raises:
+        UnknownNameError: the catalog has no such model.
+    """
+    from memcheck.catalog.models import find_model
+
+    return read_architecture(find_model(name).config)
+
+
+def merge(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """``overrides`` on top of ``config``: nested mappings are merged, everything else is replaced, null included."""
+    merged = dict(config)
+    for key, value in overrides.items():
+        below = merged.get(key)
+        nested = isinstance(below, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(below, value) if nested else value  # type: ignore[arg-type]
+    return merged
+
+
+def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The merged configuration; fewer layers than a list has entries for are its first ones."""
+    merged = merge(config, overrides)
+    count = next((overrides[k] for k in LAYER_COUNTS if k in overrides), None)
+    if isinstance(count, int):
+        # a list with one entry per layer describes the model as it was
+        for key in LAYER_LISTS:
+            if key not in overrides and isinstance(merged.get(key), list):
+                merged[key] = merged[key][:count]
+    return merged
+
+
+def _overridden(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Architecture:
+    """Read with overrides, whose every key must be one that is read: ``config.json`` may carry others, a person not."""
+    return read_architecture(with_overrides(config, overrides), written=frozenset(overrides))

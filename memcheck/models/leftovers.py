@@ -1,0 +1,96 @@
+"""What to say about configuration keys that the family did not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from memcheck.models.keys import synonyms
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, LatentAttention, Mlp, Moe
+
+
+def check_leftovers(reader: ConfigReader, architecture: Architecture, *, written: frozenset[str]) -> None:
+    """Refuse a key that might be a size; accept one that repeats what is known; note the rest.
+
+    Tools write redundant keys (``head_dim`` for GPT-2, ``num_experts`` beside ``num_local_experts``): these are
+    compared with the architecture instead of being ignored.
+    """
+    leftovers = reader.unread()
+    if not leftovers:
+        return
+    facts = _facts(architecture)
+    known = reader.known_keys()
+    for key, value in leftovers:
+        strict = key.partition(".")[0] in written
+        if value is None and (not strict or key in facts):
+            continue
+        if key in facts:
+            if value not in facts[key]:
+                _refuse_contradiction(reader, key, value, facts[key], known)
+            continue
+        close = get_close_matches(key, known - set(reader.config), n=1, cutoff=0.8)
+        if close:
+            reader.fail(key, f"unknown key {key}", f"did you mean {close[0]!r}?")
+        if strict:
+            near = get_close_matches(key, known, n=1, cutoff=0.6)
+            reader.fail(key, f"unknown key {key}", f"close: {near[0]}" if near else "remove it")
+        if may_carry_size(value):
+            reader.fail(key, f"{key} = {value!r} was not read, and may decide sizes", "remove it if it does not")
+        reader.note(f"{key} was not read")
+
+
+def may_carry_size(value: Any) -> bool:
+    """Whether a value could change a tensor's size: whole numbers, switches that are on, and containers of them."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return True
+    if isinstance(value, dict):
+        return any(may_carry_size(v) for v in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(may_carry_size(v) for v in value)
+    return False
+
+
+def _refuse_contradiction(
+    reader: ConfigReader, key: str, value: Any, facts: Iterable[object], known: frozenset[str]
+) -> None:
+    own = sorted(synonyms(key) & known)
+    stated = ", ".join(str(f) for f in sorted(facts, key=str))
+    help = f"this family reads {own[0]}" if own else f"remove {key}: this family does not read it"
+    reader.fail(key, f"{key} = {value!r} contradicts the rest of the configuration, which makes it {stated}", help)
+
+
+def _facts(a: Architecture) -> dict[str, set[object]]:
+    """Well-known keys and what the architecture says they are."""
+    facts: dict[str, set[object]] = {}
+
+    def fact(key: str, *values: object) -> None:
+        for name in (key, *synonyms(key)):
+            facts.setdefault(name, set()).update(values)
+
+    fact("hidden_size", a.hidden_size)
+    fact("num_hidden_layers", a.num_layers)
+    fact("vocab_size", a.vocab_size)
+    fact("max_position_embeddings", a.max_position_embeddings)
+    for block, _ in a.blocks:
+        if isinstance(block.mixer, Attention):
+            fact("num_attention_heads", block.mixer.heads)
+            fact("num_key_value_heads", block.mixer.kv_heads)
+            fact("head_dim", block.mixer.head_dim)
+            fact("attention_bias", block.mixer.qkv_bias)
+        elif isinstance(block.mixer, LatentAttention):
+            m = block.mixer
+            fact("num_attention_heads", m.heads)
+            fact("num_key_value_heads", m.heads)
+            fact("head_dim", m.qk_rope_head_dim, m.qk_nope_head_dim + m.qk_rope_head_dim, m.v_head_dim)
+        if isinstance(block.mlp, Mlp):
+            fact("intermediate_size", block.mlp.width)
+            fact("hidden_act", block.mlp.activation)
+        elif isinstance(block.mlp, Moe):
+            fact("num_local_experts", block.mlp.experts)
+            fact("num_experts_per_tok", block.mlp.experts_per_token)
+            fact("moe_intermediate_size", block.mlp.width)
+    return facts

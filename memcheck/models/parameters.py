@@ -1,0 +1,64 @@
+"""Parameter tensors of an architecture, and sums over them."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.matrices import norm_tensors
+from memcheck.models.types import Architecture, Block, Moe, ParameterTensor
+
+
+def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
+    """Every parameter tensor of one layer."""
+    mixer = block.mixer.tensors if block.mixer is not None else ()
+    mlp = block.mlp.tensors if block.mlp is not None else ()
+    norms = tuple(t for norm in block.norms for t in norm_tensors(norm))
+    return mixer + mlp + norms + block.extra_tensors
+
+
+def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
+    """Every parameter tensor outside the layers, with its full path; a tied head is the embedding, not repeated."""
+    a, paths = architecture, architecture.paths
+    tensors = [ParameterTensor(paths.embedding + ".weight", (a.vocab_size, a.embedding_size), "embedding", "vocab")]
+    if a.learned_positions:
+        tensors.append(ParameterTensor(paths.positions + ".weight", (a.learned_positions, a.hidden_size), "position"))
+    tensors += norm_tensors(a.embedding_norm)
+    tensors += a.extra_tensors
+    tensors += norm_tensors(a.final_norm)
+    if a.head and not a.tie_word_embeddings:
+        shape = (a.vocab_size, a.embedding_size)
+        tensors.append(ParameterTensor(paths.head + ".weight", shape, "head", "vocab", linear=True))
+    if a.head and a.head_bias:
+        tensors.append(ParameterTensor(paths.head + ".bias", (a.vocab_size,), "head", "vocab"))
+    return tuple(tensors)
+
+
+def count_parameters(architecture: Architecture) -> int:
+    """Number of parameters; a tied head counts once.
+
+    Equal to ``sum(p.numel() for p in model.parameters())`` of the model that transformers builds.
+    """
+    inside = sum(n * sum(t.count for t in block_tensors(block)) for block, n in architecture.blocks)
+    return inside + sum(t.count for t in outer_tensors(architecture))
+
+
+def parameters_by_group(architecture: Architecture) -> dict[str, int]:
+    """Number of parameters per group of :class:`ParameterTensor`; the groups add up to :func:`count_parameters`."""
+    groups: dict[str, int] = {}
+    for t in outer_tensors(architecture):
+        groups[t.group] = groups.get(t.group, 0) + t.count
+    for block, n in architecture.blocks:
+        for t in block_tensors(block):
+            groups[t.group] = groups.get(t.group, 0) + n * t.count
+    return groups
+
+
+def active_parameters(architecture: Architecture) -> int:
+    """Parameters that take part in one token's forward pass: of routed experts only the chosen ones.
+
+    Memory follows :func:`count_parameters`; this figure is for compute.
+    """
+    idle = 0
+    for block, n in architecture.blocks:
+        if isinstance(block.mlp, Moe):
+            experts = sum(t.count for t in block.mlp.tensors if t.group == "experts")
+            idle += n * (experts - experts * block.mlp.experts_per_token // block.mlp.experts)
+    return count_parameters(architecture) - idle

@@ -1,0 +1,99 @@
+"""Softmax attention: separate or fused projections, and multi-head latent attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memcheck.models.parts.matrices import linear, norm_tensors
+from memcheck.models.parts.sizes import Sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Attention, LatentAttention, Norm, ParameterTensor
+from memcheck.record import Record
+
+
+class Projections(Record):
+    """How a module names and stores its matrices."""
+
+    inputs: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    """Three matrices, or one that makes all of q, k and v."""
+    output: str = "o_proj"
+    module: str = "self_attn"
+    transposed: bool = False
+    output_gate: bool = False
+
+
+LLAMA = Projections()
+
+
+def grouped_attention(
+    size: Sizes,
+    projections: Projections = LLAMA,
+    *,
+    qkv_bias: bool = False,
+    out_bias: bool = False,
+    rotary_dim: int | None = None,
+    query_norm: Norm | None = None,
+    key_norm: Norm | None = None,
+    **fields: Any,
+) -> Attention:
+    """Attention with grouped or ungrouped heads.
+
+    ``rotary_dim`` None = the whole head. ``fields`` are further ones of :class:`Attention`; ``tensors`` among them are
+    appended to those made here.
+    """
+    p, h, q, kv = projections, size.hidden, size.heads * size.head_dim, size.kv_heads * size.head_dim
+    widths = (q + 2 * kv,) if len(p.inputs) == 1 else (2 * q if p.output_gate else q, kv, kv)
+    tensors: tuple[ParameterTensor, ...] = ()
+    for i, width in enumerate(widths):
+        path = f"{p.module}.{p.inputs[i]}"
+        tensors += linear(path, width, h, "attention", "column", bias=qkv_bias, transposed=p.transposed)
+    tensors += linear(f"{p.module}.{p.output}", h, q, "attention", "row", bias=out_bias, transposed=p.transposed)
+    tensors += norm_tensors(query_norm) + norm_tensors(key_norm) + fields.pop("tensors", ())
+    return Attention(
+        heads=size.heads,
+        kv_heads=size.kv_heads,
+        head_dim=size.head_dim,
+        qkv_bias=qkv_bias,
+        out_bias=out_bias,
+        fused_qkv=len(p.inputs) == 1,
+        query_norm=query_norm,
+        key_norm=key_norm,
+        rotary_dim=size.head_dim if rotary_dim is None else rotary_dim,
+        output_gate=p.output_gate,
+        tensors=tensors,
+        **fields,
+    )
+
+
+def head_norm(kind: str, size: int, which: str, *, rows: int = 1, bias: bool = False, weight: bool = True) -> Norm:
+    """A norm on queries (``which`` = ``q``) or keys (``k``), named as Llama-like modules do."""
+    return Norm(kind, size, weight=weight, bias=bias, rows=rows, name=f"self_attn.{which}_norm")
+
+
+def latent_attention(config: ConfigReader, size: Sizes, *, interleaved: bool = True) -> LatentAttention:
+    """DeepSeek's attention. The low-rank projections and their norms are replicated under tensor parallelism."""
+    q_rank = config.optional_integer("q_lora_rank")
+    if q_rank is None and "q_lora_rank" not in config.config:
+        config.integer("q_lora_rank")  # null is a statement (no low-rank query), absence is not
+    kv_rank = config.integer("kv_lora_rank")
+    nope, rope = config.integer("qk_nope_head_dim"), config.integer("qk_rope_head_dim")
+    v_dim = config.integer("v_head_dim")
+    bias = config.flag("attention_bias")
+    q_width, a = size.heads * (nope + rope), "self_attn."
+    if q_rank is None:
+        query = linear(a + "q_proj", q_width, size.hidden, "attention", "column")
+    else:
+        query = (
+            *linear(a + "q_a_proj", q_rank, size.hidden, "attention", "none", bias=bias),
+            ParameterTensor(a + "q_a_layernorm.weight", (q_rank,), "norm"),
+            *linear(a + "q_b_proj", q_width, q_rank, "attention", "column"),
+        )
+    tensors = (
+        *query,
+        *linear(a + "kv_a_proj_with_mqa", kv_rank + rope, size.hidden, "attention", "none", bias=bias),
+        ParameterTensor(a + "kv_a_layernorm.weight", (kv_rank,), "norm"),
+        *linear(a + "kv_b_proj", size.heads * (nope + v_dim), kv_rank, "attention", "column"),
+        *linear(a + "o_proj", size.hidden, size.heads * v_dim, "attention", "row", bias=bias),
+    )
+    dropout = config.dropout("attention_dropout")
+    return LatentAttention(size.heads, q_rank, kv_rank, nope, rope, v_dim, bias, tensors, interleaved, dropout)

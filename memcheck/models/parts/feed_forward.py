@@ -1,0 +1,115 @@
+"""Feed-forward networks: gated, plain, and routed over experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memcheck.models.parts.matrices import linear
+from memcheck.models.types import Mlp, Moe, ParameterTensor
+from memcheck.record import Record
+
+
+def gated_mlp(
+    hidden: int, width: int, activation: str, *, bias: bool = False, fused: bool = False, module: str = "mlp"
+) -> Mlp:
+    """down(act(gate(x)) * up(x)); ``fused``: gate and up are one matrix."""
+    return Mlp(
+        width,
+        True,
+        activation,
+        bias,
+        fused,
+        tensors=gated_tensors(module, hidden, width, "mlp", bias=bias, fused=fused),
+    )
+
+
+def gated_tensors(
+    module: str, hidden: int, width: int, group: str, *, bias: bool = False, fused: bool = False
+) -> tuple[ParameterTensor, ...]:
+    """The matrices of a gated network."""
+    if fused:
+        first = linear(f"{module}.gate_up_proj", 2 * width, hidden, group, "column", bias=bias)
+    else:
+        first = (
+            *linear(f"{module}.gate_proj", width, hidden, group, "column", bias=bias),
+            *linear(f"{module}.up_proj", width, hidden, group, "column", bias=bias),
+        )
+    return (*first, *linear(f"{module}.down_proj", hidden, width, group, "row", bias=bias))
+
+
+def plain_mlp(
+    hidden: int,
+    width: int,
+    activation: str,
+    up: str,
+    down: str,
+    *,
+    bias: bool = False,
+    transposed: bool = False,
+    dropout: float = 0.0,
+) -> Mlp:
+    """down(act(up(x)))."""
+    tensors = (
+        *linear(up, width, hidden, "mlp", "column", bias=bias, transposed=transposed),
+        *linear(down, hidden, width, "mlp", "row", bias=bias, transposed=transposed),
+    )
+    return Mlp(width, False, activation, bias, dropout=dropout, tensors=tensors)
+
+
+def with_linear_router(moe: Moe) -> Moe:
+    """The same, with the router as a linear layer, which adapters and quantisers wrap."""
+    return moe._replace(tensors=tuple(t._replace(linear=True) if t.group == "router" else t for t in moe.tensors))
+
+
+def stacked_experts(
+    module: str, experts: int, hidden: int, width: int, *, gated: bool = True, transposed: bool = False
+) -> tuple[ParameterTensor, ...]:
+    """One tensor for the experts' gate and up matrices, one for their down matrices."""
+    first, up = ("gate_up_proj", 2 * width) if gated else ("up_proj", width)
+    shape_up = (experts, hidden, up) if transposed else (experts, up, hidden)
+    shape_down = (experts, width, hidden) if transposed else (experts, hidden, width)
+    return (
+        ParameterTensor(f"{module}.{first}", shape_up, "experts", "column", transposed=transposed),
+        ParameterTensor(f"{module}.down_proj", shape_down, "experts", "row", transposed=transposed),
+    )
+
+
+class Shared(Record):
+    """Experts that see every token."""
+
+    width: int = 0
+    name: str = "shared_experts"
+    gate: bool = False
+    """Their output is multiplied by a sigmoid of one score per token (Qwen 2 MoE)."""
+
+
+NONE_SHARED = Shared()
+
+
+def routed(
+    hidden: int,
+    choice: tuple[int, int],
+    width: int,
+    activation: str,
+    shared: Shared = NONE_SHARED,
+    *,
+    module: str = "mlp",
+    gate: str = "gate",
+    **fields: Any,
+) -> Moe:
+    """A gated mixture of experts with stacked expert tensors, as most families of transformers 5 store it.
+
+    The router is a bare parameter there, no linear layer. ``choice``: number of experts, and how many of them a token
+    takes. ``gate``: the router's name. ``fields``: further ones of :class:`Moe`.
+    """
+    experts, experts_per_token = choice
+    tensors = (
+        ParameterTensor(f"{module}.{gate}.weight", (experts, hidden), "router"),
+        *stacked_experts(f"{module}.experts", experts, hidden, width),
+    )
+    if shared.width:
+        tensors += gated_tensors(f"{module}.{shared.name}", hidden, shared.width, "shared_experts")
+    if shared.gate:
+        tensors += linear(f"{module}.shared_expert_gate", 1, hidden, "router", "none")
+    fields = {"router": "softmax", "shared_width": shared.width, "shared_gate": shared.gate, **fields}
+    return Moe(experts, experts_per_token, width, gated=True, activation=activation, tensors=tensors, **fields)

@@ -1,0 +1,86 @@
+"""The dimensions that every decoder has."""
+
+from __future__ import annotations
+
+from memcheck.models.reader import MAX_LAYERS, REQUIRED, ConfigReader, Required
+from memcheck.record import Record
+
+
+class Sizes(Record):
+    """Dimensions of the stack."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    positions: int
+
+
+class Names(Record):
+    """A family's own names of these dimensions, where they are not Llama's."""
+
+    hidden: tuple[str, ...] = ("hidden_size",)
+    layers: tuple[str, ...] = ("num_hidden_layers",)
+    heads: tuple[str, ...] = ("num_attention_heads",)
+    positions: tuple[str, ...] = ("max_position_embeddings",)
+
+
+LLAMA_NAMES = Names()
+GPT2_NAMES = Names(
+    ("n_embd", "hidden_size"),
+    ("n_layer", "num_hidden_layers"),
+    ("n_head", "num_attention_heads"),
+    ("n_positions", "max_position_embeddings"),
+)
+
+
+def read_sizes(
+    config: ConfigReader,
+    names: Names = LLAMA_NAMES,
+    *,
+    kv_heads: str = "optional",
+    head_dim: int | None = None,
+    head_dim_key: bool = True,
+    learned_positions: bool = False,
+    layers: int | None = None,
+) -> Sizes:
+    """Read hidden size, layers, heads, vocabulary and positions.
+
+    ``kv_heads``: ``optional`` (absent means ungrouped, as the class does), ``required`` (the class default is a
+    number, so the configuration has to say it), ``none`` (the family has no grouped heads). ``head_dim``: the class
+    default where it is a number; otherwise hidden size / heads. ``layers``: their number where a pattern states it.
+    """
+    hidden = config.integer(*names.hidden)
+    if layers is None:
+        layers = config.integer(*names.layers, maximum=MAX_LAYERS)
+    heads = config.integer(*names.heads)
+    kv = heads
+    if kv_heads != "none":
+        default: int | Required = heads if kv_heads == "optional" else REQUIRED
+        kv = config.integer("num_key_value_heads", default=default, null=heads)
+        check_groups(config, heads, kv)
+    size = config.optional_integer("head_dim") if head_dim_key else None
+    if size is None:
+        size = head_dim or split_heads(config, hidden, heads, names)
+    positions = config.integer(
+        *names.positions, default=REQUIRED if learned_positions else 0, null=REQUIRED if learned_positions else 0
+    )
+    return Sizes(hidden, layers, heads, kv, size, config.integer("vocab_size"), positions)
+
+
+def check_groups(config: ConfigReader, heads: int, kv_heads: int, key: str = "num_key_value_heads") -> None:
+    """Grouped attention needs as many query heads in each group."""
+    if heads % kv_heads:
+        config.fail(
+            key, f"{heads} attention heads cannot share {kv_heads} key-value heads", "use a divisor of the heads"
+        )
+
+
+def split_heads(config: ConfigReader, hidden: int, heads: int, names: Names = LLAMA_NAMES) -> int:
+    """Hidden size / heads, which must come out whole."""
+    if hidden % heads:
+        key = next((k for k in names.heads if config.has(k)), names.heads[0])
+        config.fail(key, f"hidden size {hidden} is no multiple of {heads} attention heads", "state head_dim")
+    return hidden // heads

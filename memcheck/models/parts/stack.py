@@ -1,0 +1,54 @@
+"""The stack of layers: runs of equal blocks, and which layers are windowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import TypeVar
+
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Block
+
+Kind = TypeVar("Kind")
+
+LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
+
+
+def stack(kinds: Iterable[Kind], make: Callable[[Kind], Block]) -> tuple[tuple[Block, int], ...]:
+    """Runs of consecutive layers of the same (hashable) kind; ``make`` is called once per kind."""
+    made: dict[Kind, Block] = {}
+    runs = []
+    for kind, members in groupby(kinds):
+        if kind not in made:
+            made[kind] = make(kind)
+        runs.append((made[kind], sum(1 for _ in members)))
+    return tuple(runs)
+
+
+def layer_types(config: ConfigReader, layers: int, default: Callable[[int], str]) -> tuple[str, ...]:
+    """``layer_types``: what each layer's mixer is; ``default`` says it where the key is absent."""
+    stated = config.texts("layer_types")
+    if stated is None:
+        return tuple(default(i) for i in range(layers))
+    if len(stated) != layers:
+        config.fail("layer_types", f"layer_types names {len(stated)} layers, the model has {layers}")
+    strange = next((t for t in stated if t not in LAYER_TYPES), None)
+    if strange is not None:
+        config.fail("layer_types", f"unknown layer type {strange!r}", f"known: {', '.join(LAYER_TYPES)}")
+    return stated
+
+
+def rotary_layers(config: ConfigReader, layers: int, period: int) -> tuple[bool, ...]:
+    """Which layers rotate queries and keys: ``no_rope_layers`` (1 = it does), or all but every n-th."""
+    period = config.integer("no_rope_layer_interval", default=period, null=period)
+    stated = config.integers("no_rope_layers")
+    if not stated:
+        return tuple((i + 1) % period != 0 for i in range(layers))
+    if len(stated) != layers:
+        config.fail("no_rope_layers", f"no_rope_layers names {len(stated)} layers, the model has {layers}")
+    return tuple(bool(v) for v in stated)
+
+
+def windows(types: Iterable[str], window: int | None) -> list[int | None]:
+    """The window of each layer."""
+    return [window if t in ("sliding_attention", "chunked_attention") else None for t in types]

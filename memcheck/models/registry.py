@@ -1,0 +1,142 @@
+"""From a configuration in Hugging Face's key names to an architecture.
+
+One line per ``model_type``: the function that reads it, imported only when that type is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture
+
+FAMILIES: dict[str, str] = {
+    "bloom": "bloom:read",
+    "cohere": "cohere:read",
+    "cohere2": "cohere:read_2",
+    "dbrx": "dbrx:read",
+    "deepseek_v2": "deepseek:read_v2",
+    "deepseek_v3": "deepseek:read_v3",
+    "falcon": "falcon:read",
+    "gemma": "gemma:read",
+    "gemma2": "gemma:read_2",
+    "gemma3_text": "gemma:read_3",
+    "glm": "glm:read",
+    "glm4": "glm:read_4",
+    "glm4_moe": "glm4_moe:read",
+    "gpt2": "gpt2:read",
+    "gpt_neox": "gpt_neox:read",
+    "gpt_oss": "gpt_oss:read",
+    "gptj": "gptj:read",
+    "granite": "granite:read",
+    "granitemoe": "granite:read_moe",
+    "internlm3": "internlm3:read",
+    "kimi_k2": "deepseek:read_v3",
+    "llama": "llama:read",
+    "llama4_text": "llama4:read",
+    "megatron-gpt": "gpt2:read",
+    "megatron-lm": "megatron_lm:read",
+    "minimax": "minimax:read",
+    "minimax_m2": "minimax:read_m2",
+    "mistral": "mistral:read",
+    "mixtral": "mixtral:read",
+    "mpt": "mpt:read",
+    "nemotron": "nemotron:read",
+    "nemotron_h": "nemotron_h:read",
+    "olmo": "olmo:read",
+    "olmo2": "olmo:read_2",
+    "olmo3": "olmo:read_3",
+    "olmoe": "olmo:read_moe",
+    "opt": "opt:read",
+    "phi": "phi:read",
+    "phi3": "phi3:read",
+    "phimoe": "phimoe:read",
+    "qwen2": "qwen:read_2",
+    "qwen2_moe": "qwen_moe:read_2",
+    "qwen3": "qwen:read_3",
+    "qwen3_moe": "qwen_moe:read_3",
+    "qwen3_next": "qwen3_next:read",
+    "smollm3": "smollm3:read",
+    "stablelm": "stablelm:read",
+    "starcoder2": "starcoder2:read",
+}
+"""``model_type`` -> ``module:function`` in :mod:`memcheck.models.families`."""
+
+WRAPPERS: dict[str, str] = {"gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral"}
+"""Multimodal models: the ``model_type`` of the language model inside."""
+
+
+def model_types() -> tuple[str, ...]:
+    """Every ``model_type`` that can be read."""
+    return tuple(FAMILIES)
+
+
+def read_architecture(
+    config: Mapping[str, Any], *, strict: bool = False, written: frozenset[str] = frozenset()
+) -> Architecture:
+    """Read a configuration.
+
+    ``strict``: every key has to be known (a mapping that a person wrote); ``written`` names such keys among others.
+    Elsewhere an unknown key is refused only when it could carry a size or looks like a misspelt key, and is mentioned
+    in ``Architecture.notes`` when it could not: a ``config.json`` carries whatever its authors' tools wrote.
+
+    Raises:
+        ArchitectureError: an unknown ``model_type``, a missing key, a wrong type, a key that nobody read.
+    """
+    config = language_model(config)
+    reader = ConfigReader(config, _model_type(config))
+    architecture = _family(reader.model_type)(reader)
+    for key in ("quantization_config", "quantization"):
+        if reader.raw(key) is not None:
+            reader.note(f"{key} describes how the checkpoint is stored; the plan states how weights are held")
+    reader.ignore("rope_scaling", "rope_parameters")
+    if reader.unread():
+        from memcheck.models.leftovers import check_leftovers
+
+        check_leftovers(reader, architecture, written=frozenset(config) if strict else written)
+    return architecture._replace(notes=architecture.notes + tuple(reader.notes)) if reader.notes else architecture
+
+
+def _model_type(config: Mapping[str, Any]) -> str:
+    model_type = config.get("model_type")
+    if model_type is None:
+        raise ArchitectureError("model_type is missing", "state it: it names the family, such as llama", "model_type")
+    if not isinstance(model_type, str):
+        raise ArchitectureError(f"model_type must be a string, not {model_type!r}", key="model_type")
+    if model_type not in FAMILIES:
+        from difflib import get_close_matches
+
+        close = get_close_matches(model_type.lower(), FAMILIES, n=3, cutoff=0.5)
+        help = f"close: {', '.join(close)}" if close else "see the documentation: adding a model family is one file"
+        raise ArchitectureError(f"memcheck does not know model_type {model_type!r}", help, "model_type")
+    return model_type
+
+
+def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration itself, or the text part of a multimodal one whose other parts are switched off."""
+    inner_type = WRAPPERS.get(str(config.get("model_type")))
+    if inner_type is None:
+        return config
+    outer_type = str(config["model_type"])
+    if "vision_config" not in config or config["vision_config"] is not None:
+        raise ArchitectureError(
+            f"{outer_type}: memcheck does not model the vision tower of a multimodal model",
+            f"to size the language model alone, state vision_config: null, or give text_config as a {inner_type} model",
+            "vision_config",
+        )
+    text = config.get("text_config")
+    if not isinstance(text, Mapping):
+        raise ArchitectureError(f"{outer_type}: text_config must be a mapping, not {text!r}", key="text_config")
+    tied = {"tie_word_embeddings": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
+    return {"model_type": inner_type, **tied, **text}
+
+
+def _family(model_type: str) -> Callable[[ConfigReader], Architecture]:
+    module, function = FAMILIES[model_type].split(":")
+    family: Callable[[ConfigReader], Architecture] = getattr(
+        import_module("memcheck.models.families." + module), function
+    )
+    return family

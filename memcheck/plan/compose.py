@@ -1,0 +1,248 @@
+"""YAML text to plain values and their places, in one pass over the parser's events.
+
+Events rather than PyYAML's nodes: the parser keeps its own stack, so that depth is counted here instead of overflowing
+the interpreter's, aliases are followed knowingly, and nothing is built that a clean plan does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from memcheck.plan import codes
+from memcheck.plan.places import Block, Entry, Via
+from memcheck.plan.scalars import NUMBER_STARTS, ODD_WORDS, WORDS, number
+from memcheck.record import Record
+
+try:
+    from yaml._yaml import CParser as Parser
+except ImportError:  # PyYAML without libyaml: the same events, seven times slower
+    Parser = yaml.SafeLoader  # type: ignore[misc,assignment]
+
+MAX_DEPTH = 100
+MAX_NODES = 20_000
+"""Values of one document, those that aliases repeat included."""
+
+_SCALAR = yaml.ScalarEvent
+_MAPPING = yaml.MappingStartEvent
+_SEQUENCE = yaml.SequenceStartEvent
+_ENDS = frozenset((yaml.MappingEndEvent, yaml.SequenceEndEvent))
+
+
+class Problem(Record):
+    """Something wrong at an event."""
+
+    code: codes.Code
+    message: str
+    event: Any
+    help: str = ""
+    related: tuple[tuple[str, Any], ...] = ()
+
+
+class ComposeError(Exception):
+    """The document cannot be composed any further."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class Composed(Record):
+    """One document as it is written in its file."""
+
+    values: object
+    root: Any
+    problems: tuple[Problem, ...]
+    odd: bool
+
+
+class Frame:
+    """A collection that is being read."""
+
+    __slots__ = ("block", "count", "key", "merges", "names", "start", "values")
+
+    def __init__(self, start: Any, count: int, *, mapping: bool) -> None:
+        self.start = start
+        self.count = count
+        self.names: dict[str, Entry] | None = {} if mapping else None
+        self.values: Any = {} if mapping else []
+        self.block = Block(start, [] if self.names is None else self.names)
+        self.key: Any = None
+        self.merges: list[tuple[Any, Any, Any, Via | None]] = []
+
+
+class Composer:
+    """Reads one document after the other."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._next: Any = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stack: list[Frame] = []
+        self._anchors: dict[str, tuple[object, Any, int]] = {}
+        self._problems: list[Problem] = []
+        self._count = 0
+        self._odd = False
+
+    def documents(self) -> Iterator[Composed]:
+        """Every document; raises ComposeError or yaml.YAMLError at the first that cannot be read."""
+        self._next = Parser(self._text).get_event  # the pure Python parser objects to some characters here already
+        while True:
+            kind = self._next().__class__
+            if kind is yaml.StreamEndEvent:
+                return
+            if kind is yaml.DocumentStartEvent:
+                yield self._document()
+
+    def _document(self) -> Composed:
+        self._begin()
+        stack, following = self._stack, self._next
+        while True:
+            event: Any = following()
+            kind = event.__class__
+            via = None
+            if kind is _SCALAR:
+                self._count += 1
+                value = self._scalar(event)
+                place = event
+                if event.anchor is not None:
+                    self._anchors[event.anchor] = (value, place, 1)
+            elif kind is _MAPPING or kind is _SEQUENCE:
+                self._open(event, mapping=kind is _MAPPING)
+                continue
+            elif kind in _ENDS:
+                value, place = self._close(event)
+            else:
+                value, place, via = self._alias(event)
+            if not stack:
+                following()  # the end of the document
+                return Composed(value, place, tuple(self._problems), self._odd)
+            frame = stack[-1]
+            if frame.names is None:
+                frame.values.append(value)
+                frame.block.items.append((None, place, via))  # type: ignore[union-attr]
+            elif frame.key is None:
+                frame.key = event if kind is _SCALAR else self._key(place, event)
+            else:
+                self._entry(frame, value, place, via)
+
+    def _entry(self, frame: Frame, value: object, place: Any, via: Via | None) -> None:
+        key_event, frame.key = frame.key, None
+        key = key_event.value
+        if key == "<<" and key_event.implicit[0]:
+            if frame.merges:
+                self._duplicate(key_event, frame.merges[0][0])
+            frame.merges.append((key_event, value, place, via))
+            return
+        names = frame.names
+        if names is None:
+            return
+        if key in names:
+            self._duplicate(key_event, names[key][0])
+        names[key] = (key_event, place, via)
+        frame.values[key] = value
+
+    def _duplicate(self, event: Any, first: Any) -> None:
+        message = f"`{event.value}` is set twice in the same mapping; YAML keeps only the last"
+        self._problems.append(
+            Problem(codes.DUPLICATE_KEY, message, event, "remove one of the two", (("first set here", first),))
+        )
+
+    def _key(self, place: Any, event: Any) -> Any:
+        """A key that is not a plain scalar event: an alias of one, or an error."""
+        if place.__class__ is _SCALAR:
+            return place
+        at = place.start if isinstance(place, Block) and event.__class__ in _ENDS else event
+        raise ComposeError(Problem(codes.INVALID_YAML, "a mapping key must be one word, not a collection", at))
+
+    def _scalar(self, event: Any) -> object:
+        text: str = event.value
+        plain, quoted = event.implicit
+        if plain:
+            if text in WORDS:
+                if text in ODD_WORDS:
+                    self._odd = True
+                return WORDS[text]
+            if text[0] in NUMBER_STARTS:
+                if text.isdecimal() and text.isascii() and text[0] != "0" and len(text) < 19:
+                    return int(text)
+                value, odd = number(text)
+                self._odd |= odd
+                return value
+            return text
+        return text if quoted else self._tagged(event)
+
+    def _tagged(self, event: Any) -> object:
+        from memcheck.plan.tags import tagged
+
+        value, problem = tagged(event)
+        if problem is not None:
+            self._problems.append(problem)
+        self._odd = True  # `!!float .inf`
+        return value
+
+    def _open(self, event: Any, *, mapping: bool) -> None:
+        if len(self._stack) >= MAX_DEPTH:
+            message = f"the document is nested more than {MAX_DEPTH} levels deep"
+            raise ComposeError(Problem(codes.TOO_COMPLEX, message, event, "a plan needs fewer than ten levels"))
+        if not event.implicit:
+            self._collection_tag(event, mapping=mapping)
+        self._count += 1
+        self._check_count(event)
+        self._stack.append(Frame(event, self._count, mapping=mapping))
+
+    def _collection_tag(self, event: Any, *, mapping: bool) -> None:
+        if event.tag not in {"!", f"tag:yaml.org,2002:{'map' if mapping else 'seq'}"}:
+            message = f"the tag `{shown_tag(event.tag)}` has no meaning in a plan"
+            self._problems.append(Problem(codes.INVALID_YAML, message, event, "remove the tag"))
+
+    def _check_count(self, event: Any) -> None:
+        if self._count > MAX_NODES:
+            message = f"the document holds more than {MAX_NODES:,} values once its aliases are expanded"
+            raise ComposeError(Problem(codes.TOO_COMPLEX, message, event, "a plan needs fewer than two hundred"))
+
+    def _close(self, event: Any) -> tuple[object, Any]:
+        frame = self._stack.pop()
+        frame.block.end = event
+        self._check_count(frame.start)
+        if frame.merges:
+            self._merge(frame)
+        if frame.start.anchor is not None:
+            self._anchors[frame.start.anchor] = (frame.values, frame.block, self._count - frame.count + 1)
+        return frame.values, frame.block
+
+    def _merge(self, frame: Frame) -> None:
+        """Join what merge keys bring: the mapping's own keys win, then the earlier of a list of merged mappings."""
+        from memcheck.plan.merge import merge
+
+        names, values = merge(frame.merges, self._problems)
+        names.update(frame.names or {})
+        values.update(frame.values)
+        frame.names = frame.block.items = names
+        frame.values = values
+
+    def _alias(self, event: Any) -> tuple[object, Any, Via]:
+        name = event.anchor
+        found = self._anchors.get(name)
+        if found is None:
+            if any(frame.start.anchor == name for frame in self._stack):
+                raise ComposeError(
+                    Problem(codes.INVALID_YAML, f"the alias `*{name}` stands inside the value it repeats", event)
+                )
+            message = f"the alias `*{name}` repeats nothing: there is no `&{name}` above it"
+            known = ", ".join(f"`&{known}`" for known in self._anchors)
+            help = f"anchors above: {known}" if known else f'quote the value if it is text: "*{name}"'
+            raise ComposeError(Problem(codes.INVALID_YAML, message, event, help))
+        value, place, size = found
+        self._count += size
+        self._check_count(event)
+        return value, place, Via("", event, f"*{name}")
+
+
+def shown_tag(tag: str) -> str:
+    """A tag as users write it."""
+    return tag.replace("tag:yaml.org,2002:", "!!")

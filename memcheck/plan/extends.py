@@ -1,0 +1,170 @@
+"""``extends``: a plan deep-merged over another one of the same repository."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import yaml
+
+from memcheck.finding import Finding, Location
+from memcheck.plan import codes
+from memcheck.plan.compose import Composed, ComposeError, Composer
+from memcheck.plan.document import Document
+from memcheck.plan.load import locate, syntax_finding
+from memcheck.plan.places import Block, Entry, Marks, Via
+from memcheck.plan.text import decode, read_bytes, shown_path, split_lines
+
+MAX_CHAIN = 16
+
+_PATH_KEYS = (("model", ("config",)), ("source", None))
+"""Where a plan names other files, relative to the file it is written in; None: every key of the mapping."""
+
+
+class _BrokenError(Exception):
+    """``extends`` leads nowhere; the location is that of its value."""
+
+    def __init__(self, at: Location, message: str, help: str, related: tuple[tuple[str, Location], ...] = ()) -> None:
+        super().__init__(message)
+        self.finding = codes.BROKEN_EXTENDS.at(at, message, help=help, pointer="/extends", related=related)
+
+
+class _Reader:
+    """Follows ``extends`` from one file to the next, and remembers what it read."""
+
+    def __init__(self, path: str, lines: tuple[str, ...]) -> None:
+        self.sources = {path: lines}
+        self.findings: list[Finding] = []
+        self.odd = False
+        self.folder = os.path.realpath(os.path.dirname(path) or ".")
+        self.root, self.in_git = repository(self.folder)
+        self.chain = [(os.path.realpath(path), path)]
+
+    def resolve(self, path: str, composed: Composed) -> tuple[dict[str, Any], Block]:
+        """Values and places of one file, over those of what it extends."""
+        marks = Marks(path, composed.root, self.sources)
+        self.findings += [locate(problem, marks) for problem in composed.problems]
+        self.odd |= composed.odd
+        values: Any = composed.values
+        name = values.get("extends")
+        if not isinstance(name, str) or not name:
+            return values, composed.root  # nothing to extend, or the plan's schema says what is wrong with it
+        at = marks["/extends"].value
+        target = self._target(path, name, at)
+        base = self._compose(target, name, at)
+        base_values, base_root = self.resolve(target, base)
+        base_values = _rebased(base_values, target, path)
+        use = composed.root.items["extends"][1]
+        return _join(values, composed.root, base_values, base_root, Via(target, use, ""))
+
+    def _target(self, path: str, name: str, at: Location) -> str:
+        if os.path.isabs(name) or "://" in name:
+            raise _BrokenError(at, f"`{name}` is not a relative path", "name a file relative to this one")
+        target = os.path.normpath(os.path.join(os.path.dirname(path), name))
+        real = os.path.realpath(target)
+        if os.path.commonpath((self.root, real)) != self.root:
+            limit = "the repository" if self.in_git else "the plan's folder, which is in no git repository"
+            raise _BrokenError(at, f"`{name}` lies outside {limit}", "keep the plans that belong together in one place")
+        known = [seen for seen, _ in self.chain]
+        if real in known:
+            names = [shown for _, shown in self.chain[known.index(real) :]]
+            circle = " -> ".join([*names, names[0]])
+            raise _BrokenError(at, f"the plan extends itself: {circle}", "let one of them stand alone")
+        if len(self.chain) >= MAX_CHAIN:
+            raise _BrokenError(at, f"more than {MAX_CHAIN} plans extend each other", "join some of them")
+        if not os.path.isfile(real):
+            reason = "is not a file" if os.path.exists(real) else "does not exist"
+            raise _BrokenError(at, f"`{name}` {reason}", f"the path is relative to `{shown_path(path)}`")
+        self.chain.append((real, shown_path(target)))
+        return shown_path(target)
+
+    def _compose(self, target: str, name: str, at: Location) -> Composed:
+        try:
+            data = read_bytes(target)
+        except OSError as error:
+            raise _BrokenError(at, f"`{name}` cannot be read: {error.strerror}", "mind its permissions") from error
+        text, finding = decode(target, data)
+        self.sources[target] = split_lines(text)
+        documents: list[Composed] = []
+        if finding is None:
+            try:
+                documents += [each for each in Composer(text).documents() if each.values is not None]
+            except (ComposeError, yaml.YAMLError) as error:
+                finding = syntax_finding(target, text, self.sources[target], error)
+        if finding is not None:
+            related = ((finding.message, finding.location),)
+            raise _BrokenError(at, f"`{name}` cannot be read: {finding.message}", finding.help, related)
+        if len(documents) != 1:
+            count = f"holds {len(documents)} documents" if documents else "is empty"
+            raise _BrokenError(at, f"`{name}` {count}", "a plan to extend is one document")
+        if not isinstance(documents[0].values, dict):
+            raise _BrokenError(at, f"`{name}` is not a mapping", "a plan to extend is a mapping like this one")
+        return documents[0]
+
+
+def extended(path: str, index: int, lines: tuple[str, ...], composed: Composed) -> Document:
+    """The document with everything that it extends under it; as it stands alone, with a finding, when that fails."""
+    reader = _Reader(path, lines)
+    values, root = composed.values, composed.root
+    try:
+        values, root = reader.resolve(path, composed)
+    except _BrokenError as error:
+        reader.findings.append(error.finding)
+    marks = Marks(path, root, reader.sources)
+    return Document(path, index, values, marks, reader.sources, tuple(reader.findings), reader.odd)
+
+
+def repository(folder: str) -> tuple[str, bool]:
+    """The nearest ancestor with ``.git`` (a folder, or a file in a worktree); else the folder itself."""
+    ancestor = folder
+    while not os.path.exists(os.path.join(ancestor, ".git")):
+        parent = os.path.dirname(ancestor)
+        if parent == ancestor:
+            return folder, False
+        ancestor = parent
+    return ancestor, True
+
+
+def _join(
+    values: dict[str, Any], root: Block, base: dict[str, Any], base_root: Any, via: Via
+) -> tuple[dict[str, Any], Block]:
+    """Mappings are joined key by key; anything else replaces what is under it."""
+    under = {name: entry for name, entry in base_root.items.items() if name != "extends" or via.text}
+    names: dict[str, Entry] = {name: _carried(entry, via) for name, entry in under.items()}
+    joined: dict[str, Any] = {name: base[name] for name in under}
+    own = root.items if isinstance(root.items, dict) else {}
+    for name, (key, place, through) in own.items():
+        value = values[name]
+        if isinstance(value, dict) and isinstance(joined.get(name), dict):
+            value, place = _join(value, place, joined[name], under[name][1], via)
+        names[name] = (key, place, through)
+        joined[name] = value
+    block = Block(root.start, names)
+    block.end = root.end
+    return joined, block
+
+
+def _carried(entry: Entry, via: Via) -> Entry:
+    """An entry of the base, as seen from the plan over it."""
+    key, place, through = entry
+    if through is None:
+        return (key, place, via)
+    return (key, place, through if through.path else Via(via.path, through.use, through.text))
+
+
+def _rebased(values: dict[str, Any], base: str, path: str) -> dict[str, Any]:
+    """Paths in the base are relative to the base's folder; the plan reads them from its own."""
+    step = os.path.relpath(os.path.dirname(base) or ".", os.path.dirname(path) or ".")
+    if step == ".":
+        return values
+    values = dict(values)
+    for section, names in _PATH_KEYS:
+        mapping = values.get(section)
+        if isinstance(mapping, dict):
+            values[section] = {
+                name: shown_path(os.path.normpath(os.path.join(step, value)))
+                if isinstance(value, str) and (names is None or name in names) and not os.path.isabs(value)
+                else value
+                for name, value in mapping.items()
+            }
+    return values

@@ -1,0 +1,72 @@
+"""From the bytes of a file to its YAML documents, each with values, places and what is wrong with it so far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from memcheck.finding import Finding
+from memcheck.plan.compose import Composed, ComposeError, Composer, Problem
+from memcheck.plan.document import Document
+from memcheck.plan.places import Marks
+from memcheck.plan.text import decode, shown_path, split_lines
+
+
+def load_documents(path: str, data: bytes) -> list[Document]:
+    """Every YAML document of a file, in order. Empty documents are left out but counted.
+
+    Never raises for bad input: what cannot be read becomes a document whose ``values`` are None and whose
+    findings say why. Reads other files only for ``extends``.
+    """
+    path = shown_path(path)
+    text, finding = decode(path, data)
+    lines = split_lines(text)
+    if finding is not None:
+        return [_unreadable(path, 0, lines, finding)]
+    documents: list[Document] = []
+    composer = Composer(text).documents()
+    index = -1
+    while True:
+        index += 1
+        try:
+            composed = next(composer, None)
+        except (ComposeError, yaml.YAMLError) as error:
+            documents.append(_unreadable(path, index, lines, syntax_finding(path, text, lines, error)))
+            return documents
+        if composed is None:
+            return documents
+        if composed.values is not None:
+            documents.append(_document(path, index, lines, composed))
+
+
+def _document(path: str, index: int, lines: tuple[str, ...], composed: Composed) -> Document:
+    values = composed.values
+    if isinstance(values, dict) and "extends" in values:
+        from memcheck.plan.extends import extended
+
+        return extended(path, index, lines, composed)
+    sources = {path: lines}
+    marks = Marks(path, composed.root, sources)
+    findings = tuple(locate(problem, marks) for problem in composed.problems)
+    return Document(path, index, values, marks, sources, findings, composed.odd)
+
+
+def locate(problem: Problem, marks: Marks) -> Finding:
+    """A problem of composing, as a finding."""
+    related = tuple((label, marks.at(event)) for label, event in problem.related)
+    return problem.code.at(marks.at(problem.event), problem.message, help=problem.help, related=related)
+
+
+def syntax_finding(path: str, text: str, lines: tuple[str, ...], error: Any) -> Finding:
+    """The finding for a document that could not be composed."""
+    if isinstance(error, ComposeError):
+        return locate(error.problem, Marks(path, None, {path: lines}))
+    from memcheck.plan.syntax import explain
+
+    return explain(path, text, error)
+
+
+def _unreadable(path: str, index: int, lines: tuple[str, ...], finding: Finding) -> Document:
+    sources = {path: lines}
+    return Document(path, index, None, Marks(path, None, sources), sources, (finding,))

@@ -1,0 +1,178 @@
+"""Where each value was written, kept as the parser's own events until somebody asks.
+
+A clean plan never asks, so reading only hangs the events into a tree of the values' shape; lines and columns are
+computed when a pointer is looked up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from memcheck.finding import Location, Span
+from memcheck.plan.document import Mark
+from memcheck.record import Record
+
+_PROPERTIES = r"(?:[&!]\S*[ \t]+)+"
+NOWHERE = Span(1, 1, 1, 1)
+
+
+class Via(Record):
+    """How a value came to a place other than the one where it was written."""
+
+    path: str
+    """The file it was written in; empty: the same file as its surroundings."""
+    use: Any
+    """The event that brought it in: an alias, a merge key, the value of ``extends``."""
+    text: str
+    """That event as the user wrote it: ``<<: *base``, ``*base``; empty for ``extends``."""
+
+
+Entry = tuple[Any, Any, "Via | None"]
+"""The event of the key (None in a sequence), the place of the value (its event or a Block), how it came there."""
+
+
+class Block:
+    """A mapping or a sequence: its first and last event, and the entries between them."""
+
+    __slots__ = ("end", "items", "start")
+
+    def __init__(self, start: Any, items: dict[str, Entry] | list[Entry]) -> None:
+        self.start = start
+        self.end: Any = start
+        self.items = items
+
+    def child(self, token: str) -> Entry | None:
+        """The entry of one pointer token."""
+        if isinstance(self.items, dict):
+            return self.items.get(token)
+        if token.isdecimal() and int(token) < len(self.items):
+            return self.items[int(token)]
+        return None
+
+
+def escape(key: str) -> str:
+    """A key as a token of a JSON pointer."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def tokens(pointer: str) -> list[str]:
+    """The keys of a JSON pointer."""
+    found = pointer.split("/")[1:]
+    if "~" in pointer:
+        found = [token.replace("~1", "/").replace("~0", "~") for token in found]
+    return found
+
+
+class Marks(Mapping[str, Mark]):
+    """JSON pointer to :class:`Mark`, computed from the tree of places. ``root`` None: nothing could be read."""
+
+    def __init__(self, path: str, root: Any, sources: Mapping[str, Sequence[str]]) -> None:
+        self._path = path
+        self._root = root
+        self._sources = sources
+        self._known: dict[str, Mark] = {}
+        """Marks that were asked for: as many as the text has values at most, which never change."""
+
+    def __contains__(self, pointer: object) -> bool:
+        place = self._root
+        for token in tokens(pointer) if isinstance(pointer, str) else (None,):
+            entry = place.child(token) if token is not None and isinstance(place, Block) else None
+            if entry is None:
+                return False
+            place = entry[1]
+        return True
+
+    def __getitem__(self, pointer: str) -> Mark:
+        found = self._known.get(pointer)
+        if found is None:
+            found = self._known[pointer] = self._mark(pointer)
+        return found
+
+    def _mark(self, pointer: str) -> Mark:
+        if not pointer:
+            return Mark(None, Location(self._path, self._first()))
+        path, place, key, used_at, through = self._path, self._root, None, None, ""
+        for token in tokens(pointer):
+            entry = place.child(token) if isinstance(place, Block) else None
+            if entry is None:
+                raise KeyError(pointer)
+            key, place, via = entry
+            if via is None:
+                continue
+            outer = path
+            path = via.path or path
+            if used_at is None or (via.text and not through):
+                used_at = Location(path if via.text else outer, self._span(via.use, path))
+            through = through or via.text
+        span = self._span(place, path)
+        notes = [f"from {path}"] if path != self._path else []
+        notes += [f"set at line {span.line} through `{through}`"] if through else []
+        note = ", ".join(notes)
+        where = None if key is None else Location(path, self._span(key, path), note)
+        return Mark(where, Location(path, span, note), used_at)
+
+    def __iter__(self) -> Iterator[str]:
+        pending: list[tuple[str, Any]] = [("", self._root)]
+        while pending:
+            pointer, place = pending.pop()
+            yield pointer
+            if isinstance(place, Block):
+                items = place.items
+                named = items.items() if isinstance(items, dict) else ((str(i), item) for i, item in enumerate(items))
+                pending += reversed([(f"{pointer}/{escape(name)}", entry[1]) for name, entry in named])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def at(self, event: Any) -> Location:
+        """The location of an event of the document's own file."""
+        return Location(self._path, self._span(event, self._path))
+
+    def _first(self) -> Span:
+        """The first key of a mapping (``memcheck`` if it has one); else where the document starts."""
+        place = self._root
+        if place is None:
+            return NOWHERE
+        if isinstance(place, Block) and isinstance(place.items, dict):
+            own = {name: entry[0] for name, entry in place.items.items() if entry[2] is None}
+            if own:
+                return self._span(own.get("memcheck") or next(iter(own.values())), self._path)
+        return self._span(place, self._path)
+
+    def _span(self, place: Any, path: str) -> Span:
+        first, last = (place.start, _end(place)) if isinstance(place, Block) else (place, place.end_mark)
+        line, column = first.start_mark.line, first.start_mark.column
+        if getattr(first, "tag", None) is not None or (first.anchor is not None and hasattr(first, "implicit")):
+            line, column = self._behind_properties(line, column, path)
+        return Span(line + 1, column + 1, last.line + 1, last.column + 1)
+
+    def _behind_properties(self, line: int, column: int, path: str) -> tuple[int, int]:
+        """An event starts at its anchor or tag; an edit must leave these alone."""
+        lines = self._sources.get(path, ())
+        text = lines[line] if line < len(lines) else ""
+        found = re.compile(_PROPERTIES).match(text, column)
+        return (line, found.end()) if found and found.end() < len(text) else (line, column)
+
+
+def _end(block: Block) -> Any:
+    """The end of a block's last value: the parser ends a block mapping at the next token, lines later."""
+    place: Any = block
+    while isinstance(place, Block) and not place.start.flow_style:
+        entries = place.items.values() if isinstance(place.items, dict) else place.items
+        own = [entry for entry in entries if entry[2] is None or not entry[2].path]
+        if not own:
+            return place.start.end_mark
+        _, place, via = max(own, key=_order)
+        if via is not None:
+            return via.use.end_mark
+    return place.end.end_mark if isinstance(place, Block) else place.end_mark
+
+
+def _order(entry: Entry) -> tuple[int, int]:
+    """Where in its file an entry stands: a merged key where the merge key is, an alias where its key is."""
+    key, place, via = entry
+    event = via.use if via is not None else key if key is not None else place
+    mark = (event.start if isinstance(event, Block) else event).start_mark
+    return mark.line, mark.column

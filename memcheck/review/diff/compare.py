@@ -1,0 +1,53 @@
+"""From two lists of plans to what is worth showing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcheck import __version__
+from memcheck.finding import Finding
+from memcheck.result import PlanResult
+from memcheck.review.diff.amount import Amount, exceeds, is_minor
+from memcheck.review.diff.pair import pair
+from memcheck.review.diff.types import UNCHANGED, Comparison, Side
+
+
+def compare(
+    before: Sequence[Side],
+    after: Sequence[Side],
+    labels: tuple[str, str],
+    *,
+    unchanged: int = 0,
+    least: Amount | None = None,
+    limits: tuple[Amount, ...] = (),
+) -> Comparison:
+    """Pair the plans and keep what moved; ``unchanged`` counts files that nobody had to look at.
+
+    What exceeds a limit is kept however small ``least`` says it is.
+    """
+    changes = pair(before, after)
+    moved = [change for change in changes if change.kind != UNCHANGED]
+    shown = [change for change in moved if exceeds(change, limits) or not is_minor(change, least)]
+    shown.sort(key=lambda change: (change.rank, change.side.path, change.side.document))
+    same = unchanged + len(changes) - len(moved)
+    return Comparison(__version__, *labels, tuple(shown), same, len(moved) - len(shown))
+
+
+def side_of(result: PlanResult, path: str, key: str) -> Side:
+    """One side from a fresh verdict."""
+    side = Side(path, key, result.document, result.name, result.status, codes=_codes(result.findings))
+    estimate = result.estimate
+    if estimate is None:
+        return side
+    return side._replace(
+        device_bytes=estimate.device_bytes,
+        capacity_bytes=estimate.capacity_bytes,
+        utilization=estimate.utilization,
+        components_bytes=estimate.components_bytes,
+        host_bytes=estimate.host_bytes_per_node,
+        host_capacity_bytes=result.host_capacity_bytes,
+    )
+
+
+def _codes(findings: tuple[Finding, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(f"{each.code} {each.name}" for each in findings if each.severity == "error"))

@@ -1,0 +1,79 @@
+"""The plans of one side of a comparison, judged: of files and folders, or of an earlier commit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+
+from memcheck.check import Gate, check_file
+from memcheck.config.discover import PlanFile, find_plans
+from memcheck.config.find import Configurations
+from memcheck.errors import ConfigurationError
+from memcheck.result import Unreadable
+from memcheck.review.diff.compare import side_of
+from memcheck.review.diff.types import Side
+
+GateOf = Callable[[str], Gate]
+"""How strictly to judge the file of a path."""
+
+
+class Sides:
+    """Judges plans and remembers what went wrong."""
+
+    def __init__(self, config: str | None, gates: Callable[[Configurations], GateOf]) -> None:
+        """``config`` is a configuration file that governs everything."""
+        self._config = config
+        self._gates = gates
+        self._gate_of = gates(Configurations(config))
+        self.unreadable: list[Unreadable] = []
+        self.defects: list[str] = []
+
+    def baseline_of(self, path: str) -> str:
+        """The baseline file that a plan is held against; empty for none."""
+        return self._gate_of(path).baseline_file
+
+    def of_path(self, path: str) -> list[Side]:
+        """The plans of a file or below a folder; what they are paired by is their path inside it."""
+        folder = os.path.isdir(path)
+
+        def key(shown: str) -> str:
+            return os.path.relpath(shown, path).replace(os.sep, "/") if folder else ""
+
+        return self.of_files(find_plans((path,)), lambda shown: shown, key)
+
+    def of_files(
+        self,
+        files: Iterable[PlanFile | Unreadable],
+        shown: Callable[[str], str],
+        key: Callable[[str], str],
+        gate_of: GateOf | None = None,
+    ) -> list[Side]:
+        """The plans of files; ``shown`` and ``key`` take a file's path."""
+        gate_of = gate_of or self._gate_of
+        sides: list[Side] = []
+        for found in files:
+            if isinstance(found, Unreadable):
+                self.unreadable.append(found)
+                continue
+            gate = gate_of(found.path)._replace(remedies=False)
+            results, traces = check_file(found.path, found.data, gate)
+            sides += [side_of(result, shown(found.path), key(found.path)) for result in results]
+            self.defects += traces
+        return sides
+
+    def earlier_gates(self, now: Callable[[str], str]) -> GateOf:
+        """Gates of earlier plans: by the settings of their time, or by today's where those are of no use any more.
+
+        ``now`` gives the path that an earlier plan has in the working tree.
+        """
+        if self._config is not None:
+            return self._gate_of
+        then = self._gates(Configurations())
+
+        def of(path: str) -> Gate:
+            try:
+                return then(path)
+            except ConfigurationError:
+                return self._gate_of(now(path))
+
+        return of

@@ -1,0 +1,65 @@
+"""Applies edits to the bytes of a file, and leaves every other byte as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import TypeVar
+
+from memcheck.finding import Edit, Span
+from memcheck.plan.text import NO_BREAKS
+
+BOM = "\ufeff"
+
+_Group = TypeVar("_Group")
+
+
+def disjoint(groups: Iterable[tuple[_Group, Sequence[Edit]]]) -> list[tuple[_Group, tuple[Edit, ...]]]:
+    """The groups whose edits can all be made together, first come first served; each is taken whole or not at all.
+
+    Equal edits are one: an alias used twice is mended once. Two insertions at one place have no order, so that the
+    second waits.
+    """
+    taken: set[Edit] = set()
+    chosen = []
+    for group, edits in groups:
+        new = set(edits) - taken
+        if not any(_overlap(edit.span, other.span) for edit in new for other in taken | (new - {edit})):
+            taken |= new
+            chosen.append((group, tuple(edits)))
+    return chosen
+
+
+def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
+    """The file after disjoint edits; line ends in their texts become those of the line they are made on."""
+    text = data.decode("utf-8")
+    start = len(BOM) if text.startswith(BOM) else 0
+    lines = NO_BREAKS.sub("\ufffd", text[start:]).splitlines(keepends=True)
+    offsets = [start, *accumulate((len(line) for line in lines), initial=start)][1:]
+
+    def offset(line: int, column: int) -> int:
+        return offsets[line - 1] + column - 1
+
+    # From the last to the first, so that the offsets of what is still to come stay right.
+    for edit in sorted(set(edits), reverse=True):
+        span = edit.span
+        new = edit.text.replace("\n", line_end(lines, span.line))
+        text = text[: offset(span.line, span.column)] + new + text[offset(span.end_line, span.end_column) :]
+    return text.encode("utf-8")
+
+
+def line_end(lines: Sequence[str], number: int) -> str:
+    """How a line ends, or the one before it if it is the last."""
+    for line in reversed(lines[:number]):
+        for end in ("\r\n", "\n", "\r"):
+            if line.endswith(end):
+                return end
+    return "\n"
+
+
+def _overlap(one: Span, other: Span) -> bool:
+    """Whether two spans share a character, or one inserts inside or at the start of the other."""
+    first, second = sorted((one, other))
+    if (first.line, first.column) == (second.line, second.column):
+        return True
+    return (second.line, second.column) < (first.end_line, first.end_column)

@@ -1,0 +1,66 @@
+"""The files of one commit, read from git's objects without touching the working tree."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import subprocess
+
+from memcheck.errors import UsageError
+from memcheck.review.history.git import Base, answer
+
+SYMLINK = b"120000"
+MAX_LINKS = 8
+
+
+class Tree:
+    """Paths from the repository's root to bytes. One git process answers all reads; ``close`` ends it."""
+
+    def __init__(self, base: Base) -> None:
+        self._entries: dict[str, tuple[bytes, bytes]] = {}
+        for line in answer(base.root, "ls-tree", "-r", "-z", "--full-tree", base.commit).split(b"\0"):
+            about, _, name = line.partition(b"\t")
+            if name:
+                mode, kind, identity = about.split()
+                if kind == b"blob":  # the other kind is a submodule: a repository of its own
+                    self._entries[os.fsdecode(name)] = (mode, identity)
+        # The same objects as `git show COMMIT:PATH`, without a process for each.
+        command = ["git", "-C", base.root, "cat-file", "--batch"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._entries
+
+    def below(self, folder: str) -> list[str]:
+        """The files in a folder and in its folders, sorted; everything for the empty path."""
+        start = f"{folder}/" if folder else ""
+        return sorted(path for path in self._entries if path.startswith(start))
+
+    def read(self, path: str) -> bytes | None:
+        """A file's bytes, through symbolic links that stay in the tree; None if there is no such file."""
+        for _ in range(MAX_LINKS):
+            if path not in self._entries:
+                return None
+            mode, identity = self._entries[path]
+            data = self._object(identity)
+            if mode != SYMLINK:
+                return data
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(path), os.fsdecode(data)))
+        return None
+
+    def _object(self, identity: bytes) -> bytes:
+        send, receive = self._process.stdin, self._process.stdout
+        if send is None or receive is None:
+            raise UsageError("git cat-file has no pipes")
+        send.write(identity + b"\n")
+        send.flush()
+        head = receive.readline().split()
+        if len(head) != 3:  # `<id> missing`, as in a partial clone that cannot reach its remote
+            raise UsageError(f"git lacks object {identity.decode()[:12]}", "run git fsck or fetch again")
+        data = receive.read(int(head[2]))
+        receive.read(1)
+        return data

@@ -1,0 +1,108 @@
+"""Applies the suppressing comments of one file, and reports those that are wrong, expired or unused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from memcheck.finding import Finding, Location
+from memcheck.plan import codes
+from memcheck.plan.document import Document
+from memcheck.record import Record
+from memcheck.result import PlanResult
+from memcheck.review.suppress.comments import Suppression, suppressions_of, without
+from memcheck.rules.registry import RULES
+
+OPT_IN = frozenset(rule.code for rule in RULES if rule.opt_in)
+ABOUT_COMMENTS = frozenset(
+    code.code for code in (codes.INVALID_SUPPRESSION, codes.UNUSED_SUPPRESSION, codes.EXPIRED_SUPPRESSION)
+)
+"""What is said about comments cannot be hidden by comments."""
+
+
+class Owner(Record):
+    """A document of the file."""
+
+    number: int
+    first_line: int
+
+
+class Suppressions:
+    """The comments of one plan file and of the files it extends."""
+
+    def __init__(self, as_written: bool) -> None:
+        """``as_written``: the plans are judged as their file has it; else no comment can be called unused."""
+        self._as_written = as_written
+        self._path = ""
+        self._files: dict[str, list[Suppression]] = {}
+        self._lines: Sequence[str] = ()
+        self._owners: list[Owner] = []
+        self._met: set[tuple[int, str]] = set()
+        """Line and code of every comment of the file itself that met a finding."""
+
+    def begin(self, document: Document) -> Callable[[Finding], str]:
+        """Why a finding of this document is hidden; empty if it is not."""
+        self._lines = document.sources.get(document.path, ())
+        self._path = document.path
+        first = document.marks[""].value.span.line
+        self._owners.append(Owner(document.index, first))
+        for path, lines in document.sources.items():
+            if path not in self._files:
+                self._files[path] = suppressions_of(lines)
+        return lambda finding: self._hides(finding, document)
+
+    def _hides(self, finding: Finding, document: Document) -> str:
+        if finding.code in ABOUT_COMMENTS:
+            return ""
+        reason = ""
+        for place in _places(finding, document):
+            for one in self._files.get(place.path, ()):
+                if finding.code in one.codes and place.span.line <= one.covers <= place.span.end_line:
+                    if place.path == self._path:
+                        self._met.add((one.line, finding.code))
+                    reason = reason or ("" if one.expired else one.reason)
+        return reason
+
+    def reported(self, results: Sequence[PlanResult], counts: Callable[[str], bool]) -> dict[int, list[Finding]]:
+        """What there is to say about the comments themselves, by document. ``counts``: whether a rule takes part."""
+        found: dict[int, list[Finding]] = {}
+        judged = {result.document for result in results if result.estimate is not None}
+        for one in self._files.get(self._path, ()):
+            owner = self._owner(one)
+            unused: tuple[str, ...] = ()
+            if self._as_written and owner in judged:
+                unused = tuple(c for c in one.codes if (one.line, c) not in self._met and counts(c) and c not in OPT_IN)
+            finding = self._about(one, unused)
+            if finding is not None:
+                found.setdefault(owner, []).append(finding)
+        return found
+
+    def _owner(self, one: Suppression) -> int:
+        """The last document that starts at or above what the comment covers; the first one for a comment above all."""
+        before = [owner.number for owner in self._owners if owner.first_line <= one.covers]
+        return before[-1] if before else self._owners[0].number
+
+    def _about(self, one: Suppression, unused: tuple[str, ...]) -> Finding | None:
+        at = Location(self._path, one.span)
+        if one.problem[0]:
+            message, help = one.problem
+            return codes.INVALID_SUPPRESSION.at(at, f"{message}, so that it hides nothing", help=help)
+        if one.expired and unused != one.codes:
+            help = "mend what it hid, or set a later day and say why"
+            return codes.EXPIRED_SUPPRESSION.at(at, f"the suppression ended with {one.until}", help=help)
+        if not unused:
+            return None
+        kept = [code for code in one.codes if code not in unused]
+        message = f"nothing here is {' or '.join(unused)}, so that the suppression hides nothing"
+        help = f"leave only {', '.join(kept)}" if kept else "remove the comment"
+        return codes.UNUSED_SUPPRESSION.at(at, message, help=help, fix=(without(self._lines, one, kept),))
+
+
+def _places(finding: Finding, document: Document) -> list[Location]:
+    """Where a comment may stand for a finding: what it underlines, the key of that, and the other places it names."""
+    places = [finding.location, *(where for _, where in finding.related)]
+    if finding.code.startswith("MEM1"):  # about the whole plan; which key it underlines is the cheapest remedy's choice
+        places.append(document.marks[""].value)
+    mark = document.marks.get(finding.pointer)
+    if mark is not None:
+        places += [place for place in (mark.key, mark.used_at) if place is not None]
+    return places

@@ -1,0 +1,120 @@
+"""What NCCL's collectives take: its own cost model, latency + bytes / bandwidth, per algorithm and protocol.
+
+Source: NCCL 2.30 ``src/graph/tuning.cc`` (baseLatencies, hwLatencies, steps of rings and trees, the LL protocol at half
+the bandwidth); rings between nodes use the adapter of every local rank of the group (``src/graph/search.cc``).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import log2
+
+from memcheck.record import Record
+from memcheck.timing.rates import Rates
+
+MICRO = 1e-6
+BASE_SIMPLE, BASE_LL, BASE_TREE = 8.4 * MICRO, 6.6 * MICRO, 8.4 * MICRO
+STEP_SIMPLE = {"nvlink": 3.4 * MICRO, "pcie": 5.7 * MICRO, "network": 14.0 * MICRO}
+STEP_LL = {"nvlink": 0.6 * MICRO, "pcie": 1.0 * MICRO, "network": 2.7 * MICRO}
+STEP_TREE = {"nvlink": 4.0 * MICRO, "pcie": 4.0 * MICRO, "network": 14.0 * MICRO}
+TREE_SHARE = 0.92
+"""Of the rings' bandwidth."""
+
+
+class Group(Record):
+    """A process group as its links make it: seconds before the first byte, and bytes per second after it."""
+
+    ranks: int
+    local: int
+    """Ranks in one node (or NVLink domain)."""
+    bandwidth: float
+    """Of a ring, one direction."""
+    near: float
+    """Between ranks of one node."""
+    far: float
+    """Between nodes, per rank."""
+    ring: float
+    """Latency of one pass around, protocol Simple."""
+    ring_low: float
+    """The same, protocol LL."""
+    tree: float
+
+
+@lru_cache(maxsize=4096)
+def group(rates: Rates, ranks: int, stride: int) -> Group:
+    """The group of ``ranks`` ranks that are ``stride`` apart in the order of all ranks."""
+    domain = rates.nvlink_gpus if rates.nvlink else rates.gpus_per_node
+    node = max(domain, rates.gpus_per_node) if domain > rates.gpus_per_node else rates.gpus_per_node
+    local = max(1, min(ranks, node // stride))
+    nodes = -(-ranks // local)
+    linked = rates.nvlink > 0 and (local - 1) * stride < domain
+    near = rates.nvlink if linked else rates.pcie
+    kind = "nvlink" if linked else "pcie"
+    far = rates.network
+    bandwidth = near if nodes == 1 else min(near, far * local) if local > 1 else far
+    inside, outside = ranks - nodes, nodes - 1
+
+    def latency(base: float, steps: dict[str, float]) -> float:
+        return base + inside * steps[kind] + outside * steps["network"]
+
+    tree = BASE_TREE + 2 * ((local - 1) * STEP_TREE[kind] + log2(nodes) * STEP_TREE["network"])
+    return Group(
+        ranks,
+        local,
+        bandwidth,
+        near,
+        far,
+        latency(BASE_SIMPLE, STEP_SIMPLE),
+        latency(BASE_LL, STEP_LL),
+        tree,
+    )
+
+
+def behind(exchange: float, work: float, taken: float) -> float:
+    """What an exchange adds to the work that runs at the same time: what is longer than it, or the share ``taken`` of
+    the multiprocessors that carry the exchange and do no work meanwhile.
+    """
+    return max(taken * exchange, exchange - work)
+
+
+def gather(g: Group, total_bytes: float) -> float:
+    """All-gather or reduce-scatter of ``total_bytes`` in all: each rank sends and receives all but its own part."""
+    if g.ranks <= 1 or total_bytes <= 0:
+        return 0.0
+    seconds = total_bytes * (g.ranks - 1) / g.ranks / g.bandwidth
+    return min(g.ring + seconds, g.ring_low + 2 * seconds)
+
+
+def all_reduce(g: Group, total_bytes: float) -> float:
+    """A reduce-scatter and an all-gather around the ring, or up and down a tree; NCCL takes the faster."""
+    if g.ranks <= 1 or total_bytes <= 0:
+        return 0.0
+    seconds = 2 * total_bytes * (g.ranks - 1) / g.ranks / g.bandwidth
+    ring = min(2 * g.ring - BASE_SIMPLE + seconds, 2 * g.ring_low - BASE_LL + 2 * seconds)
+    return min(ring, g.tree + 2 * total_bytes / (g.bandwidth * TREE_SHARE))
+
+
+def all_to_all(g: Group, sent_bytes: float, forwarded_bytes: float | None = None) -> float:
+    """Every rank sends ``sent_bytes``, in equal parts to all ranks; what stays in the node goes beside the rest.
+
+    ``forwarded_bytes``: what crosses to other nodes where one copy for a node is passed on inside it.
+    """
+    if g.ranks <= 1 or sent_bytes <= 0:
+        return 0.0
+    if forwarded_bytes is None:
+        near = sent_bytes * (g.local - 1) / g.ranks / g.near
+        far = sent_bytes * (g.ranks - g.local) / g.ranks / g.far
+    else:
+        near = sent_bytes * (g.local - 1) / g.local / g.near
+        far = forwarded_bytes / g.far
+    latency = BASE_SIMPLE + (STEP_SIMPLE["network"] if g.ranks > g.local else STEP_SIMPLE["nvlink"])
+    return latency + max(near, far)
+
+
+def send(g: Group, sent_bytes: float) -> float:
+    """To the next rank of the group."""
+    if g.ranks <= 1 or sent_bytes <= 0:
+        return 0.0
+    crosses = g.local < g.ranks
+    latency = BASE_SIMPLE + STEP_SIMPLE["network" if crosses else "nvlink"]
+    return latency + sent_bytes / (g.far if crosses else g.near)

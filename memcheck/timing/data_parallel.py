@@ -1,0 +1,90 @@
+"""Gathering parameters and reducing gradients over data-parallel ranks, and what of it computation hides."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.accounts.state import expert_slices
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.record import Record
+from memcheck.timing.collectives import Group, all_reduce, gather, group
+from memcheck.timing.rates import Rates
+
+
+class Copies(Record):
+    """The groups that share one parameter."""
+
+    shard: Group
+    """Ranks that hold parts of one copy; of one rank when nothing is sharded."""
+    replicas: Group
+    """Ranks that hold the same part."""
+
+
+class Precision(Record):
+    """Bytes of what is exchanged."""
+
+    gathered: int
+    reduced: int
+    stage: int
+
+
+@lru_cache(maxsize=1024)
+def copies(rates: Rates, ranks: int, stride: int, shard: int) -> Copies:
+    """``ranks`` ranks, ``stride`` apart, ``shard`` of which share one copy."""
+    shard = max(1, min(shard, ranks))
+    return Copies(group(rates, shard, stride), group(rates, ranks // shard, stride * shard))
+
+
+def dense_copies(job: TrainingJob, rates: Rates) -> Copies:
+    """Who shares the parameters that are no experts."""
+    layout = job.layout
+    ranks = layout.data * layout.context
+    return copies(rates, ranks, layout.tensor, layout.shard_group if layout.zero_stage else 1)
+
+
+def expert_copies(job: TrainingJob, rates: Rates) -> Copies:
+    """Who shares one expert."""
+    layout = job.layout
+    apart = layout.expert * expert_slices(layout, job.framework)
+    ranks = max(1, layout.data * layout.context * layout.tensor // apart)
+    shard = max(1, layout.shard_group * layout.tensor // apart) if layout.zero_stage else 1
+    return copies(rates, ranks, apart, shard)
+
+
+def precision(job: TrainingJob) -> Precision:
+    """Dtypes on the wire: FSDP gathers in the compute dtype; gradients are reduced as the recipe says."""
+    recipe, stage = job.recipe, job.layout.zero_stage
+    gathered = recipe.compute if stage == 3 else recipe.params
+    size = DTYPE_BYTES[gathered]
+    if recipe.recipe == "fp8-mixed" and job.option("enable_fsdp_float8_all_gather") is True:
+        size = 1
+    return Precision(size, DTYPE_BYTES[recipe.reduce], stage)
+
+
+def gather_seconds(c: Copies, parameters: float, p: Precision) -> float:
+    """One all-gather of a unit."""
+    return gather(c.shard, parameters * p.gathered)
+
+
+def reduce_seconds(c: Copies, parameters: float, p: Precision) -> float:
+    """The reduction of a unit's gradients: scattered over the shards where they are sharded (ZeRO 2 and 3, Megatron's
+    distributed optimizer), then over their replicas.
+    """
+    size = parameters * p.reduced
+    if c.shard.ranks == 1:
+        return all_reduce(c.replicas, size)
+    return gather(c.shard, size) + all_reduce(c.replicas, size / c.shard.ranks)
+
+
+def overlaps(job: TrainingJob) -> tuple[bool, bool]:
+    """Whether gradients' reduction and parameters' gathering run behind computation.
+
+    FSDP2 prefetches, DDP reduces buckets during backward (torch); DeepSpeed overlaps by default at stage 3
+    (``overlap_comm``); Megatron does when told to (``overlap_grad_reduce``, ``overlap_param_gather``, off by default).
+    """
+    if job.framework == "megatron":
+        return bool(job.option("overlap_grad_reduce")), bool(job.option("overlap_param_gather"))
+    if job.framework == "deepspeed":
+        both = bool(job.option("overlap_comm", job.layout.zero_stage == 3))
+        return both, both
+    return True, job.layout.zero_stage == 3

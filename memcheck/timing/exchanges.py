@@ -1,0 +1,103 @@
+"""What a layer's ranks exchange inside a micro-batch, in seconds that nothing hides: tensor, context, expert, pipeline.
+
+What tensor parallelism exchanges is in ``tensor_parallel.py``; torchtitan's fp8 gathers in fp8, forward and backward
+(torchao ``float8_tensor_parallel.py``). What ranks exchange for attention is in ``context.py``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import comb
+
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.record import Record
+from memcheck.timing.collectives import all_to_all, gather, group, send
+from memcheck.timing.context import context_kind
+from memcheck.timing.layer import Cost
+from memcheck.timing.rates import Rates
+from memcheck.timing.tensor_parallel import TensorWires, tensor_wires
+
+
+class Wires(Record):
+    """Seconds of one exchange of each kind, for one micro-batch of this job."""
+
+    tensor: TensorWires
+    """Of the hidden states between tensor-parallel ranks."""
+    pipeline: float
+    """Hidden states to the next stage."""
+    hidden_routing: bool
+    """Routing runs behind another micro-batch's computation."""
+    context: str
+    """Whose context parallelism runs (``context.py``)."""
+
+
+def wires(job: TrainingJob, hidden: int, item: int, rates: Rates) -> Wires:
+    """The exchanges of a job whose hidden states have ``hidden`` channels of ``item`` bytes."""
+    layout = job.layout
+    tokens = job.micro_batch_size * -(-job.sequence_length // layout.context)
+    size = float(tokens * hidden * item)
+    pipeline = 0.0
+    if layout.pipeline > 1:
+        g = group(rates, layout.pipeline, layout.world_size // layout.pipeline)
+        pipeline = send(g, size / layout.tensor if layout.sequence else size)
+    hides = layout.pipeline_schedule == "dualpipe" and layout.pipeline > 1
+    return Wires(
+        tensor_wires(job, size, item, rates),
+        pipeline,
+        hides or bool(job.option("overlap_moe_expert_parallel_comm")),
+        context_kind(job),
+    )
+
+
+def expert_seconds(job: TrainingJob, cost: Cost, rates: Rates) -> float:
+    """One way of routing, of one layer: to the ranks of the experts, then to all that share an expert's matrices.
+
+    Megatron (``moe/token_dispatcher.py``): the default dispatcher gathers the tokens of all ranks, and sums and
+    scatters all results (MoEAllGatherTokenDispatcher). Its all-to-all gathers the routed tokens over the expert-tensor
+    group, and reduces and scatters what comes back (MoEAlltoAllTokenDispatcher). The flex dispatcher sends each token
+    to all of them, once to each node (README of deepseek-ai/DeepEP, "NVLink and RDMA forwarding").
+    torchtitan's tensor ranks have all tokens, and each of them sends its own copy.
+    """
+    layout = job.layout
+    if not cost.routed_bytes or layout.expert * layout.expert_tensor == 1:
+        return 0.0
+    sent = cost.routed_bytes * layout.expert_tensor
+    if job.framework != "megatron":
+        return all_to_all(group(rates, layout.expert, layout.expert_tensor), sent)
+    dispatcher = job.option("moe_token_dispatcher_type", "allgather")
+    if dispatcher == "allgather":
+        return _gathered(job, cost, rates)
+    if dispatcher != "flex":  # DeepEP and HybridEP send one copy to a node and pass it on inside
+        one = all_to_all(group(rates, layout.expert, layout.expert_tensor), cost.routed_bytes)
+        return one + gather(group(rates, layout.expert_tensor, 1), sent)
+    g = group(rates, layout.expert * layout.expert_tensor, 1)
+    nodes = -(-g.ranks // g.local)
+    copies = touched(nodes, cost.chosen, cost.groups, cost.chosen_groups) * (nodes - 1) / nodes
+    return all_to_all(g, sent, cost.routed_bytes * copies / cost.chosen)
+
+
+def _gathered(job: TrainingJob, cost: Cost, rates: Rates) -> float:
+    """The mean of gathering every rank's tokens and of summing and scattering as many results, in the dtype of the
+    router's probabilities (token_combine: ``hidden_states.to(self.local_probs.dtype)``).
+    """
+    g = group(rates, job.layout.expert * job.layout.expert_tensor, 1)
+    busiest = job.expert_imbalance if job.layout.expert > 1 else 1.0
+    tokens = g.ranks * cost.routed_bytes / (cost.chosen * busiest)
+    wide = 4 / DTYPE_BYTES[job.recipe.compute] if job.option("moe_router_dtype") in ("fp32", "fp64") else 1.0
+    return (gather(g, tokens) + gather(g, tokens * wide)) / 2
+
+
+@lru_cache(maxsize=256)
+def touched(nodes: int, chosen: int, groups: int, chosen_groups: int) -> float:
+    """Nodes that hold one of a token's ``chosen`` experts, on average over even routing.
+
+    Routing limited to some groups of experts (DeepSeek-V3 report, section 2.1.2) reaches only the nodes of those.
+    """
+    reached = float(nodes)
+    if chosen_groups < groups:
+        if nodes >= groups:
+            reached = chosen_groups * nodes / groups
+        else:
+            others = groups - groups // nodes
+            reached = nodes * (1 - comb(others, chosen_groups) / comb(groups, chosen_groups))
+    return reached * (1 - (1 - 1 / reached) ** chosen)

@@ -1,0 +1,255 @@
+"""The layers of a job by kind, with their costs, and how pipeline stages share them out. Remembered between jobs."""
+
+from __future__ import annotations
+
+import re
+
+from memcheck.accounts.state import expert_slices
+from memcheck.autograd.context import Adapter
+from memcheck.frameworks.megatron.stages import stages
+from memcheck.frameworks.torch.pipelining import parts
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.memory.units import Part
+from memcheck.models.parameters import outer_tensors
+from memcheck.models.types import Architecture, Block
+from memcheck.record import Record
+from memcheck.timing.context import context_kind
+from memcheck.timing.layer import Cost, Tally, block_cost
+from memcheck.timing.rates import Rates
+from memcheck.timing.shape import Shape
+from memcheck.timing.torchtitan import is_batched, repeats_keys
+from memcheck.timing.traffic import loss_traffic
+
+REMEMBERED = 8192
+"""Entries of each cache; a full one starts again."""
+
+STYLES = {"torchtitan": "torchtitan", "megatron": "megatron"}
+_LAYERS = re.compile(r"layers:(\d+)-(\d+)")
+
+
+class Stage(Record):
+    """What one or more equal pipeline ranks hold."""
+
+    layers: tuple[int, ...]
+    """Number of layers of each kind."""
+    embedding: bool
+    head: bool
+    ranks: int
+    """How many ranks are like this."""
+    predictions: int = 0
+    """Megatron's multi-token-prediction layers, which are among ``layers``, as more of the last kind."""
+
+
+class Head(Record):
+    """Embedding, final norm, head and loss for one micro-batch on one rank."""
+
+    forward: tuple[float, float]
+    backward: tuple[float, float]
+    again: tuple[float, float]
+    flops: float
+    backward_flops: float
+    embedding: int
+    """Parameters of the embedding on this rank."""
+    head: int
+    embedding_trained: bool
+    head_trained: bool
+    joined: tuple[float, float] = (0.0, 0.0)
+    """Seconds of the product that a prediction layer makes its input with, forward and backward."""
+    joined_parameters: int = 0
+
+
+class Parts(Record):
+    """Kinds of layers of one job."""
+
+    costs: tuple[Cost, ...]
+    head: Head
+
+
+def shape_of(job: TrainingJob) -> Shape:
+    """What of the job decides its layers' costs."""
+    layout, recipe, lora = job.layout, job.recipe, job.lora
+    adapter = None
+    if lora is not None and job.method != "full":
+        adapter = Adapter(lora.rank, lora.target_modules, lora.dtype, job.method == "qlora")
+    megatron = job.framework == "megatron"
+    recompute = job.checkpointing.mode
+    modules: tuple[str, ...] = ()
+    if recompute == "selective" and job.framework != "torchtitan":
+        modules = _modules(job)
+    compute = recipe.compute
+    return Shape(
+        STYLES.get(job.framework, "transformers"),
+        job.micro_batch_size,
+        -(-job.sequence_length // layout.context),
+        layout.context,
+        layout.tensor,
+        layout.sequence and layout.tensor > 1,
+        layout.expert,
+        expert_slices(layout, job.framework),
+        DTYPE_BYTES[compute],
+        recipe.autocast and compute != "fp32",
+        recipe.recipe == "fp8-mixed",
+        job.compile or (megatron and job.option("transformer_impl", "transformer_engine") != "local"),
+        job.attention,
+        adapter,
+        job.freeze,
+        job.expert_imbalance,
+        recompute,
+        modules,
+        layout.tensor > 1 and (job.loss.kind == "vocab-parallel" or megatron),
+        job.loss.kind,
+        job.loss.chunks,
+        job.loss.upcast,
+        adapter is None,
+        context_kind(job),
+        repeats_keys(job),
+        job.framework == "torchtitan" and not is_batched(job),
+        megatron and job.option("activation_func_fp8_input_store") is True,
+        megatron and bool(job.option("mtp_num_layers")),
+    )
+
+
+def _modules(job: TrainingJob) -> tuple[str, ...]:
+    """Modules that selective recompute runs again; Megatron's default is core attention."""
+    named = job.option("recompute_modules") or job.checkpointing.modules
+    if isinstance(named, str):
+        return tuple(named.replace(",", " ").split())
+    return tuple(map(str, named)) if isinstance(named, tuple) and named else ("core_attn",)
+
+
+_parts: dict[tuple[int, Shape, Rates], tuple[Architecture, Parts]] = {}
+_stages: dict[tuple[object, ...], tuple[Architecture, tuple[Stage, ...]]] = {}
+
+
+def parts_of(architecture: Architecture, shape: Shape, rates: Rates) -> Parts:
+    """The costs of every kind of layer, and of both ends of the model."""
+    key = (id(architecture), shape, rates)
+    found = _parts.get(key)
+    if found is not None and found[0] is architecture:
+        return found[1]
+    hidden = architecture.hidden_size
+    costs = tuple(
+        block_cost(block, hidden, shape, rates, trained=shape.trained and trained, input_grad=below)
+        for block, trained, below, _ in kinds(architecture, shape.frozen)
+    )
+    answer = Parts(costs, _head(architecture, shape, rates))
+    if len(_parts) >= REMEMBERED:
+        _parts.clear()
+    _parts[key] = (architecture, answer)
+    return answer
+
+
+def kinds(architecture: Architecture, freeze: tuple[str, ...]) -> list[tuple[Block, bool, bool, int]]:
+    """Runs of equal layers in order: block, whether it is trained, whether something below it is, how many."""
+    frozen = {
+        index
+        for pattern in freeze
+        if (match := _LAYERS.fullmatch(pattern))
+        for index in range(int(match[1]), int(match[2]))
+    }
+    below = "embed" not in freeze
+    if not frozen:
+        return [(block, True, True, count) for block, count in architecture.blocks]
+    runs: list[tuple[Block, bool, bool, int]] = []
+    for index, block in enumerate(architecture.layers()):
+        trained = index not in frozen
+        last = runs[-1] if runs else None
+        if last is not None and last[0] is block and last[1] == trained and last[2] == below:
+            runs[-1] = (*last[:3], last[3] + 1)
+        else:
+            runs.append((block, trained, below, 1))
+        below = below or trained
+    return runs
+
+
+def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[Stage, ...]:
+    """The distinct ranks of a pipeline of ``ways`` ranks; Megatron's hold what its options say."""
+    freeze = job.freeze
+    own = (job.layout.virtual_stages, job.options) if job.framework == "megatron" else ()
+    key = (id(architecture), ways, freeze, own)
+    found = _stages.get(key)
+    if found is not None and found[0] is architecture:
+        return found[1]
+    runs = [count for _, _, _, count in kinds(architecture, freeze)]
+    distinct: dict[tuple[tuple[int, ...], bool, bool, int], int] = {}
+    for pieces in _ranks(architecture.num_layers, job, ways):
+        layers, start = [], 0
+        for count in runs:
+            layers.append(sum(max(0, min(p.last, start + count) - max(p.first, start)) for p, _ in pieces))
+            start += count
+        predictions = sum(more for _, more in pieces)
+        layers[-1] += predictions
+        ends = any(p.embedding for p, _ in pieces), any(p.head for p, _ in pieces)
+        place = (tuple(layers), *ends, predictions)
+        distinct[place] = distinct.get(place, 0) + 1
+    answer = tuple(Stage(*place[:3], ranks, place[3]) for place, ranks in distinct.items())
+    if len(_stages) >= REMEMBERED:
+        _stages.clear()
+    _stages[key] = (architecture, answer)
+    return answer
+
+
+def _ranks(num_layers: int, job: TrainingJob, ways: int) -> list[list[tuple[Part, int]]]:
+    """Runs of layers of every rank, each with its prediction layers (``memory/megatron/stages.py``)."""
+    predictions = int(str(job.option("mtp_num_layers") or 0)) if job.framework == "megatron" else 0
+    if job.framework != "megatron" or ways == 1:
+        return [[(part, predictions if part.head else 0)] for part in parts(num_layers, ways)]
+    found = []
+    for chunks in stages(num_layers, job):
+        spans = [(c.layers[0], c.layers[-1] + 1) if c.layers else (0, 0) for c in chunks]
+        found.append([(Part(*span, c.embedding, c.head), c.mtp) for span, c in zip(spans, chunks, strict=True)])
+    return found
+
+
+def _head(architecture: Architecture, s: Shape, rates: Rates) -> Head:
+    """Logits, loss and the embedding's gradient. The head's product stays in 16 bits under fp8.
+
+    Prediction layers read [embedding, hidden states] through one product (Megatron-core
+    ``transformer/multi_token_prediction.py``, eh_proj), and norms of both.
+    """
+    tokens = s.batch * s.sequence
+    ways = s.tensor if s.head_sharded else 1
+    vocabulary = -(-architecture.vocab_size // ways)
+    width = architecture.embedding_size
+    frozen_head = "head" in s.frozen
+    forward, backward, again = Tally(rates), Tally(rates), Tally(rates)
+    if architecture.head:
+        forward.product(tokens, vocabulary, width)
+        backward.product(tokens, width, vocabulary)
+        if s.trained and not frozen_head:
+            backward.product(vocabulary, width, tokens)
+        f, b = loss_traffic(s.loss, fused=s.fused and s.style != "megatron", upcast=s.upcast)
+        forward.bytes(f * tokens * vocabulary)
+        backward.bytes(b * tokens * vocabulary)
+        if s.loss == "chunked":
+            again.product(tokens, vocabulary, width)
+            again.bytes(f * tokens * vocabulary)
+    forward.bytes(2.0 * s.item * tokens * width)
+    backward.bytes(2.0 * s.item * tokens * width)
+    embedding = sum(t.count for t in outer_tensors(architecture) if t.group in ("embedding", "position"))
+    head = sum(t.count for t in outer_tensors(architecture) if t.group == "head")
+    return Head(
+        forward.seconds,
+        backward.seconds,
+        again.seconds,
+        forward.flops,
+        backward.flops,
+        embedding // s.tensor,
+        head // s.tensor,
+        s.trained and "embed" not in s.frozen,
+        s.trained and not frozen_head,
+        *_joined(architecture.hidden_size, s, rates),
+    )
+
+
+def _joined(hidden: int, s: Shape, rates: Rates) -> tuple[tuple[float, float], int]:
+    if not s.predicts:
+        return (0.0, 0.0), 0
+    tokens, outputs, item = s.batch * s.sequence, -(-hidden // s.tensor), 1 if s.fp8 else s.item
+    t = Tally(rates)
+    t.product(tokens, outputs, 2 * hidden, item=item)
+    t.product(tokens, 2 * hidden, outputs, item=item)
+    t.product(outputs, 2 * hidden, tokens, item=item)
+    # three norms 2 + 2 and 3 x 2, both inputs put together 2 + 2 and apart again
+    t.bytes((3 * 10.0 + 2 * 8.0) * hidden * (tokens // s.tensor if s.sequence_parallel else tokens))
+    return t.seconds, 2 * hidden * outputs

@@ -1,0 +1,105 @@
+"""The optimizer's step: memory traffic on the GPU, or transfers and a step on the host."""
+
+from __future__ import annotations
+
+from memcheck.job.types import DTYPE_BYTES, Assumption, TrainingJob
+from memcheck.timing.rates import GB, Rates
+
+ACCESSES = {
+    "adamw": 20,
+    "adam": 20,
+    "paged-adamw": 20,
+    "sgd": 3,
+    "sgd-momentum": 6,
+    "lion": 9,
+    "adafactor": 12,
+    "muon": 9,
+}
+"""Elements read and written per parameter, one operation after the other (``torch/optim/adamw.py`` _multi_tensor_adamw:
+mul_ 2, lerp_ 3, mul_ 2, addcmul_ 3, sqrt 2, div_ 2, add_ 2, addcdiv_ 4; the others counted likewise)."""
+FUSED = {"adamw": 7, "adam": 7, "paged-adamw": 7, "sgd": 3, "sgd-momentum": 5, "lion": 5, "adafactor": 12, "muon": 9}
+"""In one kernel: parameter, gradient and states are read, parameter and states written."""
+EIGHT_BIT = {"adamw-8bit": 2, "paged-adamw-8bit": 2, "lion-8bit": 1}
+"""States of one byte, each read and written."""
+
+MUON_PRODUCTS = 15
+"""Newton-Schulz: five iterations of three matrix products (Jordan et al. 2024)."""
+
+HOST_ADAM_PER_SECOND = 4.0e9
+"""Parameters per second and node that DeepSpeed's CPU-Adam updates: 2.57 s for 10 B (Ren et al. 2021, table 4)."""
+TORCH_SLOWER = 5.1
+"""How many times longer torch's own takes there, one operation after the other: 5.1 to 6.5 for 1 to 10 B (DeepSpeed
+``docs/_pages/training.md``, CPU-Adam). Its fused kernel is one loop over parameter and states, as CPU-Adam is
+(``aten/src/ATen/native/cpu/FusedAdamKernel.cpp``), and what Megatron calls (``core/optimizer/__init__.py``)."""
+OWN_HOST_KERNELS = frozenset({"deepspeed", "megatron"})
+FSDP2 = frozenset({"huggingface", "pytorch", "torchtitan"})
+"""Frameworks whose ZeRO-3 is torch's."""
+NVME_GBS = 7.0
+"""One PCIe 4 x4 drive per GPU, sequential, one direction."""
+
+
+def step_seconds(job: TrainingJob, parameters: float, rates: Rates, side: int) -> tuple[float, float]:
+    """Seconds that arithmetic and that memory bounds, for ``parameters`` trained ones on this rank.
+
+    Clipping reads every gradient once for its norm, and reads and writes it to scale it. ``side``: of Muon's matrices.
+    """
+    recipe, name = job.recipe, job.optimizer.name
+    gradient = DTYPE_BYTES[recipe.gradients]
+    clip = 3.0 * gradient if job.clip_grad_norm else 0.0
+    zero = float(gradient)
+    if on_host(job):
+        return 0.0, parameters * (clip + zero) / rates.hbm
+    weight = DTYPE_BYTES[recipe.params if recipe.master == "none" else recipe.master]
+    state = DTYPE_BYTES[recipe.optimizer_states]
+    if name in EIGHT_BIT:
+        each = 2.0 * weight + gradient + 2.0 * EIGHT_BIT[name]
+    else:
+        one_kernel = job.optimizer.implementation == "fused"
+        each = float((FUSED if one_kernel else ACCESSES)[name] * max(weight, state))
+    if recipe.master != "none":
+        each += DTYPE_BYTES[recipe.params]  # the copy in the working precision is written
+    memory = parameters * (each + clip + zero) / rates.hbm
+    if name != "muon":
+        return 0.0, memory
+    return 2.0 * MUON_PRODUCTS * side * parameters / rates.linear, memory  # 2 n^3 a product of n^2 parameters
+
+
+def on_host(job: TrainingJob) -> bool:
+    """Whether the optimizer runs on the host: offloaded itself, or with FSDP2's parameters, since its CPUOffloadPolicy
+    keeps gradients and states there ("the optimizer step runs on CPU": torch ``fsdp/_fully_shard/_fsdp_api.py``).
+    """
+    sharded = job.framework in FSDP2 and job.layout.zero_stage == 3
+    return job.optimizer.offload != "none" or (sharded and job.parameter_offload != "none")
+
+
+def offload_seconds(
+    job: TrainingJob, parameters: float, shard_bytes: float, passes: int, rates: Rates
+) -> tuple[float, tuple[Assumption, ...]]:
+    """Seconds for what rests on the host, and what was assumed for them.
+
+    ``parameters``: trained ones on this rank; ``shard_bytes``: this rank's part of all parameters; ``passes``: how
+    often it is fetched in a step.
+    """
+    seconds, assumed = 0.0, []
+    recipe = job.recipe
+    if on_host(job):
+        moved = parameters * (DTYPE_BYTES[recipe.gradients] + DTYPE_BYTES[recipe.params])
+        seconds += moved / rates.host
+        one_loop = job.framework in OWN_HOST_KERNELS or job.optimizer.implementation == "fused"
+        rate = HOST_ADAM_PER_SECOND if one_loop else HOST_ADAM_PER_SECOND / TORCH_SLOWER
+        seconds += parameters * job.layout.gpus_per_node / rate
+        why = "DeepSpeed's CPU-Adam on two sockets (Ren et al. 2021, table 4)"
+        if not one_loop:
+            why = f"torch's, operation by operation: {TORCH_SLOWER} times slower than {why}"
+        assumed.append(Assumption("the optimizer on the host", f"{rate:.1e} parameters/s a node", why))
+    if job.parameter_offload != "none":
+        seconds += shard_bytes * passes / rates.host
+    nvme = 0.0
+    if job.optimizer.offload == "nvme":
+        nvme += 2.0 * parameters * 12
+    if job.parameter_offload == "nvme":
+        nvme += shard_bytes * passes
+    if nvme:
+        seconds += nvme / (NVME_GBS * GB)
+        assumed.append(Assumption("NVMe drives", f"{NVME_GBS} GB/s per GPU", "one PCIe 4 drive per GPU"))
+    return seconds, tuple(assumed)

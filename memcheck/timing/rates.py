@@ -1,0 +1,188 @@
+"""How fast a GPU and its links are: datasheet rates, brought down to what was published as achievable.
+
+Matrix products: the fastest one that stas00/ml-engineering measured ("Maximum Achievable Matmul FLOPS", in the GPU's
+record). Attention: FlashAttention-2 reaches 50 to 73 % of an A100 (Dao 2023, abstract) and 35 % of an H100;
+FlashAttention-3 and cuDNN reach 75 % there (Shah et al. 2024, abstract and figure 5); backward, 322 and 561 TFLOPS of
+its 989 (figure 6: head dimension 128, 16,384 tokens). NVLink and PCIe: what NCCL counts
+on, 20.0 of 25 GB/s a link on Volta and Ampere, 20.6 of 25 on Hopper, 40.1 of 50 on Blackwell, 12.0 of 14.06 on sm_86,
+12.0 of 15.75 GB/s of PCIe 3 x16 (NCCL 2.30 ``src/graph/topo.h``). Device memory: what element-wise kernels with large
+inputs reach, 92 % of an H100's and 84 % of a B300's (torchao ``testing/training/roofline_utils.py``, "measurement on
+hardware"; its other GPUs take the H100's share, too). Copies to the host: 55.4 of 63 GB/s of PCIe 5
+(stas00/ml-engineering ``network/README.md``, nvbandwidth on an H200).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.catalog.types import Gpu
+from memcheck.job.types import Assumption
+from memcheck.record import Record
+from memcheck.timing.types import MissingRateError
+
+GB = 1e9
+TERA = 1e12
+
+MATMUL_NVIDIA = 0.803
+"""Median of the measured shares of NVIDIA's GPUs (A100, H100, GH200, B200, GB200, B300), for those not measured."""
+MATMUL_OTHER = 0.601
+"""The same of AMD's (MI300X, MI325X, MI355X)."""
+FP8_OTHER = 0.734
+"""Median of the measured fp8 shares (H100, H200, GH200, B200, GB200, B300)."""
+FP32_OF_BF16 = 1 / 16
+"""fp32 outside the tensor cores where no rate is known: A100's 19.5 of 312."""
+
+FLASH = {"sm_80": 0.6, "sm_86": 0.6, "sm_89": 0.6, "sm_90": 0.35}
+"""Share of the peak that FlashAttention-2 reaches, forward and backward together."""
+FLASH_HOPPER = 0.75
+"""FlashAttention-3 and cuDNN on sm_90, which Transformer Engine calls."""
+FLASH_BACKWARD = 322 / 989
+"""FlashAttention-2's backward pass on sm_90."""
+FLASH_HOPPER_BACKWARD = 561 / 989
+FLASH_UNKNOWN = 0.5
+"""The lower end of FlashAttention-2 on the hardware it was written for."""
+
+HBM = {"sm_103": 0.84}
+HBM_OTHER = 0.92
+
+NVLINK = {"sm_70": 0.8, "sm_75": 0.8, "sm_80": 0.8, "sm_86": 0.853, "sm_90": 0.824, "sm_100": 0.802, "sm_103": 0.802}
+NVLINK_OTHER = 0.8
+PCIE_COLLECTIVE = 12.0 / 15.75
+PCIE_COPY = 55.4 / 63.0
+PCIE_UNKNOWN_GBS = 15.75
+"""NCCL's ``PCI_BW`` is that of PCIe 3 x16 where it cannot tell."""
+NETWORK_UNKNOWN_GBS = 12.0
+"""NCCL's ``NET_BW``: one adapter of 100 Gb/s, which the GPUs of a node share."""
+
+CHANNELS = 16
+"""Blocks of threads of one collective, each on a multiprocessor of its own: what NCCL's log prints on nodes of eight
+Hopper GPUs ("16 coll channels, 16 nvls channels"). DeepSeek gives its all-to-all 20 of 132 (report, section 3.2.2)."""
+
+
+class Rates(Record):
+    """Operations and bytes per second of one GPU in one kind of node."""
+
+    linear: float
+    """Floating-point operations of matrix products."""
+    attention: float
+    attention_backward: float
+    peak: float
+    """Datasheet rate of the activations' dtype: what MFU divides by."""
+    hbm: float
+    nvlink: float
+    """One direction; 0 = no NVLink."""
+    nvlink_gpus: int
+    pcie: float
+    """GPU to GPU through the host, one direction."""
+    host: float
+    """Copies between GPU and host, one direction."""
+    network: float
+    """Per GPU and direction."""
+    gpus_per_node: int
+    multiprocessors: int
+    """0 = not known: waves are not counted."""
+    taken: float
+    """Share of the multiprocessors that a collective occupies while it runs; 0 where their number is not known."""
+    assumptions: tuple[Assumption, ...]
+
+
+@lru_cache(maxsize=256)
+def rates(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, framework: str) -> Rates:
+    """The rates of ``gpu`` for activations in ``compute`` (``bf16`` | ``fp16`` | ``fp32``).
+
+    ``fp8``: matrix products take fp8 inputs. ``framework`` decides whose attention kernels run.
+
+    Raises:
+        MissingRateError: the record has no rate for that dtype, or no memory bandwidth.
+    """
+    assumed: list[Assumption] = []
+    peak = _peak(gpu, compute, assumed)
+    if gpu.hbm_gbs is None:
+        raise _missing(gpu, "hbm_gbs", "memory bandwidth")
+    nvlink = (gpu.nvlink_gbs or 0) / 2 * NVLINK.get(gpu.arch or "", NVLINK_OTHER)
+    if gpu.nvlink_gbs is None and gpus_per_node > 1:
+        assumed.append(Assumption("hardware.gpu.nvlink_gbs", 0, "not known: GPUs of a node are linked by PCIe"))
+    pcie = gpu.pcie_gbs
+    if pcie is None:
+        pcie = PCIE_UNKNOWN_GBS
+        assumed.append(Assumption("hardware.gpu.pcie_gbs", pcie, "not known: PCIe 3 x16, as NCCL takes it"))
+    network = gpu.network_gbs
+    if network is None:
+        network = NETWORK_UNKNOWN_GBS / gpus_per_node
+        why = "not known: one adapter of 100 Gb/s per node, as NCCL takes it"
+        assumed.append(Assumption("hardware.gpu.network_gbs", round(network, 2), why))
+    flash = 1.0 if compute == "fp32" else _flash(gpu, framework, assumed)
+    return Rates(
+        linear=_linear(gpu, compute, peak, fp8, assumed),
+        attention=peak * flash,
+        attention_backward=peak if compute == "fp32" else peak * _flash_backward(gpu, framework, flash),
+        peak=peak,
+        hbm=gpu.hbm_gbs * GB * HBM.get(gpu.arch or "", HBM_OTHER),
+        nvlink=nvlink * GB,
+        nvlink_gpus=gpu.nvlink_gpus or gpus_per_node,
+        pcie=pcie * PCIE_COLLECTIVE * GB,
+        host=pcie * PCIE_COPY * GB,
+        network=network * GB,
+        gpus_per_node=gpus_per_node,
+        multiprocessors=gpu.multiprocessors or 0,
+        taken=CHANNELS / gpu.multiprocessors if gpu.multiprocessors else 0.0,
+        assumptions=tuple(assumed),
+    )
+
+
+def _peak(gpu: Gpu, compute: str, assumed: list[Assumption]) -> float:
+    """Datasheet rate of a dtype, in operations per second."""
+    if compute == "fp32" and gpu.fp32_tflops is None and gpu.bf16_tflops is not None:
+        fp32 = gpu.bf16_tflops * FP32_OF_BF16
+        assumed.append(Assumption("hardware.gpu.fp32_tflops", fp32, "not known: a sixteenth of bf16, as on the A100"))
+        return fp32 * TERA
+    found = {"fp32": gpu.fp32_tflops, "bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops}.get(compute)
+    if not found:
+        raise _missing(gpu, f"{compute}_tflops", f"{compute} rate")
+    return found * TERA
+
+
+def _linear(gpu: Gpu, compute: str, peak: float, fp8: bool, assumed: list[Assumption]) -> float:
+    """What matrix products achieve."""
+    if compute == "fp32":
+        return peak
+    nvidia = (gpu.arch or "sm_").startswith("sm_")
+    if not fp8:
+        share = gpu.bf16_efficiency
+        if share is None:
+            share = MATMUL_NVIDIA if nvidia else MATMUL_OTHER
+            assumed.append(Assumption("matrix products", share, "not measured: the median share of the maker's GPUs"))
+        return peak * share
+    if not gpu.fp8_tflops:
+        raise _missing(gpu, "fp8_tflops", "fp8 rate")
+    share = gpu.fp8_efficiency
+    if share is None:
+        share = FP8_OTHER if nvidia else MATMUL_OTHER
+        assumed.append(Assumption("fp8 matrix products", share, "not measured: the median share of other GPUs"))
+    return gpu.fp8_tflops * TERA * share
+
+
+def _flash(gpu: Gpu, framework: str, assumed: list[Assumption]) -> float:
+    if gpu.arch == "sm_90" and framework == "megatron":
+        return FLASH_HOPPER
+    share = FLASH.get(gpu.arch or "")
+    if share is None:
+        share = FLASH_UNKNOWN
+        why = "no published share for this architecture: the lower end of FlashAttention-2's"
+        assumed.append(Assumption("attention kernels", share, why))
+    return share
+
+
+def _flash_backward(gpu: Gpu, framework: str, forward: float) -> float:
+    """The same of the backward pass, which where it is not known takes its operations at the forward's rate."""
+    if gpu.arch != "sm_90":
+        return forward
+    return FLASH_HOPPER_BACKWARD if framework == "megatron" else FLASH_BACKWARD
+
+
+def _missing(gpu: Gpu, field: str, what: str) -> MissingRateError:
+    return MissingRateError(
+        f"the speed of {gpu.name} is not known: its record has no {what}",
+        f"state `hardware.gpu: {{name: {gpu.name}, {field}: ...}}`",
+        "/hardware/gpu",
+    )

@@ -1,0 +1,156 @@
+"""What of a job decides the cost of a layer, and the matrix products that it comes to."""
+
+from __future__ import annotations
+
+from memcheck.accounts.state import local_tensor
+from memcheck.autograd.context import Adapter, adapts, is_frozen
+from memcheck.models.types import Block, Moe, ParameterTensor
+from memcheck.record import Record
+
+
+class Shape(Record):
+    """What of a job decides the cost of a layer. Hashable: costs are remembered by it."""
+
+    style: str
+    """``transformers`` | ``torchtitan`` | ``megatron``."""
+    batch: int
+    sequence: int
+    """Tokens per sequence on this rank."""
+    context: int
+    tensor: int
+    sequence_parallel: bool
+    expert: int
+    expert_tensor: int
+    item: int
+    """Bytes of an element of activations."""
+    autocast: bool
+    fp8: bool
+    fused: bool
+    attention: str
+    adapter: Adapter | None
+    frozen: tuple[str, ...]
+    imbalance: float
+    recompute: str
+    """``none`` | ``selective`` | ``full``."""
+    modules: tuple[str, ...]
+    """What selective recompute runs again under Megatron."""
+    head_sharded: bool
+    """The loss runs on vocabulary shards."""
+    loss: str
+    chunks: int
+    upcast: bool
+    trained: bool
+    """The base weights of the model are trained."""
+    context_kind: str = ""
+    """Whose context parallelism runs (``context.py``): rings merge what attention over other ranks' keys gives."""
+    repeats: bool = False
+    """Keys and values are repeated for every query head."""
+    one_qkv: bool = False
+    """Queries, keys and values come from one product."""
+    narrow_input: bool = False
+    """The activation function keeps its input in fp8 (Megatron's ``activation_func_fp8_input_store``)."""
+    predicts: bool = False
+    """Megatron's multi-token prediction (``mtp_num_layers``)."""
+
+
+class Product(Record):
+    """One linear layer on one rank: ``[tokens, inputs] x [inputs, outputs]``, ``batch`` times."""
+
+    name: str
+    group: str
+    tokens: int
+    outputs: int
+    inputs: int
+    batch: int
+    trained: bool
+    adapted: bool
+    parameters: int
+    cast_inputs: int
+    """Elements that fp8 casts in forward."""
+    cast_outputs: int
+    """Gradients of the output that it casts in backward."""
+    shard: str
+    """``column`` | ``row`` | ``none``."""
+    shares: bool
+    """It reads what the product before it reads: the gradients of their inputs are added up."""
+
+
+def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
+    """The matrix products of a layer's forward pass.
+
+    What fp8 casts: torchtitan casts before hidden states are gathered over the tensor ranks, and once for all products
+    that read them (torchao ``float8_tensor_parallel.py``, PrepareFloat8ModuleInput, Float8RowwiseParallel), and
+    compiled graphs have equal casts but once (torch ``_functorch/compile_utils.py``, fx_graph_cse).
+
+    Whole matrices of attention, those that compress latents, read each rank's own tokens under Megatron, and the
+    gathered ones under torchtitan (``models/deepseek_v3/sharding.py``: ``x`` is gathered, wq_a, wkv_a are replicated).
+    """
+    tokens = s.batch * s.sequence
+    own = tokens // s.tensor if s.sequence_parallel else tokens
+    titan = s.style == "torchtitan"
+    found: list[Product] = []
+    before = ("", "")
+    for component in (block.mixer, block.mlp):
+        for t in component.tensors if component is not None else ():
+            shape = local_tensor(t, component, s.tensor, s.expert, s.expert_tensor)
+            if not _is_matrix(t, shape):
+                continue
+            name = t.name.removesuffix(".weight")
+            adapted = s.adapter is not None and t.linear and adapts(s.adapter, name)
+            learns = trained and s.adapter is None and not is_frozen(name, s.frozen)
+            if t.group == "experts" and isinstance(component, Moe):
+                each, count = _expert_tokens(component, s, tokens), shape[0] if len(shape) == 3 else 1
+                outputs, inputs = shape[-2:][::-1] if t.transposed else shape[-2:]
+                size, given, made = outputs * inputs * count, each * inputs * count, each * outputs * count
+                found.append(
+                    Product(
+                        name, t.group, each, outputs, inputs, count, learns, adapted, size, given, made, t.shard, False
+                    )
+                )
+                continue
+            rows = own if t.shard == "none" and not (titan and t.group == "attention") else tokens
+            outputs, inputs = shape[::-1] if t.transposed else shape
+            shares = before == ("column", t.group) == (t.shard, t.group)
+            given = 0 if titan and shares else inputs
+            given *= own if titan and t.shard == "column" else rows
+            made = outputs * (own if titan and t.shard == "row" else rows)
+            size = outputs * inputs
+            found.append(
+                Product(name, t.group, rows, outputs, inputs, 1, learns, adapted, size, given, made, t.shard, shares)
+            )
+            before = (t.shard, t.group)
+    return found
+
+
+def _is_matrix(t: ParameterTensor, shape: tuple[int, ...]) -> bool:
+    return t.group == "experts" or (len(shape) == 2 and (t.linear or t.group in ("router", "mlp", "shared_experts")))
+
+
+def _expert_tokens(m: Moe, s: Shape, tokens: int) -> int:
+    """Rows that each local expert multiplies: the busiest rank's share of what its expert group routes."""
+    if m.dense_dispatch:
+        return tokens * s.expert
+    local = max(1, m.experts // s.expert)
+    # every rank of a group that shares an expert multiplies the tokens of all of them with its part of it
+    if s.sequence_parallel:
+        source = float(tokens // s.tensor * s.expert_tensor)
+    else:  # tensor ranks have the same tokens
+        source = tokens * max(1, s.expert * s.expert_tensor // s.tensor) / s.expert
+    imbalance = s.imbalance if s.expert > 1 else 1.0
+    return max(1, round(source * m.experts_per_token * imbalance / local))
+
+
+def projections(linear: list[Product]) -> list[Product]:
+    """Matrix products as torchtitan runs them: q, k and v are one."""
+    merged: list[Product] = []
+    for p in linear:
+        if p.group == "attention" and merged and merged[-1].group == "attention" and _is_qkv(p) and _is_qkv(merged[-1]):
+            last = merged[-1]
+            merged[-1] = last._replace(outputs=last.outputs + p.outputs)
+        else:
+            merged.append(p)
+    return merged
+
+
+def _is_qkv(p: Product) -> bool:
+    return p.name.rpartition(".")[2] in ("q_proj", "k_proj", "v_proj")

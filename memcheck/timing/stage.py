@@ -1,0 +1,171 @@
+"""One pipeline rank working on one micro-batch."""
+
+from __future__ import annotations
+
+from memcheck.job.types import TrainingJob
+from memcheck.record import Record
+from memcheck.timing.collectives import behind
+from memcheck.timing.context import context_seconds
+from memcheck.timing.data_parallel import Copies, Precision, gather_seconds, reduce_seconds
+from memcheck.timing.exchanges import Wires, expert_seconds
+from memcheck.timing.layer import Cost
+from memcheck.timing.model import Parts, Stage
+from memcheck.timing.rates import CHANNELS, Rates
+from memcheck.timing.tensor_parallel import tensor_seconds
+
+FSDP_COPY_BYTES = 4.0
+"""Per gathered parameter: out of the flat buffer into its own tensor (read 2, write 2)."""
+FSDP_REDUCE_BYTES = 6.0
+"""Per gradient: into the flat buffer, in the reduce dtype (read 2, write 4)."""
+ROUTING = 20
+"""Multiprocessors of an all-to-all behind computation (Megatron ``moe_deepep_num_sms``; DeepSeek-V3 report, 3.2.2)."""
+
+
+class Layer(Record):
+    """One kind of layer with what it waits for."""
+
+    arithmetic: float
+    """Forward, backward and recompute."""
+    memory: float
+    weights: float
+    """Gradients of the weights, which zero-bubble schedules move into the bubble."""
+    tensor: float
+    context: float
+    expert: float
+    data: float
+    """Exposed by gathering and reducing in every micro-batch (stage 3)."""
+    last_data: float
+    """Added in the micro-batch that reduces, where not all do."""
+
+
+class StageTime(Record):
+    """Seconds of one micro-batch, without the pipeline."""
+
+    arithmetic: float
+    memory: float
+    weights: float
+    tensor: float
+    context: float
+    expert: float
+    data: float
+    last_data: float
+    dense: int
+    """Parameters of the rank, by who shares them."""
+    dense_trained: int
+    experts: int
+    experts_trained: int
+
+    @property
+    def seconds(self) -> float:
+        """All of one micro-batch."""
+        return self.arithmetic + self.memory + self.tensor + self.context + self.expert + self.data
+
+
+class Sharing(Record):
+    """How this job's parameters are shared, for every layer alike."""
+
+    dense: Copies
+    experts: Copies
+    precision: Precision
+    reshards: bool
+    gathers: bool
+    """Every micro-batch gathers."""
+    reduces: bool
+    """Every micro-batch reduces."""
+
+
+def layer_time(job: TrainingJob, cost: Cost, w: Wires, share: float, sharing: Sharing, rates: Rates) -> Layer:
+    """One layer. ``share``: of layers of this kind that are recomputed."""
+    layout = job.layout
+    arithmetic = cost.forward[0] + cost.inputs[0] + cost.weights[0] + share * cost.again[0]
+    memory = cost.forward[1] + cost.inputs[1] + cost.weights[1] + share * cost.again[1]
+    tensor = context = expert = 0.0
+    if layout.tensor > 1:
+        tensor = tensor_seconds(w.tensor, cost.halves, cost.exchanges, share * cost.again_exchanges)
+    if layout.context > 1:
+        ahead, back = context_seconds(job, cost, w.context, rates)
+        context = ahead * (1 + (share if cost.again_attention else 0.0)) + back
+    if layout.expert * layout.expert_tensor > 1 and cost.routed_bytes:
+        expert = expert_seconds(job, cost, rates) * (4 + (2 * share if cost.again_routed else 0.0))
+        if w.hidden_routing:
+            expert = behind(expert, arithmetic + memory, ROUTING * rates.taken / CHANNELS)
+    data = last = 0.0
+    if sharing.precision.stage == 3:
+        moved = FSDP_COPY_BYTES * (2 if sharing.reshards else 1) * (cost.dense + cost.experts) * sharing.gathers
+        moved += FSDP_REDUCE_BYTES * (cost.dense_trained + cost.experts_trained) * sharing.reduces
+        memory += moved / rates.hbm
+        ahead = cost.forward[0] + cost.forward[1]
+        data, last = _exposed(cost, ahead, arithmetic + memory - ahead, sharing, rates.taken)
+    return Layer(arithmetic, memory, sum(cost.weights), tensor, context, expert, data, last)
+
+
+def _exposed(cost: Cost, ahead: float, back: float, s: Sharing, taken: float) -> tuple[float, float]:
+    """FSDP prefetches the next layer while one computes: what is longer than that waits. Per micro-batch, and what the
+    reducing one adds.
+    """
+    one = gather_seconds(s.dense, cost.dense, s.precision) + gather_seconds(s.experts, cost.experts, s.precision)
+    reduce = reduce_seconds(s.dense, cost.dense_trained, s.precision)
+    reduce += reduce_seconds(s.experts, cost.experts_trained, s.precision)
+    forward = behind(one, ahead, taken) if s.gathers else 0.0
+    again = one if s.gathers and s.reshards else 0.0
+    quiet, busy = behind(again, back, taken), behind(again + reduce, back, taken)
+    return (forward + busy, 0.0) if s.reduces else (forward + quiet, busy - quiet)
+
+
+def stage_time(stage: Stage, layers: list[Layer], parts: Parts, w: Wires, rates: Rates, sharing: Sharing) -> StageTime:
+    """Every layer of a stage, and the ends of the model that it holds."""
+    arithmetic = memory = weights = tensor = context = expert = data = last = 0.0
+    dense = dense_trained = experts = experts_trained = 0
+    for count, layer, cost in zip(stage.layers, layers, parts.costs, strict=True):
+        if not count:
+            continue
+        arithmetic += count * layer.arithmetic
+        memory += count * layer.memory
+        weights += count * layer.weights
+        tensor += count * layer.tensor
+        context += count * layer.context
+        expert += count * layer.expert
+        data += count * layer.data
+        last += count * layer.last_data
+        dense += count * cost.dense
+        dense_trained += count * cost.dense_trained
+        experts += count * cost.experts
+        experts_trained += count * cost.experts_trained
+    head = parts.head
+    ends = ends_trained = 0
+    if stage.head:
+        arithmetic += head.forward[0] + head.backward[0] + head.again[0]
+        memory += head.forward[1] + head.backward[1] + head.again[1]
+        ends += head.head
+        ends_trained += head.head if head.head_trained else 0
+    if stage.predictions:  # each layer has its own product ahead, and its logits and loss behind
+        n = stage.predictions
+        arithmetic += n * (head.forward[0] + head.backward[0] + head.again[0] + head.joined[0])
+        memory += n * (head.forward[1] + head.backward[1] + head.again[1] + head.joined[1])
+        # its input is twice as wide, its result is gathered, and the hidden states are for the logits
+        tensor += n * 4 * w.tensor.pair
+        dense += n * head.joined_parameters
+        dense_trained += n * head.joined_parameters
+    if stage.embedding or stage.predictions:  # prediction needs the embedding where it runs
+        ends += head.embedding
+        ends_trained += head.embedding if head.embedding_trained else 0
+    if ends:
+        tensor += w.tensor.pair * (stage.head + stage.embedding)
+        if sharing.precision.stage == 3:  # the first gather and the last reduction have nothing to hide behind
+            data += gather_seconds(sharing.dense, ends, sharing.precision) if sharing.gathers else 0.0
+            reduce = reduce_seconds(sharing.dense, ends_trained, sharing.precision)
+            data, last = (data + reduce, last) if sharing.reduces else (data, last + reduce)
+    return StageTime(
+        arithmetic,
+        memory,
+        weights,
+        tensor,
+        context,
+        expert,
+        data,
+        last,
+        dense + ends,
+        dense_trained + ends_trained,
+        experts,
+        experts_trained,
+    )

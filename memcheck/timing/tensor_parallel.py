@@ -1,0 +1,186 @@
+"""What tensor-parallel ranks exchange in a layer, and how much of it the products beside it hide.
+
+Hidden states are gathered before the products that read them and summed behind the one that ends a half of the layer.
+Nothing runs meanwhile, unless the products are cut into one chunk for each rank:
+
+- torch's asynchronous tensor parallelism pulls the next rank's chunk while it multiplies the last one; copies do not
+  overlap each other, so what is longer than the products waits (``torch/distributed/_symmetric_memory``,
+  _pipelined_multi_all_gather_and_consume, _pipelined_produce_and_all2all). The rank's own chunk is copied to the buffer
+  first; partial sums of all ranks are added in a kernel behind them (stacked_partials). A sum is fused only where one
+  product alone makes it (``torch/_inductor/fx_passes/micro_pipeline_tp.py``, _find_producer_matmul): gradients of an
+  input that several products read are added up before, and their reduce-scatter waits for nothing but itself.
+- Transformer Engine's ``tp_comm_overlap`` does so, too; gradients of inputs are scattered behind the gradients of the
+  weights (``transformer_engine/pytorch/module/linear.py``, ub_bulk_dgrad).
+
+Along another dimension than the first, torch copies what was gathered, or is to be scattered, once more
+(``torch/distributed/_functional_collectives.py``, all_gather_tensor and reduce_scatter_tensor: chunk, then cat).
+Megatron's latent attention compresses each rank's own tokens with whole matrices and gathers what comes out, which is
+all that its column-parallel products read (``megatron/core/transformer/multi_latent_attention.py``: down-projections
+are ``duplicated``, gather_from_sequence_parallel_region of k_pos_emb).
+Megatron gathers the input of a column-parallel product a second time for its weights' gradient, behind the input's
+(``megatron/core/tensor_parallel/layers.py``, LinearWithGradAccumulationAndAsyncCommunication).
+"""
+
+from __future__ import annotations
+
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import LatentAttention, Rough
+from memcheck.record import Record
+from memcheck.timing.collectives import all_reduce, behind, gather, group
+from memcheck.timing.matmul import matmul
+from memcheck.timing.rates import Rates
+from memcheck.timing.shape import Product
+from memcheck.timing.torchtitan import is_batched
+
+TORCH, ENGINE = "torch", "engine"
+KEPT, AGAIN = "kept", "again"
+
+
+class Half(Record):
+    """Seconds of the products beside the exchanges of attention, or of feed-forward."""
+
+    column: float = 0.0
+    """Of those that read gathered hidden states."""
+    column_inputs: float = 0.0
+    """Gradients of what they read."""
+    column_weights: float = 0.0
+    row: float = 0.0
+    """Of the one whose result is summed."""
+    row_inputs: float = 0.0
+    readers: int = 0
+    """Products that read the gathered hidden states."""
+    latent: str = ""
+    """They read latents, which are gathered instead: ``kept`` | ``again``, by whether they alone are recomputed."""
+
+
+class TensorWires(Record):
+    """Seconds of the exchanges of one micro-batch's hidden states."""
+
+    ways: int = 1
+    gather: float = 0.0
+    scatter: float = 0.0
+    copies: tuple[float, float] = (0.0, 0.0)
+    """Of what was gathered, and of what is to be scattered, where they are no parts of a chunked product."""
+    hides: str = ""
+    """Whose chunked products hide them: ``torch`` | ``engine``."""
+    placed: float = 0.0
+    """The rank's own chunk into the buffer."""
+    summed: float = 0.0
+    """Partial sums of all ranks."""
+    again: bool = False
+    """Inputs are gathered once more for the gradients of the weights."""
+    taken: float = 0.0
+    latent: float = 0.0
+    """One exchange of latents, in place of hidden states."""
+
+    @property
+    def pair(self) -> float:
+        """One gather and one reduce-scatter (or one all-reduce) that nothing hides."""
+        return self.gather + self.scatter + sum(self.copies)
+
+
+def tensor_wires(job: TrainingJob, size: float, item: int, rates: Rates) -> TensorWires:
+    """The exchanges of hidden states of ``size`` bytes, ``item`` an element."""
+    layout = job.layout
+    ways = layout.tensor
+    if ways == 1:
+        return TensorWires()
+    g = group(rates, ways, 1)
+    latents = size * _latent_share(job) if job.framework == "megatron" else size
+    if not layout.sequence:
+        return TensorWires(ways, 0.0, all_reduce(g, size), latent=all_reduce(g, latents))
+    narrow = size / item if job.framework == "torchtitan" and job.recipe.recipe == "fp8-mixed" else size
+    moved = 2.0 / rates.hbm if job.framework in ("huggingface", "pytorch") or is_batched(job) else 0.0
+    hides = TORCH if job.option("enable_async_tensor_parallel") else ENGINE if job.option("tp_comm_overlap") else ""
+    return TensorWires(
+        ways,
+        gather(g, narrow),
+        gather(g, size),
+        (moved * narrow, moved * size),
+        hides,
+        2.0 * narrow / ways / rates.hbm if hides == TORCH else 0.0,
+        size * (1 + 1 / ways) / rates.hbm if hides == TORCH else 0.0,
+        job.framework == "megatron" and not hides,
+        rates.taken,
+        gather(g, latents),
+    )
+
+
+def _latent_share(job: TrainingJob) -> float:
+    """Width of what latent attention's column-parallel products read, over that of the hidden states."""
+    architecture = job.architecture
+    if isinstance(architecture, Rough):
+        return 1.0
+    for block, _ in architecture.blocks:
+        a = block.mixer
+        if isinstance(a, LatentAttention):
+            width = (a.q_lora_rank or architecture.hidden_size) + a.kv_lora_rank + a.qk_rope_head_dim
+            return width / architecture.hidden_size
+    return 1.0
+
+
+def halves(linear: list[Product], rates: Rates, item: int, *, dense: bool, latent: str) -> tuple[Half, ...]:
+    """The halves of a layer that exchange hidden states: attention, and feed-forward where ``dense``."""
+    parts = [[p for p in linear if p.group == "attention"]]
+    if dense:
+        parts.append([p for p in linear if p.group != "attention"])
+    found = [_half(part, rates, item) for part in parts if part]
+    if latent and found:
+        found[0] = found[0]._replace(latent=latent)
+    return tuple(found)
+
+
+def _half(part: list[Product], rates: Rates, item: int) -> Half:
+    column = column_inputs = column_weights = row = row_inputs = 0.0
+    readers = 0
+    for p in part:
+        forward, _ = matmul(p.tokens, p.outputs, p.inputs, rates, p.batch, item)
+        inputs, _ = matmul(p.tokens, p.inputs, p.outputs, rates, p.batch, item)
+        if p.shard == "column":
+            column, column_inputs, readers = column + forward, column_inputs + inputs, readers + 1
+            if p.trained:
+                column_weights += matmul(p.outputs, p.inputs, p.tokens, rates, p.batch, item)[0]
+        elif p.shard == "row":
+            row, row_inputs = row + forward, row_inputs + inputs
+    return Half(column, column_inputs, column_weights, row, row_inputs, readers)
+
+
+def tensor_seconds(w: TensorWires, parts: tuple[Half, ...], exchanges: int, again: float) -> float:
+    """Exposed in forward, backward and in what is recomputed (``again`` exchanges) of one layer."""
+    if not w.hides:
+        total = w.pair * (2 * exchanges + again)
+        for half in parts:
+            if w.again:
+                total += behind(w.latent if half.latent else w.gather, half.column_inputs, w.taken)
+            if half.latent:
+                total -= _narrower(w, half, again / exchanges)
+        return total
+    ahead = back = 0.0
+    for half in parts:
+        given = w.latent if half.latent else w.gather
+        ahead += w.placed + _waits(w, given, half.column) + _waits(w, w.scatter, half.row) + w.summed
+        back += w.placed + _waits(w, w.gather, half.row_inputs)
+        if w.hides == ENGINE:
+            back += max(0.0, (w.latent if half.latent else w.scatter) - half.column_weights)
+        elif half.readers == 1:
+            back += _waits(w, w.scatter, half.column_inputs) + w.summed
+        else:
+            back += w.scatter + w.copies[1]
+    return ahead * (1 + again / exchanges if exchanges else 1) + back
+
+
+def _narrower(w: TensorWires, half: Half, again: float) -> float:
+    """What exchanging latents saves: their gather in forward, their gradients' sum in backward. ``again``: how often
+    whole layers are recomputed; up-projections that are recomputed alone gather once more.
+    """
+    saved = w.scatter - w.latent
+    if not w.gather:  # every rank has all tokens: one all-reduce each way, and of the results in forward
+        return saved
+    if half.latent == AGAIN:
+        return saved + w.gather - 2 * w.latent
+    return saved + (w.gather - w.latent) * (1 + again)
+
+
+def _waits(w: TensorWires, exchange: float, products: float) -> float:
+    """What of an exchange is longer than the products of all chunks but the rank's own."""
+    return max(0.0, exchange - products * (w.ways - 1) / w.ways)

@@ -1,0 +1,198 @@
+"""Bytes that a layer's element-wise operations read and write in device memory, per token.
+
+Counted from the code that runs: what each operation reads and writes, at the width of its operands. transformers'
+RMSNorm is ten operations on an fp32 copy (``models/llama/modeling_llama.py``); torchtitan's is one kernel
+(``torch.nn.RMSNorm``); Transformer Engine and ``torch.compile`` read a tensor once and write what the next product
+needs.
+Backward passes: each operation's gradient reads the incoming gradient and what was saved, and writes one gradient per
+input.
+"""
+
+from __future__ import annotations
+
+from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
+from memcheck.record import Record
+
+UNFUSED_NORM = 36
+"""transformers' RMSNorm, bytes per element: float 2 + 4, pow 4 + 4, mean 4, product 4 + 4, cast 4 + 2, weight 2 + 2."""
+UNFUSED_NORM_FP32 = 28
+"""The same on an fp32 stream: the two casts are no operations."""
+
+
+class Traffic(Record):
+    """Bytes of one pass over one token."""
+
+    stream: tuple[float, float]
+    """On the residual stream, forward and backward: divided by the tensor ranks under sequence parallelism."""
+    inner: tuple[float, float]
+    """Inside attention and feed-forward, whole model: divided by the tensor ranks."""
+    experts: tuple[float, float] = (0.0, 0.0)
+    """Per token and chosen expert."""
+
+
+def block_traffic(block: Block, hidden: int, *, style: str, fused: bool, item: int) -> Traffic:
+    """What one layer moves. ``fused``: compiled, or Transformer Engine. ``item``: bytes of the residual stream."""
+    one_kernel = fused or style != "transformers"
+    norms = [_norm(n, hidden, item, one_kernel=one_kernel) for n in block.norms]
+    halves = (block.mixer is not None) + (block.mlp is not None)
+    add = 2 * item if fused else 3 * item  # the sum is read by the norm behind it in the same kernel
+    forward = sum(f for f, _ in norms) + halves * add * hidden
+    backward = sum(b for _, b in norms) + halves * 3 * item * hidden
+    inner_forward, inner_backward = _mixer(block.mixer, fused=fused, one_kernel=one_kernel)
+    experts = (0.0, 0.0)
+    if isinstance(block.mlp, Mlp):
+        f, b = _activation(block.mlp, block.mlp.width, fused=fused)
+        inner_forward, inner_backward = inner_forward + f, inner_backward + b
+    elif isinstance(block.mlp, Moe):
+        f, b = _activation(block.mlp, block.mlp.width, fused=fused)
+        moved = 4.0 * hidden * 2  # gathered for the experts, and weighted and summed behind them
+        experts = (f + moved, b + moved)
+        if block.mlp.shared_width:
+            f, b = _activation(block.mlp, block.mlp.shared_width, fused=fused)
+            inner_forward, inner_backward = inner_forward + f, inner_backward + b
+    return Traffic((forward, backward), (inner_forward, inner_backward), experts)
+
+
+def _norm(norm: Norm, hidden: int, item: int, *, one_kernel: bool) -> tuple[float, float]:
+    size = norm.size * norm.rows if norm.rows > 1 else norm.size
+    width = max(hidden, size)
+    if one_kernel or norm.kind == "layernorm":
+        return 2.0 * item * width, 3.0 * item * width
+    forward = (UNFUSED_NORM if item == 2 else UNFUSED_NORM_FP32) * width
+    return forward, 2.0 * forward
+
+
+def _mixer(mixer: Attention | LatentAttention | Mixer | None, *, fused: bool, one_kernel: bool) -> tuple[float, float]:
+    """Rotary embedding and norms of queries and keys."""
+    if isinstance(mixer, LatentAttention):
+        turned = mixer.heads * mixer.qk_rope_head_dim + mixer.qk_rope_head_dim
+        copied = 2 * mixer.heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim)  # q and k are put together
+        moved = (4 if fused else 18) * turned + 4 * copied
+        return float(moved), float(moved)
+    if isinstance(mixer, Mixer):
+        return 8.0 * mixer.width, 16.0 * mixer.width
+    if mixer is None:
+        return 0.0, 0.0
+    width = (mixer.heads + mixer.kv_heads) * mixer.head_dim
+    forward = backward = 0.0
+    if mixer.rotary_dim:
+        forward = backward = float((4 if fused else 18) * width)
+    if mixer.query_norm is not None:
+        forward += (4 if one_kernel else UNFUSED_NORM) * width
+        backward += (6 if one_kernel else 2 * UNFUSED_NORM) * width
+    return forward, backward
+
+
+def _activation(m: Mlp | Moe, width: int, *, fused: bool) -> tuple[float, float]:
+    """``act(gate) * up`` or ``act(up)``."""
+    if m.gated:
+        return (6.0 * width, 10.0 * width) if fused else (10.0 * width, 16.0 * width)
+    pieces = 8 if m.activation == "gelu_new" and not fused else 1
+    return 4.0 * width * pieces, 6.0 * width * pieces
+
+
+def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, fused: bool) -> Traffic:
+    """What Megatron's ``recompute_modules`` move once more in backward, in the place of a forward pass each.
+
+    ``layernorm`` are norms that no linear layer computes: before latent attention and before experts, and all of them
+    without Transformer Engine. ``mla_up_proj`` turns and puts together queries and keys, too
+    (``multi_latent_attention.py``, qkv_up_proj_and_rope_apply).
+    """
+    mixer, m = block.mixer, block.mlp
+    stream = inner = experts = 0.0
+    if "layernorm" in modules:
+        own = (
+            (block.input_norm, not fused or isinstance(mixer, LatentAttention)),
+            (
+                block.mlp_norm,
+                not fused or isinstance(m, Moe),
+            ),
+        )
+        stream = sum(_norm(n, hidden, 2, one_kernel=True)[0] for n, alone in own if n is not None and alone)
+    if "mla_up_proj" in modules and isinstance(mixer, LatentAttention):
+        inner += _mixer(mixer, fused=fused, one_kernel=True)[0]
+    if isinstance(m, Mlp) and "mlp" in modules:
+        inner += _activation(m, m.width, fused=fused)[0]
+    if isinstance(m, Moe):
+        if m.shared_width and ("moe" in modules or "shared_experts" in modules):
+            inner += _activation(m, m.shared_width, fused=fused)[0]
+        if "moe" in modules or "moe_act" in modules:
+            experts += _activation(m, m.width, fused=fused)[0]
+        if "moe" in modules:
+            experts += 4.0 * hidden * 2
+    return Traffic((stream, 0.0), (inner, 0.0), (experts, 0.0))
+
+
+def kept_width(block: Block) -> int:
+    """Elements per token of the activation function's input, without experts."""
+    m = block.mlp
+    width = m.width if isinstance(m, Mlp) else m.shared_width if isinstance(m, Moe) else 0
+    return 2 * width if m is not None and m.gated else width
+
+
+def kept_expert_width(block: Block) -> int:
+    """The same of one expert."""
+    m = block.mlp
+    return (2 if m.gated else 1) * m.width if isinstance(m, Moe) else 0
+
+
+def merge_traffic(
+    kind: str,
+    mixer: Attention | LatentAttention | Mixer | None,
+    ranks: int,
+    *,
+    tensor: int,
+    fused: bool,
+    repeats: bool,
+) -> tuple[float, float]:
+    """Ring attention, per token of the rank: what merging the partial outputs of ``ranks`` blocks moves.
+
+    Transformer Engine's (``dot_product_attention/context_parallel.py``): keys and values are put together 2 + 2, the
+    first output is scaled 2 + 2, each other one scaled and added 2 + 2 + 2; in backward they are copied once more, and
+    each block's gradients of queries, keys and values are copied 2 + 2 or added 2 + 2 + 2. Half of the other blocks
+    meet only half of the queries, the other half only half of the keys. torch's:
+
+    ``torch/distributed/tensor/experimental/_context_parallel/_attention.py``, _SDPAMerger: an output is cast to fp32
+    2 + 4, subtracted 8 + 4, scaled 4 + 4 and subtracted 8 + 4; where only the second half of the queries saw the block,
+    half of that, and both halves are put together again 4 + 4. Compiled, one kernel reads 2 + 4 and writes 4. Backward:
+    gradients are summed in fp32, of queries 4 + 2 + 4 (or half, and put together 4 + 4), of keys and values 4 + 2 + 4
+    and, to be sent on, 4 + 4.
+    """
+    if isinstance(mixer, Attention):
+        queries = -(-mixer.heads // tensor) * mixer.head_dim
+        kept = 2 * -(-(mixer.heads if repeats else mixer.kv_heads) // tensor) * mixer.head_dim
+    elif isinstance(mixer, LatentAttention):
+        heads = -(-mixer.heads // tensor)
+        queries = heads * mixer.v_head_dim
+        kept = heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)
+    else:
+        return 0.0, 0.0
+    if kind == "engine":
+        added = 6.0 * 0.75 * (ranks - 1)
+        return kept * 4.0 + queries * (4.0 + added), kept * (4.0 + 6.0 + added) + queries * (4.0 + added)
+    if kind != "torch":
+        return 0.0, 0.0
+    forward = 10.0 if fused else (38 + 19 + 8) / 2
+    others = ranks - 1
+    return queries * (12.0 + others * forward), (queries * (10 + 5 + 8) / 2 + kept * 18.0) * others
+
+
+def repeat_traffic(mixer: Attention | LatentAttention | Mixer | None, *, tensor: int, item: int) -> float:
+    """Bytes per token of repeating keys and values for every query head, and of adding up their gradients again."""
+    if not isinstance(mixer, Attention) or mixer.heads == mixer.kv_heads:
+        return 0.0
+    few, many = -(-mixer.kv_heads // tensor), -(-mixer.heads // tensor)
+    return 2.0 * item * (few + many) * mixer.head_dim if many > few else 0.0
+
+
+def loss_traffic(kind: str, *, fused: bool, upcast: bool) -> tuple[float, float]:
+    """Bytes per logit, forward and backward.
+
+    Standard loss: logits written 2, ``float()`` 2 + 4, log-softmax 4 + 4, its gradient 4 + 4 + 4, the one-hot gradient
+    4, cast back 4 + 2. One kernel (Liger, Transformer Engine, compiled): logits 2, read twice, gradient written.
+    """
+    if fused or kind == "fused-linear":
+        return 2.0 + 2.0, 2.0 + 2.0
+    if kind == "vocab-parallel":
+        return 2.0 + 6.0 + 4.0 * 5, 4.0 * 3 + 6.0  # maximum, difference, exponential, sum: each reads or writes a copy
+    return (2.0 + 6.0 + 8.0, 16.0 + 6.0) if upcast else (2.0 + 4.0, 8.0)

@@ -1,0 +1,75 @@
+"""The figures of a row in words, for every format that people read."""
+
+from __future__ import annotations
+
+from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN
+from memcheck.report.text import gib, percent
+from memcheck.what_if.compare.types import Row
+from memcheck.what_if.points.types import HOST, ILLEGAL, Point
+
+HEADS = ("GPU", "verdict", "peak GiB", "used", "left GiB", "batch", "recompute", "speed", "TFLOPS")
+RIGHT = frozenset(range(2, 9))
+"""Columns of figures."""
+EXPENDABLE = (6, 8, 5, 4, 7)
+"""Columns that a narrow screen does without, the first of them first."""
+WORDS = {
+    FITS: "fits",
+    UNCERTAIN: "uncertain",
+    ABOVE: "above limit",
+    TOO_LARGE: "does not fit",
+    HOST: "host too small",
+}
+NONE = "-"
+
+
+def verdict(point: Point) -> str:
+    """``fits``, ``uncertain``, ``does not fit``, or the code of what is wrong."""
+    if point.verdict == ILLEGAL:
+        return point.codes[0] if point.codes else "illegal"
+    return WORDS[point.verdict]
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One cell per head."""
+    point, size = row.point, row.point.size
+    name = f"{row.gpu} *" if row.as_written else row.gpu
+    if not point.estimated:
+        return (name, verdict(point), *(NONE,) * 7)
+    step = point.step
+    return (
+        name,
+        verdict(point),
+        gib(point.device_bytes),
+        percent(point.utilization),
+        gib(point.headroom_bytes),
+        NONE if size is None else f"{size.micro_batch} ({size.global_batch})",
+        NONE if size is None or step is None else f"+{size.overhead:.0%}",
+        NONE if row.relative_speed is None else f"{row.relative_speed:.2f}x",
+        NONE if step is None else f"{step.model_tflops_per_gpu:,.0f}",
+    )
+
+
+def notes(rows: tuple[Row, ...]) -> list[str]:
+    """What the table leaves out: why rows are illegal or untimed and what was assumed, each once."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        step = row.point.step
+        texts = [f"{problem.code}: {problem.message}" for problem in row.point.problems]
+        texts += [row.point.untimed] if row.point.untimed else []
+        texts += [f"assumed {a.key} = {a.value}: {a.why}" for a in (step.assumptions if step is not None else ())]
+        for text in texts:
+            found.setdefault(text, []).append(row)
+    return [f"{places(about, rows)}: {text}" for text, about in found.items()]
+
+
+def places(about: list[Row], rows: tuple[Row, ...]) -> str:
+    """The rows of a note in as few words as possible: all, GPUs, plans, or both."""
+    if len(about) == len(rows):
+        return "every row" if len(rows) > 1 else about[0].gpu
+    named = {row.gpu for row in about}
+    if sum(row.gpu in named for row in rows) == len(about):
+        return ", ".join(dict.fromkeys(row.gpu for row in about))
+    plans = {(row.path, row.document) for row in about}
+    if sum((row.path, row.document) in plans for row in rows) == len(about):
+        return ", ".join(dict.fromkeys(row.plan for row in about))
+    return ", ".join(f"{row.plan} on {row.gpu}" for row in about)

@@ -1,0 +1,58 @@
+"""The comparison for a terminal: one table, and what it leaves out below."""
+
+from __future__ import annotations
+
+from memcheck.memory.fit import FITS, UNCERTAIN
+from memcheck.report.columns import GAP, fitting, left_out
+from memcheck.report.screen import Screen
+from memcheck.report.text import clean, width, wrap
+from memcheck.what_if.compare.cells import EXPENDABLE, HEADS, RIGHT, cells, notes
+from memcheck.what_if.compare.types import Comparison
+
+STYLES = {FITS: "good", UNCERTAIN: "warning"}
+
+
+def render(comparison: Comparison, screen: Screen) -> str:
+    """The table, its legend, and its notes; plans under their names where there are several."""
+    rows = comparison.rows
+    several = comparison.plans > 1
+    table = [cells(row) for row in rows]
+    widths = [max(width(line[i]) for line in [HEADS, *table]) for i in range(len(HEADS))]
+    indent = "  " if several else ""
+    kept = fitting(widths, EXPENDABLE, screen.columns - len(indent))
+    lines = [screen.paint((indent + _line(HEADS, widths, kept)).rstrip(), "dim")]
+    last: tuple[str, int] | None = None
+    for row, line in zip(rows, table, strict=True):
+        if several and last != (row.path, row.document):
+            last = (row.path, row.document)
+            head = row.plan if row.plan in row.path else f"{row.plan}  {row.path}"
+            lines += [screen.paint(part, "strong") for part in wrap(clean(head), screen.columns)]
+        text = (indent + _line(line, widths, kept)).rstrip()
+        lines.append(screen.paint(text, STYLES.get(row.point.verdict, "error")))
+    lines += ["", *_legend(comparison, screen, kept)]
+    for note in notes(rows):
+        lines += wrap(clean(note), screen.columns)
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: tuple[str, ...], widths: list[int], kept: list[int]) -> str:
+    parts = []
+    for index in kept:
+        pad = " " * (widths[index] - width(row[index]))
+        parts.append(pad + row[index] if index in RIGHT else row[index] + pad)
+    return GAP.join(parts)
+
+
+def _legend(comparison: Comparison, screen: Screen, kept: list[int]) -> list[str]:
+    shown = {HEADS[index] for index in kept}
+    told = ["* as the plan has it."] if any(row.as_written for row in comparison.rows) else []
+    told += ["batch: sequences per GPU and pass (per step)."] if "batch" in shown else []
+    told += ["recompute: arithmetic that it adds."] if "recompute" in shown else []
+    times = [f"speed: tokens per second and GPU, relative to {comparison.reference}"] if "speed" in shown else []
+    times += ["TFLOPS: of the model, per GPU"] if "TFLOPS" in shown else []
+    if comparison.reference and times:
+        source = "both from" if len(times) > 1 else "from"
+        told.append(f"{'; '.join(times)}; {source} a roofline model that ranks, not a measurement.")
+    told.append(left_out(HEADS, kept))
+    text = " ".join(filter(None, told))
+    return [screen.paint(line, "dim") for line in wrap(clean(text), screen.columns)]

@@ -1,0 +1,37 @@
+"""The comparison for programs: ``schemas/compare.schema.json``, version 1. Fields may be added, never removed."""
+
+from __future__ import annotations
+
+import json
+
+from memcheck.report.screen import Screen
+from memcheck.what_if.compare.types import Comparison, Row
+from memcheck.what_if.points.data import record
+
+
+def render(comparison: Comparison, screen: Screen | None = None) -> str:
+    """The whole document; the screen plays no part."""
+    return json.dumps(document(comparison), indent=1, ensure_ascii=False) + "\n"
+
+
+def document(comparison: Comparison) -> dict[str, object]:
+    """The comparison as plain data."""
+    return {
+        "compare": 1,
+        "memcheck": comparison.version,
+        "reference": comparison.reference or None,
+        "rows": [_row(row) for row in comparison.rows],
+    }
+
+
+def _row(row: Row) -> dict[str, object]:
+    speed = row.relative_speed
+    return {
+        "plan": row.plan,
+        "path": row.path,
+        "document": row.document,
+        "gpu": row.gpu,
+        "as_written": row.as_written,
+        **record(row.point),
+        "relative_speed": None if speed is None else round(speed, 4),
+    }

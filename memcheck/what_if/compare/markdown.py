@@ -1,0 +1,32 @@
+"""The comparison as a GitHub-flavoured table."""
+
+from __future__ import annotations
+
+from memcheck.memory.fit import FITS, UNCERTAIN
+from memcheck.report.markdown import escape
+from memcheck.report.screen import Screen
+from memcheck.what_if.compare.cells import HEADS, RIGHT, cells, notes
+from memcheck.what_if.compare.types import Comparison
+
+ICONS = {FITS: "✅", UNCERTAIN: "⚠️"}
+
+
+def render(comparison: Comparison, screen: Screen | None = None) -> str:
+    """Head, rows, notes; the screen plays no part."""
+    heads = ("plan", *HEADS)
+    rule = ["---", *("---:" if i in RIGHT else "---" for i in range(len(HEADS)))]
+    lines = [f"| {' | '.join(heads)} |", f"|{'|'.join(rule)}|"]
+    for row in comparison.rows:
+        gpu, verdict, *figures = cells(row)
+        icon = ICONS.get(row.point.verdict, "❌")
+        lines.append(
+            f"| {escape(row.plan)} | {escape(gpu.replace(' *', ' (as written)'))} | {icon} {escape(verdict)} | "
+            + " | ".join(figures)
+            + " |"
+        )
+    if comparison.reference:
+        than = escape(comparison.reference)
+        lines += ["", f"<sub>Speed: tokens per second and GPU, relative to {than}, by a roofline model.</sub>"]
+    told = notes(comparison.rows)
+    lines += ["", *(f"- {escape(note)}" for note in told)] if told else []
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,50 @@
+"""A comparison: one row per plan and GPU."""
+
+from __future__ import annotations
+
+from memcheck.record import Record
+from memcheck.what_if.points.types import Point
+
+DATA_CENTRE = (
+    "a100-40gb",
+    "a100-80gb",
+    "l40s",
+    "h100-80gb",
+    "h100-nvl-94gb",
+    "h200",
+    "b200",
+    "gb200",
+    "b300",
+    "mi300x",
+    "mi325x",
+    "mi355x",
+)
+"""What is compared unless GPUs are named: what data centres rent out for training, by maker and age."""
+
+
+class Row(Record):
+    """One plan on one GPU."""
+
+    plan: str
+    path: str
+    document: int
+    gpu: str
+    as_written: bool
+    """The GPU is the plan's own."""
+    point: Point
+    relative_speed: float | None
+    """Tokens per second and GPU over those of the reference row; None without a time."""
+
+
+class Comparison(Record):
+    """All rows, plan by plan in the order of the command line."""
+
+    version: str
+    rows: tuple[Row, ...]
+    reference: str
+    """What speeds are relative to, in words."""
+
+    @property
+    def plans(self) -> int:
+        """Number of plans."""
+        return len({(row.path, row.document) for row in self.rows})

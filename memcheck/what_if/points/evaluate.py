@@ -1,0 +1,121 @@
+"""One point: read, resolve, check the layout, predict memory, time the step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from memcheck.accounts.estimate import Estimate
+from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, effective_policy, located
+from memcheck.errors import UnsupportedError
+from memcheck.finding import Finding
+from memcheck.job.errors import ResolutionError
+from memcheck.job.resolve import Resolved, with_batch
+from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.memory.fit import RUNS, gpu_fit, host_capacity, host_excess
+from memcheck.plan.document import Document
+from memcheck.plan.types import Plan, Policy
+from memcheck.rules.budget import lacking
+from memcheck.rules.run import check_layout, make_context
+from memcheck.timing.serving import decode_time
+from memcheck.timing.step import step_time
+from memcheck.timing.types import StepTime
+from memcheck.what_if.points.frames import Frames
+from memcheck.what_if.points.read import Variants
+from memcheck.what_if.points.types import HOST, ILLEGAL, Point, Problem, Size
+
+HOST_RULE = "MEM106"
+
+
+class Evaluator:
+    """Evaluates points of one plan under the gate of its file."""
+
+    def __init__(self, document: Document, gate: Gate) -> None:
+        self.document = document
+        self.gate = gate
+        self._variants = Variants(document)
+        self._policy: tuple[Policy | None, Policy] = (None, Policy())
+        self._frames = Frames(os.path.dirname(document.path) or ".")
+
+    @property
+    def frames(self) -> int:
+        """How many different points there were, their batches aside."""
+        return len(self._frames)
+
+    def point(self, changes: Mapping[str, object]) -> Point:
+        """The plan with these values."""
+        plan, findings = self._variants.read(changes)
+        errors = [finding for finding in findings if finding.severity == "error"]
+        if plan is None or errors:
+            return Point(changes, ILLEGAL, _problems(errors))
+        if plan.policy is not self._policy[0]:
+            self._policy = (plan.policy, effective_policy(plan.policy, self.gate))
+        plan = plan._replace(policy=self._policy[1])
+        document = self.document  # rules place findings in it; what they judge is the resolved plan
+        try:
+            frame = self._frames.of(plan)
+            resolved = with_batch(frame.known, plan.training)
+            context = make_context(
+                plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE
+            )
+            found, possible = check_layout(context, standing=frame.standing(context))
+            errors = [f for f in found if f.severity == "error" and (not possible or self.gate.counts(f.code))]
+            if errors or not possible:
+                return Point(changes, ILLEGAL, _problems(errors))
+            answer = frame.estimator().worst(resolved.job)
+        except (ResolutionError, UnsupportedError) as error:
+            return Point(changes, ILLEGAL, _problems(located(error, document)))
+        return _priced(changes, plan, resolved, answer, context.fail_above)
+
+
+def _problems(findings: list[Finding]) -> tuple[Problem, ...]:
+    return tuple(Problem(finding.code, finding.message) for finding in findings)
+
+
+def _priced(
+    changes: Mapping[str, object], plan: Plan, resolved: Resolved, answer: Estimate, fail_above: float
+) -> Point:
+    """The point with its memory and its time."""
+    verdict = gpu_fit(answer, fail_above)
+    capacity = host_capacity(plan.hardware.host_memory_gib)
+    problems: tuple[Problem, ...] = ()
+    if above := host_excess(answer, capacity):
+        verdict = HOST if verdict in RUNS else verdict
+        problems = (Problem(HOST_RULE, lacking(above[0], capacity or 0, resolved.job.layout.gpus_per_node)),)
+    step, untimed = _timed(resolved)
+    return Point(
+        changes,
+        verdict,
+        problems,
+        answer.device_bytes,
+        answer.capacity_bytes,
+        answer.interval_bytes,
+        answer.instant,
+        answer.components_bytes,
+        step,
+        untimed,
+        _size(resolved, step),
+        answer.host_bytes_per_node,
+        capacity,
+    )
+
+
+def _timed(resolved: Resolved) -> tuple[StepTime | None, str]:
+    job = resolved.job
+    try:
+        if isinstance(job, InferenceJob):
+            return decode_time(job, resolved.gpu), ""
+        return step_time(job, resolved.gpu), ""
+    except UnsupportedError as error:
+        return None, error.message
+
+
+def _size(resolved: Resolved, step: StepTime | None) -> Size:
+    job = resolved.job
+    gpus = job.layout.world_size
+    if not isinstance(job, TrainingJob):
+        return Size(resolved.gpu.name, gpus, job.batch_size, 1, job.batch_size, 0.0)
+    accumulation = job.gradient_accumulation_steps
+    overhead = 0.0 if step is None else step.recompute_share
+    total = job.micro_batch_size * accumulation * job.layout.data
+    return Size(resolved.gpu.name, gpus, job.micro_batch_size, accumulation, total, overhead)

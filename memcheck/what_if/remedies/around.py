@@ -1,0 +1,67 @@
+"""Changes of how a model is made and how it is saved: tried where that is what needs too much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.job.types import TrainingJob
+from memcheck.memory.fit import on_host
+from memcheck.rules.types import Context
+from memcheck.what_if.remedies.types import EQUIVALENT, Candidate
+
+PLACES = {"huggingface": ("rank0",), "pytorch": ("rank0", "meta"), "megatron": ("host",)}
+"""Where a framework can make the model instead."""
+TITLES = {
+    "rank0": "load in one process of a node, and send the others their share",
+    "meta": "build on the meta device, and give memory to the shards only",
+    "host": "make the parameters in host memory (--use-cpu-initialization)",
+}
+SHARDED_TOO = ("huggingface", "pytorch")
+"""Frameworks that can save either kind of state dict."""
+
+
+def around_steps(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+    """Candidates for the moments before and after the steps that exceed the memory of a GPU or of a node."""
+    moments = critical(context)
+    if moments & {"load", "init"} and job.method != "qlora":
+        for place in PLACES.get(job.framework, ()):
+            if place != job.initialization.place:
+                yield Candidate("initialization", TITLES[place], {"training.initialization.place": place})
+    if "save" in moments:
+        yield from _saving(job)
+    if "step" in moments:
+        yield from _keeping(job)
+
+
+def _keeping(job: TrainingJob) -> Iterator[Candidate]:
+    """Less that is offloaded: only where a node lacks memory while the steps run."""
+    if job.optimizer.offload != "none":
+        title = "keep the optimizer states on the GPU"
+        yield Candidate("offload", title, {"training.optimizer.offload": "none"}, numerics=EQUIVALENT)
+    if job.parameter_offload != "none":
+        title = "keep the sharded parameters on the GPU"
+        yield Candidate("offload-parameters", title, {"training.offload.parameters": "none"}, numerics=EQUIVALENT)
+
+
+def _saving(job: TrainingJob) -> Iterator[Candidate]:
+    checkpoint = job.checkpoint
+    if checkpoint.offload == "none":
+        title = "gather to the memory of rank 0's node, tensor by tensor"
+        yield Candidate("gathering", title, {"training.checkpoint.offload": "cpu"})
+    if checkpoint.state_dict == "full" and job.layout.zero_stage >= 2 and job.framework in SHARDED_TOO:
+        title = "save every rank's part (a sharded state dict)"
+        yield Candidate("checkpoint", title, {"training.checkpoint.state_dict": "sharded"})
+    if checkpoint.asynchronous:
+        yield Candidate("asynchronous", "save while training waits", {"training.checkpoint.asynchronous": False})
+    elif checkpoint.optimizer:
+        title = "save the model without the optimizer states, from which training cannot resume"
+        yield Candidate("saved-states", title, {"training.checkpoint.optimizer": False})
+
+
+def critical(context: Context) -> set[str]:
+    """The instant of the GPU's peak, and those at which the memory of a node does not suffice."""
+    estimate = context.estimate
+    if estimate is None:
+        return set()
+    host = context.host_bytes
+    return {estimate.instant, *(moment.name for moment in estimate.host_moments if not on_host(moment.bytes, host))}

@@ -1,0 +1,138 @@
+"""A remedy as text edits of the plan file, where that is simple enough to be certain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from memcheck.finding import Edit, Span
+from memcheck.plan.document import Document
+from memcheck.plan.load import load_documents
+
+
+def edits(document: Document, changes: Mapping[str, object], wanted: object) -> tuple[Edit, ...]:
+    """Edits that write the changes into the file; empty when one of them has no certain place.
+
+    Values that are written in place are replaced; missing keys are put before the first key of their section. What came
+    through an anchor or ``extends`` is left alone. The edited text is read again and must give exactly ``wanted``.
+    """
+    found: dict[Span, str] = {}
+    new: dict[str, list[str]] = {}
+    for key, value in changes.items():
+        keys = key.split(".")
+        edit = _edit(document, keys, value)
+        if edit is not None:
+            found[edit.span] = found.get(edit.span, "") + edit.text
+        elif len(keys) == 2 and not _own(document, f"/{keys[0]}"):
+            new.setdefault(keys[0], []).append(f"  {keys[1]}: {flow_text(value)}\n")
+        else:
+            return ()
+    if new:
+        edit = _sections(document, new)
+        if edit is None:
+            return ()
+        found[edit.span] = edit.text + found.get(edit.span, "")
+    made = tuple(Edit(span, _inside(document, span, text)) for span, text in sorted(found.items()))
+    return made if _reads_as(document, made, wanted) else ()
+
+
+def _own(document: Document, pointer: str) -> bool:
+    """Whether the value at a pointer is written in this file, for this place alone."""
+    mark = document.marks.get(pointer)
+    if mark is None or mark.used_at is not None:
+        return False
+    return mark.value.path == document.path and not mark.value.note
+
+
+def _edit(document: Document, keys: list[str], value: object) -> Edit | None:
+    """The value in its place, or a new key in a section that this file has; what is inherited is written over."""
+    pointer = "/" + "/".join(keys)
+    if _own(document, pointer):
+        span = document.marks[pointer].value.span
+        return Edit(span, flow_text(value)) if span.line == span.end_line else None
+    mark = document.marks.get(pointer)
+    if mark is not None and mark.used_at is not None and _written_here(document, pointer):
+        return None  # an alias: its anchor may be used elsewhere
+    parent = pointer.rpartition("/")[0]
+    return _insert(document, parent, f"{keys[-1]}: {flow_text(value)}") if parent and _own(document, parent) else None
+
+
+def _insert(document: Document, parent: str, line: str) -> Edit | None:
+    """Before the first key of a block mapping, or inside the braces of a flow mapping."""
+    values = document.values
+    for part in parent.split("/")[1:]:
+        values = values.get(part) if isinstance(values, dict) else None
+    if not isinstance(values, dict):
+        return None
+    if not values:
+        return _fill(document, parent, line)
+    first = next((name for name in values if _written_here(document, f"{parent}/{name}")), None)
+    mark = document.marks.get(f"{parent}/{first}")
+    if first is None or mark is None or mark.key is None:
+        return None
+    span = mark.key.span
+    at = Span(span.line, span.column, span.line, span.column)
+    before = document.sources[document.path][span.line - 1][: span.column - 1]
+    if before.rstrip().endswith("{"):
+        return Edit(at, f"{line}, ")
+    return None if before.strip() else Edit(at, f"{line}\n{before}")
+
+
+def _fill(document: Document, parent: str, line: str) -> Edit | None:
+    """Inside the braces of an empty flow mapping."""
+    span = document.marks[parent].value.span
+    text = document.sources[document.path][span.line - 1]
+    if span.line != span.end_line or text[span.column - 1 : span.end_column - 1] != "{}":
+        return None
+    return Edit(Span(span.line, span.column + 1, span.line, span.column + 1), f"{line}, ")
+
+
+def _inside(document: Document, span: Span, text: str) -> str:
+    """What is inserted, without the comma behind the last key where the brace follows."""
+    if (span.line, span.column) == (span.end_line, span.end_column) and text.endswith(", "):
+        behind = document.sources[document.path][span.line - 1][span.column - 1 :]
+        return text[:-2] if behind.startswith("}") else text
+    return text
+
+
+def _written_here(document: Document, pointer: str) -> bool:
+    mark = document.marks.get(pointer)
+    return mark is not None and mark.key is not None and mark.key.path == document.path and not mark.key.note
+
+
+def _sections(document: Document, new: Mapping[str, list[str]]) -> Edit | None:
+    """New top-level sections before ``training`` or ``inference``, or before the last section that the file has."""
+    for neighbour in ("/training", "/inference", "/hardware", "/model", "/memcheck"):
+        mark = document.marks.get(neighbour)
+        if mark is not None and mark.key is not None and mark.key.path == document.path and mark.key.span.column == 1:
+            at = mark.key.span.line
+            text = "".join(f"{name}:\n{''.join(lines)}\n" for name, lines in new.items())
+            return Edit(Span(at, 1, at, 1), text)
+    return None
+
+
+def flow_text(value: object) -> str:
+    """A value as YAML flow text; JSON is a subset, and quotes are dropped where YAML needs none."""
+    if isinstance(value, str):
+        return (
+            value if value.replace("-", "").replace("_", "").isalnum() and not value[0].isdigit() else json.dumps(value)
+        )
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {flow_text(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value)
+
+
+def apply_edits(lines: tuple[str, ...], made: tuple[Edit, ...]) -> str:
+    """The text of a file after the edits; they must not overlap."""
+    text = [line if line.endswith("\n") else line + "\n" for line in lines]
+    for edit in sorted(made, reverse=True):
+        span = edit.span
+        first, last = text[span.line - 1], text[span.end_line - 1]
+        text[span.line - 1 : span.end_line] = [first[: span.column - 1] + edit.text + last[span.end_column - 1 :]]
+    return "".join(text)
+
+
+def _reads_as(document: Document, made: tuple[Edit, ...], wanted: object) -> bool:
+    text = apply_edits(document.sources[document.path], made)
+    again = load_documents(document.path, text.encode())
+    return len(again) > document.index and again[document.index].values == wanted

@@ -1,0 +1,60 @@
+"""More nodes, or GPUs with more memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.catalog.gpus import find_gpu, gpu_names
+from memcheck.catalog.types import Gpu
+from memcheck.job.types import TrainingJob
+from memcheck.rules.types import Context
+from memcheck.rules.words import gib
+from memcheck.what_if.remedies.types import EQUIVALENT, HARDWARE, Candidate
+
+MOST_GPUS = 3
+"""Larger GPUs that are tried, smallest first."""
+ABOUT = 0.98
+"""The need depends little on the GPU (context, workspaces): what is clearly too small is not tried."""
+
+
+def larger_gpus(context: Context) -> Iterator[Candidate]:
+    """GPUs of the same maker with more memory, one of each size, in nodes that are at least as large."""
+    now, estimate = context.resolved.gpu, context.estimate
+    least = now.memory_bytes * 1.05
+    if estimate is not None:
+        least = max(least, ABOUT * estimate.device_bytes / min(context.fail_above, 1.0))
+    seen: set[int] = set()
+    for gpu in sorted((find_gpu(name) for name in gpu_names()), key=lambda g: (g.memory_bytes, -(g.bf16_tflops or 0))):
+        size = round(gpu.memory_bytes / 2**30 / 4)
+        if gpu.memory_bytes < least or size in seen or not _same_kind(gpu, now):
+            continue
+        if (gpu.gpus_per_node or 1) < min(context.layout.gpus_per_node, now.gpus_per_node or 8):
+            continue
+        seen.add(size)
+        title = f"use {gpu.name} with {gib(gpu.memory_bytes)} each"
+        slower = _relative_time(gpu, now) if context.training is None else 0.0
+        yield Candidate("gpu", title, {"hardware.gpu": gpu.name}, slower, HARDWARE, EQUIVALENT)
+        if len(seen) == MOST_GPUS:
+            return
+
+
+def _same_kind(gpu: Gpu, now: Gpu) -> bool:
+    """The same maker; an unknown one (figures from the plan) may become anything from NVIDIA."""
+    return (gpu.arch or "")[:3] == (now.arch or "sm_")[:3]
+
+
+def _relative_time(gpu: Gpu, now: Gpu) -> float:
+    """How much longer a step takes by the rates of bf16 arithmetic; negative = faster."""
+    if not gpu.bf16_tflops or not now.bf16_tflops:
+        return 0.0
+    return round(now.bf16_tflops / gpu.bf16_tflops - 1, 3)
+
+
+def more_nodes(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+    """Twice and four times the nodes, when a ZeRO stage makes the shards smaller; the global batch stays."""
+    layout = job.layout
+    if not layout.zero_stage or layout.shard_group < layout.data * layout.context:
+        return
+    for factor in (2, 4):
+        title = f"shard over {layout.nodes * factor} nodes instead of {layout.nodes}"
+        yield Candidate("nodes", title, {"hardware.nodes": layout.nodes * factor}, 0.0, HARDWARE, EQUIVALENT)

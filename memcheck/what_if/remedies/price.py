@@ -1,0 +1,289 @@
+"""Price candidates: is the changed plan legal, and what do the engines say about it?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from memcheck.accounts.estimate import Estimate
+from memcheck.errors import MemcheckError
+from memcheck.finding import Finding, Location, Span
+from memcheck.job.resolve import Resolved, with_batch
+from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.memory.fit import RUNS, gpu_fit, on_host
+from memcheck.memory.floor import states_floor
+from memcheck.memory.overhead import slack
+from memcheck.plan.document import Document, Mark
+from memcheck.plan.read import build_plan
+from memcheck.plan.types import Plan
+from memcheck.record import Record
+from memcheck.rules.deviations import NEUTRAL
+from memcheck.rules.run import check_layout, is_legal, make_context
+from memcheck.rules.types import Context
+from memcheck.what_if.points.frames import Frames, Shared
+from memcheck.what_if.points.read import Variants
+from memcheck.what_if.remedies.change import spelled, written
+from memcheck.what_if.remedies.time import clock_of
+from memcheck.what_if.remedies.types import Candidate, Priced
+from memcheck.what_if.remedies.unread import unread
+
+BATCH, STEPS, DATA = "training.micro_batch_size", "training.gradient_accumulation_steps", "parallelism.data"
+GROUP, SYNC = "parallelism.shard_group", "parallelism.gradient_sync"
+UNREAD = "MEM416"
+"""A warning that keeps no change from being made: what is left unread is set to what says nothing, where that exists.
+"""
+OFTEN = 64
+"""Plans between two reports of progress."""
+START = Span(1, 1, 1, 1)
+"""Where findings point that nobody reads: to look up the places of keys takes longer than to check a rule."""
+
+
+class Tally(Record):
+    """What became of the layouts that were looked at."""
+
+    illegal: int = 0
+    """Break a rule that the plan does not break, cannot keep the global batch, or touch what is to be kept."""
+    repeated: int = 0
+    """Are another layout, written differently."""
+    below_floor: int = 0
+    """Cannot fit: their states alone need more than the limit."""
+    slower: int = 0
+    """Legal, and slower than as many as were asked for that fit: their memory does not matter."""
+    too_large: int = 0
+    """Priced, and above the limit."""
+    fitting: int = 0
+
+    @property
+    def considered(self) -> int:
+        """All of them."""
+        return sum(self)
+
+
+class Pricer:
+    """Prices changes of one plan. ``keep``: dotted keys, or sections, that must stay as they are."""
+
+    def __init__(self, context: Context, keep: tuple[str, ...] = ()) -> None:
+        self.context = context
+        self.document = context.document
+        self._unplaced = context.document._replace(marks={"": Mark(None, Location(context.document.path, START))})
+        self.keep = keep
+        self.limit = min(context.fail_above, 1.0)
+        self._host = context.host_bytes
+        self.allowed = frozenset({UNREAD, *(finding.code for finding in check_layout(context)[0])})
+        self.counts = dict.fromkeys(Tally._fields, 0)
+        self.clock = clock_of(context.resolved)
+        self._variants = Variants(self._unplaced, self._read)
+        self._frames = Frames(os.path.dirname(self.document.path) or ".")
+        self.watch: Callable[[int], None] | None = None
+        """Hears how many plans were looked at, now and then."""
+        self._looked = 0
+        self._known: dict[tuple[object, ...], Priced | None] = {}
+        self._floors: dict[tuple[object, ...], int] = {}
+
+    @property
+    def tally(self) -> Tally:
+        """What became of the layouts so far."""
+        return Tally(**self.counts)
+
+    def price(self, candidate: Candidate, *, prune: bool = True) -> Priced | None:
+        """The candidate with its estimate; None when it is illegal, or, to ``prune``, when its states do not fit."""
+        changes = self.complete(candidate)
+        found = None if changes is None else self._legal(changes)
+        if changes is None or found is None:
+            self.counts["illegal"] += 1
+            return None
+        legal, shared = found
+        key = (legal.job[1:], legal.gpu.name)  # behind the architecture, which is the same and takes long to hash
+        if key in self._known and (prune or self._known[key] is not None):
+            self.counts["repeated"] += 1
+            known = self._known[key]
+            return None if known is None else self._again(known, candidate, changes, legal)
+        priced = self._priced(candidate, changes, legal, shared, prune=prune)
+        if priced is not None or prune:
+            self._known[key] = priced
+        return priced
+
+    def fits(self, priced: Priced) -> bool:
+        """Whether the changed plan stays within what the policy allows, on the GPU and on the host."""
+        answer = priced.estimate
+        return gpu_fit(answer, self.context.fail_above) in RUNS and on_host(answer.host_bytes_per_node, self._host)
+
+    def pressure(self, priced: Priced) -> float:
+        """How full the fullest memory of the changed plan is."""
+        return self.full(priced.estimate)
+
+    def full(self, answer: Estimate) -> float:
+        """Need over what there is, on the GPU or, where that is fuller, beyond what there is in a node."""
+        if self._host and not on_host(answer.host_bytes_per_node, self._host):
+            return max(answer.utilization, answer.host_bytes_per_node / self._host)
+        return answer.utilization
+
+    def complete(self, candidate: Candidate) -> dict[str, object] | None:
+        """The candidate's changes as they would be written, with those that follow; None if they cannot be made.
+
+        The global batch stays: micro-batches are accumulated as often as the number of data-parallel ranks and the
+        size of the micro-batch ask for.
+        """
+        job = self.context.training
+        changes = spelled(self.document, candidate.set, job)
+        following = _following(self.context, changes)
+        if following is None:
+            return None
+        changes = {**changes, **following}
+        if job is not None:
+            changes.update(unread(self.document, job, changes))
+        changes = {key: value for key, value in changes.items() if not self._is_so(key, value)}
+        return None if self._is_kept(changes) else changes
+
+    def touches(self, layout: Candidate) -> bool:
+        """Whether a layout changes what is to be kept, whatever is changed with it."""
+        return self._is_kept(layout.set)
+
+    def _is_kept(self, changes: Mapping[str, object]) -> bool:
+        return any(key == kept or key.startswith(f"{kept}.") for key in changes for kept in self.keep)
+
+    def _is_so(self, key: str, value: object) -> bool:
+        """Whether the plan says so already, by a value or by silence."""
+        now = written(self.document, key)
+        framework = self.context.framework
+        if key == SYNC and now is None and framework is not None:
+            return value == framework.gradient_sync
+        return value == now or (now is None and key in NEUTRAL and value == NEUTRAL[key])
+
+    def below_floor(self, resolved: Resolved) -> bool:
+        """Whether the states that rest between steps exceed the limit on their own, whatever else is changed."""
+        job, gpu = resolved.job, resolved.gpu
+        if isinstance(job, InferenceJob):
+            return False
+        key = (job.layout, job.recipe, job.optimizer, job.method, job.parameter_offload)
+        floor = self._floors.get(key)
+        if floor is None:
+            floor = self._floors[key] = states_floor(job)
+        limit = int(gpu.memory_bytes * self.limit)
+        if floor > limit:
+            return True
+        extra = slack(job, gpu, resolved.overhead, floor)
+        return floor + extra.fragmentation + extra.context_and_nccl > limit
+
+    def legal(self, candidate: Candidate) -> Resolved | None:
+        """The changed plan's job, or None."""
+        changes = self.complete(candidate)
+        return None if changes is None else self.resolved(changes)
+
+    def resolved(self, changes: dict[str, object]) -> Resolved | None:
+        """The job of the changed plan, unless it breaks a rule that was not broken yet."""
+        found = self._legal(changes)
+        return None if found is None else found[0]
+
+    def _legal(self, changes: dict[str, object]) -> tuple[Resolved, Shared] | None:
+        """The same, with what it shares with plans of other batches."""
+        self._looked += 1
+        if self.watch is not None and self._looked % OFTEN == 0:
+            self.watch(self._looked)
+        context = self.context
+        try:
+            plan, _ = self._variants.read(changes)
+            assert plan is not None  # noqa: S101 - _read makes one or raises
+            shared = self._frames.of(plan)
+            resolved = with_batch(shared.known, plan.training)
+            new = make_context(
+                plan, self._unplaced, resolved, fail_above=context.fail_above, warn_above=context.warn_above
+            )
+            return (resolved, shared) if is_legal(new, self.allowed, shared.standing(new)) else None
+        except MemcheckError:
+            return None
+
+    def _read(self, document: Document) -> tuple[Plan, list[Finding]]:
+        """What changes make of the plan is valid, and judged by the plan's own policy."""
+        plan = build_plan(document.values)  # type: ignore[arg-type]
+        return plan._replace(policy=self.context.plan.policy), []
+
+    def _priced(
+        self, candidate: Candidate, changes: dict[str, object], legal: Resolved, shared: Shared, *, prune: bool
+    ) -> Priced | None:
+        try:
+            if prune and self.below_floor(legal):
+                self.counts["below_floor"] += 1
+                return None
+            answer = shared.estimator().worst(legal.job)
+        except MemcheckError:
+            self.counts["illegal"] += 1
+            return None
+        found = Priced(candidate, changes, legal, answer, 0.0)
+        fits = self.fits(found)
+        self.counts["fitting" if fits else "too_large"] += 1
+        return found._replace(slowdown=self.slowdown(candidate, legal)) if fits else found
+
+    def _again(self, known: Priced, candidate: Candidate, changes: dict[str, object], legal: Resolved) -> Priced:
+        return known._replace(candidate=candidate, changes=changes, resolved=legal)
+
+    def slowdown(self, candidate: Candidate, resolved: Resolved) -> float | None:
+        """Relative time per token against the plan as written; where serving is not timed, what the candidate says."""
+        served = self.context.training is None and self.clock.written is None
+        return candidate.slowdown if served else self.clock.slowdown(resolved)
+
+
+def _following(context: Context, changes: dict[str, object]) -> dict[str, object] | None:
+    """What follows from changes of degrees and batch: accumulation, stated data-parallel ranks, sharding groups."""
+    layout, document, job = context.layout, context.document, context.training
+
+    def now(section: str, name: str) -> int:
+        value = changes.get(f"{section}.{name}")
+        return value if isinstance(value, int) else int(getattr(layout, name))
+
+    world = now("hardware", "nodes") * now("hardware", "gpus_per_node")
+    model = now("parallelism", "tensor") * now("parallelism", "context") * now("parallelism", "pipeline")
+    if world % model:
+        return None
+    data = world // model
+    found: dict[str, object] = {}
+    if isinstance(written(document, DATA), int):
+        found[DATA] = data
+    if job is None:
+        return found
+    steps = _accumulation(context, job, changes, data)
+    if steps is None:
+        return None
+    found.update(steps)
+    if now("parallelism", "zero_stage") == 3 and _splits(context, job, changes, found, data):
+        found[SYNC] = "every"
+    group, ranks = changes.get(GROUP, written(document, GROUP)), data * now("parallelism", "context")
+    if isinstance(group, int) and (group > ranks or ranks % group):
+        found[GROUP] = "auto"
+    return found
+
+
+def _accumulation(
+    context: Context, job: TrainingJob, changes: dict[str, object], data: int
+) -> dict[str, object] | None:
+    """The micro-batches per step that keep the global batch; None when there is no whole number of them."""
+    if STEPS in changes:
+        return {}
+    written_batch = context.plan.training.global_batch_size if context.plan.training else None
+    stated = changes.get("training.global_batch_size", written_batch)
+    size = changes.get(BATCH, job.micro_batch_size)
+    whole = stated or job.micro_batch_size * job.layout.data * job.gradient_accumulation_steps
+    if not isinstance(size, int) or not isinstance(whole, int) or whole % (size * data):
+        return None
+    steps = whole // (size * data)
+    return {} if stated is not None or steps == job.gradient_accumulation_steps else {STEPS: steps}
+
+
+def _splits(
+    context: Context, job: TrainingJob, changes: dict[str, object], following: dict[str, object], data: int
+) -> bool:
+    """Whether a step of one micro-batch becomes one of several that a framework would reduce with the last one alone.
+
+    It reduced its only one: so that splitting it saves memory, each of them has to be reduced.
+    """
+    framework = context.framework
+    if job.gradient_accumulation_steps > 1 or framework is None or framework.gradient_sync == "every":
+        return False
+    if SYNC in framework.lacks or SYNC in changes or written(context.document, SYNC) is not None:
+        return False
+    steps = following.get(STEPS, changes.get(STEPS))
+    if steps is None:
+        stated = context.plan.training.global_batch_size if context.plan.training else None
+        whole, size = changes.get("training.global_batch_size", stated), changes.get(BATCH, job.micro_batch_size)
+        steps = whole // (size * data) if isinstance(whole, int) and isinstance(size, int) else 1
+    return isinstance(steps, int) and steps > 1

@@ -1,0 +1,81 @@
+"""Changes of an inference plan that may free memory: how it is stored, where it runs, and what can be served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.job.types import DTYPE_BYTES, InferenceJob
+from memcheck.rules.gpu_abilities import compute_capability, lacks_bf16, lacks_fp8
+from memcheck.rules.types import Context
+from memcheck.what_if.remedies.types import EQUIVALENT, HARDWARE, METHOD, NUMERICS, OTHER, Candidate
+
+BLACKWELL = 100
+"""The compute capability from which matrix products take NVFP4."""
+MOST_RANKS = 8
+"""Tensor ranks of a served model: those of a usual node."""
+LEAST_CONTEXT = 1024
+"""Tokens below which no shorter contexts are suggested."""
+BITS = {"fp8": 8, "int8": 8, "fp4": 4.5, "int4": 4}
+
+
+def serving(context: Context, job: InferenceJob) -> Iterator[Candidate]:
+    """More tensor ranks; smaller weights, a smaller cache; fewer sequences at a time, shorter contexts.
+
+    The last two change what can be served, and cost as much as another training does.
+    """
+    yield from _tensor(job)
+    yield from _stored(context, job)
+    for size in _less(job.batch_size, 1):
+        title = (
+            f"serve {size} {'sequence' if size == 1 else 'sequences'} at a time instead of {job.batch_size}: "
+            "other requests wait"
+        )
+        slower = job.batch_size / size - 1
+        yield Candidate("batch", title, {"inference.batch_size": size}, slower, METHOD)
+    for tokens in _less(job.context_length, LEAST_CONTEXT):
+        title = (
+            f"serve contexts of up to {tokens} tokens instead of {job.context_length}: longer requests cannot be served"
+        )
+        yield Candidate("context", title, {"inference.context_length": tokens}, 0.0, METHOD)
+
+
+def _less(number: int, least: int) -> Iterator[int]:
+    """Three quarters of it and half of it, and so on: the most first."""
+    half = number
+    while half > least:
+        half //= 2
+        for each in dict.fromkeys((half * 3 // 2, half)):
+            if least <= each < number:
+                yield each
+
+
+def _stored(context: Context, job: InferenceJob) -> Iterator[Candidate]:
+    """Fewer bits of the weights and of the cache, as far as the GPU multiplies them or a kernel unpacks them."""
+    gpu = context.resolved.gpu
+    short, byte = "fp16" if lacks_bf16(gpu) else "bf16", "int8" if lacks_fp8(gpu) else "fp8"
+    four = ("fp4", "int4") if (compute_capability(gpu) or 0) >= BLACKWELL else ("int4",)
+    now = BITS.get(job.weights, 8 * DTYPE_BYTES.get(job.weights, 2))
+    for dtype in (short, byte, *four):
+        if BITS.get(dtype, 16) < now:
+            title = f"quantise the weights to {dtype}" if dtype in BITS else f"keep the weights in {dtype}"
+            yield Candidate("weights", title, {"inference.weights": dtype}, 0.0, NUMERICS, OTHER)
+    for dtype in (short, byte):
+        if DTYPE_BYTES[dtype] < DTYPE_BYTES[job.kv_cache]:
+            title = f"keep the KV cache in {dtype}"
+            yield Candidate("cache", title, {"inference.kv_cache": dtype}, 0.0, NUMERICS, OTHER)
+
+
+def _tensor(job: InferenceJob) -> Iterator[Candidate]:
+    layout = job.layout
+    degree = layout.tensor * 2
+    while degree <= MOST_RANKS:
+        change: dict[str, object] = {"parallelism.tensor": degree}
+        hardware = degree > layout.gpus_per_node
+        if hardware:
+            change["hardware.gpus_per_node"] = degree
+        for name in ("expert", "expert_tensor"):  # experts that are placed over the tensor ranks stay so
+            if 1 < getattr(layout, name) == layout.tensor:
+                change[f"parallelism.{name}"] = degree
+        title = f"split the model over {degree} GPUs (tensor parallelism)"
+        yield Candidate("tensor", title, change, 0.0, HARDWARE if hardware else 0, EQUIVALENT)
+        degree *= 2

@@ -1,0 +1,95 @@
+"""What is tried before it becomes a remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memcheck.accounts.estimate import Estimate
+from memcheck.job.resolve import Resolved
+from memcheck.record import Record
+
+UNCHANGED = 0
+"""The training result stays what it was, beyond rounding, on the same hardware."""
+NUMERICS = 1
+"""Other numbers on the way (8-bit states, a quantised cache): the result changes somewhat."""
+HARDWARE = 2
+"""More or other GPUs."""
+METHOD = 3
+"""Another experiment: adapters instead of full training. While serving, other requests: fewer at a time, or shorter."""
+
+
+SAME, EQUIVALENT, OTHER = "none", "equivalent", "changes results"
+"""What a change does to the numbers of the training: nothing; another order of the same sums; other results."""
+
+
+class Candidate(Record):
+    """A change of the plan that may help, or several at once."""
+
+    kind: str
+    """Changes of one kind are alternatives of each other."""
+    title: str
+    set: dict[str, Any]
+    """Dotted plan keys, down to the field (``training.optimizer.name``), and their new values."""
+    slowdown: float = 0.0
+    """What it costs where serving cannot be timed, on GPUs whose rates are not known."""
+    cost: int = UNCHANGED
+    """What it asks for beside time: UNCHANGED, NUMERICS, HARDWARE or METHOD."""
+    numerics: str = SAME
+    parts: tuple[Candidate, ...] = ()
+    """The single changes of a combination."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of change that it is made of."""
+        return tuple(part.kind for part in self.parts) if self.parts else (self.kind,)
+
+
+def join(*candidates: Candidate) -> Candidate:
+    """Several changes at once."""
+    parts = tuple(part for each in candidates for part in (each.parts or (each,)))
+    if len(parts) == 1:
+        return parts[0]
+    changes: dict[str, object] = {}
+    slower = 1.0
+    for part in parts:
+        changes.update(part.set)
+        slower *= 1 + part.slowdown
+    return Candidate(
+        kind="+".join(part.kind for part in parts),
+        title="; ".join(part.title for part in parts),
+        set=changes,
+        slowdown=slower - 1,
+        cost=max((part.cost for part in parts), default=UNCHANGED),
+        numerics=max((part.numerics for part in parts), key=NUMERIC_ORDER.index, default=SAME),
+        parts=parts,
+    )
+
+
+NUMERIC_ORDER = (SAME, EQUIVALENT, OTHER)
+
+
+class Priced(Record):
+    """A legal candidate with what the engine says about it."""
+
+    candidate: Candidate
+    changes: dict[str, Any]
+    """Everything that is set, as the plan's author would write it, with what follows from the candidate."""
+    resolved: Resolved
+    estimate: Estimate
+    slowdown: float | None
+    """Relative time of a token against the plan as written; None where there is no model of it."""
+
+    @property
+    def sure(self) -> bool:
+        """Whether the whole 95% interval lies within the GPU (what rule MEM104 warns of)."""
+        return self.estimate.interval_bytes[1] <= self.estimate.capacity_bytes
+
+    @property
+    def rank(self) -> tuple[int, float, float]:
+        """Cheapest first: what it asks for, then time lost, then how much room it leaves."""
+        return (*self.price, self.estimate.utilization)
+
+    @property
+    def price(self) -> tuple[int, float]:
+        """What it asks for and the time lost; a faster GPU is no reason to buy the largest one."""
+        return self.candidate.cost, max(0.0, round(self.slowdown or 0.0, 3))

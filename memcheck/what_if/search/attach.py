@@ -1,0 +1,106 @@
+"""Remedies for the findings of `check`: the same search as `suggest`, without its last resort."""
+
+from __future__ import annotations
+
+from memcheck.finding import Finding, Remedy
+from memcheck.rules.place import place
+from memcheck.rules.types import Context
+from memcheck.what_if.remedies.around import around_steps
+from memcheck.what_if.remedies.price import DATA, GROUP, STEPS, Pricer
+from memcheck.what_if.remedies.types import Priced, join
+from memcheck.what_if.search.fit import Fit
+from memcheck.what_if.search.remedy import remedy_of
+
+SHOWN = 5
+TOO_MUCH = frozenset({"MEM101", "MEM102"})
+FOLLOW = frozenset({STEPS, DATA, GROUP})
+CLOSE, UNCERTAIN, HOST = "MEM103", "MEM104", "MEM106"
+
+
+def attach(findings: list[Finding], context: Context) -> list[Finding]:
+    """Put the remedies on the findings about an amount of memory, each at the key that ends it most cheaply."""
+    found: dict[str, tuple[Remedy, ...]] = {}
+    return [_mended(finding, context, found) for finding in findings]
+
+
+def _mended(finding: Finding, context: Context, found: dict[str, tuple[Remedy, ...]]) -> Finding:
+    """One finding with what the search found for its question; ``found`` remembers the answers."""
+    question = "MEM101" if finding.code in TOO_MUCH else finding.code
+    if question not in {"MEM101", CLOSE, UNCERTAIN, HOST}:
+        return finding
+    if question not in found:
+        priced = _answers(question, context)[:SHOWN]
+        found[question] = tuple(remedy_of(each, context.document) for each in priced)
+    remedies = found[question]
+    if remedies:
+        return _with(finding, remedies, _gain(remedies[0], context, question), context)
+    if question != "MEM101":
+        return finding
+    help = "no change that is quickly found makes it fit; `memcheck suggest` searches every layout of this hardware"
+    return finding._replace(help=help)
+
+
+def _answers(question: str, context: Context) -> list[Priced]:
+    """The least changes after which the finding is gone, re-computed by the engine."""
+    estimate = context.estimate
+    if question == CLOSE:
+        context = context._replace(fail_above=min(context.fail_above, context.warn_above))
+    elif question == UNCERTAIN and estimate is not None and estimate.interval_bytes[1]:
+        # Intervals grow about as the need does: this is where to look, and the interval itself decides.
+        aim = estimate.utilization * estimate.capacity_bytes / estimate.interval_bytes[1]
+        context = context._replace(fail_above=min(context.fail_above, aim))
+    search = Fit(Pricer(context), thorough=False)
+    found = search.run()
+    if question == HOST:
+        return search.mildest(found + _less_on_the_host(search, context))
+    if question == UNCERTAIN:
+        return [p for p in found if p.estimate.interval_bytes[1] <= p.estimate.capacity_bytes]
+    return found
+
+
+def _less_on_the_host(search: Fit, context: Context) -> list[Priced]:
+    """Plans that fit with less on the host, alone or with one more change."""
+    job = context.training
+    if job is None:
+        return []
+    less = list(around_steps(context, job))
+    more = [join(one, other) for one in less for other in search.tried if not set(one.kinds) & set(other.kinds)]
+    priced = [p for each in [*less, *more] if (p := search.pricer.price(each)) is not None]
+    return [p for p in priced if search.pricer.fits(p)]
+
+
+def _gain(best: Remedy, context: Context, question: str) -> str:
+    """What the cheapest remedy does, in one line."""
+    if context.estimate is None:
+        return best.title
+    if question == HOST:
+        now, then = context.estimate.host_bytes_per_node / 2**30, best.host_bytes_per_node / 2**30
+        return f"{best.title}: {now:,.2f} -> {then:,.2f} GiB of host memory in a node"
+    if question == UNCERTAIN:
+        now = context.estimate.interval_bytes[1] / context.estimate.capacity_bytes
+        return f"{best.title}: the interval ends at {best.high_utilization:.1%} of the capacity instead of {now:.1%}"
+    return f"{best.title}: {context.estimate.utilization:.1%} -> {best.utilization:.1%}"
+
+
+def _with(finding: Finding, remedies: tuple[Remedy, ...], help: str, context: Context) -> Finding:
+    """The finding with its remedies, at the written key of the cheapest of them that changes one."""
+    finding = finding._replace(remedies=remedies, help=help)
+    pointer = next((p for each in remedies for key in each.set if (p := _decides(key, context))), "")
+    if not pointer or pointer == finding.pointer:
+        return finding
+    here = place(context.document, pointer)
+    related = tuple(r for r in finding.related if r[1] != here)
+    return finding._replace(pointer=pointer, location=here, related=related)
+
+
+def _decides(key: str, context: Context) -> str:
+    """The pointer of a key, or of the one-word form that it is a field of; empty when the plan writes neither.
+
+    Keys that only follow, to keep the global batch and the number of GPUs, are no place to start.
+    """
+    if key in FOLLOW:
+        return ""
+    pointer = "/" + key.replace(".", "/")
+    while pointer.count("/") > 1 and pointer not in context.document.marks:
+        pointer = pointer.rpartition("/")[0]
+    return pointer if pointer in context.document.marks and pointer.count("/") > 1 else ""

@@ -1,0 +1,87 @@
+"""The orders of suggestions. Sorting is stable: what ranks the same stays in the order in which it was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memcheck.job.types import Layout
+from memcheck.record import Record
+from memcheck.what_if.remedies.price import DATA, STEPS
+from memcheck.what_if.remedies.types import NUMERIC_ORDER, Priced
+
+FOLLOWING = (STEPS, DATA)
+"""Keys that follow from others, and are no change of their own."""
+
+
+def changed(priced: Priced) -> int:
+    """How many settings are changed."""
+    return changed_keys(priced.changes)
+
+
+def changed_keys(changes: Mapping[str, object]) -> int:
+    """The same of changes that are not priced yet."""
+    return sum(key not in FOLLOWING for key in changes)
+
+
+def least_change(priced: Priced) -> tuple[object, ...]:
+    """What it asks for, whether it may fail, how many settings change, how many GPUs, the time lost, host memory.
+
+    Of equal ones the mildest comes first.
+    """
+    asks, slower = priced.price
+    return asks, not priced.sure, changed(priced), gpus(priced), slower, priced.estimate.host_bytes_per_node
+
+
+def fastest(priced: Priced) -> tuple[object, ...]:
+    """Time of a step; then what it does to the numbers, the settings changed, host memory."""
+    numerics = NUMERIC_ORDER.index(priced.candidate.numerics)
+    host, use = priced.estimate.host_bytes_per_node, priced.estimate.device_bytes
+    return round(priced.slowdown or 0.0, 4), numerics, changed(priced), host, use
+
+
+class Split(Record):
+    """How a job is split over its GPUs. What runs on them then (schedule, virtual stages, sharding, micro-batch,
+    recompute, offloading) are settings: one split with other settings is no other answer.
+    """
+
+    nodes: int
+    gpus_per_node: int
+    tensor: int
+    context: int
+    pipeline: int
+    expert: int
+    expert_tensor: int
+
+
+def split_of(layout: Layout) -> Split:
+    """The split of a layout."""
+    return Split(
+        layout.nodes,
+        layout.gpus_per_node,
+        layout.tensor,
+        layout.context,
+        layout.pipeline,
+        layout.expert,
+        layout.expert_tensor,
+    )
+
+
+class Kept:
+    """Holds plans back that change more than an earlier one, and gain nothing by it."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[set[tuple[str, str]], float, int]] = []
+
+    def adds(self, priced: Priced) -> bool:
+        """Whether the plan is no earlier one with more changes; it then counts as an earlier one itself."""
+        mine = {(key, str(value)) for key, value in priced.changes.items()}
+        time, size = round(priced.slowdown or 0.0, 4), gpus(priced)
+        if any(theirs <= mine and slower <= time and fewer <= size for theirs, slower, fewer in self._kept):
+            return False
+        self._kept.append((mine, time, size))
+        return True
+
+
+def gpus(priced: Priced) -> int:
+    """GPUs of the changed plan."""
+    return priced.resolved.job.layout.world_size

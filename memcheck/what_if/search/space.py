@@ -1,0 +1,101 @@
+"""What a search may change: layouts, changes of the states, changes of the step."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.record import Record
+from memcheck.rules.types import Context
+from memcheck.what_if.remedies.candidates import FREE, either_way, same_hardware
+from memcheck.what_if.remedies.degrees import degrees
+from memcheck.what_if.remedies.hardware import larger_gpus, more_nodes
+from memcheck.what_if.remedies.serving import serving
+from memcheck.what_if.remedies.types import METHOD, Candidate, join
+from memcheck.what_if.search.layouts import serving_layouts, training_layouts
+
+NOTHING = Candidate("", "as written", {})
+STATES = ("optimizer", "precision", "offload", "offload-parameters", "method", "weights")
+"""Kinds of change that move the states which rest between steps; the other ones do not."""
+APART = ("zero", "group", "sequence", "sequence-length")
+"""Kinds of change that the layouts hold already, and shorter sequences, which are tried with single other changes."""
+
+
+class Space(Record):
+    """The product of layouts, changes of states and changes of the step; each with what is written among them."""
+
+    layouts: tuple[Candidate, ...]
+    states: tuple[Candidate, ...]
+    steps: tuple[Candidate, ...]
+
+    @property
+    def every(self) -> tuple[Candidate, ...]:
+        """All changes of which it is made."""
+        return (*self.layouts, *self.states, *self.steps)
+
+
+def singles(context: Context) -> list[Candidate]:
+    """Single changes, on this hardware and on other."""
+    job = context.job
+    if not isinstance(job, TrainingJob):
+        return [*serving(context, job), *larger_gpus(context)]
+    return [
+        *same_hardware(context, job),
+        *degrees(context, job),
+        *more_nodes(context, job),
+        *larger_gpus(context),
+    ]
+
+
+def space_of(
+    context: Context,
+    most: int = METHOD,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    *,
+    faster: bool = False,
+) -> Space:
+    """The space around a plan, on as many GPUs as it has or on others.
+
+    ``most``: how much may be asked for (UNCHANGED: nothing that changes the results of the training). ``faster``: with
+    changes that need more memory, too.
+    """
+    job = context.job
+    there = (nodes or job.layout.nodes, gpus_per_node or job.layout.gpus_per_node)
+    if isinstance(job, InferenceJob):
+        options = [c for c in serving(context, job) if c.kind != "tensor"]
+        layouts = tuple(serving_layouts(job, *there))
+    else:
+        options = [c for c in same_hardware(context, job) if c.kind not in APART]
+        layouts = tuple(training_layouts(context, job, *there, faster=faster))
+        if faster:
+            instead = list(either_way(context, job))
+            replaced = {c.kind for c in instead} - {"offload"}
+            options = [c for c in options if c.kind not in replaced] + instead
+    options = [c for c in options if c.cost <= most]
+    return Space(
+        layouts,
+        _products(_knobs([c for c in options if c.kind in STATES])),
+        _products(_knobs([c for c in options if c.kind not in STATES])),
+    )
+
+
+def _knobs(options: list[Candidate]) -> list[list[Candidate]]:
+    """Alternatives by kind, what is written last: what frees the most memory comes first. Free changes are one."""
+    kinds: dict[str, list[Candidate]] = {}
+    for option in options:
+        kinds.setdefault(option.kind, []).append(option)
+    free = [kinds.pop(kind)[-1] for kind in FREE if kind in kinds]
+    knobs = [[*reversed(each), NOTHING] for each in kinds.values()]
+    return [[join(*free), NOTHING], *knobs] if free else knobs
+
+
+def _products(knobs: list[list[Candidate]]) -> tuple[Candidate, ...]:
+    """Every combination of the knobs, as one change each."""
+    return tuple(together(*choice) for choice in product(*knobs))
+
+
+def together(*choice: Candidate) -> Candidate:
+    """The changes among some choices, as one."""
+    real = [each for each in choice if each.set]
+    return join(*real) if real else NOTHING

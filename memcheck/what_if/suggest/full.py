@@ -1,0 +1,172 @@
+"""Suggestions for people."""
+
+from __future__ import annotations
+
+from memcheck.memory.fit import UNCERTAIN, gpu_fit
+from memcheck.report.block import block
+from memcheck.report.details import change, labelled
+from memcheck.report.effect import effect, on_the_host
+from memcheck.report.effect import time as relative_time
+from memcheck.report.screen import Screen
+from memcheck.report.text import clean, gib, plural, value, width, wrap
+from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestion, Suggestions
+
+GOALS = {
+    "fit": "the least change that makes it fit",
+    "throughput": "the fastest layout on this hardware",
+    "gpus": "the fewest GPUs",
+    "max-batch": "the largest batch that fits",
+    "max-sequence": "the longest sequences that fit",
+}
+NUMBER = 5
+LONG = 8
+"""Values of a key that are listed one by one."""
+
+
+def render(answer: Suggestions, screen: Screen) -> str:
+    """The plan, what is suggested, and what was searched."""
+    if answer.status == NOT_JUDGED or answer.plan.estimate is None:
+        from memcheck.report.full import plan_section
+
+        shown = plan_section(answer.plan, screen) + "\n"
+        if answer.plan.estimate is None:
+            return shown
+        text = "what fails is not about memory, which is all that suggest changes: mend it first"
+        return shown + "\n" + "".join(f"{screen.paint(line, 'error')}\n" for line in wrap(text, screen.columns))
+    lines = [*block(answer.plan, answer.plan.estimate, screen), ""]
+    lines += _verdict(answer, screen)
+    for number, item in enumerate(answer.found, 1):
+        lines += _item(answer, number, item, screen)
+    if answer.found:
+        lines.append("")
+    lines += _searched(answer, screen)
+    if answer.found and any(item.remedy.slowdown is not None for item in answer.found):
+        lines += labelled("time", _time(answer), screen, "dim")
+    if answer.found:
+        what = "write one into the file: --apply N; show it: --diff --apply N"
+        lines += labelled("next", what, screen, "dim")
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(answer: Suggestions, screen: Screen) -> list[str]:
+    """What the search comes to, in a sentence."""
+    goal = f"goal {answer.goal}, {GOALS[answer.goal]}"
+    if answer.status == FITS and not answer.found:
+        text = _fits(answer) if answer.goal == "fit" else f"{goal}: nothing is better than the plan"
+        return [*(screen.paint(line, "good") for line in wrap(text, screen.columns)), ""]
+    if answer.status == NOTHING_FITS:
+        return [*_nothing(answer, screen), ""]
+    lead = "the plan as written is the best of those that fit; then" if answer.best_as_written else "each checked again"
+    if answer.best_as_written and not answer.found:
+        lead = "the plan as written is the best of those that fit"
+    return wrap(f"{goal}; {lead}", screen.columns)
+
+
+def _fits(answer: Suggestions) -> str:
+    """That nothing is to be done, and whether the plan warns all the same."""
+    estimate = answer.plan.estimate
+    if estimate is None or gpu_fit(estimate, answer.plan.fail_above) != UNCERTAIN:
+        return "nothing to do: the plan fits"
+    high, has = gib(estimate.interval_bytes[1]), gib(estimate.capacity_bytes)
+    told = f"nothing to do: the plan fits as predicted; its 95% interval ends at {high} of {has} GiB (MEM104)"
+    return f"{told}: check lists what would end it"
+
+
+def _nothing(answer: Suggestions, screen: Screen) -> list[str]:
+    """That nothing fits, how sure that is, and the smallest cluster on which something would."""
+    plan, tally = answer.plan, answer.tally
+    where = f"{plan.gpus:,} x {plan.gpu}"
+    kept = "" if answer.goal == "fit" else " that keeps the results as they are"
+    if answer.exhausted:
+        text = f"nothing{kept} fits on {where}: every one of {tally.considered:,} plans of the space below was judged"
+    else:
+        text = f"nothing{kept} was found that fits on {where}, in {tally.considered:,} plans"
+    text += "; --goal fit also tries changes of the results" if kept else ""
+    lines = [screen.paint(line, "error") for line in wrap(text, screen.columns)]
+    if answer.smallest is None:
+        stays = ["the global batch"] if plan.framework != "inference" else []
+        stays += [key for key in answer.keep if key.partition(".")[0] != "hardware"]
+        while_ = f" while {' and '.join(stays)} {'stays' if len(stays) == 1 else 'stay'}" if stays else ""
+        text = f"no larger cluster of this GPU does either{while_}; take GPUs with more memory"
+        return [*lines, *wrap(text, screen.columns)]
+    lines.append("")
+    lines += wrap(f"the smallest cluster of this GPU that would do has {answer.smallest.gpus:,}:", screen.columns)
+    return lines + _item(answer, 0, answer.smallest, screen)
+
+
+def _item(answer: Suggestions, number: int, item: Suggestion, screen: Screen) -> list[str]:
+    """The changes with what they do to memory and time, and below them what they cost."""
+    keys = change(answer.plan, item.remedy)
+    told = effect(answer.plan, item.remedy)
+    time = f"time {taken}" if (taken := relative_time(item.remedy.slowdown)) == "unknown" else f"{taken} time"
+    tail = f"{screen.paint(told, 'good')}  {time}"
+    head = f"{number}. ".rjust(NUMBER) if number else " " * NUMBER
+    room = screen.columns - NUMBER
+    wide = max(width(key) for key in keys)
+    if wide + 2 + width(told) + 2 + width(time) <= room:
+        pad = " " * (room - width(keys[0]) - width(told) - 2 - width(time))
+        lines = [f"{head}{keys[0]}{pad}{tail}", *(" " * NUMBER + key for key in keys[1:])]
+    else:
+        wrapped = [part for key in keys for part in wrap(key, room)]
+        lines = [head + wrapped[0], *(" " * NUMBER + part for part in [*wrapped[1:], tail])]
+    return [*lines, *(" " * NUMBER + screen.paint(part, "dim") for part in wrap(costs(item, answer), room))]
+
+
+def costs(item: Suggestion, answer: Suggestions) -> str:
+    """What a suggestion costs beside time."""
+    numbers = {
+        "none": "same numbers",
+        "equivalent": "equivalent numbers",
+        "changes results": "changes the results of the training",
+    }
+    parts = [numbers[item.numerics] if answer.plan.framework != "inference" else _serving(item)]
+    if item.serves:
+        parts.append(f"changes what can be served: {item.serves}")
+    if not item.remedy.sure:
+        parts.append("close: the 95% interval ends beyond the GPU (MEM104)")
+    if item.gpus != answer.plan.gpus:
+        parts.append(f"{plural(item.gpus, 'GPU')} instead of {answer.plan.gpus}")
+    parts.append(on_the_host(answer.plan, item.remedy))
+    if item.tokens_per_second_per_gpu:
+        parts.append(f"about {item.tokens_per_second_per_gpu:,.0f} tokens/s per GPU")
+    if not item.remedy.is_edit:
+        parts.append("no edit: set by hand")
+    if item.remedy.elsewhere:
+        parts.append(f"edits {', '.join(clean(file.path) for file in item.remedy.elsewhere)}")
+    return "; ".join(part for part in parts if part)
+
+
+def _serving(item: Suggestion) -> str:
+    return "changes the results" if item.numerics == "changes results" else "same results"
+
+
+def _searched(answer: Suggestions, screen: Screen) -> list[str]:
+    """The space and what became of its plans."""
+    tally = answer.tally
+    if not tally.considered:
+        return []
+    counts = [
+        (tally.illegal, "break a rule, the global batch or what is kept"),
+        (tally.repeated, "the same plan again"),
+        (tally.below_floor, "whose states alone are too large"),
+        (tally.slower, "slower than what is shown"),
+        (tally.too_large, "priced and too large"),
+        (tally.fitting, "that fit"),
+    ]
+    text = f"{tally.considered:,} plans: " + ", ".join(f"{count:,} {what}" for count, what in counts if count)
+    lines = labelled("searched", text, screen, "dim")
+    keys = "; ".join(f"{key}: {_values(values)}" for key, values in answer.space.items())
+    lines += labelled("space", f"{keys}, each beside what is written", screen, "dim") if keys else []
+    return lines + (labelled("kept", ", ".join(answer.keep), screen, "dim") if answer.keep else [])
+
+
+def _values(values: tuple[object, ...]) -> str:
+    shown = [clean(value(each)) for each in values]
+    if len(shown) > LONG:
+        shown = [*shown[: LONG - 1], "...", shown[-1]]
+    return ", ".join(shown)
+
+
+def _time(answer: Suggestions) -> str:
+    note = f"; {answer.plan.gpu} has no known rates and is timed as {answer.timed_as}" if answer.timed_as else ""
+    return f"a roofline model per token, for ranking, not a measurement{note}"

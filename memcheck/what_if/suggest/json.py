@@ -1,0 +1,65 @@
+"""Suggestions for programs: remedies as in the report of `check`, with what each costs."""
+
+from __future__ import annotations
+
+import json
+
+from memcheck import __version__
+from memcheck.report.json import diagnostic, remedy
+from memcheck.report.screen import Screen
+from memcheck.what_if.suggest.types import NOT_JUDGED, Suggestion, Suggestions
+
+
+def render(answer: Suggestions, screen: Screen | None = None) -> str:
+    """One document; the screen plays no part."""
+    return json.dumps(document(answer), indent=1, ensure_ascii=False) + "\n"
+
+
+def document(answer: Suggestions) -> dict[str, object]:
+    """The answer as plain data."""
+    plan, estimate, tally = answer.plan, answer.plan.estimate, answer.tally
+    return {
+        "suggest": 1,
+        "memcheck": __version__,
+        "path": plan.path,
+        "document": plan.document,
+        "name": plan.name,
+        "goal": answer.goal,
+        "status": answer.status,
+        "as_written": None
+        if estimate is None
+        else {
+            "status": plan.status,
+            "gpus": plan.gpus,
+            "device_bytes": estimate.device_bytes,
+            "capacity_bytes": estimate.capacity_bytes,
+            "utilization": round(estimate.utilization, 6),
+            "host_bytes_per_node": estimate.host_bytes_per_node,
+            "host_capacity_bytes": plan.host_capacity_bytes,
+            "best": answer.best_as_written,
+        },
+        "remedies": [suggestion(each) for each in answer.found],
+        "space": {
+            "keys": {key: list(values) for key, values in answer.space.items()},
+            "kept": list(answer.keep),
+            "considered": tally.considered,
+            **tally._asdict(),
+            "exhausted": answer.exhausted,
+            "timed_as": answer.timed_as or None,
+        },
+        "smallest_cluster": None if answer.smallest is None else suggestion(answer.smallest),
+        "diagnostics": [diagnostic(finding) for finding in plan.findings]
+        if answer.status == NOT_JUDGED
+        else [],
+    }
+
+
+def suggestion(item: Suggestion) -> dict[str, object]:
+    """One remedy and its costs."""
+    return {
+        **remedy(item.remedy),
+        "numerics": item.numerics,
+        "serves": item.serves or None,
+        "gpus": item.gpus,
+        "tokens_per_second_per_gpu": item.tokens_per_second_per_gpu,
+    }

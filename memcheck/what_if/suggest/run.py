@@ -1,0 +1,139 @@
+"""Search for one plan, and check every suggestion as it would be written into the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_document, check_file, effective_policy
+from memcheck.job.resolve import resolve
+from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.memory.fit import RUNS, gpu_fit, on_host
+from memcheck.plan.document import Document
+from memcheck.plan.read import read_plan
+from memcheck.plan.text import read_bytes
+from memcheck.result import PASSED, PlanResult
+from memcheck.review.fix.edits import edited
+from memcheck.rules.run import make_context
+from memcheck.rules.types import Context
+from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.remedies.types import Priced
+from memcheck.what_if.search.goals import search
+from memcheck.what_if.search.rank import Kept
+from memcheck.what_if.search.remedy import remedy_of
+from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, SUGGESTED, Suggestion, Suggestions
+
+Job = TrainingJob | InferenceJob
+SPARE = 3
+"""More than are shown: the plan as written may be among them, and one that fits may warn where warnings fail."""
+
+
+def suggest(
+    document: Document,
+    data: bytes,
+    gate: Gate,
+    *,
+    goal: str = "fit",
+    keep: tuple[str, ...] = (),
+    top: int = 5,
+    watch: Callable[[int], None] | None = None,
+) -> Suggestions:
+    """The best ``top`` plans for a goal, each of which passes ``check`` once it is written.
+
+    ``data`` are the bytes of the document's file. ``watch`` hears how many plans were looked at, now and then.
+
+    Raises:
+        UsageError: the goal makes no sense for this plan.
+    """
+    quiet = gate._replace(remedies=False, inventory=False)
+    plan = check_document(document, quiet)
+    answer = Suggestions(plan, goal, NOT_JUDGED, keep=keep)
+    if plan.estimate is None:
+        return answer
+    context = _context(document, quiet, plan)
+    if any(each.severity == "error" and not each.about_memory for each in plan.findings):
+        return answer  # no change of memory ends it, and with it nothing passes
+    fits = gpu_fit(plan.estimate, context.fail_above) in RUNS
+    fits = fits and on_host(plan.estimate.host_bytes_per_node, context.host_bytes)
+    if goal == "fit" and fits:
+        return answer._replace(status=FITS)
+    pricer = Pricer(context, keep)
+    pricer.watch = watch
+    found = search(pricer, goal, top + SPARE)
+    answer = answer._replace(
+        tally=found.tally,
+        space=found.space,
+        exhausted=found.exhausted,
+        timed_as=_timed(pricer),
+    )
+    shown: list[Suggestion] = []
+    kept = Kept()
+    for rank, priced in enumerate(p for p in found.found if kept.adds(p)):
+        if len(shown) == top:
+            break
+        if not priced.changes:
+            answer = answer._replace(best_as_written=rank == 0)
+            continue
+        suggestion = _suggestion(pricer, priced, document)
+        if passes(suggestion, document, data, quiet):
+            shown.append(suggestion)
+    status = SUGGESTED if shown or answer.best_as_written else FITS if fits else NOTHING_FITS
+    smallest = None if found.smallest is None else _suggestion(pricer, found.smallest, document)
+    return answer._replace(status=status, found=tuple(shown), smallest=smallest)
+
+
+def passes(suggestion: Suggestion, document: Document, data: bytes, gate: Gate) -> bool:
+    """Whether the plan passes with the change: as the edited files, or where it has no edits, with its values set."""
+    remedy = suggestion.remedy
+    if remedy.is_edit:
+        texts = {file.path: edited(read_bytes(file.path), file.edits) for file in remedy.elsewhere}
+        results, traces = check_file(document.path, edited(data, remedy.edits), gate._replace(texts=texts))
+        result = next((each for each in results if each.document == document.index), None)
+        if traces or result is None:
+            return False
+    else:
+        result = check_document(document, gate._replace(changes={**gate.changes, **remedy.set}))
+    estimate = result.estimate
+    if result.status != PASSED or estimate is None:
+        return False
+    there = (estimate.device_bytes, estimate.host_bytes_per_node)
+    return there == (remedy.device_bytes, remedy.host_bytes_per_node)
+
+
+def _context(document: Document, gate: Gate, result: PlanResult) -> Context:
+    """What the rules look at, with the estimate of the plan as written."""
+    plan, _ = read_plan(document)
+    if plan is None:
+        raise ValueError("a plan with an estimate can be read")
+    plan = plan._replace(policy=effective_policy(plan.policy, gate))
+    resolved = resolve(plan, base_dir=os.path.dirname(document.path))
+    context = make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)
+    return context._replace(estimate=result.estimate)
+
+
+def _timed(pricer: Pricer) -> str:
+    clock = pricer.clock
+    return clock.stand_in.name if clock.stand_in is not None and clock.stand_in.name != clock.gpu else ""
+
+
+def _served(before: Job, after: Job) -> str:
+    """What another plan can serve, where that is not the same."""
+    if not isinstance(before, InferenceJob) or not isinstance(after, InferenceJob):
+        return ""
+    found = []
+    if after.batch_size != before.batch_size:
+        found.append(f"{after.batch_size:,} sequences at a time instead of {before.batch_size:,}")
+    if after.context_length != before.context_length:
+        found.append(f"contexts of {after.context_length:,} tokens instead of {before.context_length:,}")
+    return " and ".join(found)
+
+
+def _suggestion(pricer: Pricer, priced: Priced, document: Document) -> Suggestion:
+    step = pricer.clock.step(priced.resolved)
+    return Suggestion(
+        remedy=remedy_of(priced, document),
+        numerics=priced.candidate.numerics,
+        gpus=priced.resolved.job.layout.world_size,
+        serves=_served(pricer.context.job, priced.resolved.job),
+        tokens_per_second_per_gpu=None if step is None else round(step.tokens_per_second_per_gpu, 1),
+    )

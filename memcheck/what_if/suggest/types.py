@@ -1,0 +1,48 @@
+"""What `suggest` has to say about one plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from memcheck.finding import Remedy
+from memcheck.record import Record
+from memcheck.result import PlanResult
+from memcheck.what_if.remedies.price import Tally
+
+FITS, SUGGESTED, NOTHING_FITS, NOT_JUDGED = "fits", "suggested", "nothing-fits", "error"
+
+
+class Suggestion(Record):
+    """One remedy with what it costs."""
+
+    remedy: Remedy
+    numerics: str
+    """``none`` | ``equivalent`` | ``changes results``."""
+    gpus: int
+    tokens_per_second_per_gpu: float | None
+    """A model, for ranking; None where there is none."""
+    serves: str = ""
+    """What can be served otherwise than the plan says; empty where nothing is."""
+
+
+class Suggestions(Record):
+    """The answer for one plan."""
+
+    plan: PlanResult
+    """The plan as written."""
+    goal: str
+    status: str
+    """``fits`` (nothing is to be done) | ``suggested`` | ``nothing-fits`` | ``error`` (it cannot be judged, or
+    fails by a rule that is not about memory, which no suggestion would end)."""
+    found: tuple[Suggestion, ...] = ()
+    """Best first."""
+    best_as_written: bool = False
+    """The plan as written is the best of those that fit."""
+    keep: tuple[str, ...] = ()
+    tally: Tally = Tally()
+    space: Mapping[str, tuple[object, ...]] = MappingProxyType({})
+    exhausted: bool = False
+    smallest: Suggestion | None = None
+    timed_as: str = ""
+    """The GPU whose rates stand in for those of the plan's own."""

@@ -1,0 +1,31 @@
+"""The sweep for programs: ``schemas/sweep.schema.json``, version 1. Fields may be added, never removed."""
+
+from __future__ import annotations
+
+import json
+
+from memcheck.report.screen import Screen
+from memcheck.what_if.points.data import record
+from memcheck.what_if.points.types import VERDICTS
+from memcheck.what_if.sweep.types import Sweep
+
+
+def render(sweep: Sweep, screen: Screen | None = None) -> str:
+    """The whole document; the screen plays no part. A point is a line."""
+    head = json.dumps(summary(sweep), indent=1, ensure_ascii=False).removesuffix("\n}")
+    points = ",\n  ".join(
+        json.dumps({"set": dict(point.set), **record(point)}, ensure_ascii=False) for point in sweep.points
+    )
+    return f'{head},\n "points": [\n  {points}\n ]\n}}\n'
+
+
+def summary(sweep: Sweep) -> dict[str, object]:
+    """Everything but the points."""
+    return {
+        "sweep": 1,
+        "memcheck": sweep.version,
+        "plan": sweep.plan,
+        "path": sweep.path,
+        "axes": [{"key": each.key, "values": list(each.values)} for each in sweep.axes],
+        "summary": {verdict: sweep.count(verdict) for verdict in VERDICTS},
+    }
