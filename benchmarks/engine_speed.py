@@ -21,6 +21,7 @@ sys.path.insert(0, ROOT)
 
 from memcheck.accounts import moves  # noqa: E402
 from memcheck.frameworks.megatron.ranks import megatron_ranks, remembered_motions  # noqa: E402
+from memcheck.frameworks.registry import FRAMEWORKS  # noqa: E402
 from memcheck.job.resolve import Resolved, resolve  # noqa: E402
 from memcheck.memory import open_sizes  # noqa: E402
 from memcheck.memory.estimate import estimate  # noqa: E402
@@ -75,7 +76,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 
 def resolved(values: dict[str, Any]) -> Resolved:
     """The job of a plan."""
-    return resolve(build_plan(values), base_dir=ROOT)
+    return resolve(build_plan(values), FRAMEWORKS, base_dir=ROOT)
 
 
 def layouts(values: dict[str, Any]) -> list[Resolved]:

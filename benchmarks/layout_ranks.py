@@ -27,6 +27,7 @@ from collections.abc import Iterable, Mapping
 from benchmarks.cases import HERE, load
 from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.errors import UsageError
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Layout
 from memcheck.memory.estimate import estimate
@@ -81,7 +82,7 @@ def timed(document: Document, keep: tuple[str, ...] = ()) -> Search:
     plan, _ = read_plan(document)
     if plan is None:
         raise UsageError("no plan")
-    resolved = resolve(plan, base_dir=".")
+    resolved = resolve(plan, FRAMEWORKS, base_dir=".")
     answer = estimate(resolved.job, resolved.gpu, resolved.overhead)
     context = make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)
     pricer = Pricer(context._replace(estimate=answer), keep)

@@ -17,6 +17,7 @@ from memcheck.configs.types import Setting
 from memcheck.finding import Location, Span
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.workspaces import CUBLAS_WORKSPACE, Device
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
@@ -52,7 +53,7 @@ def job_of(record: dict[str, Any], gpu: str) -> TrainingJob:
     settings, problems = merged(reading, {key: Setting(value, "the harness") for key, value in stated.items()})
     if problems:
         raise ValueError(record["case"], problems)
-    job = resolve(build_plan(plan_values(settings)), base_dir=".").job
+    job = resolve(build_plan(plan_values(settings)), FRAMEWORKS, base_dir=".").job
     if not isinstance(job, TrainingJob):
         raise TypeError
     options = {**dict(job.options), "attention_backend": _kernel(arguments, dict(job.options), gpu)}

@@ -13,11 +13,11 @@ import sys
 
 from benchmarks.over_budget import plans
 from memcheck.check import Gate, check_file
+from memcheck.plan.file_edits import edited
 from memcheck.plan.load import load_documents
 from memcheck.record import Record
 from memcheck.report.text import percent, value
 from memcheck.result import PASSED, PlanResult
-from memcheck.review.fix.edits import edited
 from memcheck.what_if.suggest.run import suggest
 from memcheck.what_if.suggest.types import NOTHING_FITS, SUGGESTED, Suggestions
 
@@ -54,12 +54,12 @@ class Outcome(Record):
 def outcome(name: str, text: str) -> Outcome:
     """Suggest, apply, check."""
     path, data = f"{name}.yaml", text.encode()
-    (before,), _ = check_file(path, data, Gate(remedies=False))
+    (before,), _ = check_file(path, data, Gate())
     answer = suggest(load_documents(path, data)[0], data, Gate())
     if not answer.found or not answer.found[0].remedy.edits:
         return Outcome(name, before, answer, None)
     changed = edited(data, answer.found[0].remedy.edits)
-    (after,), _ = check_file(path, changed, Gate(remedies=False))
+    (after,), _ = check_file(path, changed, Gate())
     return Outcome(name, before, answer, after, changed.decode())
 
 

@@ -9,6 +9,7 @@ from benchmarks.cases import HERE, Case
 from memcheck.accounts.estimate import Estimate, RankEstimate
 from memcheck.catalog.types import Gpu
 from memcheck.errors import MemcheckError
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.estimate import estimate
@@ -79,7 +80,7 @@ def resolved(plan: dict[str, Any]) -> tuple[TrainingJob | InferenceJob, Gpu, Ove
     errors = [f"{f.code} {f.message}" for f in findings if f.severity == "error"]
     if typed is None or errors:
         raise MemcheckError("; ".join(errors) or "the plan was not read")
-    found = resolve(typed, base_dir=HERE)
+    found = resolve(typed, FRAMEWORKS, base_dir=HERE)
     return found.job, found.gpu, found.overhead
 
 

@@ -15,6 +15,7 @@ import sys
 import time
 from resource import RUSAGE_CHILDREN, getrusage
 
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
 from memcheck.plan.load import load_documents
@@ -60,7 +61,7 @@ def context_of(name: str) -> Context:
     plan, findings = read_plan(document)
     if plan is None:
         raise ValueError(findings)
-    resolved = resolve(plan, base_dir=".")
+    resolved = resolve(plan, FRAMEWORKS, base_dir=".")
     context = make_context(plan, document, resolved, fail_above=0.9, warn_above=0.85)
     return context._replace(estimate=estimate(resolved.job, resolved.gpu, resolved.overhead))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from memcheck.config.select import GATE, counts
+from memcheck.config.select import counts
 from memcheck.config.types import DEFAULT_FAIL_ON, Settings
 from memcheck.configs.documents import load_plans
 from memcheck.errors import UnsupportedError
 from memcheck.finding import SEVERITIES, Finding, Location, Span
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
@@ -19,17 +20,25 @@ from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan, Policy
 from memcheck.record import Record
-from memcheck.result import BASELINE, COMMENT, ERROR, FAILED, PASSED, SELECTION, Hidden, PlanResult
+from memcheck.result import BASELINE, COMMENT, ERROR, FAILED, PASSED, SELECTION, Hidden, PlanResult, defect_result
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.place import place
+from memcheck.rules.profiles import GATE
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
 
 MARK = "memcheck: ignore"
 """What every suppressing comment holds; without it in the text, nothing looks for comments."""
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # imported only for a file with such a comment
-    from memcheck.review.suppress.apply import Suppressions
+if TYPE_CHECKING:
+    from memcheck.accounts.dossier import Dossier
+    from memcheck.accounts.estimate import Estimate
+    from memcheck.config.suppressions import Suppressions  # imported only for a file with such a comment
+    from memcheck.rules.types import Context
+
+    Remedies = Callable[[list[Finding], Context], list[Finding]]
+    """The findings about an amount of memory, each with what would end it. The context holds the estimate."""
+    DossierMaker = Callable[[Context, Estimate, "Gate"], Dossier]
 
 PROBLEM_CODES = {
     "model": codes.UNKNOWN_MODEL,
@@ -61,12 +70,12 @@ class Gate(Record):
     baseline: Callable[[PlanResult, Finding], Finding | None] | None = None
     """What was accepted before becomes None, what got worse says so."""
     baseline_file: str = ""
-    remedies: bool = True
-    """Whether to search for remedies, which takes many estimates."""
+    remedies: Remedies | None = None
+    """Puts remedies on the findings of a full GPU, which takes many estimates; None: they have none."""
     texts: Mapping[str, bytes] = {}
     """Configs, by path, that plans take values from as if they held these bytes: edits that are not written yet."""
-    dossier: bool = False
-    """Whether to add what reports to pass on show: formulas, every rank's device bytes, the plan on other GPUs."""
+    dossier: DossierMaker | None = None
+    """Adds what reports to pass on show: formulas, every rank's device bytes, the plan on other GPUs."""
 
     def counts(self, code: str) -> bool:
         """Whether findings of a rule are shown."""
@@ -84,9 +93,9 @@ def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], li
     traces: list[str] = []
 
     def failed(error: Exception, index: int, name: str) -> None:
-        from memcheck.defect import defect_result, traceback_of
+        import traceback
 
-        traces.append(traceback_of(error))
+        traces.append("".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip())
         results.append(defect_result(path, index, name, error))
 
     # A defect of ours, whatever it is, must not hide the verdict on the other plans.
@@ -101,7 +110,7 @@ def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], li
     for document in documents:
         try:
             if comments is None and is_marked(document, data):
-                from memcheck.review.suppress.apply import Suppressions
+                from memcheck.config.suppressions import Suppressions
 
                 comments = Suppressions(gate.as_written)
             results.append(check_document(document, gate, comments))
@@ -109,7 +118,8 @@ def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], li
             failed(error, document.index, plan_name(document))
     if comments is not None:
         try:
-            about = comments.reported(results, gate.counts)
+            judged = {each.document for each in results if each.estimate is not None}
+            about = comments.reported(judged, gate.counts)
             results = [with_findings(each, [*each.findings, *about.get(each.document, ())], gate) for each in results]
         except Exception as error:  # noqa: BLE001
             failed(error, 0, stem(path))
@@ -159,7 +169,7 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
         UnsupportedError: there is no memory model for what the plan asks.
     """
     plan = plan._replace(policy=effective_policy(plan.policy, gate))
-    resolved = resolve(plan, base_dir=os.path.dirname(document.path))
+    resolved = resolve(plan, FRAMEWORKS, base_dir=os.path.dirname(document.path))
     context = make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)
     job = resolved.job
     result = result._replace(
@@ -175,20 +185,18 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
     findings, possible = check_layout(context, rules)
     if not possible:
         return result, findings
-    answer = estimate(job, resolved.gpu, resolved.overhead, inventory=gate.inventory or gate.dossier)
+    detailed = gate.inventory or gate.dossier is not None
+    answer = estimate(job, resolved.gpu, resolved.overhead, inventory=detailed)
     context = context._replace(estimate=answer)
     memory = check_memory(context, rules)
     if memory:
         # What a report of a full GPU needs and a passing plan does not pay for.
-        from memcheck.what_if.search.attach import attach
-
-        if not (gate.inventory or gate.dossier):
+        if not detailed:
             answer = estimate(job, resolved.gpu, resolved.overhead, inventory=True)
-        memory = attach(memory, context._replace(estimate=answer)) if gate.remedies else memory
-    if gate.dossier:
-        from memcheck.what_if.dossier import dossier
-
-        result = result._replace(dossier=dossier(context, answer, gate))
+        if gate.remedies is not None:
+            memory = gate.remedies(memory, context._replace(estimate=answer))
+    if gate.dossier is not None:
+        result = result._replace(dossier=gate.dossier(context, answer, gate))
     return result._replace(estimate=answer), findings + memory
 
 

@@ -101,3 +101,12 @@ class Finding(Record):
     def about_memory(self) -> bool:
         """Whether it is about an amount of memory (MEM1xx), so that more memory, or less need, would end it."""
         return self.code.startswith("MEM1")
+
+
+OF_THE_PLAN = "MEM1"
+"""Codes whose findings are about a plan as a whole: the key that they underline is only the cheapest one to change."""
+
+
+def key_of(code: str, pointer: str) -> str:
+    """The part of a finding's pointer that its key needs."""
+    return "" if code.startswith(OF_THE_PLAN) else pointer

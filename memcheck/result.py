@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.finding import Finding
+from memcheck.finding import Finding, Location, Span
 from memcheck.job.types import Assumption
 from memcheck.record import Record
 
@@ -68,6 +68,19 @@ class PlanResult(Record):
     def count(self, severity: str) -> int:
         """Findings of one severity."""
         return sum(finding.severity == severity for finding in self.findings)
+
+
+def defect_result(path: str, document: int, name: str, error: Exception) -> PlanResult:
+    """The result of a plan that memcheck could not judge through its own fault."""
+    finding = Finding(
+        DEFECT,
+        "defect",
+        "error",
+        f"memcheck itself failed on this plan: {type(error).__name__}: {error}",
+        Location(path, Span(1, 1, 1, 1)),
+        help="the other plans were judged; please open an issue with the report whose place is printed below",
+    )
+    return PlanResult(path, document, name, ERROR, findings=(finding,))
 
 
 class Unreadable(Record):

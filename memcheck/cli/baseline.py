@@ -52,7 +52,7 @@ def write(paths: tuple[str, ...], baseline: str | None, config: str | None) -> i
         if isinstance(found, Unreadable):
             complain(f"cannot read {found.path}: {found.message}")
             return USAGE
-        judged, traces = check_file(found.path, found.data, gates.of(found.path)._replace(remedies=False))
+        judged, traces = check_file(found.path, found.data, gates.of(found.path)._replace(remedies=None))
         if traces:
             from memcheck.cli.defect import write_bug_report
 

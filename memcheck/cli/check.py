@@ -10,8 +10,8 @@ from memcheck.cli import values
 from memcheck.cli.completion import files, formats, gpus, one_of, rules
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.parameters import COLOR, gpu, typed
-from memcheck.config.select import PROFILES
 from memcheck.config.types import FAIL_ON
+from memcheck.rules.profiles import PROFILES
 
 
 @click.command("check", short_help="Judge plans.")

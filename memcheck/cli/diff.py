@@ -13,13 +13,13 @@ from memcheck.cli.gate import Gates
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.parameters import COLOR, gpu, typed
-from memcheck.config.select import PROFILES
 from memcheck.errors import UsageError
 from memcheck.record import Record
 from memcheck.review.diff.amount import Amount, amount, fails
 from memcheck.review.diff.compare import compare
 from memcheck.review.diff.sides import Sides
 from memcheck.review.diff.types import Comparison, Side
+from memcheck.rules.profiles import PROFILES
 
 
 class DiffOptions(Record):

@@ -22,6 +22,7 @@ from memcheck.errors import UsageError
 from memcheck.report import WITH_DOSSIER
 from memcheck.report.screen import Screen
 from memcheck.result import PlanResult, Report, Unreadable
+from memcheck.what_if import make_dossier, with_remedies
 
 FORMATS = ("full", "json", "csv", "html", "pdf")
 """Those of ``check`` that have room for figures without a verdict."""
@@ -76,9 +77,9 @@ def command(
         changes["hardware.gpu"] = gpu
     outputs = outputs or (Output("full"),)
     prepare(outputs)
-    gate = Gate(changes=changes, inventory=True, remedies=False)
+    gate = Gate(changes=changes, inventory=True)
     if any(each.format == "csv" or each.format in WITH_DOSSIER for each in outputs):
-        gate = gate._replace(dossier=True, remedies=True)
+        gate = gate._replace(dossier=make_dossier, remedies=with_remedies)
     report = estimate_paths(paths, gate, Configurations(config))
     for item in report.unreadable:
         complain(f"cannot read {item.path}: {item.message}")

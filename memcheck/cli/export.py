@@ -19,6 +19,7 @@ from memcheck.configs.formats import FORMATS
 from memcheck.configs.types import Written
 from memcheck.errors import MemcheckError, UnsupportedError, UsageError
 from memcheck.finding import Finding
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.plan.document import Document
@@ -101,7 +102,7 @@ def exported(document: Document, format: str) -> Written:
     if plan.training is None:
         raise PlanError(f"{document.path} is a plan for inference", "only training is exported")
     try:
-        resolved = resolve(plan, base_dir=os.path.dirname(document.path))
+        resolved = resolve(plan, FRAMEWORKS, base_dir=os.path.dirname(document.path))
     except (ResolutionError, UnsupportedError) as error:
         _refuse(document, located(error, document))
     context = make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)

@@ -13,11 +13,13 @@ from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import prepare, write
 from memcheck.config.discover import STDIN, PlanFile, find_plans
 from memcheck.config.find import Configurations
-from memcheck.config.select import GATE, known
+from memcheck.config.select import known
 from memcheck.config.types import DEFAULT_FAIL_ON, Settings
 from memcheck.errors import UsageError
 from memcheck.report import WITH_DOSSIER
 from memcheck.result import PlanResult, Report, Unreadable
+from memcheck.rules.profiles import GATE
+from memcheck.what_if import make_dossier, with_remedies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # read only where one is configured
@@ -96,7 +98,8 @@ class Gates:
             changes={} if options.gpu is None else {"hardware.gpu": options.gpu},
             baseline=None if baseline is None else baseline.judge,
             baseline_file="" if baseline is None else baseline.file,
-            dossier=any(output.format in WITH_DOSSIER for output in options.outputs),
+            remedies=with_remedies,
+            dossier=make_dossier if any(output.format in WITH_DOSSIER for output in options.outputs) else None,
         )
 
     def selected(self, settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:

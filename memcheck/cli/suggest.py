@@ -120,7 +120,8 @@ def command(**given: Any) -> int:
 def _rendered(options: Options, answer: Suggestions) -> str:
     from importlib import import_module
 
-    text: str = import_module(f"memcheck.what_if.suggest.{options.form}").render(answer, screen_of(sys.stdout, options.color))
+    renderer = import_module(f"memcheck.what_if.suggest.{options.form}")
+    text: str = renderer.render(answer, screen_of(sys.stdout, options.color))
     return text
 
 
@@ -149,8 +150,8 @@ def _write(options: Options, path: str, data: bytes, document: Document, answer:
         settings = " ".join(f"{key}={value}" for key, value in remedy.set.items())
         raise UsageError(f"suggestion {number} has no certain place in {path}", f"set by hand: {settings}")
     from memcheck.cli.fix import difference, replace_files
+    from memcheck.plan.file_edits import edited
     from memcheck.plan.text import read_bytes
-    from memcheck.review.fix.edits import edited
 
     before = {file.path: data if file.path == path else read_bytes(file.path) for file in remedy.files(path)}
     after = {file.path: edited(before[file.path], file.edits) for file in remedy.files(path)}

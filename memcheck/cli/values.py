@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from memcheck.cli.options import Output
 from memcheck.config.fraction import fraction
-from memcheck.config.select import PROFILES
 from memcheck.config.types import FAIL_ON
 from memcheck.report import BINARY, FORMATS
+from memcheck.rules.profiles import PROFILES
 
 COLORS = ("auto", "always", "never")
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from memcheck import __version__
 from memcheck.config.fraction import fraction
-from memcheck.config.select import PROFILES
 from memcheck.config.types import FAIL_ON, Settings
 from memcheck.config.version import accepts
 from memcheck.errors import ConfigurationError, UsageError
 from memcheck.finding import SEVERITIES
+from memcheck.rules.profiles import PROFILES
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcheck.errors import UsageError
-
-GATE, REVIEW, RESEARCH = "gate", "review", "research"
-PROFILES = (GATE, REVIEW, RESEARCH)
-"""From what may stop a merge to all that can be said. Each has the rules of those before it."""
+from memcheck.rules.profiles import GATE, PROFILES
 
 
 def known(selectors: Sequence[str]) -> tuple[str, ...]:

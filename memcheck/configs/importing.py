@@ -11,6 +11,7 @@ from memcheck.configs.plan_text import plan_text, plan_values
 from memcheck.configs.served import reading_for
 from memcheck.configs.types import Note, Problem, Reading, Setting
 from memcheck.finding import Location, Span
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.plan import types as plan_types
@@ -90,7 +91,7 @@ def invalid(imported: Imported, start: Location) -> list[Problem]:
         wrong = [(each.pointer, each.message, each.help) for each in findings if each.severity == "error"]
     else:
         try:
-            resolve(plan, base_dir=".")
+            resolve(plan, FRAMEWORKS, base_dir=".")
         except ResolutionError as error:
             wrong = [(each.pointer, each.message, each.help) for each in error.problems]
         else:

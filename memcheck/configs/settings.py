@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import Defaults
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 from memcheck.job.recipe import resolve_recipe
 from memcheck.job.training import resolve_checkpoint, resolve_initialization
 from memcheck.job.types import Layout, Lora, Recipe, TrainingJob
@@ -90,7 +90,7 @@ def _around(job: TrainingJob) -> dict[str, object]:
     return found
 
 
-def neutral(framework: Framework, layout: Layout) -> dict[str, object]:
+def neutral(framework: Profile, layout: Layout) -> dict[str, object]:
     """What goes without saying: the values a config of this framework has when it is silent."""
     return {
         "parallelism.data": layout.data,
@@ -127,7 +127,7 @@ def neutral(framework: Framework, layout: Layout) -> dict[str, object]:
     }
 
 
-def _loss(framework: Framework, layout: Layout) -> str:
+def _loss(framework: Profile, layout: Layout) -> str:
     by_itself = framework.loss_parallel
     if framework.default_loss == "standard" and by_itself == "tensor" and layout.tensor > 1:
         return "vocab-parallel"

@@ -23,19 +23,20 @@ from memcheck.configs.sourced import source_file, with_source
 from memcheck.configs.types import REMOVED, ConfigError
 from memcheck.errors import MemcheckError
 from memcheck.finding import SEVERITIES, Edit, FileEdits
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.changes import spelled
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.extends import repository
+from memcheck.plan.file_edits import edited
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan
+from memcheck.plan.value_edits import edits
 from memcheck.record import Record
-from memcheck.review.fix.edits import edited
-from memcheck.what_if.remedies.change import spelled
-from memcheck.what_if.remedies.edits import edits
 
 AUTO = "auto"
 """In DeepSpeed's JSON: TrainingArguments fill it in, so that the value is theirs to change, and the plan's to state."""
@@ -91,7 +92,7 @@ class _Change:
         self.plan = plan
         self.changes = changes
         self.fields = dict(leaves(grown({}, dict(changes))))
-        self.before = resolve(plan, base_dir=_folder(document))
+        self.before = resolve(plan, FRAMEWORKS, base_dir=_folder(document))
         self.wanted = wanted
         self.configs = tuple(_configs(document))
 
@@ -257,7 +258,7 @@ def _gives(after: Document, before: Document, wanted: Resolved) -> bool:
     if plan is None:
         return False
     try:
-        found = resolve(plan, base_dir=_folder(after))
+        found = resolve(plan, FRAMEWORKS, base_dir=_folder(after))
     except MemcheckError:
         return False
     return found.gpu == wanted.gpu and _alike(found, wanted)

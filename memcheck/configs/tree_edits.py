@@ -13,7 +13,7 @@ from memcheck.configs.types import REMOVED, ConfigError
 from memcheck.finding import Edit, Span
 from memcheck.plan.places import Block, Marks, escape
 from memcheck.plan.text import split_lines
-from memcheck.what_if.remedies.edits import flow_text
+from memcheck.plan.value_edits import flow_text
 
 
 def edit_json(path: str, text: str, values: Mapping[str, object]) -> tuple[Edit, ...]:

@@ -9,9 +9,8 @@ from memcheck.frameworks.torch.profile import PYTORCH
 from memcheck.frameworks.torchtitan.profile import TORCHTITAN
 from memcheck.frameworks.torchtune.profile import TORCHTUNE
 from memcheck.frameworks.transformers.profile import HUGGINGFACE
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 
-FRAMEWORKS: dict[str, Framework] = {
+FRAMEWORKS: dict[str, Profile] = {
     f.name: f for f in (HUGGINGFACE, PYTORCH, TORCHTITAN, MEGATRON, DEEPSPEED, LITGPT, TORCHTUNE)
 }
-DEFAULT_FRAMEWORK = "huggingface"

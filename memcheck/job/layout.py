@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 from memcheck.job.types import Layout
 from memcheck.plan.types import Hardware, Parallelism
 
@@ -11,7 +11,7 @@ from memcheck.plan.types import Hardware, Parallelism
 def resolve_layout(
     hardware: Hardware,
     stated: Parallelism,
-    framework: Framework | None,
+    framework: Profile | None,
     defaults: Defaults,
     *,
     routed: bool = False,
@@ -55,7 +55,7 @@ def resolve_layout(
 
 
 def _expert_tensor(
-    stated: Parallelism, layout: Layout, framework: Framework | None, defaults: Defaults, *, routed: bool
+    stated: Parallelism, layout: Layout, framework: Profile | None, defaults: Defaults, *, routed: bool
 ) -> int:
     """1 unless stated, as for every degree of a plan; where the framework would take another one, the plan says so.
 
@@ -74,7 +74,7 @@ def _expert_tensor(
     return defaults.take("parallelism.expert_tensor", None, 1, why)
 
 
-def _sequence(stated: Parallelism, layout: Layout, framework: Framework, defaults: Defaults) -> bool:
+def _sequence(stated: Parallelism, layout: Layout, framework: Profile, defaults: Defaults) -> bool:
     if layout.tensor == 1:
         return bool(stated.sequence)
     why = f"default of {framework.name} with tensor > 1"
@@ -92,7 +92,7 @@ def _schedule(stated: Parallelism, pipeline: int, defaults: Defaults) -> tuple[s
 
 
 def _sharding(
-    stated: Parallelism, layout: Layout, framework: Framework, defaults: Defaults, each_batch: object
+    stated: Parallelism, layout: Layout, framework: Profile, defaults: Defaults, each_batch: object
 ) -> Layout:
     replicas = layout.data * layout.context
     stage = stated.zero_stage or 0
@@ -119,7 +119,7 @@ def _sharding(
     )
 
 
-def _synchronised(stated: str | None, framework: Framework, defaults: Defaults, each_batch: object) -> str:
+def _synchronised(stated: str | None, framework: Profile, defaults: Defaults, each_batch: object) -> str:
     key = "parallelism.gradient_sync"
     if each_batch is not None:
         return defaults.take(key, stated, "every" if each_batch else "last", "options.sync_each_batch")

@@ -9,7 +9,7 @@ from memcheck.job.types import Recipe
 from memcheck.record import Record
 
 
-class Framework(Record):
+class Profile(Record):
     """Defaults and abilities of one stack. Each default names the upstream line it was read from in its file."""
 
     name: str

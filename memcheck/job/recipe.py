@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 from memcheck.job.recipes import GENERIC
 from memcheck.job.types import Layout, Optimizer, Recipe
 from memcheck.plan.types import Precision
 
 
 def resolve_recipe(
-    stated: Precision | None, method: str, layout: Layout, framework: Framework, defaults: Defaults
+    stated: Precision | None, method: str, layout: Layout, framework: Profile, defaults: Defaults
 ) -> Recipe:
     """What the named recipe means to this framework at this ZeRO stage, with the plan's deviations applied."""
     stated = stated or Precision()
@@ -34,7 +34,7 @@ def resolve_recipe(
     return _deviate(recipe, stated, framework)
 
 
-def with_optimizer(recipe: Recipe, optimizer: Optimizer, framework: Framework) -> Recipe:
+def with_optimizer(recipe: Recipe, optimizer: Optimizer, framework: Profile) -> Recipe:
     """The recipe with the dtype that the optimizer gives to its states whatever it steps on."""
     if in_full(optimizer, framework.name):
         return recipe._replace(optimizer_states="fp32")
@@ -50,14 +50,14 @@ def in_full(optimizer: Optimizer, framework: str) -> bool:
     return optimizer.name == "paged-adamw"
 
 
-def framework_recipe(name: str, layout: Layout, framework: Framework) -> Recipe:
+def framework_recipe(name: str, layout: Layout, framework: Profile) -> Recipe:
     """The framework's record of a recipe, or PyTorch's meaning of it where the framework has none (rule MEM407)."""
     if layout.zero_stage == 3 and name in framework.sharded_recipes:
         return framework.sharded_recipes[name]
     return framework.recipes.get(name) or GENERIC[name]
 
 
-def _deviate(recipe: Recipe, stated: Precision, framework: Framework) -> Recipe:
+def _deviate(recipe: Recipe, stated: Precision, framework: Profile) -> Recipe:
     """Apply what the plan states beside the recipe, as far as the framework has something for it.
 
     In autograd a gradient has its parameter's dtype (torch/csrc/autograd/engine.cpp, validate_outputs) and the

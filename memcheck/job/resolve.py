@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from memcheck.catalog.types import Gpu
-from memcheck.frameworks.registry import DEFAULT_FRAMEWORK, FRAMEWORKS
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import Problem, ResolutionError
 from memcheck.job.hardware import resolve_gpu
 from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 from memcheck.job.recipe import resolve_recipe, with_optimizer
 from memcheck.job.torch import resolve_torch
 from memcheck.job.training import (
@@ -28,6 +29,7 @@ from memcheck.models.types import Architecture, Mixer, Moe, Rough
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
 
+DEFAULT_FRAMEWORK = "huggingface"
 OWN_MODEL, OWNER = "megatron-lm", "megatron"
 KERNELS = {"mamba2": "mamba-ssm", "gated-delta-net": "flash-linear-attention"}
 """Whose fused kernels recurrent layers are priced with. transformers falls back to code of its own without them
@@ -57,8 +59,10 @@ class Frame(Record):
     """What was assumed: before the batch, before the number of micro-batches, before PyTorch's behaviour, behind it."""
 
 
-def resolve(plan: plan_types.Plan, *, base_dir: str) -> Resolved:
+def resolve(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir: str) -> Resolved:
     """Make every value of the plan concrete. ``base_dir`` is where relative paths of the plan start.
+
+    ``frameworks``: profiles by the name that a plan gives them.
 
     A layout that cannot work is still resolved, to the nearest job that can be priced, so that the rules can report all
     of its problems.
@@ -66,10 +70,10 @@ def resolve(plan: plan_types.Plan, *, base_dir: str) -> Resolved:
     Raises:
         ResolutionError: an unknown model or GPU, a model that cannot be read, or a missing value without a default.
     """
-    return with_batch(framed(plan, base_dir=base_dir), plan.training)
+    return with_batch(framed(plan, frameworks, base_dir=base_dir), plan.training)
 
 
-def framed(plan: plan_types.Plan, *, base_dir: str) -> Frame:
+def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir: str) -> Frame:
     """Make every value of the plan concrete that does not depend on its batch.
 
     Raises:
@@ -93,7 +97,7 @@ def framed(plan: plan_types.Plan, *, base_dir: str) -> Frame:
         for package in _kernels(architecture):
             why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
             defaults.note("model", f"{package} is installed", why)
-        job, notes = _training_job(plan, plan.training, architecture, defaults)
+        job, notes = _training_job(plan, plan.training, architecture, frameworks, defaults)
         behind = Defaults()
         return Frame(job, gpu, _overhead(plan.policy, behind), (*notes, behind.taken()))
     serving = _inference_job(plan, plan.inference or plan_types.Inference(), architecture, defaults)
@@ -167,10 +171,11 @@ def _training_job(
     plan: plan_types.Plan,
     training: plan_types.Training,
     architecture: Architecture | Rough,
+    frameworks: Mapping[str, Profile],
     defaults: Defaults,
 ) -> tuple[TrainingJob, tuple[tuple[Assumption, ...], ...]]:
     """The job without its batch, and what was assumed, as :class:`Frame` has it."""
-    framework = FRAMEWORKS[defaults.take("training.framework", training.framework, DEFAULT_FRAMEWORK)]
+    framework = frameworks[defaults.take("training.framework", training.framework, DEFAULT_FRAMEWORK)]
     options = known_options(training.options, framework)
     layout = resolve_layout(
         plan.hardware,
@@ -222,7 +227,7 @@ def _offloads(training: plan_types.Training) -> bool:
     return any(place not in (None, "none") for place in places)
 
 
-def _expandable(training: plan_types.Training, framework: Framework, defaults: Defaults) -> bool:
+def _expandable(training: plan_types.Training, framework: Profile, defaults: Defaults) -> bool:
     """The allocator's setting, with a note where the framework's steps were measured with the other one only."""
     key = "training.expandable_segments"
     why = f"what {framework.name}'s launcher sets"

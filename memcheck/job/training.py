@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.job.defaults import PLAN_DEFAULT, Defaults
 from memcheck.job.errors import Problem, ResolutionError
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 from memcheck.job.types import Checkpoint, Checkpointing, Initialization, Layout, Lora, Loss, Optimizer
 from memcheck.plan import types as plan_types
 
@@ -49,7 +49,7 @@ def resolve_accumulation(
     return steps
 
 
-def resolve_optimizer(stated: plan_types.Optimizer | None, framework: Framework, defaults: Defaults) -> Optimizer:
+def resolve_optimizer(stated: plan_types.Optimizer | None, framework: Profile, defaults: Defaults) -> Optimizer:
     """Name, implementation and place of the optimizer."""
     stated = stated or plan_types.Optimizer()
     name = defaults.take("training.optimizer.name", stated.name, framework.default_optimizer)
@@ -81,7 +81,7 @@ def resolve_checkpointing(
     )
 
 
-def resolve_loss(stated: plan_types.Loss | None, layout: Layout, framework: Framework, defaults: Defaults) -> Loss:
+def resolve_loss(stated: plan_types.Loss | None, layout: Layout, framework: Profile, defaults: Defaults) -> Loss:
     """Kind of the loss, and what it does to the logits."""
     stated = stated or plan_types.Loss()
     kind = defaults.take("training.loss.kind", stated.kind, framework.default_loss)
@@ -101,7 +101,7 @@ def resolve_loss(stated: plan_types.Loss | None, layout: Layout, framework: Fram
 
 
 def resolve_lora(
-    training: plan_types.Training, method: str, framework: Framework, params: str, defaults: Defaults
+    training: plan_types.Training, method: str, framework: Profile, params: str, defaults: Defaults
 ) -> Lora | None:
     """Adapters of a LoRA or QLoRA job; None for full training."""
     if method == "full":
@@ -121,7 +121,7 @@ def resolve_lora(
 
 
 def resolve_initialization(
-    stated: plan_types.Initialization | None, layout: Layout, method: str, framework: Framework, defaults: Defaults
+    stated: plan_types.Initialization | None, layout: Layout, method: str, framework: Profile, defaults: Defaults
 ) -> Initialization:
     """Where the model is made, and of what."""
     stated = stated or plan_types.Initialization()
@@ -140,7 +140,7 @@ def resolve_initialization(
 def resolve_checkpoint(
     stated: plan_types.Checkpoint | None,
     layout: Layout,
-    framework: Framework,
+    framework: Profile,
     options: dict[str, object],
     defaults: Defaults,
 ) -> Checkpoint:
@@ -163,7 +163,7 @@ def shards_parameters(layout: Layout, framework: str) -> bool:
     return layout.zero_stage >= least and layout.shard_group > 1
 
 
-def known_options(stated: dict[str, object] | None, framework: Framework) -> dict[str, object]:
+def known_options(stated: dict[str, object] | None, framework: Profile) -> dict[str, object]:
     """The options that this framework has; rule MEM404 reports the rest."""
     return {name: _hashable(value) for name, value in sorted((stated or {}).items()) if name in framework.options}
 

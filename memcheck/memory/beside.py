@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.torch.pipelining import NO_BORDER, Border
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.units import Part, stream_dtype
+from memcheck.memory.units import stream_dtype
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer
 from memcheck.record import Record
 

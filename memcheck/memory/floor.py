@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 
 from memcheck.accounts.state import LocalTensor, Resting
+from memcheck.accounts.unit import Part
 from memcheck.frameworks.torch.pipelining import fullest, parts
 from memcheck.job.types import TrainingJob
 from memcheck.memory.resting import sharding, tensors_resting
 from memcheck.memory.units import (
-    Part,
     base_setting,
     block_tensors_on_rank,
     embedding_tensors,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Formula, Instant
 from memcheck.accounts.state import STATES_PER_PARAMETER
+from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import High, Inventory
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.around import sharding_at
-from memcheck.memory.units import Unit
 from memcheck.record import Record
 
 LEDGER = {

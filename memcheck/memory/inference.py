@@ -9,6 +9,7 @@ from __future__ import annotations
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.state import block_component_tensors, expert_slices, local_tensor
 from memcheck.accounts.timeline import Timeline
+from memcheck.accounts.unit import Part
 from memcheck.autograd import Tape, Value, rounded
 from memcheck.autograd.context import Context, Setting
 from memcheck.errors import UnsupportedError
@@ -16,7 +17,6 @@ from memcheck.frameworks.torch.pipelining import parts
 from memcheck.frameworks.transformers.block import block_forward
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.memory.serving import Held, Weight, formulas, largest
-from memcheck.memory.units import Part
 from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, ParameterTensor, Rough
 

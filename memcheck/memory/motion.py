@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memcheck.accounts.moves import Components, Held, Moment, Rest, one_held
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.timeline import Timeline
+from memcheck.accounts.unit import Part
 from memcheck.frameworks.torch.fsdp import Group, group, reduces_head, wraps
 from memcheck.frameworks.torch.pipelining import in_flight, most_in_flight, parts
 from memcheck.job.types import Checkpoint, Initialization, Layout, Optimizer, TrainingJob
@@ -17,7 +18,6 @@ from memcheck.memory.resting import ways_of
 from memcheck.memory.rests import engine_walk, rests, timeless
 from memcheck.memory.runs import Run, Units, accumulation, units_of
 from memcheck.memory.step import Step
-from memcheck.memory.units import Part
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 

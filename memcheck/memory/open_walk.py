@@ -11,6 +11,7 @@ from itertools import accumulate, chain, pairwise
 from operator import add, itemgetter, mul
 
 from memcheck.accounts.moves import Moment
+from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import Curve
 from memcheck.memory.conduct import NO_GROUPS, Beyond, Conduct, Groups
 from memcheck.memory.open_sizes import (
@@ -26,7 +27,6 @@ from memcheck.memory.open_sizes import (
 from memcheck.memory.open_timeline import DIGIT, HALF, OpenTimeline, Rival, halves
 from memcheck.memory.runs import Run
 from memcheck.memory.step import Step
-from memcheck.memory.units import Unit
 from memcheck.record import Record
 
 LAYER = re.compile(r"\blayer (\d+)")

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
+from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.context import Setting
 from memcheck.frameworks.torch.fsdp import accumulated_dtype, adds_in_place, outside_dtype, wraps
 from memcheck.job.types import TrainingJob
 from memcheck.memory.units import (
-    Part,
-    Unit,
     base_setting,
     block_unit,
     embedding_unit,

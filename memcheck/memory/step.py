@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from memcheck.accounts.moves import Components
 from memcheck.accounts.timeline import Timeline, Variables
+from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import Curve
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.memory.conduct import Beyond, Conduct, Groups
 from memcheck.memory.runs import Run, stretches
-from memcheck.memory.units import Unit
 
 if TYPE_CHECKING:
     from memcheck.frameworks.deepspeed.step import EngineWalk

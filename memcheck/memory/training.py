@@ -7,6 +7,7 @@ from functools import lru_cache
 from memcheck.accounts.estimate import Instant, RankEstimate, TensorGroup
 from memcheck.accounts.moves import Components, Held, Rest, highest, laid_on
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
+from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.curve import High
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.motion import (
@@ -22,7 +23,6 @@ from memcheck.memory.motion import (
 from memcheck.memory.resting import resting_dtype, shard_of, states_dtype
 from memcheck.memory.rests import rests, timeless
 from memcheck.memory.runs import Accumulation, Units
-from memcheck.memory.units import Part, Unit
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 

@@ -13,6 +13,7 @@ from memcheck.accounts.state import (
     local_tensor,
     shard_numel,
 )
+from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.context import Adapter, Setting, adapts, is_frozen
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Dim
@@ -23,35 +24,6 @@ from memcheck.frameworks.transformers.head import Head, head_curve
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Mixer, Mlp, Moe, Norm
 from memcheck.record import Record
-
-
-class Unit(Record):
-    """One unit of the model on one rank."""
-
-    kind: str
-    """``embedding`` | ``block`` | ``head``."""
-    name: str
-    tensors: tuple[LocalTensor, ...]
-    """Without the tied head's copy of the embedding."""
-    fresh: Curve
-    """For the first micro-batch, whose gradients are new."""
-    again: Curve
-    """For later micro-batches, whose gradients are added to existing ones. The same where no micro-batch adds any."""
-    reduced: str = ""
-    """A tensor whose gradient is already reduced when the unit's forward ends."""
-    offloaded: int = 0
-    """Bytes that its forward sends to the host and its backward fetches (activation offload)."""
-
-
-class Part(Record):
-    """Which layers a pipeline rank holds."""
-
-    first: int
-    last: int
-    """Behind the last layer."""
-    embedding: bool
-    head: bool
-
 
 STYLES = {"huggingface": "transformers", "pytorch": "transformers", "deepspeed": "transformers"}
 PER_BLOCK = ("torchtitan", "torchtune")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from hashlib import sha256
 
-from memcheck.finding import Finding
+from memcheck.finding import Finding, key_of
 from memcheck.report.repository import repository_path
 from memcheck.result import Hidden, PlanResult, Report
-from memcheck.review.baseline.file import key_of
 
 Identified = tuple[PlanResult, Finding, str]
 """A finding with its plan and its key."""

@@ -34,8 +34,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from memcheck.config.select import REVIEW
 from memcheck.finding import Edit, Finding, Span
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.plan.document import Document
@@ -44,6 +44,7 @@ from memcheck.plan.places import tokens
 from memcheck.plan.read import build_plan
 from memcheck.plan.schema import load_schema
 from memcheck.plan.valid import conforms
+from memcheck.rules.profiles import REVIEW
 from memcheck.rules.types import PROVABLE, Context, Rule
 from memcheck.rules.words import shown
 
@@ -95,9 +96,8 @@ def _is_same_without(context: Context, pointer: str) -> bool:
     if not conforms(values, root, root):
         return False
     try:
-        other = resolve(
-            build_plan(values)._replace(policy=context.plan.policy), base_dir=os.path.dirname(context.document.path)
-        )
+        plan = build_plan(values)._replace(policy=context.plan.policy)
+        other = resolve(plan, FRAMEWORKS, base_dir=os.path.dirname(context.document.path))
     except ResolutionError:
         return False
     mine = context.resolved

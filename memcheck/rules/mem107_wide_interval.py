@@ -32,9 +32,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.config.select import RESEARCH
 from memcheck.finding import Finding
 from memcheck.rules.budget import key_pointer, related
+from memcheck.rules.profiles import RESEARCH
 from memcheck.rules.types import MEASURED, Context, Rule
 from memcheck.rules.words import gib, percent
 

@@ -32,8 +32,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.config.select import REVIEW
 from memcheck.finding import Finding
+from memcheck.rules.profiles import REVIEW
 from memcheck.rules.types import HEURISTIC, Context, Rule
 from memcheck.rules.words import divisors
 

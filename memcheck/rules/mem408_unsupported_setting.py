@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 from memcheck.job.training import QUANTIZED_ON_LOAD
 from memcheck.job.types import TrainingJob
 from memcheck.rules.place import stated
@@ -91,7 +91,7 @@ def _around(context: Context, title: str, job: TrainingJob) -> Iterator[Finding]
         yield RULE.finding(context, message, "/training/checkpoint/asynchronous", help=help, related=related)
 
 
-def _lacking(context: Context, job: TrainingJob, framework: Framework) -> Iterator[Finding]:
+def _lacking(context: Context, job: TrainingJob, framework: Profile) -> Iterator[Finding]:
     """One finding per key that the framework has nothing for and that says something."""
     from memcheck.rules.deviations import deviates
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.config.select import GATE
 from memcheck.finding import Finding
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.fit import host_capacity
@@ -16,6 +15,7 @@ from memcheck.plan.document import Document
 from memcheck.plan.types import Plan
 from memcheck.record import Record
 from memcheck.rules.place import place
+from memcheck.rules.profiles import GATE
 
 
 class Context(Record):
@@ -24,7 +24,7 @@ class Context(Record):
     plan: Plan
     document: Document
     resolved: Resolved
-    framework: Framework | None
+    framework: Profile | None
     """None for inference."""
     fail_above: float
     warn_above: float

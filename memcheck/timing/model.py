@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from memcheck.accounts.state import expert_slices
+from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Adapter
 from memcheck.frameworks.megatron.stages import stages
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.units import Part
 from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record

@@ -11,6 +11,7 @@ from memcheck.catalog.types import Gpu
 from memcheck.check import Gate, check_document
 from memcheck.configs.one_plan import load_one
 from memcheck.errors import UsageError
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
 from memcheck.models.from_plan import LAYER_COUNTS, with_overrides
@@ -99,11 +100,11 @@ def with_layers(document: Document, count: int) -> Document:
 
 def load_subject(document: Document) -> Subject | PlanResult:
     """The plan, priced; the result with its findings when it cannot be."""
-    result = check_document(document, Gate(inventory=True, remedies=False))
+    result = check_document(document, Gate(inventory=True))
     plan, _ = read_plan(document)
     if result.estimate is None or plan is None:
         return result
-    found = resolve(plan, base_dir=os.path.dirname(document.path))
+    found = resolve(plan, FRAMEWORKS, base_dir=os.path.dirname(document.path))
     return Subject(
         document.path,
         result.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.configs.megatron_model import differences, dimensions
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.models.errors import ArchitectureError
@@ -75,6 +76,6 @@ def test_only_megatron_runs_it() -> None:
         "hardware": {"gpu": "h100-80gb"},
         "training": {"framework": "megatron", "micro_batch_size": 1, "sequence_length": 128},
     }
-    resolve(build_plan(plan), base_dir=".")
+    resolve(build_plan(plan), FRAMEWORKS, base_dir=".")
     with pytest.raises(ResolutionError, match="megatron's own model"):
-        resolve(build_plan({**plan, "training": {**plan["training"], "framework": "pytorch"}}), base_dir=".")
+        resolve(build_plan({**plan, "training": {**plan["training"], "framework": "pytorch"}}), FRAMEWORKS, base_dir=".")

@@ -243,10 +243,10 @@ def with_text(plan: dict[str, Any], path: tuple[str | int, ...], text: str) -> b
 def test_wrong_types_everywhere(kind: str) -> None:
     """Whatever stands at whatever key: an answer or located findings, never a defect, and never a size from no number."""
     plan = {"memcheck": 1, **yaml.safe_load(WHOLE_PLANS[kind])}
-    assert check_file("plan.yaml", yaml.safe_dump(plan).encode(), Gate(remedies=False))[0][0].status == "passed"
+    assert check_file("plan.yaml", yaml.safe_dump(plan).encode(), Gate())[0][0].status == "passed"
     for path in places(plan):
         for text in WRONG:
-            (result,), traces = check_file("plan.yaml", with_text(plan, path, text), Gate(remedies=False))
+            (result,), traces = check_file("plan.yaml", with_text(plan, path, text), Gate())
             at = f"{'.'.join(map(str, path))}: {text}"
             assert traces == [], at
             assert all(f.message and f.location.span.line >= 1 and f.code != "MEM000" for f in result.findings), at

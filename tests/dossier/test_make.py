@@ -9,6 +9,7 @@ import pytest
 from memcheck.accounts.estimate import COMPONENTS
 from memcheck.check import Gate, check_file
 from memcheck.result import PlanResult
+from memcheck.what_if import make_dossier, with_remedies
 from memcheck.what_if.compare.types import DATA_CENTRE
 
 NAMES = ("deepseek-v3-1024xh100", "llama-3.1-8b-tp4-a100-40gb", "llama-3.3-70b-inference-4xh100", "gpt2-xl-2048")
@@ -17,7 +18,7 @@ NAMES = ("deepseek-v3-1024xh100", "llama-3.1-8b-tp4-a100-40gb", "llama-3.3-70b-i
 def results(root: Path, name: str, *, dossier: bool = True) -> list[PlanResult]:
     """The plans of an example."""
     path = root / "examples" / f"{name}.yaml"
-    plans, traces = check_file(str(path), path.read_bytes(), Gate(dossier=dossier))
+    plans, traces = check_file(str(path), path.read_bytes(), Gate(dossier=make_dossier if dossier else None, remedies=with_remedies))
     assert not traces
     return plans
 

@@ -15,6 +15,7 @@ from memcheck.report.full import render
 from memcheck.report.json import document
 from memcheck.report.screen import Screen
 from memcheck.result import PlanResult, Report
+from memcheck.what_if import with_remedies
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).resolve().parent / "golden"
@@ -51,7 +52,7 @@ def results(name: str) -> list[PlanResult]:
     """The verdict on every document of one example."""
     path = f"examples/{name}.yaml"
     with at_root():
-        plans, traces = check_file(path, Path(path).read_bytes(), Gate())
+        plans, traces = check_file(path, Path(path).read_bytes(), Gate(remedies=with_remedies))
     if traces:
         raise AssertionError("\n".join(traces))
     return plans

@@ -28,7 +28,7 @@ def status_with(name: str, **training: object) -> str:
     """The status of an example with other values under ``training``."""
     path = ROOT / "examples" / f"{name}.yaml"
     changes = {"training." + key.replace("__", "."): value for key, value in training.items()}
-    (result,), _ = check_file(str(path), path.read_bytes(), Gate(changes=changes, remedies=False))
+    (result,), _ = check_file(str(path), path.read_bytes(), Gate(changes=changes))
     return result.status
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from memcheck.check import Gate, check_file
 from memcheck.finding import SEVERITIES, Edit
+from memcheck.plan.file_edits import edited
 from memcheck.plan.load import load_documents
 from memcheck.review.fix import rounds
-from memcheck.review.fix.edits import edited
 from tests.fix.broken import broken
 
-GATE = Gate(remedies=False, profile="review")
+GATE = Gate(profile="review")
 """With the fixes of what only a reviewer asks for."""
 SEEDS = range(200)
 Change = tuple[bytes, list[Edit], bytes]

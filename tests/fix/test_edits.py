@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.finding import Edit, Span
-from memcheck.review.fix.edits import disjoint, edited
+from memcheck.plan.file_edits import disjoint, edited
 
 
 def edit(line: int, column: int, end_column: int, text: str, end_line: int = 0) -> Edit:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from memcheck.check import Gate, check_file
 from memcheck.review.fix.rounds import Fixed, fix_file
+from memcheck.what_if import with_remedies
 from tests.cli.plans import GOOD, write, write_over
 
 PLAN = GOOD.format(name="plan").encode()
-GATE = Gate(remedies=False)
+GATE = Gate()
 
 
 def fix(data: bytes, path: str = "plan.yaml", **gate: object) -> Fixed:
@@ -71,7 +72,7 @@ def test_unreadable_files_stay(tmp_path: Path) -> None:
 def test_remedies_only_when_unsafe(tmp_path: Path) -> None:
     """A remedy changes the job: it is written only with ``unsafe``, then the plan passes, and doing it again is idle."""
     data = write_over(tmp_path).read_bytes().replace(b"rtx-4090", b"a100-40gb").replace(b"\n", b"\r\n")
-    gate = Gate()
+    gate = Gate(remedies=with_remedies)
     assert fix_file("plan.yaml", data, gate) == Fixed(data)
     fixed = fix_file("plan.yaml", data, gate, unsafe=True)
     assert [each.finding.code for each in fixed.fixes] == ["MEM101"]
@@ -83,9 +84,9 @@ def test_remedies_only_when_unsafe(tmp_path: Path) -> None:
 def test_a_warning_is_no_reason_to_change_the_job(tmp_path: Path) -> None:
     """A plan that passes with a warning has remedies, and none of them is written."""
     data = write(tmp_path).read_bytes() + b"policy: {fail_above: 100%, warn_above: 20%}\n"
-    (result,), _ = check_file("plan.yaml", data, Gate())
+    (result,), _ = check_file("plan.yaml", data, Gate(remedies=with_remedies))
     assert [(each.code, bool(each.remedies)) for each in result.findings] == [("MEM103", True)]
-    assert fix_file("plan.yaml", data, Gate(), unsafe=True) == Fixed(data)
+    assert fix_file("plan.yaml", data, Gate(remedies=with_remedies), unsafe=True) == Fixed(data)
 
 
 def test_host_memory_is_mended_by_what_the_host_needs_less_of(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_host_memory_is_mended_by_what_the_host_needs_less_of(tmp_path: Path) ->
     text = write(tmp_path, framework="deepspeed", zero_stage="2").read_text(encoding="utf-8")
     text = text.replace("gpus_per_node: 8", "gpus_per_node: 8\n  host_memory_gib: 64")
     data = (text + "  optimizer: {name: adamw, offload: cpu}\n").encode()
-    fixed = fix_file("plan.yaml", data, Gate(), unsafe=True)
+    fixed = fix_file("plan.yaml", data, Gate(remedies=with_remedies), unsafe=True)
     assert [each.finding.code for each in fixed.fixes] == ["MEM106"]
-    (result,), _ = check_file("plan.yaml", fixed.data, Gate(remedies=False))
+    (result,), _ = check_file("plan.yaml", fixed.data, Gate())
     assert result.status == "passed"

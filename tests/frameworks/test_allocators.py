@@ -14,7 +14,7 @@ def _resolved(framework: str, expandable: bool) -> Resolved:
     training = f"framework: {framework}, expandable_segments: {str(expandable).lower()}"
     plan, _ = read_plan(document(training=training))
     assert plan is not None
-    return resolve(plan, base_dir=".")
+    return resolve(plan, FRAMEWORKS, base_dir=".")
 
 
 def test_records_name_what_was_measured() -> None:

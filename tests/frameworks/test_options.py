@@ -10,7 +10,7 @@ import pytest
 from memcheck.catalog.types import Gpu
 from memcheck.errors import MemcheckError, UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
@@ -64,7 +64,7 @@ SAMPLES: dict[str, tuple[object, ...]] = {"lora_dropout": (0.0,)}
 """Values of options whose type does not say what they may be."""
 
 
-def _values(framework: Framework, option: str) -> tuple[object, ...]:
+def _values(framework: Profile, option: str) -> tuple[object, ...]:
     """Values that the option may have."""
     if option in SAMPLES:
         return SAMPLES[option]
@@ -83,7 +83,7 @@ def _seen(framework: str, layout: tuple[str, str, str], options: dict[str, objec
     plan, found = read_plan(source)
     if plan is None:
         return [f.message for f in found]
-    resolved = resolve(plan, base_dir=".")
+    resolved = resolve(plan, FRAMEWORKS, base_dir=".")
     context = make_context(plan, source, resolved, fail_above=1.0, warn_above=1.0)
     said = [f.message for f in check_layout(context)[0]]
     try:
@@ -92,7 +92,7 @@ def _seen(framework: str, layout: tuple[str, str, str], options: dict[str, objec
         return said, str(error)
 
 
-def _silent(framework: Framework) -> Iterator[str]:
+def _silent(framework: Profile) -> Iterator[str]:
     for option in framework.options:
         if option in framework.harmless or option in framework.unmodelled:
             continue
@@ -134,6 +134,6 @@ def test_what_has_no_model_is_refused(name: str) -> None:
 def _job(framework: str, option: str, value: object) -> tuple[TrainingJob, Gpu]:
     plan, _ = read_plan(document(training=f"framework: {framework}", model=DENSE))
     assert plan is not None
-    resolved = resolve(plan, base_dir=".")
+    resolved = resolve(plan, FRAMEWORKS, base_dir=".")
     assert isinstance(resolved.job, TrainingJob)
     return resolved.job._replace(options=((option, value),)), resolved.gpu

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from memcheck.frameworks.registry import DEFAULT_FRAMEWORK, FRAMEWORKS
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 from memcheck.job.recipes import GENERIC
 from memcheck.job.types import DTYPE_BYTES
 from memcheck.plan.schema import load_schema
@@ -33,7 +33,7 @@ def test_registry_is_what_the_schema_offers() -> None:
 
 
 @EACH
-def test_recipes_are_named_after_themselves(framework: Framework) -> None:
+def test_recipes_are_named_after_themselves(framework: Profile) -> None:
     """A recipe stands under its own name, in dtypes with a size."""
     for name, recipe in {**framework.recipes, **framework.sharded_recipes}.items():
         assert recipe.recipe == name
@@ -44,7 +44,7 @@ def test_recipes_are_named_after_themselves(framework: Framework) -> None:
 
 
 @EACH
-def test_defaults_are_among_the_abilities(framework: Framework) -> None:
+def test_defaults_are_among_the_abilities(framework: Profile) -> None:
     """What a framework does by default is something that it can do."""
     assert framework.default_precision in framework.recipes
     assert framework.default_loss in framework.losses
@@ -55,7 +55,7 @@ def test_defaults_are_among_the_abilities(framework: Framework) -> None:
 
 
 @EACH
-def test_abilities_are_words_of_the_plan(framework: Framework) -> None:
+def test_abilities_are_words_of_the_plan(framework: Profile) -> None:
     """Abilities use the plan's own words, so that a rule can compare them with a plan."""
     parallelism = set(load_schema()["definitions"]["parallelism"]["properties"])
     assert set(framework.parallelisms) <= parallelism
@@ -67,7 +67,7 @@ def test_abilities_are_words_of_the_plan(framework: Framework) -> None:
 
 
 @EACH
-def test_choices_belong_to_options(framework: Framework) -> None:
+def test_choices_belong_to_options(framework: Profile) -> None:
     """Words are listed only for options that exist and that take words."""
     for name, choices in framework.choices.items():
         assert str in framework.options[name]

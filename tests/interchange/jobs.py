@@ -10,6 +10,7 @@ from memcheck.configs.formats import FORMATS
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.settings import settings_of
 from memcheck.configs.types import Setting, Written
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
@@ -192,7 +193,7 @@ def resolved(document: Document) -> tuple[Plan, Resolved]:
     """The plan and its job."""
     plan, findings = read_plan(document)
     assert plan is not None, findings
-    return plan, resolve(plan, base_dir=os.path.dirname(document.path) or ".")
+    return plan, resolve(plan, FRAMEWORKS, base_dir=os.path.dirname(document.path) or ".")
 
 
 def written(document: Document, format: str) -> Written:

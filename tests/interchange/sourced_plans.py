@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from memcheck.configs.documents import load_plans
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.plan.document import Document
@@ -107,6 +108,6 @@ def resolved(document: Document) -> Resolved | None:
     """The plan's job; None if there is none."""
     plan, _ = read_plan(document)
     try:
-        return None if plan is None else resolve(plan, base_dir=".")
+        return None if plan is None else resolve(plan, FRAMEWORKS, base_dir=".")
     except ResolutionError:
         return None

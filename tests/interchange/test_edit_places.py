@@ -8,8 +8,8 @@ import pytest
 
 from memcheck.configs.sourced_edits import sourced_edits
 from memcheck.finding import Edit, FileEdits
+from memcheck.job.changes import spelled
 from memcheck.plan.changes import with_changes
-from memcheck.what_if.remedies.change import spelled
 from tests.interchange.sourced_plans import DEEPSPEED, LLAMA, MEGATRON, PLANS, load, resolved, write
 
 

@@ -45,7 +45,7 @@ def load(folder: Path, source: str, rest: str = REST, name: str = "plan.yaml") -
 def checked(folder: Path, source: str, rest: str = REST) -> PlanResult:
     """The verdict on such a plan."""
     document = load(folder, source, rest)
-    (result,), traces = check_file(document.path, Path(document.path).read_bytes(), Gate(remedies=False))
+    (result,), traces = check_file(document.path, Path(document.path).read_bytes(), Gate())
     assert traces == []
     return result
 
@@ -205,7 +205,7 @@ def test_a_base_may_have_the_source(folder: Path) -> None:
     (folder / "base.yaml").write_text(f"memcheck: 1\nsource: {{deepspeed: ./ds.json}}\n{REST}")
     path = folder / "plans" / "child.yaml"
     path.write_text("memcheck: 1\nextends: ../base.yaml\ntraining: {sequence_length: 2048}\n")
-    (result,), _ = check_file(str(path), path.read_bytes(), Gate(remedies=False))
+    (result,), _ = check_file(str(path), path.read_bytes(), Gate())
     assert result.estimate is not None, [finding.message for finding in result.findings]
 
 

@@ -14,9 +14,9 @@ import pytest
 from memcheck.__main__ import main
 from memcheck.configs.leaves import grown, leaves
 from memcheck.configs.sourced_edits import sourced_edits
+from memcheck.job.changes import spelled
 from memcheck.plan.changes import with_changes
-from memcheck.review.fix.edits import edited
-from memcheck.what_if.remedies.change import spelled
+from memcheck.plan.file_edits import edited
 from tests.interchange.sourced_plans import PLANS, TITAN, load, resolved, write
 
 Capture = pytest.CaptureFixture[str]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
@@ -28,7 +29,7 @@ def resolved(framework: str, parallelism: dict[str, Any], **training: Any) -> tu
                 "training": {"framework": framework, "sequence_length": 128, **training},
             }
         ),
-        base_dir=".",
+        FRAMEWORKS, base_dir=".",
     )
     assert isinstance(made.job, TrainingJob)
     peak = estimate(made.job, made.gpu, made.overhead).allocated_bytes

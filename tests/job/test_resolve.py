@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.finding import Finding
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import InferenceJob, TrainingJob
@@ -23,7 +24,7 @@ def resolved(text: str, base_dir: str = ".") -> Resolved:
     (document,) = load_documents("plan.yaml", (HEAD + text).encode())
     plan, findings = read_plan(document)
     assert plan is not None, [f.message for f in findings if isinstance(f, Finding)]
-    return resolve(plan, base_dir=base_dir)
+    return resolve(plan, FRAMEWORKS, base_dir=base_dir)
 
 
 def problems(text: str, base_dir: str = ".") -> list[tuple[str, str]]:

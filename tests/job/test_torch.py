@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.torch import behaviour
 from memcheck.job.types import TrainingJob
@@ -26,7 +27,7 @@ def resolved(parallelism: dict[str, Any], **training: Any) -> tuple[tuple[str, .
                 "training": {"framework": "pytorch", "sequence_length": 128, "precision": "bf16-mixed", **training},
             }
         ),
-        base_dir=".",
+        FRAMEWORKS, base_dir=".",
     )
     assert isinstance(found.job, TrainingJob)
     return found.job.torch, [(a.key, a.value) for a in found.assumptions if "version" in a.key]

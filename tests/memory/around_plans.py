@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
@@ -27,7 +28,7 @@ def resolved(
         "parallelism": parallelism or {},
         "training": {"micro_batch_size": 1, "sequence_length": 1024, **training},
     }
-    return resolve(build_plan(plan), base_dir=".")
+    return resolve(build_plan(plan), FRAMEWORKS, base_dir=".")
 
 
 def job_of(found: Resolved) -> TrainingJob:

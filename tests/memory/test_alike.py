@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from memcheck.accounts.estimate import Estimate
+from memcheck.accounts.unit import Part
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.memory import runs
 from memcheck.memory.estimate import estimate
 from memcheck.memory.motion import closed_motion
 from memcheck.memory.runs import Accumulation, Run, Units, part_units, stretches
 from memcheck.memory.training import remembered_ranks
-from memcheck.memory.units import Part
 from memcheck.plan.read import build_plan
 
 ONE_BY_ONE = 10**6
@@ -63,7 +64,7 @@ def values(framework: str, layout: dict[str, Any], recipe: dict[str, Any]) -> di
 
 def answer(plan: dict[str, Any], *, inventory: bool) -> Estimate:
     """The estimate of a plan."""
-    job = resolve(build_plan(plan), base_dir=".")
+    job = resolve(build_plan(plan), FRAMEWORKS, base_dir=".")
     return estimate(job.job, job.gpu, job.overhead, inventory=inventory)
 
 
@@ -86,7 +87,7 @@ def layers(count: int, **training: Any) -> tuple[list[Run], list[str]]:
     """The runs of one rank of a model with so many equal layers, and the names of its units."""
     plan = values("pytorch", {}, training)
     plan["model"] = {"name": "llama-3.2-1b", "overrides": {"num_hidden_layers": count}}
-    job = resolve(build_plan(plan), base_dir=".").job
+    job = resolve(build_plan(plan), FRAMEWORKS, base_dir=".").job
     part = Part(0, count, embedding=True, head=True)
     found = Units(job, job.architecture, Accumulation(False, None, None), False).runs(part)  # type: ignore[arg-type]
     return found, [unit.name for unit in part_units(job, job.architecture, part)]  # type: ignore[arg-type]

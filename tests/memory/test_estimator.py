@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.check import Gate
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import framed, resolve, with_batch
 from memcheck.job.types import Overhead, TrainingJob
 from memcheck.memory.estimate import Estimator, estimate
@@ -51,13 +52,13 @@ def batches(plan: Plan, seed: str) -> list[Training]:
 def test_batches_share_an_estimator(name: str, overhead: Overhead) -> None:
     """Every figure, component and word of the worst rank, and of all ranks."""
     plan = plan_of(name)
-    frame = framed(plan, base_dir=str(EXAMPLES))
+    frame = framed(plan, FRAMEWORKS, base_dir=str(EXAMPLES))
     shared = Estimator(frame.job, frame.gpu, overhead)
     for training in batches(plan, name):
         resolved = with_batch(frame, training)
         job = resolved.job
         assert isinstance(job, TrainingJob)
-        assert resolved == resolve(plan._replace(training=training), base_dir=str(EXAMPLES))
+        assert resolved == resolve(plan._replace(training=training), FRAMEWORKS, base_dir=str(EXAMPLES))
         assert shared.worst(job) == estimate(job, frame.gpu, overhead, every_rank=False)
         assert shared.ranks(job) == estimate(job, frame.gpu, overhead)
 

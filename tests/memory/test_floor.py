@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.memory.floor import states_floor
 from memcheck.plan.read import build_plan
 
-FRAMEWORKS = ("huggingface", "pytorch", "torchtitan", "megatron", "deepspeed")
+NAMES = ("huggingface", "pytorch", "torchtitan", "megatron", "deepspeed")
 MODELS = ("llama-3.2-1b", "gpt2", "deepseek-v2-lite")
 
 
@@ -42,11 +43,11 @@ def jobs(model: str, framework: str) -> list[Any]:
             "parallelism": {**layout, "zero_stage": stage},
             "training": training,
         }
-        found.append(resolve(build_plan(values), base_dir="."))
+        found.append(resolve(build_plan(values), FRAMEWORKS, base_dir="."))
     return found
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", NAMES)
 @pytest.mark.parametrize("model", MODELS)
 def test_no_peak_lies_below_the_floor(model: str, framework: str) -> None:
     """Over stages, recipes, degrees and offloads: at most what is allocated before the first micro-batch."""
@@ -73,6 +74,6 @@ def test_rough_models_have_no_floor() -> None:
         "hardware": {"gpu": "h100-80gb"},
         "training": {"framework": "pytorch", "sequence_length": 512},
     }
-    job = resolve(build_plan(values), base_dir=".").job
+    job = resolve(build_plan(values), FRAMEWORKS, base_dir=".").job
     assert isinstance(job, TrainingJob)
     assert states_floor(job) == 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
 from memcheck.plan.read import build_plan
@@ -48,7 +49,7 @@ def test_the_worst_rank_is_never_left_out(model: str, framework: str) -> None:
     """Over schedules, micro-batches and uneven stages: every figure but the list of ranks is the same."""
     compared = 0
     for values in plans(model, framework):
-        resolved = resolve(build_plan(values), base_dir=".")
+        resolved = resolve(build_plan(values), FRAMEWORKS, base_dir=".")
         try:
             whole = estimate(resolved.job, resolved.gpu, resolved.overhead)
         except UnsupportedError:
@@ -65,7 +66,7 @@ def test_every_rank_is_looked_at_where_layers_differ_by_number() -> None:
     """Frozen lower layers make the last of four equal ranks the fullest one."""
     values = plans("llama-3.2-1b", "pytorch")[-1]
     values["training"]["freeze"] = ["embed", "layers:0-8"]
-    resolved = resolve(build_plan(values), base_dir=".")
+    resolved = resolve(build_plan(values), FRAMEWORKS, base_dir=".")
     whole = estimate(resolved.job, resolved.gpu, resolved.overhead)
     short = estimate(resolved.job, resolved.gpu, resolved.overhead, every_rank=False)
     assert short._replace(ranks=()) == whole._replace(ranks=())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.engine_speed import forget
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
 from memcheck.memory.open_timeline import OpenTimeline, digit
@@ -75,7 +76,7 @@ def peak(**training: Any) -> int:
             **training,
         },
     }
-    job = resolve(build_plan(plan), base_dir=".")
+    job = resolve(build_plan(plan), FRAMEWORKS, base_dir=".")
     return estimate(job.job, job.gpu, job.overhead, every_rank=False).allocated_bytes
 
 

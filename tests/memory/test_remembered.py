@@ -15,6 +15,7 @@ from memcheck.check import Gate
 from memcheck.errors import MemcheckError
 from memcheck.frameworks.megatron.profile import ranks, walk
 from memcheck.frameworks.megatron.profile import worst as megatron_worst
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory import around, motion, training, worst
@@ -88,7 +89,7 @@ def answer(document: Document, changes: dict[str, object]) -> object:
     if plan is None:
         return [finding.message for finding in findings]
     try:
-        r = resolve(plan, base_dir=str(EXAMPLES))
+        r = resolve(plan, FRAMEWORKS, base_dir=str(EXAMPLES))
         return [spelled(estimate(r.job, r.gpu, r.overhead, every_rank=every)) for every in (True, False)]
     except (MemcheckError, ZeroDivisionError) as error:
         return str(error)

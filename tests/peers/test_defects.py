@@ -38,7 +38,7 @@ def judge(
     """The verdict on a plan of one line per section."""
     section = job if job.startswith("inference") else f"training: {{{job}}}"
     text = PLAN.format(model=model, gpu=gpu, gpus=gpus, nodes=nodes, parallelism=parallelism, job=section)
-    (result,), traces = check_file("plan.yaml", text.encode(), Gate(remedies=False))
+    (result,), traces = check_file("plan.yaml", text.encode(), Gate())
     assert traces == []
     return result
 

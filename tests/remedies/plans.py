@@ -7,6 +7,7 @@ from memcheck.finding import Finding
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
 from memcheck.result import PlanResult
+from memcheck.what_if import with_remedies
 
 REPLICATED = """\
 memcheck: 1
@@ -73,11 +74,11 @@ def read(text: str) -> Document:
 def judge(text: str, **changes: object) -> PlanResult:
     """The verdict on a plan after some changes, without remedies."""
     dotted = {key.replace("__", "."): value for key, value in changes.items()}
-    return check_document(read(text), Gate(remedies=False, changes=dotted))
+    return check_document(read(text), Gate(changes=dotted))
 
 
 def over_budget(text: str) -> Finding:
     """The finding that carries the remedies of a plan that does not fit."""
-    result = check_document(read(text), Gate())
+    result = check_document(read(text), Gate(remedies=with_remedies))
     (finding,) = [f for f in result.findings if f.code in {"MEM101", "MEM102"}]
     return finding

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.what_if.remedies.change import apply, spelled, written
+from memcheck.job.changes import apply, spelled, written
 from tests.remedies.plans import REPLICATED, read
 
 

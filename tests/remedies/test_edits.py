@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.finding import Edit, Span
 from memcheck.plan.changes import with_changes
-from memcheck.what_if.remedies.edits import apply_edits, edits
+from memcheck.plan.value_edits import apply_edits, edits
 from tests.remedies.plans import read
 
 PLAN = """\

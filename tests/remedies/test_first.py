@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from memcheck.check import Gate, check_document
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.plan.changes import with_changes
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
-from memcheck.what_if.remedies.edits import apply_edits
+from memcheck.plan.value_edits import apply_edits
+from memcheck.what_if import with_remedies
 from tests.remedies.plans import BASE, LARGE_BATCH, REPLICATED, SINGLE, over_budget, read
 
 EACH = pytest.mark.parametrize("text", BASE.values(), ids=list(BASE))
@@ -22,7 +24,7 @@ def test_every_remedy_makes_the_plan_pass(text: str) -> None:
     finding = over_budget(text)
     assert finding.remedies
     for remedy in finding.remedies:
-        result = check_document(read(text), Gate(remedies=False, changes=remedy.set))
+        result = check_document(read(text), Gate(changes=remedy.set))
         assert [f.message for f in result.findings if f.severity == "error"] == []
         assert result.estimate is not None
         assert result.estimate.device_bytes == remedy.device_bytes
@@ -54,7 +56,7 @@ def test_safe_remedies_keep_the_training(text: str) -> None:
     def kept(changes: dict[str, object]) -> tuple[object, ...]:
         plan, _ = read_plan(with_changes(read(text), changes))
         assert plan is not None
-        resolved = resolve(plan, base_dir=".")
+        resolved = resolve(plan, FRAMEWORKS, base_dir=".")
         job = resolved.job
         if not isinstance(job, TrainingJob):
             served = (job.batch_size, job.context_length, job.weights, job.kv_cache)
@@ -107,7 +109,7 @@ def test_nothing_safe_is_promised_where_nothing_helps() -> None:
 def test_a_plan_that_fits_has_no_remedies() -> None:
     """Remedies are searched only for plans that need too much."""
     fits = REPLICATED.replace("training:\n", "parallelism: {zero_stage: 3}\ntraining:\n")
-    result = check_document(read(fits), Gate())
+    result = check_document(read(fits), Gate(remedies=with_remedies))
     assert not any(f.remedies for f in result.findings)
 
 

@@ -64,7 +64,7 @@ def test_each_kind_is_found_and_does_what_it_says(name: str) -> None:
     """The plan with the values set passes, and needs the bytes that the remedy states."""
     remedy = found(name)
     (document,) = load_documents("plan.yaml", text_of(CASES[name][0]).encode())
-    result = check_document(document, Gate(remedies=False, changes=remedy.set))
+    result = check_document(document, Gate(changes=remedy.set))
     assert [f.code for f in result.findings if f.severity == "error"] == []
     assert result.estimate is not None
     assert result.estimate.device_bytes == remedy.device_bytes

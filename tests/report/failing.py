@@ -8,6 +8,7 @@ from memcheck.check import Gate, check_file
 from memcheck.report import renderer
 from memcheck.report.screen import Screen
 from memcheck.result import PlanResult, Report
+from memcheck.what_if import make_dossier, with_remedies
 
 TRAINING = """\
 memcheck: 1
@@ -82,7 +83,7 @@ def written(name: str) -> str:
 @cache
 def judged(name: str) -> PlanResult:
     """The plan with everything that reports to pass on show."""
-    (plan,), traces = check_file(f"{name}.yaml", written(name).encode(), Gate(dossier=True))
+    (plan,), traces = check_file(f"{name}.yaml", written(name).encode(), Gate(dossier=make_dossier, remedies=with_remedies))
     assert not traces, traces
     return plan
 

@@ -22,6 +22,7 @@ from memcheck.report.repository import WORKSPACES
 from memcheck.report.sarif import document
 from memcheck.report.screen import Screen
 from memcheck.result import PlanResult, Report
+from memcheck.what_if import with_remedies
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).resolve().parent / "golden"
@@ -51,7 +52,7 @@ def report_of(code: str) -> Report:
     """The findings of one rule in its bad example."""
     path = f"docs/rules/examples/{code}.bad.yaml"
     with at_root():
-        plans, traces = check_file(path, Path(path).read_bytes(), Gate(profile="research"))
+        plans, traces = check_file(path, Path(path).read_bytes(), Gate(profile="research", remedies=with_remedies))
     if traces:
         raise AssertionError("\n".join(traces))
     return Report(VERSION, tuple(only(code, plan) for plan in plans))

@@ -6,13 +6,12 @@ import re
 
 import pytest
 
-from memcheck.defect import defect_result
 from memcheck.finding import Finding
 from memcheck.report.breakdown import breakdown
 from memcheck.report.full import render
 from memcheck.report.screen import Screen
 from memcheck.report.text import width
-from memcheck.result import PlanResult, Report, Unreadable
+from memcheck.result import PlanResult, Report, Unreadable, defect_result
 from tests.report import samples
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")

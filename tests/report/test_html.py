@@ -16,6 +16,7 @@ from memcheck.report.html.palette import stylesheet
 from memcheck.report.html.shell import base_styles
 from memcheck.report.text import clean, gib, percent, words
 from memcheck.result import Report
+from memcheck.what_if import make_dossier, with_remedies
 from tests.report import formats, samples
 from tests.report.forwarded import forwarded, result
 from tests.report.html_page import Element, Page
@@ -257,7 +258,7 @@ def test_real_plans_make_modest_pages(root: Path, monkeypatch: pytest.MonkeyPatc
     """At most 150 kB a plan, with every section that the plan has something for."""
     monkeypatch.chdir(root)
     path = f"examples/{name}.yaml"
-    plans, traces = check_file(path, Path(path).read_bytes(), Gate(dossier=True))
+    plans, traces = check_file(path, Path(path).read_bytes(), Gate(dossier=make_dossier, remedies=with_remedies))
     assert not traces
     shown = render(Report("0.1.0", tuple(plans)))
     assert len(shown.encode()) < 150_000 * len(plans)

@@ -60,7 +60,7 @@ def _misplaced(plan: PlanResult, where: Location, what: str, *, shown: bool) -> 
 def in_file(path: str, data: bytes | None = None) -> list[str]:
     """What is wrong in the findings about one file."""
     with at_root():
-        plans, traces = check_file(path, Path(path).read_bytes() if data is None else data, Gate(remedies=False))
+        plans, traces = check_file(path, Path(path).read_bytes() if data is None else data, Gate())
     assert traces == []
     return [text for plan in plans for finding in plan.findings for text in wrong(plan, finding)]
 

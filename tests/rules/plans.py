@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memcheck.finding import Finding
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
@@ -45,7 +46,7 @@ def layout_findings(*args: str, **kwargs: Any) -> list[Finding]:
     source = document(*args, **kwargs)
     plan, findings = read_plan(source)
     assert plan is not None, [f.message for f in findings]
-    context = make_context(plan, source, resolve(plan, base_dir="."), fail_above=1.0, warn_above=1.0)
+    context = make_context(plan, source, resolve(plan, FRAMEWORKS, base_dir="."), fail_above=1.0, warn_above=1.0)
     return check_layout(context, rules_for(lambda code: True))[0]
 
 

@@ -8,6 +8,7 @@ from memcheck.check import Gate, check_document
 from memcheck.finding import Finding
 from memcheck.plan.load import load_documents
 from memcheck.result import PlanResult
+from memcheck.what_if import with_remedies
 
 FSDP = """\
 memcheck: 1
@@ -26,7 +27,7 @@ training:
 def judged(text: str, *, remedies: bool = True) -> PlanResult:
     """A plan's verdict."""
     (document,) = load_documents("plan.yaml", text.encode())
-    return check_document(document, Gate(remedies=remedies))
+    return check_document(document, Gate(remedies=with_remedies if remedies else None))
 
 
 def fsdp(extra: str = "", host: int = 1024, framework: str = "huggingface") -> str:

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.draw import draw
 from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.errors import MemcheckError
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import build_plan
@@ -30,7 +31,7 @@ def context(plan: Plan) -> Context | None:
     path = EXAMPLES / "llama-3.1-8b-fsdp-8xh100.yaml"
     document = load_documents(str(path), path.read_bytes())[0]
     try:
-        resolved = resolve(plan, base_dir=str(EXAMPLES))
+        resolved = resolve(plan, FRAMEWORKS, base_dir=str(EXAMPLES))
     except MemcheckError:
         return None
     return make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)

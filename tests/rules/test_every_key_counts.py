@@ -124,7 +124,7 @@ def _judged(framework: str, base: str, changes: tuple[tuple[str, str], ...]) -> 
     if plan is None:
         return None
     try:
-        resolved = resolve(plan, base_dir=".")
+        resolved = resolve(plan, FRAMEWORKS, base_dir=".")
     except MemcheckError:
         return None
     context = make_context(plan, source, resolved, fail_above=1.0, warn_above=1.0)

@@ -17,7 +17,7 @@ GOOD = sorted(EXAMPLES.glob("*.good.yaml"))
 
 def findings(path: Path) -> list[Finding]:
     """What is found in one example, without the search for remedies."""
-    results, traces = check_file(str(path), path.read_bytes(), Gate(remedies=False, profile="research"))
+    results, traces = check_file(str(path), path.read_bytes(), Gate(profile="research"))
     assert traces == []
     return [f for result in results for f in result.findings]
 

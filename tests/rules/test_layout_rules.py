@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.check import Gate, check_document
+from memcheck.what_if import with_remedies
 from tests.rules.plans import document, found, layout_findings
 
 MEGATRON = "framework: megatron, gradient_accumulation_steps: 16"
@@ -35,7 +36,7 @@ def test_world_size(parallelism: str, nodes: int, fault: str) -> None:
 
 def test_a_wrong_world_is_not_priced() -> None:
     """What cannot start has no memory use: the plan has an error and no estimate."""
-    result = check_document(document("tensor: 3", MEGATRON), Gate())
+    result = check_document(document("tensor: 3", MEGATRON), Gate(remedies=with_remedies))
     assert result.estimate is None
     assert result.status == "error"
 

@@ -6,6 +6,7 @@ import pytest
 
 from memcheck.accounts.estimate import Estimate, HostMoment
 from memcheck.finding import Finding
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.plan.read import read_plan
 from memcheck.rules.run import check_memory, make_context
@@ -50,7 +51,7 @@ def findings(answer: Estimate, policy: str = "", parallelism: str = "", host: st
     source = source._replace(values=values)
     plan, _ = read_plan(source)
     assert plan is not None
-    context = make_context(plan, source, resolve(plan, base_dir="."), fail_above=0.9, warn_above=0.85)
+    context = make_context(plan, source, resolve(plan, FRAMEWORKS, base_dir="."), fail_above=0.9, warn_above=0.85)
     return check_memory(context._replace(estimate=answer))
 
 
@@ -124,6 +125,6 @@ def test_what_takes_part_is_labelled(job: dict[str, str], labels: set[str]) -> N
     source = document(model="mixtral-8x7b", **job)
     plan, _ = read_plan(source)
     assert plan is not None
-    context = make_context(plan, source, resolve(plan, base_dir="."), fail_above=0.9, warn_above=0.85)
+    context = make_context(plan, source, resolve(plan, FRAMEWORKS, base_dir="."), fail_above=0.9, warn_above=0.85)
     (finding,) = check_memory(context._replace(estimate=estimate(1.2)))
     assert labels <= {label for label, _ in finding.related}

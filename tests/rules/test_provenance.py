@@ -26,7 +26,7 @@ def in_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def findings(text: str, code: str) -> list[Finding]:
     """What one rule finds in a plan."""
-    plans, traces = check_file("plan.yaml", text.encode(), Gate(remedies=False))
+    plans, traces = check_file("plan.yaml", text.encode(), Gate())
     assert traces == []
     return [finding for plan in plans for finding in plan.findings if finding.code == code]
 

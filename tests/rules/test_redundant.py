@@ -8,7 +8,7 @@ from memcheck.check import Gate, check_file
 from memcheck.finding import Finding
 from memcheck.review.fix.rounds import fix_file
 
-GATE = Gate(remedies=False, profile="review")
+GATE = Gate(profile="review")
 PLAN = """\
 memcheck: 1
 model: llama-3.1-8b
@@ -122,4 +122,4 @@ def test_a_key_that_stands_twice_is_left_alone() -> None:
 def test_the_gate_does_not_mind() -> None:
     """Without the review profile neither the finding nor its fix exists."""
     data = PLAN.format(keys="  tensor: 1\n", training="").encode()
-    assert fix_file("plan.yaml", data, Gate(remedies=False)).data == data
+    assert fix_file("plan.yaml", data, Gate()).data == data

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.config.select import GATE, PROFILES
 from memcheck.finding import SEVERITIES
 from memcheck.plan.codes import FILE_CODES
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.further import FURTHER
+from memcheck.rules.profiles import GATE, PROFILES
 from memcheck.rules.registry import RULES
 from memcheck.rules.types import MEASURED, PRECISIONS, PROVABLE, Rule
 

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
@@ -73,7 +74,7 @@ def test_rules_answer_every_valid_plan(model: Any, gpu: str, gpus: int, parallel
     document = TEMPLATE._replace(values=values)
     plan, _ = read_plan(document)
     assert plan is not None
-    context = make_context(plan, document, resolve(plan, base_dir="."), fail_above=0.9, warn_above=0.85)
+    context = make_context(plan, document, resolve(plan, FRAMEWORKS, base_dir="."), fail_above=0.9, warn_above=0.85)
     findings, possible = check_layout(context)
     for finding in findings:
         assert finding.message

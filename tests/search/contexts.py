@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
 from memcheck.plan.load import load_documents
@@ -57,6 +58,6 @@ def context_of(text: str) -> Context:
     (document,) = load_documents("plan.yaml", text.encode())
     plan, findings = read_plan(document)
     assert plan is not None, findings
-    resolved = resolve(plan, base_dir=".")
+    resolved = resolve(plan, FRAMEWORKS, base_dir=".")
     context = make_context(plan, document, resolved, fail_above=0.9, warn_above=0.85)
     return context._replace(estimate=estimate(resolved.job, resolved.gpu, resolved.overhead))

@@ -9,6 +9,7 @@ from memcheck.finding import Finding
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
+from memcheck.what_if import with_remedies
 
 PLAN = """\
 memcheck: 1
@@ -44,7 +45,7 @@ def document(**given: str) -> Document:
 
 def finding(source: Document, code: str) -> Finding | None:
     """What the rule says, with its remedies."""
-    return next((each for each in check_document(source, Gate()).findings if each.code == code), None)
+    return next((each for each in check_document(source, Gate(remedies=with_remedies)).findings if each.code == code), None)
 
 
 @pytest.mark.parametrize("code", CASES)
@@ -55,7 +56,7 @@ def test_every_remedy_ends_the_finding(code: str) -> None:
     assert found is not None
     assert found.remedies
     for remedy in found.remedies:
-        after = check_document(with_changes(source, remedy.set), Gate(remedies=False))
+        after = check_document(with_changes(source, remedy.set), Gate())
         assert after.estimate is not None, remedy.title
         codes = {each.code for each in after.findings if each.code.startswith("MEM1")}
         assert code not in codes, remedy.title
@@ -87,5 +88,5 @@ def test_offloading_less_is_a_remedy_for_the_host() -> None:
 def test_without_a_remedy_a_warning_stays_as_it_is() -> None:
     """Nothing that can be changed quickly empties a GPU below a hundredth: the warning keeps its own span."""
     source = document(warn="1%")
-    quick = next(f for f in check_document(source, Gate(remedies=False)).findings if f.code == "MEM103")
+    quick = next(f for f in check_document(source, Gate()).findings if f.code == "MEM103")
     assert finding(source, "MEM103") == quick

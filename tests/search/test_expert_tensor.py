@@ -35,7 +35,7 @@ def test_it_is_the_better_layout_where_the_experts_run_out(goal: str) -> None:
     best = search(Pricer(context, (*LAYOUT, *RECIPE)), goal).found[0]
     assert best.changes[KEY] == 4
     (document,) = load_documents("plan.yaml", PLAN.encode())
-    result = check_document(document, Gate(remedies=False, changes=best.changes))
+    result = check_document(document, Gate(changes=best.changes))
     assert [f.code for f in result.findings if f.severity == "error"] == []
     assert result.estimate is not None
     assert result.estimate.utilization <= 0.9

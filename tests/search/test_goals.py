@@ -40,7 +40,7 @@ def test_whatever_is_found_passes_check(name: str, goal: str) -> None:
     assert found
     (document,) = load_documents("plan.yaml", text.encode())
     for priced in found:
-        result = check_document(document, Gate(remedies=False, changes=priced.changes))
+        result = check_document(document, Gate(changes=priced.changes))
         assert [f.message for f in result.findings if f.severity == "error"] == []
         assert result.estimate is not None
         assert result.estimate.device_bytes == priced.estimate.device_bytes
@@ -100,7 +100,7 @@ def test_one_step_more_does_not_fit(goal: str, name: str) -> None:
     (document,) = load_documents("plan.yaml", SMALL.encode())
     steps = {key: number for key, number in best.changes.items() if key != "training.gradient_accumulation_steps"}
     document = with_changes(document, {**steps, f"training.{name}": value + step})
-    result = check_document(document, Gate(remedies=False))
+    result = check_document(document, Gate())
     assert result.estimate is not None
     assert result.estimate.utilization > 0.9
 

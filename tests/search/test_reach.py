@@ -6,9 +6,9 @@ import pytest
 
 from memcheck.check import Gate, check_file
 from memcheck.configs.leaves import grown, leaves
+from memcheck.plan.file_edits import edited
 from memcheck.plan.load import load_documents
 from memcheck.result import PASSED
-from memcheck.review.fix.edits import edited
 from memcheck.rules.types import Context
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import Candidate
@@ -117,8 +117,8 @@ def test_a_plan_that_it_mends_reaches_it(name: str) -> None:
     (again,) = load_documents("plan.yaml", written)
     values = dict(leaves(again.values))  # type: ignore[arg-type]
     assert all(values[each] == new for each, new in fields(remedy.set).items() if each != "parallelism.shard_group")
-    old, _ = check_file("plan.yaml", data, Gate(remedies=False))
-    (result,), _ = check_file("plan.yaml", written, Gate(remedies=False))
+    old, _ = check_file("plan.yaml", data, Gate())
+    (result,), _ = check_file("plan.yaml", written, Gate())
     assert result.status == PASSED
     assert {f.code for f in result.findings} - CLOSE <= {f.code for f in old[0].findings}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.review.suppress.comments import suppressions_of, without
-from memcheck.what_if.remedies.edits import apply_edits
+from memcheck.config.comments import suppressions_of, without
+from memcheck.plan.value_edits import apply_edits
 
 
 def one(comment: str):

@@ -9,6 +9,7 @@ import pytest
 
 from memcheck.check import Gate, check_file
 from memcheck.config.types import Settings
+from memcheck.what_if import with_remedies
 
 PLAN = """\
 memcheck: 1
@@ -28,7 +29,7 @@ IGNORE = "# memcheck: ignore[MEM208] shared with a larger job"
 
 def check(text: str, path: str = "plan.yaml", **gate: object) -> list[str]:
     """The codes found in a file, in the order of reports."""
-    results, traces = check_file(path, text.encode(), Gate(**{"remedies": False, **gate}))
+    results, traces = check_file(path, text.encode(), Gate(**gate))
     assert traces == []
     return [finding.code for result in results for finding in result.findings]
 
@@ -121,7 +122,7 @@ def test_each_document_has_its_own() -> None:
         + "---\n# memcheck: ignore[MEM208] above\n"
         + plan(zero_stage="context").replace("context: 3", "context: 1")
     )
-    results, _ = check_file("plan.yaml", text.encode(), Gate(remedies=False))
+    results, _ = check_file("plan.yaml", text.encode(), Gate())
     assert [[finding.code for finding in result.findings] for result in results[:2]] == [[], ["MEM208"]]
     assert [finding.code for finding in results[2].findings] == ["MEM031"]
 
@@ -138,7 +139,7 @@ def test_comment_in_the_base(tmp_path: Path) -> None:
 def test_an_unused_one_carries_its_removal() -> None:
     """The fix takes away the comment and nothing else."""
     text = plan(f"  {IGNORE}").replace("zero_stage: 3", "zero_stage: 0")
-    (result,), _ = check_file("plan.yaml", text.encode(), Gate(remedies=False))
+    (result,), _ = check_file("plan.yaml", text.encode(), Gate())
     ((edit,),) = [finding.fix for finding in result.findings]
     line = text.splitlines()[edit.span.line - 1]
     assert line[: edit.span.column - 1] + edit.text + line[edit.span.end_column - 1 :] == "  zero_stage: 0"
@@ -148,11 +149,11 @@ def test_a_memory_finding_is_hidden_at_any_key_it_names() -> None:
     """Which key a memory finding underlines depends on the cheapest remedy; the plan's first line is as good a place."""
     over = plan(zero_stage="context").replace("context: 3", "context: 1").replace("h100-80gb", "rtx-4090")
     over = over.replace("llama-3.2-1b", "llama-3.1-8b")
-    assert check(over, remedies=True) == ["MEM101"]
+    assert check(over, remedies=with_remedies) == ["MEM101"]
     for key in ("memcheck:", "gpu:", "sequence_length:"):
         line = next(each for each in over.splitlines() if key in each)
         text = over.replace(line, f"{line}  # memcheck: ignore[MEM101] only ever traced")
-        assert check(text, remedies=True) == []
+        assert check(text, remedies=with_remedies) == []
 
 
 def test_severity_of_the_configuration() -> None:
@@ -160,7 +161,7 @@ def test_severity_of_the_configuration() -> None:
 
     def severities(text: str, *severity: tuple[str, str]) -> list[str]:
         settings = Settings(severity=severity)
-        (result,), _ = check_file("plan.yaml", text.encode(), Gate(remedies=False, settings=settings))
+        (result,), _ = check_file("plan.yaml", text.encode(), Gate(settings=settings))
         return [f"{result.status} {finding.severity}" for finding in result.findings]
 
     assert severities(plan()) == ["passed warning"]

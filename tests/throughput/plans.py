@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memcheck.catalog.gpus import find_gpu
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.plan.read import build_plan
@@ -38,7 +39,7 @@ def job(model: str = "llama-3.1-8b", gpus: int = 8, framework: str = "torchtitan
         "parallelism": parallelism,
         "training": {**training, **keys},
     }
-    resolved = resolve(build_plan(values), base_dir=".").job
+    resolved = resolve(build_plan(values), FRAMEWORKS, base_dir=".").job
     if not isinstance(resolved, TrainingJob):
         raise TypeError(resolved)
     return resolved

@@ -8,6 +8,7 @@ import pytest
 
 from memcheck.catalog.gpus import find_gpu
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, Layout
 from memcheck.models.from_plan import catalogued
@@ -30,7 +31,7 @@ def served(model: Any = "llama-3.1-8b", gpus: int = 1, tensor: int = 1, pipeline
         "parallelism": {"tensor": tensor, "pipeline": pipeline},
         "inference": {"batch_size": 1, "context_length": 1024, "weights": "bf16", "kv_cache": "bf16", **keys},
     }
-    job = resolve(build_plan(values), base_dir=".").job
+    job = resolve(build_plan(values), FRAMEWORKS, base_dir=".").job
     if not isinstance(job, InferenceJob):
         raise TypeError(job)
     return decode_time(job, find_gpu("h100-80gb"))
@@ -122,7 +123,7 @@ def test_a_rough_model_is_not_timed() -> None:
         "hardware": {"gpu": "h100-80gb"},
         "inference": {"batch_size": 1, "context_length": 128},
     }
-    job = resolve(build_plan(values), base_dir=".").job
+    job = resolve(build_plan(values), FRAMEWORKS, base_dir=".").job
     if not isinstance(job, InferenceJob):
         raise TypeError(job)
     with pytest.raises(UnsupportedError, match="no layers"):

@@ -10,10 +10,10 @@ Sources: ``deepspeed/runtime/zero/config.py`` (bucket sizes 5e8 elements, ``sub_
 from __future__ import annotations
 
 from memcheck.job import recipes as r
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 from memcheck.job.types import Recipe
 
-DEEPSPEED = Framework(
+DEEPSPEED = Profile(
     name="deepspeed",
     title="transformers with the DeepSpeed engine",
     recipes={

@@ -8,9 +8,9 @@ Sources: Lightning-AI/litgpt 26857050 (``finetune/lora.py``, ``finetune/full.py`
 from __future__ import annotations
 
 from memcheck.job import recipes as r
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 
-LITGPT = Framework(
+LITGPT = Profile(
     name="litgpt",
     title="LitGPT (its fine-tuning scripts)",
     recipes={"bf16-pure": r.BF16_PURE, "fp16-pure": r.FP16_PURE, "bf16-mixed": r.AUTOCAST_BF16, "fp32": r.FP32},

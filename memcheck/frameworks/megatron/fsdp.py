@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memcheck.accounts.state import LocalTensor, Resting
+from memcheck.accounts.unit import Unit
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron.buffers import DtypeNames, dtype_names, dtypes_of, on_device_share, optimizer_ways
 from memcheck.frameworks.megatron.setting import argument_options
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.units import Unit
 from memcheck.record import Record
 
 MINIMUM_UNIT = 1_000_000_000

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.accounts.state import LocalTensor
+from memcheck.accounts.unit import Unit
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.elementwise import cat
@@ -17,7 +18,6 @@ from memcheck.frameworks.megatron.layers import megatron_layers
 from memcheck.frameworks.megatron.linear import column, norm, projection
 from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, padded_vocabulary
 from memcheck.job.types import TrainingJob
-from memcheck.memory.units import Unit
 from memcheck.models.types import Architecture, Block, Norm
 
 

@@ -11,7 +11,7 @@ d98e8a64dd of August 2026. Options bear the names of its arguments with undersco
 from __future__ import annotations
 
 from memcheck.job import recipes as r
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 from memcheck.job.types import Recipe
 
 _BOOL = (bool,)
@@ -19,7 +19,7 @@ _INT = (int,)
 _NUMBER = (int, float)
 _STR = (str,)
 
-MEGATRON = Framework(
+MEGATRON = Profile(
     name="megatron",
     title="Megatron-LM / Megatron Core (NeMo, Megatron-Bridge)",
     recipes={

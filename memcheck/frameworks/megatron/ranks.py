@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.moves import Components, Held, Moment, laid_on, one_held
 from memcheck.accounts.state import LocalTensor
+from memcheck.accounts.unit import Unit
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import fsdp
 from memcheck.frameworks.megatron.building import with_building
@@ -21,7 +22,6 @@ from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device, workspac
 from memcheck.frameworks.megatron.workspaces import Held as Blocks
 from memcheck.frameworks.torch.pipelining import fullest
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
-from memcheck.memory.units import Unit
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 

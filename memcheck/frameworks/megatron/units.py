@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.accounts.state import LocalTensor
+from memcheck.accounts.unit import Unit
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Value
@@ -15,7 +16,7 @@ from memcheck.frameworks.megatron.layers import megatron_layers
 from memcheck.frameworks.megatron.stages import Chunk
 from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors, padded_vocabulary
 from memcheck.job.types import TrainingJob
-from memcheck.memory.units import Unit, frozen_layers
+from memcheck.memory.units import frozen_layers
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
 

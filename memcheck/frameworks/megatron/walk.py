@@ -8,9 +8,9 @@ from operator import ge, mul
 
 from memcheck.accounts.moves import Components, Rest
 from memcheck.accounts.timeline import Timeline
+from memcheck.accounts.unit import Unit
 from memcheck.frameworks.megatron.fsdp import Extra
 from memcheck.frameworks.megatron.schedule import Run
-from memcheck.memory.units import Unit
 from memcheck.record import Record
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
+from memcheck.accounts.unit import Part
 from memcheck.job.types import Layout, TrainingJob
-from memcheck.memory.units import Part
 from memcheck.record import Record
 
 

@@ -8,9 +8,9 @@ such loops: ``out = model(...)`` keeps the logits referenced until the next step
 from __future__ import annotations
 
 from memcheck.job import recipes as r
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 
-PYTORCH = Framework(
+PYTORCH = Profile(
     name="pytorch",
     title="a plain PyTorch loop over transformers' model classes",
     recipes=dict(r.GENERIC),

@@ -9,9 +9,9 @@ parallelism with tensor parallelism), ``torchtitan/distributed/utils.py`` (autoc
 from __future__ import annotations
 
 from memcheck.job import recipes as r
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 
-TORCHTITAN = Framework(
+TORCHTITAN = Profile(
     name="torchtitan",
     title="torchtitan",
     recipes={

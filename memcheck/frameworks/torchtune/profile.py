@@ -8,9 +8,9 @@ and states, bf16 unless told otherwise; adapters in it too; ``del logits`` befor
 from __future__ import annotations
 
 from memcheck.job import recipes as r
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 
-TORCHTUNE = Framework(
+TORCHTUNE = Profile(
     name="torchtune",
     title="torchtune's recipes",
     recipes={"bf16-pure": r.BF16_PURE, "fp32": r.FP32},

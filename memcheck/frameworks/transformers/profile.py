@@ -9,9 +9,9 @@ Sources: transformers 5.23 ``training_args.py`` (``optim`` is ``adamw_torch_fuse
 from __future__ import annotations
 
 from memcheck.job import recipes as r
-from memcheck.job.profile import Framework
+from memcheck.job.profile import Profile
 
-HUGGINGFACE = Framework(
+HUGGINGFACE = Profile(
     name="huggingface",
     title="transformers.Trainer (TRL, Axolotl, LLaMA-Factory)",
     recipes=dict(r.GENERIC),

@@ -8,13 +8,12 @@ from collections.abc import Iterable
 
 from memcheck import __version__
 from memcheck.errors import ConfigurationError
+from memcheck.finding import key_of
 from memcheck.record import Record
 from memcheck.result import PlanResult
 
 DEFAULT_FILE = ".memcheck-baseline.json"
 FORMAT = 1
-OF_THE_PLAN = "MEM1"
-"""Codes whose findings are about a plan as a whole: the key that they underline is only the cheapest one to change."""
 
 
 class Entry(Record):
@@ -93,11 +92,6 @@ def entries_of(result: PlanResult, folder: str) -> list[Entry]:
         Entry(path, result.name, finding.code, key_of(finding.code, finding.pointer), utilization, host)
         for finding in result.findings
     ]
-
-
-def key_of(code: str, pointer: str) -> str:
-    """The part of a finding's pointer that its key needs."""
-    return "" if code.startswith(OF_THE_PLAN) else pointer
 
 
 def relative(path: str, folder: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from memcheck.finding import Finding
+from memcheck.finding import Finding, key_of
 from memcheck.result import PlanResult
-from memcheck.review.baseline.file import Entry, key_of, read_entries, relative
+from memcheck.review.baseline.file import Entry, read_entries, relative
 
 FULLNESS = ("MEM101", "MEM102", "MEM103", "MEM104")
 """One question, how full the GPU is, from the worst answer to the mildest; one accepts those behind it."""

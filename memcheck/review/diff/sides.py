@@ -55,7 +55,7 @@ class Sides:
             if isinstance(found, Unreadable):
                 self.unreadable.append(found)
                 continue
-            gate = gate_of(found.path)._replace(remedies=False)
+            gate = gate_of(found.path)._replace(remedies=None)
             results, traces = check_file(found.path, found.data, gate)
             sides += [side_of(result, shown(found.path), key(found.path)) for result in results]
             self.defects += traces

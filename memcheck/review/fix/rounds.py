@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from memcheck.check import Gate, check_file
 from memcheck.finding import SEVERITIES, Edit, FileEdits, Finding
 from memcheck.plan import codes
+from memcheck.plan.file_edits import disjoint, edited
 from memcheck.plan.text import read_bytes
 from memcheck.record import Record
 from memcheck.result import PlanResult
-from memcheck.review.fix.edits import disjoint, edited
 
 HOST = "MEM106"
 MAX_ROUNDS = 20
@@ -68,7 +68,7 @@ def fix_file(path: str, data: bytes, gate: Gate, *, unsafe: bool = False) -> Fix
     refused: set[tuple[int, str, str, str]] = set()
     for _ in range(MAX_ROUNDS):
         gate = gate._replace(texts={**gate.texts, **texts})
-        quick = gate._replace(remedies=False, inventory=False)
+        quick = gate._replace(remedies=None, inventory=False)
         results, traces = check_file(path, data, quick)
         fixes = [fix for fix in safe_fixes(path, results) if fix.key not in refused]
         if not fixes and unsafe and not traces:

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
 
+from memcheck.accounts.unit import Part
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.job.types import TrainingJob
-from memcheck.memory.units import Part
 from memcheck.models.types import Architecture
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.loss import autocast

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from memcheck.accounts.estimate import Instant
+from memcheck.accounts.unit import Part
 from memcheck.frameworks.torch.ddp import fullest_share, redundancy_free
 from memcheck.frameworks.torch.fsdp import outside_dtype
 from memcheck.job.types import TrainingJob
 from memcheck.memory.runs import part_units
-from memcheck.memory.units import Part
 from memcheck.models.types import Architecture
 from memcheck.verify.build.place import Place
 from memcheck.verify.build.step import Parts, micro_batches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Frame, framed
 from memcheck.memory.estimate import Estimator
 from memcheck.plan.types import Plan, Training
@@ -67,7 +68,7 @@ class Frames:
         if found is None:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
-            found = self._known[key] = Shared(plan, framed(plan, base_dir=self._folder))
+            found = self._known[key] = Shared(plan, framed(plan, FRAMEWORKS, base_dir=self._folder))
         return found
 
     def _without_batch(self, training: Training) -> str:

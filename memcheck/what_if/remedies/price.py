@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from memcheck.accounts.estimate import Estimate
 from memcheck.errors import MemcheckError
 from memcheck.finding import Finding, Location, Span
+from memcheck.job.changes import spelled, written
 from memcheck.job.resolve import Resolved, with_batch
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
@@ -22,7 +23,6 @@ from memcheck.rules.run import check_layout, is_legal, make_context
 from memcheck.rules.types import Context
 from memcheck.what_if.points.frames import Frames, Shared
 from memcheck.what_if.points.read import Variants
-from memcheck.what_if.remedies.change import spelled, written
 from memcheck.what_if.remedies.time import clock_of
 from memcheck.what_if.remedies.types import Candidate, Priced
 from memcheck.what_if.remedies.unread import unread

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.changes import written
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.plan.document import Document
 from memcheck.rules.deviations import NEUTRAL
 from memcheck.rules.mem416_setting_without_effect import CASES
-from memcheck.what_if.remedies.change import written
 
 SECTION, STEPS = "parallelism.", "training.gradient_accumulation_steps"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.finding import Edit, FileEdits, Remedy
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
-from memcheck.what_if.remedies.edits import edits
+from memcheck.plan.value_edits import edits
 from memcheck.what_if.remedies.types import UNCHANGED, Priced
 
 

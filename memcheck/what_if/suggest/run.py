@@ -6,14 +6,15 @@ import os
 from collections.abc import Callable
 
 from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_document, check_file, effective_policy
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.plan.document import Document
+from memcheck.plan.file_edits import edited
 from memcheck.plan.read import read_plan
 from memcheck.plan.text import read_bytes
 from memcheck.result import PASSED, PlanResult
-from memcheck.review.fix.edits import edited
 from memcheck.rules.run import make_context
 from memcheck.rules.types import Context
 from memcheck.what_if.remedies.price import Pricer
@@ -45,7 +46,7 @@ def suggest(
     Raises:
         UsageError: the goal makes no sense for this plan.
     """
-    quiet = gate._replace(remedies=False, inventory=False)
+    quiet = gate._replace(remedies=None, inventory=False)
     plan = check_document(document, quiet)
     answer = Suggestions(plan, goal, NOT_JUDGED, keep=keep)
     if plan.estimate is None:
@@ -106,7 +107,7 @@ def _context(document: Document, gate: Gate, result: PlanResult) -> Context:
     if plan is None:
         raise ValueError("a plan with an estimate can be read")
     plan = plan._replace(policy=effective_policy(plan.policy, gate))
-    resolved = resolve(plan, base_dir=os.path.dirname(document.path))
+    resolved = resolve(plan, FRAMEWORKS, base_dir=os.path.dirname(document.path))
     context = make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)
     return context._replace(estimate=result.estimate)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
 from memcheck.plan.read import build_plan
@@ -41,7 +42,7 @@ def test_half_precision_is_computed_in_fp32(case: tuple[str, int, int]) -> None:
             "attention": "sdpa",
         },
     }
-    job = resolve(build_plan(plan), base_dir=".")
+    job = resolve(build_plan(plan), FRAMEWORKS, base_dir=".")
     found = estimate(job.job, job.gpu, job.overhead)
     moments = {instant.name: instant.allocated_bytes for instant in found.ranks[0].instants}
     for name, truth in zip(("forward", "loss", "backward"), TRACED[case], strict=True):

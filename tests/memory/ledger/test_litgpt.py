@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from memcheck.accounts.estimate import Instant
+from memcheck.accounts.unit import Part, Unit
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.runs import part_units
 from memcheck.memory.training import training_ranks
-from memcheck.memory.units import Part, Unit
 from memcheck.models.types import Architecture
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
@@ -36,7 +37,7 @@ def _job(model: str = "llama-2-7b", **training: Any) -> TrainingJob:
     (document,) = load_documents("plan.yaml", text.encode())
     plan, _ = read_plan(document)
     assert plan is not None
-    found = resolve(plan, base_dir=".").job
+    found = resolve(plan, FRAMEWORKS, base_dir=".").job
     assert isinstance(found, TrainingJob)
     return found
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from memcheck.accounts.unit import Part, Unit
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.runs import part_units
-from memcheck.memory.units import Part, Unit
 from memcheck.models.types import Architecture
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
@@ -25,7 +26,7 @@ def _job(**training: Any) -> TrainingJob:
     (document,) = load_documents("plan.yaml", text.encode())
     plan, _ = read_plan(document)
     assert plan is not None
-    found = resolve(plan, base_dir=".").job
+    found = resolve(plan, FRAMEWORKS, base_dir=".").job
     assert isinstance(found, TrainingJob)
     return found
 

@@ -7,11 +7,11 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import Curve, High
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.schedule import Place, runs, settled
 from memcheck.frameworks.megatron.walk import Rank, fullest
-from memcheck.memory.units import Unit
 from tests.memory.megatron.every_event import every_pass, expanded, fullest_of
 from tests.memory.megatron.models import grid, job, llama_8b
 

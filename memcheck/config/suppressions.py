@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
+from memcheck.config.comments import Suppression, suppressions_of, without
 from memcheck.finding import Finding, Location
 from memcheck.plan import codes
 from memcheck.plan.document import Document
 from memcheck.record import Record
-from memcheck.result import PlanResult
-from memcheck.review.suppress.comments import Suppression, suppressions_of, without
 from memcheck.rules.registry import RULES
 
 OPT_IN = frozenset(rule.code for rule in RULES if rule.opt_in)
@@ -62,10 +61,12 @@ class Suppressions:
                     reason = reason or ("" if one.expired else one.reason)
         return reason
 
-    def reported(self, results: Sequence[PlanResult], counts: Callable[[str], bool]) -> dict[int, list[Finding]]:
-        """What there is to say about the comments themselves, by document. ``counts``: whether a rule takes part."""
+    def reported(self, judged: Collection[int], counts: Callable[[str], bool]) -> dict[int, list[Finding]]:
+        """What there is to say about the comments themselves, by document.
+
+        ``judged``: documents that were estimated; ``counts``: whether a rule takes part.
+        """
         found: dict[int, list[Finding]] = {}
-        judged = {result.document for result in results if result.estimate is not None}
         for one in self._files.get(self._path, ()):
             owner = self._owner(one)
             unused: tuple[str, ...] = ()

@@ -1,0 +1,35 @@
+"""What one pipeline rank runs: its units, each with the tensors that rest and the curve of what it computes."""
+
+from __future__ import annotations
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.curve import Curve
+from memcheck.record import Record
+
+
+class Unit(Record):
+    """One unit of the model on one rank."""
+
+    kind: str
+    """``embedding`` | ``block`` | ``head``."""
+    name: str
+    tensors: tuple[LocalTensor, ...]
+    """Without the tied head's copy of the embedding."""
+    fresh: Curve
+    """For the first micro-batch, whose gradients are new."""
+    again: Curve
+    """For later micro-batches, whose gradients are added to existing ones. The same where no micro-batch adds any."""
+    reduced: str = ""
+    """A tensor whose gradient is already reduced when the unit's forward ends."""
+    offloaded: int = 0
+    """Bytes that its forward sends to the host and its backward fetches (activation offload)."""
+
+
+class Part(Record):
+    """Which layers a pipeline rank holds."""
+
+    first: int
+    last: int
+    """Behind the last layer."""
+    embedding: bool
+    head: bool
