@@ -25,8 +25,8 @@ from memcheck.frameworks.registry import FRAMEWORKS  # noqa: E402
 from memcheck.job.resolve import Resolved, resolve  # noqa: E402
 from memcheck.memory import open_sizes  # noqa: E402
 from memcheck.memory.estimate import estimate  # noqa: E402
-from memcheck.memory.motion import closed_motion  # noqa: E402
-from memcheck.memory.training import remembered_ranks  # noqa: E402
+from memcheck.frameworks.torch.ranks import closed_motion  # noqa: E402
+from memcheck.frameworks.torch.ranks import remembered_ranks  # noqa: E402
 from memcheck.plan.read import build_plan  # noqa: E402
 
 SECONDS = 0.5

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from memcheck.accounts.estimate import Estimate, Formula, HostMoment, RankEstimate
 from memcheck.catalog.types import Gpu
+from memcheck.frameworks.torch.ranks import training_ranks
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.overhead import Surroundings, items, slack, surroundings
 from memcheck.memory.residuals import residuals
-from memcheck.memory.training import training_ranks
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture, Rough
 
 if TYPE_CHECKING:
     from memcheck.frameworks.megatron.worst import MegatronWorst
-    from memcheck.memory.worst import Worst
+    from memcheck.frameworks.torch.ranks import Worst
 
 MODELED = Overhead()
 
@@ -154,7 +154,7 @@ def _worst(job: TrainingJob, architecture: Architecture, gpu: Gpu) -> Worst | Me
         from memcheck.frameworks.megatron.worst import MegatronWorst
 
         return MegatronWorst(job, architecture, Device(gpu.arch))
-    from memcheck.memory.worst import Worst
+    from memcheck.frameworks.torch.ranks import Worst
 
     return Worst(job, architecture)
 
@@ -194,7 +194,7 @@ def _count(job: TrainingJob | InferenceJob, architecture: Architecture) -> tuple
         return total, 0
     if job.method == "full" and not job.freeze:
         return total, total
-    from memcheck.memory.training import trainable_parameters
+    from memcheck.frameworks.torch.ranks import trainable_parameters
 
     trained, added = trainable_parameters(job, architecture)
     return total + added, trained

@@ -6,8 +6,8 @@ from memcheck.accounts.estimate import Formula, Instant
 from memcheck.accounts.state import STATES_PER_PARAMETER
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import High, Inventory
+from memcheck.frameworks.torch.load_and_save import sharding_at
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.around import sharding_at
 from memcheck.record import Record
 
 LEDGER = {

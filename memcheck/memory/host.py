@@ -30,9 +30,9 @@ from functools import lru_cache
 
 from memcheck.accounts.estimate import HostMoment
 from memcheck.accounts.state import STATES_PER_PARAMETER
+from memcheck.frameworks.torch.states import stepless
 from memcheck.job.training import ON_HOST
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.rests import stepless
 from memcheck.models.parameters import parameters_by_group
 from memcheck.models.types import Rough
 from memcheck.record import Record

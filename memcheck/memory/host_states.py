@@ -12,10 +12,10 @@ from functools import lru_cache
 from memcheck.accounts.state import STATES_PER_PARAMETER, LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.accounts.unit import Part
 from memcheck.frameworks.deepspeed.host import block, engine_host
+from memcheck.frameworks.torch.rank_units import part_units
+from memcheck.frameworks.torch.resting import resting_dtype, shard_of, sharding, states_dtype
+from memcheck.frameworks.torch.states import timeless
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.resting import resting_dtype, shard_of, sharding, states_dtype
-from memcheck.memory.rests import timeless
-from memcheck.memory.runs import part_units
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Rough
 

@@ -14,8 +14,8 @@ from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.optimizer import step_temporaries
 from memcheck.frameworks.torch.pipelining import in_flight
+from memcheck.frameworks.torch.resting import sharding
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.resting import sharding
 from memcheck.models.types import Rough
 
 

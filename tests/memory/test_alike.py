@@ -12,9 +12,9 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.memory import runs
 from memcheck.memory.estimate import estimate
-from memcheck.memory.motion import closed_motion
-from memcheck.memory.runs import Accumulation, Run, Units, part_units, stretches
-from memcheck.memory.training import remembered_ranks
+from memcheck.frameworks.torch.ranks import closed_motion
+from memcheck.frameworks.torch.rank_units import Accumulation, Run, Units, part_units, stretches
+from memcheck.frameworks.torch.ranks import remembered_ranks
 from memcheck.plan.read import build_plan
 
 ONE_BY_ONE = 10**6

@@ -9,9 +9,9 @@ from memcheck.accounts.moves import Held
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.megatron.building import building
 from memcheck.job.types import TrainingJob
-from memcheck.memory.around import around
+from memcheck.frameworks.torch.load_and_save import around
 from memcheck.memory.estimate import estimate
-from memcheck.memory.training import training_ranks
+from memcheck.frameworks.torch.ranks import training_ranks
 from memcheck.models.types import Architecture
 from tests.memory.around_plans import job_of, parameters, priced, resolved
 

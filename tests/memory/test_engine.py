@@ -14,7 +14,7 @@ from memcheck.job.types import Checkpointing, InferenceJob, Layout, Lora, Loss, 
 from memcheck.memory.estimate import estimate
 from memcheck.memory.host_states import host_states
 from memcheck.memory.inference import kv_bytes_per_sequence
-from memcheck.memory.units import base_setting, block_curve
+from memcheck.frameworks.torch.units import base_setting, block_curve
 from memcheck.models.parameters import count_parameters
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Rough

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.engine_speed import plan, resolved
 from memcheck.job.types import Checkpointing, TrainingJob
-from memcheck.memory.motion import closed_motion, stateless
+from memcheck.frameworks.torch.ranks import closed_motion, stateless
 
 MODEL, ROWS, HIDDEN = "llama-3.1-8b", 4 * 2048, 4096
 

@@ -20,8 +20,8 @@ from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory import around, motion, training, worst
 from memcheck.memory.estimate import estimate
-from memcheck.memory.motion import Motion, States
-from memcheck.memory.worst import Worst
+from memcheck.frameworks.torch.ranks import Motion, States
+from memcheck.frameworks.torch.ranks import Worst
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents

@@ -8,8 +8,8 @@ from memcheck.accounts.moves import Components, Held, Rest
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.megatron import buffers, fsdp
 from memcheck.frameworks.megatron.building import laying_out
+from memcheck.frameworks.torch.states import timeless as without_step
 from memcheck.job.types import TrainingJob
-from memcheck.memory.rests import timeless as without_step
 
 
 def timeless(job: TrainingJob) -> TrainingJob:

@@ -15,8 +15,8 @@ from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
 from memcheck.frameworks.megatron.layers import megatron_layers
 from memcheck.frameworks.megatron.stages import Chunk
 from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors, padded_vocabulary
+from memcheck.frameworks.torch.units import frozen_layers
 from memcheck.job.types import TrainingJob
-from memcheck.memory.units import frozen_layers
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
 

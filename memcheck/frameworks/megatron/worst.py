@@ -10,8 +10,8 @@ from memcheck.frameworks.megatron.building import with_building
 from memcheck.frameworks.megatron.ranks import Motion, laying, motions, settles, stateless
 from memcheck.frameworks.megatron.states import states_of, timeless
 from memcheck.frameworks.megatron.workspaces import Device
+from memcheck.job.any_batch import AnyBatch, any_batch
 from memcheck.job.types import TrainingJob
-from memcheck.memory.any_batch import AnyBatch, any_batch
 from memcheck.models.types import Architecture
 
 

@@ -10,8 +10,8 @@ from heapq import heapreplace
 
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, orthogonalised
 from memcheck.frameworks.torch.fsdp import wraps
+from memcheck.frameworks.torch.resting import states_dtype
 from memcheck.job.types import TrainingJob
-from memcheck.memory.resting import states_dtype
 from memcheck.record import Record
 
 

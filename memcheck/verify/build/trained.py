@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from memcheck.autograd.context import is_frozen
+from memcheck.frameworks.torch.units import frozen_layers
 from memcheck.job.types import Lora, TrainingJob
-from memcheck.memory.units import frozen_layers
 from memcheck.models.types import Architecture
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.model import base_of, blocks_of, head_of

@@ -14,8 +14,8 @@ from memcheck.accounts.estimate import Instant
 from memcheck.accounts.unit import Part
 from memcheck.frameworks.torch.ddp import fullest_share, redundancy_free
 from memcheck.frameworks.torch.fsdp import outside_dtype
+from memcheck.frameworks.torch.rank_units import part_units
 from memcheck.job.types import TrainingJob
-from memcheck.memory.runs import part_units
 from memcheck.models.types import Architecture
 from memcheck.verify.build.place import Place
 from memcheck.verify.build.step import Parts, micro_batches

@@ -12,8 +12,8 @@ from memcheck.accounts.unit import Part, Unit
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
-from memcheck.memory.runs import part_units
-from memcheck.memory.training import training_ranks
+from memcheck.frameworks.torch.rank_units import part_units
+from memcheck.frameworks.torch.ranks import training_ranks
 from memcheck.models.types import Architecture
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan

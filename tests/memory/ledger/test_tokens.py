@@ -12,7 +12,7 @@ from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve
 from memcheck.catalog.models import model_names
 from memcheck.errors import MemcheckError
-from memcheck.memory.units import base_setting, block_curve, replayed_block
+from memcheck.frameworks.torch.units import base_setting, block_curve, replayed_block
 from memcheck.models.types import Architecture, Block, Mixer
 
 BATCH, LENGTH = 3, 1000

@@ -11,7 +11,7 @@ from memcheck.accounts.unit import Part, Unit
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
-from memcheck.memory.runs import part_units
+from memcheck.frameworks.torch.rank_units import part_units
 from memcheck.models.types import Architecture
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
@@ -66,7 +66,7 @@ def test_recomputation_wraps_the_compiled_layer() -> None:
 
 def test_four_bit_training_leaves_embedding_and_norms_in_the_recipe_dtype() -> None:
     """prepare_model_for_kbit_training is peft's."""
-    from memcheck.memory.resting import resting_dtype
+    from memcheck.frameworks.torch.resting import resting_dtype
 
     each = _job(method="qlora")
     (table,) = [t for u in _units(method="qlora") for t in u.tensors if t.name == "embed_tokens.weight"]

@@ -10,13 +10,12 @@ from memcheck.accounts.state import LocalTensor, Resting
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.torch.fsdp import wraps
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
+from memcheck.frameworks.torch.resting import shard_of, sharding, tensors_resting
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
-from memcheck.memory.resting import shard_of, sharding, tensors_resting
 
 if TYPE_CHECKING:
-    from memcheck.accounts.timeline import Timeline
     from memcheck.frameworks.deepspeed.engine import EngineBuffers
-    from memcheck.frameworks.deepspeed.step import EngineWalk
+    from memcheck.frameworks.deepspeed.step import EngineForm
 
 Tensors = Sequence[tuple[LocalTensor, ...]]
 """Of each unit; equal units share the tuple."""
@@ -151,16 +150,14 @@ def engine_of(job: TrainingJob, units: Tensors) -> EngineBuffers | None:
     return engine_buffers(job, [t for unit in units for t in unit])
 
 
-def engine_walk(job: TrainingJob, held: Held, timeline: Timeline) -> EngineWalk | None:
-    """What the engine does while a step runs."""
-    if job.framework != "deepspeed":
-        return None
+def engine_hooks(job: TrainingJob, held: Held) -> tuple[EngineForm, tuple[int, ...]] | None:
+    """The engine's hooks into a step apart from their sizes, and these; None without an engine."""
     buffers = engine_of(job, held.units)  # type: ignore[arg-type]
     if buffers is None:
         return None
-    from memcheck.frameworks.deepspeed.step import EngineWalk
+    from memcheck.frameworks.deepspeed.step import engine_sizes
 
-    return EngineWalk(job, buffers, timeline)
+    return engine_sizes(job.layout.zero_stage, job.gradient_accumulation_steps > 1, buffers)
 
 
 def gradient_views(job: TrainingJob) -> tuple[bool, bool]:

@@ -11,9 +11,8 @@ from collections import Counter
 from memcheck.accounts.state import LocalTensor, Resting
 from memcheck.accounts.unit import Part
 from memcheck.frameworks.torch.pipelining import fullest, parts
-from memcheck.job.types import TrainingJob
-from memcheck.memory.resting import sharding, tensors_resting
-from memcheck.memory.units import (
+from memcheck.frameworks.torch.resting import sharding, tensors_resting
+from memcheck.frameworks.torch.units import (
     base_setting,
     block_tensors_on_rank,
     embedding_tensors,
@@ -23,6 +22,7 @@ from memcheck.memory.units import (
     is_table_frozen,
     is_tied,
 )
+from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Rough
 
 

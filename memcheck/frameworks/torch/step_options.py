@@ -1,23 +1,20 @@
-"""How a rank runs its step, and the sizes beside its units: all that the walk of a step asks of a job.
-
-A walk of one conduct through units of one form is the same whatever the sizes are.
-"""
+"""How a rank runs its step, and the sizes beside its units: all that the record of a step asks of a job."""
 
 from __future__ import annotations
 
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, adds_in_place, skips_reduction, wraps
+from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import Border, in_flight
+from memcheck.frameworks.torch.rank_units import Run
+from memcheck.frameworks.torch.states import gradient_views
+from memcheck.frameworks.torch.units import STYLES
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.beside import Beside
-from memcheck.memory.rests import gradient_views
-from memcheck.memory.runs import Run
-from memcheck.memory.units import STYLES
 from memcheck.record import Record
 
 
-class Walk(Record):
-    """A micro-batch that is walked."""
+class MicroBatch(Record):
+    """A micro-batch that is recorded."""
 
     first: bool
     last: bool
@@ -25,10 +22,10 @@ class Walk(Record):
     """Outputs of other micro-batches that may still be on their way."""
 
 
-class Conduct(Record):
+class StepOptions(Record):
     """How a rank runs its step."""
 
-    walks: tuple[Walk, ...]
+    micro_batches: tuple[MicroBatch, ...]
     """Micro-batches that differ."""
     all_at_once: bool
     """All micro-batches are in flight at once: every forward is over before a backward leaves gradients."""
@@ -59,7 +56,7 @@ class Conduct(Record):
     """The model's forward has a variable for the rows that were looked up."""
 
 
-class Groups(Record):
+class UnitGroups(Record):
     """What FSDP2 makes of a unit's tensors."""
 
     whole: Group
@@ -69,16 +66,16 @@ class Groups(Record):
     """Of the others."""
 
 
-NO_GROUPS = Groups(NO_GROUP)
+NO_UNIT_GROUPS = UnitGroups(NO_GROUP)
 
 
-class Beyond(Record):
+class StepSizes(Record):
     """Bytes of what a step moves beside its units and groups."""
 
     per_micro_batch: int
     """What each micro-batch in flight makes for itself (rotary tables, masks)."""
     held: tuple[int, ...]
-    """For each walk, what the other micro-batches in flight hold: what their units saved, and their outputs in the
+    """For each recorded micro-batch, what the others in flight hold: what their units saved, and their outputs in the
     stage's cache."""
     border: Border
     """What a pipeline stage exchanges with its neighbours."""
@@ -90,7 +87,7 @@ class Beyond(Record):
     """Attention masks that live while the model's forward runs."""
 
 
-def conduct(job: TrainingJob, rank: int, border: Border) -> tuple[Conduct, tuple[float, ...]]:
+def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptions, tuple[float, ...]]:
     """How pipeline rank ``rank`` runs its step, and for each walk how many other micro-batches are in flight."""
     layout = job.layout
     sharded, pipelined = wraps(job), layout.pipeline > 1
@@ -100,8 +97,8 @@ def conduct(job: TrainingJob, rank: int, border: Border) -> tuple[Conduct, tuple
     steps, held = job.gradient_accumulation_steps, in_flight(rank, layout, job.gradient_accumulation_steps)
     apart = unsynchronised or stays_gathered or views_late or job.framework == "deepspeed"
     walks = _walks(steps, held, apart)
-    how = Conduct(
-        walks=tuple([Walk(first, last, min(int(others), border.sends)) for first, last, others in walks]),
+    how = StepOptions(
+        micro_batches=tuple([MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]),
         all_at_once=held >= steps,
         sharded=sharded,
         rooted=sharded and job.framework != "torchtitan",
@@ -135,10 +132,10 @@ def _walks(micro_batches: int, in_flight: float, apart: bool) -> list[tuple[bool
     return [*walks, (False, True, 0)] if m > 2 and apart else walks
 
 
-def beyond(job: TrainingJob, runs: list[Run], beside: Beside, others: tuple[float, ...]) -> Beyond:
+def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others: tuple[float, ...]) -> StepSizes:
     """The sizes of a rank's step beside its units. ``others``: of each walk, the other micro-batches in flight."""
-    border = beside.border
-    own = beside.per_micro_batch
+    border = buffers.border
+    own = buffers.per_micro_batch
     saved = own + border.output
     for run in runs:
         saved += run.times * run.unit.fresh.saved
@@ -147,4 +144,4 @@ def beyond(job: TrainingJob, runs: list[Run], beside: Beside, others: tuple[floa
         item, local = DTYPE_BYTES[job.recipe.compute], runs[0].unit.tensors[0]
         rows, whole = rounded(local.numel * item), rounded(local.numel * job.layout.tensor * item)
     held = tuple([int(count * saved) for count in others])
-    return Beyond(own, held, border, whole, rows, beside.masks)
+    return StepSizes(own, held, border, whole, rows, buffers.masks)

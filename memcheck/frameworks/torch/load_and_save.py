@@ -21,9 +21,9 @@ from functools import lru_cache
 from memcheck.accounts.estimate import Instant
 from memcheck.accounts.moves import Held
 from memcheck.accounts.state import optimizer_state_bytes, weight_bytes
+from memcheck.frameworks.torch.resting import Sharding, resting_dtype, sharding, states_dtype
+from memcheck.frameworks.torch.states import counted, timeless
 from memcheck.job.types import TrainingJob
-from memcheck.memory.resting import Sharding, resting_dtype, sharding, states_dtype
-from memcheck.memory.rests import counted, timeless
 from memcheck.record import Record
 
 

@@ -12,8 +12,7 @@ from functools import lru_cache
 from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.context import Setting
 from memcheck.frameworks.torch.fsdp import accumulated_dtype, adds_in_place, outside_dtype, wraps
-from memcheck.job.types import TrainingJob
-from memcheck.memory.units import (
+from memcheck.frameworks.torch.units import (
     base_setting,
     block_unit,
     embedding_unit,
@@ -23,6 +22,7 @@ from memcheck.memory.units import (
     is_tied,
     recompute_mode,
 )
+from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
 
@@ -194,12 +194,15 @@ def adds_gradients(job: TrainingJob) -> bool:
     return several or job.layout.gradient_as_bucket_view or job.framework == "deepspeed"
 
 
-def stretches(runs: Sequence[Run]) -> list[tuple[int, int]]:
-    """The units as stretches [from, to): single ones, and the middle of each long run as a whole."""
+def stretches(times: Sequence[int]) -> list[tuple[int, int]]:
+    """The units as stretches [from, to): single ones, and the middle of each long run as a whole.
+
+    ``times``: how many units each run has.
+    """
     found: list[tuple[int, int]] = []
     start = 0
-    for run in runs:
-        end = start + run.times
+    for count in times:
+        end = start + count
         first, last = start + ENDS, end - ENDS
         if last - first < 2:
             first = last = end

@@ -8,8 +8,8 @@ from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.torch.pipelining import NO_BORDER, Border
+from memcheck.frameworks.torch.units import stream_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.memory.units import stream_dtype
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer
 from memcheck.record import Record
 
@@ -25,7 +25,7 @@ class Always(Record):
     each: int = 0
 
 
-class Beside:
+class ModelBuffers:
     """What a pipeline rank holds beside its units."""
 
     def __init__(self, job: TrainingJob, architecture: Architecture, part: Part, setting: Setting) -> None:

@@ -1,0 +1,270 @@
+"""The step of a pipeline rank on top of nothing that rests, and what it is made from."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from memcheck.accounts.moves import Components, Held, Moment, Rest, one_held
+from memcheck.accounts.state import LocalTensor
+from memcheck.accounts.unit import Part
+from memcheck.autograd.context import Setting
+from memcheck.autograd.curve import High
+from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, reduces_head, wraps
+from memcheck.frameworks.torch.model_buffers import Always, ModelBuffers
+from memcheck.frameworks.torch.pipelining import in_flight, most_in_flight, parts
+from memcheck.frameworks.torch.rank_units import Run, Units, accumulation, units_of
+from memcheck.frameworks.torch.recording import (
+    NO_GROUP_SIZES,
+    GroupSizes,
+    RankProgram,
+    RunSizes,
+    StepMotion,
+    group_sizes,
+    outside_sizes,
+    run_sizes,
+)
+from memcheck.frameworks.torch.resting import ways_of
+from memcheck.frameworks.torch.states import engine_hooks, rests
+from memcheck.frameworks.torch.step_options import UnitGroups, step_options, step_sizes
+from memcheck.job.types import Checkpoint, Initialization, Layout, Optimizer, TrainingJob
+from memcheck.models.types import Architecture
+from memcheck.record import Record
+
+MICRO_BATCHES = 3
+"""Without a pipeline, those behind the second and before the last repeat the second."""
+NO_INITIALIZATION, NO_CHECKPOINT = Initialization(), Checkpoint()
+NO_OPTIMIZER = Optimizer("", "")
+
+
+def stateless(job: TrainingJob, torch: str) -> TrainingJob:
+    """The job under one behaviour of PyTorch, without what only decides what rests: its walk can be kept for all such.
+
+    A step moves what its units compute and what its parameter groups gather and reduce. Of the optimizer it reads
+    nothing; of the data-parallel ranks, whether there are several, and where parameters or gradients are divided, over
+    how many. Micro-batches beyond those that a rank can have in flight repeat the ones before; a GPipe rank has all.
+    """
+    layout = job.layout
+    data = min(layout.data, 2)
+    stage, group_size, optimizer = layout.zero_stage, layout.shard_group, job.optimizer
+    if job.framework != "deepspeed":
+        optimizer = NO_OPTIMIZER
+        if stage < 2:
+            stage, group_size = 0, 1
+    return job._replace(
+        optimizer=optimizer,
+        gradient_accumulation_steps=settled(job),
+        initialization=NO_INITIALIZATION,
+        checkpoint=NO_CHECKPOINT,
+        layout=layout._replace(nodes=1, gpus_per_node=1, data=data, zero_stage=stage, shard_group=group_size),
+        torch=(torch,),
+    )
+
+
+def settled(job: TrainingJob) -> int:
+    """Micro-batches that a :func:`stateless` job has of this one's."""
+    layout, steps = job.layout, job.gradient_accumulation_steps
+    if layout.pipeline == 1:
+        return min(steps, MICRO_BATCHES)
+    return steps if layout.pipeline_schedule == "gpipe" else min(steps, most_in_flight(layout) + MICRO_BATCHES - 1)
+
+
+def undivided(job: TrainingJob) -> TrainingJob:
+    """A :func:`stateless` job without what is seen by FSDP2's groups alone: over how many ranks these are divided."""
+    if not wraps(job) or reduces_head(job):
+        return job
+    return job._replace(layout=job.layout._replace(shard_group=min(job.layout.shard_group, 2)))
+
+
+class RankUnits(Record):
+    """What a rank runs, and the tensors of it."""
+
+    runs: list[Run]
+    held: Held
+    reduced: tuple[str, ...]
+    """Of each run, a tensor whose gradient the loss reduces."""
+    parameters: int
+    offloaded: int
+    """Bytes that a micro-batch sends to the host."""
+
+
+class Motion(Record):
+    """A rank's step on top of nothing that rests."""
+
+    step: StepMotion
+    units: RankUnits
+    always: tuple[Always, ...]
+    host_bytes: int
+    """What its micro-batches in flight keep in host memory."""
+
+    @property
+    def tops(self) -> tuple[tuple[str, int], ...]:
+        """Each instant and its bytes."""
+        return self.step.tops
+
+    def moments(self) -> tuple[Moment, ...]:
+        """Each instant with its components."""
+        return tuple([self.step.moment(index) for index in range(len(self.tops))])
+
+    def high(self, instant: str) -> High | None:
+        """The unit's highest point that an instant's is, if it is one."""
+        names = [name for name, _ in self.tops]
+        return self.step.high(names.index(instant)) if instant in names else None
+
+    def beside(self, micro_batches: int) -> Components:
+        """What lives all step beside the states."""
+        return tuple([(a.component, a.bytes + a.each * micro_batches) for a in self.always])
+
+
+class States:
+    """What follows from the states of a :func:`memcheck.frameworks.torch.states.timeless` job alone."""
+
+    __slots__ = ("_groups", "_job", "_rests")
+
+    def __init__(self, job: TrainingJob) -> None:
+        self._job = job
+        self._rests: dict[Held, Rest] = {}
+        self._groups: dict[tuple[Held, tuple[str, ...], bool], GroupSizes] = {}
+
+    def rest(self, held: Held) -> Rest:
+        """The states of a rank."""
+        found = self._rests.get(held)
+        if found is None:
+            found = self._rests[held] = rests(self._job, held)
+        return found
+
+    def groups(self, units: RankUnits, *, rooted: bool) -> GroupSizes:
+        """FSDP2's groups of a rank. ``rooted``: those of embedding, final norm and head are one."""
+        key = (units.held, units.reduced, rooted)
+        found = self._groups.get(key)
+        if found is None:
+            found = self._groups[key] = _groups(self._job, units, rooted=rooted)
+        return found
+
+
+@lru_cache(maxsize=1024)
+def states_of(job: TrainingJob) -> States:
+    """The states of a :func:`memcheck.frameworks.torch.states.timeless` job; equal jobs share them."""
+    return States(job)
+
+
+class _RankStep(Record):
+    """What does not depend on the sizes of FSDP2's groups."""
+
+    program: RankProgram
+    units: RankUnits
+    always: tuple[Always, ...]
+    host_bytes: int
+    grouped: bool
+    rooted: bool
+
+
+class Steps:
+    """The steps of a job's ranks with the sizes of their units, open to those of FSDP2's groups."""
+
+    __slots__ = ("_architecture", "_job", "_steps", "_units")
+
+    def __init__(self, job: TrainingJob, architecture: Architecture, *, inventory: bool = False) -> None:
+        """``job``: a :func:`stateless` one."""
+        self._job, self._architecture = job, architecture
+        self._units = units_of(_unit_job(job), architecture, accumulation(job), inventory)
+        self._steps: dict[int, _RankStep] = {}
+
+    @property
+    def base(self) -> Setting:
+        """The setting that all units share."""
+        return self._units.base
+
+    def motion(self, rank: int, states: States) -> Motion:
+        """The step of pipeline rank ``rank``."""
+        known = self._steps.get(rank)
+        if known is None:
+            known = self._steps[rank] = self._step(rank)
+        groups = states.groups(known.units, rooted=known.rooted) if known.grouped else NO_GROUP_SIZES
+        return Motion(known.program.motion(groups), known.units, known.always, known.host_bytes)
+
+    def _step(self, rank: int) -> _RankStep:
+        job, architecture = self._job, self._architecture
+        part = parts(architecture.num_layers, job.layout.pipeline)[rank]
+        units = _rank_units(self._units, part)
+        buffers = ModelBuffers(job, architecture, part, self._units.base)
+        how, others = step_options(job, rank, buffers.border)
+        engine = engine_hooks(job, units.held)
+        outside = outside_sizes(step_sizes(job, units.runs, buffers, others), engine)
+        host_bytes = int(units.offloaded * in_flight(rank, job.layout, job.gradient_accumulation_steps))
+        return _RankStep(
+            program=RankProgram(how, _run_sizes(self._units, part), outside),
+            units=units,
+            always=tuple(buffers.always()),
+            host_bytes=host_bytes,
+            grouped=how.sharded,
+            rooted=how.rooted,
+        )
+
+
+def _unit_job(job: TrainingJob) -> TrainingJob:
+    """The job without what its units do not depend on, :class:`Accumulation` aside."""
+    layout = job.layout
+    alone = Layout(
+        tensor=layout.tensor,
+        sequence=layout.sequence,
+        context=layout.context,
+        expert=layout.expert,
+        expert_tensor=layout.expert_tensor,
+    )
+    if reduces_head(job):
+        alone = alone._replace(zero_stage=layout.zero_stage, shard_group=layout.shard_group)
+    return job._replace(
+        layout=alone,
+        optimizer=NO_OPTIMIZER,
+        gradient_accumulation_steps=1,
+        parameter_offload="none",
+        initialization=NO_INITIALIZATION,
+        checkpoint=NO_CHECKPOINT,
+        torch=(),
+    )
+
+
+@lru_cache(maxsize=2048)
+def _rank_units(units: Units, part: Part) -> RankUnits:
+    runs = units.runs(part)
+    held = one_held([(run.unit.tensors, run.times) for run in runs])
+    same: list[Run] = []
+    parameters = offloaded = 0
+    tensors: Any  # equal ones are one object in what is held, by which groups are told apart
+    for run, (tensors, _) in zip(runs, held.runs, strict=True):
+        unit = run.unit if run.unit.tensors is tensors else run.unit._replace(tensors=tensors)
+        same.append(run if unit is run.unit else run._replace(unit=unit))
+        parameters += run.times * sum(t.numel for t in tensors)
+        offloaded += run.times * unit.offloaded
+    return RankUnits(same, held, tuple([run.unit.reduced for run in runs]), parameters, offloaded)
+
+
+@lru_cache(maxsize=2048)
+def _run_sizes(units: Units, part: Part) -> RunSizes:
+    return run_sizes(_rank_units(units, part).runs, part.first)
+
+
+def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
+    known: dict[int, UnitGroups] = {}
+    found: list[UnitGroups] = []
+    root = NO_GROUP
+    tensors: Any
+    for run, early, (tensors, _) in zip(units.runs, units.reduced, units.held.runs, strict=True):
+        if id(tensors) not in known or early:
+            whole = UnitGroups(group_of(job, tensors))
+            if early:
+                both = ([t for t in tensors if t.name == early], [t for t in tensors if t.name != early])
+                whole = UnitGroups(whole.whole, *(group_of(job, tuple(part)) for part in both))
+            known[id(tensors)] = whole
+        found.append(known[id(tensors)])
+        if rooted and run.unit.kind != "block":
+            root = Group(*(a + b for a, b in zip(root, found[-1].whole, strict=True)))
+    return group_sizes(found, root)
+
+
+def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> Group:
+    """The group that FSDP2 makes of a unit's tensors."""
+    ways = job.layout.shard_group
+    divided = [(t, ways_of(job, t, ways)) for t in tensors]
+    return group(divided, job.recipe.compute, job.recipe.reduce, job.recipe.params)

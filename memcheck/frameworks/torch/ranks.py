@@ -1,0 +1,179 @@
+"""All pipeline ranks of a training job, or the worst of them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import lru_cache
+
+from memcheck.accounts.estimate import Instant, RankEstimate
+from memcheck.accounts.moves import Components, Held, Rest, highest, laid_on, peak_on
+from memcheck.accounts.unit import Part
+from memcheck.frameworks.torch.pipelining import fullest, parts
+from memcheck.frameworks.torch.rank_steps import (
+    Motion,
+    States,
+    Steps,
+    settled,
+    stateless,
+    states_of,
+    undivided,
+)
+from memcheck.frameworks.torch.rank_units import Accumulation, Units
+from memcheck.frameworks.torch.states import timeless
+from memcheck.job.any_batch import AnyBatch, any_batch
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
+from memcheck.record import Record
+
+
+def training_ranks(
+    job: TrainingJob, architecture: Architecture, *, inventory: bool = False
+) -> tuple[RankEstimate, ...]:
+    """One estimate per pipeline rank. ``inventory``: with its largest tensors and its formulas."""
+    return remembered_ranks(job if inventory else _shortened(job), architecture, inventory)
+
+
+def _shortened(job: TrainingJob) -> TrainingJob:
+    """The job without micro-batches that repeat others, if it has no pipeline."""
+    return job if job.layout.pipeline > 1 else job._replace(gradient_accumulation_steps=settled(job))
+
+
+@lru_cache(maxsize=512)
+def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bool) -> tuple[RankEstimate, ...]:
+    """The ranks of equal jobs: what differs between the plans of one repository often does not matter here."""
+    numbers = tuple(range(job.layout.pipeline))
+    states = states_of(timeless(job))
+    if not inventory:
+        return tuple([laid(job, rank) for rank in peak_ranks(job, states, Behaviours(job, architecture), numbers)])
+    from memcheck.frameworks.torch.inventory import with_inventory
+
+    each = [Steps(undivided(stateless(job, torch)), architecture, inventory=True) for torch in job.torch]
+    found = [peak_rank(job, states, number, [steps.motion(number, states) for steps in each]) for number in numbers]
+    return tuple([with_inventory(job, laid(job, rank), rank.motion, each[0].base.style) for rank in found])
+
+
+class Behaviours:
+    """The steps of jobs that differ in their batch alone, under every behaviour of PyTorch that the job may meet."""
+
+    __slots__ = ("_any_batch",)
+
+    def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
+        """``job``: any of them."""
+        self._any_batch = {torch: any_batch(undivided(stateless(job, torch)), architecture) for torch in job.torch}
+
+    def steps(self, job: TrainingJob, torch: str) -> Steps:
+        """The steps of a job with its batch."""
+        return _steps(self._any_batch[torch], job.micro_batch_size, job.sequence_length, settled(job))
+
+
+@lru_cache(maxsize=2048)
+def _steps(job: AnyBatch, micro_batch_size: int, sequence_length: int, micro_batches: int) -> Steps:
+    return Steps(job.of(micro_batch_size, sequence_length, micro_batches), job.architecture)
+
+
+def peak_ranks(
+    job: TrainingJob, states: States, behaviours: Behaviours, numbers: tuple[int, ...]
+) -> list[PeakRank]:
+    """Some ranks, each under the behaviour of PyTorch that needs most."""
+    each = [behaviours.steps(job, torch) for torch in job.torch]
+    return [peak_rank(job, states, number, [steps.motion(number, states) for steps in each]) for number in numbers]
+
+
+class PeakRank(Record):
+    """A rank under the behaviour of PyTorch that needs most, the first of equal ones."""
+
+    number: int
+    peak: int
+    rest: Rest
+    beside: Components
+    motion: Motion
+
+
+def peak_rank(job: TrainingJob, states: States, number: int, motions: list[Motion]) -> PeakRank:
+    """``motions``: the rank's step under every behaviour."""
+    steps = job.gradient_accumulation_steps
+    best: PeakRank | None = None
+    for found in motions:
+        rest, beside = states.rest(found.units.held), found.beside(steps)
+        peak = highest(rest, found.tops, beside)
+        if best is None or peak > best.peak:
+            best = PeakRank(number, peak, rest, beside, found)
+    assert best is not None  # noqa: S101 - every job has a version
+    return best
+
+
+def laid(job: TrainingJob, rank: PeakRank) -> RankEstimate:
+    """The rank's step on top of what rests, and what comes before and behind it."""
+    found = rank.motion
+    instants = _with_around(job, found.units.held, laid_on(rank.rest, found.moments(), rank.beside))
+    return RankEstimate(rank.number, instants, found.units.parameters, host_bytes=found.host_bytes)
+
+
+def is_fixed_by_step(job: TrainingJob) -> bool:
+    """Whether no moment before or behind the step may exceed it."""
+    return job.initialization.place != "device" and job.checkpoint.offload != "none"
+
+
+def _with_around(job: TrainingJob, held: Held, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:
+    """The instants of a step, with those before and behind it that may exceed it."""
+    if is_fixed_by_step(job):
+        return instants
+    from memcheck.frameworks.torch.load_and_save import around
+
+    return around(job, held, instants)
+
+
+class Worst:
+    """Finds the worst rank of jobs that differ in their batch alone."""
+
+    __slots__ = ("_behaviours", "_numbers", "_states")
+
+    def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
+        """``job``: any of them."""
+        self._numbers = tuple(fullest(job, _contents(architecture, job.layout.pipeline)))
+        self._behaviours = Behaviours(job, architecture)
+        self._states: dict[bool, States] = {}
+
+    def rank(self, job: TrainingJob) -> RankEstimate:
+        """The rank with the highest peak, the first of equal ones, with that instant alone."""
+        found = peak_ranks(job, self._states_of(job), self._behaviours, self._numbers)
+        host_bytes = max([rank.motion.host_bytes for rank in found])
+        if is_fixed_by_step(job):
+            worst = max(found, key=lambda rank: rank.peak) if len(found) > 1 else found[0]
+            return _at_peak(worst, host_bytes)
+        every = max([laid(job, rank) for rank in found], key=lambda rank: rank.peak.allocated_bytes)
+        return every._replace(instants=(every.peak,), host_bytes=host_bytes)
+
+    def _states_of(self, job: TrainingJob) -> States:
+        several = job.gradient_accumulation_steps > 1  # all that states depend on of a batch
+        known = self._states.get(several)
+        if known is None:
+            known = self._states[several] = states_of(timeless(job))
+        return known
+
+
+def _at_peak(rank: PeakRank, host_bytes: int) -> RankEstimate:
+    """The rank with its highest instant alone."""
+    found = rank.motion
+    instants = laid_on(rank.rest, (found.step.moment(peak_on(rank.rest, found.tops)),), rank.beside)
+    return RankEstimate(rank.number, instants, found.units.parameters, host_bytes=host_bytes)
+
+
+@lru_cache(maxsize=256)
+def _contents(architecture: Architecture, ways: int) -> tuple[Hashable, ...]:
+    """What tells pipeline ranks apart, beside the micro-batches that they hold."""
+    layers = tuple(map(id, architecture.layers()))
+    found = parts(architecture.num_layers, ways)
+    return tuple((p.embedding, p.head, p.first > 0, layers[p.first : p.last]) for p in found)
+
+
+def trainable_parameters(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
+    """Trained parameters of the whole model, and adapter parameters added to it."""
+    whole = job._replace(layout=job.layout._replace(tensor=1, sequence=False, pipeline=1, expert=1, expert_tensor=1))
+    part = Part(0, architecture.num_layers, True, True)
+    trained = added = 0
+    for run in Units(whole, architecture, Accumulation(False, None, None), False).runs(part):
+        for t in run.unit.tensors:
+            trained += run.times * t.numel if t.trained else 0
+            added += run.times * t.numel if ".lora_" in t.name else 0
+    return trained, added

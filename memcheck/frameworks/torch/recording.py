@@ -1,0 +1,245 @@
+"""A rank's step apart from its sizes, and the sizes: what is recorded once, and what is put into the record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+
+from memcheck.accounts.moves import Moment
+from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder
+from memcheck.accounts.sizes import named_curve, sizes_of
+from memcheck.autograd.curve import High
+from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
+from memcheck.frameworks.torch.pipelining import Border
+from memcheck.frameworks.torch.rank_units import Run
+from memcheck.frameworks.torch.step import EngineForm, NamedRun, NamedUnit, Step
+from memcheck.frameworks.torch.step_options import NO_UNIT_GROUPS, StepOptions, StepSizes, UnitGroups
+from memcheck.record import Record
+
+LAYER = re.compile(r"\blayer (\d+)")
+NAMES = {"embedding": "embedding", "head": "head and loss"}
+
+Presence = tuple[bool, ...]
+"""Which sizes are not zero."""
+
+
+class RunForm(Record):
+    """A run without its sizes."""
+
+    kind: str
+    reduced: str
+    times: int
+    layer: int
+    """Number of the first, counted from the rank's first."""
+    fresh: int
+    """Number of its curve's form."""
+    again: int
+    """-1: the same curve."""
+    of: int
+    """The run whose sizes these are."""
+
+
+class RunSizes(Record):
+    """A rank's runs without their sizes, and these in a row."""
+
+    forms: tuple[RunForm, ...]
+    sizes: tuple[int, ...]
+    layer: int
+    """Number of the rank's first."""
+    highs: tuple[High, ...]
+    """Its units' highest points, by their numbers."""
+
+
+def run_sizes(runs: Sequence[Run], layer: int) -> RunSizes:
+    """``layer``: number of the rank's first."""
+    forms: list[RunForm] = []
+    sizes: list[int] = []
+    highs: list[High] = []
+    first: dict[tuple[int, int, int], int] = {}
+    for index, run in enumerate(runs):
+        unit = run.unit
+        of = first.setdefault((id(unit.tensors), id(unit.fresh), id(unit.again)), index)
+        new, old = sizes_of(unit.fresh), None if unit.again is unit.fresh else sizes_of(unit.again)
+        number = run.layer - layer if unit.kind == "block" else 0
+        again = -1 if old is None else old.form
+        forms.append(RunForm(unit.kind, unit.reduced, run.times, number, new.form, again, of))
+        if of == index:
+            for found in (new,) if old is None else (new, old):
+                sizes += found.numbers
+                highs += found.highs
+    return RunSizes(tuple(forms), tuple(sizes), layer, tuple(highs))
+
+
+class GroupForm(Record):
+    """A unit's groups without their sizes."""
+
+    there: Presence
+    """Of each group its fields; new gradients in the shards' dtype are left out where they are the same buffer."""
+    same: Presence
+    """Of each group, whether they are."""
+
+
+class GroupSizes(Record):
+    """The groups of a rank, run by run and the root's, without their sizes, and these in a row."""
+
+    forms: tuple[GroupForm | int, ...]
+    """A number: the groups of that run, which are one object with these."""
+    sizes: tuple[int, ...]
+
+
+NO_GROUP_SIZES = GroupSizes((), ())
+
+
+def group_sizes(groups: Sequence[UnitGroups], root: Group) -> GroupSizes:
+    """Groups that are one object have their sizes once. ``root``: comes last."""
+    forms: list[GroupForm | int] = []
+    sizes: list[int] = []
+    first: dict[int, int] = {}
+    for index, found in enumerate((*groups, UnitGroups(root))):
+        of = first.setdefault(id(found), index)
+        if of < index:
+            forms.append(of)
+            continue
+        form, numbers = _group_numbers(found)
+        forms.append(form)
+        sizes += numbers
+    return GroupSizes(tuple(forms), tuple(sizes))
+
+
+def _group_numbers(groups: UnitGroups) -> tuple[GroupForm, list[int]]:
+    values: list[int] = []
+    same = []
+    for g in groups:
+        same.append(g.sharded == g.reduce_output)
+        values += [*g[:4], 0 if same[-1] else g.sharded, g.accumulated]
+    return GroupForm(tuple([bool(n) for n in values]), tuple(same)), [n for n in values if n]
+
+
+class Outside(Record):
+    """What is beside a step's units and groups, without its sizes."""
+
+    beyond: Presence
+    engine: EngineForm | None
+    """The engine's hooks, if there is an engine."""
+
+
+class OutsideSizes(Record):
+    """What is beside a step's units and groups, and its sizes in a row."""
+
+    form: Outside
+    sizes: tuple[int, ...]
+
+
+def outside_sizes(beyond: StepSizes, engine: tuple[EngineForm, tuple[int, ...]] | None) -> OutsideSizes:
+    """``engine``: its hooks without sizes, and these."""
+    border = beyond.border
+    edges = (border.input_gradient, border.unsent_output, border.output_gradient)
+    values = (beyond.per_micro_batch, *edges, beyond.table, beyond.table_slice, beyond.masks, *beyond.held)
+    form, more = (None, ()) if engine is None else engine
+    return OutsideSizes(Outside(tuple([bool(n) for n in values]), form), (*[n for n in values if n], *more))
+
+
+class RankProgram:
+    """A rank's step with the sizes of its units, open to those of its groups."""
+
+    __slots__ = ("_groups", "_how", "_outside", "_runs", "_sizes")
+
+    def __init__(self, how: StepOptions, runs: RunSizes, outside: OutsideSizes) -> None:
+        self._how, self._runs, self._outside = how, runs, outside.form
+        self._sizes = (*runs.sizes, *outside.sizes)  # in a row, as `recorded` gives out their places
+        self._groups: dict[tuple[GroupForm | int, ...], tuple[Program, Sequence[int]]] = {}
+
+    def motion(self, groups: GroupSizes) -> StepMotion:
+        """The step with these groups."""
+        known = self._groups.get(groups.forms)
+        if known is None:
+            program = recorded(self._how, self._runs.forms, self._outside, groups.forms)
+            known = self._groups[groups.forms] = (program, program.units(self._sizes))
+        program, totals = known
+        if not groups.forms:
+            return StepMotion(Evaluated(program, totals, (self._sizes,)), self._runs)
+        totals = program.with_groups(totals, groups.sizes)
+        return StepMotion(Evaluated(program, totals, (self._sizes, groups.sizes)), self._runs)
+
+
+class StepMotion:
+    """A rank's step on top of nothing that rests: the highest moment of each instant."""
+
+    __slots__ = ("_evaluated", "_runs", "tops")
+
+    def __init__(self, evaluated: Evaluated, runs: RunSizes) -> None:
+        self._evaluated, self._runs = evaluated, runs
+        self.tops = evaluated.tops
+        """Each instant and its bytes."""
+
+    def moment(self, index: int) -> Moment:
+        """One instant with its components."""
+        text = self._evaluated.mark(index).operation
+        text = LAYER.sub(lambda found: f"layer {int(found[1]) + self._runs.layer}", text)
+        high = self.high(index)
+        return self._evaluated.moment(index, text if high is None else f"{high.label} in {text}")
+
+    def high(self, index: int) -> High | None:
+        """The unit's highest point that an instant's is, if it is one."""
+        number = self._evaluated.mark(index).top.high
+        return None if number < 0 else self._runs.highs[number]
+
+
+@lru_cache(maxsize=4096)
+def recorded(
+    how: StepOptions, forms: tuple[RunForm, ...], outside: Outside, groups: tuple[GroupForm | int, ...]
+) -> Program:
+    """The record of these runs. Places are given out to curves, run by run, then to what is outside, then to groups."""
+    place, high = 1, 0
+    runs: list[NamedRun] = []
+    for form in forms:
+        name = f"layer {form.layer}" if form.kind == "block" else NAMES[form.kind]
+        if form.of < len(runs):
+            unit = runs[form.of].unit._replace(name=name)
+        else:
+            fresh, place, high = named_curve(form.fresh, place, high)
+            again = fresh
+            if form.again >= 0:
+                again, place, high = named_curve(form.again, place, high)
+            unit = NamedUnit(form.kind, name, fresh, again, form.reduced)
+        runs.append(NamedRun(unit, form.times, form.layer))
+    beyond = _named_beyond(outside.beyond, place)
+    place += sum(outside.beyond)
+    recorder = Recorder()
+    engine = None
+    if outside.engine is not None:
+        engine, place = outside.engine.hooks(place, recorder)
+    units = place - 1
+    found: list[UnitGroups] = []
+    for of in groups:
+        if isinstance(of, int):
+            found.append(found[of])
+            continue
+        found.append(_named_groups(of, place))
+        place += sum(of.there)
+    each, root = (found[:-1], found[-1].whole) if groups else ([NO_UNIT_GROUPS] * len(runs), NO_GROUP)
+    Step(how, runs, each, root, beyond, recorder, engine).run()
+    return recorder.program(units)
+
+
+def _named_groups(form: GroupForm, first: int) -> UnitGroups:
+    row = places(form.there, first)
+    found = []
+    for index, alike in enumerate(form.same):
+        flat, gathered, taken, given, sharded, accumulated = row[6 * index : 6 * index + 6]
+        found.append(Group(flat, gathered, taken, given, given if alike else sharded, accumulated))
+    return UnitGroups(*found)
+
+
+def _named_beyond(there: Presence, first: int) -> StepSizes:
+    own, arriving, unsent, leaving, table, rows, masks, *held = places(there, first)
+    border = Border(input_gradient=arriving, unsent_output=unsent, output_gradient=leaving)
+    return StepSizes(own, tuple(held), border, table, rows, masks)
+
+
+def places(there: Presence, first: int) -> list[int]:
+    """A place for each size that is not zero, from ``first`` on."""
+    following = accumulate((int(one) for one in there), initial=first)
+    return [place if one else NOTHING for one, place in zip(there, following, strict=False)]

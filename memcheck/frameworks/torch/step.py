@@ -1,0 +1,406 @@
+"""One training step on one pipeline rank, unit by unit: forward, loss, backward layer by layer, optimizer.
+
+It is recorded for all sizes: in place of bytes every record has the place of a size. Data-parallel wrappers hook in
+where they do in PyTorch: FSDP2 around each unit's forward and backward, DDP's buckets beside the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from memcheck.accounts.program import NOTHING, Amount, Recorder
+from memcheck.accounts.sizes import NamedCurve
+from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
+from memcheck.frameworks.torch.rank_units import stretches
+from memcheck.frameworks.torch.step_options import StepOptions, StepSizes, UnitGroups
+from memcheck.record import Record
+
+
+class NamedUnit(Record):
+    """A unit with the places of its sizes."""
+
+    kind: str
+    """``embedding`` | ``block`` | ``head``."""
+    name: str
+    fresh: NamedCurve
+    again: NamedCurve
+    reduced: str
+    """A tensor whose gradient the loss itself reduces."""
+
+
+class NamedRun(Record):
+    """Units that are alike, one behind the other."""
+
+    unit: NamedUnit
+    times: int
+    layer: int
+    """Number of the first, counted from the rank's first."""
+
+    def names(self) -> list[str]:
+        """The name of each."""
+        return [self.unit.name] if self.times == 1 else [f"layer {self.layer + i}" for i in range(self.times)]
+
+
+class EngineHooks(Protocol):
+    """What an engine around the model does while a step runs: DeepSpeed's."""
+
+    moves_gradients: bool
+    """Each gradient moves into the engine's buffers as it appears; else autograd keeps the whole model's."""
+
+    def begin_micro_batch(self) -> None:
+        """Before the forward."""
+
+    def before_head(self) -> None:
+        """The last parameter is about to be used."""
+
+    def behind(self, kind: str, first: bool, last: bool) -> None:
+        """A unit's gradients are there."""
+
+    def end_backward(self, first: bool, last: bool) -> None:
+        """The micro-batch's backward is over."""
+
+
+class EngineForm(Protocol):
+    """An engine's hooks without the sizes of its buffers. Two that are equal do the same."""
+
+    def __hash__(self) -> int:
+        """Part of the key of a record."""
+
+    def hooks(self, first: int, recorder: Recorder) -> tuple[EngineHooks, int]:
+        """The hooks, whose sizes have the places from ``first`` on, and the place behind them."""
+
+
+class Variables:
+    """What Python variables of a forward hold beyond its last use: until each is assigned again, or it returns."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._held: dict[str, tuple[str, int]] = {}
+
+    def assign(self, name: str, component: str, size: int) -> None:
+        """What the variable refers to from now on, in place of what it did before."""
+        component_before, before = self._held.get(name, (component, NOTHING))
+        if size or before:
+            self._recorder.release(component_before, before)
+            self._recorder.hold(component, size)
+            self._held[name] = component, size
+
+    def let_go(self) -> None:
+        """The forward has returned."""
+        for component, size in self._held.values():
+            self._recorder.release(component, size)
+        self._held.clear()
+
+
+class Step:
+    """Records a step: what lives, and the moments that may be the highest.
+
+    ``groups``: FSDP2's, run by run; ``root``: the one group of embedding, final norm and head, where they share one.
+    """
+
+    def __init__(
+        self,
+        how: StepOptions,
+        runs: Sequence[NamedRun],
+        groups: Sequence[UnitGroups],
+        root: Group,
+        beyond: StepSizes,
+        recorder: Recorder,
+        engine: EngineHooks | None = None,
+    ) -> None:
+        self.how, self.beyond, self.border = how, beyond, beyond.border
+        self.recorder, self.engine, self.root = recorder, engine, root
+        self.stretches = stretches([run.times for run in runs])
+        self.units: list[NamedUnit] = []
+        self.names: list[str] = []
+        self.groups: list[UnitGroups] = []
+        for run, found in zip(runs, groups, strict=True):
+            self.units += [run.unit] * run.times
+            self.names += run.names()
+            self.groups += [found] * run.times
+
+    def run(self) -> None:
+        """Record one steady step, on top of nothing that rests."""
+        recorder, border, own = self.recorder, self.border, self.beyond.per_micro_batch
+        recorder.mark("init", "states at rest")
+        self._hold_graph(1)
+        for (first, last, sends), held in zip(self.how.micro_batches, self.beyond.held, strict=True):
+            here = self.how.stays_gathered and (not first or (held != NOTHING and not self.how.reshards))
+            if first and here:
+                # the first micro-batch gathers the parameters, alone; those behind it find them there
+                before = recorder.here
+                self._forward(first, here=False)
+                recorder.repeat(before, -1)
+            recorder.hold("activations", own)
+            recorder.hold("activations", held)
+            if not first:
+                recorder.hold("communication_buffers", border.input_gradient)
+            if self.engine is not None:
+                self.engine.begin_micro_batch()
+            recorder.hold("activations", border.unsent_output, sends)
+            recorder.muted = not first and self.how.all_at_once
+            gathered = self._forward(first, here)
+            recorder.muted = False
+            recorder.release("activations", border.unsent_output, sends)
+            recorder.hold("communication_buffers", border.output_gradient)
+            self._backward(first, last, gathered)
+            recorder.release("communication_buffers", border.output_gradient)
+            if not first:
+                recorder.release("communication_buffers", border.input_gradient)
+            if self.engine is not None:
+                self.engine.end_backward(first, last)
+            recorder.release("activations", own)
+            recorder.release("activations", held)
+        recorder.mark("optimizer", "optimizer step")
+
+    def _hold_graph(self, sign: int) -> None:
+        """What of the step before lives until the training loop lets go of its graph."""
+        for unit in self.units:
+            if unit.kind != "head":
+                self.recorder.hold("activations", unit.fresh.outlives, sign)
+
+    def _own_group(self, index: int) -> Group:
+        """The group that is gathered for this unit alone; none when it belongs to the root."""
+        if self.units[index].kind != "block" and self.root != NO_GROUP:
+            return NO_GROUP
+        return self.groups[index].whole
+
+    def _curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
+        if self.engine is not None and self.engine.moves_gradients:
+            return unit.again
+        if self.how.sharded and (first or not self.how.in_place):
+            return unit.fresh  # autograd sees fresh unsharded gradients
+        if self.how.sharded or self.how.views:
+            return unit.again
+        return unit.fresh if first else unit.again
+
+    def _forward(self, first: bool, here: bool) -> list[int]:
+        """Forward of one micro-batch; ``here``: an earlier one has left the parameters gathered."""
+        recorder = self.recorder
+        casts: list[tuple[int, int]] = []
+        held_flat = NOTHING
+        # the schedule's variable holds the last stage's output until the next forward returns (schedules.py)
+        variables = Variables(recorder)
+        if self.how.pipelined and not first:
+            variables.assign("output", "logits_and_loss", self.units[-1].fresh.lingers)
+        gathered = [self._own_group(i).gathered if here else NOTHING for i in range(len(self.units))]
+        for size in gathered:
+            recorder.hold("communication_buffers", size)
+        if self.root != NO_GROUP:
+            recorder.hold("communication_buffers", self.root.gathered)
+            if not here:
+                recorder.hold("communication_buffers", self.root.flat)
+                held_flat = self.root.flat
+                recorder.mark("forward", "all-gather of the root group")
+        for i, end in self.stretches:
+            unit, own, before = self.units[i], self._own_group(i), recorder.here
+            if own.gathered and not here:
+                recorder.hold("activations", unit.fresh.input)
+                self._gather_ahead(own, held_flat, self.names[i])
+                recorder.release("activations", unit.fresh.input)
+                held_flat = own.flat
+                gathered[i] = own.gathered
+            curve = self._curve(unit, first)
+            if unit.kind == "head" and held_flat and self.root == NO_GROUP:
+                recorder.release("communication_buffers", held_flat)
+                held_flat = NOTHING
+            if curve.before is not None:
+                recorder.high("forward", curve.before, self.names[i])
+                variables.let_go()
+            if unit.kind == "head":
+                held_flat = self._before_loss(held_flat)
+            recorder.high("loss" if unit.kind == "head" else "forward", curve.forward, self.names[i])
+            recorder.hold_bundle(curve.saved)
+            recorder.hold("activations", curve.until_forward_ends)
+            variables.assign("outputs", "activations", curve.returned)  # of the model's loop over its layers
+            if unit.reduced and first:
+                recorder.hold("gradients", self.groups[i].early.reduce_output)
+            casts.append((curve.until_forward_ends, end - i))
+            if gathered[i] and self._reshards(i):
+                recorder.release("communication_buffers", gathered[i])
+                gathered[i] = NOTHING
+            gathered[i:end] = [gathered[i]] * (end - i)
+            recorder.repeat(before, end - i - 1)
+            if self.how.holds_rows and (unit.kind == "embedding" or (i == 1 and self.units[0].kind == "embedding")):
+                # `inputs_embeds`: a variable of the model's forward, where nothing else holds them
+                variables.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input)
+            # `causal_mask`: from the look-up of the rows until the stack has returned
+            variables.assign("causal_mask", "activations", NOTHING if unit.kind == "head" else self.beyond.masks)
+        variables.let_go()
+        recorder.release("communication_buffers", held_flat)  # the root's post-forward frees the last flat buffer
+        recorder.hold_amount("activations", tuple(casts), -1)
+        return gathered
+
+    def _before_loss(self, flat: int) -> int:
+        """What is let go of behind the final norm, whose flat buffer is still ``flat``: what is left of that."""
+        self._hold_graph(-1)  # the curve counts it until its logits replace the old ones
+        if self.engine is not None:
+            self.engine.before_head()
+        if not self.how.loss_behind_root:
+            return flat
+        self.recorder.release("communication_buffers", flat)  # by the root's post-forward
+        return NOTHING
+
+    def _gather_ahead(self, own: Group, previous: int, where: str) -> None:
+        """Gather a unit's parameters and let go of the previous group's flat buffer: before they are copied out, or, up
+        to torch 2.14, after it, because a variable of wait_for_unshard holds it.
+        """
+        recorder, late = self.recorder, self.how.casts_gradients
+        recorder.hold("communication_buffers", own.flat)
+        recorder.hold("communication_buffers", NOTHING if late else own.gathered)
+        recorder.mark("forward", f"all-gather of {where}")
+        recorder.release("communication_buffers", previous)
+        recorder.hold("communication_buffers", own.gathered if late else NOTHING)
+
+    def _reshards(self, index: int) -> bool:
+        if self.units[index].kind == "head":
+            return False  # torchtitan keeps [norm, lm_head] gathered: backward needs it at once
+        return self.how.reshards
+
+    def _backward(self, first: bool, last: bool, gathered: list[int]) -> None:
+        recorder = self.recorder
+        behind = last and self.how.reduces_behind
+        keeps = self.how.stays_gathered and (behind or not last)
+        last = last and not behind
+        prefetched = NOTHING
+        if self.root != NO_GROUP and self.how.loss_inside_root:
+            prefetched = self._prefetch(len(self.units), gathered)  # the root's output is the loss: its hook runs first
+        reduce_input = NOTHING
+        lingers: list[tuple[int, int]] = []
+        unsharded_root: Amount = ()
+        for i, end in reversed(self.stretches):
+            unit, own, before = self.units[i], self._own_group(i), recorder.here
+            curve = self._curve(unit, first)
+            prefetched = self._gather_again(i, gathered, prefetched)
+            recorder.hold_bundle(curve.saved, -1)
+            recorder.high("backward", curve.backward, self.names[i])
+            gradients: Amount = ((curve.gradients, 1),)
+            if self.engine is not None:
+                self.engine.behind(unit.kind, first, last)
+            if unit.kind == "embedding" and self.how.sharded and self.how.whole_table:
+                # DTensor's local slice of the full-size embedding gradient is cloned before FSDP reduces it
+                gradients = self._local_slice(gradients)
+            recorder.hold_amount("gradients", gradients)
+            recorder.hold("logits_and_loss", curve.lingers)
+            recorder.hold("activations", curve.outlives)
+            lingers.append((curve.lingers, 1))
+            if unit.kind == "head" and not prefetched:
+                prefetched = self._prefetch(i, gathered)
+                recorder.mark("backward", f"all-gather after {self.names[i]}")
+            if own.gathered:
+                if not keeps:
+                    recorder.release("communication_buffers", gathered[i])
+                    gathered[i] = NOTHING
+                if unit.reduced:
+                    own = self.groups[i].late
+                recorder.hold("temporaries", curve.input_gradient)  # made before the unit's hook runs
+                reduce_input = self._reduce(own, gradients, reduce_input, first, last, self.names[i])
+                recorder.release("temporaries", curve.input_gradient)
+            elif unit.kind != "block":
+                unsharded_root += gradients
+            if last and self.how.views_late:
+                recorder.release("communication_buffers", unit.fresh.gradients)  # the bucket is the gradients now
+            gathered[i:end] = [gathered[i]] * (end - i)
+            recorder.repeat(before, end - i - 1)
+        if self.root != NO_GROUP:
+            # resharded before its gradients are reduced (_fsdp_param_group.py, post_backward), if it is at all
+            recorder.release("communication_buffers", NOTHING if keeps else self.root.gathered)
+            reduce_input = self._reduce(self.root, unsharded_root, reduce_input, first, last, "the root group")
+            recorder.release("communication_buffers", self.root.gathered if keeps else NOTHING)
+        if behind:
+            reduce_input = self._reduce_all(gathered)
+        recorder.release("communication_buffers", reduce_input)
+        recorder.release("communication_buffers", prefetched)
+        recorder.hold_amount("logits_and_loss", tuple(lingers), -1)
+        recorder.mark("backward", "end of backward")
+        for size in gathered:
+            recorder.release("communication_buffers", size)
+
+    def _gather_again(self, index: int, gathered: list[int], prefetched: int) -> int:
+        """The unit's parameters for its backward, and the next unit's flat buffer: the size of that."""
+        unit, own = self.units[index], self._own_group(index)
+        arrived = unit.fresh.output_gradient
+        self.recorder.hold("temporaries", arrived)
+        if own.gathered and not gathered[index]:
+            self._copy_out(own, prefetched, self.names[index])
+            prefetched = NOTHING
+            gathered[index] = own.gathered
+        if own.gathered and unit.kind != "head":
+            prefetched = prefetched or self._prefetch(index, gathered)
+        self.recorder.release("temporaries", arrived)
+        return prefetched
+
+    def _reduce_all(self, gathered: list[int]) -> int:
+        """Every group resharded and reduced, one after the other, once the last backward is over."""
+        reduce_input = NOTHING
+        for i in reversed(range(len(self.units))):
+            own = self._own_group(i)
+            if own.gathered:
+                self.recorder.release("communication_buffers", gathered[i])
+                gathered[i] = NOTHING
+                reduce_input = self._reduce(own, (), reduce_input, False, True, self.names[i])
+        return self._reduce(self.root, (), reduce_input, False, True, "the root group")
+
+    def _local_slice(self, gradients: Amount) -> Amount:
+        """The gradient of the rank's own rows, which are cloned from that of the whole table."""
+        recorder, clone = self.recorder, self.beyond.table_slice
+        recorder.hold_amount("gradients", gradients)
+        recorder.hold("temporaries", clone)
+        recorder.mark("backward", "clone of the local embedding gradient")
+        recorder.release("temporaries", clone)
+        recorder.hold_amount("gradients", gradients, -1)
+        return (*gradients, (self.beyond.table, -1), (clone, 1))
+
+    def _copy_out(self, own: Group, prefetched: int, where: str) -> None:
+        """Parameters from the flat buffer that was gathered ahead, or from one that is gathered now."""
+        recorder = self.recorder
+        recorder.hold("communication_buffers", own.gathered)
+        recorder.hold("communication_buffers", NOTHING if prefetched else own.flat)
+        recorder.mark("backward", f"all-gather of {where}")
+        recorder.release("communication_buffers", prefetched or own.flat)
+
+    def _prefetch(self, behind: int, gathered: list[int]) -> int:
+        """Backward prefetch: the next unit's flat buffer is gathered while this one computes."""
+        for i in range(behind - 1, -1, -1):
+            own = self._own_group(i)
+            if own.gathered:
+                if gathered[i]:
+                    return NOTHING
+                self.recorder.hold("communication_buffers", own.flat)
+                return own.flat
+        return NOTHING
+
+    def _reduce(self, g: Group, unsharded: Amount, previous: int, first: bool, last: bool, where: str) -> int:
+        """Reduce-scatter of one group; returns the input buffer that stays until the next one."""
+        recorder = self.recorder
+        if self.how.unsynchronised and not last:
+            # no_sync: gradients stay unsharded, in the reduce dtype
+            if self.how.in_place:
+                recorder.hold_amount("gradients", unsharded, -1)
+            if first:
+                recorder.hold("gradients", g.accumulated)
+                recorder.mark("backward", f"gradient accumulation of {where}")
+            if not self.how.in_place:
+                recorder.hold_amount("gradients", unsharded, -1)
+            return previous
+        if self.how.unsynchronised:  # added to those that wait, or they themselves
+            recorder.hold_amount("gradients", unsharded, -1)
+            unsharded = ()
+        recorder.release("communication_buffers", previous)
+        recorder.hold("communication_buffers", g.reduce_input)
+        recorder.mark("backward", f"reduce-scatter of {where}")
+        recorder.hold_amount("gradients", unsharded, -1)
+        if self.how.unsynchronised:
+            recorder.release("gradients", g.accumulated)
+        if self.how.offloads:
+            return g.reduce_input  # the sharded gradient is copied to the host
+        recorder.hold("gradients", g.reduce_output)
+        recorder.mark("backward", f"reduce-scatter of {where}")
+        if g.sharded != g.reduce_output:  # _to_dtype_if_needed(reduce_output, orig_dtype)
+            recorder.hold("gradients", g.sharded)
+            recorder.mark("backward", f"gradients of {where} in the shards' dtype")
+            recorder.release("gradients", g.reduce_output)
+        if not first and not self.how.unsynchronised:
+            recorder.release("gradients", g.sharded)  # added in place to the earlier micro-batches' shard
+        return g.reduce_input
