@@ -33,6 +33,10 @@ def guarded(arguments: list[str]) -> int:
 
 def dispatch(arguments: list[str]) -> int:
     """Plain ``check`` lines run at once; every other line goes through click, which costs as much as a whole check."""
+    if arguments[:1] == ["hook"]:
+        from memcheck.cli.hook import check_line
+
+        arguments = check_line(arguments[1:])
     if arguments[:1] == ["check"]:
         from memcheck.cli.plain import parse_plain
 
