@@ -16,7 +16,7 @@ from memcheck.memory.estimate import estimate
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan, Policy
 from memcheck.record import Record
-from memcheck.result import BASELINE, COMMENT, ERROR, FAILED, PASSED, SELECTION, Hidden, PlanResult
+from memcheck.result import BASELINE, COMMENT, ERROR, FAILED, PASSED, SELECTION, Hidden, PlanResult, Unreadable
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.place import place
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
@@ -266,6 +266,13 @@ def plan_name(document: Document) -> str:
     if isinstance(stated, str) and stated:
         return stated
     return f"{stem(document.path)}#{document.index}" if document.index else stem(document.path)
+
+
+def refused(item: Unreadable, gate: Gate) -> PlanResult:
+    """A file that is not read, because of what lies under its name: it must neither pass nor hide the others."""
+    at = Location(item.path, Span(1, 1, 1, 1))
+    finding = codes.UNREADABLE_FILE.at(at, f"the file is not read: {item.message}", help="commit the file itself")
+    return with_findings(PlanResult(item.path, 0, stem(item.path), ERROR), [finding], gate)
 
 
 def stem(path: str) -> str:

@@ -8,11 +8,14 @@ from collections.abc import Iterable
 
 from memcheck import __version__
 from memcheck.errors import ConfigurationError
+from memcheck.opener import read_whole
 from memcheck.record import Record
 from memcheck.result import PlanResult
 
 DEFAULT_FILE = ".memcheck-baseline.json"
 FORMAT = 1
+LARGEST = 64 * 2**20
+"""Bytes of a baseline file: some 300,000 accepted findings."""
 OF_THE_PLAN = "MEM1"
 """Codes whose findings are about a plan as a whole: the key that they underline is only the cheapest one to change."""
 
@@ -38,8 +41,7 @@ def read_entries(file: str) -> tuple[Entry, ...]:
         ConfigurationError: it cannot be read, or is no baseline of this format.
     """
     try:
-        with open(file, "rb") as stream:
-            data = stream.read()
+        data = read_whole(file, LARGEST)
     except OSError as error:
         message = f"cannot read the baseline {file}: {error.strerror or error}"
         raise ConfigurationError(message, "`memcheck baseline write` writes one") from error

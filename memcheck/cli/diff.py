@@ -163,11 +163,11 @@ def _side(path: str, sides: Sides) -> list[Side]:
     """The plans of a file, a folder or a report."""
     if not path.endswith(".json"):
         return sides.of_path(path)
-    from memcheck.diff.report_file import read_report
+    from memcheck.diff.report_file import LARGEST_REPORT, read_report
+    from memcheck.opener import read_whole
 
     try:
-        with open(path, "rb") as file:
-            return read_report(path, file.read())
+        return read_report(path, read_whole(path, LARGEST_REPORT))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
 

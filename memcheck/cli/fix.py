@@ -101,9 +101,8 @@ def replace_files(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> No
     path = ""
     try:
         for path, data in before.items():
-            with open(path, "rb") as file:
-                if file.read() != data:
-                    raise UsageError(f"{path} changed while it was being fixed", "run memcheck again")
+            if read_bytes(path) != data:
+                raise UsageError(f"{path} changed while it was being fixed", "run memcheck again")
         path = next(iter(after))
         replace_all({path: data for path, data in after.items() if data != before[path]})
     except OSError as error:

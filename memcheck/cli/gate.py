@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from memcheck import __version__
-from memcheck.check import Gate, check_file
+from memcheck.check import Gate, check_file, refused
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import prepare, write
@@ -165,13 +165,16 @@ def check_paths(options: CheckOptions) -> tuple[Report, bool]:
     fails = False
     unchanged: list[str] = []
     for found in plan_files(options, configurations, unchanged):
-        if isinstance(found, Unreadable):
+        if isinstance(found, Unreadable) and not found.refused:
             unreadable.append(found)
             continue
         gate = gates.of(found.path)
-        results, traces = check_file(found.path, found.data, gate)
+        if isinstance(found, Unreadable):
+            results = [refused(found, gate)]
+        else:
+            results, traces = check_file(found.path, found.data, gate)
+            defects += traces
         plans += results
-        defects += traces
         fails |= gate.fail_on != "never" and any(plan.status != "passed" for plan in results)
     gates.warn_of_stale(plans)
     return Report(__version__, tuple(plans), tuple(unreadable), tuple(defects), len(unchanged)), fails

@@ -19,6 +19,7 @@ from memcheck.history.places import inside_of
 from memcheck.history.tree import Tree
 from memcheck.result import Unreadable
 from memcheck.source.sniff import looks_like_plan
+from memcheck.source.text import read_bytes
 
 
 def sides_since(ref: str, paths: tuple[str, ...], sides: Sides) -> tuple[list[Side], list[Side], int, str]:
@@ -94,5 +95,4 @@ def _files(root: str, names: list[str]) -> Iterator[PlanFile]:
     """The laid-out plans."""
     for name in sorted(names):
         path = os.path.join(root, *name.split("/"))
-        with open(path, "rb") as file:
-            yield PlanFile(path, file.read())
+        yield PlanFile(path, read_bytes(path))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 
-from memcheck.config.find import may_hold_table
+from memcheck.config.find import LARGEST, may_hold_table
 from memcheck.discover import PlanFile
 from memcheck.documents import load_plans
 from memcheck.errors import UsageError
@@ -14,6 +14,7 @@ from memcheck.history.depends import configuration_files, files_of, is_broken
 from memcheck.history.git import Base, differing, open_base
 from memcheck.history.places import inside_of
 from memcheck.history.tree import Tree
+from memcheck.opener import RefusedError, read_whole
 from memcheck.result import Unreadable
 
 TYPE_CHECKING = False
@@ -114,7 +115,8 @@ def only_changed(
 
 def _bytes(path: str) -> bytes | None:
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_whole(path, LARGEST)
+    except RefusedError:  # whatever it was, it may decide something now, and reading it will say what is wrong
+        return b"[tool.memcheck]"
     except OSError:
         return None

@@ -15,8 +15,8 @@ from memcheck.interchange.formats import FORMATS
 from memcheck.interchange.leaves import grown, leaves, spelled_out
 from memcheck.interchange.served import SERVING, reading_for
 from memcheck.interchange.types import ConfigError, Reading, Setting
+from memcheck.opener import repository
 from memcheck.source import codes
-from memcheck.source.extends import repository
 from memcheck.source.places import escape
 from memcheck.source.text import read_bytes, shown_path
 from memcheck.source.types import Document, Mark

@@ -28,12 +28,12 @@ from memcheck.interchange.types import REMOVED, ConfigError
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
+from memcheck.opener import repository
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan
 from memcheck.record import Record
 from memcheck.remedies.change import spelled
 from memcheck.remedies.edits import edits
-from memcheck.source.extends import repository
 from memcheck.source.load import load_documents
 from memcheck.source.types import Document
 

@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from memcheck.finding import SEVERITIES, FileEdits, Finding, Location, Span
+from memcheck.opener import read_whole
 from memcheck.report.advice import advice, remedy_line
 from memcheck.report.fingerprint import Keyed, keyed
 from memcheck.report.line_hash import line_hashes
@@ -248,10 +249,13 @@ class Hashes:
         return hashes[min(where.span.line, len(hashes)) - 1]
 
 
+LARGEST = 4 * 2**20
+"""Bytes of a file that a finding can be in: plans and what they name are smaller."""
+
+
 def text_of(path: str, plan: PlanResult) -> str:
     """The file as it lies on disk, since GitHub hashes that; the lines that were checked if there is none."""
     try:
-        with open(path, "rb") as file:
-            return file.read().decode("utf-8", "replace")
+        return read_whole(path, LARGEST).decode("utf-8", "replace")
     except (OSError, ValueError):  # ValueError: not a name that a file can have
         return "".join(f"{line}\n" for line in plan.sources.get(path, ()))

@@ -6,6 +6,7 @@ import os
 import re
 
 from memcheck.finding import Finding, Location, Span
+from memcheck.opener import read_start
 from memcheck.source import codes
 
 MAX_BYTES = 1_048_576
@@ -20,8 +21,7 @@ def read_bytes(path: str) -> bytes:
 
     Raises OSError.
     """
-    with open(path, "rb") as file:
-        return file.read(MAX_BYTES + 1)
+    return read_start(path, MAX_BYTES)
 
 
 def shown_path(path: str) -> str:

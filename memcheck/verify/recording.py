@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from memcheck.errors import UsageError
+from memcheck.opener import read_whole
 from memcheck.verify.compare import Comparison
 from memcheck.verify.subject import TORCH_VERSION, Subject, changed
 from memcheck.verify.types import MEASURED, Observation
@@ -76,6 +77,10 @@ def append(path: str, found: Iterator[dict[str, Any]]) -> int:
     return len(lines)
 
 
+LARGEST = 256 * 2**20
+"""Bytes of a file of records."""
+
+
 def read(path: str) -> list[dict[str, Any]]:
     """Every record of a file.
 
@@ -83,8 +88,7 @@ def read(path: str) -> list[dict[str, Any]]:
         UsageError: unreadable, or a line that is no record.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = read_whole(path, LARGEST).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     found = []

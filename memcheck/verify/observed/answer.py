@@ -8,6 +8,7 @@ from typing import Any
 
 from memcheck import __version__
 from memcheck.errors import UsageError
+from memcheck.opener import open_file
 from memcheck.report.details import labelled
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, value, wrap
@@ -71,9 +72,9 @@ def readings(observed: str) -> list[Reading]:
 
 def _log_file(path: str) -> list[Reading]:
     """The end of a log says as much as the whole: peaks only grow."""
-    with open(path, "rb") as file:
-        file.seek(max(0, os.path.getsize(path) - LARGEST_LOG))
-        text = file.read().decode("utf-8", "replace")
+    with open_file(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LARGEST_LOG))
+        text = file.read(LARGEST_LOG).decode("utf-8", "replace")
     return read_log(text, os.path.basename(path))
 
 
