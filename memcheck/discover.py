@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from memcheck.opener import RefusedError, resolved
+from memcheck.opener import RefusedError, open_file, resolved
 from memcheck.record import Record
 from memcheck.result import Unreadable
 from memcheck.source.text import MAX_BYTES, read_bytes
@@ -91,9 +91,23 @@ def _read(file: str | None, path: str, *, must_be_marked: bool) -> Iterator[Plan
     if must_be_marked:
         from memcheck.source.sniff import looks_like_plan
 
-        if not looks_like_plan(data):
+        if not looks_like_plan(data) and not (len(data) > MAX_BYTES and file is not None and _may_hold_plan(file)):
             return
     yield PlanFile(path, data)
+
+
+def _may_hold_plan(file: str) -> bool:
+    """Whether a file that is too large to parse mentions the mark: then it is reported, not passed over."""
+    from memcheck.source.sniff import may_spell
+
+    overlap = 1024  # more than any spelling of the mark that someone means to be read
+    held = b""
+    with open_file(file) as stream:
+        while part := stream.read(MAX_BYTES):
+            held = held[-overlap:] + part.replace(b"\0", b"")
+            if may_spell(held):
+                return True
+    return False
 
 
 def _unreadable(path: str, error: OSError) -> Unreadable:
