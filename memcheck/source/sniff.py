@@ -22,11 +22,9 @@ _TOKEN = re.compile(
 )
 
 
-_BREAK = rb"(?:\\(?:\r\n|[\r\n]|\xc2\x85|\xe2\x80[\xa8\xa9])[ \t]*)*"
 # Within double quotes each letter may be an escape, and a line break may be escaped away.
-_SPELLED = re.compile(
-    _BREAK.join(rb"(?:%c|\\(?:x|u00|U000000)%02x)" % (each, each) for each in b"memcheck"), re.IGNORECASE
-)
+_ESCAPED_BREAK = re.compile(rb"\\(?:\r\n|[\r\n]|\xc2\x85|\xe2\x80[\xa8\xa9])[ \t]*")
+_ESCAPED_LETTER = re.compile(rb"\\(?:x|u00|U000000)(6[0-9A-Fa-f])")
 _UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ENCODINGS = (
     (b"\xff\xfe\0\0", "utf-32"),
@@ -56,7 +54,10 @@ def looks_like_plan(data: bytes) -> bool:
 
 def may_spell(data: bytes) -> bool:
     """Whether the bytes hold the mark, in letters or in escapes."""
-    return _MARK.encode() in data or (b"\\" in data and _SPELLED.search(data) is not None)
+    mark = _MARK.encode()
+    if mark in data or b"\\" not in data:
+        return mark in data
+    return mark in _ESCAPED_LETTER.sub(lambda found: bytes([int(found[1], 16)]), _ESCAPED_BREAK.sub(b"", data))
 
 
 def _other_encoding(data: bytes) -> str:
