@@ -46,6 +46,11 @@ def clean(text: str) -> str:
     return "".join(char if char.isprintable() or char == "\n" else _visible(char) for char in text)
 
 
+def one_line(text: str) -> str:
+    """A name or a path on one line: a line end in it is shown as what it is, and cannot pass for a line of the report."""
+    return clean(text).replace("\n", "\\x0a")
+
+
 def _visible(char: str) -> str:
     if char == "\t":
         return "    "

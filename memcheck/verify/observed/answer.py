@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
 from memcheck import __version__
 from memcheck.errors import UsageError
 from memcheck.report.details import labelled
+from memcheck.report.json_text import dumps
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, value, wrap
 from memcheck.verify.compare import TOLERANCE
@@ -157,4 +157,4 @@ def _json(subject: Subject, found: list[Judged], consistent: bool) -> str:
         "consistent": consistent,
         "readings": rows,
     }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return dumps(document, indent=1) + "\n"
