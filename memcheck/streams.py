@@ -25,7 +25,7 @@ def put_over(stream: TextIO, text: str) -> None:
 
 
 def is_log(stream: TextIO) -> bool:
-    """Whether people or a CI runner read the stream as it comes; a file or another program takes every byte as it is."""
+    """Whether people or a CI runner read the stream; a file or another program takes every byte as it is."""
     try:
         if stream.isatty():
             return True

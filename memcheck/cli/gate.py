@@ -18,6 +18,7 @@ from memcheck.errors import UsageError
 from memcheck.report import WITH_DOSSIER
 from memcheck.result import PlanResult, Report, Unreadable
 from memcheck.select import GATE, known
+from memcheck.streams import put
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # read only where one is configured
@@ -123,9 +124,10 @@ class Gates:
             if stale:
                 shown = ", ".join(f"{entry.code} of {entry.plan}" for entry in stale[:5])
                 more = f" and {len(stale) - 5} more" if len(stale) > 5 else ""
-                sys.stderr.write(
+                put(
+                    sys.stderr,
                     f"memcheck: warning: {file} accepts what is gone: {shown}{more}\n"
-                    "  help: `memcheck baseline write` takes it out\n"
+                    "  help: `memcheck baseline write` takes it out\n",
                 )
 
 
@@ -187,7 +189,7 @@ def write_reports(report: Report, options: CheckOptions) -> None:
         screen = Screen()
         if output.file is None:
             screen = screen_of(sys.stdout, options.color)._replace(quiet=options.quiet)
-        write(output.file, renderer(output.format)(report, screen))
+        write(output.file, renderer(output.format)(report, screen), commands=output.format == "github")
     if options.statistics:
         from memcheck.cli.statistics import write_statistics
 

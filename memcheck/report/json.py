@@ -153,9 +153,7 @@ def remedy(item: Remedy) -> dict[str, object]:
         "sure": item.sure,
         "host_bytes_per_node": item.host_bytes_per_node,
         "edits": [edit(each) for each in item.edits],
-        "elsewhere": [
-            {"path": file.path, "edits": [edit(each) for each in file.edits]} for file in item.elsewhere
-        ],
+        "elsewhere": [{"path": file.path, "edits": [edit(each) for each in file.edits]} for file in item.elsewhere],
     }
 
 

@@ -12,7 +12,7 @@ _COMMAND = re.compile(r"##(?=[A-Za-z]*\[)")
 
 
 def dumps(value: object, indent: int | None = None) -> str:
-    """JSON with letters of every script as they are, and harmful characters as ``\\uXXXX``.
+    """JSON with letters of every script as they are, and harmful characters as code points in hexadecimal.
 
     Outside of strings there is nothing but ASCII and no ``#``, so that what is replaced stands in strings.
     """

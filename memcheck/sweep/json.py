@@ -12,9 +12,7 @@ from memcheck.sweep.types import Sweep
 def render(sweep: Sweep, screen: Screen | None = None) -> str:
     """The whole document; the screen plays no part. A point is a line."""
     head = dumps(summary(sweep), indent=1).removesuffix("\n}")
-    points = ",\n  ".join(
-        dumps({"set": dict(point.set), **record(point)}) for point in sweep.points
-    )
+    points = ",\n  ".join(dumps({"set": dict(point.set), **record(point)}) for point in sweep.points)
     return f'{head},\n "points": [\n  {points}\n ]\n}}\n'
 
 

@@ -10,7 +10,7 @@ from memcheck.errors import UsageError
 from memcheck.report.details import labelled
 from memcheck.report.json_text import dumps
 from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, value, wrap
+from memcheck.report.text import clean, gib, one_line, value, wrap
 from memcheck.verify.compare import TOLERANCE
 from memcheck.verify.observed.hypotheses import Explanation, explanations
 from memcheck.verify.observed.judge import Judgement, judge
@@ -78,7 +78,7 @@ def _log_file(path: str) -> list[Reading]:
 
 
 def _text(subject: Subject, found: list[Judged], screen: Screen) -> str:
-    lines = [f"{screen.paint(clean(subject.name), 'strong')}  {screen.paint(clean(subject.path), 'dim')}"]
+    lines = [f"{screen.paint(one_line(subject.name), 'strong')}  {screen.paint(one_line(subject.path), 'dim')}"]
     for judgement, explained in found:
         lines += ["", *labelled("observed", _what(judgement), screen), *labelled("predicted", _said(judgement), screen)]
         lines += labelled("verdict", _verdict(judgement), screen)
