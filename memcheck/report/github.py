@@ -79,7 +79,7 @@ def command(kind: str, plan: PlanResult, finding: Finding) -> str:
     """One annotation."""
     where = finding.location
     properties = {
-        "file": workspace_path(where.path),
+        "file": clean(workspace_path(where.path)),
         **position(where),
         "title": f"{finding.code} {finding.name}",
     }

@@ -16,6 +16,8 @@ _ESCAPE = re.compile("(\x1b\\[[0-9;]*m|\x1b]8;;[^\x1b\n]*\x1b\\\\)")
 """The two kinds of escapes that memcheck makes: colours and hyperlinks."""
 _FIRST = re.compile("^((?:[^\\S\n]|\x1b\\[[0-9;]*m|\x1b]8;;[^\x1b\n]*\x1b\\\\)*):(?=:(?!: ))", re.MULTILINE)
 """The colon that makes a line a command. ``::: `` is memcheck's own arrow, and the name of no command."""
+_BREAK = "\u200b"
+"""What Markdown's text has where a link would begin: a space of no width, which moves nothing and ends no line."""
 _ANYWHERE = re.compile(r"#(?=#[A-Za-z]*\[)")
 
 
@@ -42,4 +44,6 @@ def without_commands(text: str) -> str:
 
 
 def _cleaned(text: str) -> str:
-    return text if text.replace("\n", "").isprintable() else clean(text)
+    if text.replace("\n", "").isprintable():
+        return text
+    return _BREAK.join(map(clean, text.split(_BREAK)))

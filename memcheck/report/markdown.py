@@ -135,10 +135,11 @@ def budget(plan: PlanResult, estimate: Estimate) -> list[str]:
 
 _LINKS = re.compile(
     r"(?<=:)(?=//)|(?<=@)|(?<=#)(?=\w)|(?<=[Gg][Hh]-)(?=\d)|(?<=[Ww]{3})(?=\.)|(?<=\b[Mm]ailto)(?=:)|(?<=\bxmpp)(?=:)"
-    r"|(?<=\b[0-9a-f])(?=[0-9a-f]{6,39}\b)(?!\d+\b)"
 )
-"""Where what GitHub would link is broken: addresses, mentions, numbers of issues, commits. It links after it has read
+"""Where what GitHub would link is broken: addresses, mentions, numbers of issues. It links after it has read
 entities, and cmark-gfm links addresses inside ``<code>``, too, because raw HTML tells it nothing."""
+_COMMIT = re.compile(r"\b(?=\d*[a-f])[0-9a-f]{7,40}\b")
+"""GitHub links seven digits of a commit and more."""
 _FIRST = re.compile(r"^([-+=]|\d+(?=[.)]))")
 """What would start a list, a heading or a line at the beginning of a paragraph."""
 SPECIAL = {ord(char): f"&#{ord(char)};" for char in "&<>\\`*_[]|~#$!"}
@@ -157,4 +158,5 @@ def code(text: str) -> str:
 
 def _inline(text: str) -> str:
     """One line without markup, and with a character of no width wherever a link would begin."""
-    return _LINKS.sub("\u200b", " ".join(clean(text).split())).translate(SPECIAL)
+    shown = _LINKS.sub("\u200b", " ".join(clean(text).split()))
+    return _COMMIT.sub(lambda found: "\u200b".join(re.findall(".{1,6}", found[0])), shown).translate(SPECIAL)
