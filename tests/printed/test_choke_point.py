@@ -15,10 +15,11 @@ WRITES = {
     ("memcheck/cli/write.py", "write_file"): "a report's file",
     ("memcheck/cli/defect.py", "write_bug_report"): "a defect's file",
     ("memcheck/cli/init.py", "write_new"): "a new plan's file",
-    ("memcheck/cli/replace.py", "_staged"): "a mended plan's file",
+    ("memcheck/cli/replace.py", "_stage"): "a mended plan's file",
     ("memcheck/catalog/index.py", "main"): "the index's file",
     ("memcheck/history/checkout.py", "_write"): "a file of another revision",
-    ("memcheck/history/tree.py", "read"): "a pipe to git",
+    ("memcheck/history/tree.py", "_object"): "a pipe to git",
+    ("memcheck/verify/recording.py", "append"): "a recording's file",
     ("memcheck/interchange/exporting.py", "export_plan"): "a format's own function of that name",
 }
 """Every function that calls a method named ``write``, and what it writes to."""

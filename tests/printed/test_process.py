@@ -31,7 +31,8 @@ def environment(root: Path) -> dict[str, str]:
 def folder(tmp_path: Path) -> Path:
     """Plans whose names and values are hostile, in files whose names are."""
     write_over(tmp_path, "over").rename(tmp_path / f"{EVIL}.yaml")
-    write(tmp_path, "named", name=QUOTED)
+    named = write(tmp_path, "named")
+    named.write_text(named.read_text(encoding="utf-8").replace("name: named", f"name: {QUOTED}"), encoding="utf-8")
     write_broken(tmp_path, "broken").rename(tmp_path / f"b{EVIL}.yaml")
     custom = f"{{name: {QUOTED}, memory_gib: 10}}"
     write(tmp_path, "gpu", gpu=custom)
