@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TextIO
 
 from memcheck.report.inert import inert
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
 
 RUNNERS = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
 """Variables of CI runners that read commands from what a step prints."""

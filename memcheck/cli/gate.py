@@ -18,7 +18,6 @@ from memcheck.errors import UsageError
 from memcheck.report import WITH_DOSSIER
 from memcheck.result import PlanResult, Report, Unreadable
 from memcheck.select import GATE, known
-from memcheck.streams import put
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # read only where one is configured
@@ -122,6 +121,8 @@ class Gates:
         for file, baseline in self._baselines.items():
             stale = baseline.stale(results, lambda path, code: self.of(path).as_written and self.of(path).counts(code))
             if stale:
+                from memcheck.streams import put
+
                 shown = ", ".join(f"{entry.code} of {entry.plan}" for entry in stale[:5])
                 more = f" and {len(stale) - 5} more" if len(stale) > 5 else ""
                 put(

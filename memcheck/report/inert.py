@@ -12,13 +12,15 @@ import re
 from memcheck.report.screen import MADE
 from memcheck.report.text import clean
 
-_ESCAPE = re.compile("(\x1b\\[[0-9;]*m|\x1b]8;;[^\x1b\n]*\x1b\\\\)")
-"""The two kinds of escapes that memcheck makes: colours and hyperlinks."""
-_FIRST = re.compile("^((?:[^\\S\n]|\x1b\\[[0-9;]*m|\x1b]8;;[^\x1b\n]*\x1b\\\\)*):(?=:(?!: ))", re.MULTILINE)
+_ESCAPE = "(\x1b\\[[0-9;]*m|\x1b]8;;[^\x1b\n]*\x1b\\\\)"
+"""The two kinds of escapes that memcheck makes: colours and hyperlinks.
+
+Patterns are compiled where they are needed: few reports have anything to see to."""
+_FIRST = "(?m)^((?:[^\\S\n]|\x1b\\[[0-9;]*m|\x1b]8;;[^\x1b\n]*\x1b\\\\)*):(?=:(?!: ))"
 """The colon that makes a line a command. ``::: `` is memcheck's own arrow, and the name of no command."""
 _BREAK = "\u200b"
 """What Markdown's text has where a link would begin: a space of no width, which moves nothing and ends no line."""
-_ANYWHERE = re.compile(r"#(?=#[A-Za-z]*\[)")
+_ANYWHERE = r"#(?=#[A-Za-z]*\[)"
 
 
 def inert(text: str, *, commands: bool = False) -> str:
@@ -30,16 +32,16 @@ def inert(text: str, *, commands: bool = False) -> str:
     if "\x1b" not in text:
         text = _cleaned(text)
     else:
-        text = "".join(part if part in MADE else _cleaned(part) for part in _ESCAPE.split(text))
+        text = "".join(part if part in MADE else _cleaned(part) for part in re.split(_ESCAPE, text))
     return text if commands else without_commands(text)
 
 
 def without_commands(text: str) -> str:
     """Text in which no runner finds a command: the character that makes one is written as its code."""
     if "::" in text:
-        text = _FIRST.sub(r"\1\\x3a", text)
+        text = re.sub(_FIRST, r"\1\\x3a", text)
     if "##" in text:
-        text = _ANYWHERE.sub(r"\\x23", text)
+        text = re.sub(_ANYWHERE, r"\\x23", text)
     return text
 
 
