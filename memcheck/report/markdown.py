@@ -146,9 +146,13 @@ SPECIAL = {ord(char): f"&#{ord(char)};" for char in "&<>\\`*_[]|~#$!"}
 """As entities, because backslashes do not escape inside HTML."""
 
 
-def escape(text: str) -> str:
-    """User text as plain text in Markdown, tables and HTML alike: no markup, no mentions, one line."""
-    return _FIRST.sub(lambda found: "".join(f"&#{ord(char)};" for char in found[0]), _inline(text))
+def escape(text: str, *, commits: bool = False) -> str:
+    """User text as plain text in Markdown, tables and HTML alike: no markup, no mentions, one line.
+
+    ``commits``: what looks like a commit may become a link to it, as in the name of a state.
+    """
+    shown = _inline(text, commits=commits)
+    return _FIRST.sub(lambda found: "".join(f"&#{ord(char)};" for char in found[0]), shown)
 
 
 def code(text: str) -> str:
@@ -156,7 +160,9 @@ def code(text: str) -> str:
     return f"<code>{_inline(text)}</code>"
 
 
-def _inline(text: str) -> str:
+def _inline(text: str, *, commits: bool = False) -> str:
     """One line without markup, and with a character of no width wherever a link would begin."""
     shown = _LINKS.sub("\u200b", " ".join(clean(text).split()))
-    return _COMMIT.sub(lambda found: "\u200b".join(re.findall(".{1,6}", found[0])), shown).translate(SPECIAL)
+    if not commits:
+        shown = _COMMIT.sub(lambda found: "\u200b".join(re.findall(".{1,6}", found[0])), shown)
+    return shown.translate(SPECIAL)
