@@ -140,8 +140,8 @@ _LINKS = re.compile(
 entities, and cmark-gfm links addresses inside ``<code>``, too, because raw HTML tells it nothing."""
 _COMMIT = re.compile(r"\b(?=\d*[a-f])[0-9a-f]{7,40}\b")
 """GitHub links seven digits of a commit and more."""
-_FIRST = re.compile(r"^([-+=]|\d+(?=[.)]))")
-"""What would start a list, a heading or a line at the beginning of a paragraph."""
+_FIRST = re.compile(r"^([-+=]|:(?=:)|\d+(?=[.)]))")
+"""What would start a list, a heading, a line or a runner's command at the beginning of a paragraph."""
 SPECIAL = {ord(char): f"&#{ord(char)};" for char in "&<>\\`*_[]|~#$!"}
 """As entities, because backslashes do not escape inside HTML."""
 
