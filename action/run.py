@@ -10,7 +10,7 @@ import sys
 import tempfile
 from glob import glob
 
-from comparison import MODES, Comparison, compare, environment, mode
+from comparison import MODES, Comparison, compare, environment, inline, mode
 
 OPTIONS = {
     "--config": "INPUT_CONFIG",
@@ -107,7 +107,7 @@ def main() -> int:
     except InputError as error:
         exit_code, failure = 2, str(error)
     if exit_code > 1:
-        print(f"::error title=memcheck::{failure} (exit code {exit_code})")
+        print(f"::error title=memcheck::{inline(failure)} (exit code {exit_code})")
     results = {**outputs(exit_code, report_path), **compared.outputs}
     exit_code = results["exit-code"] = max(exit_code, compared.exit_code)
     with open(os.environ["GITHUB_OUTPUT"], "a", encoding="utf-8", newline="\n") as file:

@@ -177,12 +177,12 @@ def _write(comparison: Comparison, outputs: tuple[Output, ...], color: str, *, q
     from importlib import import_module
 
     from memcheck.cli.terminal import screen_of
-    from memcheck.cli.write import write_file, write_stdout
+    from memcheck.cli.write import write
     from memcheck.report.screen import Screen
 
     for target in sorted(outputs, key=lambda item: item.file is None):
         render = import_module(f"memcheck.diff.{target.format}").render
         if target.file is not None:
-            write_file(target.file, render(comparison, Screen(quiet=quiet)))
+            write(target.file, render(comparison, Screen(quiet=quiet)))
         else:
-            write_stdout(render(comparison, screen_of(sys.stdout, color)._replace(quiet=quiet)))
+            write(None, render(comparison, screen_of(sys.stdout, color)._replace(quiet=quiet)))

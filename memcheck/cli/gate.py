@@ -121,11 +121,14 @@ class Gates:
         for file, baseline in self._baselines.items():
             stale = baseline.stale(results, lambda path, code: self.of(path).as_written and self.of(path).counts(code))
             if stale:
+                from memcheck.streams import put
+
                 shown = ", ".join(f"{entry.code} of {entry.plan}" for entry in stale[:5])
                 more = f" and {len(stale) - 5} more" if len(stale) > 5 else ""
-                sys.stderr.write(
+                put(
+                    sys.stderr,
                     f"memcheck: warning: {file} accepts what is gone: {shown}{more}\n"
-                    "  help: `memcheck baseline write` takes it out\n"
+                    "  help: `memcheck baseline write` takes it out\n",
                 )
 
 
@@ -190,7 +193,7 @@ def write_reports(report: Report, options: CheckOptions) -> None:
         screen = Screen()
         if output.file is None:
             screen = screen_of(sys.stdout, options.color)._replace(quiet=options.quiet)
-        write(output.file, renderer(output.format)(report, screen))
+        write(output.file, renderer(output.format)(report, screen), commands=output.format == "github")
     if options.statistics:
         from memcheck.cli.statistics import write_statistics
 

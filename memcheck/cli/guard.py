@@ -52,10 +52,11 @@ def dispatch(arguments: list[str]) -> int:
 
 def complain(message: str, help: str = "") -> None:
     """One error on stderr, with what to do about it."""
+    from memcheck.streams import put
+
     text = f"memcheck: error: {message}\n" + (f"  help: {help}\n" if help else "")
     try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        put(sys.stderr, text)
     except BrokenPipeError:
         silence()
 

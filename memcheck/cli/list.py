@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 
@@ -13,6 +12,7 @@ from memcheck.cli.table import table
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.record import Record
+from memcheck.report.json_text import dumps
 from memcheck.report.text import gib
 
 
@@ -126,7 +126,7 @@ def command(catalog: str, form: str, color: str) -> int:
     """List the models, gpus, rules or frameworks that memcheck knows."""
     found = CATALOGS[catalog]()
     if form == "json":
-        write_stdout(json.dumps(found.records, indent=1, ensure_ascii=False) + "\n")
+        write_stdout(dumps(found.records, indent=1) + "\n")
     else:
         write_stdout(table(found.heads, found.rows, screen_of(sys.stdout, color), found.right))
     return 0

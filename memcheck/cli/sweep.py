@@ -14,7 +14,7 @@ from memcheck.cli.parameters import COLOR, typed
 from memcheck.cli.progress import progress
 from memcheck.cli.subjects import subjects
 from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import write_file, write_stdout
+from memcheck.cli.write import write
 from memcheck.errors import UsageError
 from memcheck.sweep.grid import Axis, axis, grid
 from memcheck.sweep.run import sweep
@@ -68,7 +68,7 @@ def command(
         if target.file is not None:
             from memcheck.report.screen import Screen
 
-            write_file(target.file, render(answer, Screen()))
+            write(target.file, render(answer, Screen()))
         else:
-            write_stdout(render(answer, screen_of(sys.stdout, color)))
+            write(None, render(answer, screen_of(sys.stdout, color)))
     return 0 if any(point.estimated for point in answer.points) else NOTHING_PRICED

@@ -5,7 +5,6 @@ https://docs.github.com/en/code-security/reference/code-scanning/sarif-files/sar
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import Any
@@ -14,6 +13,7 @@ from memcheck.finding import SEVERITIES, FileEdits, Finding, Location, Span
 from memcheck.opener import read_whole
 from memcheck.report.advice import advice, remedy_line
 from memcheck.report.fingerprint import Keyed, keyed
+from memcheck.report.json_text import dumps
 from memcheck.report.line_hash import line_hashes
 from memcheck.report.links import docs_folder, file_url, quoted
 from memcheck.report.repository import relative_to, repository_path, root
@@ -36,7 +36,7 @@ _EMBEDDED_LINK = re.compile(r"\[(?=[^\]]*\]\()")
 
 def render(report: Report, screen: Screen | None = None) -> str:
     """The log; the screen plays no part."""
-    return json.dumps(document(report), indent=1, ensure_ascii=False) + "\n"
+    return dumps(document(report), indent=1) + "\n"
 
 
 def document(report: Report) -> dict[str, object]:

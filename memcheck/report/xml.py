@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
+from memcheck.report.inert import without_commands
 from memcheck.report.text import clean
 
 
@@ -14,8 +15,8 @@ def element(parent: ET.Element | None, tag: str, **attributes: object) -> ET.Ele
 
 
 def printable(text: str) -> str:
-    """User text without control characters, which are not allowed in XML even when they are escaped."""
-    return clean(text)
+    """User text without control characters, which XML cannot carry even as entities, and without runners' commands."""
+    return without_commands(clean(text))
 
 
 def serialized(root: ET.Element) -> str:

@@ -17,7 +17,7 @@ def render(sweep: Sweep, screen: Screen | None = None) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     keys = [each.key for each in sweep.axes]
-    writer.writerow([*keys, *COLUMNS])
+    writer.writerow([*map(cell, keys), *COLUMNS])
     for point in sweep.points:
         values = [_plain(point.set[key]) for key in keys]
         writer.writerow([cell(each) for each in [*values, *cells(point)]])

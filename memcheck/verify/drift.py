@@ -8,6 +8,7 @@ from typing import Any
 
 from memcheck.errors import MemcheckError
 from memcheck.record import Record
+from memcheck.report.json_text import dumps
 from memcheck.report.screen import Screen
 from memcheck.report.text import clean, gib, plural, wrap
 from memcheck.source.load import load_documents
@@ -124,4 +125,4 @@ def as_json(found: list[Drift], tolerance: float) -> str:
         }
         for d in found
     ]
-    return json.dumps({"drift": 1, "tolerance": tolerance, "plans": rows}, indent=1, ensure_ascii=False) + "\n"
+    return dumps({"drift": 1, "tolerance": tolerance, "plans": rows}, indent=1) + "\n"

@@ -12,6 +12,7 @@ from typing import Any
 
 from memcheck.errors import UsageError
 from memcheck.opener import read_whole
+from memcheck.report.json_text import dumps
 from memcheck.verify.compare import Comparison
 from memcheck.verify.subject import TORCH_VERSION, Subject, changed
 from memcheck.verify.types import MEASURED, Observation
@@ -68,7 +69,7 @@ def append(path: str, found: Iterator[dict[str, Any]]) -> int:
     Raises:
         UsageError: the file cannot be written.
     """
-    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in found]
+    lines = [dumps(record) + "\n" for record in found]
     try:
         with open(path, "a", encoding="utf-8") as file:
             file.writelines(lines)

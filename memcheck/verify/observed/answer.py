@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -10,8 +9,9 @@ from memcheck import __version__
 from memcheck.errors import UsageError
 from memcheck.opener import open_file
 from memcheck.report.details import labelled
+from memcheck.report.json_text import dumps
 from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, value, wrap
+from memcheck.report.text import clean, gib, one_line, value, wrap
 from memcheck.verify.compare import TOLERANCE
 from memcheck.verify.observed.hypotheses import Explanation, explanations
 from memcheck.verify.observed.judge import Judgement, judge
@@ -79,7 +79,7 @@ def _log_file(path: str) -> list[Reading]:
 
 
 def _text(subject: Subject, found: list[Judged], screen: Screen) -> str:
-    lines = [f"{screen.paint(clean(subject.name), 'strong')}  {screen.paint(clean(subject.path), 'dim')}"]
+    lines = [f"{screen.paint(one_line(subject.name), 'strong')}  {screen.paint(one_line(subject.path), 'dim')}"]
     for judgement, explained in found:
         lines += ["", *labelled("observed", _what(judgement), screen), *labelled("predicted", _said(judgement), screen)]
         lines += labelled("verdict", _verdict(judgement), screen)
@@ -158,4 +158,4 @@ def _json(subject: Subject, found: list[Judged], consistent: bool) -> str:
         "consistent": consistent,
         "readings": rows,
     }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return dumps(document, indent=1) + "\n"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from memcheck import __version__
 from memcheck.memory.types import Instant
 from memcheck.report.json import tensors
+from memcheck.report.json_text import dumps
 from memcheck.verify.compare import Comparison, Term, sentence
 from memcheck.verify.request import Request
 from memcheck.verify.types import Observation, RankObservation
@@ -35,7 +35,7 @@ def render(
         "each": [_figures(seen) for seen in observation.each],
         "ranks": [_rank(c, observation, tolerance) for c in comparisons],
     }
-    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    return dumps(found, indent=1) + "\n"
 
 
 def _rank(comparison: Comparison, observation: Observation, tolerance: float) -> dict[str, Any]:
