@@ -13,7 +13,7 @@ from glob import glob
 # Isolated mode leaves out the script's own folder, too.
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from comparison import MODES, Comparison, InputError, compare, environment, mode, strictness  # noqa: E402
+from comparison import MODES, Comparison, InputError, compare, environment, mode, strictness
 
 OPTIONS = {
     "--config": "INPUT_CONFIG",
