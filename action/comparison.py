@@ -42,11 +42,10 @@ def environment() -> dict[str, str]:
 
 def strictness() -> list[str]:
     """The options that take the policy out of the pull request's hands, for ``check`` and ``diff`` alike."""
-    ref = os.environ.get("INPUT_CONFIG_FROM_REF", "").strip()
     stated = os.environ.get("INPUT_SUPPRESSIONS", "").strip().lower() or "true"
     if stated not in {"true", "false"}:
         raise InputError("the input 'suppressions' is not one of true, false")
-    return [f"--config-from-ref={ref}"] * bool(ref) + ["--no-suppressions"] * (stated == "false")
+    return ["--no-suppressions"] * (stated == "false")
 
 
 def compare(memcheck: list[str], paths: list[str], folder: str, temp: str, summary: str | None) -> Comparison:
