@@ -56,6 +56,8 @@ class Gate(Record):
     ignore: tuple[str, ...] = ()
     changes: Mapping[str, object] = {}
     """Dotted plan keys and the values to use instead, as if they were written in the file."""
+    suppressions: bool = True
+    """Whether comments hide findings; what is wrong with a comment is said either way."""
     inventory: bool = False
     """Whether to list the largest live tensors of plans that pass, too."""
     baseline: Callable[[PlanResult, Finding], Finding | None] | None = None
@@ -206,7 +208,7 @@ def with_findings(
             if not gate.counts(finding.code):
                 hidden.append(Hidden(finding, SELECTION))
                 continue
-            if hides is not None and (reason := hides(finding)):
+            if hides is not None and (reason := hides(finding)) and gate.suppressions:
                 hidden.append(Hidden(finding, COMMENT, reason))
                 continue
             if gate.baseline is not None and judged:

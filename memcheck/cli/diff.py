@@ -79,6 +79,7 @@ FINDINGS, USAGE = 1, 2
     help="Only these rules decide whether a plan fails.",
 )
 @click.option("--ignore", type=typed(values.selectors), metavar="RULES", multiple=True, help="Not these rules.")
+@click.option("--no-suppressions", is_flag=True, help="Comments in plans hide nothing (for gates).")
 @click.option("--config", metavar="FILE", help="This configuration file instead of the nearest one.")
 @click.option("--allow-empty", is_flag=True, help="Exit 0 if there is nothing to compare.")
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing if nothing moved.")
@@ -91,6 +92,7 @@ def command(
     profile: str | None,
     select: tuple[tuple[str, ...], ...],
     ignore: tuple[tuple[str, ...], ...],
+    no_suppressions: bool,
     **rest: Any,
 ) -> int:
     """Show what changed: memory before and after, per plan and per component, and verdicts.
@@ -103,7 +105,13 @@ def command(
     Exit code 0 whatever changed, unless a threshold says otherwise.
     """
     options = DiffOptions(**rest)
-    judging = CheckOptions(gpu=gpu, profile=profile, select=sum(select, ()), ignore=sum(ignore, ()))
+    judging = CheckOptions(
+        gpu=gpu,
+        profile=profile,
+        select=sum(select, ()),
+        ignore=sum(ignore, ()),
+        no_suppressions=no_suppressions,
+    )
     sides = Sides(config, lambda configurations: Gates(judging, configurations).of)
     if options.from_ref is not None:
         from memcheck.diff.from_ref import sides_since

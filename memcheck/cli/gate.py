@@ -96,6 +96,7 @@ class Gates:
             changes={} if options.gpu is None else {"hardware.gpu": options.gpu},
             baseline=None if baseline is None else baseline.judge,
             baseline_file="" if baseline is None else baseline.file,
+            suppressions=not options.no_suppressions,
             dossier=any(output.format in WITH_DOSSIER for output in options.outputs),
         )
 
