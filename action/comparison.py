@@ -13,6 +13,10 @@ import comment
 MODES = ("off", "update")
 
 
+class InputError(Exception):
+    """An input of the action that cannot be used; the message says which and why."""
+
+
 class Comparison(NamedTuple):
     """What became of it."""
 
@@ -36,20 +40,28 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "INPUT_GITHUB_TOKEN"}
 
 
-def compare(memcheck: str, paths: list[str], folder: str, temp: str, summary: str | None) -> Comparison:
+def strictness() -> list[str]:
+    """The options that take the policy out of the pull request's hands, for ``check`` and ``diff`` alike."""
+    stated = os.environ.get("INPUT_SUPPRESSIONS", "").strip().lower() or "true"
+    if stated not in {"true", "false"}:
+        raise InputError("the input 'suppressions' is not one of true, false")
+    return ["--no-suppressions"] * (stated == "false")
+
+
+def compare(memcheck: list[str], paths: list[str], folder: str, temp: str, summary: str | None) -> Comparison:
     """Compare with the base, if there is one, and post what moved."""
     base = base_ref()
     results: dict[str, object] = {"comment": "off" if mode() == "off" else "skipped"}
     if not base:
         return Comparison(0, results)
     document, text = os.path.join(temp, "diff.json"), os.path.join(temp, "diff.md")
-    argv = [memcheck, "diff", f"--from-ref={base}", "--allow-empty", "--quiet", "--format=full"]
+    argv = [*memcheck, "diff", f"--from-ref={base}", "--allow-empty", "--quiet", "--format=full"]
     argv += [f"--format=json={document}", f"--format=markdown={text}"]
     argv += [f"--format=markdown={summary}"] if summary else []
     for option in ("config", "min-delta", "fail-on-increase"):
         if value := os.environ.get(f"INPUT_{option.replace('-', '_').upper()}", "").strip():
             argv.append(f"--{option}={value}")
-    exit_code = shown([*argv, "--", *paths], folder)
+    exit_code = shown([*argv, *strictness(), "--", *paths], folder)
     if exit_code > 1:
         help = "if it is missing in the clone, set `fetch-depth: 0` on actions/checkout"
         print(f"::error title=memcheck::memcheck could not compare with {inline(base)}; {help}; the log says more")

@@ -10,7 +10,10 @@ import sys
 import tempfile
 from glob import glob
 
-from comparison import MODES, Comparison, compare, environment, mode
+# Isolated mode leaves out the script's own folder, too.
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from comparison import MODES, Comparison, InputError, compare, environment, inline, mode, strictness
 
 OPTIONS = {
     "--config": "INPUT_CONFIG",
@@ -18,29 +21,22 @@ OPTIONS = {
     "--fail-above": "INPUT_FAIL_ABOVE",
     "--warn-above": "INPUT_WARN_ABOVE",
 }
-
-
-class InputError(Exception):
-    """An input of the action that cannot be used; the message says which and why."""
+MEMCHECK = [sys.executable, "-I", "-X", "utf8", "-m", "memcheck"]
+"""Isolated: without ``-I``, ``-m`` would look for modules in the checked repository first."""
 
 
 def command(report_path: str) -> list[str]:
     """The one memcheck command: the log with its annotations, the report, and the job summary, which it appends to."""
     if mode() not in MODES:
         raise InputError(f"the input 'comment' is not one of {', '.join(MODES)}")
-    argv = [memcheck(), "check", "--format", "github"]
+    argv = [*MEMCHECK, "check", "--format", "github"]
     argv += ["--format", f"json={report_path}"]
     if path := summary():
         argv += ["--format", f"markdown={path}"]
     for option, name in OPTIONS.items():
         if value := os.environ.get(name, "").strip():
             argv.append(f"{option}={value}")
-    return [*argv, *words("INPUT_ARGS"), "--", *paths()]
-
-
-def memcheck() -> str:
-    """The console script: `python -m` would put the checked repository's own modules first on the path."""
-    return os.path.join(os.path.dirname(sys.executable), "memcheck")
+    return [*argv, *strictness(), *words("INPUT_ARGS"), "--", *paths()]
 
 
 def summary() -> str | None:
@@ -103,11 +99,11 @@ def main() -> int:
     try:
         exit_code = subprocess.run(command(report_path), cwd=folder(), env=environment(), check=False).returncode
         if exit_code <= 1:
-            compared = compare(memcheck(), paths(), folder(), temp, summary())
+            compared = compare(MEMCHECK, paths(), folder(), temp, summary())
     except InputError as error:
         exit_code, failure = 2, str(error)
     if exit_code > 1:
-        print(f"::error title=memcheck::{failure} (exit code {exit_code})")
+        print(f"::error title=memcheck::{inline(failure)} (exit code {exit_code})")
     results = {**outputs(exit_code, report_path), **compared.outputs}
     exit_code = results["exit-code"] = max(exit_code, compared.exit_code)
     with open(os.environ["GITHUB_OUTPUT"], "a", encoding="utf-8", newline="\n") as file:

@@ -22,11 +22,13 @@ sys.path.insert(0, ROOT)
 from memcheck.accounts import moves  # noqa: E402
 from memcheck.frameworks.megatron.ranks import megatron_ranks, remembered_motions  # noqa: E402
 from memcheck.frameworks.registry import FRAMEWORKS  # noqa: E402
+from memcheck.frameworks.torch.ranks import (
+    closed_motion,
+    remembered_ranks,
+)
 from memcheck.job.resolve import Resolved, resolve  # noqa: E402
 from memcheck.memory import open_sizes  # noqa: E402
 from memcheck.memory.estimate import estimate  # noqa: E402
-from memcheck.frameworks.torch.ranks import closed_motion  # noqa: E402
-from memcheck.frameworks.torch.ranks import remembered_ranks  # noqa: E402
 from memcheck.plan.read import build_plan  # noqa: E402
 
 SECONDS = 0.5

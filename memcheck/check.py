@@ -20,7 +20,18 @@ from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan, Policy
 from memcheck.record import Record
-from memcheck.result import BASELINE, COMMENT, ERROR, FAILED, PASSED, SELECTION, Hidden, PlanResult, defect_result
+from memcheck.result import (
+    BASELINE,
+    COMMENT,
+    ERROR,
+    FAILED,
+    PASSED,
+    SELECTION,
+    Hidden,
+    PlanResult,
+    Unreadable,
+    defect_result,
+)
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.place import place
 from memcheck.rules.profiles import GATE
@@ -65,6 +76,8 @@ class Gate(Record):
     ignore: tuple[str, ...] = ()
     changes: Mapping[str, object] = {}
     """Dotted plan keys and the values to use instead, as if they were written in the file."""
+    suppressions: bool = True
+    """Whether comments hide findings; what is wrong with a comment is said either way."""
     inventory: bool = False
     """Whether to list the largest live tensors of plans that pass, too."""
     baseline: Callable[[PlanResult, Finding], Finding | None] | None = None
@@ -214,7 +227,7 @@ def with_findings(
             if not gate.counts(finding.code):
                 hidden.append(Hidden(finding, SELECTION))
                 continue
-            if hides is not None and (reason := hides(finding)):
+            if hides is not None and (reason := hides(finding)) and gate.suppressions:
                 hidden.append(Hidden(finding, COMMENT, reason))
                 continue
             if gate.baseline is not None and judged:
@@ -274,6 +287,13 @@ def plan_name(document: Document) -> str:
     if isinstance(stated, str) and stated:
         return stated
     return f"{stem(document.path)}#{document.index}" if document.index else stem(document.path)
+
+
+def refused(item: Unreadable, gate: Gate) -> PlanResult:
+    """A file that is not read, because of what lies under its name: it must neither pass nor hide the others."""
+    at = Location(item.path, Span(1, 1, 1, 1))
+    finding = codes.UNREADABLE_FILE.at(at, f"the file is not read: {item.message}", help="commit the file itself")
+    return with_findings(PlanResult(item.path, 0, stem(item.path), ERROR), [finding], gate)
 
 
 def stem(path: str) -> str:

@@ -88,6 +88,8 @@ class Unreadable(Record):
 
     path: str
     message: str
+    refused: bool = False
+    """What lies under the path is not read, whatever its permissions: a finding on the file, not a wrong command."""
 
 
 class Report(Record):

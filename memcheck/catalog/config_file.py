@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from memcheck.edge.opener import is_inside, read_start, repository
 from memcheck.errors import MemcheckError
 
 MAX_BYTES = 4 * 2**20
@@ -25,14 +26,18 @@ def read_config(path: str, base_dir: str = ".") -> dict[str, Any]:
     """The configuration in ``path`` (relative to ``base_dir``), or in ``config.json`` of the folder it names.
 
     Raises:
-        ConfigFileError: unreadable, larger than :data:`MAX_BYTES`, no JSON, or not an object.
+        ConfigFileError: unreadable, outside of the repository, larger than :data:`MAX_BYTES`, no JSON, or no object.
     """
+    base_dir = base_dir or os.curdir
     full = os.path.join(base_dir, path)
     if os.path.isdir(full):
         full, path = os.path.join(full, "config.json"), os.path.join(path, "config.json")
+    root, in_git = repository(os.path.realpath(base_dir))
+    if not is_inside(os.path.realpath(full), root):
+        limit = "the repository" if in_git else "the plan's folder, which is in no git repository"
+        raise ConfigFileError(f"{path} lies outside {limit}", "keep the model's config.json beside the plan")
     try:
-        with open(full, "rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        data = read_start(full, MAX_BYTES)
     except OSError as error:
         raise ConfigFileError(f"cannot read {path}: {error.strerror}", "the path is relative to the plan") from None
     if len(data) > MAX_BYTES:

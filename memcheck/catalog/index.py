@@ -10,6 +10,7 @@ import os
 import sys
 
 from memcheck.catalog.names import DATA, normal, read_record
+from memcheck.edge.streams import put
 from memcheck.errors import ConfigurationError
 
 KINDS = ("model", "gpu")
@@ -47,7 +48,7 @@ def main() -> int:
         path = os.path.join(DATA, kind + "s", "index.json")
         with open(path, "w", encoding="utf-8") as stream:
             stream.write(render_index(kind))
-        sys.stdout.write(f"{path}: {len(build_index(kind))} names\n")
+        put(sys.stdout, f"{path}: {len(build_index(kind))} names\n")
     return 0
 
 

@@ -83,6 +83,7 @@ from memcheck.rules.profiles import PROFILES
     metavar="REF",
     help="Judge only plans that changed against this git ref; the merge base where it is a branch.",
 )
+@click.option("--no-suppressions", is_flag=True, help="Comments in plans hide nothing (for gates).")
 @click.option("--skip-unmarked", is_flag=True, help="Skip named files that carry no `memcheck:` key (for hooks).")
 @click.option("--allow-empty", is_flag=True, help="Exit 0 if there is nothing to check.")
 @click.option("--exit-zero", is_flag=True, help="Exit 0 even if plans fail.")

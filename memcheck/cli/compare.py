@@ -14,7 +14,7 @@ from memcheck.cli.parameters import COLOR, typed
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.subjects import subjects
 from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import write_file, write_stdout
+from memcheck.cli.write import write
 from memcheck.what_if.compare.build import compare
 
 TYPE_CHECKING = False
@@ -78,11 +78,11 @@ def command(
     for target in sorted(outputs or (Output("full"),), key=lambda item: item.file is None):
         render = import_module(f"memcheck.what_if.compare.{target.format}").render
         if target.file is not None:
-            from memcheck.report.screen import Screen
+            from memcheck.edge.screen import Screen
 
-            write_file(target.file, render(comparison, Screen()))
+            write(target.file, render(comparison, Screen()))
         else:
-            write_stdout(render(comparison, screen_of(sys.stdout, color)))
+            write(None, render(comparison, screen_of(sys.stdout, color)))
     if not readable:
         return UNREADABLE
     priced = {(row.path, row.document) for row in comparison.rows if row.point.estimated}

@@ -79,6 +79,7 @@ FINDINGS, USAGE = 1, 2
     help="Only these rules decide whether a plan fails.",
 )
 @click.option("--ignore", type=typed(values.selectors), metavar="RULES", multiple=True, help="Not these rules.")
+@click.option("--no-suppressions", is_flag=True, help="Comments in plans hide nothing (for gates).")
 @click.option("--config", metavar="FILE", help="This configuration file instead of the nearest one.")
 @click.option("--allow-empty", is_flag=True, help="Exit 0 if there is nothing to compare.")
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing if nothing moved.")
@@ -91,6 +92,7 @@ def command(
     profile: str | None,
     select: tuple[tuple[str, ...], ...],
     ignore: tuple[tuple[str, ...], ...],
+    no_suppressions: bool,
     **rest: Any,
 ) -> int:
     """Show what changed: memory before and after, per plan and per component, and verdicts.
@@ -103,7 +105,13 @@ def command(
     Exit code 0 whatever changed, unless a threshold says otherwise.
     """
     options = DiffOptions(**rest)
-    judging = CheckOptions(gpu=gpu, profile=profile, select=sum(select, ()), ignore=sum(ignore, ()))
+    judging = CheckOptions(
+        gpu=gpu,
+        profile=profile,
+        select=sum(select, ()),
+        ignore=sum(ignore, ()),
+        no_suppressions=no_suppressions,
+    )
     sides = Sides(config, lambda configurations: Gates(judging, configurations).of)
     if options.from_ref is not None:
         from memcheck.review.diff.from_ref import sides_since
@@ -163,11 +171,11 @@ def _side(path: str, sides: Sides) -> list[Side]:
     """The plans of a file, a folder or a report."""
     if not path.endswith(".json"):
         return sides.of_path(path)
-    from memcheck.review.diff.report_file import read_report
+    from memcheck.edge.opener import read_whole
+    from memcheck.review.diff.report_file import LARGEST_REPORT, read_report
 
     try:
-        with open(path, "rb") as file:
-            return read_report(path, file.read())
+        return read_report(path, read_whole(path, LARGEST_REPORT))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -177,12 +185,12 @@ def _write(comparison: Comparison, outputs: tuple[Output, ...], color: str, *, q
     from importlib import import_module
 
     from memcheck.cli.terminal import screen_of
-    from memcheck.cli.write import write_file, write_stdout
-    from memcheck.report.screen import Screen
+    from memcheck.cli.write import write
+    from memcheck.edge.screen import Screen
 
     for target in sorted(outputs, key=lambda item: item.file is None):
         render = import_module(f"memcheck.review.diff.{target.format}").render
         if target.file is not None:
-            write_file(target.file, render(comparison, Screen(quiet=quiet)))
+            write(target.file, render(comparison, Screen(quiet=quiet)))
         else:
-            write_stdout(render(comparison, screen_of(sys.stdout, color)._replace(quiet=quiet)))
+            write(None, render(comparison, screen_of(sys.stdout, color)._replace(quiet=quiet)))

@@ -18,9 +18,9 @@ from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import prepare, write
 from memcheck.config.discover import find_plans
 from memcheck.config.find import Configurations
+from memcheck.edge.screen import Screen
 from memcheck.errors import UsageError
 from memcheck.report import WITH_DOSSIER
-from memcheck.report.screen import Screen
 from memcheck.result import PlanResult, Report, Unreadable
 from memcheck.what_if import make_dossier, with_remedies
 

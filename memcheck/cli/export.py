@@ -12,11 +12,12 @@ from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, located
 from memcheck.cli.completion import files
 from memcheck.cli.guard import complain
 from memcheck.cli.parameters import setting
-from memcheck.cli.write import write_file, write_stdout
+from memcheck.cli.write import write_document, write_file
 from memcheck.configs.documents import load_plans
 from memcheck.configs.exporting import export_plan
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.types import Written
+from memcheck.edge.streams import put
 from memcheck.errors import MemcheckError, UnsupportedError, UsageError
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -79,9 +80,9 @@ def command(
     written = exported(chosen, format)
     for notice in written.notices:
         if notice.kind == "lost" or format == "deepspeed":
-            sys.stderr.write(f"memcheck: {WORDS[notice.kind]}: {notice.key}: {notice.message}\n")
+            put(sys.stderr, f"memcheck: {WORDS[notice.kind]}: {notice.key}: {notice.message}\n")
     if output is None:
-        write_stdout(written.text)
+        write_document(written.text)
     else:
         write_file(output, written.text)
     return 1 if strict and written.lost else 0
@@ -140,13 +141,13 @@ def remedied(document: Document, data: bytes, number: int) -> Document:
     gate = Gate(settings=Configurations(None).of(document.path))
     answer = suggest(document, data, gate, top=number)
     if answer.status == FITS:
-        sys.stderr.write("memcheck: the plan fits: exported as it is\n")
+        put(sys.stderr, "memcheck: the plan fits: exported as it is\n")
         return document
     if number > len(answer.found):
         found = f"{len(answer.found)} suggestions" if answer.found else "no suggestion"
         raise PlanError(f"{document.path} has {found}", f"memcheck suggest {document.path}")
     chosen = answer.found[number - 1].remedy
-    sys.stderr.write(f"memcheck: with suggestion {number}: {chosen.title}\n")
+    put(sys.stderr, f"memcheck: with suggestion {number}: {chosen.title}\n")
     return with_changes(document, chosen.set)
 
 

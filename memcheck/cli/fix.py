@@ -9,7 +9,7 @@ from memcheck.cli.gate import CLEAN, FINDINGS, USAGE, Gates, plan_files
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.replace import replace_all
-from memcheck.cli.write import write_stdout
+from memcheck.cli.write import write_document
 from memcheck.config.discover import STDIN
 from memcheck.config.find import Configurations
 from memcheck.errors import UsageError
@@ -48,7 +48,7 @@ def fix_paths(options: CheckOptions) -> int | None:
         changed += sum(before[path] != after[path] for path in after)
         found += len(fixed.fixes)
         if options.diff:
-            write_stdout("".join(difference(path, before[path], after[path]) for path in after))
+            write_document("".join(difference(path, before[path], after[path]) for path in after))
             texts.update(fixed.texts)
         else:
             replace_files(before, after)
@@ -101,9 +101,8 @@ def replace_files(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> No
     path = ""
     try:
         for path, data in before.items():
-            with open(path, "rb") as file:
-                if file.read() != data:
-                    raise UsageError(f"{path} changed while it was being fixed", "run memcheck again")
+            if read_bytes(path) != data:
+                raise UsageError(f"{path} changed while it was being fixed", "run memcheck again")
         path = next(iter(after))
         replace_all({path: data for path, data in after.items() if data != before[path]})
     except OSError as error:
@@ -114,7 +113,9 @@ def replace_files(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> No
 def _say(message: str) -> None:
     import sys
 
-    sys.stderr.write(f"memcheck: {message}\n")
+    from memcheck.edge.streams import put
+
+    put(sys.stderr, f"memcheck: {message}\n")
 
 
 def _number(count: int, thing: str) -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from memcheck import __version__
-from memcheck.check import Gate, check_file
+from memcheck.check import Gate, check_file, refused
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import prepare, write
@@ -98,6 +98,7 @@ class Gates:
             changes={} if options.gpu is None else {"hardware.gpu": options.gpu},
             baseline=None if baseline is None else baseline.judge,
             baseline_file="" if baseline is None else baseline.file,
+            suppressions=not options.no_suppressions,
             remedies=with_remedies,
             dossier=make_dossier if any(output.format in WITH_DOSSIER for output in options.outputs) else None,
         )
@@ -124,11 +125,14 @@ class Gates:
         for file, baseline in self._baselines.items():
             stale = baseline.stale(results, lambda path, code: self.of(path).as_written and self.of(path).counts(code))
             if stale:
+                from memcheck.edge.streams import put
+
                 shown = ", ".join(f"{entry.code} of {entry.plan}" for entry in stale[:5])
                 more = f" and {len(stale) - 5} more" if len(stale) > 5 else ""
-                sys.stderr.write(
+                put(
+                    sys.stderr,
                     f"memcheck: warning: {file} accepts what is gone: {shown}{more}\n"
-                    "  help: `memcheck baseline write` takes it out\n"
+                    "  help: `memcheck baseline write` takes it out\n",
                 )
 
 
@@ -168,13 +172,16 @@ def check_paths(options: CheckOptions) -> tuple[Report, bool]:
     fails = False
     unchanged: list[str] = []
     for found in plan_files(options, configurations, unchanged):
-        if isinstance(found, Unreadable):
+        if isinstance(found, Unreadable) and not found.refused:
             unreadable.append(found)
             continue
         gate = gates.of(found.path)
-        results, traces = check_file(found.path, found.data, gate)
+        if isinstance(found, Unreadable):
+            results = [refused(found, gate)]
+        else:
+            results, traces = check_file(found.path, found.data, gate)
+            defects += traces
         plans += results
-        defects += traces
         fails |= gate.fail_on != "never" and any(plan.status != "passed" for plan in results)
     gates.warn_of_stale(plans)
     return Report(__version__, tuple(plans), tuple(unreadable), tuple(defects), len(unchanged)), fails
@@ -183,14 +190,14 @@ def check_paths(options: CheckOptions) -> tuple[Report, bool]:
 def write_reports(report: Report, options: CheckOptions) -> None:
     """Render each format and send it where it was asked for; files first: a closed pipe must not lose one."""
     from memcheck.cli.terminal import screen_of
+    from memcheck.edge.screen import Screen
     from memcheck.report import renderer
-    from memcheck.report.screen import Screen
 
     for output in sorted(options.outputs, key=lambda item: item.file is None):
         screen = Screen()
         if output.file is None:
             screen = screen_of(sys.stdout, options.color)._replace(quiet=options.quiet)
-        write(output.file, renderer(output.format)(report, screen))
+        write(output.file, renderer(output.format)(report, screen), commands=output.format == "github")
     if options.statistics:
         from memcheck.cli.statistics import write_statistics
 

@@ -33,6 +33,10 @@ def guarded(arguments: list[str]) -> int:
 
 def dispatch(arguments: list[str]) -> int:
     """Plain ``check`` lines run at once; every other line goes through click, which costs as much as a whole check."""
+    if arguments[:1] == ["hook"]:
+        from memcheck.cli.hook import check_line
+
+        arguments = check_line(arguments[1:])
     if arguments[:1] == ["check"]:
         from memcheck.cli.plain import parse_plain
 
@@ -48,10 +52,11 @@ def dispatch(arguments: list[str]) -> int:
 
 def complain(message: str, help: str = "") -> None:
     """One error on stderr, with what to do about it."""
+    from memcheck.edge.streams import put
+
     text = f"memcheck: error: {message}\n" + (f"  help: {help}\n" if help else "")
     try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        put(sys.stderr, text)
     except BrokenPipeError:
         silence()
 

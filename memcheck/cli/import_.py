@@ -10,10 +10,11 @@ import click
 from memcheck.cli.completion import files, gpus, models, one_of
 from memcheck.cli.guard import complain
 from memcheck.cli.parameters import setting as set_option
-from memcheck.cli.write import write_stdout
+from memcheck.cli.write import write_document, write_stdout
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ConfigError, Setting
+from memcheck.edge.streams import put
 from memcheck.errors import UsageError
 from memcheck.finding import Location
 from memcheck.plan.text import read_bytes, shown_path
@@ -91,7 +92,7 @@ def _data(path: str) -> bytes:
 
 def _write(imported: Imported, output: str | None) -> None:
     if output is None:
-        write_stdout(imported.text)
+        write_document(imported.text)
         return
     if os.path.lexists(output):
         raise UsageError(f"{output} exists", "name another file: import never overwrites one")
@@ -107,4 +108,4 @@ def _shown(at: Location) -> str:
 
 def _say(kind: str, message: str) -> None:
     """A line on stderr that is no error."""
-    sys.stderr.write(f"memcheck: {kind}: {message}\n")
+    put(sys.stderr, f"memcheck: {kind}: {message}\n")

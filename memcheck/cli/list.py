@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 
@@ -12,8 +11,9 @@ from memcheck.cli.parameters import COLOR
 from memcheck.cli.table import table
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
+from memcheck.edge.json_text import dumps
+from memcheck.edge.text import gib
 from memcheck.record import Record
-from memcheck.report.text import gib
 
 
 class Listing(Record):
@@ -126,7 +126,7 @@ def command(catalog: str, form: str, color: str) -> int:
     """List the models, gpus, rules or frameworks that memcheck knows."""
     found = CATALOGS[catalog]()
     if form == "json":
-        write_stdout(json.dumps(found.records, indent=1, ensure_ascii=False) + "\n")
+        write_stdout(dumps(found.records, indent=1) + "\n")
     else:
         write_stdout(table(found.heads, found.rows, screen_of(sys.stdout, color), found.right))
     return 0

@@ -31,6 +31,7 @@ class CheckOptions(Record):
     fix: bool = False
     unsafe_fixes: bool = False
     diff: bool = False
+    no_suppressions: bool = False
     skip_unmarked: bool = False
     allow_empty: bool = False
     exit_zero: bool = False

@@ -18,6 +18,7 @@ FLAGS = {
     "--fix": "fix",
     "--unsafe-fixes": "unsafe_fixes",
     "--diff": "diff",
+    "--no-suppressions": "no_suppressions",
     "--quiet": "quiet",
     "-q": "quiet",
     "--skip-unmarked": "skip_unmarked",

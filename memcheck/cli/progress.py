@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from memcheck.cli.terminal import is_terminal
+from memcheck.edge.streams import put, put_over
 
 PATIENCE_S = 1.0
 """A search that answers sooner shows nothing."""
@@ -35,15 +36,14 @@ def counting(noun: str, things: str) -> Iterator[Callable[[int], None] | None]:
         last[0] = now
         text = f"{noun}: {done:,} {things} looked at"
         shown[0] = len(text)
-        stream.write(f"\r{text}")
-        stream.flush()
+        put_over(stream, text)
 
     try:
         yield show
     finally:
         if shown[0]:
-            stream.write("\r" + " " * shown[0] + "\r")
-            stream.flush()
+            put_over(stream, " " * shown[0])
+            put_over(stream, "")
 
 
 def progress(noun: str, total: int, *, wanted: bool) -> Callable[[int], None] | None:
@@ -64,10 +64,9 @@ def progress(noun: str, total: int, *, wanted: bool) -> Callable[[int], None] | 
                 return
             last[0] = now
             end = "\n" if done == total else ""
-            stream.write(f"\r{noun}: {done:,} of {total:,} ({done / total:.0%}){end}")
+            put_over(stream, f"{noun}: {done:,} of {total:,} ({done / total:.0%}){end}")
         elif done == total or done / total >= last[1] + 0.1:
             last[1] = done / total
-            stream.write(f"{noun}: {done:,} of {total:,}\n")
-        stream.flush()
+            put(stream, f"{noun}: {done:,} of {total:,}\n")
 
     return show

@@ -6,6 +6,11 @@ import errno
 import os
 from collections.abc import Mapping
 
+from memcheck.edge.opener import read_whole
+
+LARGEST = 64 * 2**20
+"""Bytes of a file that is replaced, which is held while the others are."""
+
 
 def replace(target: str, data: bytes) -> None:
     """Put a file in the place of ``target``, which keeps its permissions; a link is followed. Raises OSError."""
@@ -60,5 +65,4 @@ def _bytes(target: str) -> bytes | None:
     """What a file holds now; None where there is none yet."""
     if not os.path.exists(target):
         return None
-    with open(target, "rb") as file:
-        return file.read()
+    return read_whole(target, LARGEST)

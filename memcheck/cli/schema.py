@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from memcheck.cli.write import write_stdout
+from memcheck.cli.write import write_document
 from memcheck.plan.schema import schema_path
 
 SCHEMAS = ("plan", "report", "suggest", "compare", "sweep", "diff", "verify", "list")
@@ -19,5 +19,5 @@ def command(what: str) -> int:
     report is what `check` and `estimate` print; the others have the name of their command.
     """
     with open(schema_path(f"{what}.schema.json"), encoding="utf-8") as file:
-        write_stdout(file.read())
+        write_document(file.read())
     return 0

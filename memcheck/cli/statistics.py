@@ -7,6 +7,7 @@ import sys
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
+from memcheck.edge.streams import put
 from memcheck.report.statistics import render
 from memcheck.result import Report
 
@@ -18,7 +19,7 @@ def write_statistics(report: Report, options: CheckOptions) -> None:
     """Behind a report for people; on stderr if stdout carries a report for programs."""
     shown = [output.format for output in options.outputs if output.file is None]
     if not all(form in FOR_PEOPLE for form in shown):
-        sys.stderr.write(render(report, screen_of(sys.stderr, options.color)))
+        put(sys.stderr, render(report, screen_of(sys.stderr, options.color)))
         return
     silent = options.quiet and not any(plan.findings for plan in report.plans)
     gap = "\n" if shown and not silent else ""

@@ -14,7 +14,8 @@ from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.progress import counting
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.values import share
-from memcheck.cli.write import write_stdout
+from memcheck.cli.write import write_document, write_stdout
+from memcheck.edge.streams import put
 from memcheck.errors import UsageError
 from memcheck.plan.document import Document
 from memcheck.record import Record
@@ -137,7 +138,7 @@ def _write(options: Options, path: str, data: bytes, document: Document, answer:
     """
     number = options.apply or 1
     if answer.status == FITS:
-        sys.stderr.write("memcheck: nothing to do: the plan fits\n")
+        put(sys.stderr, "memcheck: nothing to do: the plan fits\n")
         return FOUND
     if not answer.found:
         write_stdout(_rendered(options, answer))
@@ -156,15 +157,15 @@ def _write(options: Options, path: str, data: bytes, document: Document, answer:
     before = {file.path: data if file.path == path else read_bytes(file.path) for file in remedy.files(path)}
     after = {file.path: edited(before[file.path], file.edits) for file in remedy.files(path)}
     if options.diff:
-        write_stdout("".join(difference(each, before[each], after[each]) for each in after))
+        write_document("".join(difference(each, before[each], after[each]) for each in after))
         return FOUND
     if path == "<stdin>":
         raise UsageError("stdin cannot be written", "--diff shows what would be changed")
     replace_files(before, after)
     where = " and ".join(after)
-    sys.stderr.write(f"memcheck: wrote suggestion {number} into {where}: {remedy.title}; it passes\n")
+    put(sys.stderr, f"memcheck: wrote suggestion {number} into {where}: {remedy.title}; it passes\n")
     if chosen.serves:
-        sys.stderr.write(f"memcheck: note: it changes what can be served: {chosen.serves}\n")
+        put(sys.stderr, f"memcheck: note: it changes what can be served: {chosen.serves}\n")
     if chosen.numerics == OTHER:
-        sys.stderr.write(f"memcheck: note: it changes the results of {_what(answer)}\n")
+        put(sys.stderr, f"memcheck: note: it changes the results of {_what(answer)}\n")
     return FOUND

@@ -14,7 +14,7 @@ from memcheck.cli.parameters import COLOR, typed
 from memcheck.cli.progress import progress
 from memcheck.cli.subjects import subjects
 from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import write_file, write_stdout
+from memcheck.cli.write import write
 from memcheck.errors import UsageError
 from memcheck.what_if.sweep.grid import Axis, axis, grid
 from memcheck.what_if.sweep.run import sweep
@@ -66,9 +66,9 @@ def command(
     for target in sorted(outputs or (Output("full"),), key=lambda item: item.file is None):
         render = import_module(f"memcheck.what_if.sweep.{target.format}").render
         if target.file is not None:
-            from memcheck.report.screen import Screen
+            from memcheck.edge.screen import Screen
 
-            write_file(target.file, render(answer, Screen()))
+            write(target.file, render(answer, Screen()))
         else:
-            write_stdout(render(answer, screen_of(sys.stdout, color)))
+            write(None, render(answer, screen_of(sys.stdout, color)))
     return 0 if any(point.estimated for point in answer.points) else NOTHING_PRICED

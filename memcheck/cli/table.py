@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, width, wrap
 from memcheck.report.columns import GAP, fitting, left_out
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean, width, wrap
 
 LEAST = 20
 """Columns of the screen that the last column has at least."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TextIO
 
-from memcheck.report.screen import Screen
+from memcheck.edge.screen import Screen
 
 DEFAULT_WIDTH = 100
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memcheck.cli.options import Output
-from memcheck.config.fraction import fraction
 from memcheck.config.types import FAIL_ON
 from memcheck.report import BINARY, FORMATS
 from memcheck.rules.profiles import PROFILES
@@ -15,6 +14,8 @@ COLORS = ("auto", "always", "never")
 
 def share(written: str) -> float:
     """``0.9`` or ``90%``."""
+    from memcheck.config.fraction import fraction
+
     return fraction(written)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from memcheck.cli.guard import silence
 from memcheck.cli.options import Output
+from memcheck.edge.inert import inert
 from memcheck.errors import UsageError
 from memcheck.report import BINARY
 
@@ -27,20 +28,32 @@ def prepare(outputs: Iterable[Output]) -> None:
         require_extra()
 
 
-def write(file: str | None, report: str | bytes) -> None:
-    """Send a report to a file, or print it.
+def write(file: str | None, report: str | bytes, *, commands: bool = False) -> None:
+    """Send a report to a file, or print it; text as :func:`~memcheck.edge.inert.inert` lets it leave.
 
     Raises:
         UsageError: the file cannot be written.
     """
     if file is None:
-        write_stdout(report if isinstance(report, str) else report.decode())
+        write_stdout(report if isinstance(report, str) else report.decode(), commands=commands)
     else:
-        write_file(file, report)
+        write_file(file, inert(report, commands=commands) if isinstance(report, str) else report)
 
 
-def write_stdout(text: str) -> None:
-    """Print; characters that the encoding lacks become escapes, and a reader that left is no error."""
+def write_stdout(text: str, *, commands: bool = False) -> None:
+    """Print text in which nothing drives the terminal or a CI runner; ``commands`` are memcheck's own."""
+    _print(inert(text, commands=commands))
+
+
+def write_document(text: str) -> None:
+    """Print a config or a patch: byte for byte for a file or a program, as text for people where it would be a log."""
+    from memcheck.edge.streams import document
+
+    _print(document(text))
+
+
+def _print(text: str) -> None:
+    """Characters that the encoding lacks become escapes, and a reader that left is no error."""
     stream = sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:

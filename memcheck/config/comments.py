@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 import yaml
 
@@ -15,6 +17,10 @@ from memcheck.record import Record
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*memcheck: ignore\b(?P<rest>.*?)\s*(?=\s#\s*memcheck: ignore\b|$)")
 _REST = re.compile(r"\s*\[(?P<codes>[^\]]*)\](?P<reason>.*)")
 _UNTIL = re.compile(r"\buntil:\s*(\S*[^\s,;.)])")
+_Extent = tuple[tuple[int, int], tuple[int, int]]
+"""Where something starts and where it ends: line from 1, column from 0."""
+GUESSES = 100
+"""Unknown names of one file for which the closest known one is looked up."""
 _FORM = "# memcheck: ignore[MEM203] why it is accepted"
 
 
@@ -47,11 +53,30 @@ def suppressions_of(lines: Sequence[str]) -> list[Suppression]:
     if not candidates:
         return []
     scalars, last = _scalars(lines)
+    covers = _covers(lines)
+    codes = Codes()
     return [
-        _read(lines, number, match)
+        _read(lines, number, match, covers, codes)
         for number, match in candidates
-        if number <= last and not any(start <= (number, match.start()) < end for start, end in scalars)
+        if number <= last and not _inside(scalars, (number, match.start()))
     ]
+
+
+def _inside(scalars: Sequence[_Extent], place: tuple[int, int]) -> bool:
+    """Whether a place is in one of the scalars, which stand one behind the other."""
+    index = bisect_right(scalars, place, key=itemgetter(0)) - 1
+    return index >= 0 and place < scalars[index][1]
+
+
+def _covers(lines: Sequence[str]) -> list[int]:
+    """For every line that is a comment alone the next line that is none; for every other line itself."""
+    found = [0] * len(lines)
+    following = len(lines) + 1
+    for number in range(len(lines), 0, -1):
+        if not lines[number - 1].lstrip().startswith("#"):
+            following = number
+        found[number - 1] = following
+    return found
 
 
 def without(lines: Sequence[str], one: Suppression, codes: Sequence[str]) -> Edit:
@@ -69,7 +94,7 @@ def without(lines: Sequence[str], one: Suppression, codes: Sequence[str]) -> Edi
     return Edit(span._replace(column=len(before.rstrip()) + 1), "")
 
 
-def _scalars(lines: Sequence[str]) -> tuple[list[tuple[tuple[int, int], tuple[int, int]]], int]:
+def _scalars(lines: Sequence[str]) -> tuple[list[_Extent], int]:
     """Where the file's scalars start and end (line from 1, column from 0), and the last line that could be read."""
     found = []
     last = 0
@@ -88,19 +113,18 @@ def _tokens(text: str) -> Iterator[yaml.Token]:
     return yaml.scan(text, Loader=compose.Parser)  # type: ignore[arg-type,attr-defined]  # libyaml's, or the one in Python
 
 
-def _read(lines: Sequence[str], number: int, match: re.Match[str]) -> Suppression:
+def _read(
+    lines: Sequence[str], number: int, match: re.Match[str], following: Sequence[int], known: Codes
+) -> Suppression:
     text = lines[number - 1]
-    covers = number
-    if not text[: match.start()].strip() or text.lstrip().startswith("#"):
-        covers += 1
-        while covers <= len(lines) and lines[covers - 1].lstrip().startswith("#"):
-            covers += 1
+    alone = text.lstrip().startswith("#")
+    covers = following[number - 1] if alone else number
     span = Span(number, match.start() + 1, number, match.end() + 1)
     found = Suppression(number, covers, span)
     rest = _REST.fullmatch(match["rest"])
     if rest is None or not rest["codes"].strip():
         return found._replace(problem=("the suppression names no rule", f"write `{_FORM}`"))
-    codes, problem = _codes([part.strip() for part in rest["codes"].split(",") if part.strip()])
+    codes, problem = known.read([part.strip() for part in rest["codes"].split(",") if part.strip()])
     until = _UNTIL.search(rest["reason"])
     reason = _UNTIL.sub("", rest["reason"])
     if problem is None and not any(character.isalnum() for character in reason):
@@ -112,20 +136,34 @@ def _read(lines: Sequence[str], number: int, match: re.Match[str]) -> Suppressio
     return found._replace(codes=codes, reason=reason.strip(" \t,;"), until=until[1] if until else "")
 
 
-def _codes(written: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, str] | None]:
-    """Codes or names of rules as codes, or what is wrong with the first that is none."""
-    from memcheck.rules.registry import RULES
+class Codes:
+    """Reads the rules that the comments of one file name."""
 
-    codes = {rule.name: rule.code for rule in RULES}
-    found = tuple(codes.get(name.lower(), name.upper()) for name in written)
-    for name, code in zip(written, found, strict=True):
-        if code not in codes.values():
-            from difflib import get_close_matches
+    def __init__(self) -> None:
+        from memcheck.rules.registry import RULES
 
-            close = get_close_matches(code, codes.values(), 1) + get_close_matches(name, codes, 1)
-            hint = f"did you mean `{close[-1]}`?" if close else "`memcheck list rules` shows every rule"
-            return (), (f"no rule has the code or name `{name}`", hint)
-    return tuple(dict.fromkeys(found)), None
+        self._by_name = {rule.name: rule.code for rule in RULES}
+        self._codes = frozenset(self._by_name.values())
+        self._guesses = GUESSES
+
+    def read(self, written: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, str] | None]:
+        """Codes or names of rules as codes, or what is wrong with the first that is none."""
+        found = tuple(self._by_name.get(name.lower(), name.upper()) for name in written)
+        for name, code in zip(written, found, strict=True):
+            if code not in self._codes:
+                close = self._close(name, code)
+                hint = f"did you mean `{close[-1]}`?" if close else "`memcheck list rules` shows every rule"
+                return (), (f"no rule has the code or name `{name}`", hint)
+        return tuple(dict.fromkeys(found)), None
+
+    def _close(self, name: str, code: str) -> list[str]:
+        """What may be meant; nothing once a file has had its guesses, since each costs more than the comment."""
+        if not self._guesses:
+            return []
+        self._guesses -= 1
+        from difflib import get_close_matches
+
+        return get_close_matches(code, self._by_name.values(), 1) + get_close_matches(name, self._by_name, 1)
 
 
 def _is_date(written: str) -> bool:

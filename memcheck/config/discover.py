@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
+from memcheck.edge.opener import RefusedError, open_file, resolved
+from memcheck.plan.text import MAX_BYTES, read_bytes
 from memcheck.record import Record
 from memcheck.result import Unreadable
 
@@ -32,10 +34,16 @@ def find_plans(
     whatever it holds, unless ``skip_unmarked``: then it must carry the mark too. Files are read one at a time.
     """
     named: dict[str, bool] = {}
+    stdin = False
     for path in paths:
         if path == STDIN:
-            named[STDIN] = True
+            stdin = True
         elif os.path.isdir(path):
+            try:
+                resolved(path)
+            except RefusedError as error:
+                yield _unreadable(_shown(path), error)
+                continue
             for found in _walk(path):
                 if isinstance(found, Unreadable):
                     yield found
@@ -43,8 +51,10 @@ def find_plans(
                     named.setdefault(_shown(found), False)
         else:
             named[_shown(path)] = True
+    if stdin:
+        yield from _read(None, stdin_filename or "<stdin>", must_be_marked=skip_unmarked)
     for path in sorted(named):
-        yield from _read(path, must_be_marked=skip_unmarked or not named[path], stdin_filename=stdin_filename)
+        yield from _read(path, path, must_be_marked=skip_unmarked or not named[path])
 
 
 def _shown(path: str) -> str:
@@ -54,43 +64,51 @@ def _shown(path: str) -> str:
 
 def _walk(folder: str) -> Iterator[str | Unreadable]:
     """YAML files below a folder; links to folders are not followed, so that no loop can arise."""
+    waiting = [folder]  # no recursion: folders may be deeper than the interpreter's stack
+    while waiting:
+        folder = waiting.pop()
+        try:
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError as error:
+            yield _unreadable(_shown(folder), error)
+            continue
+        for entry in reversed(entries):
+            if entry.is_dir(follow_symlinks=False):
+                if not entry.name.startswith(".") and entry.name not in SKIPPED_FOLDERS:
+                    waiting.append(entry.path)
+            elif entry.name.lower().endswith(SUFFIXES) and not os.path.isdir(entry.path):
+                yield entry.path  # a link to nowhere, a pipe or a device, too: that the user must be told
+
+
+def _read(file: str | None, path: str, *, must_be_marked: bool) -> Iterator[PlanFile | Unreadable]:
+    """One file, or stdin for None."""
     try:
-        with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
-    except OSError as error:
-        yield _unreadable(_shown(folder), error)
-        return
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            if not entry.name.startswith(".") and entry.name not in SKIPPED_FOLDERS:
-                yield from _walk(entry.path)
-        elif entry.name.lower().endswith(SUFFIXES) and _is_file(entry):
-            yield entry.path
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Also true for a link whose target is missing: that the user must be told."""
-    return entry.is_file() or (entry.is_symlink() and not entry.is_dir())
-
-
-def _read(path: str, *, must_be_marked: bool, stdin_filename: str | None) -> Iterator[PlanFile | Unreadable]:
-    try:
-        if path == STDIN:
-            data = sys.stdin.buffer.read()
-            path = stdin_filename or "<stdin>"
-        else:
-            with open(path, "rb") as file:
-                data = file.read()
+        data = sys.stdin.buffer.read(MAX_BYTES + 1) if file is None else read_bytes(file)
     except OSError as error:
         yield _unreadable(path, error)
         return
     if must_be_marked:
         from memcheck.plan.sniff import looks_like_plan
 
-        if not looks_like_plan(data):
+        if not looks_like_plan(data) and not (len(data) > MAX_BYTES and file is not None and _may_hold_plan(file)):
             return
     yield PlanFile(path, data)
 
 
+def _may_hold_plan(file: str) -> bool:
+    """Whether a file that is too large to parse mentions the mark: then it is reported, not passed over."""
+    from memcheck.plan.sniff import may_spell
+
+    overlap = 1024  # more than any spelling of the mark that someone means to be read
+    held = b""
+    with open_file(file) as stream:
+        while part := stream.read(MAX_BYTES):
+            held = held[-overlap:] + part.replace(b"\0", b"")
+            if may_spell(held):
+                return True
+    return False
+
+
 def _unreadable(path: str, error: OSError) -> Unreadable:
-    return Unreadable(path, error.strerror or str(error))
+    return Unreadable(path, error.strerror or str(error), isinstance(error, RefusedError))

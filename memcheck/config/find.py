@@ -6,6 +6,10 @@ import os
 import re
 
 from memcheck.config.types import Settings
+from memcheck.edge.opener import RefusedError, read_whole
+
+LARGEST = 4 * 2**20
+"""Bytes of a configuration file."""
 
 TABLE = rb"""(?m)^\s*\[?\s*["']?tool["']?\s*(?:\.\s*["']?memcheck\b|\]|=)"""
 """Every way to write ``[tool.memcheck]``. A ``pyproject.toml`` without a match has none; nothing needs to parse it."""
@@ -28,23 +32,29 @@ class Configurations:
         """The settings for what lies in an absolute folder."""
         if self._only is not None:
             return self._read(self._only)
-        if folder not in self._folders:
-            self._folders[folder] = self._search(folder)
-        return self._folders[folder]
+        below: list[str] = []  # no recursion: folders may be deeper than the interpreter's stack
+        settings = self._folders.get(folder)
+        while settings is None:
+            below.append(folder)
+            settings = self._stated(folder)
+            if settings is None:
+                folder = os.path.dirname(folder)
+                settings = self._folders.get(folder)
+        self._folders.update(dict.fromkeys(below, settings))
+        return settings
 
-    def _search(self, folder: str) -> Settings:
+    def _stated(self, folder: str) -> Settings | None:
+        """What a folder says; None where the folder above it has the word."""
         own = os.path.join(folder, "memcheck.toml")
-        if os.path.isfile(own):
+        if os.path.lexists(own) and not os.path.isdir(own):
             return self._read(own)
         shared = os.path.join(folder, "pyproject.toml")
         if _may_configure(shared):
             settings = self._read(shared)
             if settings.file:
                 return settings
-        parent = os.path.dirname(folder)
-        if parent == folder or os.path.exists(os.path.join(folder, ".git")):
-            return Settings()
-        return self.of_folder(parent)
+        is_top = os.path.dirname(folder) == folder or os.path.exists(os.path.join(folder, ".git"))
+        return Settings() if is_top else None
 
     def _read(self, path: str) -> Settings:
         if path not in self._files:
@@ -55,9 +65,12 @@ class Configurations:
 
 
 def _may_configure(path: str) -> bool:
+    if not os.path.lexists(path):
+        return False
     try:
-        with open(path, "rb") as file:
-            return may_hold_table(file.read())
+        return may_hold_table(read_whole(path, LARGEST))
+    except RefusedError:  # the reader says what is wrong: a configuration may not be switched off by what it links to
+        return True
     except OSError:
         return False
 

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable
 
 from memcheck import __version__
+from memcheck.config.find import LARGEST
 from memcheck.config.fraction import fraction
 from memcheck.config.types import FAIL_ON, Settings
 from memcheck.config.version import accepts
+from memcheck.edge.opener import read_whole
 from memcheck.errors import ConfigurationError, UsageError
 from memcheck.finding import SEVERITIES
 from memcheck.rules.profiles import PROFILES
@@ -30,8 +32,7 @@ def read_settings(path: str) -> Settings:
     """
     shown = _shown(path)
     try:
-        with open(path, "rb") as file:
-            table: object = tomllib.load(file)
+        table: object = tomllib.loads(read_whole(path, LARGEST).decode("utf-8"))
     except OSError as error:
         raise ConfigurationError(f"cannot read the configuration {shown}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
 
 from memcheck.config.comments import Suppression, suppressions_of, without
 from memcheck.finding import Finding, Location
@@ -33,6 +35,8 @@ class Suppressions:
         self._as_written = as_written
         self._path = ""
         self._files: dict[str, list[Suppression]] = {}
+        self._covering: dict[str, dict[str, list[Suppression]]] = {}
+        """For every file and code the comments that hide it, by the line they cover."""
         self._lines: Sequence[str] = ()
         self._owners: list[Owner] = []
         self._met: set[tuple[int, str]] = set()
@@ -47,6 +51,7 @@ class Suppressions:
         for path, lines in document.sources.items():
             if path not in self._files:
                 self._files[path] = suppressions_of(lines)
+                self._covering[path] = _by_code(self._files[path])
         return lambda finding: self._hides(finding, document)
 
     def _hides(self, finding: Finding, document: Document) -> str:
@@ -54,12 +59,17 @@ class Suppressions:
             return ""
         reason = ""
         for place in _places(finding, document):
-            for one in self._files.get(place.path, ()):
-                if finding.code in one.codes and place.span.line <= one.covers <= place.span.end_line:
-                    if place.path == self._path:
-                        self._met.add((one.line, finding.code))
-                    reason = reason or ("" if one.expired else one.reason)
+            for one in self._over(place, finding.code):
+                if place.path == self._path:
+                    self._met.add((one.line, finding.code))
+                reason = reason or ("" if one.expired else one.reason)
         return reason
+
+    def _over(self, place: Location, code: str) -> list[Suppression]:
+        """The comments on a code that cover a line of a place."""
+        ordered = self._covering.get(place.path, {}).get(code, [])
+        first = bisect_left(ordered, place.span.line, key=attrgetter("covers"))
+        return ordered[first : bisect_right(ordered, place.span.end_line, key=attrgetter("covers"))]
 
     def reported(self, judged: Collection[int], counts: Callable[[str], bool]) -> dict[int, list[Finding]]:
         """What there is to say about the comments themselves, by document.
@@ -79,8 +89,8 @@ class Suppressions:
 
     def _owner(self, one: Suppression) -> int:
         """The last document that starts at or above what the comment covers; the first one for a comment above all."""
-        before = [owner.number for owner in self._owners if owner.first_line <= one.covers]
-        return before[-1] if before else self._owners[0].number
+        index = bisect_right(self._owners, one.covers, key=attrgetter("first_line")) - 1
+        return self._owners[max(index, 0)].number
 
     def _about(self, one: Suppression, unused: tuple[str, ...]) -> Finding | None:
         at = Location(self._path, one.span)
@@ -96,6 +106,15 @@ class Suppressions:
         message = f"nothing here is {' or '.join(unused)}, so that the suppression hides nothing"
         help = f"leave only {', '.join(kept)}" if kept else "remove the comment"
         return codes.UNUSED_SUPPRESSION.at(at, message, help=help, fix=(without(self._lines, one, kept),))
+
+
+def _by_code(comments: Sequence[Suppression]) -> dict[str, list[Suppression]]:
+    """The comments on each code; in the order of a file they are in that of the lines they cover, too."""
+    found: dict[str, list[Suppression]] = {}
+    for one in comments:
+        for code in one.codes:
+            found.setdefault(code, []).append(one)
+    return found
 
 
 def _places(finding: Finding, document: Document) -> list[Location]:

@@ -14,10 +14,10 @@ from memcheck.configs.formats import FORMATS
 from memcheck.configs.leaves import grown, leaves, spelled_out
 from memcheck.configs.served import SERVING, reading_for
 from memcheck.configs.types import ConfigError, Reading, Setting
+from memcheck.edge.opener import repository
 from memcheck.finding import Finding, Location
 from memcheck.plan import codes
 from memcheck.plan.document import Document, Mark
-from memcheck.plan.extends import repository
 from memcheck.plan.places import escape
 from memcheck.plan.text import read_bytes, shown_path
 

@@ -21,6 +21,7 @@ from memcheck.configs.read_accelerate import engine_files
 from memcheck.configs.served import served_values
 from memcheck.configs.sourced import source_file, with_source
 from memcheck.configs.types import REMOVED, ConfigError
+from memcheck.edge.opener import repository
 from memcheck.errors import MemcheckError
 from memcheck.finding import SEVERITIES, Edit, FileEdits
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -30,7 +31,6 @@ from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
-from memcheck.plan.extends import repository
 from memcheck.plan.file_edits import edited
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan

@@ -6,7 +6,7 @@ the interpreter's, aliases are followed knowingly, and nothing is built that a c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import yaml
@@ -29,6 +29,12 @@ _SCALAR = yaml.ScalarEvent
 _MAPPING = yaml.MappingStartEvent
 _SEQUENCE = yaml.SequenceStartEvent
 _ENDS = frozenset((yaml.MappingEndEvent, yaml.SequenceEndEvent))
+
+
+def events(text: str) -> Callable[[], Any]:
+    """What gives the next event of a YAML text with every call; raises yaml.YAMLError where there is none."""
+    following: Callable[[], Any] = Parser(text).get_event
+    return following
 
 
 class Problem(Record):
@@ -90,7 +96,7 @@ class Composer:
 
     def documents(self) -> Iterator[Composed]:
         """Every document; raises ComposeError or yaml.YAMLError at the first that cannot be read."""
-        self._next = Parser(self._text).get_event  # the pure Python parser objects to some characters here already
+        self._next = events(self._text)  # the pure Python parser objects to some characters here already
         while True:
             kind = self._next().__class__
             if kind is yaml.StreamEndEvent:

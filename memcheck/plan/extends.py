@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from memcheck.edge.opener import repository
 from memcheck.finding import Finding, Location
 from memcheck.plan import codes
 from memcheck.plan.compose import Composed, ComposeError, Composer
@@ -112,17 +113,6 @@ def extended(path: str, index: int, lines: tuple[str, ...], composed: Composed) 
         reader.findings.append(error.finding)
     marks = Marks(path, root, reader.sources)
     return Document(path, index, values, marks, reader.sources, tuple(reader.findings), reader.odd)
-
-
-def repository(folder: str) -> tuple[str, bool]:
-    """The nearest ancestor with ``.git`` (a folder, or a file in a worktree); else the folder itself."""
-    ancestor = folder
-    while not os.path.exists(os.path.join(ancestor, ".git")):
-        parent = os.path.dirname(ancestor)
-        if parent == ancestor:
-            return folder, False
-        ancestor = parent
-    return ancestor, True
 
 
 def _join(

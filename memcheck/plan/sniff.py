@@ -1,8 +1,12 @@
-"""Is a YAML file a plan? Answered from its bytes, so that a folder of other YAML costs next to nothing."""
+"""Is a YAML file a plan? Answered from its bytes, so that a folder of other YAML costs next to nothing.
+
+Only a file whose bytes could spell the mark, in a way that no pattern is sure of, is parsed.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 # A key at the start of a line whose value is on that line, or nowhere: `memcheck:` over an indented block is a section
 # of some other tool's file, such as a CI job of that name.
@@ -18,15 +22,138 @@ _TOKEN = re.compile(
 )
 
 
-def looks_like_plan(data: bytes) -> bool:
-    """Whether some document has a top-level ``memcheck`` key. Does not parse YAML; never raises.
+# Within double quotes each letter may be an escape, and a line break may be escaped away.
+_ESCAPED_BREAK = re.compile(rb"\\(?:\r\n|[\r\n]|\xc2\x85|\xe2\x80[\xa8\xa9])[ \t]*")
+_ESCAPED_LETTER = re.compile(rb"\\(?:x|u00|U000000)(6[0-9A-Fa-f])")
+_UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ENCODINGS = (
+    (b"\xff\xfe\0\0", "utf-32"),
+    (b"\0\0\xfe\xff", "utf-32"),
+    (b"\xff\xfe", "utf-16"),
+    (b"\xfe\xff", "utf-16"),
+)
+_MARK = "memcheck"
+_DEEPEST = 1000
+"""Collections inside each other, beyond which no reader of YAML follows."""
 
-    A plan with a mistake behind that key still counts, so that the mistake is reported.
+
+def looks_like_plan(data: bytes) -> bool:
+    """Whether some document has a top-level ``memcheck`` key with a value that is no collection. Never raises.
+
+    A plan with a mistake behind that key still counts, so that the mistake is reported. Text in another encoding than
+    UTF-8 counts as what it says, although it will be refused.
     """
-    if b"memcheck" not in data:
+    encoding = _other_encoding(data)
+    if encoding:
+        data = data.decode(encoding, "replace").encode("utf-8", "replace")
+    if not may_spell(data):
         return False
-    data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    return _KEY.search(data) is not None or _in_braces(data)
+    lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return _KEY.search(lines) is not None or _in_braces(lines) or _is_parsed_as_plan(data)
+
+
+def may_spell(data: bytes) -> bool:
+    """Whether the bytes hold the mark, in letters or in escapes."""
+    mark = _MARK.encode()
+    if mark in data or b"\\" not in data:
+        return mark in data
+    return mark in _ESCAPED_LETTER.sub(lambda found: bytes([int(found[1], 16)]), _ESCAPED_BREAK.sub(b"", data))
+
+
+def _other_encoding(data: bytes) -> str:
+    """UTF-16 or UTF-32, by its byte order mark or by the zero bytes of a first ASCII character; empty for neither."""
+    for start, encoding in _ENCODINGS:
+        if data.startswith(start):
+            return encoding
+    if b"\0" not in data[:4]:
+        return ""
+    if data[:1] != b"\0":
+        return "utf-32-le" if data[1:4] == b"\0\0\0" else "utf-16-le"
+    return "utf-32-be" if data[:3] == b"\0\0\0" else "utf-16-be"
+
+
+def _is_parsed_as_plan(data: bytes) -> bool:
+    """What the parser's events say, up to the first that cannot be parsed."""
+    import yaml
+
+    from memcheck.plan.compose import events
+
+    text = _UNPRINTABLE.sub(" ", data.decode("utf-8", "replace").removeprefix("\ufeff"))
+    keys = _TopKeys()
+    try:
+        following = events(text)
+        while not keys.found and keys.depth <= _DEEPEST:
+            event = following()
+            if event.__class__ is yaml.StreamEndEvent:
+                break
+            keys.take(event)
+    except yaml.YAMLError:
+        pass
+    return keys.found or (keys.merges and _is_composed_as_plan(text))
+
+
+class _TopKeys:
+    """Looks for the mark among the keys of every document's mapping, as events come in."""
+
+    def __init__(self) -> None:
+        self.found = False
+        self.merges = False
+        self.depth = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._anchors: dict[str, str | None] = {}
+        self._in_mapping = False
+        self._has_key = False
+        self._key: str | None = None
+
+    def take(self, event: Any) -> None:
+        """The next event of the parser."""
+        kind = type(event).__name__
+        if kind == "ScalarEvent":
+            if event.anchor is not None:
+                self._anchors[event.anchor] = event.value
+            self.merges |= self.depth == 1 and event.value == "<<"
+            self._node(event.value)
+        elif kind == "AliasEvent":
+            self.merges |= self._anchors.get(event.anchor) == "<<"
+            self._node(self._anchors.get(event.anchor))
+        elif kind in {"MappingStartEvent", "SequenceStartEvent"}:
+            if event.anchor is not None:
+                self._anchors[event.anchor] = None
+            if not self.depth:
+                self._in_mapping = kind == "MappingStartEvent"
+            self.depth += 1
+        elif kind in {"MappingEndEvent", "SequenceEndEvent"}:
+            self.depth -= 1
+            self._node(None)
+        elif kind == "DocumentStartEvent":
+            self._begin()
+
+    def _node(self, text: str | None) -> None:
+        """A whole node; None for a collection."""
+        if self.depth != 1 or not self._in_mapping:
+            return
+        if self._has_key:
+            self.found |= self._key == _MARK and text is not None
+        else:
+            self._key = text
+        self._has_key = not self._has_key
+
+
+def _is_composed_as_plan(text: str) -> bool:
+    """For merge keys: whether the mark arrives through one. What cannot be composed is reported, not passed over."""
+    import yaml
+
+    from memcheck.plan.compose import ComposeError, Composer
+
+    try:
+        return any(
+            isinstance(each.values, dict) and not isinstance(each.values.get(_MARK, []), (dict, list))
+            for each in Composer(text).documents()
+        )
+    except (ComposeError, yaml.YAMLError):
+        return True
 
 
 def _in_braces(data: bytes) -> bool:
@@ -43,4 +170,6 @@ def _in_braces(data: bytes) -> bool:
             depth -= 1
         elif depth == 1 and token["version"]:
             return True
+        if depth > _DEEPEST:
+            break
     return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from memcheck.edge.opener import read_start
 from memcheck.finding import Finding, Location, Span
 from memcheck.plan import codes
 
@@ -20,8 +21,7 @@ def read_bytes(path: str) -> bytes:
 
     Raises OSError.
     """
-    with open(path, "rb") as file:
-        return file.read(MAX_BYTES + 1)
+    return read_start(path, MAX_BYTES)
 
 
 def shown_path(path: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from memcheck.edge.text import clean
 from memcheck.finding import Finding, Remedy
 from memcheck.report.details import change
 from memcheck.report.effect import cost, effect, on_the_host
-from memcheck.report.text import clean
 from memcheck.result import PlanResult
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, gib, one_line, percent, width, words, wrap
 from memcheck.report.budget import gauge
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, percent, width, words, wrap
 from memcheck.result import PlanResult
 
 LABELS = {"passed": ("pass", "good"), "failed": ("fail", "error"), "error": ("fail", "error")}
@@ -17,8 +17,8 @@ LEAST_BAR = 12
 def block(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
     """Verdict, name and place; the bar with its numbers; what holds the most."""
     label, style = LABELS[plan.status]
-    name = clean(plan.name)
-    path = clean(plan.path)
+    name = one_line(plan.name)
+    path = one_line(plan.path)
     lines = [f"{screen.paint(label, style)}  {screen.paint(name, 'strong')}"]
     if 6 + width(name) + 2 + width(path) <= screen.columns:
         lines[0] += f"  {screen.paint(path, 'dim')}"

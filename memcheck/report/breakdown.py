@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, Formula, RankEstimate
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, gib, one_line, value, width, words, wrap
 from memcheck.report.budget import budget, host_budget
 from memcheck.report.details import host_line, interval, labelled, largest, peak
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, value, width, words, wrap
 from memcheck.result import PlanResult
 
 
@@ -34,7 +34,7 @@ def heading(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
     if trainable and trainable != estimate.parameters:
         count += f", {trainable:,} trained"
     text = ", ".join(clean(part) for part in (plan.model, count, where, plan.framework) if part)
-    name, path = clean(plan.name), clean(plan.path)
+    name, path = one_line(plan.name), one_line(plan.path)
     first = screen.paint(name, "strong")
     fits = width(name) + width(path) + 2 <= screen.columns
     lines = [f"{first}  {screen.paint(path, 'dim')}"] if fits else [first, screen.paint(path, "dim")]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import COMPONENTS, Estimate
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import gib, one_line, percent, width, words, wrap
 from memcheck.memory.fit import RUNS, UNCERTAIN, gpu_fit
-from memcheck.report.screen import Screen
-from memcheck.report.text import gib, percent, width, words, wrap
 from memcheck.result import PlanResult
 
 FIGURES = 25
@@ -23,7 +23,7 @@ def budget(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
         ("memory of one GPU", "of capacity"),
         [(name, count) for name, count in held if count > 0],
         ("device memory needed", estimate.device_bytes),
-        (f"capacity of {plan.gpu}" if plan.gpu else "capacity", capacity),
+        (f"capacity of {one_line(plan.gpu)}" if plan.gpu else "capacity", capacity),
         tone(plan, estimate),
         screen,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from memcheck.report.screen import Screen
+from memcheck.edge.screen import Screen
 from memcheck.report.xml import element, serialized
 from memcheck.result import Report
 

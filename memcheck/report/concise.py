@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, one_line
 from memcheck.finding import Finding
-from memcheck.report.screen import Screen
 from memcheck.report.summary import summary
-from memcheck.report.text import clean
 from memcheck.result import Report
 
 
@@ -20,7 +20,7 @@ def render(report: Report, screen: Screen) -> str:
 def line(finding: Finding, screen: Screen) -> str:
     """One finding on one line."""
     where = finding.location
-    place = f"{clean(where.path)}:{where.span.line}:{where.span.column}:"
+    place = f"{one_line(where.path)}:{where.span.line}:{where.span.column}:"
     message = clean(" ".join(finding.message.split()))
     code = screen.paint(finding.code, finding.severity)
     if screen.links:

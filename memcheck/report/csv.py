@@ -6,9 +6,10 @@ import csv
 import io
 
 from memcheck.accounts.estimate import COMPONENTS, Estimate
+from memcheck.edge.inert import without_commands
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean
 from memcheck.finding import Finding
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean
 from memcheck.report.verdict import verdict
 from memcheck.result import PlanResult, Report
 
@@ -34,7 +35,9 @@ FIGURES = (
 )
 COLUMNS = (*IDENTITY, *JOB, *FIGURES, *(f"{name}_bytes" for name in COMPONENTS), *FINDING)
 
-_FORMULA = ("=", "+", "-", "@")
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "::")
+"""What spreadsheets take for a formula, in the full width that some of them accept as well, and CI runners for a
+command."""
 
 
 def render(report: Report, screen: Screen | None = None, *, judged: bool = True) -> str:
@@ -110,4 +113,5 @@ def cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = " ".join(clean(value).split())
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    text = f"'{text}" if text.startswith(_FORMULA) else text
+    return without_commands(text)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.accounts.estimate import COMPONENTS, Estimate
+from memcheck.edge.text import value
 from memcheck.report.details import change
 from memcheck.report.effect import cost, on_the_host
 from memcheck.report.story.choices import all_remedies, verdict_on
-from memcheck.report.text import value
 from memcheck.result import PlanResult
 
 PARTS = ("item", "value", "detail", "count", "item_bytes", "share")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, TensorGroup
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, gib, value, width, words, wrap
 from memcheck.finding import Remedy
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, value, width, words, wrap
 from memcheck.result import PlanResult
 
 SHORT_FORMS = ("mode", "name", "kind", "recipe", "parameters", "rank")

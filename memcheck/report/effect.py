@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
+from memcheck.edge.text import gib, percent
 from memcheck.finding import Remedy
 from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
-from memcheck.report.text import gib, percent
 from memcheck.report.verdict import short_of_host
 from memcheck.result import PlanResult
 

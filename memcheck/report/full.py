@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, wrap
 from memcheck.finding import Finding
 from memcheck.report.block import block
-from memcheck.report.screen import Screen
 from memcheck.report.summary import summary_line
-from memcheck.report.text import clean, wrap
 from memcheck.result import DEFECT, PlanResult, Report
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 
+from memcheck.edge.inert import inert
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, one_line, plural
 from memcheck.finding import Finding, Location
 from memcheck.report.advice import advice
 from memcheck.report.full import plan_section
 from memcheck.report.repository import relative_to
-from memcheck.report.screen import Screen
 from memcheck.report.summary import summary
-from memcheck.report.text import clean, plural
 from memcheck.report.verdict import fullness, pressure
 from memcheck.result import PlanResult, Report
 
@@ -47,12 +48,12 @@ def group_title(path: str, plans: list[PlanResult]) -> str:
     full = fullness(max((plan for plan in plans if plan.estimate is not None), key=pressure, default=plans[0]))
     worst = f", {full}" if full else ""
     by = f"failed by {', '.join(codes)}" if codes else "failed"
-    return f"{clean(path)}: {by if failed else 'passed'}{worst}"
+    return f"{one_line(path)}: {by if failed else 'passed'}{worst}"
 
 
 def guarded(text: str, token: str) -> list[str]:
     """User text in which the runner recognises no command, whatever the plan's author wrote."""
-    return [f"::stop-commands::{token}", text, f"::{token}::"]
+    return [f"::stop-commands::{token}", inert(text), f"::{token}::"]
 
 
 def workflow_commands(report: Report) -> list[str]:
@@ -78,7 +79,7 @@ def command(kind: str, plan: PlanResult, finding: Finding) -> str:
     """One annotation."""
     where = finding.location
     properties = {
-        "file": workspace_path(where.path),
+        "file": clean(workspace_path(where.path)),
         **position(where),
         "title": f"{finding.code} {finding.name}",
     }
@@ -105,7 +106,7 @@ def position(where: Location) -> dict[str, int]:
 def message(plan: PlanResult, finding: Finding) -> str:
     """The text of an annotation: place and code too, because the log shows nothing else."""
     where = finding.location
-    lines = [f"{clean(where.path)}:{where.span.line}:{where.span.column}: {finding.code} {clean(finding.message)}"]
+    lines = [f"{one_line(where.path)}:{where.span.line}:{where.span.column}: {finding.code} {clean(finding.message)}"]
     lines += advice(plan, finding)
     text = "\n".join(lines)
     return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 3] + "..."

@@ -5,13 +5,12 @@ https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format
 
 from __future__ import annotations
 
-import json
-
+from memcheck.edge.json_text import dumps
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean
 from memcheck.finding import Finding
 from memcheck.report.fingerprint import identified
 from memcheck.report.repository import repository_path
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean
 from memcheck.result import Report
 
 SEVERITIES = {"error": "critical", "warning": "minor", "info": "info"}
@@ -21,7 +20,7 @@ MEMORY_SEVERITIES = {"error": "blocker", "warning": "major", "info": "info"}
 def render(report: Report, screen: Screen | None = None) -> str:
     """An array with one object per finding; the screen plays no part."""
     found = [issue(finding, identity) for _, finding, identity in identified(report)]
-    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    return dumps(found, indent=1) + "\n"
 
 
 def issue(finding: Finding, identity: str) -> dict[str, object]:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
-
 from memcheck.accounts.estimate import COMPONENTS, Estimate, RankEstimate, TensorGroup
+from memcheck.edge.json_text import dumps
+from memcheck.edge.screen import Screen
 from memcheck.finding import Edit, Finding, Location, Remedy, Span
 from memcheck.memory.fit import gpu_fit
-from memcheck.report.screen import Screen
 from memcheck.report.verdict import short_of_host
 from memcheck.result import BASELINE, COMMENT, SELECTION, PlanResult, Report
 
 
 def render(report: Report, screen: Screen | None = None) -> str:
     """The document of ``check``; the screen plays no part."""
-    return json.dumps(document(report), indent=1, ensure_ascii=False) + "\n"
+    return dumps(document(report), indent=1) + "\n"
 
 
 def render_estimates(report: Report) -> str:
     """The document of ``estimate``: findings only for plans that could not be estimated."""
-    return json.dumps(document(report, diagnostics=False), indent=1, ensure_ascii=False) + "\n"
+    return dumps(document(report, diagnostics=False), indent=1) + "\n"
 
 
 def document(report: Report, *, diagnostics: bool = True) -> dict[str, object]:
@@ -154,9 +153,7 @@ def remedy(item: Remedy) -> dict[str, object]:
         "sure": item.sure,
         "host_bytes_per_node": item.host_bytes_per_node,
         "edits": [edit(each) for each in item.edits],
-        "elsewhere": [
-            {"path": file.path, "edits": [edit(each) for each in file.edits]} for file in item.elsewhere
-        ],
+        "elsewhere": [{"path": file.path, "edits": [edit(each) for each in file.edits]} for file in item.elsewhere],
     }
 
 

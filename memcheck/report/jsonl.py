@@ -5,16 +5,15 @@ For logs, ``jq`` and databases. Objects have the fields of ``schemas/report.sche
 
 from __future__ import annotations
 
-import json
-
+from memcheck.edge.json_text import dumps
+from memcheck.edge.screen import Screen
 from memcheck.report.json import diagnostic, plan_record, summary
-from memcheck.report.screen import Screen
 from memcheck.result import Report
 
 
 def render(report: Report, screen: Screen | None = None) -> str:
     """The lines; the screen plays no part."""
-    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records(report))
+    return "".join(dumps(record) + "\n" for record in records(report))
 
 
 def records(report: Report) -> list[dict[str, object]]:

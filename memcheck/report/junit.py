@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import gib, percent
 from memcheck.finding import Finding
 from memcheck.report.advice import advice
 from memcheck.report.budget import budget, host_budget
 from memcheck.report.full import HOST
 from memcheck.report.repository import repository_path
-from memcheck.report.screen import Screen
 from memcheck.report.snippet import snippet
-from memcheck.report.text import gib, percent
 from memcheck.report.xml import element, printable, serialized
 from memcheck.result import DEFECT, FAILED, PlanResult, Report
 

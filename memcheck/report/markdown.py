@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from memcheck.accounts.estimate import COMPONENTS, Estimate
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, gib, percent, plural, value, words
 from memcheck.finding import Finding
 from memcheck.report.details import change, interval, peak
 from memcheck.report.effect import cost, effect, on_the_host
-from memcheck.report.screen import Screen
 from memcheck.report.summary import summary as summary_text
-from memcheck.report.text import clean, gib, percent, plural, value, words
 from memcheck.report.verdict import pressure, short_of_host, verdict
 from memcheck.result import PlanResult, Report
 
@@ -131,15 +133,36 @@ def budget(plan: PlanResult, estimate: Estimate) -> list[str]:
     return [*lines, "", f"Peak: {escape(peak(estimate))}. Interval: {interval(estimate)}.", ""]
 
 
+_LINKS = re.compile(
+    r"(?<=:)(?=//)|(?<=@)|(?<=#)(?=\w)|(?<=[Gg][Hh]-)(?=\d)|(?<=[Ww]{3})(?=\.)|(?<=\b[Mm]ailto)(?=:)|(?<=\bxmpp)(?=:)"
+)
+"""Where what GitHub would link is broken: addresses, mentions, numbers of issues. It links after it has read
+entities, and cmark-gfm links addresses inside ``<code>``, too, because raw HTML tells it nothing."""
+_COMMIT = re.compile(r"\b(?=\d*[a-f])[0-9a-f]{7,40}\b")
+"""GitHub links seven digits of a commit and more."""
+_FIRST = re.compile(r"^([-+=]|:(?=:)|\d+(?=[.)]))")
+"""What would start a list, a heading, a line or a runner's command at the beginning of a paragraph."""
 SPECIAL = {ord(char): f"&#{ord(char)};" for char in "&<>\\`*_[]|~#$!"}
 """As entities, because backslashes do not escape inside HTML."""
 
 
-def escape(text: str) -> str:
-    """User text as plain text in Markdown, tables and HTML alike: no markup, no mentions, one line."""
-    return " ".join(clean(text).split()).translate(SPECIAL).replace("@", "@\u200b")
+def escape(text: str, *, commits: bool = False) -> str:
+    """User text as plain text in Markdown, tables and HTML alike: no markup, no mentions, one line.
+
+    ``commits``: what looks like a commit may become a link to it, as in the name of a state.
+    """
+    shown = _inline(text, commits=commits)
+    return _FIRST.sub(lambda found: "".join(f"&#{ord(char)};" for char in found[0]), shown)
 
 
 def code(text: str) -> str:
     """User text as inline code; what stands in there is mentioned to nobody."""
-    return f"<code>{' '.join(clean(text).split()).translate(SPECIAL)}</code>"
+    return f"<code>{_inline(text)}</code>"
+
+
+def _inline(text: str, *, commits: bool = False) -> str:
+    """One line without markup, and with a character of no width wherever a link would begin."""
+    shown = _LINKS.sub("\u200b", " ".join(clean(text).split()))
+    if not commits:
+        shown = _COMMIT.sub(lambda found: "\u200b".join(re.findall(".{1,6}", found[0])), shown)
+    return shown.translate(SPECIAL)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from memcheck.report.screen import Screen
-from memcheck.report.text import wrap
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import wrap
 
 CODE_SPAN = re.compile(r"`([^`]+)`")
 OWN_LINE = re.compile(r"\s*(?:[-*]|\d+\.|\|)\s")

@@ -6,14 +6,14 @@ only if it lies on the lines of its diagnostic.
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 
+from memcheck.edge.json_text import dumps
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean
 from memcheck.finding import Edit, Finding, Location, Span
 from memcheck.report.advice import advice
 from memcheck.report.links import published
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean
 from memcheck.result import DEFECT, PlanResult, Report
 
 SEVERITIES = {"error": "ERROR", "warning": "WARNING", "info": "INFO"}
@@ -23,7 +23,7 @@ def render(report: Report, screen: Screen | None = None) -> str:
     """One result with all diagnostics; the screen plays no part."""
     diagnostics = [diagnostic(plan, finding) for plan in report.plans for finding in plan.findings]
     document = {"source": {"name": "memcheck"}, "diagnostics": diagnostics}
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return dumps(document, indent=1) + "\n"
 
 
 def diagnostic(plan: PlanResult, finding: Finding) -> dict[str, object]:

@@ -5,11 +5,14 @@ https://docs.github.com/en/code-security/reference/code-scanning/sarif-files/sar
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import Any
 
+from memcheck.edge.json_text import dumps
+from memcheck.edge.opener import read_whole
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean
 from memcheck.finding import SEVERITIES, FileEdits, Finding, Location, Span
 from memcheck.report.advice import advice, remedy_line
 from memcheck.report.fingerprint import Keyed, keyed
@@ -17,8 +20,6 @@ from memcheck.report.line_hash import line_hashes
 from memcheck.report.links import docs_folder, file_url, quoted
 from memcheck.report.repository import relative_to, repository_path, root
 from memcheck.report.sarif_rules import LEVELS, descriptor
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean
 from memcheck.result import BASELINE, COMMENT, Hidden, PlanResult, Report
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -35,7 +36,7 @@ _EMBEDDED_LINK = re.compile(r"\[(?=[^\]]*\]\()")
 
 def render(report: Report, screen: Screen | None = None) -> str:
     """The log; the screen plays no part."""
-    return json.dumps(document(report), indent=1, ensure_ascii=False) + "\n"
+    return dumps(document(report), indent=1) + "\n"
 
 
 def document(report: Report) -> dict[str, object]:
@@ -248,10 +249,13 @@ class Hashes:
         return hashes[min(where.span.line, len(hashes)) - 1]
 
 
+LARGEST = 4 * 2**20
+"""Bytes of a file that a finding can be in: plans and what they name are smaller."""
+
+
 def text_of(path: str, plan: PlanResult) -> str:
     """The file as it lies on disk, since GitHub hashes that; the lines that were checked if there is none."""
     try:
-        with open(path, "rb") as file:
-            return file.read().decode("utf-8", "replace")
+        return read_whole(path, LARGEST).decode("utf-8", "replace")
     except (OSError, ValueError):  # ValueError: not a name that a file can have
         return "".join(f"{line}\n" for line in plan.sources.get(path, ()))

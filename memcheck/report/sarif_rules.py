@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from memcheck.edge.screen import Screen
 from memcheck.report.links import published
 from memcheck.report.page import section, styled
-from memcheck.report.screen import Screen
 from memcheck.result import DEFECT
 from memcheck.rules.registry import RULES
 from memcheck.rules.types import HEURISTIC, MEASURED, PROVABLE, Rule

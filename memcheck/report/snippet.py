@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import beginning, clean, one_line, width, wrap
 from memcheck.finding import Finding, Location
 from memcheck.record import Record
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean, width, wrap
 
 
 class Mark(Record):
@@ -30,7 +30,7 @@ def snippet(finding: Finding, sources: Mapping[str, tuple[str, ...]], screen: Sc
         here = sorted((mark for mark in marks if mark.location.path == path), key=_order)
         lead = next((mark for mark in here if mark.primary), here[0]).location.span
         arrow = "-->" if not lines else ":::"
-        lines.append(f"{' ' * gutter}{screen.paint(arrow, 'gutter')} {clean(path)}:{lead.line}:{lead.column}")
+        lines.append(f"{' ' * gutter}{screen.paint(arrow, 'gutter')} {one_line(path)}:{lead.line}:{lead.column}")
         lines += _block(here, sources.get(path, ()), gutter, style, screen)
     return lines
 
@@ -79,9 +79,7 @@ def _source_line(number: int, line: str, gutter: int, screen: Screen, offset: in
     if offset:
         text = dots + text[len(dots) :]
     if width(text) > room:
-        while width(text) > room - len(dots):
-            text = text[:-1]
-        text += dots
+        text = beginning(text, room - len(dots)) + dots
     return f"{screen.paint(str(number).rjust(gutter), 'gutter')} {screen.paint('|', 'gutter')} {text}".rstrip()
 
 

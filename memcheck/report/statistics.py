@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import gib, one_line, percent, plural, width
 from memcheck.finding import SEVERITIES, Finding
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, percent, plural, width
 from memcheck.report.verdict import host_decides, pressure
 from memcheck.result import PlanResult, Report
 
@@ -62,4 +62,4 @@ def row(plan: PlanResult, estimate: Estimate) -> tuple[str, str, str]:
         need, has, whose = estimate.host_bytes_per_node, plan.host_capacity_bytes or 0, " (host memory of a node)"
     figures = f"{gib(need).rjust(8)} of {gib(has).rjust(6)} GiB"
     share = pressure(plan) if whose else estimate.utilization
-    return percent(share).rjust(8), f"{figures}  {clean(plan.name)}{whose}", clean(plan.path)
+    return percent(share).rjust(8), f"{figures}  {one_line(plan.name)}{whose}", one_line(plan.path)

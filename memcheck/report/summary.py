@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.report.screen import Screen
-from memcheck.report.text import plural
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import plural
 from memcheck.result import BASELINE, COMMENT, SELECTION, Report
 
 HIDDEN = {COMMENT: "comments", BASELINE: "the baseline", SELECTION: "the choice of rules"}

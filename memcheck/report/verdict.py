@@ -7,10 +7,10 @@ estimate. A word names the gravest, a sentence all of them.
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, HostMoment
+from memcheck.edge.text import gib, percent, plural
 from memcheck.finding import Finding
 from memcheck.memory.fit import ABOVE, FITS, RUNS, TOO_LARGE, UNCERTAIN, gpu_fit, host_excess, on_host
 from memcheck.record import Record
-from memcheck.report.text import gib, percent, plural
 from memcheck.result import PASSED, PlanResult
 
 WORDS = {FITS: "Fits", UNCERTAIN: "Uncertain", ABOVE: "Above the limit", TOO_LARGE: "Does not fit"}

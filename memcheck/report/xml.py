@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from memcheck.report.text import clean
+from memcheck.edge.inert import without_commands
+from memcheck.edge.text import clean
 
 
 def element(parent: ET.Element | None, tag: str, **attributes: object) -> ET.Element:
@@ -14,8 +15,8 @@ def element(parent: ET.Element | None, tag: str, **attributes: object) -> ET.Ele
 
 
 def printable(text: str) -> str:
-    """User text without control characters, which are not allowed in XML even when they are escaped."""
-    return clean(text)
+    """User text without control characters, which XML cannot carry even as entities, and without runners' commands."""
+    return without_commands(clean(text))
 
 
 def serialized(root: ET.Element) -> str:

@@ -2,7 +2,8 @@
 
 ## What it does
 
-Reports a file that cannot be decoded: another encoding, or binary content under a YAML name.
+Reports a file that cannot be decoded: another encoding, or binary content under a YAML name. Also a file that is not
+read at all: a link that leads out of the repository or back to itself, a device, a pipe, or what lies inside `.git`.
 
 ## Why it matters
 
@@ -14,7 +15,7 @@ A plan that cannot be read cannot be judged, and must not pass unjudged.
 
 ## How to fix
 
-Save the file as UTF-8.
+Save the file as UTF-8; commit the file itself instead of a link.
 
 ## Options
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import COMPONENTS, Instant, RankEstimate
+from memcheck.edge.text import gib, words
 from memcheck.record import Record
-from memcheck.report.text import gib, words
 from memcheck.verify.types import RankObservation
 
 TOLERANCE = 0.015

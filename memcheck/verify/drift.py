@@ -6,11 +6,12 @@ import json
 import os
 from typing import Any
 
+from memcheck.edge.json_text import dumps
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, gib, plural, wrap
 from memcheck.errors import MemcheckError
 from memcheck.plan.load import load_documents
 from memcheck.record import Record
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, plural, wrap
 from memcheck.verify.subject import Subject, load_subject, with_torch
 
 IGNORED = frozenset({"python"})
@@ -124,4 +125,4 @@ def as_json(found: list[Drift], tolerance: float) -> str:
         }
         for d in found
     ]
-    return json.dumps({"drift": 1, "tolerance": tolerance, "plans": rows}, indent=1, ensure_ascii=False) + "\n"
+    return dumps({"drift": 1, "tolerance": tolerance, "plans": rows}, indent=1) + "\n"

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from memcheck.edge.streams import put, put_over
+
 INTERVAL_S = 0.1
 """A line that changes more often cannot be read."""
 
@@ -33,8 +35,7 @@ class Progress:
         if self._terminal:
             self._write_over(text)
         else:
-            self._stream.write(f"memcheck: {text}\n")
-            self._stream.flush()
+            put(self._stream, f"memcheck: {text}\n")
 
     def at(self, phase: str, module: str) -> None:
         """Where in the step."""
@@ -52,10 +53,8 @@ class Progress:
         """Leave no trace of the line."""
         if self._terminal:
             self._write_over("")
-            self._stream.write("\r")
-            self._stream.flush()
+            put_over(self._stream, "")
 
     def _write_over(self, text: str) -> None:
-        self._stream.write("\r" + text.ljust(self._shown))
-        self._stream.flush()
+        put_over(self._stream, text.ljust(self._shown))
         self._shown = len(text)

@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from memcheck.edge.json_text import dumps
+from memcheck.edge.opener import read_whole
 from memcheck.errors import UsageError
 from memcheck.verify.compare import Comparison
 from memcheck.verify.subject import TORCH_VERSION, Subject, changed
@@ -67,13 +69,17 @@ def append(path: str, found: Iterator[dict[str, Any]]) -> int:
     Raises:
         UsageError: the file cannot be written.
     """
-    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in found]
+    lines = [dumps(record) + "\n" for record in found]
     try:
         with open(path, "a", encoding="utf-8") as file:
             file.writelines(lines)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
     return len(lines)
+
+
+LARGEST = 256 * 2**20
+"""Bytes of a file of records."""
 
 
 def read(path: str) -> list[dict[str, Any]]:
@@ -83,8 +89,7 @@ def read(path: str) -> list[dict[str, Any]]:
         UsageError: unreadable, or a line that is no record.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = read_whole(path, LARGEST).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     found = []

@@ -234,7 +234,7 @@ def test_plans_cannot_speak_through_the_comparison(pull_request: PullRequest) ->
     edit(pull_request.plans / "good.yaml", "name: good", 'name: "::error::forged"')
     pull_request.grow()
     log = pull_request.run().log
-    assert "\n::error::forged  plans/good.yaml: changed" in log
+    assert "\n\\x3a:error::forged  plans/good.yaml: changed" in log
     token = None
     for line in log.splitlines():
         if token is None and line.startswith("::stop-commands::"):

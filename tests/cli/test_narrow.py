@@ -10,8 +10,8 @@ import pytest
 
 from memcheck.__main__ import main
 from memcheck.cli import progress
+from memcheck.edge.text import width
 from memcheck.report.columns import fitting
-from memcheck.report.text import width
 from tests.cli.plans import write, write_over
 
 Capture = pytest.CaptureFixture[str]

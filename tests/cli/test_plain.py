@@ -25,6 +25,7 @@ PLAIN = [
     ["check", "--baseline", "b.json", "--baseline=", "a.yaml"],
     ["check", "--config=", "--select", "", "a.yaml"],
     ["check", "--from-ref", "origin/main", "plans"],
+    ["check", "--no-suppressions", "plans"],
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.report.screen import Screen
+from memcheck.edge.screen import Screen
 from memcheck.report.statistics import render
 from tests.cli.plans import write, write_broken, write_over
 from tests.report import samples

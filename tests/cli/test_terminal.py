@@ -7,7 +7,7 @@ import io
 import pytest
 
 from memcheck.cli.terminal import screen_of, use_color
-from memcheck.report.screen import STYLES
+from memcheck.edge.screen import STYLES
 
 
 class Stream(io.StringIO):

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from memcheck.report.screen import Screen
-from memcheck.report.text import width
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import width
 from memcheck.review.diff import full, markdown
 from memcheck.review.diff.amount import amount
 from memcheck.review.diff.compare import compare

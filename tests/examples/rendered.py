@@ -11,9 +11,9 @@ from pathlib import Path
 
 from memcheck import __version__
 from memcheck.check import Gate, check_file
+from memcheck.edge.screen import Screen
 from memcheck.report.full import render
 from memcheck.report.json import document
-from memcheck.report.screen import Screen
 from memcheck.result import PlanResult, Report
 from memcheck.what_if import with_remedies
 

@@ -45,7 +45,9 @@ def test_hooks_run_serially(hooks: dict[str, dict[str, Any]]) -> None:
     assert all(hook["require_serial"] for hook in hooks.values())
 
 
-@pytest.mark.parametrize("path", ["plan.yaml", "plans/a.yml", "plans/8b.memcheck.yaml", ".hidden/plan.yaml"])
+@pytest.mark.parametrize(
+    "path", ["plan.yaml", "plans/a.yml", "PLAN.YAML", "plans/8b.memcheck.yaml", ".hidden/plan.yaml"]
+)
 def test_files_pattern_matches_yaml(hooks: dict[str, dict[str, Any]], path: str) -> None:
     """The hook is offered every YAML file."""
     assert re.search(hooks["memcheck"]["files"], path)
@@ -78,7 +80,7 @@ class ScratchRepository:
     def add(self, name: str, text: str) -> None:
         """Write and stage a file."""
         (self.folder / name).write_text(text, encoding="utf-8")
-        self.git("add", name)
+        self.git("add", "--", name)
 
     def add_many(self, texts: dict[str, str]) -> None:
         """Write and stage files."""
@@ -88,7 +90,7 @@ class ScratchRepository:
 
     def remove(self, name: str) -> None:
         """Take a file out of the index and the folder."""
-        self.git("rm", "--quiet", "--force", name)
+        self.git("rm", "--quiet", "--force", "--", name)
 
     def try_hooks(self, *hooks: str) -> subprocess.CompletedProcess[str]:
         """Run one hook, or all of them, over all files."""
@@ -119,6 +121,7 @@ def test_hooks_judge_a_scratch_repository(root: Path, tmp_path: Path) -> None:
     for number in range(12):
         repository.remove(f"plan-{number}.yaml")
     repository.add(FAILS, (root / "examples" / FAILS).read_text(encoding="utf-8"))
+    repository.add("--config=off.yaml", "fail-on = 'never'\n")
     done = repository.try_hooks()
     assert done.returncode == 1, done.stdout
     assert done.stdout.count("exit code: 1") == 2
@@ -126,6 +129,7 @@ def test_hooks_judge_a_scratch_repository(root: Path, tmp_path: Path) -> None:
     assert "values.yaml" not in done.stdout
 
     repository.remove(FAILS)
+    repository.remove("--config=off.yaml")
     repository.add(FITS, (root / "examples" / FITS).read_text(encoding="utf-8"))
     done = repository.try_hooks()
     assert done.returncode == 0, done.stdout
@@ -146,7 +150,7 @@ def test_plans_are_found_among_much_other_yaml(root: Path, tmp_path: Path) -> No
 
     def seconds(*arguments: str) -> float:
         start = time.perf_counter()
-        command = [sys.executable, "-m", "memcheck", "check", "--skip-unmarked", "--allow-empty", *arguments]
+        command = [sys.executable, "-m", "memcheck", "hook", *arguments]
         done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True)
         assert "checked 12 plans: 12 passed, 0 failed" in done.stdout
         return time.perf_counter() - start

@@ -8,10 +8,10 @@ from memcheck.accounts.estimate import Estimate
 from memcheck.accounts.moves import Held
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.megatron.building import building
-from memcheck.job.types import TrainingJob
 from memcheck.frameworks.torch.load_and_save import around
-from memcheck.memory.estimate import estimate
 from memcheck.frameworks.torch.ranks import training_ranks
+from memcheck.job.types import TrainingJob
+from memcheck.memory.estimate import estimate
 from memcheck.models.types import Architecture
 from tests.memory.around_plans import job_of, parameters, priced, resolved
 

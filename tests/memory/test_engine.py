@@ -10,11 +10,11 @@ from memcheck.catalog.types import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.optimizer import step_temporaries
 from memcheck.frameworks.torch.pipelining import in_flight, parts
+from memcheck.frameworks.torch.units import base_setting, block_curve
 from memcheck.job.types import Checkpointing, InferenceJob, Layout, Lora, Loss, Optimizer, Overhead, Recipe
 from memcheck.memory.estimate import estimate
 from memcheck.memory.host_states import host_states
 from memcheck.memory.inference import kv_bytes_per_sequence
-from memcheck.frameworks.torch.units import base_setting, block_curve
 from memcheck.models.parameters import count_parameters
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Rough

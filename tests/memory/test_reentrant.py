@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.engine_speed import plan, resolved
-from memcheck.job.types import Checkpointing, TrainingJob
 from memcheck.frameworks.torch.ranks import closed_motion, stateless
+from memcheck.job.types import Checkpointing, TrainingJob
 
 MODEL, ROWS, HIDDEN = "llama-3.1-8b", 4 * 2048, 4096
 

@@ -16,12 +16,11 @@ from memcheck.errors import MemcheckError
 from memcheck.frameworks.megatron.profile import ranks, walk
 from memcheck.frameworks.megatron.profile import worst as megatron_worst
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.ranks import Motion, States, Worst
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory import around, motion, training, worst
 from memcheck.memory.estimate import estimate
-from memcheck.frameworks.torch.ranks import Motion, States
-from memcheck.frameworks.torch.ranks import Worst
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents

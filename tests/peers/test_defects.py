@@ -78,8 +78,8 @@ def test_total_is_the_sum_of_what_is_shown() -> None:
     Every byte of the total stands in a component, overhead included, and people read GiB of 2**30 bytes.
     """
     from memcheck import __version__
+    from memcheck.edge.screen import Screen
     from memcheck.report.full import render
-    from memcheck.report.screen import Screen
     from memcheck.result import Report
 
     result = judge("llama-2-7b", "framework: pytorch, micro_batch_size: 1, sequence_length: 4096")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from memcheck.check import Gate, check_file
+from memcheck.edge.screen import Screen
 from memcheck.report import renderer
-from memcheck.report.screen import Screen
 from memcheck.result import PlanResult, Report
 from memcheck.what_if import make_dossier, with_remedies
 

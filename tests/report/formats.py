@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from memcheck.edge.screen import Screen
 from memcheck.report import renderer
-from memcheck.report.screen import Screen
 from memcheck.result import Report, Unreadable
 from tests.report import samples
 from tests.report.rule_reports import CODES, at_root, report_of

@@ -14,13 +14,13 @@ from functools import cache
 from pathlib import Path
 
 from memcheck.check import Gate, check_file
+from memcheck.edge.screen import Screen
 from memcheck.report import github
 from memcheck.report.full import render as render_full
 from memcheck.report.json import document as json_document
 from memcheck.report.links import DOCS_URL
 from memcheck.report.repository import WORKSPACES
 from memcheck.report.sarif import document
-from memcheck.report.screen import Screen
 from memcheck.result import PlanResult, Report
 from memcheck.what_if import with_remedies
 

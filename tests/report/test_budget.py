@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memcheck.accounts.estimate import COMPONENTS
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import words
 from memcheck.report.budget import budget, gauge
-from memcheck.report.screen import Screen
-from memcheck.report.text import words
 from tests.report import samples
 
 GIB = 2**30

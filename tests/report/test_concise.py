@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.edge.screen import Screen
 from memcheck.report.concise import render
-from memcheck.report.screen import Screen
 from tests.report import samples
 
 LINES = """\

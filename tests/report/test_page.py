@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import width
 from memcheck.report.page import section, styled
-from memcheck.report.screen import Screen
-from memcheck.report.text import width
 from memcheck.rules.registry import RULES
 
 PAGE = """\

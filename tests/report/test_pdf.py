@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
+from memcheck.edge.text import gib, percent
 from memcheck.report.story.tell import story
-from memcheck.report.text import gib, percent
 from memcheck.result import Report
 from tests.cli.plans import write, write_over
 from tests.report import formats, samples

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import width
 from memcheck.finding import Finding, Location, Span
-from memcheck.report.screen import Screen
 from memcheck.report.snippet import snippet
-from memcheck.report.text import width
 
 WIDE = Screen(100)
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import gib, percent
 from memcheck.memory.fit import host_excess
 from memcheck.report.details import SILENT, change
 from memcheck.report.effect import effect, mends, on_the_host, time
 from memcheck.report.html import render
-from memcheck.report.screen import Screen
 from memcheck.report.statistics import fullest
 from memcheck.report.story.choices import all_remedies
 from memcheck.report.story.tell import plan_story
-from memcheck.report.text import gib, percent
 from memcheck.report.verdict import lead, verdict
 from memcheck.result import COMMENT, Hidden, PlanResult, Report
 from tests.report import samples

@@ -10,8 +10,8 @@ import pytest
 
 from memcheck.__main__ import main
 from memcheck.accounts.estimate import Instant
+from memcheck.edge.screen import Screen
 from memcheck.errors import UsageError
-from memcheck.report.screen import Screen
 from memcheck.verify.compare import compare
 from memcheck.verify.drift import changed, drifts, render
 from memcheck.verify.recording import append, read, records

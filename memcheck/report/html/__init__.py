@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from memcheck.edge.screen import Screen
 from memcheck.report.html.report import body
 from memcheck.report.html.shell import page
-from memcheck.report.screen import Screen
 from memcheck.report.story.tell import story
 from memcheck.result import Report
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from memcheck.edge.text import gib, percent, words
 from memcheck.report.html.escape import text
 from memcheck.report.html.palette import css
 from memcheck.report.story.blocks import Bar, Chart, Scale
-from memcheck.report.text import gib, percent, words
 
 BIG, ROW, THIN, UPRIGHT = 34, 17, 10, 180
 """Heights in pixels."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from memcheck.report.text import clean
+from memcheck.edge.text import clean
 
 
 def text(words: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.report.screen import Screen
+from memcheck.edge.screen import Screen
 from memcheck.report.story.tell import story
 from memcheck.result import Report
 

@@ -9,6 +9,7 @@ from typing import Any
 from reportlab.platypus import Flowable, KeepTogether, Paragraph, Preformatted, Spacer
 from reportlab.platypus import Table as Grid
 
+from memcheck.edge.text import wrap
 from memcheck.report.pdf import style
 from memcheck.report.pdf.charts import Moments, Row
 from memcheck.report.pdf.style import colour, markup, swatch, tinted, words
@@ -26,7 +27,6 @@ from memcheck.report.story.blocks import (
     Steps,
     Table,
 )
-from memcheck.report.text import wrap
 
 ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 SOURCE_COLUMNS = 96

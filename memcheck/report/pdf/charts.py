@@ -5,9 +5,9 @@ from __future__ import annotations
 from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import Flowable
 
+from memcheck.edge.text import gib, percent
 from memcheck.report.pdf.style import BOLD, PLAIN, colour, words
 from memcheck.report.story.blocks import Bar, Chart, Scale
-from memcheck.report.text import gib, percent
 
 GAP = 0.5
 """Points of paper between two stretches."""

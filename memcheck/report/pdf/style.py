@@ -8,8 +8,8 @@ from reportlab.lib.colors import HexColor
 from reportlab.lib.enums import TA_CENTER, TA_RIGHT
 from reportlab.lib.styles import ParagraphStyle
 
+from memcheck.edge.text import clean
 from memcheck.report.html.palette import BACKGROUNDS, BARS, LINES, TEXT
-from memcheck.report.text import clean
 
 PLAIN, BOLD, MONO = "Helvetica", "Helvetica-Bold", "Courier"
 """Of every PDF reader: nothing has to be embedded. They know Windows' Latin characters."""

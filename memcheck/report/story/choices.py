@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from memcheck.accounts.dossier import OnGpu
 from memcheck.accounts.estimate import Estimate
+from memcheck.edge.text import gib, percent, plural, value
 from memcheck.finding import Remedy
 from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
 from memcheck.memory.fit import on_gpu as gpu_verdict
 from memcheck.report.details import stated
 from memcheck.report.effect import beside_time, high_utilization, on_the_host
 from memcheck.report.story.blocks import Bar, Card, Cards, Chart, Prose, Scale, Section, Segment, Step, Steps
-from memcheck.report.text import gib, percent, plural, value
 from memcheck.report.verdict import FAILS, TONES, Verdict, said, short_of_host, verdict
 from memcheck.result import PlanResult
 

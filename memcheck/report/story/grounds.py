@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import gib, plural, value, words
 from memcheck.finding import Finding
-from memcheck.report.screen import Screen
 from memcheck.report.snippet import snippet
 from memcheck.report.story.blocks import Excerpt, Excerpts, Formula, Formulas, Prose, Section, Table
-from memcheck.report.text import gib, plural, value, words
 from memcheck.result import PlanResult
 
 TONES = {"error": "bad", "warning": "warn", "info": "note"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.accounts.estimate import COMPONENTS, Estimate, HostMoment, RankEstimate
+from memcheck.edge.text import gib, percent, words
 from memcheck.report.budget import NAMED_CACHE_BYTES
 from memcheck.report.details import peak
 from memcheck.report.story.blocks import Bar, Chart, Prose, Scale, Section, Segment, Table
-from memcheck.report.text import gib, percent, words
 from memcheck.report.verdict import host_decides, short_of_host
 from memcheck.result import PlanResult
 

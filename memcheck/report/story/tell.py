@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
+from memcheck.edge.text import gib, percent, plural
 from memcheck.report.story import choices, grounds, memory
 from memcheck.report.story.blocks import PlanStory, Section, Story
 from memcheck.report.summary import summary
-from memcheck.report.text import gib, percent, plural
 from memcheck.report.verdict import host_decides, lead, pressure, verdict
 from memcheck.result import PlanResult, Report
 

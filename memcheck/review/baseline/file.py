@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 
 from memcheck import __version__
+from memcheck.edge.opener import read_whole
 from memcheck.errors import ConfigurationError
 from memcheck.finding import key_of
 from memcheck.record import Record
@@ -14,6 +15,8 @@ from memcheck.result import PlanResult
 
 DEFAULT_FILE = ".memcheck-baseline.json"
 FORMAT = 1
+LARGEST = 64 * 2**20
+"""Bytes of a baseline file: some 300,000 accepted findings."""
 
 
 class Entry(Record):
@@ -37,8 +40,7 @@ def read_entries(file: str) -> tuple[Entry, ...]:
         ConfigurationError: it cannot be read, or is no baseline of this format.
     """
     try:
-        with open(file, "rb") as stream:
-            data = stream.read()
+        data = read_whole(file, LARGEST)
     except OSError as error:
         message = f"cannot read the baseline {file}: {error.strerror or error}"
         raise ConfigurationError(message, "`memcheck baseline write` writes one") from error

@@ -11,6 +11,7 @@ from memcheck.config.discover import SKIPPED_FOLDERS, STDIN, SUFFIXES, PlanFile,
 from memcheck.config.find import Configurations
 from memcheck.errors import ConfigurationError, UsageError
 from memcheck.plan.sniff import looks_like_plan
+from memcheck.plan.text import read_bytes
 from memcheck.result import Unreadable
 from memcheck.review.diff.sides import Sides
 from memcheck.review.diff.types import Side
@@ -94,5 +95,4 @@ def _files(root: str, names: list[str]) -> Iterator[PlanFile]:
     """The laid-out plans."""
     for name in sorted(names):
         path = os.path.join(root, *name.split("/"))
-        with open(path, "rb") as file:
-            yield PlanFile(path, file.read())
+        yield PlanFile(path, read_bytes(path))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, percent, words, wrap
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, gib, percent, words, wrap
 from memcheck.review.diff.types import FAILS_NOW, PASSES_NOW, RENAMED, Change, Comparison
 from memcheck.review.diff.words import headline, host, points, rest, signed_gib, size, verdict
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
-from memcheck.report.screen import Screen
+from memcheck.edge.json_text import dumps
+from memcheck.edge.screen import Screen
 from memcheck.review.diff.types import FAILS_NOW, PASSES_NOW, Change, Comparison, Side
 from memcheck.review.diff.words import KINDS
 
 
 def render(comparison: Comparison, screen: Screen | None = None) -> str:
     """The whole document; the screen plays no part."""
-    return json.dumps(document(comparison), indent=1, ensure_ascii=False) + "\n"
+    return dumps(document(comparison), indent=1) + "\n"
 
 
 def document(comparison: Comparison) -> dict[str, object]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import gib, percent, plural, words
 from memcheck.report.markdown import code, escape
-from memcheck.report.screen import Screen
-from memcheck.report.text import gib, percent, plural, words
 from memcheck.review.diff.types import RENAMED, Change, Comparison, Side
 from memcheck.review.diff.words import headline, host, points, rest, signed_gib, size, verdict
 
@@ -21,7 +21,11 @@ def render(comparison: Comparison, screen: Screen | None = None, limit: int = LI
     failing = any(change.after is not None and change.after.status != "passed" for change in comparison.changes)
     start = [f"### {'❌' if failing else '✅'} memcheck: {headline(comparison)}", "", *HEAD]
     also = f" {rest(comparison)}." if rest(comparison) else ""
-    end = ["", f"<sub>{escape(comparison.before)} → {escape(comparison.after)}.{also}</sub>", ""]
+    end = [
+        "",
+        f"<sub>{escape(comparison.before, commits=True)} → {escape(comparison.after, commits=True)}.{also}</sub>",
+        "",
+    ]
     room = limit - len("\n".join(start + end)) - 200  # for the two lines that say what was left out
     rows = shortened([row(change) for change in comparison.changes], room)
     room -= sum(len(line) + 1 for line in rows)

@@ -8,6 +8,9 @@ from typing import Any
 from memcheck.errors import UsageError
 from memcheck.review.diff.types import Side
 
+LARGEST_REPORT = 1024 * 2**20
+"""Bytes of a JSON report, some 100,000 plans: it is read whole."""
+
 
 def read_report(path: str, data: bytes) -> list[Side]:
     """The plans of a report.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.report.text import gib, plural
+from memcheck.edge.text import gib, plural
 from memcheck.review.diff.types import FAILS_NOW, PASSES_NOW, UNCHANGED, Change, Comparison, Side
 
 KINDS = ("added", "removed", "renamed", "changed")

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 
 from memcheck.config.discover import PlanFile
-from memcheck.config.find import may_hold_table
+from memcheck.config.find import LARGEST, may_hold_table
 from memcheck.configs.documents import load_plans
+from memcheck.edge.opener import RefusedError, read_whole
 from memcheck.errors import UsageError
 from memcheck.result import Unreadable
 from memcheck.review.history.depends import configuration_files, files_of, is_broken
@@ -114,7 +115,8 @@ def only_changed(
 
 def _bytes(path: str) -> bytes | None:
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_whole(path, LARGEST)
+    except RefusedError:  # whatever it was, it may decide something now, and reading it will say what is wrong
+        return b"[tool.memcheck]"
     except OSError:
         return None

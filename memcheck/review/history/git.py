@@ -1,12 +1,16 @@
-"""Asks git for an earlier state. Imported only where a command names a ref: the one place that starts a process."""
+"""Asks git for an earlier state. Imported only where a command names a ref."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 
 from memcheck.errors import UsageError
 from memcheck.record import Record
+from memcheck.review.history.command import git
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # only for annotations
+    from subprocess import CompletedProcess
 
 FETCH = "fetch the whole history: `fetch-depth: 0` for actions/checkout, `git fetch --unshallow` elsewhere"
 
@@ -21,30 +25,13 @@ class Base(Record):
     """The ref as it was asked for and, where that is a branch, the merge base that is used."""
 
 
-def git(folder: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """One git command that changes nothing, whatever it answers.
-
-    Raises:
-        UsageError: there is no git.
-    """
-    # Messages are shown as they are and no lock is taken: another git may be at work in the same tree.
-    environment = {**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
-    command = ["git", "-c", "diff.relative=false", "-C", folder, *arguments]
-    try:
-        return subprocess.run(command, capture_output=True, env=environment, check=False)  # noqa: S603
-    except OSError as error:
-        raise UsageError(
-            f"cannot run git: {error.strerror or error}", "--from-ref reads the earlier plans with git"
-        ) from error
-
-
-def answer(folder: str, *arguments: str) -> bytes:
+def answer(folder: str, *arguments: str, settings: tuple[tuple[str, str], ...] = ()) -> bytes:
     """What a git command prints that has to succeed.
 
     Raises:
         UsageError: it does not.
     """
-    done = git(folder, *arguments)
+    done = git(folder, *arguments, settings=settings)
     if done.returncode:
         raise UsageError(f"git {arguments[0]} failed: {_said(done)}", "--from-ref works inside a git repository")
     return done.stdout
@@ -56,23 +43,11 @@ def open_base(ref: str, folder: str = ".") -> Base:
     Raises:
         UsageError: no repository, no such ref, or a clone too shallow to tell. Never another commit instead.
     """
-    root = os.path.realpath(os.fsdecode(answer(folder, "rev-parse", "--show-toplevel").rstrip(b"\r\n")))
-    if not ref or ref.startswith("-"):
-        raise UsageError(f"{ref!r} is not a git ref", "--from-ref takes a branch, a tag or a commit")
-    # A pull request is checked out without local branches: `main` is only there as `origin/main`.
-    for name in (ref, f"origin/{ref}"):
-        found = git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-        if not found.returncode:
-            commit = found.stdout.decode().strip()
-            break
-    else:
-        raise UsageError(
-            f"no ref {ref!r} in this {_clone(root)}", FETCH if _shallow(root) else f"git fetch origin {ref}"
-        )
-    full = git(root, "rev-parse", "--symbolic-full-name", name).stdout.decode(errors="replace").strip()
-    if not full.startswith(("refs/heads/", "refs/remotes/")):
+    root, name, commit = _resolved(ref, folder, "--from-ref")
+    full = git(root, "rev-parse", "--verify", "--symbolic-full-name", "--end-of-options", name)
+    if not full.stdout.startswith((b"refs/heads/", b"refs/remotes/")):
         return Base(root, commit, f"{ref} ({commit[:8]})")
-    done = git(root, "merge-base", commit, "HEAD")
+    done = git(root, "merge-base", "--end-of-options", commit, "HEAD")
     if done.returncode:
         message = f"no common ancestor of {name} and HEAD in this {_clone(root)}"
         raise UsageError(message, FETCH if _shallow(root) else "name a commit to compare with instead of a branch")
@@ -80,8 +55,34 @@ def open_base(ref: str, folder: str = ".") -> Base:
     return Base(root, commit, f"{name} (merge base {commit[:8]})")
 
 
+def open_commit(ref: str, option: str, folder: str = ".") -> Base:
+    """The very commit that ``ref`` names, of a branch its tip; ``option`` is what asked for it.
+
+    Raises:
+        UsageError: no repository, or no such ref.
+    """
+    root, name, commit = _resolved(ref, folder, option)
+    return Base(root, commit, f"{name} ({commit[:8]})")
+
+
+def _resolved(ref: str, folder: str, option: str) -> tuple[str, str, str]:
+    """The top of the working tree, the name under which git knows the ref, and its commit."""
+    root = os.path.realpath(os.fsdecode(answer(folder, "rev-parse", "--show-toplevel").rstrip(b"\r\n")))
+    if not ref or ref.startswith("-"):
+        raise UsageError(f"{ref!r} is not a git ref", f"{option} takes a branch, a tag or a commit")
+    # A pull request is checked out without local branches: `main` is only there as `origin/main`.
+    for name in (ref, f"origin/{ref}"):
+        found = git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        if not found.returncode:
+            return root, name, found.stdout.decode().strip()
+    raise UsageError(f"no ref {ref!r} in this {_clone(root)}", FETCH if _shallow(root) else f"git fetch origin {ref}")
+
+
 def differing(base: Base) -> frozenset[str]:
-    """Tracked files, from the root, that are not what they were at the base: changed, deleted or new in the index."""
+    """Tracked files, from the root, that are not what they were at the base: changed, deleted or new in the index.
+
+    Submodules are left alone: git would look into each with the configuration that it has.
+    """
     names = answer(
         base.root,
         "diff",
@@ -89,11 +90,23 @@ def differing(base: Base) -> frozenset[str]:
         "-z",
         "--no-renames",
         "--no-ext-diff",
-        "--ignore-submodules",
+        "--no-textconv",
+        "--ignore-submodules=all",
+        "--end-of-options",
         base.commit,
         "--",
+        settings=_without_filters(base.root),
     )
     return frozenset(os.fsdecode(name) for name in names.split(b"\0") if name)
+
+
+def _without_filters(root: str) -> tuple[tuple[str, str], ...]:
+    """Settings that switch every configured filter off: files are compared as they lie there, and no command is run."""
+    found = git(root, "config", "--null", "--name-only", "--get-regexp", r"^filter\.")
+    keys = (os.fsdecode(key) for key in found.stdout.split(b"\0") if key)
+    drivers = dict.fromkeys(key.rpartition(".")[0] for key in keys)
+    off = (("clean", ""), ("smudge", ""), ("process", ""), ("required", "false"))
+    return tuple((f"{driver}.{name}", value) for driver in drivers for name, value in off)
 
 
 def _shallow(root: str) -> bool:
@@ -104,5 +117,5 @@ def _clone(root: str) -> str:
     return "shallow clone" if _shallow(root) else "repository"
 
 
-def _said(done: subprocess.CompletedProcess[bytes]) -> str:
+def _said(done: CompletedProcess[bytes]) -> str:
     return done.stderr.decode(errors="replace").strip().partition("\n")[0] or f"exit code {done.returncode}"

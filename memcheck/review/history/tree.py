@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import os
 import posixpath
-import subprocess
 
 from memcheck.errors import UsageError
+from memcheck.review.history.command import converse
 from memcheck.review.history.git import Base, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # only for annotations
+    from subprocess import Popen
 
 SYMLINK = b"120000"
 MAX_LINKS = 8
 
 
 class Tree:
-    """Paths from the repository's root to bytes. One git process answers all reads; ``close`` ends it."""
+    """Paths from the repository's root to bytes. One git process answers reads until ``close`` ends it."""
 
     def __init__(self, base: Base) -> None:
         self._entries: dict[str, tuple[bytes, bytes]] = {}
-        for line in answer(base.root, "ls-tree", "-r", "-z", "--full-tree", base.commit).split(b"\0"):
+        listing = answer(base.root, "ls-tree", "-r", "-z", "--full-tree", "--end-of-options", base.commit)
+        for line in listing.split(b"\0"):
             about, _, name = line.partition(b"\t")
             if name:
                 mode, kind, identity = about.split()
                 if kind == b"blob":  # the other kind is a submodule: a repository of its own
                     self._entries[os.fsdecode(name)] = (mode, identity)
-        # The same objects as `git show COMMIT:PATH`, without a process for each.
-        command = ["git", "-C", base.root, "cat-file", "--batch"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
+        self._root = base.root
+        self._process: Popen[bytes] | None = None
 
     def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
+        """End the process; the next read starts another."""
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
 
     def __contains__(self, path: str) -> bool:
         return path in self._entries
@@ -53,14 +59,18 @@ class Tree:
         return None
 
     def _object(self, identity: bytes) -> bytes:
+        if self._process is None:
+            # The same objects as `git show COMMIT:PATH`, without a process for each.
+            self._process = converse(self._root, "cat-file", "--batch")
         send, receive = self._process.stdin, self._process.stdout
         if send is None or receive is None:
             raise UsageError("git cat-file has no pipes")
         send.write(identity + b"\n")
         send.flush()
         head = receive.readline().split()
-        if len(head) != 3:  # `<id> missing`, as in a partial clone that cannot reach its remote
-            raise UsageError(f"git lacks object {identity.decode()[:12]}", "run git fsck or fetch again")
+        if len(head) != 3:  # `<id> missing`, as in a partial clone, which would ask its remote
+            help = "fetch it first: memcheck itself fetches nothing"
+            raise UsageError(f"git lacks object {identity.decode()[:12]}", help)
         data = receive.read(int(head[2]))
         receive.read(1)
         return data

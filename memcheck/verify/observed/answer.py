@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
 from memcheck import __version__
+from memcheck.edge.json_text import dumps
+from memcheck.edge.opener import open_file
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, gib, one_line, value, wrap
 from memcheck.errors import UsageError
 from memcheck.report.details import labelled
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, value, wrap
 from memcheck.verify.compare import TOLERANCE
 from memcheck.verify.observed.hypotheses import Explanation, explanations
 from memcheck.verify.observed.judge import Judgement, judge
@@ -71,14 +72,14 @@ def readings(observed: str) -> list[Reading]:
 
 def _log_file(path: str) -> list[Reading]:
     """The end of a log says as much as the whole: peaks only grow."""
-    with open(path, "rb") as file:
-        file.seek(max(0, os.path.getsize(path) - LARGEST_LOG))
-        text = file.read().decode("utf-8", "replace")
+    with open_file(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LARGEST_LOG))
+        text = file.read(LARGEST_LOG).decode("utf-8", "replace")
     return read_log(text, os.path.basename(path))
 
 
 def _text(subject: Subject, found: list[Judged], screen: Screen) -> str:
-    lines = [f"{screen.paint(clean(subject.name), 'strong')}  {screen.paint(clean(subject.path), 'dim')}"]
+    lines = [f"{screen.paint(one_line(subject.name), 'strong')}  {screen.paint(one_line(subject.path), 'dim')}"]
     for judgement, explained in found:
         lines += ["", *labelled("observed", _what(judgement), screen), *labelled("predicted", _said(judgement), screen)]
         lines += labelled("verdict", _verdict(judgement), screen)
@@ -157,4 +158,4 @@ def _json(subject: Subject, found: list[Judged], consistent: bool) -> str:
         "consistent": consistent,
         "readings": rows,
     }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return dumps(document, indent=1) + "\n"

@@ -10,6 +10,7 @@ import os
 import pickle
 from typing import Any, BinaryIO, NoReturn
 
+from memcheck.edge.opener import open_file
 from memcheck.errors import UsageError
 from memcheck.verify.observed.reading import Reading
 
@@ -35,7 +36,7 @@ class _PlainData(pickle.Unpickler):
 
 def is_pickle(path: str) -> bool:
     """Whether a file starts as a pickle does."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return file.read(2)[:1] == b"\x80"
 
 
@@ -47,7 +48,7 @@ def read_snapshot(path: str) -> list[Reading]:
     """
     if os.path.getsize(path) > LARGEST_FILE:
         raise UsageError(f"{path} is larger than {LARGEST_FILE:,} bytes")
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         found = load_plain(file, path)
     segments = found.get("segments") if isinstance(found, dict) else None
     if not isinstance(segments, list):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from memcheck import __version__
 from memcheck.accounts.estimate import Instant
+from memcheck.edge.json_text import dumps
 from memcheck.report.json import tensors
 from memcheck.verify.compare import Comparison, Term, sentence
 from memcheck.verify.request import Request
@@ -35,7 +35,7 @@ def render(
         "each": [_figures(seen) for seen in observation.each],
         "ranks": [_rank(c, observation, tolerance) for c in comparisons],
     }
-    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    return dumps(found, indent=1) + "\n"
 
 
 def _rank(comparison: Comparison, observation: Observation, tolerance: float) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcheck.accounts.estimate import COMPONENTS, TensorGroup
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, gib, one_line, width, words, wrap
 from memcheck.report.details import labelled, largest
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, width, words, wrap
 from memcheck.verify.compare import Comparison, instants, sentence
 from memcheck.verify.request import Request
 from memcheck.verify.stand_in import StandIn
@@ -34,7 +34,7 @@ def render(
 
 
 def _heading(subject: Subject, observation: Observation, screen: Screen) -> list[str]:
-    name, path = clean(subject.name), clean(subject.path)
+    name, path = one_line(subject.name), one_line(subject.path)
     lines = [f"{screen.paint(name, 'strong')}  {screen.paint(path, 'dim')}"]
     stack = ", ".join(f"{k} {v}" for k, v in observation.versions.items() if k not in ("memcheck", "python"))
     how = f"on {observation.device}" if observation.mode == MEASURED else "on fake tensors"

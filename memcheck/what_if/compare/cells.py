@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.edge.text import gib, percent
 from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN
-from memcheck.report.text import gib, percent
 from memcheck.what_if.compare.types import Row
 from memcheck.what_if.points.types import HOST, ILLEGAL, Point
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
+from memcheck.edge.screen import Screen
 from memcheck.report.csv import cell
-from memcheck.report.screen import Screen
 from memcheck.what_if.compare.types import Comparison
 from memcheck.what_if.points.data import COLUMNS
 from memcheck.what_if.points.data import cells as figures

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, width, wrap
 from memcheck.memory.fit import FITS, UNCERTAIN
 from memcheck.report.columns import GAP, fitting, left_out
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean, width, wrap
 from memcheck.what_if.compare.cells import EXPENDABLE, HEADS, RIGHT, cells, notes
 from memcheck.what_if.compare.types import Comparison
 

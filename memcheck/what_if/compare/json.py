@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
-from memcheck.report.screen import Screen
+from memcheck.edge.json_text import dumps
+from memcheck.edge.screen import Screen
 from memcheck.what_if.compare.types import Comparison, Row
 from memcheck.what_if.points.data import record
 
 
 def render(comparison: Comparison, screen: Screen | None = None) -> str:
     """The whole document; the screen plays no part."""
-    return json.dumps(document(comparison), indent=1, ensure_ascii=False) + "\n"
+    return dumps(document(comparison), indent=1) + "\n"
 
 
 def document(comparison: Comparison) -> dict[str, object]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from memcheck.edge.screen import Screen
 from memcheck.memory.fit import FITS, UNCERTAIN
 from memcheck.report.markdown import escape
-from memcheck.report.screen import Screen
 from memcheck.what_if.compare.cells import HEADS, RIGHT, cells, notes
 from memcheck.what_if.compare.types import Comparison
 

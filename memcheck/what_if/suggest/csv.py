@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
+from memcheck.edge.screen import Screen
 from memcheck.report.csv import cell
-from memcheck.report.screen import Screen
 from memcheck.what_if.suggest.types import Suggestions
 
 COLUMNS = (
@@ -32,7 +32,7 @@ COLUMNS = (
 
 def render(answer: Suggestions, screen: Screen | None = None) -> str:
     """The rows under one line of names; the screen plays no part."""
-    from memcheck.report.text import value
+    from memcheck.edge.text import value
 
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")

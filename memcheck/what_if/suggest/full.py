@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, gib, one_line, plural, value, width, wrap
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
 from memcheck.report.block import block
 from memcheck.report.details import change, labelled
 from memcheck.report.effect import effect, on_the_host
 from memcheck.report.effect import time as relative_time
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, plural, value, width, wrap
 from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestion, Suggestions
 
 GOALS = {
@@ -132,7 +132,7 @@ def costs(item: Suggestion, answer: Suggestions) -> str:
     if not item.remedy.is_edit:
         parts.append("no edit: set by hand")
     if item.remedy.elsewhere:
-        parts.append(f"edits {', '.join(clean(file.path) for file in item.remedy.elsewhere)}")
+        parts.append(f"edits {', '.join(one_line(file.path) for file in item.remedy.elsewhere)}")
     return "; ".join(part for part in parts if part)
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 from memcheck import __version__
+from memcheck.edge.json_text import dumps
+from memcheck.edge.screen import Screen
 from memcheck.report.json import diagnostic, remedy
-from memcheck.report.screen import Screen
 from memcheck.what_if.suggest.types import NOT_JUDGED, Suggestion, Suggestions
 
 
 def render(answer: Suggestions, screen: Screen | None = None) -> str:
     """One document; the screen plays no part."""
-    return json.dumps(document(answer), indent=1, ensure_ascii=False) + "\n"
+    return dumps(document(answer), indent=1) + "\n"
 
 
 def document(answer: Suggestions) -> dict[str, object]:
@@ -48,9 +47,7 @@ def document(answer: Suggestions) -> dict[str, object]:
             "timed_as": answer.timed_as or None,
         },
         "smallest_cluster": None if answer.smallest is None else suggestion(answer.smallest),
-        "diagnostics": [diagnostic(finding) for finding in plan.findings]
-        if answer.status == NOT_JUDGED
-        else [],
+        "diagnostics": [diagnostic(finding) for finding in plan.findings] if answer.status == NOT_JUDGED else [],
     }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import value
 from memcheck.report.csv import cell
-from memcheck.report.screen import Screen
-from memcheck.report.text import value
 from memcheck.what_if.points.data import COLUMNS, cells
 from memcheck.what_if.sweep.types import Sweep
 
@@ -17,7 +17,7 @@ def render(sweep: Sweep, screen: Screen | None = None) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     keys = [each.key for each in sweep.axes]
-    writer.writerow([*keys, *COLUMNS])
+    writer.writerow([*map(cell, keys), *COLUMNS])
     for point in sweep.points:
         values = [_plain(point.set[key]) for key in keys]
         writer.writerow([cell(each) for each in [*values, *cells(point)]])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, gib, percent, value, width, wrap
 from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN
 from memcheck.report.columns import GAP, fitting, left_out
-from memcheck.report.screen import Screen
-from memcheck.report.text import clean, gib, percent, value, width, wrap
 from memcheck.what_if.compare.cells import verdict
 from memcheck.what_if.points.types import HOST, ILLEGAL, Point
 from memcheck.what_if.sweep.types import Sweep

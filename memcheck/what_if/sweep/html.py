@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from itertools import product
 
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import gib, percent, value
 from memcheck.memory.fit import ABOVE, FITS, UNCERTAIN
 from memcheck.report.html.escape import attributes, code, text
 from memcheck.report.html.shell import page
-from memcheck.report.screen import Screen
-from memcheck.report.text import gib, percent, value
 from memcheck.what_if.points.types import HOST, ILLEGAL, Point
 from memcheck.what_if.sweep.full import counts, reasons, short_keys, speed
 from memcheck.what_if.sweep.grid import Axis

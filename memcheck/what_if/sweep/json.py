@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
-from memcheck.report.screen import Screen
+from memcheck.edge.json_text import dumps
+from memcheck.edge.screen import Screen
 from memcheck.what_if.points.data import record
 from memcheck.what_if.points.types import VERDICTS
 from memcheck.what_if.sweep.types import Sweep
@@ -12,10 +11,8 @@ from memcheck.what_if.sweep.types import Sweep
 
 def render(sweep: Sweep, screen: Screen | None = None) -> str:
     """The whole document; the screen plays no part. A point is a line."""
-    head = json.dumps(summary(sweep), indent=1, ensure_ascii=False).removesuffix("\n}")
-    points = ",\n  ".join(
-        json.dumps({"set": dict(point.set), **record(point)}, ensure_ascii=False) for point in sweep.points
-    )
+    head = dumps(summary(sweep), indent=1).removesuffix("\n}")
+    points = ",\n  ".join(dumps({"set": dict(point.set), **record(point)}) for point in sweep.points)
     return f'{head},\n "points": [\n  {points}\n ]\n}}\n'
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 GIB = 2**30
 
 
@@ -46,6 +48,11 @@ def clean(text: str) -> str:
     return "".join(char if char.isprintable() or char == "\n" else _visible(char) for char in text)
 
 
+def one_line(text: str) -> str:
+    """A name or a path on one line: a line end in it becomes visible, and what follows no line of the report."""
+    return clean(text).replace("\n", "\\x0a")
+
+
 def _visible(char: str) -> str:
     if char == "\t":
         return "    "
@@ -70,30 +77,50 @@ def wrap(text: str, columns: int, first: int = 0) -> list[str]:
     lines: list[str] = []
     for paragraph in text.split("\n"):
         line = ""
+        used = 0
         room = columns - (first if not lines else 0)
         for word in paragraph.split(" "):
-            candidate = f"{line} {word}" if line else word
-            if width(candidate) <= room:
-                line = candidate
+            cells = width(word)
+            if used + bool(line) + cells <= room:
+                used += bool(line) + cells
+                line = f"{line} {word}" if line else word
                 continue
             if line:
                 lines.append(line)
                 room = columns
-            while width(word) > room:
-                cut = _fitting(word, room)
-                lines.append(word[:cut])
-                word = word[cut:]
+            *full, line = broken(word, room, columns) if cells > room else [word]
+            used = width(line) if full else cells
+            if full:
+                lines += full
                 room = columns
-            line = word
         lines.append(line)
     return lines
 
 
-def _fitting(word: str, room: int) -> int:
-    """How many characters of a word fit into ``room`` cells; at least one, so that breaking ends."""
-    used = 0
-    for index, char in enumerate(word):
-        used += width(char)
-        if used > room:
-            return max(index, 1)
-    return len(word)
+def broken(word: str, first: int, room: int) -> list[str]:
+    """A word in pieces: the first of at most ``first`` cells, the others of ``room``; each has a character at least."""
+    pieces: list[str] = []
+    start = 0
+    for at in breaks(word, first, room):
+        pieces.append(word[start:at])
+        start = at
+    return [*pieces, word[start:]]
+
+
+def breaks(text: str, first: int, room: int) -> Iterator[int]:
+    """Where a text has to be broken so that no piece is wider than its room. Looks at every character once."""
+    start = used = 0
+    left = first
+    for index, char in enumerate(text):
+        cells = 1 if char.isascii() else width(char)
+        if used + cells > left and index > start:
+            yield index
+            start, used, left = index, 0, room
+        used += cells
+
+
+def beginning(text: str, room: int) -> str:
+    """As much of the start of a text as ``room`` cells hold."""
+    if room < 1 or (text and width(text[0]) > room):
+        return ""
+    return text[: next(breaks(text, room, room), len(text))]

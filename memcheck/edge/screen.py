@@ -28,6 +28,15 @@ UNICODE_GLYPHS = {"full": "█", "track": "░", "limit": "│", "rule": "─", 
 ASCII_GLYPHS = {"full": "#", "track": ".", "limit": "|", "rule": "-", "sliver": "|", "ellipsis": "..."}
 
 
+MADE: set[str] = set()
+"""Every escape that this process has made: what leaves with another one in it did not come from memcheck."""
+
+
+def _made(escape: str) -> str:
+    MADE.add(escape)
+    return escape
+
+
 class Screen(Record):
     """How text may look."""
 
@@ -48,11 +57,13 @@ class Screen(Record):
         """The text in one of :data:`STYLES`; unchanged without colour, so that lengths can be taken before."""
         if not self.color or not text or not style:
             return text
-        return f"\x1b[{STYLES[style]}m{text}\x1b[0m"
+        return _made(f"\x1b[{STYLES[style]}m") + text + _made("\x1b[0m")
 
     def link(self, text: str, address: str) -> str:
         """The text as a hyperlink; unchanged where there are none. Like paint: takes no columns of its own."""
-        return f"\x1b]8;;{address}\x1b\\{text}\x1b]8;;\x1b\\" if self.links and address else text
+        if not (self.links and address):
+            return text
+        return _made(f"\x1b]8;;{address}\x1b\\") + text + _made("\x1b]8;;\x1b\\")
 
     def glyph(self, name: str) -> str:
         """A drawing character that this screen can show."""

@@ -1,0 +1,75 @@
+"""Text leaves through one place: no module but a few with a reason writes to a stream of its own."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+WRITES = {
+    ("memcheck/edge/streams.py", "put"): "the place itself",
+    ("memcheck/edge/streams.py", "put_over"): "the place itself, for a line that is written over",
+    ("memcheck/cli/write.py", "_print"): "the place itself on stdout, behind `inert` and `document`",
+    ("memcheck/__main__.py", "main"): "the version, a literal, before anything is imported",
+    ("memcheck/cli/write.py", "write_file"): "a report's file",
+    ("memcheck/cli/defect.py", "write_bug_report"): "a defect's file",
+    ("memcheck/cli/init.py", "write_new"): "a new plan's file",
+    ("memcheck/cli/replace.py", "_stage"): "a mended plan's file",
+    ("memcheck/catalog/index.py", "main"): "the index's file",
+    ("memcheck/review/history/checkout.py", "_write"): "a file of another revision",
+    ("memcheck/review/history/tree.py", "_object"): "a pipe to git",
+    ("memcheck/verify/recording.py", "append"): "a recording's file",
+    ("memcheck/configs/exporting.py", "export_plan"): "a format's own function of that name",
+}
+"""Every function that calls a method named ``write``, and what it writes to."""
+PRINTERS = {"print", "echo", "secho", "pager", "echo_via_pager", "print_exc", "print_exception", "excepthook"}
+
+
+class Calls(ast.NodeVisitor):
+    """Calls of a module, each with the function that it stands in."""
+
+    def __init__(self) -> None:
+        self.inside: list[str] = []
+        self.found: list[tuple[str, str]] = []
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self.inside.append(node.name)
+        self.generic_visit(node)
+        self.inside.pop()
+
+    def visit_Call(self, node: ast.Call) -> None:
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        self.found.append((self.inside[-1] if self.inside else "", name))
+        if isinstance(function, ast.Name) and name == "write":  # memcheck.cli.write.write
+            self.found.pop()
+        self.generic_visit(node)
+
+
+def calls(root: Path) -> list[tuple[str, str, str]]:
+    """File, function and callee of every call of the package."""
+    found = []
+    for path in sorted((root / "memcheck").rglob("*.py")):
+        visitor = Calls()
+        visitor.visit(ast.parse(path.read_text(encoding="utf-8")))
+        found += [(path.relative_to(root).as_posix(), inside, name) for inside, name in visitor.found]
+    return found
+
+
+def test_nothing_writes_but_through_the_choke_point(root: Path) -> None:
+    """Every ``write`` of the package is in the list, and every entry of the list is there."""
+    assert {(file, inside) for file, inside, name in calls(root) if name in {"write", "writelines"}} == set(WRITES)
+
+
+def test_nothing_prints(root: Path) -> None:
+    """``print``, click's ``echo`` and the interpreter's tracebacks go around the choke point."""
+    assert [each for each in calls(root) if each[2] in PRINTERS] == []
+
+
+@pytest.mark.parametrize("line", ["print(x)", "sys.stdout.write(x)", "def f():\n    s = sys.stderr\n    s.write(x)"])
+def test_the_check_sees_what_it_looks_for(line: str) -> None:
+    """The visitor finds a print, a write and a write through another name."""
+    visitor = Calls()
+    visitor.visit(ast.parse(line))
+    assert {name for _, name in visitor.found} & {"print", "write"}
