@@ -10,7 +10,7 @@ from memcheck.frameworks.megatron import buffers, fsdp
 from memcheck.frameworks.megatron.building import BUILDING
 from memcheck.frameworks.megatron.schedule import Run
 from memcheck.frameworks.megatron.setting import argument_options
-from memcheck.frameworks.megatron.walk import Moment, Pass, Rank, fullest, walk
+from memcheck.frameworks.megatron.step import Rank, StepMotion
 from memcheck.job.types import TrainingJob
 from memcheck.memory.formulas import LEDGER, Kept, activation_formulas, sum_of
 from memcheck.record import Record
@@ -45,9 +45,9 @@ class State(Record):
 
 def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: tuple[Run, ...]) -> RankEstimate:
     """The estimate with its largest tensors and its formulas. ``rank``'s curves were replayed with their inventory."""
-    peak = plain.peak
-    high = walk(rank, schedule).unit_high(peak.name)
-    kept = _kept(rank, schedule, peak)
+    peak, step = plain.peak, StepMotion(rank, schedule)
+    index = [name for name, _ in step.tops].index(peak.name)
+    high, kept = step.high(index), _kept(rank, step, index)
     return plain._replace(
         largest=_largest(job, rank, peak, high, kept), formulas=_formulas(job, rank, peak, high, kept)
     )
@@ -82,16 +82,15 @@ def _shards_parameters(job: TrainingJob) -> bool:
     return fsdp.is_sharded(job) and fsdp.strategy(job) == "optim_grads_params"
 
 
-def _kept(rank: Rank, schedule: tuple[Run, ...], peak: Instant) -> list[Kept]:
-    """Units whose saved tensors are alive at the peak, and for how many micro-batches."""
-    if peak.name not in ("forward", "loss", "backward"):
+def _kept(rank: Rank, step: StepMotion, index: int) -> list[Kept]:
+    """Units whose saved tensors are alive at an instant's highest moment, and for how many micro-batches."""
+    name, where = step.tops[index][0], step.moment(index).operation.rpartition(" in ")[2]
+    if name not in ("forward", "loss", "backward"):
         return []
-    where = peak.operation.rpartition(" in ")[2]
-    chunk = next(c for c, units in enumerate(rank.chunks) if any(u.name == where for u in units))
-    moment: Moment = fullest(rank, schedule)[Pass(peak.name != "backward", chunk)]
+    moment = step.pass_at(index)
     found: list[Kept] = []
     for c, units in enumerate(rank.chunks):
-        passes = c == chunk
+        passes = c == moment.of.chunk
         for unit in units:
             passes = passes and unit.name != where
             times = moment.counts[c] + passes
