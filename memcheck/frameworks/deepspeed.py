@@ -10,6 +10,7 @@ Sources: ``deepspeed/runtime/zero/config.py`` (bucket sizes 5e8 elements, ``sub_
 from __future__ import annotations
 
 from memcheck.frameworks import recipes as r
+from memcheck.frameworks.transformers_families import TRANSFORMERS
 from memcheck.frameworks.types import Framework
 from memcheck.job.types import Recipe
 
@@ -88,6 +89,8 @@ DEEPSPEED = Framework(
         "stage3_prefetch_bucket_size": ("auto",),
         "stage3_param_persistence_threshold": ("auto",),
     },
+    families=TRANSFORMERS,
+    style="transformers",
     implementations={"adafactor": "for-loop", "muon": "for-loop", "sgd": "foreach", "sgd-momentum": "foreach"},
     lora_dtype="params",
     lacks={

@@ -8,7 +8,22 @@ and states, bf16 unless told otherwise; adapters in it too; ``del logits`` befor
 from __future__ import annotations
 
 from memcheck.frameworks import recipes as r
+from memcheck.frameworks.families import NORM, Families, parts
 from memcheck.frameworks.types import Framework
+
+# Gemma 2's soft-capped scores and its norms behind each half have no forward pass here.
+FAMILIES = Families(
+    tuple("gemma llama mistral phi3 qwen2 qwen3".split()),
+    parts(
+        Attention="heads kv_heads head_dim qkv_bias out_bias query_norm key_norm rotary_dim tensors",
+        Mlp="width gated activation bias tensors",
+        Block="mixer mlp input_norm mlp_norm",
+        Architecture="embedding_scale",
+        Norm=NORM,
+    ),
+    harmless=parts(Attention="window"),  # none of these builders has one (torchtune/models/*/_model_builders.py)
+    source="torchtune/models",
+)
 
 TORCHTUNE = Framework(
     name="torchtune",
@@ -34,6 +49,8 @@ TORCHTUNE = Framework(
     recompute=("none", "full"),
     options={},
     choices={},
+    families=FAMILIES,
+    style="torchtune",
     implementations={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},
     lora_rank=8,
     lora_targets=("q_proj", "v_proj"),

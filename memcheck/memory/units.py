@@ -9,10 +9,11 @@ from memcheck.architecture.types import Architecture, Block, Mixer, Mlp, Moe, No
 from memcheck.job.types import TrainingJob
 from memcheck.memory.fsdp import reduces_head
 from memcheck.memory.ledger.block import recomputing
-from memcheck.memory.ledger.context import Adapter, Setting, adapts, is_frozen
+from memcheck.memory.ledger.completeness import demand, elements, met, met_by, whole
+from memcheck.memory.ledger.context import Adapter, Context, Setting, adapts, is_frozen
 from memcheck.memory.ledger.curve import Curve, replay
-from memcheck.memory.ledger.embedding import Embedding, embedding_curve
-from memcheck.memory.ledger.head import Head, head_curve
+from memcheck.memory.ledger.embedding import Embedding, embedding_curve, embedding_forward
+from memcheck.memory.ledger.head import Head, head_curve, head_forward
 from memcheck.memory.state import (
     LocalTensor,
     adapter_tensors,
@@ -21,7 +22,7 @@ from memcheck.memory.state import (
     local_tensor,
     shard_numel,
 )
-from memcheck.memory.tape.tensor import Dim
+from memcheck.memory.tape.tensor import Dim, Leaf, Value
 from memcheck.record import Record
 
 
@@ -200,10 +201,17 @@ def block_unit(
     tensors = block_tensors_on_rank(
         block, setting.tensor, setting.expert, setting.expert_tensor, setting.trained, setting.frozen, setting.adapter
     )
+    _demand_block(block, whole(setting), job.framework)
     fresh = block_curve(block, setting, recompute, inventory)
     again = block_curve(block, _later(setting), recompute, inventory) if adds else fresh
     unit = Unit("block", "layer", tensors, fresh, again)
     return _offloaded(unit) if job.checkpointing.offload == "cpu" else unit
+
+
+@lru_cache(maxsize=1024)
+def _demand_block(block: Block, setting: Setting, framework: str) -> None:
+    forward, _ = recomputing(block, setting.style, "none")
+    demand(met_by(forward, setting), elements(block), "a layer", framework)
 
 
 def _later(setting: Setting) -> Setting:
@@ -250,6 +258,7 @@ def embedding_unit(
         leaf=not trained and job.checkpointing.mode != "none" and job.checkpointing.reentrant,
     )
     dtype = stream_dtype(base)
+    _demand_embedding(a, e._replace(vocab=a.vocab_size), whole(base), job.framework)
     fresh = _cached_embedding(e, base, dtype, inventory=inventory)
     again = _cached_embedding(e, _later(base), dtype, inventory=inventory) if adds else fresh
     return Unit("embedding", "embedding", embedding_tensors(a, base.tensor, trained), fresh, again)
@@ -264,6 +273,27 @@ def embedding_tensors(a: Architecture, tensor: int, trained: bool) -> tuple[Loca
     tensors += _norm_tensors(a.embedding_norm, "embedding_norm", trained)
     tensors += [LocalTensor(t.name, t.shape, trained, matrix=len(t.shape) > 1) for t in a.extra_tensors]
     return tuple(tensors)
+
+
+@lru_cache(maxsize=256)
+def _demand_embedding(a: Architecture, e: Embedding, setting: Setting, framework: str) -> None:
+    projection = sum(t.count for t in a.extra_tensors if "project_out" in t.name)  # which the head multiplies
+    held = sum(t.numel for t in embedding_tensors(a, 1, True)) - projection
+    seen = met(lambda ctx: embedding_forward(ctx, e, stream_dtype(setting)), setting)
+    demand(seen, held, "the embedding", framework)
+
+
+@lru_cache(maxsize=256)
+def _demand_head(a: Architecture, head: Head, setting: Setting, framework: str) -> None:
+    projection = sum(t.count for t in a.extra_tensors if "project_out" in t.name)
+    held = sum(t.numel for t in head_tensors(a, 1, False, True, True)) + projection
+
+    def run(ctx: Context) -> None:
+        shape = (ctx.tokens, ctx.hidden)
+        dtype = stream_dtype(setting)
+        head_forward(ctx, head, Value(ctx.tape.new(shape, dtype, "last hidden state"), shape, dtype, Leaf()))
+
+    demand(met(run, setting), held, "the head", framework)
 
 
 def is_tied(a: Architecture, tensor: int) -> bool:
@@ -314,6 +344,7 @@ def head_unit(
         projection=a.embedding_size if base.style == "transformers" and a.embedding_size != a.hidden_size else 0,
     )
     dtype = stream_dtype(base)
+    _demand_head(a, head, whole(base), job.framework)
     if reduces_head(job):
         return _chunked_unit(job, head, setting, tensors, adds, inventory)
     fresh = _cached_head(head, setting, dtype, inventory=inventory)

@@ -112,7 +112,7 @@ def eager(  # noqa: PLR0913 - the switches of one formula
     ``mask_dtype``: that of the residual stream; an fp32 mask makes bf16 scores fp32 under autocast.
     ``steps``: what happens to the scores before the softmax: ``scale`` (by a number), ``add`` (mask or bias), ``cap``
     (tanh between two scalings), ``fill`` (masked_fill). ``fp32_scores``: GPT-J's q and k are cast first.
-    ``returned`` takes the probabilities that the product with v reads, ``named`` the masked scores, where they
+    ``sinks``: [heads]; its gradient is a sum over batch and tokens. ``returned`` takes the probabilities that the product with v reads, ``named`` the masked scores, where they
     keep their variable, and those of ``every_step`` before (BLOOM). ``copied``: which of q, k and v the products copy.
     """
     b, h, s, _ = q.shape
@@ -194,7 +194,7 @@ def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value
     return scale(tape, weights, "attention scaling" if step == "scale" else "masked_fill")
 
 
-def eager_with_sinks(tape: Tape, q: Value, k: Value, v: Value, returned: list[Value]) -> Value:
+def eager_with_sinks(tape: Tape, q: Value, k: Value, v: Value, sinks: Value, returned: list[Value]) -> Value:
     """GPT-OSS: scores and sink logits are concatenated, softmaxed in their own dtype, the sink column dropped.
 
     ``returned`` takes the probabilities, of which the returned weights are a view.
@@ -204,7 +204,7 @@ def eager_with_sinks(tape: Tape, q: Value, k: Value, v: Value, returned: list[Va
     scores = scale(tape, scores, "attention scaling")
     scores = shift(tape, scores, "attention mask")
     shape = (b, h, s, s + 1)
-    combined = cat(tape, (scores,), shape, "cat sinks")
+    combined = cat(tape, (scores, _spread(tape, sinks, (b, h, s, 1))), shape, "cat sinks")
     combined = _subtract_max(tape, combined)
     probs = softmax(tape, combined)
     dropped = Value(probs.storage, (b, h, s, s), probs.dtype)
@@ -213,6 +213,20 @@ def eager_with_sinks(tape: Tape, q: Value, k: Value, v: Value, returned: list[Va
     returned.append(dropped)
     del probs, scores
     return batched(tape, dropped, v, (b, h, s, v.shape[-1]), "attention output")
+
+
+def with_sinks(tape: Tape, out: Value, sinks: Value) -> Value:
+    """What a kernel that takes the sinks beside queries, keys and values gives: their gradient too."""
+    shape, dtype = sinks.shape, sinks.dtype
+    return tape.record(
+        Value(out.storage, out.shape, out.dtype), (out, sinks), lambda grad: [grad, tape.new(shape, dtype, "sinks dW")]
+    )
+
+
+def _spread(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """``reshape(1, -1, 1, 1).expand(...)``: a view."""
+    small, dtype = x.shape, x.dtype
+    return tape.record(Value(x.storage, shape, dtype), (x,), lambda grad: [tape.new(small, dtype, "sum")])
 
 
 def _subtract_max(tape: Tape, x: Value) -> Value:
