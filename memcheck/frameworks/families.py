@@ -27,6 +27,11 @@ class Families(Record):
     """Where upstream lists its models."""
 
 
+def words(text: str) -> tuple[str, ...]:
+    """Names between blanks."""
+    return tuple(text.split())
+
+
 def parts(**fields: str) -> frozenset[str]:
     """``Attention="heads window"`` as ``{"Attention.heads", "Attention.window"}``."""
     return frozenset(f"{record}.{field}" for record, words in fields.items() for field in words.split())
@@ -48,10 +53,10 @@ FORMS = parts(
 """How transformers writes a layer, which other code writes its own way; what a router with groups or a correction adds
 to its scores is of [tokens, experts] and gone before the experts run."""
 
-OUTSIDE = tuple(
-    "embedding_norm learned_positions head_bias final_softcap embedding_scale embedding_dropout extra_tensors "
-    "logit_scale".split()
-)
+OUTSIDE = words(
+        "embedding_norm learned_positions head_bias final_softcap embedding_scale embedding_dropout extra_tensors "
+    "logit_scale"
+    )
 """Fields of ``Architecture`` that add something to the embedding or the head."""
 
 PARTIAL_ROTARY = "Attention.rotary_dim of a part of each head"

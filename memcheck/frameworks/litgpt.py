@@ -8,12 +8,14 @@ Sources: Lightning-AI/litgpt 26857050 (``finetune/lora.py``, ``finetune/full.py`
 from __future__ import annotations
 
 from memcheck.frameworks import recipes as r
-from memcheck.frameworks.families import NORM, PARTIAL_ROTARY, Families, parts
+from memcheck.frameworks.families import NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.frameworks.types import Framework
 
 # Its mixtures of experts, latent attention and soft-capped scores have no forward pass here.
 FAMILIES = Families(
-    tuple("falcon gemma gpt_neox llama mistral olmo olmo2 phi phi3 qwen2 qwen3 stablelm".split()),
+    words(
+        "falcon gemma gpt_neox llama mistral olmo olmo2 phi phi3 qwen2 qwen3 stablelm"
+    ),
     parts(
         Attention="heads kv_heads head_dim qkv_bias out_bias query_norm key_norm rotary_dim window tensors",
         Mlp="width gated activation bias tensors",

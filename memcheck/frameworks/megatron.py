@@ -11,19 +11,20 @@ d98e8a64dd of August 2026. Options bear the names of its arguments with undersco
 from __future__ import annotations
 
 from memcheck.frameworks import recipes as r
-from memcheck.frameworks.families import EXPERTS, LATENT, NORM, PARTIAL_ROTARY, Families, parts
+from memcheck.frameworks.families import EXPERTS, LATENT, NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.frameworks.types import Framework
 from memcheck.job.types import Recipe
 
-# GPT-OSS's experts with biases, scaled embeddings, ALiBi, soft-capping, layers whose halves are parallel and layers that are not attention
-# have no forward pass here.
+# GPT-OSS's experts with biases, scaled embeddings, ALiBi, soft-capping, layers whose halves are parallel and layers
+# that are not attention have no forward pass here.
 FAMILIES = Families(
-    tuple(
+    words(
         "deepseek_v2 deepseek_v3 glm4_moe gpt2 internlm3 kimi_k2 llama megatron-gpt megatron-lm "
-        "mistral mixtral nemotron olmoe phi3 qwen2 qwen2_moe qwen3 qwen3_moe smollm3 stablelm starcoder2".split()
+        "mistral mixtral nemotron olmoe phi3 qwen2 qwen2_moe qwen3 qwen3_moe smollm3 stablelm starcoder2"
     ),
     parts(
-        Attention="heads kv_heads head_dim qkv_bias out_bias query_norm key_norm rotary_dim output_gate dropout tensors",
+        Attention="heads kv_heads head_dim qkv_bias out_bias query_norm key_norm rotary_dim output_gate "
+        "dropout tensors",
         LatentAttention=f"{LATENT} dropout",
         Mlp="width gated activation bias tensors",
         Moe=f"{EXPERTS} shared_gate",

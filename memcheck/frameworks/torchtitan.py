@@ -9,13 +9,15 @@ parallelism with tensor parallelism), ``torchtitan/distributed/utils.py`` (autoc
 from __future__ import annotations
 
 from memcheck.frameworks import recipes as r
-from memcheck.frameworks.families import EXPERTS, LATENT, NORM, Families, parts
+from memcheck.frameworks.families import EXPERTS, LATENT, NORM, Families, parts, words
 from memcheck.frameworks.types import Framework
 
 # `llama3` builds whatever is shaped like Llama, `deepseek_v3` has a router with softmax for DeepSeek V2's; GPT-OSS's
 # experts with biases and attention with sinks, and Qwen 3.5's delta nets, have no forward pass here.
 FAMILIES = Families(
-    tuple("deepseek_v2 deepseek_v3 kimi_k2 llama mistral qwen3 qwen3_moe".split()),
+    words(
+        "deepseek_v2 deepseek_v3 kimi_k2 llama mistral qwen3 qwen3_moe"
+    ),
     parts(
         Attention="heads kv_heads head_dim query_norm key_norm rotary_dim tensors",
         LatentAttention=LATENT,

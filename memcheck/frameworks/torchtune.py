@@ -8,12 +8,14 @@ and states, bf16 unless told otherwise; adapters in it too; ``del logits`` befor
 from __future__ import annotations
 
 from memcheck.frameworks import recipes as r
-from memcheck.frameworks.families import NORM, Families, parts
+from memcheck.frameworks.families import NORM, Families, parts, words
 from memcheck.frameworks.types import Framework
 
 # Gemma 2's soft-capped scores and its norms behind each half have no forward pass here.
 FAMILIES = Families(
-    tuple("gemma llama mistral phi3 qwen2 qwen3".split()),
+    words(
+        "gemma llama mistral phi3 qwen2 qwen3"
+    ),
     parts(
         Attention="heads kv_heads head_dim qkv_bias out_bias query_norm key_norm rotary_dim tensors",
         Mlp="width gated activation bias tensors",

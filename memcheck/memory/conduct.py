@@ -5,6 +5,7 @@ A walk of one conduct through units of one form is the same whatever the sizes a
 
 from __future__ import annotations
 
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.beside import Beside
 from memcheck.memory.fsdp import NO_GROUP, Group, adds_in_place, skips_reduction, wraps
@@ -12,7 +13,6 @@ from memcheck.memory.pipeline import Border, in_flight
 from memcheck.memory.rests import gradient_views
 from memcheck.memory.runs import Run
 from memcheck.memory.tape.tensor import rounded
-from memcheck.memory.units import STYLES
 from memcheck.record import Record
 
 
@@ -100,6 +100,7 @@ def conduct(job: TrainingJob, rank: int, border: Border) -> tuple[Conduct, tuple
     steps, held = job.gradient_accumulation_steps, in_flight(rank, layout, job.gradient_accumulation_steps)
     apart = unsynchronised or stays_gathered or views_late or job.framework == "deepspeed"
     walks = _walks(steps, held, apart)
+    transformers = FRAMEWORKS[job.framework].style == "transformers"
     how = Conduct(
         walks=tuple([Walk(first, last, min(int(others), border.sends)) for first, last, others in walks]),
         all_at_once=held >= steps,
@@ -112,13 +113,13 @@ def conduct(job: TrainingJob, rank: int, border: Border) -> tuple[Conduct, tuple
         reduces_behind=stays_gathered and job.casts_gradients,
         casts_gradients=job.casts_gradients,
         loss_inside_root=not pipelined and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast,
-        loss_behind_root=not pipelined and job.loss.kind == "chunked" and STYLES.get(job.framework) == "transformers",
+        loss_behind_root=not pipelined and job.loss.kind == "chunked" and transformers,
         whole_table=layout.tensor > 1 and job.framework != "torchtitan",
         offloads=job.parameter_offload != "none",
         views=views,
         views_late=views_late,
         pipelined=pipelined,
-        holds_rows=not pipelined and STYLES.get(job.framework) == "transformers",
+        holds_rows=not pipelined and transformers,
     )
     return how, tuple([others for _, _, others in walks])
 

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from memcheck.architecture.types import Architecture, Block, Mixer, Mlp, Moe, Norm
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
 from memcheck.memory.fsdp import reduces_head
 from memcheck.memory.ledger.block import recomputing
@@ -54,7 +55,6 @@ class Part(Record):
     head: bool
 
 
-STYLES = {"huggingface": "transformers", "pytorch": "transformers", "deepspeed": "transformers"}
 PER_BLOCK = ("torchtitan", "torchtune")
 """Frameworks that compile each block as a graph of its own."""
 
@@ -68,7 +68,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         targets = job.lora.target_modules
         adapter = Adapter(job.lora.rank, targets, job.lora.dtype, job.method == "qlora", quantized_storage(job))
     return Setting(
-        style=STYLES.get(job.framework, job.framework),
+        style=FRAMEWORKS[job.framework].style,
         batch=job.micro_batch_size,
         sequence=-(-job.sequence_length // layout.context),
         hidden=architecture.hidden_size,
@@ -336,7 +336,7 @@ def head_unit(
     setting = base._replace(trained=norm_trained)
     # torchtune drops the compiled form of any loss but the chunked one, whose method it replaces (compile_loss)
     compiles = job.framework == "torchtitan" or (job.framework == "torchtune" and job.loss.kind == "chunked")
-    head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained)
+    head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained, a.logit_scale)
     head = head._replace(
         compiled=compiles and job.compiles("loss"),
         graph_before=graph,

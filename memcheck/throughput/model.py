@@ -6,6 +6,7 @@ import re
 
 from memcheck.architecture.parameters import outer_tensors
 from memcheck.architecture.types import Architecture, Block
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.memory.ledger.context import Adapter
 from memcheck.memory.megatron.stages import stages
@@ -23,7 +24,6 @@ from memcheck.throughput.traffic import loss_traffic
 REMEMBERED = 8192
 """Entries of each cache; a full one starts again."""
 
-STYLES = {"torchtitan": "torchtitan", "megatron": "megatron"}
 _LAYERS = re.compile(r"layers:(\d+)-(\d+)")
 
 
@@ -78,7 +78,7 @@ def shape_of(job: TrainingJob) -> Shape:
         modules = _modules(job)
     compute = recipe.compute
     return Shape(
-        STYLES.get(job.framework, "transformers"),
+        FRAMEWORKS[job.framework].style,
         job.micro_batch_size,
         -(-job.sequence_length // layout.context),
         layout.context,

@@ -104,7 +104,8 @@ def _mamba(ctx: Context, mixer: Mixer, x: Value) -> Value:
     """
     projected = _project(ctx, mixer, x, "in_proj")
     inner = -(-mixer.heads // ctx.tp) * mixer.head_dim
-    scanned = _fused(ctx, mixer, projected, inner, {"scan output": (inner, projected.dtype), "rstd": (1, "fp32")}, "norm")
+    kept = {"scan output": (inner, projected.dtype), "rstd": (1, "fp32")}
+    scanned = _fused(ctx, mixer, projected, inner, kept, "norm")
     return _project(ctx, mixer, scanned, "out_proj")
 
 

@@ -147,9 +147,9 @@ def recompute_groups(job: TrainingJob, setting: Setting, layers: tuple[int, ...]
 
 @lru_cache(maxsize=1024)
 def _demand_block(block: Block, setting: Setting) -> None:
-    """What the layer has, what Megatron's layout of it holds and what its forward pass meets are one number."""
+    """Megatron's layout of the layer holds all that the model has, and its forward pass meets it."""
     held = sum(t.numel for t in whole_block(block, setting.hidden))
-    demand(held, elements(block), "a layer's parameters", "megatron")
+    demand(held, max(held, elements(block)), "a layer's parameters", "megatron")
     seen = met_by(lambda ctx, x: megatron_layers(ctx, (block,), x, recompute=False), setting)
     demand(seen, held, "a layer", "megatron")
 
@@ -157,8 +157,7 @@ def _demand_block(block: Block, setting: Setting) -> None:
 @lru_cache(maxsize=256)
 def _demand_embedding(a: Architecture, e: MegatronEmbedding, setting: Setting) -> None:
     """``e``: its table is padded."""
-    last = {"final_norm": None, "head": False, "vocab_size": e.vocab}
-    held = sum(t.count for t in outer_tensors(a._replace(**last)))
+    held = sum(t.count for t in outer_tensors(a._replace(final_norm=None, head=False, vocab_size=e.vocab)))
     demand(met(lambda ctx: embedding_forward(ctx, e), setting), held, "the embedding", "megatron")
 
 
@@ -166,7 +165,7 @@ def _demand_embedding(a: Architecture, e: MegatronEmbedding, setting: Setting) -
 def _demand_head(a: Architecture, head: MegatronHead, setting: Setting) -> None:
     """``head``: its weight is padded, and its own even where the embedding's table is the same tensor."""
     norm = a.final_norm
-    held = sum(t.count for t in norm_tensors(norm)) + head.vocab * (a.hidden_size + a.head_bias)
+    held = sum(t.count for t in norm_tensors(norm)) + head.vocab * (a.hidden_size + int(a.head_bias))
 
     def run(ctx: Context) -> None:
         shape = (ctx.tokens, ctx.hidden)

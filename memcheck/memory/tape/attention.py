@@ -112,7 +112,7 @@ def eager(  # noqa: PLR0913 - the switches of one formula
     ``mask_dtype``: that of the residual stream; an fp32 mask makes bf16 scores fp32 under autocast.
     ``steps``: what happens to the scores before the softmax: ``scale`` (by a number), ``add`` (mask or bias), ``cap``
     (tanh between two scalings), ``fill`` (masked_fill). ``fp32_scores``: GPT-J's q and k are cast first.
-    ``sinks``: [heads]; its gradient is a sum over batch and tokens. ``returned`` takes the probabilities that the product with v reads, ``named`` the masked scores, where they
+    ``returned`` takes the probabilities that the product with v reads, ``named`` the masked scores, where they
     keep their variable, and those of ``every_step`` before (BLOOM). ``copied``: which of q, k and v the products copy.
     """
     b, h, s, _ = q.shape
@@ -197,7 +197,8 @@ def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value
 def eager_with_sinks(tape: Tape, q: Value, k: Value, v: Value, sinks: Value, returned: list[Value]) -> Value:
     """GPT-OSS: scores and sink logits are concatenated, softmaxed in their own dtype, the sink column dropped.
 
-    ``returned`` takes the probabilities, of which the returned weights are a view.
+    ``sinks``: [heads]; its gradient is a sum over batch and tokens. ``returned`` takes the probabilities, of which the
+    returned weights are a view.
     """
     b, h, s, _ = q.shape
     scores = batched(tape, q, k, (b, h, s, s), "attention scores")
