@@ -21,7 +21,7 @@ from memcheck.throughput.step import step_time
 from tests.rules.plans import document
 
 STEP = "micro_batch_size: 2, sequence_length: 2048, gradient_accumulation_steps: 8"
-DENSE, ROUTED = "qwen2.5-0.5b", "olmoe-1b-7b"
+DENSE, ROUTED = "qwen3-0.6b", "qwen3-30b-a3b"
 LAYOUTS: tuple[tuple[str, str, str], ...] = (
     (DENSE, "tensor: 2", ""),
     (DENSE, "zero_stage: 3", ""),
