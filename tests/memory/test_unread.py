@@ -150,7 +150,7 @@ def test_a_weight_that_no_forward_meets_is_refused(framework: str) -> None:
     block, layers = architecture.blocks[0]
     extra = ParameterTensor("memory.weight", (16_384, 2048), "attention")
     changed = architecture._replace(blocks=((block._replace(extra_tensors=(extra,)), layers),))
-    with pytest.raises(UnsupportedError, match="no (complete )?model of") as caught:
+    with pytest.raises(UnsupportedError, match=r"no (complete )?model of") as caught:
         _price(changed, framework, "sdpa")
     assert caught.value.pointer == "/training/framework"
 
