@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from memcheck.job.families import Families
 from memcheck.job.types import Recipe
 from memcheck.record import Record
 
@@ -44,6 +45,10 @@ class Profile(Record):
     """Known ``training.options`` and the types their values may have."""
     choices: dict[str, tuple[str, ...]]
     """The words that an option may have, where upstream lists them."""
+    families: Families
+    """The models it builds that have a memory model."""
+    style: str
+    """Whose module code runs: ``transformers``, or its own."""
     implementations: dict[str, str]
     """Optimizer implementation by optimizer name, where it is not ``default_implementation``."""
     replicated_amp_alone: bool = False

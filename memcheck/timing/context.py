@@ -25,7 +25,7 @@ from memcheck.timing.rates import Rates
 from memcheck.timing.torchtitan import is_batched
 
 TORCH, ENGINE, ULYSSES, GATHER, WHOLE = "torch", "engine", "ulysses", "gather", "whole"
-_MEGATRON = {"p2p": ENGINE, "a2a": ULYSSES}
+_MEGATRON = {"p2p": ENGINE, "a2a": ULYSSES, "all_gather": GATHER, "a2a+p2p": GATHER}
 
 
 def context_kind(job: TrainingJob) -> str:
@@ -35,7 +35,8 @@ def context_kind(job: TrainingJob) -> str:
     if job.framework == "deepspeed":
         return ULYSSES
     if job.framework == "megatron":
-        return _MEGATRON.get(str(job.option("cp_comm_type", "p2p")), GATHER)
+        stated = job.option("cp_comm_type", "p2p")  # a list says it layer by layer; lists that differ are refused
+        return _MEGATRON[str(stated[0] if isinstance(stated, (list, tuple)) else stated)]
     return WHOLE if job.framework == "torchtitan" and not is_batched(job) else TORCH
 
 

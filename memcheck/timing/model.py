@@ -8,6 +8,7 @@ from memcheck.accounts.state import expert_slices
 from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Adapter
 from memcheck.frameworks.megatron.stages import stages
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import outer_tensors
@@ -23,7 +24,6 @@ from memcheck.timing.traffic import loss_traffic
 REMEMBERED = 8192
 """Entries of each cache; a full one starts again."""
 
-STYLES = {"torchtitan": "torchtitan", "megatron": "megatron"}
 _LAYERS = re.compile(r"layers:(\d+)-(\d+)")
 
 
@@ -78,7 +78,7 @@ def shape_of(job: TrainingJob) -> Shape:
         modules = _modules(job)
     compute = recipe.compute
     return Shape(
-        STYLES.get(job.framework, "transformers"),
+        FRAMEWORKS[job.framework].style,
         job.micro_batch_size,
         -(-job.sequence_length // layout.context),
         layout.context,

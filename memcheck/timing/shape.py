@@ -12,7 +12,7 @@ class Shape(Record):
     """What of a job decides the cost of a layer. Hashable: costs are remembered by it."""
 
     style: str
-    """``transformers`` | ``torchtitan`` | ``megatron``."""
+    """``Framework.style``; what is timed apart are ``torchtitan`` and ``megatron``."""
     batch: int
     sequence: int
     """Tokens per sequence on this rank."""

@@ -9,6 +9,7 @@ Sources: ``deepspeed/runtime/zero/config.py`` (bucket sizes 5e8 elements, ``sub_
 
 from __future__ import annotations
 
+from memcheck.frameworks.transformers_families import TRANSFORMERS
 from memcheck.job import recipes as r
 from memcheck.job.profile import Profile
 from memcheck.job.types import Recipe
@@ -88,6 +89,8 @@ DEEPSPEED = Profile(
         "stage3_prefetch_bucket_size": ("auto",),
         "stage3_param_persistence_threshold": ("auto",),
     },
+    families=TRANSFORMERS,
+    style="transformers",
     implementations={"adafactor": "for-loop", "muon": "for-loop", "sgd": "foreach", "sgd-momentum": "foreach"},
     lora_dtype="params",
     lacks={

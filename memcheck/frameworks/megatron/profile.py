@@ -11,8 +11,31 @@ d98e8a64dd of August 2026. Options bear the names of its arguments with undersco
 from __future__ import annotations
 
 from memcheck.job import recipes as r
+from memcheck.job.families import EXPERTS, LATENT, NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.job.profile import Profile
 from memcheck.job.types import Recipe
+
+# GPT-OSS's experts with biases, scaled embeddings, ALiBi, soft-capping, layers whose halves are parallel and layers
+# that are not attention have no forward pass here.
+FAMILIES = Families(
+    words(
+        "deepseek_v2 deepseek_v3 glm4_moe gpt2 internlm3 kimi_k2 llama megatron-gpt megatron-lm "
+        "mistral mixtral nemotron olmoe phi3 qwen2 qwen2_moe qwen3 qwen3_moe smollm3 stablelm starcoder2"
+    ),
+    parts(
+        Attention="heads kv_heads head_dim qkv_bias out_bias query_norm key_norm rotary_dim output_gate "
+        "dropout tensors",
+        LatentAttention=f"{LATENT} dropout",
+        Mlp="width gated activation bias tensors",
+        Moe=f"{EXPERTS} shared_gate",
+        Block="mixer mlp input_norm mlp_norm mixer_output_norm mlp_output_norm dropout",
+        Architecture="embedding_dropout learned_positions",
+        Norm=NORM,
+    )
+    | {PARTIAL_ROTARY},
+    harmless=parts(Attention="window"),  # its kernels take `window_size` and keep what they keep without
+    source="megatron/training/arguments.py and Megatron-Bridge's models",
+)
 
 _BOOL = (bool,)
 _INT = (int,)
@@ -177,6 +200,8 @@ MEGATRON = Profile(
         "fp8_format": ("e4m3", "hybrid"),
         "fp8_recipe": ("tensorwise", "delayed", "mxfp8", "blockwise", "custom"),
     },
+    families=FAMILIES,
+    style="megatron",
     implementations={},
     loss_parallel="always",
     own_gradients=True,

@@ -8,6 +8,7 @@ Sources: transformers 5.23 ``training_args.py`` (``optim`` is ``adamw_torch_fuse
 
 from __future__ import annotations
 
+from memcheck.frameworks.transformers_families import TRANSFORMERS
 from memcheck.job import recipes as r
 from memcheck.job.profile import Profile
 
@@ -36,6 +37,8 @@ HUGGINGFACE = Profile(
     options={"bucket_cap_mb": (int, float), "torch_empty_cache_steps": (int,), "sync_each_batch": (bool,)},
     choices={},
     # transformers' own Adafactor and torch's Muon loop over tensors; bitsandbytes updates one tensor in place.
+    families=TRANSFORMERS,
+    style="transformers",
     implementations={
         "adafactor": "for-loop",
         "muon": "for-loop",
