@@ -50,13 +50,6 @@ def keeps_full_states(optimizer: Optimizer, framework: Profile) -> bool:
     return optimizer.name == "paged-adamw"
 
 
-def in_full(optimizer: Optimizer, framework: str) -> bool:
-    """Whether bitsandbytes keeps the states in 32 bits, by the framework's name instead of its profile."""
-    if optimizer.name == "lion":
-        return optimizer.implementation == "fused" and framework not in ("deepspeed", "megatron")
-    return optimizer.name == "paged-adamw"
-
-
 def framework_recipe(name: str, layout: Layout, framework: Profile) -> Recipe:
     """The framework's record of a recipe, or PyTorch's meaning of it where the framework has none (rule MEM407)."""
     if layout.zero_stage == 3 and name in framework.sharded_recipes:
