@@ -141,5 +141,12 @@ DEEPSPEED = Profile(
     # stage3_gather_16bit_weights_on_model_save says so; below it Trainer.save_model clones the whole state dict
     initialization=("host", "meta"),
     checkpoint=("full", "sharded"),
+    data_parallel="zero",
+    # ops/adam/fused_adam.py, ops/lion/fused_lion.py, ops/adam/cpu_adam.py
+    own_optimizers=True,
+    from_pretrained=True,
+    offload_places=("cpu", "nvme"),
+    context_parallel="ulysses",
+    not_run="verify does not run the DeepSpeed engine",
     source="deepspeedai/DeepSpeed 1b88ac366",
 )

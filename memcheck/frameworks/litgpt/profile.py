@@ -75,5 +75,7 @@ LITGPT = Profile(
     # init_module(empty_init=world_size > 1), load_raw or mmap; FSDPStrategy(state_dict_type="full")
     initialization=("device", "meta"),
     checkpoint=("full", "full"),
+    data_parallel="fsdp",
+    not_run="LitGPT's own model code is not run",
     source="Lightning-AI/litgpt 26857050",
 )

@@ -263,5 +263,25 @@ MEGATRON = Profile(
     # layers are made on the GPU unless --use-cpu-initialization; --ckpt-format is torch_dist (training_config.py)
     initialization=("device", "device"),
     checkpoint=("sharded", "sharded"),
+    data_parallel="distributed-optimizer",
+    # core/optimizer/__init__.py
+    own_optimizers=True,
+    bitsandbytes=False,
+    # --use-cpu-initialization
+    other_initializations=("host",),
+    asynchronous_checkpoints=True,
+    offloads_parameters=False,
+    selective_recompute="modules",
+    own_expert_groups=True,
+    # "Bias in Moe is only supported when ETP==1" (transformer_config.py)
+    splits_expert_biases=False,
+    # "num_query_groups must be a multiple or divisor of tensor_model_parallel_size" (transformer_config.py)
+    copies_kv_heads=True,
+    # --make-vocab-size-divisible-by, times the tensor degree (training/arguments.py)
+    pads_vocabulary=True,
+    even_stages=True,
+    engine_attention=True,
+    own_models=("megatron-lm",),
+    not_run="Megatron-Core's and TransformerEngine's kernels need CUDA",
     source="NVIDIA/Megatron-LM d98e8a64dd",
 )

@@ -55,5 +55,10 @@ PYTORCH = Profile(
         "static_graph": "it spares a walk of the graph, and keeps no tensors (nn/parallel/distributed.py)",
         "find_unused_parameters": "it walks the graph, and keeps no tensors (nn/parallel/distributed.py)",
     },
+    own_loop=True,
+    from_pretrained=True,
+    other_initializations=("rank0", "meta"),
+    either_state_dict=True,
+    asynchronous_checkpoints=True,
     source="torch 2.13.0",
 )

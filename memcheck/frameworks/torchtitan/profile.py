@@ -84,6 +84,7 @@ TORCHTITAN = Profile(
     style="torchtitan",
     implementations={},
     loss_parallel="tensor",
+    loss_reduces_head=True,
     replicated_amp_alone=True,
     lacks={
         "parallelism.gradient_sync": "every micro-batch is reduced: nothing in the trainer puts it off "
@@ -114,5 +115,10 @@ TORCHTITAN = Profile(
         "pipeline_parallel_layers_per_stage": (None, "decides how many stages there are, as `virtual_stages` does"),
         "disable_cuda_graphs": (True, "captures the step in CUDA graphs, whose memory pools stay"),
     },
+    bitsandbytes=False,
+    asynchronous_checkpoints=True,
+    selective_recompute="operators",
+    not_run="no torchtitan can be imported that runs it",
+    runs_itself=True,
     source="pytorch/torchtitan b5bcd76c6",
 )

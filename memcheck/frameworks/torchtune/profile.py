@@ -67,5 +67,7 @@ TORCHTUNE = Profile(
     # recipes/full_finetune_distributed.py: meta device; gather_cpu_state_dict at save
     initialization=("device", "meta"),
     checkpoint=("full", "full"),
+    data_parallel="fsdp",
+    not_run="torchtune's own model code is not run",
     source="pytorch/torchtune 1814feb17",
 )

@@ -57,5 +57,11 @@ HUGGINGFACE = Profile(
         "bucket_cap_mb": "DDP's buckets hold the gradients together, in however many parts (c10d/reducer.cpp)",
         "torch_empty_cache_steps": "it empties the cache between steps; the peak lies within one (trainer.py)",
     },
+    from_pretrained=True,
+    loads_slices=True,
+    # dtype="auto" since transformers 5
+    frozen_dtype="checkpoint",
+    other_initializations=("rank0",),
+    either_state_dict=True,
     source="transformers 5.23.0, accelerate 1.15",
 )

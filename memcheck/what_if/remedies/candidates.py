@@ -35,7 +35,7 @@ def same_hardware(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     yield from _micro_batch(job)
     yield from _recompute(context, job)
     yield from _optimizer(context, job)
-    yield from _offload(job)
+    yield from _offload(context, job)
     yield from _precision(context, job)
     yield from _adapters(context, job)
     yield from _sequence_length(job)
@@ -111,14 +111,14 @@ def _recompute(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     if framework is None or mode == "full":
         return
     key = "training.activation_checkpointing.mode"
-    if mode == "none" and "selective" in framework.recompute and framework.name in {"megatron", "torchtitan"}:
+    if mode == "none" and framework.selective_recompute:
         yield Candidate("recompute", "recompute selectively in backward", {key: "selective"})
     yield Candidate("recompute", "recompute every block in backward", {key: "full"})
 
 
 def _optimizer(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     smaller = EIGHT_BIT.get(job.optimizer.name)
-    if smaller is None or context.framework is None or context.framework.name in {"megatron", "torchtitan"}:
+    if smaller is None or context.framework is None or not context.framework.bitsandbytes:
         return
     title = f"keep the optimizer states in 8 bits ({smaller})"
     change = {"training.optimizer.name": smaller}
@@ -143,12 +143,14 @@ def _sequence_length(job: TrainingJob) -> Iterator[Candidate]:
         yield Candidate("sequence-length", title, change, cost=METHOD, numerics=OTHER)
 
 
-def _offload(job: TrainingJob) -> Iterator[Candidate]:
-    fsdp = job.framework in {"pytorch", "huggingface", "torchtitan"}
-    if job.optimizer.offload == "none" and not fsdp:
+def _offload(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+    framework = context.framework
+    if framework is None:
+        return
+    if job.optimizer.offload == "none" and framework.data_parallel != "torch":  # FSDP2 offloads it with parameters
         change: dict[str, object] = {"training.optimizer.offload": "cpu"}
         yield Candidate("offload", "keep the optimizer states in host memory", change, numerics=EQUIVALENT)
-    if job.parameter_offload == "none" and job.framework != "megatron":
+    if job.parameter_offload == "none" and framework.offloads_parameters:
         title = "keep the sharded parameters and states in host memory"
         yield Candidate("offload-parameters", title, {"training.offload.parameters": "cpu"}, numerics=EQUIVALENT)
 
@@ -175,7 +177,7 @@ def either_way(context: Context, job: TrainingJob) -> Iterator[Candidate]:
             title = f"micro-batch {job.micro_batch_size} -> {size} (same global batch)"
             yield Candidate("micro-batch", title, {"training.micro_batch_size": size}, numerics=EQUIVALENT)
     framework, mode = context.framework, job.checkpointing.mode
-    selective = framework is not None and framework.name in {"megatron", "torchtitan"}
+    selective = framework is not None and bool(framework.selective_recompute)
     modes = ("none", "selective", "full") if selective else ("none", "full")
     for other in modes:
         if other != mode:
