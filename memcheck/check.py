@@ -18,7 +18,7 @@ from memcheck.memory.estimate import estimate
 from memcheck.plan import codes
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
-from memcheck.plan.types import Plan, Policy
+from memcheck.plan.types import Plan, PolicySpec
 from memcheck.record import Record
 from memcheck.result import (
     BASELINE,
@@ -259,7 +259,7 @@ def located(error: ResolutionError | UnsupportedError, document: Document) -> li
     ]
 
 
-def effective_policy(stated: Policy, gate: Gate) -> Policy:
+def effective_policy(stated: PolicySpec, gate: Gate) -> PolicySpec:
     """The plan's policy under the command line's and over the configuration's."""
     settings = gate.settings
 

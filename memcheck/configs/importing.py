@@ -29,10 +29,10 @@ ASKS = (
 """What a plan cannot do without: its key, what it is, how to state it."""
 
 _SECTIONS: dict[str, tuple[str, ...]] = {
-    "model": plan_types.Model._fields,
-    "hardware": plan_types.Hardware._fields,
-    "parallelism": plan_types.Parallelism._fields,
-    "training": plan_types.Training._fields,
+    "model": plan_types.ModelSpec._fields,
+    "hardware": plan_types.HardwareSpec._fields,
+    "parallelism": plan_types.ParallelismSpec._fields,
+    "training": plan_types.TrainingSpec._fields,
 }
 
 

@@ -12,7 +12,7 @@ GIB = 2**30
 _RATES = ("bf16_tflops", "fp16_tflops", "fp8_tflops", "hbm_gbs", "nvlink_gbs")
 
 
-def resolve_gpu(stated: plan_types.Gpu) -> Gpu:
+def resolve_gpu(stated: plan_types.GpuSpec) -> Gpu:
     """The catalog's record, with what the plan states in its place.
 
     A GPU that the catalog does not know is fine as long as the plan gives its memory.

@@ -11,13 +11,13 @@ from memcheck.models.types import Architecture, Rough
 from memcheck.plan import types as plan_types
 
 
-def resolve_model(model: plan_types.Model, *, base_dir: str) -> Architecture | Rough:
+def resolve_model(model: plan_types.ModelSpec, *, base_dir: str) -> Architecture | Rough:
     """The architecture that the plan names; ``base_dir`` is where relative config paths start.
 
     Raises:
         ResolutionError: unknown name, unreadable config.json, or a configuration that no family reads.
     """
-    if model == plan_types.Model(overrides=model.overrides):
+    if model == plan_types.ModelSpec(overrides=model.overrides):
         raise ResolutionError((Problem("missing", "/model", "the plan names no model", "write `model: llama-3.1-8b`"),))
     try:
         return architecture_of(model, base_dir)
@@ -31,11 +31,11 @@ def resolve_model(model: plan_types.Model, *, base_dir: str) -> Architecture | R
         raise ResolutionError((Problem(kind, pointer, error.message, error.help),)) from None
 
 
-def _name_pointer(model: plan_types.Model) -> str:
+def _name_pointer(model: plan_types.ModelSpec) -> str:
     return "/model" if model.overrides is None else "/model/name"
 
 
-def _key_pointer(key: str, model: plan_types.Model) -> str:
+def _key_pointer(key: str, model: plan_types.ModelSpec) -> str:
     """Where the configuration key stands in the plan, if it stands there."""
     head = key.split(".", maxsplit=1)[0]
     if model.overrides and head in model.overrides:

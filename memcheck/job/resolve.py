@@ -100,12 +100,12 @@ def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir
         job, notes = _training_job(plan, plan.training, architecture, frameworks, defaults)
         behind = Defaults()
         return Frame(job, gpu, _overhead(plan.policy, behind), (*notes, behind.taken()))
-    serving = _inference_job(plan, plan.inference or plan_types.Inference(), architecture, defaults)
+    serving = _inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, defaults)
     overhead = _overhead(plan.policy, defaults)
     return Frame(serving, gpu, overhead, (defaults.taken(), (), (), ()))
 
 
-def with_batch(frame: Frame, training: plan_types.Training | None) -> Resolved:
+def with_batch(frame: Frame, training: plan_types.TrainingSpec | None) -> Resolved:
     """The job with the batch that the plan's ``training`` states.
 
     Raises:
@@ -169,7 +169,7 @@ def _kernels(architecture: Architecture | Rough) -> list[str]:
 
 def _training_job(
     plan: plan_types.Plan,
-    training: plan_types.Training,
+    training: plan_types.TrainingSpec,
     architecture: Architecture | Rough,
     frameworks: Mapping[str, Profile],
     defaults: Defaults,
@@ -222,12 +222,12 @@ def _training_job(
     return job, (defaults.taken(), between.taken(), after.taken())
 
 
-def _offloads(training: plan_types.Training) -> bool:
+def _offloads(training: plan_types.TrainingSpec) -> bool:
     places = (training.optimizer and training.optimizer.offload, training.offload and training.offload.parameters)
     return any(place not in (None, "none") for place in places)
 
 
-def _expandable(training: plan_types.Training, framework: Profile, defaults: Defaults) -> bool:
+def _expandable(training: plan_types.TrainingSpec, framework: Profile, defaults: Defaults) -> bool:
     """The allocator's setting, with a note where the framework's steps were measured with the other one only."""
     key = "training.expandable_segments"
     why = f"what {framework.name}'s launcher sets"
@@ -237,7 +237,7 @@ def _expandable(training: plan_types.Training, framework: Profile, defaults: Def
     return chosen
 
 
-def _imbalance(training: plan_types.Training, expert: int, defaults: Defaults) -> float:
+def _imbalance(training: plan_types.TrainingSpec, expert: int, defaults: Defaults) -> float:
     if expert == 1:
         return training.expert_imbalance or 1.0
     return defaults.take("training.expert_imbalance", training.expert_imbalance, 1.0, "perfectly balanced routing")
@@ -245,7 +245,7 @@ def _imbalance(training: plan_types.Training, expert: int, defaults: Defaults) -
 
 def _inference_job(
     plan: plan_types.Plan,
-    inference: plan_types.Inference,
+    inference: plan_types.InferenceSpec,
     architecture: Architecture | Rough,
     defaults: Defaults,
 ) -> InferenceJob:
@@ -267,7 +267,7 @@ def _inference_job(
     )
 
 
-def _overhead(policy: plan_types.Policy, defaults: Defaults) -> Overhead:
+def _overhead(policy: plan_types.PolicySpec, defaults: Defaults) -> Overhead:
     if isinstance(policy.overhead, float | int):
         return Overhead("flat", float(policy.overhead))
     return Overhead(defaults.take("policy.overhead", policy.overhead, "modeled"))

@@ -20,7 +20,7 @@ FIRST = ((TORCH_2_15, (2, 15)), (TORCH_2_13, (0, 0)))
 ALL = (TORCH_2_13, TORCH_2_15)
 
 
-def resolve_torch(training: plan_types.Training, job: TrainingJob, defaults: Defaults) -> tuple[str, ...]:
+def resolve_torch(training: plan_types.TrainingSpec, job: TrainingJob, defaults: Defaults) -> tuple[str, ...]:
     """The behaviours to price, of which the one that needs most counts."""
     stated = training.torch_version
     if stated is None and job.framework == "pytorch":

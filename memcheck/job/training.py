@@ -17,7 +17,7 @@ ON_HOST = ("host", "rank0")
 GATHERS = "stage3_gather_16bit_weights_on_model_save"
 
 
-def resolve_batch(training: plan_types.Training, defaults: Defaults) -> tuple[int, int]:
+def resolve_batch(training: plan_types.TrainingSpec, defaults: Defaults) -> tuple[int, int]:
     """Sequences per forward pass and tokens per sequence.
 
     Raises:
@@ -35,7 +35,7 @@ def resolve_batch(training: plan_types.Training, defaults: Defaults) -> tuple[in
 
 
 def resolve_accumulation(
-    training: plan_types.Training, layout: Layout, micro_batch_size: int, defaults: Defaults
+    training: plan_types.TrainingSpec, layout: Layout, micro_batch_size: int, defaults: Defaults
 ) -> int:
     """Micro-batches per optimizer step. A global batch that does not divide is rounded up; rule MEM402 reports it."""
     if training.gradient_accumulation_steps is not None:
@@ -49,9 +49,9 @@ def resolve_accumulation(
     return steps
 
 
-def resolve_optimizer(stated: plan_types.Optimizer | None, framework: Profile, defaults: Defaults) -> Optimizer:
+def resolve_optimizer(stated: plan_types.OptimizerSpec | None, framework: Profile, defaults: Defaults) -> Optimizer:
     """Name, implementation and place of the optimizer."""
-    stated = stated or plan_types.Optimizer()
+    stated = stated or plan_types.OptimizerSpec()
     name = defaults.take("training.optimizer.name", stated.name, framework.default_optimizer)
     implementation = framework.implementations.get(name, framework.default_implementation)
     why = f"default of {framework.name} for {name}"
@@ -60,10 +60,10 @@ def resolve_optimizer(stated: plan_types.Optimizer | None, framework: Profile, d
 
 
 def resolve_checkpointing(
-    stated: plan_types.ActivationCheckpointing | None, options: dict[str, object], defaults: Defaults
+    stated: plan_types.ActivationCheckpointingSpec | None, options: dict[str, object], defaults: Defaults
 ) -> Checkpointing:
     """Recompute mode and its details."""
-    stated = stated or plan_types.ActivationCheckpointing()
+    stated = stated or plan_types.ActivationCheckpointingSpec()
     granularity = options.get("recompute_granularity")
     if stated.mode is None and isinstance(granularity, str):
         defaults.note("training.activation_checkpointing.mode", granularity, "options.recompute_granularity")
@@ -81,9 +81,9 @@ def resolve_checkpointing(
     )
 
 
-def resolve_loss(stated: plan_types.Loss | None, layout: Layout, framework: Profile, defaults: Defaults) -> Loss:
+def resolve_loss(stated: plan_types.LossSpec | None, layout: Layout, framework: Profile, defaults: Defaults) -> Loss:
     """Kind of the loss, and what it does to the logits."""
-    stated = stated or plan_types.Loss()
+    stated = stated or plan_types.LossSpec()
     kind = defaults.take("training.loss.kind", stated.kind, framework.default_loss)
     by_itself = framework.loss_parallel
     if kind == "standard" and (by_itself == "always" or (by_itself == "tensor" and layout.tensor > 1)):
@@ -101,12 +101,12 @@ def resolve_loss(stated: plan_types.Loss | None, layout: Layout, framework: Prof
 
 
 def resolve_lora(
-    training: plan_types.Training, method: str, framework: Profile, params: str, defaults: Defaults
+    training: plan_types.TrainingSpec, method: str, framework: Profile, params: str, defaults: Defaults
 ) -> Lora | None:
     """Adapters of a LoRA or QLoRA job; None for full training."""
     if method == "full":
         return None
-    stated = training.lora or plan_types.Lora()
+    stated = training.lora or plan_types.LoraSpec()
     targets, own = framework.lora_targets, PLAN_DEFAULT
     dtype, why = "fp32", "default of PEFT: adapters are kept in fp32"
     lacks = "training.lora.dtype" in framework.lacks
@@ -121,10 +121,10 @@ def resolve_lora(
 
 
 def resolve_initialization(
-    stated: plan_types.Initialization | None, layout: Layout, method: str, framework: Profile, defaults: Defaults
+    stated: plan_types.InitializationSpec | None, layout: Layout, method: str, framework: Profile, defaults: Defaults
 ) -> Initialization:
     """Where the model is made, and of what."""
-    stated = stated or plan_types.Initialization()
+    stated = stated or plan_types.InitializationSpec()
     sharded = shards_parameters(layout, framework.name)
     place, why = framework.initialization[sharded], f"default of {framework.name}"
     if method == "qlora" and framework.name in QUANTIZED_ON_LOAD:
@@ -138,14 +138,14 @@ def resolve_initialization(
 
 
 def resolve_checkpoint(
-    stated: plan_types.Checkpoint | None,
+    stated: plan_types.CheckpointSpec | None,
     layout: Layout,
     framework: Profile,
     options: dict[str, object],
     defaults: Defaults,
 ) -> Checkpoint:
     """How the training state is saved."""
-    stated = stated or plan_types.Checkpoint()
+    stated = stated or plan_types.CheckpointSpec()
     kind, why = framework.checkpoint[shards_parameters(layout, framework.name)], f"default of {framework.name}"
     if options.get(GATHERS):
         kind, why = "full", f"options.{GATHERS}"

@@ -19,7 +19,7 @@ from memcheck.models.registry import language_model
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
-from memcheck.plan.types import Model, Plan
+from memcheck.plan.types import ModelSpec, Plan
 from memcheck.record import Record
 from memcheck.result import PlanResult
 
@@ -118,7 +118,7 @@ def load_subject(document: Document) -> Subject | PlanResult:
     )
 
 
-def hugging_face_config(model: Model, base_dir: str) -> dict[str, Any]:
+def hugging_face_config(model: ModelSpec, base_dir: str) -> dict[str, Any]:
     """What transformers builds the plan's model from: its configuration, overrides applied, language model only.
 
     Raises:

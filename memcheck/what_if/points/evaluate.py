@@ -14,7 +14,7 @@ from memcheck.job.resolve import Resolved, with_batch
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.fit import RUNS, gpu_fit, host_capacity, host_excess
 from memcheck.plan.document import Document
-from memcheck.plan.types import Plan, Policy
+from memcheck.plan.types import Plan, PolicySpec
 from memcheck.rules.budget import lacking
 from memcheck.rules.run import check_layout, make_context
 from memcheck.timing.serving import decode_time
@@ -34,7 +34,7 @@ class Evaluator:
         self.document = document
         self.gate = gate
         self._variants = Variants(document)
-        self._policy: tuple[Policy | None, Policy] = (None, Policy())
+        self._policy: tuple[PolicySpec | None, PolicySpec] = (None, PolicySpec())
         self._frames = Frames(os.path.dirname(document.path) or ".")
 
     @property

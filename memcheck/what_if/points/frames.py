@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Frame, framed
 from memcheck.memory.estimate import Estimator
-from memcheck.plan.types import Plan, Training
+from memcheck.plan.types import Plan, TrainingSpec
 from memcheck.rules.run import Standing, check_standing
 from memcheck.rules.types import Context
 
@@ -50,7 +50,7 @@ class Frames:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._known: dict[tuple[object, ...], Shared] = {}
-        self._trained: dict[int, tuple[Training, str]] = {}
+        self._trained: dict[int, tuple[TrainingSpec, str]] = {}
 
     def __len__(self) -> int:
         return len(self._known)
@@ -71,7 +71,7 @@ class Frames:
             found = self._known[key] = Shared(plan, framed(plan, FRAMEWORKS, base_dir=self._folder))
         return found
 
-    def _without_batch(self, training: Training) -> str:
+    def _without_batch(self, training: TrainingSpec) -> str:
         """The section as it is written, but for its batch."""
         found = self._trained.get(id(training))
         if found is None:
