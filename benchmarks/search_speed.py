@@ -22,7 +22,7 @@ from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.record import Record
 from memcheck.rules.run import make_context
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.price import Pricer, Tally
 from memcheck.what_if.search.explore import explore
 from memcheck.what_if.search.goals import search
@@ -49,7 +49,7 @@ class Speed(Record):
     tally: Tally
 
 
-def context_of(name: str) -> Context:
+def context_of(name: str) -> RuleContext:
     """The plan of a name, as rules and searches look at it."""
     model, framework, nodes, parallelism, length, steps = PLANS[name]
     text = (

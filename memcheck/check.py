@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from memcheck.accounts.dossier import Dossier
     from memcheck.accounts.estimate import Estimate
     from memcheck.config.suppressions import Suppressions  # imported only for a file with such a comment
-    from memcheck.rules.types import Context
+    from memcheck.rules.types import RuleContext
 
-    Remedies = Callable[[list[Finding], Context], list[Finding]]
+    Remedies = Callable[[list[Finding], RuleContext], list[Finding]]
     """The findings about an amount of memory, each with what would end it. The context holds the estimate."""
-    DossierMaker = Callable[[Context, Estimate, "Gate"], Dossier]
+    DossierMaker = Callable[[RuleContext, Estimate, "Gate"], Dossier]
 
 PROBLEM_CODES = {
     "model": codes.UNKNOWN_MODEL,

@@ -36,11 +36,11 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.memory.fit import TOO_LARGE, gpu_fit
-from memcheck.rules.types import MEASURED, Context, Rule
+from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.words import gib
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when the predicted device bytes exceed the capacity."""
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != TOO_LARGE:

@@ -33,10 +33,10 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.profiles import REVIEW
-from memcheck.rules.types import PROVABLE, Context, Rule
+from memcheck.rules.types import PROVABLE, Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when a framework without padding shards an indivisible vocabulary."""
     model, tensor, job = context.architecture, context.layout.tensor, context.training
     if model is None or job is None or job.framework == "megatron" or model.vocab_size % tensor == 0:

@@ -33,10 +33,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for a stated sequence parallelism over one rank."""
     if context.plan.parallelism.sequence and context.layout.tensor == 1:
         yield RULE.finding(

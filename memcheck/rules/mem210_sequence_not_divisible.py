@@ -33,11 +33,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import multiples
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when the sequence length is no multiple of what splits it."""
     job = context.training
     if job is None:

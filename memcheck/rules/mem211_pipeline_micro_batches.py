@@ -35,10 +35,10 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.place import stated
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for an impossible interleaving."""
     job = context.training
     if job is None or job.layout.pipeline == 1:

@@ -32,10 +32,10 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.profiles import REVIEW
-from memcheck.rules.types import HEURISTIC, Context, Rule
+from memcheck.rules.types import HEURISTIC, Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for an implausibly large node."""
     usual, stated = context.resolved.gpu.gpus_per_node, context.layout.gpus_per_node
     if not usual or stated <= max(8, 2 * usual):

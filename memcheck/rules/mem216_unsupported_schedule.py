@@ -38,14 +38,14 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import listed
 
 SPLIT_BACKWARD = frozenset({"zero-bubble", "dualpipe"})
 """Schedules that run the gradients of inputs and of weights at different times."""
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for a schedule that cannot run."""
     framework, layout = context.framework, context.layout
     if framework is None or layout.pipeline == 1 or not framework.schedules:

@@ -34,12 +34,12 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.models.types import Attention
 from memcheck.rules.gpu_abilities import compute_capability
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 WIDEST_HEAD = 256
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for the first reason why the kernel refuses."""
     job, gpu = context.training, context.resolved.gpu
     if job is None or job.attention != "flash":

@@ -35,10 +35,10 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.job.types import InferenceJob
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when the sequence exceeds the positions."""
     model, job = context.architecture, context.job
     if model is None:

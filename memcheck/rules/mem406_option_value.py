@@ -30,13 +30,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import close_to, listed, shown
 
 WORDS = {bool: "true or false", int: "a whole number from 0", float: "a number from 0", str: "a word", list: "a list"}
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per value of the wrong kind."""
     framework, job = context.framework, context.training
     if framework is None or job is None:

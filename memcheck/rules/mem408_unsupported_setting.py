@@ -40,13 +40,13 @@ from memcheck.job.profile import Profile
 from memcheck.job.training import QUANTIZED_ON_LOAD
 from memcheck.job.types import TrainingJob
 from memcheck.rules.place import stated
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import listed
 
 ASYNCHRONOUS = ("pytorch", "torchtitan", "megatron")
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per setting that the framework does not offer, and per key that it has nothing for."""
     framework, job, stated = context.framework, context.training, context.plan.training
     if framework is None or job is None or stated is None:
@@ -72,7 +72,7 @@ def check(context: Context) -> Iterator[Finding]:
     yield from _around(context, framework.title, job)
 
 
-def _around(context: Context, title: str, job: TrainingJob) -> Iterator[Finding]:
+def _around(context: RuleContext, title: str, job: TrainingJob) -> Iterator[Finding]:
     """Ways to make and save the model that this stack does not have."""
     initialization, checkpoint = job.initialization, job.checkpoint
     related = (("the framework", "/training/framework"), ("the method", "/training/method"))
@@ -91,7 +91,7 @@ def _around(context: Context, title: str, job: TrainingJob) -> Iterator[Finding]
         yield RULE.finding(context, message, "/training/checkpoint/asynchronous", help=help, related=related)
 
 
-def _lacking(context: Context, job: TrainingJob, framework: Profile) -> Iterator[Finding]:
+def _lacking(context: RuleContext, job: TrainingJob, framework: Profile) -> Iterator[Finding]:
     """One finding per key that the framework has nothing for and that says something."""
     from memcheck.rules.deviations import deviates
 

@@ -37,11 +37,11 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import shown
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per option that contradicts the plan."""
     job = context.training
     if job is None:

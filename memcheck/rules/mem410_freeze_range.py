@@ -32,12 +32,12 @@ import re
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 RANGE = r"layers:(\d+)-(\d+)"
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per range that is empty or leaves the model."""
     job, layers = context.training, context.layers
     if job is None:

@@ -35,12 +35,12 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 FSDP2_ONLY = ("pytorch", "huggingface", "torchtitan")
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per offload that cannot be had."""
     job = context.training
     if job is None:

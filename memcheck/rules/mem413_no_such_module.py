@@ -38,14 +38,14 @@ from collections.abc import Callable, Iterator
 from memcheck.finding import Finding
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.types import Moe
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import close_to, listed
 
 PART = r"embed|head|norm|layers:\d+-\d+"
 RECOMPUTED = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per name that nothing in the model has."""
     job = context.training
     if job is None:
@@ -57,7 +57,7 @@ def check(context: Context) -> Iterator[Finding]:
         yield from _frozen(context, job.freeze)
 
 
-def _recomputed(context: Context, job: TrainingJob) -> Iterator[Finding]:
+def _recomputed(context: RuleContext, job: TrainingJob) -> Iterator[Finding]:
     place = "/training/activation_checkpointing/modules"
     if job.checkpointing.modules and job.framework != "megatron":
         yield RULE.finding(
@@ -80,7 +80,7 @@ def _recomputed(context: Context, job: TrainingJob) -> Iterator[Finding]:
             yield RULE.finding(context, f"megatron has no module `{name}` to recompute", pointer, help=help)
 
 
-def _adapted(context: Context, lora: Lora) -> Iterator[Finding]:
+def _adapted(context: RuleContext, lora: Lora) -> Iterator[Finding]:
     from memcheck.autograd.context import Adapter, adapts
     from memcheck.frameworks.transformers.adapters import EXPERT_NAMES
 
@@ -96,7 +96,7 @@ def _adapted(context: Context, lora: Lora) -> Iterator[Finding]:
     yield from _missing(context, named, modules, matches, "no linear layer of the blocks is called `{}`")
 
 
-def _frozen(context: Context, freeze: tuple[str, ...]) -> Iterator[Finding]:
+def _frozen(context: RuleContext, freeze: tuple[str, ...]) -> Iterator[Finding]:
     from memcheck.autograd.context import is_frozen
 
     def matches(name: str, module: str) -> bool:
@@ -108,7 +108,7 @@ def _frozen(context: Context, freeze: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _missing(
-    context: Context,
+    context: RuleContext,
     named: list[tuple[str, str]],
     modules: tuple[str, ...],
     matches: Callable[[str, str], bool],
@@ -123,7 +123,7 @@ def _missing(
         yield RULE.finding(context, message.format(name), pointer, help=help, related=(("the model", "/model"),))
 
 
-def _modules(context: Context, *, linear: bool) -> tuple[str, ...]:
+def _modules(context: RuleContext, *, linear: bool) -> tuple[str, ...]:
     """Paths inside the blocks; ``linear``: of linear layers only. None for a model that is only roughly known."""
     from memcheck.models.parameters import block_tensors
 

@@ -46,13 +46,13 @@ from memcheck.frameworks.megatron.setting import argument_options, attention_bac
 from memcheck.job.types import Checkpointing, TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.rules.profiles import REVIEW
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import gib
 
 WORTH_NAMING = 2**20
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for core attention that is recomputed although its kernel keeps no scores."""
     job = context.training
     if job is None or job.framework != "megatron" or context.architecture is None:
@@ -94,7 +94,7 @@ def without_core_attention(job: TrainingJob, modules: tuple[str, ...]) -> Traini
     return job._replace(options=options, checkpointing=checkpointing)
 
 
-def _cost(context: Context, job: TrainingJob, modules: tuple[str, ...]) -> str:
+def _cost(context: RuleContext, job: TrainingJob, modules: tuple[str, ...]) -> str:
     gpu, overhead = context.resolved.gpu, context.resolved.overhead
     try:
         plain = estimate(without_core_attention(job, modules), gpu, overhead, every_rank=False)

@@ -36,12 +36,12 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.profiles import REVIEW
-from memcheck.rules.types import HEURISTIC, Context, Rule
+from memcheck.rules.types import HEURISTIC, Rule, RuleContext
 
 MOMENTS = ("adam", "adamw")
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for moments that fp16 cannot hold."""
     job = context.training
     if job is None or job.optimizer.name not in MOMENTS or job.optimizer.implementation == "fused":

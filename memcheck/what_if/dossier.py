@@ -10,19 +10,19 @@ from memcheck.memory.fit import on_host
 from memcheck.memory.interval import interval_basis
 from memcheck.memory.overhead import slack
 from memcheck.rules.run import check_layout
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.compare.types import DATA_CENTRE
 from memcheck.what_if.points.evaluate import Evaluator
 from memcheck.what_if.points.types import Point
 
 
-def dossier(context: Context, answer: Estimate, gate: Gate) -> Dossier:
+def dossier(context: RuleContext, answer: Estimate, gate: Gate) -> Dossier:
     """Everything beyond the estimate that the plan itself decides."""
     basis, cases = interval_basis(context.job)
     return Dossier(rank_devices(context, answer), on_gpus(context, answer, gate), basis, cases)
 
 
-def rank_devices(context: Context, answer: Estimate) -> tuple[RankDevice, ...]:
+def rank_devices(context: RuleContext, answer: Estimate) -> tuple[RankDevice, ...]:
     """Device bytes of every pipeline rank; on the worst one they are those of the estimate."""
     job, gpu, overhead = context.job, context.resolved.gpu, context.resolved.overhead
     found = []
@@ -38,7 +38,7 @@ def rank_devices(context: Context, answer: Estimate) -> tuple[RankDevice, ...]:
     return tuple(found)
 
 
-def on_gpus(context: Context, answer: Estimate, gate: Gate) -> tuple[OnGpu, ...]:
+def on_gpus(context: RuleContext, answer: Estimate, gate: Gate) -> tuple[OnGpu, ...]:
     """The plan on its own GPU, then on each of the data centre's.
 
     What is wrong with the plan itself keeps no figures back: they are those of the plan once it is mended.

@@ -7,7 +7,7 @@ from memcheck.job.resolve import Frame, framed
 from memcheck.memory.estimate import Estimator
 from memcheck.plan.types import Plan, TrainingSpec
 from memcheck.rules.run import Standing, check_standing
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 
 REMEMBERED = 16384
 """Frames, and training sections, that are kept at most."""
@@ -27,7 +27,7 @@ class Shared:
         self._standing: Standing | None = None
         self._estimator: Estimator | None = None
 
-    def standing(self, context: Context) -> Standing:
+    def standing(self, context: RuleContext) -> Standing:
         """What the rules say of every batch; ``context``: of any point."""
         if self._standing is None:
             self._standing = check_standing(context)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from memcheck.job.types import TrainingJob
 from memcheck.memory.fit import on_host
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.types import EQUIVALENT, Candidate
 
 PLACES = {"huggingface": ("rank0",), "pytorch": ("rank0", "meta"), "megatron": ("host",)}
@@ -20,7 +20,7 @@ SHARDED_TOO = ("huggingface", "pytorch")
 """Frameworks that can save either kind of state dict."""
 
 
-def around_steps(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def around_steps(context: RuleContext, job: TrainingJob) -> Iterator[Candidate]:
     """Candidates for the moments before and after the steps that exceed the memory of a GPU or of a node."""
     moments = critical(context)
     if moments & {"load", "init"} and job.method != "qlora":
@@ -58,7 +58,7 @@ def _saving(job: TrainingJob) -> Iterator[Candidate]:
         yield Candidate("saved-states", title, {"training.checkpoint.optimizer": False})
 
 
-def critical(context: Context) -> set[str]:
+def critical(context: RuleContext) -> set[str]:
     """The instant of the GPU's peak, and those at which the memory of a node does not suffice."""
     estimate = context.estimate
     if estimate is None:

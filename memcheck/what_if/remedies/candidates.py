@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from memcheck.frameworks.torch.ddp import buckets
 from memcheck.frameworks.torch.fsdp import skips_reduction
 from memcheck.job.types import TrainingJob
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.around import around_steps
 from memcheck.what_if.remedies.types import EQUIVALENT, METHOD, NUMERICS, OTHER, Candidate
 
@@ -26,7 +26,7 @@ FREE = ("attention", "implementation", "allocator", "logits", "buckets", "sync",
 """Kinds of change whose cost is small whatever the plan: a search makes all of them, or none."""
 
 
-def same_hardware(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def same_hardware(context: RuleContext, job: TrainingJob) -> Iterator[Candidate]:
     """Everything that needs no other GPU; illegal ones are sorted out when they are priced."""
     yield from around_steps(context, job)  # first: what decides a moment that is too much is what a finding points at
     yield from _kernels(context, job)
@@ -41,7 +41,7 @@ def same_hardware(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     yield from _sequence_length(job)
 
 
-def _kernels(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _kernels(context: RuleContext, job: TrainingJob) -> Iterator[Candidate]:
     framework = context.framework
     if job.attention == "eager":
         change = {"training.attention": "sdpa"}
@@ -55,7 +55,7 @@ def _kernels(context: Context, job: TrainingJob) -> Iterator[Candidate]:
         yield Candidate("allocator", title, {"training.expandable_segments": True})
 
 
-def _loss(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _loss(context: RuleContext, job: TrainingJob) -> Iterator[Candidate]:
     framework = context.framework
     losses = framework.losses if framework else ()
     if job.loss.kind == "vocab-parallel" and job.layout.tensor > 1:
@@ -74,7 +74,7 @@ def _loss(context: Context, job: TrainingJob) -> Iterator[Candidate]:
         yield Candidate("loss", "compute head and loss in chunks", change, numerics=EQUIVALENT)
 
 
-def _sharding(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _sharding(context: RuleContext, job: TrainingJob) -> Iterator[Candidate]:
     layout, framework = job.layout, context.framework
     ranks = layout.data * layout.context
     if ranks == 1 or framework is None:
@@ -106,7 +106,7 @@ def _micro_batch(job: TrainingJob) -> Iterator[Candidate]:
         yield Candidate("micro-batch", title, {"training.micro_batch_size": size}, numerics=EQUIVALENT)
 
 
-def _recompute(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _recompute(context: RuleContext, job: TrainingJob) -> Iterator[Candidate]:
     framework, mode = context.framework, job.checkpointing.mode
     if framework is None or mode == "full":
         return
@@ -116,7 +116,7 @@ def _recompute(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     yield Candidate("recompute", "recompute every block in backward", {key: "full"})
 
 
-def _optimizer(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _optimizer(context: RuleContext, job: TrainingJob) -> Iterator[Candidate]:
     smaller = EIGHT_BIT.get(job.optimizer.name)
     if smaller is None or context.framework is None or context.framework.name in {"megatron", "torchtitan"}:
         return
@@ -125,7 +125,7 @@ def _optimizer(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     yield Candidate("optimizer", title, change, cost=NUMERICS, numerics=OTHER)
 
 
-def _precision(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _precision(context: RuleContext, job: TrainingJob) -> Iterator[Candidate]:
     """Fewer bytes of states and activations; a rule decides whether the GPU and the framework have it."""
     smaller = {"fp32": (("bf16-mixed", NUMERICS), ("bf16-pure", METHOD)), "bf16-mixed": (("bf16-pure", METHOD),)}
     for recipe, cost in smaller.get(job.recipe.recipe, ()) if context.framework is not None else ():
@@ -153,7 +153,7 @@ def _offload(job: TrainingJob) -> Iterator[Candidate]:
         yield Candidate("offload-parameters", title, {"training.offload.parameters": "cpu"}, numerics=EQUIVALENT)
 
 
-def _adapters(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _adapters(context: RuleContext, job: TrainingJob) -> Iterator[Candidate]:
     framework = context.framework
     if framework is None or job.freeze:
         return
@@ -167,7 +167,7 @@ def _adapters(context: Context, job: TrainingJob) -> Iterator[Candidate]:
 LARGEST_MICRO_BATCH = 64
 
 
-def either_way(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def either_way(context: RuleContext, job: TrainingJob) -> Iterator[Candidate]:
     """Changes that may need more memory and save time: other micro-batches, less recompute, nothing offloaded."""
     for exponent in range(LARGEST_MICRO_BATCH.bit_length()):
         size = 1 << exponent

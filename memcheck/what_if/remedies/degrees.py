@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from memcheck.job.profile import Profile
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture, Moe, Rough
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.types import EQUIVALENT, Candidate
 
 
-def degrees(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def degrees(context: RuleContext, job: TrainingJob) -> Iterator[Candidate]:
     """Sequence parallelism; a larger tensor degree within the node; context, pipeline and expert degrees; schedules."""
     framework, layout = context.framework, job.layout
     if framework is None:

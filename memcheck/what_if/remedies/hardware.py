@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from memcheck.catalog.gpus import find_gpu, gpu_names
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import TrainingJob
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.rules.words import gib
 from memcheck.what_if.remedies.types import EQUIVALENT, HARDWARE, Candidate
 
@@ -17,7 +17,7 @@ ABOUT = 0.98
 """The need depends little on the GPU (context, workspaces): what is clearly too small is not tried."""
 
 
-def larger_gpus(context: Context) -> Iterator[Candidate]:
+def larger_gpus(context: RuleContext) -> Iterator[Candidate]:
     """GPUs of the same maker with more memory, one of each size, in nodes that are at least as large."""
     now, estimate = context.resolved.gpu, context.estimate
     least = now.memory_bytes * 1.05
@@ -50,7 +50,7 @@ def _relative_time(gpu: Gpu, now: Gpu) -> float:
     return round(now.bf16_tflops / gpu.bf16_tflops - 1, 3)
 
 
-def more_nodes(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def more_nodes(context: RuleContext, job: TrainingJob) -> Iterator[Candidate]:
     """Twice and four times the nodes, when a ZeRO stage makes the shards smaller; the global batch stays."""
     layout = job.layout
     if not layout.zero_stage or layout.shard_group < layout.data * layout.context:

@@ -20,7 +20,7 @@ from memcheck.plan.types import Plan
 from memcheck.record import Record
 from memcheck.rules.deviations import NEUTRAL
 from memcheck.rules.run import check_layout, is_legal, make_context
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.points.frames import Frames, Shared
 from memcheck.what_if.points.read import Variants
 from memcheck.what_if.remedies.time import clock_of
@@ -62,7 +62,7 @@ class Tally(Record):
 class Pricer:
     """Prices changes of one plan. ``keep``: dotted keys, or sections, that must stay as they are."""
 
-    def __init__(self, context: Context, keep: tuple[str, ...] = ()) -> None:
+    def __init__(self, context: RuleContext, keep: tuple[str, ...] = ()) -> None:
         self.context = context
         self.document = context.document
         self._unplaced = context.document._replace(marks={"": Mark(None, Location(context.document.path, START))})
@@ -223,7 +223,7 @@ class Pricer:
         return candidate.slowdown if served else self.clock.slowdown(resolved)
 
 
-def _following(context: Context, changes: dict[str, object]) -> dict[str, object] | None:
+def _following(context: RuleContext, changes: dict[str, object]) -> dict[str, object] | None:
     """What follows from changes of degrees and batch: accumulation, stated data-parallel ranks, sharding groups."""
     layout, document, job = context.layout, context.document, context.training
 
@@ -254,7 +254,7 @@ def _following(context: Context, changes: dict[str, object]) -> dict[str, object
 
 
 def _accumulation(
-    context: Context, job: TrainingJob, changes: dict[str, object], data: int
+    context: RuleContext, job: TrainingJob, changes: dict[str, object], data: int
 ) -> dict[str, object] | None:
     """The micro-batches per step that keep the global batch; None when there is no whole number of them."""
     if STEPS in changes:
@@ -270,7 +270,7 @@ def _accumulation(
 
 
 def _splits(
-    context: Context, job: TrainingJob, changes: dict[str, object], following: dict[str, object], data: int
+    context: RuleContext, job: TrainingJob, changes: dict[str, object], following: dict[str, object], data: int
 ) -> bool:
     """Whether a step of one micro-batch becomes one of several that a framework would reduce with the last one alone.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.rules.gpu_abilities import compute_capability, lacks_bf16, lacks_fp8
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.types import EQUIVALENT, HARDWARE, METHOD, NUMERICS, OTHER, Candidate
 
 BLACKWELL = 100
@@ -18,7 +18,7 @@ LEAST_CONTEXT = 1024
 BITS = {"fp8": 8, "int8": 8, "fp4": 4.5, "int4": 4}
 
 
-def serving(context: Context, job: InferenceJob) -> Iterator[Candidate]:
+def serving(context: RuleContext, job: InferenceJob) -> Iterator[Candidate]:
     """More tensor ranks; smaller weights, a smaller cache; fewer sequences at a time, shorter contexts.
 
     The last two change what can be served, and cost as much as another training does.
@@ -49,7 +49,7 @@ def _less(number: int, least: int) -> Iterator[int]:
                 yield each
 
 
-def _stored(context: Context, job: InferenceJob) -> Iterator[Candidate]:
+def _stored(context: RuleContext, job: InferenceJob) -> Iterator[Candidate]:
     """Fewer bits of the weights and of the cache, as far as the GPU multiplies them or a kernel unpacks them."""
     gpu = context.resolved.gpu
     short, byte = "fp16" if lacks_bf16(gpu) else "bf16", "int8" if lacks_fp8(gpu) else "fp8"

@@ -8,7 +8,7 @@ from memcheck.job.profile import Profile
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.degrees import experts_of, width_of
 from memcheck.what_if.remedies.types import EQUIVALENT, Candidate
 
@@ -29,7 +29,7 @@ class Degrees(Record):
 
 
 def training_layouts(
-    context: Context,
+    context: RuleContext,
     job: TrainingJob,
     nodes: int | None = None,
     gpus_per_node: int | None = None,

@@ -6,7 +6,7 @@ from itertools import product
 
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.record import Record
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.candidates import FREE, either_way, same_hardware
 from memcheck.what_if.remedies.degrees import degrees
 from memcheck.what_if.remedies.hardware import larger_gpus, more_nodes
@@ -34,7 +34,7 @@ class Space(Record):
         return (*self.layouts, *self.states, *self.steps)
 
 
-def singles(context: Context) -> list[Candidate]:
+def singles(context: RuleContext) -> list[Candidate]:
     """Single changes, on this hardware and on other."""
     job = context.job
     if not isinstance(job, TrainingJob):
@@ -48,7 +48,7 @@ def singles(context: Context) -> list[Candidate]:
 
 
 def space_of(
-    context: Context,
+    context: RuleContext,
     most: int = METHOD,
     nodes: int | None = None,
     gpus_per_node: int | None = None,

@@ -16,7 +16,7 @@ from memcheck.plan.read import read_plan
 from memcheck.plan.text import read_bytes
 from memcheck.result import PASSED, PlanResult
 from memcheck.rules.run import make_context
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import Priced
 from memcheck.what_if.search.goals import search
@@ -101,7 +101,7 @@ def passes(suggestion: Suggestion, document: Document, data: bytes, gate: Gate) 
     return there == (remedy.device_bytes, remedy.host_bytes_per_node)
 
 
-def _context(document: Document, gate: Gate, result: PlanResult) -> Context:
+def _context(document: Document, gate: Gate, result: PlanResult) -> RuleContext:
     """What the rules look at, with the estimate of the plan as written."""
     plan, _ = read_plan(document)
     if plan is None:
