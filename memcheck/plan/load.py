@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from memcheck.finding import Finding
-from memcheck.plan.compose import Composed, ComposeError, Composer, Problem
+from memcheck.plan.compose import Composed, ComposeError, ComposeProblem, Composer
 from memcheck.plan.document import Document
 from memcheck.plan.places import Marks
 from memcheck.plan.text import decode, shown_path, split_lines
@@ -52,7 +52,7 @@ def _document(path: str, index: int, lines: tuple[str, ...], composed: Composed)
     return Document(path, index, values, marks, sources, findings, composed.odd)
 
 
-def locate(problem: Problem, marks: Marks) -> Finding:
+def locate(problem: ComposeProblem, marks: Marks) -> Finding:
     """A problem of composing, as a finding."""
     related = tuple((label, marks.at(event)) for label, event in problem.related)
     return problem.code.at(marks.at(problem.event), problem.message, help=problem.help, related=related)
