@@ -8,7 +8,7 @@ from memcheck.configs import accelerate_keys, deepspeed_keys, megatron_keys, tor
 from memcheck.configs.argument_edits import edit_arguments
 from memcheck.configs.toml_edits import edit_toml
 from memcheck.configs.tree_edits import edit_json, edit_yaml
-from memcheck.configs.types import Row
+from memcheck.configs.types import KeyRow
 from memcheck.finding import Edit
 from memcheck.record import Record
 
@@ -18,7 +18,7 @@ class Editor(Record):
 
     edit: Callable[[str, str, Mapping[str, object]], tuple[Edit, ...]]
     """Path, text and new values by key; no edits where one of them has no certain place."""
-    rows: tuple[Row, ...]
+    rows: tuple[KeyRow, ...]
     """Keys that stand for exactly one key of the plan."""
     same: tuple[tuple[str, ...], ...] = ()
     """Names of the same thing, the one that is written first."""

@@ -14,7 +14,7 @@ from memcheck.configs.read_deepspeed import read_deepspeed
 from memcheck.configs.read_megatron import read_megatron
 from memcheck.configs.read_torchtitan import read_torchtitan
 from memcheck.configs.request import Export
-from memcheck.configs.types import Reading, Written
+from memcheck.configs.types import ReadConfig, Written
 from memcheck.configs.write_accelerate import write_accelerate
 from memcheck.configs.write_deepspeed import write_deepspeed
 from memcheck.configs.write_megatron import write_megatron
@@ -28,7 +28,7 @@ class Format(Record):
     name: str
     title: str
     load: Callable[[str, str], ConfigFile]
-    read: Callable[[ConfigFile, int | None], Reading]
+    read: Callable[[ConfigFile, int | None], ReadConfig]
     write: Callable[[Export], Written]
     frameworks: tuple[str, ...]
     """The plan's frameworks that run from it as they are."""
