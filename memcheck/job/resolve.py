@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from memcheck.catalog.types import Gpu
 from memcheck.job.defaults import Defaults
-from memcheck.job.errors import Problem, ResolutionError
+from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.hardware import resolve_gpu
 from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
@@ -79,11 +79,11 @@ def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir
     Raises:
         ResolutionError: as above.
     """
-    problems: list[Problem] = []
+    problems: list[JobProblem] = []
     architecture, gpu = _lookup(plan, base_dir, problems)
     if plan.training is None and plan.inference is None:
         problems.append(
-            Problem("missing", "", "the plan states neither training nor inference", "add a `training:` section")
+            JobProblem("missing", "", "the plan states neither training nor inference", "add a `training:` section")
         )
     if problems or architecture is None or gpu is None:
         raise ResolutionError(tuple(problems))
@@ -129,7 +129,7 @@ def with_batch(frame: Frame, training: plan_types.TrainingSpec | None) -> Resolv
 
 
 def _lookup(
-    plan: plan_types.Plan, base_dir: str, problems: list[Problem]
+    plan: plan_types.Plan, base_dir: str, problems: list[JobProblem]
 ) -> tuple[Architecture | Rough | None, Gpu | None]:
     architecture, gpu = None, None
     try:
@@ -152,7 +152,7 @@ def _check_owner(plan: plan_types.Plan, architecture: Architecture) -> None:
     message = f"`model_type: {OWN_MODEL}` is {OWNER}'s own model, which {who}"
     other = "describe the model by a Hugging Face config.json"
     help = f"write `framework: {OWNER}`, or {other}" if framework else f"name a model of the catalog, or {other}"
-    raise ResolutionError((Problem("architecture", "/model/architecture/model_type", message, help),))
+    raise ResolutionError((JobProblem("architecture", "/model/architecture/model_type", message, help),))
 
 
 def _routed(architecture: Architecture | Rough) -> bool:
@@ -250,7 +250,7 @@ def _inference_job(
     defaults: Defaults,
 ) -> InferenceJob:
     if inference.context_length is None:
-        problem = Problem(
+        problem = JobProblem(
             "missing",
             "/inference",
             "inference.context_length is missing: the KV cache is proportional to it",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.job.defaults import PLAN_DEFAULT, Defaults
-from memcheck.job.errors import Problem, ResolutionError
+from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.profile import Profile
 from memcheck.job.types import Checkpoint, Checkpointing, Initialization, Layout, Lora, Loss, Optimizer
 from memcheck.plan import types as plan_types
@@ -24,7 +24,7 @@ def resolve_batch(training: plan_types.TrainingSpec, defaults: Defaults) -> tupl
         ResolutionError: no sequence length, which has no sensible default.
     """
     if training.sequence_length is None:
-        problem = Problem(
+        problem = JobProblem(
             "missing",
             "/training",
             "training.sequence_length is missing: activations and logits are proportional to it",

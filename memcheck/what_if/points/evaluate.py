@@ -22,7 +22,7 @@ from memcheck.timing.step import step_time
 from memcheck.timing.types import StepTime
 from memcheck.what_if.points.frames import Frames
 from memcheck.what_if.points.read import Variants
-from memcheck.what_if.points.types import HOST, ILLEGAL, Point, Problem, Size
+from memcheck.what_if.points.types import HOST, ILLEGAL, Point, PointProblem, Size
 
 HOST_RULE = "MEM106"
 
@@ -68,8 +68,8 @@ class Evaluator:
         return _priced(changes, plan, resolved, answer, context.fail_above)
 
 
-def _problems(findings: list[Finding]) -> tuple[Problem, ...]:
-    return tuple(Problem(finding.code, finding.message) for finding in findings)
+def _problems(findings: list[Finding]) -> tuple[PointProblem, ...]:
+    return tuple(PointProblem(finding.code, finding.message) for finding in findings)
 
 
 def _priced(
@@ -78,10 +78,10 @@ def _priced(
     """The point with its memory and its time."""
     verdict = gpu_fit(answer, fail_above)
     capacity = host_capacity(plan.hardware.host_memory_gib)
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[PointProblem, ...] = ()
     if above := host_excess(answer, capacity):
         verdict = HOST if verdict in RUNS else verdict
-        problems = (Problem(HOST_RULE, lacking(above[0], capacity or 0, resolved.job.layout.gpus_per_node)),)
+        problems = (PointProblem(HOST_RULE, lacking(above[0], capacity or 0, resolved.job.layout.gpus_per_node)),)
     step, untimed = _timed(resolved)
     return Point(
         changes,
