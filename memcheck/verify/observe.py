@@ -6,7 +6,7 @@ import os
 import traceback
 
 from memcheck.errors import MemcheckError, UsageError
-from memcheck.verify.compare import Comparison, compare
+from memcheck.verify.compare import RankComparison, compare
 from memcheck.verify.errors import RefusedError
 from memcheck.verify.observed.judge import workspaces
 from memcheck.verify.progress import Progress
@@ -77,7 +77,7 @@ def _left_out(observation: Observation, pipeline: int) -> tuple[str, ...]:
     return (f"{name} {', '.join(traced)} of {pipeline} traced, the fullest by default; --rank N looks at others",)
 
 
-def compare_all(request: Request, observation: Observation) -> tuple[Comparison, ...]:
+def compare_all(request: Request, observation: Observation) -> tuple[RankComparison, ...]:
     """Each observed rank beside its prediction."""
     subject = request.subject
     surplus = workspaces(subject) if observation.mode == MEASURED else 0
