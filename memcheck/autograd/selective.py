@@ -6,7 +6,7 @@ when the region is recomputed.
 
 from __future__ import annotations
 
-from memcheck.autograd.checkpoint import Frame, Run
+from memcheck.autograd.checkpoint import CheckpointFrame, Run
 from memcheck.autograd.tensor import Storage, Tape, Value
 
 
@@ -56,7 +56,7 @@ class KeptOutputs:
         return self.count % 2 == 1
 
 
-class WholeFrame(Frame):
+class WholeFrame(CheckpointFrame):
     """A checkpointed call without early stop, which may keep some operators' outputs."""
 
     def __init__(self, tape: Tape, forward: Run, x: Value, selection: KeptOutputs | None) -> None:

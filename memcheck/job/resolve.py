@@ -45,7 +45,7 @@ class Resolved(Record):
     assumptions: tuple[Assumption, ...]
 
 
-class Frame(Record):
+class JobFrame(Record):
     """A plan made concrete but for its batch: plans that differ in their batch alone share it.
 
     The batch is what :func:`with_batch` reads: sequences, tokens and micro-batches.
@@ -73,7 +73,7 @@ def resolve(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_di
     return with_batch(framed(plan, frameworks, base_dir=base_dir), plan.training)
 
 
-def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir: str) -> Frame:
+def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir: str) -> JobFrame:
     """Make every value of the plan concrete that does not depend on its batch.
 
     Raises:
@@ -99,13 +99,13 @@ def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir
             defaults.note("model", f"{package} is installed", why)
         job, notes = _training_job(plan, plan.training, architecture, frameworks, defaults)
         behind = Defaults()
-        return Frame(job, gpu, _overhead(plan.policy, behind), (*notes, behind.taken()))
+        return JobFrame(job, gpu, _overhead(plan.policy, behind), (*notes, behind.taken()))
     serving = _inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, defaults)
     overhead = _overhead(plan.policy, defaults)
-    return Frame(serving, gpu, overhead, (defaults.taken(), (), (), ()))
+    return JobFrame(serving, gpu, overhead, (defaults.taken(), (), (), ()))
 
 
-def with_batch(frame: Frame, training: plan_types.TrainingSpec | None) -> Resolved:
+def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Resolved:
     """The job with the batch that the plan's ``training`` states.
 
     Raises:
@@ -174,7 +174,7 @@ def _training_job(
     frameworks: Mapping[str, Profile],
     defaults: Defaults,
 ) -> tuple[TrainingJob, tuple[tuple[Assumption, ...], ...]]:
-    """The job without its batch, and what was assumed, as :class:`Frame` has it."""
+    """The job without its batch, and what was assumed, as :class:`JobFrame` has it."""
     framework = frameworks[defaults.take("training.framework", training.framework, DEFAULT_FRAMEWORK)]
     options = known_options(training.options, framework)
     layout = resolve_layout(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.resolve import Frame, framed
+from memcheck.job.resolve import JobFrame, framed
 from memcheck.memory.estimate import Estimator
 from memcheck.plan.types import Plan, TrainingSpec
 from memcheck.rules.run import Standing, check_standing
@@ -15,12 +15,12 @@ BATCH = ("micro_batch_size", "sequence_length", "gradient_accumulation_steps", "
 """Keys of ``training`` that :func:`memcheck.job.resolve.with_batch` reads."""
 
 
-class Shared:
+class SharedFrame:
     """One frame, with what its points have in common."""
 
     __slots__ = ("_estimator", "_standing", "known", "plan")
 
-    def __init__(self, plan: Plan, known: Frame) -> None:
+    def __init__(self, plan: Plan, known: JobFrame) -> None:
         self.plan = plan
         """The first point's, whose sections are what the frame is found by."""
         self.known = known
@@ -49,13 +49,13 @@ class Frames:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._known: dict[tuple[object, ...], Shared] = {}
+        self._known: dict[tuple[object, ...], SharedFrame] = {}
         self._trained: dict[int, tuple[TrainingSpec, str]] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def of(self, plan: Plan) -> Shared:
+    def of(self, plan: Plan) -> SharedFrame:
         """The point's frame. Sections are known by identity, because :class:`Variants` makes each of them once.
 
         Raises:
@@ -68,7 +68,7 @@ class Frames:
         if found is None:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
-            found = self._known[key] = Shared(plan, framed(plan, FRAMEWORKS, base_dir=self._folder))
+            found = self._known[key] = SharedFrame(plan, framed(plan, FRAMEWORKS, base_dir=self._folder))
         return found
 
     def _without_batch(self, training: TrainingSpec) -> str:

@@ -21,7 +21,7 @@ from memcheck.record import Record
 from memcheck.rules.deviations import NEUTRAL
 from memcheck.rules.run import check_layout, is_legal, make_context
 from memcheck.rules.types import RuleContext
-from memcheck.what_if.points.frames import Frames, Shared
+from memcheck.what_if.points.frames import Frames, SharedFrame
 from memcheck.what_if.points.read import Variants
 from memcheck.what_if.remedies.time import clock_of
 from memcheck.what_if.remedies.types import Candidate, Priced
@@ -175,7 +175,7 @@ class Pricer:
         found = self._legal(changes)
         return None if found is None else found[0]
 
-    def _legal(self, changes: dict[str, object]) -> tuple[Resolved, Shared] | None:
+    def _legal(self, changes: dict[str, object]) -> tuple[Resolved, SharedFrame] | None:
         """The same, with what it shares with plans of other batches."""
         self._looked += 1
         if self.watch is not None and self._looked % OFTEN == 0:
@@ -199,7 +199,7 @@ class Pricer:
         return plan._replace(policy=self.context.plan.policy), []
 
     def _priced(
-        self, candidate: Candidate, changes: dict[str, object], legal: Resolved, shared: Shared, *, prune: bool
+        self, candidate: Candidate, changes: dict[str, object], legal: Resolved, shared: SharedFrame, *, prune: bool
     ) -> Priced | None:
         try:
             if prune and self.below_floor(legal):
