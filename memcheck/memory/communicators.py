@@ -67,7 +67,7 @@ RCCL_FURTHER_BYTES = 666 * MIB
 """RCCL on MI250X: about 1 GiB, and about 0.65 GiB for each further communicator (LUMI-AI-Guide#111)."""
 
 
-class Group(Record):
+class ProcessGroup(Record):
     """One process group as a rank of it sees it."""
 
     kind: str
@@ -83,7 +83,7 @@ class Group(Record):
     """Connects one algorithm alone: sums of a few numbers, or rings that gather and scatter."""
 
 
-def groups(job: TrainingJob | InferenceJob) -> tuple[Group, ...]:
+def groups(job: TrainingJob | InferenceJob) -> tuple[ProcessGroup, ...]:
     """Process groups with a communicator of their own, ranks laid out tensor first, then context, data, pipeline.
 
     That is the order of Megatron (``tp-cp-ep-dp-pp``) and of a device mesh (``pp, dp, cp, tp``, last fastest).
@@ -112,7 +112,7 @@ def _use(job: TrainingJob | InferenceJob) -> Use | None:
     )
 
 
-def _groups(layout: Layout, use: Use | None) -> tuple[Group, ...]:
+def _groups(layout: Layout, use: Use | None) -> tuple[ProcessGroup, ...]:
     if use is not None:
         from memcheck.frameworks.megatron.groups import megatron_groups
 
@@ -133,7 +133,9 @@ def _groups(layout: Layout, use: Use | None) -> tuple[Group, ...]:
         stride = layout.world_size // layout.pipeline
         local = max(1, layout.gpus_per_node // stride)
         neighbours = min(2, layout.pipeline - 1)
-        found.append(Group("pipeline", min(local, layout.pipeline), _nodes(layout.pipeline, local), False, neighbours))
+        found.append(
+            ProcessGroup("pipeline", min(local, layout.pipeline), _nodes(layout.pipeline, local), False, neighbours)
+        )
     expert = spread("expert", layout.expert, layout.expert_tensor, layout)
     if expert is not None:
         # tokens are exchanged all to all; only their counts are gathered
@@ -145,21 +147,21 @@ def _groups(layout: Layout, use: Use | None) -> tuple[Group, ...]:
     return tuple(found)
 
 
-def _world(layout: Layout) -> Group:
-    return Group("world", min(layout.world_size, layout.gpus_per_node), layout.nodes, collectives=True)
+def _world(layout: Layout) -> ProcessGroup:
+    return ProcessGroup("world", min(layout.world_size, layout.gpus_per_node), layout.nodes, collectives=True)
 
 
-def _whole(group: Group, layout: Layout) -> bool:
+def _whole(group: ProcessGroup, layout: Layout) -> bool:
     """A group of all ranks is the default group."""
     return group.local * group.nodes == layout.world_size
 
 
-def spread(kind: str, degree: int, stride: int, layout: Layout) -> Group | None:
+def spread(kind: str, degree: int, stride: int, layout: Layout) -> ProcessGroup | None:
     """A group of ``degree`` ranks, ``stride`` apart; None for a single rank."""
     if degree <= 1:
         return None
     local = max(1, min(degree, layout.gpus_per_node // stride))
-    return Group(kind, local, _nodes(degree, local), collectives=True)
+    return ProcessGroup(kind, local, _nodes(degree, local), collectives=True)
 
 
 def _nodes(degree: int, local: int) -> int:
@@ -171,7 +173,7 @@ def linked(gpu: Gpu) -> bool:
     return bool(gpu.nvlink_gbs) or gpu.arch is None
 
 
-def channels(group: Group, gpu: Gpu) -> int:
+def channels(group: ProcessGroup, gpu: Gpu) -> int:
     """Channels of a group's rings."""
     if group.nodes > 1:
         return RING_CHANNELS_NODES if group.local > 2 else RING_CHANNELS_ALONE
@@ -180,12 +182,12 @@ def channels(group: Group, gpu: Gpu) -> int:
     return RING_CHANNELS.get(gpu.arch or "", RING_CHANNELS_UNKNOWN)
 
 
-def group_bytes(group: Group, gpu: Gpu) -> int:
+def group_bytes(group: ProcessGroup, gpu: Gpu) -> int:
     """What one group's connections take on a rank."""
     return _collective_bytes(group, gpu) + _peer_bytes(group, gpu)
 
 
-def _collective_bytes(group: Group, gpu: Gpu) -> int:
+def _collective_bytes(group: ProcessGroup, gpu: Gpu) -> int:
     if not group.collectives:
         return 0
     n = channels(group, gpu)
@@ -199,13 +201,13 @@ def _collective_bytes(group: Group, gpu: Gpu) -> int:
     return ring + tree + _multicast_bytes(group, gpu)
 
 
-def _multicast_bytes(group: Group, gpu: Gpu) -> int:
+def _multicast_bytes(group: ProcessGroup, gpu: Gpu) -> int:
     if not linked(gpu) or gpu.arch in ("sm_70", "sm_80") or group.local < 2 or group.kind == "expert" or group.small:
         return 0
     return NVLS_CHANNELS.get(gpu.arch or "", NVLS_CHANNELS_UNKNOWN) * group.local * NVLS_BYTES
 
 
-def _peer_bytes(group: Group, gpu: Gpu) -> int:
+def _peer_bytes(group: ProcessGroup, gpu: Gpu) -> int:
     if not group.peers:
         return 0
     near = min(group.peers, group.local - 1)
@@ -245,7 +247,7 @@ def _deepep(layout: Layout, use: Use | None) -> tuple[tuple[str, int, str], ...]
     return (("DeepEP", deepep_bytes(ranks, use.token_width), source),)
 
 
-def _source(group: Group, gpu: Gpu) -> str:
+def _source(group: ProcessGroup, gpu: Gpu) -> str:
     parts = []
     if group.collectives:
         one = group.small or group.kind == "expert" or group.local * group.nodes == 2 or group.local == 1
