@@ -92,26 +92,26 @@ def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]
     return found
 
 
-class Kept(Record):
+class UnitsInFlight(Record):
     """A unit whose saved tensors are alive, for so many micro-batches."""
 
     unit: Unit
     times: int = 1
 
 
-def _before(units: list[Unit], peak: Instant) -> list[Kept]:
+def _before(units: list[Unit], peak: Instant) -> list[UnitsInFlight]:
     """Units whose saved tensors are alive while the unit at the peak runs."""
     where = peak.operation.rpartition(" in ")[2]
-    found: list[Kept] = []
+    found: list[UnitsInFlight] = []
     for unit in units:
         if unit.name == where:
             break
         if unit.fresh.saved:
-            found.append(Kept(unit))
+            found.append(UnitsInFlight(unit))
     return found
 
 
-def activation_formulas(kept: list[Kept], peak: Instant, n_bytes: int, source: str) -> list[Formula]:
+def activation_formulas(kept: list[UnitsInFlight], peak: Instant, n_bytes: int, source: str) -> list[Formula]:
     """One line per kind of unit: what it keeps for backward."""
     where = peak.operation.rpartition(" in ")[2]
     alive: dict[tuple[Inventory, int], list[Unit]] = {}

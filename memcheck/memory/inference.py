@@ -16,7 +16,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.frameworks.transformers.block import block_forward
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
-from memcheck.memory.serving import Held, Weight, formulas, largest
+from memcheck.memory.serving import ServingRank, Weight, formulas, largest
 from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, ParameterTensor, Rough
 
@@ -82,7 +82,7 @@ def _rank(job: InferenceJob, a: Architecture, part: Part, rank: int, inventory: 
     return RankEstimate(rank, timeline.instants(), numel, largest(job, held), formulas(job, held))
 
 
-def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> Held:
+def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> ServingRank:
     """Weights, caches, working set and logits of one pipeline rank."""
     layout = job.layout
     blocks = a.layers()[part.first : part.last]
@@ -101,7 +101,7 @@ def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> He
     )
     tape = _working_set(job, a, part, inventory)
     vocabulary = -(-a.vocab_size // layout.tensor) if part.head else 0
-    return Held(tuple(weights), caches, tape.peak, tuple(tape.peak_inventory), vocabulary)
+    return ServingRank(tuple(weights), caches, tape.peak, tuple(tape.peak_inventory), vocabulary)
 
 
 def _weight(t: ParameterTensor, shape: tuple[int, ...], weights: str) -> Weight:

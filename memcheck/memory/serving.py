@@ -37,7 +37,7 @@ class Weight(Record):
     bytes: int
 
 
-class Held(Record):
+class ServingRank(Record):
     """Everything on one rank."""
 
     weights: tuple[Weight, ...]
@@ -54,7 +54,7 @@ class Held(Record):
         return rounded(4 * sequences * self.vocabulary)
 
 
-def largest(job: InferenceJob, held: Held) -> tuple[TensorGroup, ...]:
+def largest(job: InferenceJob, held: ServingRank) -> tuple[TensorGroup, ...]:
     """The largest groups of equal live tensors."""
     groups: dict[tuple[str, str, str], list[int]] = {}
     rows = [(w.tensor.name, f"{_shape(w.shape)} {w.dtype}", "parameters", w.bytes) for w in held.weights]
@@ -71,7 +71,7 @@ def largest(job: InferenceJob, held: Held) -> tuple[TensorGroup, ...]:
     return tuple(TensorGroup(key[0], key[1], count, size, key[2]) for key, (count, size) in ranked)
 
 
-def formulas(job: InferenceJob, held: Held) -> tuple[Formula, ...]:
+def formulas(job: InferenceJob, held: ServingRank) -> tuple[Formula, ...]:
     """One per component, and one per kind of cache."""
     elements = sum(weight.elements for weight in held.weights)
     found = [

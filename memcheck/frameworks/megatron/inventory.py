@@ -12,7 +12,7 @@ from memcheck.frameworks.megatron.schedule import Run
 from memcheck.frameworks.megatron.setting import argument_options
 from memcheck.frameworks.megatron.walk import Moment, Pass, Rank, fullest, walk
 from memcheck.job.types import TrainingJob
-from memcheck.memory.formulas import LEDGER, Kept, activation_formulas, sum_of
+from memcheck.memory.formulas import LEDGER, UnitsInFlight, activation_formulas, sum_of
 from memcheck.record import Record
 
 DISTRIBUTED = "Megatron-core distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py"
@@ -82,26 +82,26 @@ def _shards_parameters(job: TrainingJob) -> bool:
     return fsdp.is_sharded(job) and fsdp.strategy(job) == "optim_grads_params"
 
 
-def _kept(rank: Rank, schedule: tuple[Run, ...], peak: Instant) -> list[Kept]:
+def _kept(rank: Rank, schedule: tuple[Run, ...], peak: Instant) -> list[UnitsInFlight]:
     """Units whose saved tensors are alive at the peak, and for how many micro-batches."""
     if peak.name not in ("forward", "loss", "backward"):
         return []
     where = peak.operation.rpartition(" in ")[2]
     chunk = next(c for c, units in enumerate(rank.chunks) if any(u.name == where for u in units))
     moment: Moment = fullest(rank, schedule)[Pass(peak.name != "backward", chunk)]
-    found: list[Kept] = []
+    found: list[UnitsInFlight] = []
     for c, units in enumerate(rank.chunks):
         passes = c == chunk
         for unit in units:
             passes = passes and unit.name != where
             times = moment.counts[c] + passes
             if times and unit.fresh.saved:
-                found.append(Kept(unit, times))
+                found.append(UnitsInFlight(unit, times))
     return found
 
 
 def _largest(
-    job: TrainingJob, rank: Rank, peak: Instant, high: High | None, kept: list[Kept], top: int = 12
+    job: TrainingJob, rank: Rank, peak: Instant, high: High | None, kept: list[UnitsInFlight], top: int = 12
 ) -> tuple[TensorGroup, ...]:
     groups: dict[tuple[str, str, str], list[int]] = {}
 
@@ -132,7 +132,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _formulas(
-    job: TrainingJob, rank: Rank, peak: Instant, high: High | None, kept: list[Kept]
+    job: TrainingJob, rank: Rank, peak: Instant, high: High | None, kept: list[UnitsInFlight]
 ) -> tuple[Formula, ...]:
     at_peak = peak.components_bytes
     tensors = [t for chunk in rank.chunks for u in chunk for t in u.tensors]

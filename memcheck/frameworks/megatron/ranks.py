@@ -19,7 +19,7 @@ from memcheck.frameworks.megatron.states import States, states_of, timeless
 from memcheck.frameworks.megatron.units import Alike, chunk_units, renumbered
 from memcheck.frameworks.megatron.walk import Rank, walk
 from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device, workspaces
-from memcheck.frameworks.megatron.workspaces import Held as Blocks
+from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks
 from memcheck.frameworks.torch.pipelining import fullest
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
 from memcheck.models.types import Architecture

@@ -53,7 +53,7 @@ class Workspaces(Record):
         )
 
 
-class Held(Record):
+class ChunkContents(Record):
     """What a rank holds of the model."""
 
     blocks: list[Block]
@@ -76,7 +76,7 @@ ANY_DEVICE = Device()
 
 
 def workspaces(
-    job: TrainingJob, architecture: Architecture, setting: Setting, held: Held, device: Device = ANY_DEVICE
+    job: TrainingJob, architecture: Architecture, setting: Setting, held: ChunkContents, device: Device = ANY_DEVICE
 ) -> Workspaces:
     """Everything a rank holds beside its model."""
     return Workspaces(
@@ -90,7 +90,7 @@ def workspaces(
     )
 
 
-def _cublas(setting: Setting, held: Held, device: Device) -> int:
+def _cublas(setting: Setting, held: ChunkContents, device: Device) -> int:
     routed = any(isinstance(b.mlp, Moe) for b in held.blocks)
     found = 0
     if uses_te(setting) or routed:  # the router's gating product is TE's under every spec

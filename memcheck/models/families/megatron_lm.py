@@ -14,7 +14,7 @@ from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder
 from memcheck.models.parts.feed_forward import gated_mlp, plain_mlp, stacked_experts
 from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.sizes import Sizes, check_groups, split_heads
+from memcheck.models.parts.sizes import StackDimensions, check_groups, split_heads
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe, Norm, ParameterTensor
 
@@ -49,7 +49,7 @@ def read(config: ConfigReader) -> Architecture:
     if learned and not positions:
         config.fail("max_position_embeddings", "the table of learned positions has no size", "state it")
     heads = config.integer("num_attention_heads")
-    size = Sizes(hidden, layers, heads, heads, 0, config.integer("vocab_size"), positions)
+    size = StackDimensions(hidden, layers, heads, heads, 0, config.integer("vocab_size"), positions)
     return decoder(
         config,
         size,
@@ -163,7 +163,7 @@ def _attention(config: ConfigReader, hidden: int) -> Attention:
     share = config.number("rotary_percent", default=1.0)
     rotary = config.text("position_embedding_type", default="learned_absolute") == "rope"
     return grouped_attention(
-        Sizes(hidden, 1, heads, kv_heads, width, 1, 0),
+        StackDimensions(hidden, 1, heads, kv_heads, width, 1, 0),
         PROJECTIONS,
         qkv_bias=bias or qkv_bias,
         out_bias=bias,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memcheck.models.parts.matrices import linear, norm_tensors
-from memcheck.models.parts.sizes import Sizes
+from memcheck.models.parts.sizes import StackDimensions
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Attention, LatentAttention, Norm, ParameterTensor
 from memcheck.record import Record
@@ -26,7 +26,7 @@ LLAMA = Projections()
 
 
 def grouped_attention(
-    size: Sizes,
+    size: StackDimensions,
     projections: Projections = LLAMA,
     *,
     qkv_bias: bool = False,
@@ -70,7 +70,7 @@ def head_norm(kind: str, size: int, which: str, *, rows: int = 1, bias: bool = F
     return Norm(kind, size, weight=weight, bias=bias, rows=rows, name=f"self_attn.{which}_norm")
 
 
-def latent_attention(config: ConfigReader, size: Sizes, *, interleaved: bool = True) -> LatentAttention:
+def latent_attention(config: ConfigReader, size: StackDimensions, *, interleaved: bool = True) -> LatentAttention:
     """DeepSeek's attention. The low-rank projections and their norms are replicated under tensor parallelism."""
     q_rank = config.optional_integer("q_lora_rank")
     if q_rank is None and "q_lora_rank" not in config.config:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memcheck.models.parts.sizes import Sizes
+from memcheck.models.parts.sizes import StackDimensions
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
 
@@ -40,7 +40,7 @@ def pre_norm_block(
 
 def decoder(
     config: ConfigReader,
-    size: Sizes,
+    size: StackDimensions,
     blocks: tuple[tuple[Block, int], ...],
     *,
     tied: bool,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from memcheck.record import Record
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import NUMERIC_ORDER, Candidate, Priced
-from memcheck.what_if.search.rank import Kept, Split, changed_keys, fastest, split_of
+from memcheck.what_if.search.rank import ParetoFilter, Split, changed_keys, fastest, split_of
 from memcheck.what_if.search.space import Space, together
 
 
@@ -49,7 +49,7 @@ def fastest_first(pricer: Pricer, space: Space, enough: int) -> list[Priced]:
         timed.append(Timed(round(slower, 4), numerics, changed_keys(changes), candidate, split))
     timed.sort(key=lambda each: each[:3])
     found: list[Priced] = []
-    kept = Kept()
+    kept = ParetoFilter()
     have: set[Split] = set()
     later: list[Timed] = []
     for position, each in enumerate(timed):

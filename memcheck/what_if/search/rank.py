@@ -66,7 +66,7 @@ def split_of(layout: Layout) -> Split:
     )
 
 
-class Kept:
+class ParetoFilter:
     """Holds plans back that change more than an earlier one, and gain nothing by it."""
 
     def __init__(self) -> None:

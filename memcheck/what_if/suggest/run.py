@@ -20,7 +20,7 @@ from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import Priced
 from memcheck.what_if.search.goals import search
-from memcheck.what_if.search.rank import Kept
+from memcheck.what_if.search.rank import ParetoFilter
 from memcheck.what_if.search.remedy import remedy_of
 from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, SUGGESTED, Suggestion, Suggestions
 
@@ -68,7 +68,7 @@ def suggest(
         timed_as=_timed(pricer),
     )
     shown: list[Suggestion] = []
-    kept = Kept()
+    kept = ParetoFilter()
     for rank, priced in enumerate(p for p in found.found if kept.adds(p)):
         if len(shown) == top:
             break
