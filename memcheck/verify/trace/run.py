@@ -17,8 +17,8 @@ from memcheck.frameworks.torch.fsdp import outside_dtype
 from memcheck.frameworks.torch.rank_units import part_units
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.verify.build.place import Place
-from memcheck.verify.build.step import Parts, micro_batches
+from memcheck.verify.build.place import DevicePlacement
+from memcheck.verify.build.step import StepParts, micro_batches
 from memcheck.verify.build.wrap import local_elements, make_mesh
 from memcheck.verify.extra import versions
 from memcheck.verify.interrupt import Interrupts
@@ -128,7 +128,7 @@ def _build(
     ranks: Any,
     tracer: Tracer,
     stage: int,
-) -> Parts:
+) -> StepParts:
     if job.framework == "torchtitan":
         from memcheck.verify.build.torchtitan import build_torchtitan
 
@@ -139,11 +139,11 @@ def _build(
         return build_stage(job, architecture, config, ranks, tracer, stage)
     from memcheck.verify.build.single import build_single
 
-    place = Place(ready=lambda model: settle(model, tracer.account))
+    place = DevicePlacement(ready=lambda model: settle(model, tracer.account))
     return build_single(job, architecture, config, ranks, tracer, place)
 
 
-def _steps(tracer: Tracer, parts: Parts, progress: Progress) -> tuple[tuple[Instant, ...], Any]:
+def _steps(tracer: Tracer, parts: StepParts, progress: Progress) -> tuple[tuple[Instant, ...], Any]:
     """Step 1 makes optimizer states, step 2 finds the highest points, step 3 looks at what lives there."""
     account = tracer.account
     collect = gc.isenabled()
