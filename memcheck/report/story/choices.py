@@ -10,7 +10,18 @@ from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
 from memcheck.memory.fit import on_gpu as gpu_verdict
 from memcheck.report.details import stated
 from memcheck.report.effect import beside_time, high_utilization, on_the_host
-from memcheck.report.story.blocks import Bar, Card, Cards, Chart, Prose, Scale, Section, Segment, Step, Steps
+from memcheck.report.story.blocks import (
+    Bar,
+    Card,
+    Cards,
+    Chart,
+    Prose,
+    RemedyStep,
+    RemedySteps,
+    Scale,
+    Section,
+    Segment,
+)
 from memcheck.report.verdict import FAILS, TONES, Verdict, said, short_of_host, verdict
 from memcheck.result import PlanResult
 
@@ -64,10 +75,10 @@ def remedies(plan: PlanResult, estimate: Estimate) -> Section | None:
     axis = Scale(max(estimate.capacity_bytes, estimate.device_bytes), estimate.capacity_bytes)
     note = "Each is priced by the same model as the plan, cheapest first. Times are a model's, not measured."
     steps = tuple(one_step(plan, estimate, remedy, axis) for remedy in found)
-    return Section("remedies", "What would help", (Prose(note), Steps(steps)))
+    return Section("remedies", "What would help", (Prose(note), RemedySteps(steps)))
 
 
-def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) -> Step:
+def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) -> RemedyStep:
     """What it changes, what it costs, and the memory before and after; a node's where that is what is missing."""
     changes = tuple((key, value(stated(plan, key)), value(new)) for key, new in remedy.set.items())
     charts: tuple[Chart, ...]
@@ -78,7 +89,7 @@ def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) 
         charts = (ends, on_gpu(plan, estimate, remedy, ends.scale, "predicted "))
     else:
         charts = (on_gpu(plan, estimate, remedy, axis, ""),)
-    return Step(arrows(remedy.title), changes, costs(plan, remedy), charts)
+    return RemedyStep(arrows(remedy.title), changes, costs(plan, remedy), charts)
 
 
 def on_gpu(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale, whose: str) -> Chart:

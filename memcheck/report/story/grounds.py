@@ -7,7 +7,7 @@ from memcheck.edge.screen import Screen
 from memcheck.edge.text import gib, plural, value, words
 from memcheck.finding import Finding
 from memcheck.report.snippet import snippet
-from memcheck.report.story.blocks import Excerpt, Excerpts, Formula, Formulas, Prose, Section, Table
+from memcheck.report.story.blocks import ComponentFormula, Excerpt, Excerpts, Formulas, Prose, Section, Table
 from memcheck.result import PlanResult
 
 TONES = {"error": "bad", "warning": "warn", "info": "note"}
@@ -78,7 +78,7 @@ def formulas(estimate: Estimate) -> Section | None:
     if not estimate.formulas:
         return None
     found = tuple(
-        Formula(
+        ComponentFormula(
             item.component,
             words(item.component),
             f"{gib(item.bytes)} GiB ({item.bytes:,} bytes)",
