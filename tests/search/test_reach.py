@@ -11,7 +11,7 @@ from memcheck.plan.load import load_documents
 from memcheck.result import PASSED
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import Candidate
+from memcheck.what_if.remedies.types import CandidateChange
 from memcheck.what_if.search.space import singles, space_of
 from memcheck.what_if.suggest.run import suggest
 from memcheck.what_if.suggest.types import SUGGESTED
@@ -61,7 +61,7 @@ CASES = {
 } | MORE
 
 
-def moves(context: RuleContext) -> list[Candidate]:
+def moves(context: RuleContext) -> list[CandidateChange]:
     """Every change that a search may make alone."""
     space = space_of(context)
     return [*singles(context), *space.layouts, *space.states, *space.steps]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from memcheck.job.types import TrainingJob
 from memcheck.memory.fit import on_host
 from memcheck.rules.types import RuleContext
-from memcheck.what_if.remedies.types import EQUIVALENT, Candidate
+from memcheck.what_if.remedies.types import EQUIVALENT, CandidateChange
 
 PLACES = {"huggingface": ("rank0",), "pytorch": ("rank0", "meta"), "megatron": ("host",)}
 """Where a framework can make the model instead."""
@@ -20,42 +20,42 @@ SHARDED_TOO = ("huggingface", "pytorch")
 """Frameworks that can save either kind of state dict."""
 
 
-def around_steps(context: RuleContext, job: TrainingJob) -> Iterator[Candidate]:
+def around_steps(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     """Candidates for the moments before and after the steps that exceed the memory of a GPU or of a node."""
     moments = critical(context)
     if moments & {"load", "init"} and job.method != "qlora":
         for place in PLACES.get(job.framework, ()):
             if place != job.initialization.place:
-                yield Candidate("initialization", TITLES[place], {"training.initialization.place": place})
+                yield CandidateChange("initialization", TITLES[place], {"training.initialization.place": place})
     if "save" in moments:
         yield from _saving(job)
     if "step" in moments:
         yield from _keeping(job)
 
 
-def _keeping(job: TrainingJob) -> Iterator[Candidate]:
+def _keeping(job: TrainingJob) -> Iterator[CandidateChange]:
     """Less that is offloaded: only where a node lacks memory while the steps run."""
     if job.optimizer.offload != "none":
         title = "keep the optimizer states on the GPU"
-        yield Candidate("offload", title, {"training.optimizer.offload": "none"}, numerics=EQUIVALENT)
+        yield CandidateChange("offload", title, {"training.optimizer.offload": "none"}, numerics=EQUIVALENT)
     if job.parameter_offload != "none":
         title = "keep the sharded parameters on the GPU"
-        yield Candidate("offload-parameters", title, {"training.offload.parameters": "none"}, numerics=EQUIVALENT)
+        yield CandidateChange("offload-parameters", title, {"training.offload.parameters": "none"}, numerics=EQUIVALENT)
 
 
-def _saving(job: TrainingJob) -> Iterator[Candidate]:
+def _saving(job: TrainingJob) -> Iterator[CandidateChange]:
     checkpoint = job.checkpoint
     if checkpoint.offload == "none":
         title = "gather to the memory of rank 0's node, tensor by tensor"
-        yield Candidate("gathering", title, {"training.checkpoint.offload": "cpu"})
+        yield CandidateChange("gathering", title, {"training.checkpoint.offload": "cpu"})
     if checkpoint.state_dict == "full" and job.layout.zero_stage >= 2 and job.framework in SHARDED_TOO:
         title = "save every rank's part (a sharded state dict)"
-        yield Candidate("checkpoint", title, {"training.checkpoint.state_dict": "sharded"})
+        yield CandidateChange("checkpoint", title, {"training.checkpoint.state_dict": "sharded"})
     if checkpoint.asynchronous:
-        yield Candidate("asynchronous", "save while training waits", {"training.checkpoint.asynchronous": False})
+        yield CandidateChange("asynchronous", "save while training waits", {"training.checkpoint.asynchronous": False})
     elif checkpoint.optimizer:
         title = "save the model without the optimizer states, from which training cannot resume"
-        yield Candidate("saved-states", title, {"training.checkpoint.optimizer": False})
+        yield CandidateChange("saved-states", title, {"training.checkpoint.optimizer": False})
 
 
 def critical(context: RuleContext) -> set[str]:

@@ -24,7 +24,7 @@ from memcheck.rules.types import RuleContext
 from memcheck.what_if.points.frames import Frames, SharedFrame
 from memcheck.what_if.points.read import Variants
 from memcheck.what_if.remedies.time import clock_of
-from memcheck.what_if.remedies.types import Candidate, Priced
+from memcheck.what_if.remedies.types import CandidateChange, Priced
 from memcheck.what_if.remedies.unread import unread
 
 BATCH, STEPS, DATA = "training.micro_batch_size", "training.gradient_accumulation_steps", "parallelism.data"
@@ -38,7 +38,7 @@ START = Span(1, 1, 1, 1)
 """Where findings point that nobody reads: to look up the places of keys takes longer than to check a rule."""
 
 
-class Tally(Record):
+class LayoutTally(Record):
     """What became of the layouts that were looked at."""
 
     illegal: int = 0
@@ -70,7 +70,7 @@ class Pricer:
         self.limit = min(context.fail_above, 1.0)
         self._host = context.host_bytes
         self.allowed = frozenset({UNREAD, *(finding.code for finding in check_layout(context)[0])})
-        self.counts = dict.fromkeys(Tally._fields, 0)
+        self.counts = dict.fromkeys(LayoutTally._fields, 0)
         self.clock = clock_of(context.resolved)
         self._variants = Variants(self._unplaced, self._read)
         self._frames = Frames(os.path.dirname(self.document.path) or ".")
@@ -81,11 +81,11 @@ class Pricer:
         self._floors: dict[tuple[object, ...], int] = {}
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> LayoutTally:
         """What became of the layouts so far."""
-        return Tally(**self.counts)
+        return LayoutTally(**self.counts)
 
-    def price(self, candidate: Candidate, *, prune: bool = True) -> Priced | None:
+    def price(self, candidate: CandidateChange, *, prune: bool = True) -> Priced | None:
         """The candidate with its estimate; None when it is illegal, or, to ``prune``, when its states do not fit."""
         changes = self.complete(candidate)
         found = None if changes is None else self._legal(changes)
@@ -118,7 +118,7 @@ class Pricer:
             return max(answer.utilization, answer.host_bytes_per_node / self._host)
         return answer.utilization
 
-    def complete(self, candidate: Candidate) -> dict[str, object] | None:
+    def complete(self, candidate: CandidateChange) -> dict[str, object] | None:
         """The candidate's changes as they would be written, with those that follow; None if they cannot be made.
 
         The global batch stays: micro-batches are accumulated as often as the number of data-parallel ranks and the
@@ -135,7 +135,7 @@ class Pricer:
         changes = {key: value for key, value in changes.items() if not self._is_so(key, value)}
         return None if self._is_kept(changes) else changes
 
-    def touches(self, layout: Candidate) -> bool:
+    def touches(self, layout: CandidateChange) -> bool:
         """Whether a layout changes what is to be kept, whatever is changed with it."""
         return self._is_kept(layout.set)
 
@@ -165,7 +165,7 @@ class Pricer:
         extra = slack(job, gpu, resolved.overhead, floor)
         return floor + extra.fragmentation + extra.context_and_nccl > limit
 
-    def legal(self, candidate: Candidate) -> Resolved | None:
+    def legal(self, candidate: CandidateChange) -> Resolved | None:
         """The changed plan's job, or None."""
         changes = self.complete(candidate)
         return None if changes is None else self.resolved(changes)
@@ -199,7 +199,13 @@ class Pricer:
         return plan._replace(policy=self.context.plan.policy), []
 
     def _priced(
-        self, candidate: Candidate, changes: dict[str, object], legal: Resolved, shared: SharedFrame, *, prune: bool
+        self,
+        candidate: CandidateChange,
+        changes: dict[str, object],
+        legal: Resolved,
+        shared: SharedFrame,
+        *,
+        prune: bool,
     ) -> Priced | None:
         try:
             if prune and self.below_floor(legal):
@@ -214,10 +220,10 @@ class Pricer:
         self.counts["fitting" if fits else "too_large"] += 1
         return found._replace(slowdown=self.slowdown(candidate, legal)) if fits else found
 
-    def _again(self, known: Priced, candidate: Candidate, changes: dict[str, object], legal: Resolved) -> Priced:
+    def _again(self, known: Priced, candidate: CandidateChange, changes: dict[str, object], legal: Resolved) -> Priced:
         return known._replace(candidate=candidate, changes=changes, resolved=legal)
 
-    def slowdown(self, candidate: Candidate, resolved: Resolved) -> float | None:
+    def slowdown(self, candidate: CandidateChange, resolved: Resolved) -> float | None:
         """Relative time per token against the plan as written; where serving is not timed, what the candidate says."""
         served = self.context.training is None and self.clock.written is None
         return candidate.slowdown if served else self.clock.slowdown(resolved)

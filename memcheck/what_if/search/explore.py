@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from memcheck.record import Record
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import NUMERIC_ORDER, Candidate, Priced
+from memcheck.what_if.remedies.types import NUMERIC_ORDER, CandidateChange, Priced
 from memcheck.what_if.search.rank import ParetoFilter, Split, changed_keys, fastest, split_of
 from memcheck.what_if.search.space import Space, together
 
@@ -25,7 +25,7 @@ class Timed(Record):
     slower: float
     numerics: int
     changes: int
-    candidate: Candidate
+    candidate: CandidateChange
     split: Split
 
 
@@ -76,7 +76,7 @@ def _fitting(pricer: Pricer, each: Timed) -> Priced | None:
     return priced if priced is not None and pricer.fits(priced) else None
 
 
-def possible(pricer: Pricer, space: Space) -> Iterator[Candidate]:
+def possible(pricer: Pricer, space: Space) -> Iterator[CandidateChange]:
     """The plans of the space, but for branches whose states alone exceed the limit.
 
     The changes of a step do not move the states that rest between steps, so that a layout whose states exceed the

@@ -8,8 +8,8 @@ from memcheck.errors import UsageError
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 from memcheck.what_if.points.garbage import uncollected
-from memcheck.what_if.remedies.price import Pricer, Tally
-from memcheck.what_if.remedies.types import UNCHANGED, Candidate, Priced
+from memcheck.what_if.remedies.price import LayoutTally, Pricer
+from memcheck.what_if.remedies.types import UNCHANGED, CandidateChange, Priced
 from memcheck.what_if.search.cluster import clusters
 from memcheck.what_if.search.explore import explore, fastest_first
 from memcheck.what_if.search.fit import Fit
@@ -26,7 +26,7 @@ class Answer(Record):
 
     found: tuple[Priced, ...]
     """Best first. An empty change is the plan as written."""
-    tally: Tally
+    tally: LayoutTally
     space: dict[str, tuple[object, ...]]
     """Every key that was varied, with its values."""
     exhausted: bool
@@ -121,7 +121,7 @@ def _needs_time(pricer: Pricer, goal: str) -> None:
         )
 
 
-def _values(candidates: Iterable[Candidate], pricer: Pricer) -> dict[str, tuple[object, ...]]:
+def _values(candidates: Iterable[CandidateChange], pricer: Pricer) -> dict[str, tuple[object, ...]]:
     """Every key that is changed with the values it may take beside the written one."""
     found: dict[str, dict[str, object]] = {}
     for candidate in candidates:
