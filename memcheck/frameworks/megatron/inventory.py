@@ -8,7 +8,7 @@ from memcheck.autograd.curve import High
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import buffers, fsdp
 from memcheck.frameworks.megatron.building import BUILDING
-from memcheck.frameworks.megatron.schedule import Run
+from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.frameworks.megatron.setting import argument_options
 from memcheck.frameworks.megatron.walk import Moment, Pass, Rank, fullest, walk
 from memcheck.job.types import TrainingJob
@@ -43,7 +43,7 @@ class State(Record):
         return sum(rounded(int(elements * size)) for size in self.sizes)
 
 
-def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: tuple[Run, ...]) -> RankEstimate:
+def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: tuple[PassRun, ...]) -> RankEstimate:
     """The estimate with its largest tensors and its formulas. ``rank``'s curves were replayed with their inventory."""
     peak = plain.peak
     high = walk(rank, schedule).unit_high(peak.name)
@@ -82,7 +82,7 @@ def _shards_parameters(job: TrainingJob) -> bool:
     return fsdp.is_sharded(job) and fsdp.strategy(job) == "optim_grads_params"
 
 
-def _kept(rank: Rank, schedule: tuple[Run, ...], peak: Instant) -> list[UnitsInFlight]:
+def _kept(rank: Rank, schedule: tuple[PassRun, ...], peak: Instant) -> list[UnitsInFlight]:
     """Units whose saved tensors are alive at the peak, and for how many micro-batches."""
     if peak.name not in ("forward", "loss", "backward"):
         return []

@@ -10,7 +10,7 @@ from memcheck.accounts.moves import Components, Rest
 from memcheck.accounts.timeline import Timeline
 from memcheck.accounts.unit import Unit
 from memcheck.frameworks.megatron.fsdp import Extra
-from memcheck.frameworks.megatron.schedule import Run
+from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.record import Record
 
 
@@ -35,7 +35,7 @@ class Rank(Record):
 NO_REST = Rest((), "optimizer step", 0)
 
 
-def walk(rank: Rank, schedule: Sequence[Run], rest: Rest = NO_REST) -> Timeline:
+def walk(rank: Rank, schedule: Sequence[PassRun], rest: Rest = NO_REST) -> Timeline:
     """The account of one step. Only the fullest of the passes through the same chunk is walked."""
     timeline = Timeline()
     for component, n_bytes in (*rest.components, *rank.always):
@@ -119,7 +119,7 @@ def _touch(timeline: Timeline, rank: Rank, saved: list[Components], moment: Mome
             live["temporaries"] += 0
 
 
-def fullest(rank: Rank, schedule: Sequence[Run]) -> dict[Pass, Moment]:
+def fullest(rank: Rank, schedule: Sequence[PassRun]) -> dict[Pass, Moment]:
     """For every pass its fullest moment, the first of equal ones."""
     each = [sum(u.fresh.saved for u in units) + rank.cached_output for units in rank.chunks]
     waits = rank.input_gradient
@@ -143,7 +143,7 @@ Place = tuple[int, tuple[int, ...], bool]
 
 @lru_cache(maxsize=512)
 def candidates(
-    schedule: tuple[Run, ...], chunks: int, every_chunk_saves: bool
+    schedule: tuple[PassRun, ...], chunks: int, every_chunk_saves: bool
 ) -> tuple[tuple[Pass, tuple[Place, ...]], ...]:
     """For every pass the moments that can be its fullest, whatever the chunks save.
 
@@ -157,7 +157,7 @@ def candidates(
     found: dict[Pass, list[Place]] = {}
     number = 0
 
-    def propose(a_pass: Pass, done: tuple[int, int], run: Run, *, first: bool) -> None:
+    def propose(a_pass: Pass, done: tuple[int, int], run: PassRun, *, first: bool) -> None:
         nonlocal number
         now = list(counts)
         if run.forward is not None:
