@@ -17,7 +17,7 @@ from memcheck.configs.types import ConfigError, ReadConfig, ReadSetting
 from memcheck.edge.opener import repository
 from memcheck.finding import Finding, Location
 from memcheck.plan import codes
-from memcheck.plan.document import Document, Mark
+from memcheck.plan.document import Document, Provenance
 from memcheck.plan.places import escape
 from memcheck.plan.text import read_bytes, shown_path
 
@@ -26,14 +26,14 @@ BATCHES = ("training.gradient_accumulation_steps", "training.global_batch_size")
 TAKEN = "taken from"
 
 
-class SourcedMarks(Mapping[str, Mark]):
+class SourcedMarks(Mapping[str, Provenance]):
     """The plan's own places, and those of what a config says behind them."""
 
-    def __init__(self, own: Mapping[str, Mark], taken: dict[str, Mark]) -> None:
+    def __init__(self, own: Mapping[str, Provenance], taken: dict[str, Provenance]) -> None:
         self._own = own
         self._taken = taken
 
-    def __getitem__(self, pointer: str) -> Mark:
+    def __getitem__(self, pointer: str) -> Provenance:
         if pointer in self._taken:
             return self._taken[pointer]
         return self._own[pointer]
@@ -55,7 +55,7 @@ class _Source:
         self.stated = dict(leaves(values))
         self.serving = SERVING in values
         self.found: dict[str, ReadSetting] = {}
-        self.marks: dict[str, Mark] = {}
+        self.marks: dict[str, Provenance] = {}
         self.findings: list[Finding] = []
         self.sources = dict(document.sources)
 
@@ -155,10 +155,10 @@ class _Source:
             if pointer in self.document.marks:
                 continue
             if key == spelled_out(".".join(key.split(".")[:count])):
-                self.marks[pointer] = Mark(None, where, None if setting.location is None else at)
+                self.marks[pointer] = Provenance(None, where, None if setting.location is None else at)
             else:
-                self.marks.setdefault(pointer, Mark(None, at))
-        self.marks["/" + "/".join(parts)] = Mark(None, where, None if setting.location is None else at)
+                self.marks.setdefault(pointer, Provenance(None, at))
+        self.marks["/" + "/".join(parts)] = Provenance(None, where, None if setting.location is None else at)
 
     def _disagrees(self, key: str, own: object, setting: ReadSetting) -> None:
         if setting.assumed:

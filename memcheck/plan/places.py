@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from memcheck.finding import Location, Span
-from memcheck.plan.document import Mark
+from memcheck.plan.document import Provenance
 from memcheck.record import Record
 
 _PROPERTIES = r"(?:[&!]\S*[ \t]+)+"
@@ -65,14 +65,14 @@ def tokens(pointer: str) -> list[str]:
     return found
 
 
-class Marks(Mapping[str, Mark]):
-    """JSON pointer to :class:`Mark`, computed from the tree of places. ``root`` None: nothing could be read."""
+class Marks(Mapping[str, Provenance]):
+    """JSON pointer to :class:`Provenance`, computed from the tree of places. ``root`` None: nothing could be read."""
 
     def __init__(self, path: str, root: Any, sources: Mapping[str, Sequence[str]]) -> None:
         self._path = path
         self._root = root
         self._sources = sources
-        self._known: dict[str, Mark] = {}
+        self._known: dict[str, Provenance] = {}
         """Marks that were asked for: as many as the text has values at most, which never change."""
 
     def __contains__(self, pointer: object) -> bool:
@@ -84,15 +84,15 @@ class Marks(Mapping[str, Mark]):
             place = entry[1]
         return True
 
-    def __getitem__(self, pointer: str) -> Mark:
+    def __getitem__(self, pointer: str) -> Provenance:
         found = self._known.get(pointer)
         if found is None:
             found = self._known[pointer] = self._mark(pointer)
         return found
 
-    def _mark(self, pointer: str) -> Mark:
+    def _mark(self, pointer: str) -> Provenance:
         if not pointer:
-            return Mark(None, Location(self._path, self._first()))
+            return Provenance(None, Location(self._path, self._first()))
         path, place, key, used_at, through = self._path, self._root, None, None, ""
         for token in tokens(pointer):
             entry = place.child(token) if isinstance(place, Collection) else None
@@ -111,7 +111,7 @@ class Marks(Mapping[str, Mark]):
         notes += [f"set at line {span.line} through `{through}`"] if through else []
         note = ", ".join(notes)
         where = None if key is None else Location(path, self._span(key, path), note)
-        return Mark(where, Location(path, span, note), used_at)
+        return Provenance(where, Location(path, span, note), used_at)
 
     def __iter__(self) -> Iterator[str]:
         pending: list[tuple[str, Any]] = [("", self._root)]

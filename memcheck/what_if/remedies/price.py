@@ -14,7 +14,7 @@ from memcheck.job.resolve import Resolved, with_batch
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.memory.overhead import slack
-from memcheck.plan.document import Document, Mark
+from memcheck.plan.document import Document, Provenance
 from memcheck.plan.read import build_plan
 from memcheck.plan.types import Plan
 from memcheck.record import Record
@@ -65,7 +65,7 @@ class Pricer:
     def __init__(self, context: RuleContext, keep: tuple[str, ...] = ()) -> None:
         self.context = context
         self.document = context.document
-        self._unplaced = context.document._replace(marks={"": Mark(None, Location(context.document.path, START))})
+        self._unplaced = context.document._replace(marks={"": Provenance(None, Location(context.document.path, START))})
         self.keep = keep
         self.limit = min(context.fail_above, 1.0)
         self._host = context.host_bytes
