@@ -118,7 +118,7 @@ def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], li
         failed(error, 0, stem(path))
         return results, traces
     if not documents:
-        results.append(PlanResult(path, 0, stem(path), ERROR, findings=(no_document(path),)))
+        results.append(PlanResult(path=path, document=0, name=stem(path), status=ERROR, findings=(no_document(path),)))
     comments = None
     for document in documents:
         try:
@@ -293,7 +293,7 @@ def refused(item: Unreadable, gate: Gate) -> PlanResult:
     """A file that is not read, because of what lies under its name: it must neither pass nor hide the others."""
     at = Location(item.path, Span(1, 1, 1, 1))
     finding = codes.UNREADABLE_FILE.at(at, f"the file is not read: {item.message}", help="commit the file itself")
-    return with_findings(PlanResult(item.path, 0, stem(item.path), ERROR), [finding], gate)
+    return with_findings(PlanResult(path=item.path, document=0, name=stem(item.path), status=ERROR), [finding], gate)
 
 
 def stem(path: str) -> str:

@@ -30,7 +30,7 @@ class CheckpointFrame:
     ) -> None:
         self.tape = tape
         self.returned = returned
-        """Of a reentrant call: what it returns beside its output."""
+        """What a reentrant call returns beside its output."""
         self.early_stop = early_stop
         self.forward = forward
         self.kept = x.storage

@@ -41,7 +41,7 @@ class KeptOutputs:
         return storage
 
     def again(self) -> None:
-        """The same operators come by a second time."""
+        """Begin the recomputation: the operators of the forward come by a second time."""
         self.recomputing = True
         self.count = self.position = 0
 

@@ -181,11 +181,11 @@ class Value:
         """None: needs no gradient."""
 
     def view(self, *shape: int) -> Value:
-        """The same storage under another shape; gradients pass through unchanged."""
+        """A view of the storage under another shape; gradients pass through unchanged."""
         return Value(self.storage, shape, self.dtype, self.origin)
 
     def detach(self) -> Value:
-        """The same storage outside the graph."""
+        """A value of this storage outside the graph."""
         return Value(self.storage, self.shape, self.dtype)
 
 

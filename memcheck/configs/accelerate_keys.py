@@ -50,8 +50,8 @@ PLACES: dict[str, object] = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
 ENGINE = (
     KeyRow(f"{DEEPSPEED}.zero_stage", "parallelism.zero_stage", default=2),
     KeyRow(f"{DEEPSPEED}.gradient_accumulation_steps", "training.gradient_accumulation_steps"),
-    KeyRow(f"{DEEPSPEED}.offload_optimizer_device", "training.optimizer.offload", "word", PLACES),
-    KeyRow(f"{DEEPSPEED}.offload_param_device", "training.offload.parameters", "word", PLACES),
+    KeyRow(path=f"{DEEPSPEED}.offload_optimizer_device", key="training.optimizer.offload", kind="word", words=PLACES),
+    KeyRow(path=f"{DEEPSPEED}.offload_param_device", key="training.offload.parameters", kind="word", words=PLACES),
 )
 ENGINE_CLIP = f"{DEEPSPEED}.gradient_clipping"
 

@@ -24,8 +24,12 @@ AUTO: dict[str, object] = {"auto": "auto"}
 PLACES: dict[str, object] = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
 
 STAGE = KeyRow(f"{ZERO}.stage", "parallelism.zero_stage", default=0)
-OFFLOAD_OPTIMIZER = KeyRow(f"{ZERO}.offload_optimizer.device", "training.optimizer.offload", "word", PLACES)
-OFFLOAD_PARAMETERS = KeyRow(f"{ZERO}.offload_param.device", "training.offload.parameters", "word", PLACES)
+OFFLOAD_OPTIMIZER = KeyRow(
+    path=f"{ZERO}.offload_optimizer.device", key="training.optimizer.offload", kind="word", words=PLACES
+)
+OFFLOAD_PARAMETERS = KeyRow(
+    path=f"{ZERO}.offload_param.device", key="training.offload.parameters", kind="word", words=PLACES
+)
 
 _ZERO_WHOLE = (
     "stage3_model_persistence_threshold",
@@ -64,7 +68,13 @@ _ALIASES = {
 
 
 def _option(name: str, kind: str, words: dict[str, object] | None = None) -> KeyRow:
-    return KeyRow(f"{ZERO}.{name}", f"training.options.{name}", kind, words or {}, aliases=_ALIASES.get(name, ()))
+    return KeyRow(
+        path=f"{ZERO}.{name}",
+        key=f"training.options.{name}",
+        kind=kind,
+        words=words or {},
+        aliases=_ALIASES.get(name, ()),
+    )
 
 
 ROWS = (
@@ -76,8 +86,8 @@ ROWS = (
     *(_option(name, "flag") for name in _ZERO_FLAGS),
     KeyRow("tensor_parallel.autotp_size", "parallelism.tensor"),
     KeyRow("sequence_parallel_size", "parallelism.context"),
-    KeyRow("communication_data_type", "training.options.communication_data_type", "word", DTYPES),
-    KeyRow("data_types.grad_accum_dtype", "training.options.grad_accum_dtype", "word", DTYPES),
+    KeyRow(path="communication_data_type", key="training.options.communication_data_type", kind="word", words=DTYPES),
+    KeyRow(path="data_types.grad_accum_dtype", key="training.options.grad_accum_dtype", kind="word", words=DTYPES),
     KeyRow(f"{ZERO}.offload_optimizer.pin_memory", "training.options.pin_memory", "flag"),
     KeyRow(f"{ZERO}.offload_optimizer.buffer_count", "training.options.buffer_count"),
     KeyRow(f"{ZERO}.offload_optimizer.ratio", "training.options.ratio", "number"),

@@ -44,12 +44,14 @@ class Draft:
     def refuse(self, path: str, message: str, help: str = "", keys: tuple[str, ...] = ()) -> None:
         """Something without which, or with which, there can be no plan."""
         self.config.see(path)
-        self.problems.append(ConfigProblem(self.config.at(path), message, help, keys))
+        self.problems.append(ConfigProblem(self.config.at(path), message, help, keys=keys))
 
     def ask(self, key: str, what: str, help: str) -> None:
         """A value that nothing in this config can say."""
         if key not in self.settings:
-            self.problems.append(ConfigProblem(self.config.at(""), f"the config does not say {what}", help, (key,)))
+            self.problems.append(
+                ConfigProblem(self.config.at(""), f"the config does not say {what}", help, keys=(key,))
+            )
 
     def value(self, key: str) -> object:
         """What was found for a plan key."""
@@ -110,7 +112,13 @@ class Draft:
             if self.config.has(key):
                 self.note(key, f"not a key that memcheck knows of {self.title}")
         sources = {self.config.path: self.config.lines}
-        return ReadConfig(self.format, self.settings, tuple(self.notes), tuple(self.problems), sources)
+        return ReadConfig(
+            format=self.format,
+            settings=self.settings,
+            notes=tuple(self.notes),
+            problems=tuple(self.problems),
+            sources=sources,
+        )
 
 
 def converted(row: KeyRow, written: object) -> object:

@@ -37,16 +37,37 @@ class Format(Record):
 FORMATS = {
     each.name: each
     for each in (
-        Format("deepspeed", "DeepSpeed JSON", load_json, read_deepspeed, write_deepspeed, ("deepspeed",)),
         Format(
-            "accelerate",
-            "Accelerate YAML",
-            load_yaml,
-            read_accelerate,
-            write_accelerate,
-            ("huggingface", "deepspeed"),
+            name="deepspeed",
+            title="DeepSpeed JSON",
+            load=load_json,
+            read=read_deepspeed,
+            write=write_deepspeed,
+            frameworks=("deepspeed",),
         ),
-        Format("torchtitan", "torchtitan TOML", load_toml, read_torchtitan, write_torchtitan, ("torchtitan",)),
-        Format("megatron", "Megatron-LM arguments", load_arguments, read_megatron, write_megatron, ("megatron",)),
+        Format(
+            name="accelerate",
+            title="Accelerate YAML",
+            load=load_yaml,
+            read=read_accelerate,
+            write=write_accelerate,
+            frameworks=("huggingface", "deepspeed"),
+        ),
+        Format(
+            name="torchtitan",
+            title="torchtitan TOML",
+            load=load_toml,
+            read=read_torchtitan,
+            write=write_torchtitan,
+            frameworks=("torchtitan",),
+        ),
+        Format(
+            name="megatron",
+            title="Megatron-LM arguments",
+            load=load_arguments,
+            read=read_megatron,
+            write=write_megatron,
+            frameworks=("megatron",),
+        ),
     )
 }

@@ -78,8 +78,14 @@ def import_config(path: str, data: bytes, stated: dict[str, ReadSetting], format
     start = Location(path, Span(1, 1, 1, 1))
     for key, what, help in ASKS:
         if not any(_within(each, key) for each in settings) and not any(key in each.keys for each in problems):
-            problems.append(ConfigProblem(start, f"the config does not say {what}", help, (key,)))
-    imported = Imported(kind.name, _ordered(settings), reading.notes, tuple(problems), reading.sources)
+            problems.append(ConfigProblem(start, f"the config does not say {what}", help, keys=(key,)))
+    imported = Imported(
+        format=kind.name,
+        settings=_ordered(settings),
+        notes=reading.notes,
+        problems=tuple(problems),
+        sources=reading.sources,
+    )
     return imported if problems else imported._replace(problems=tuple(invalid(imported, start)))
 
 

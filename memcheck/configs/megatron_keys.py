@@ -89,7 +89,7 @@ SERVING = (
 """What its inference server and its text generation are started with."""
 OPTIMIZERS: dict[str, object] = {"adam": "adamw", "sgd": "sgd-momentum", "muon": "muon", "lion": "lion"}
 """Megatron's Adam decouples weight decay; its SGD has a momentum of 0.9 unless told otherwise."""
-OPTIMIZER = KeyRow("optimizer", "training.optimizer.name", "word", OPTIMIZERS)
+OPTIMIZER = KeyRow(path="optimizer", key="training.optimizer.name", kind="word", words=OPTIMIZERS)
 
 STRATEGIES: dict[str, int] = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """``--data-parallel-sharding-strategy`` of Megatron-FSDP."""

@@ -27,7 +27,7 @@ def plan_text(settings: dict[str, ReadSetting], *, schema: str = "") -> str:
 
 
 def plan_values(settings: dict[str, ReadSetting]) -> dict[str, Any]:
-    """The same plan as plain values."""
+    """A plan of these settings, as nested mappings of plain values."""
     tree: dict[str, Any] = {"memcheck": 1}
     for key, setting in settings.items():
         *sections, name = key.split(".")

@@ -44,12 +44,18 @@ ROWS = (
     ),
     KeyRow("parallelism.expert_parallel_degree", "parallelism.expert", default=1),
     KeyRow("parallelism.expert_tensor_parallel_degree", "parallelism.expert_tensor", default=1),
-    KeyRow("optimizer.name", "training.optimizer.name", "word", {"AdamW": "adamw", "Adam": "adam"}, default="adamw"),
     KeyRow(
-        "optimizer.implementation",
-        "training.optimizer.implementation",
-        "word",
-        {"fused": "fused", "foreach": "foreach", "for-loop": "for-loop"},
+        path="optimizer.name",
+        key="training.optimizer.name",
+        kind="word",
+        words={"AdamW": "adamw", "Adam": "adam"},
+        default="adamw",
+    ),
+    KeyRow(
+        path="optimizer.implementation",
+        key="training.optimizer.implementation",
+        kind="word",
+        words={"fused": "fused", "foreach": "foreach", "for-loop": "for-loop"},
         default="fused",
     ),
     KeyRow("optimizer.early_step_in_backward", "training.options.early_step_in_backward", "flag"),
@@ -88,10 +94,10 @@ ROWS = (
 )
 
 SCHEDULE = KeyRow(
-    "parallelism.pipeline_parallel_schedule",
-    "parallelism.pipeline_schedule",
-    "word",
-    SCHEDULES,
+    path="parallelism.pipeline_parallel_schedule",
+    key="parallelism.pipeline_schedule",
+    kind="word",
+    words=SCHEDULES,
     aliases=("experimental.pipeline_parallel_schedule",),
 )
 """Read and written only with a pipeline: the presets name a schedule without one."""

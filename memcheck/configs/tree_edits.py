@@ -22,12 +22,12 @@ def edit_json(path: str, text: str, values: Mapping[str, object]) -> tuple[Edit,
 
 
 def edit_yaml(path: str, text: str, values: Mapping[str, object]) -> tuple[Edit, ...]:
-    """The same for a YAML mapping."""
+    """Edits that give dotted keys of a YAML mapping these values; empty when one of them has no certain place."""
     return _edits(path, text, {tuple(key.split(".")): value for key, value in values.items()}, _YamlText())
 
 
 def edit_argument_yaml(path: str, text: str, values: Mapping[str, object], section: str) -> tuple[Edit, ...]:
-    """The same for command-line arguments that are a section of a YAML file."""
+    """Edits that give command-line arguments in a section of a YAML file these values; empty if one has no place."""
     return _edits(path, text, {(section, f"--{name}"): value for name, value in values.items()}, _YamlText())
 
 

@@ -24,7 +24,7 @@ def resolve_gpu(stated: plan_types.GpuSpec) -> Gpu:
         gpu: Gpu | None = find_gpu(stated.name)
     except UnknownNameError as error:
         if stated.memory_gib is None:
-            raise ResolutionError((JobProblem("gpu", "/hardware/gpu", error.message, error.help),)) from None
+            raise ResolutionError((JobProblem("gpu", "/hardware/gpu", error.message, help=error.help),)) from None
         gpu = None
     if gpu is None:
         gpu = Gpu(name=stated.name, memory_bytes=0, source="the plan")

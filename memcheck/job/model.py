@@ -19,18 +19,18 @@ def resolve_model(model: plan_types.ModelSpec, *, base_dir: str) -> Architecture
     """
     if model == plan_types.ModelSpec(overrides=model.overrides):
         raise ResolutionError(
-            (JobProblem("missing", "/model", "the plan names no model", "write `model: llama-3.1-8b`"),)
+            (JobProblem("missing", "/model", "the plan names no model", help="write `model: llama-3.1-8b`"),)
         )
     try:
         return architecture_of(model, base_dir)
     except UnknownNameError as error:
-        raise ResolutionError((JobProblem("model", _name_pointer(model), error.message, error.help),)) from None
+        raise ResolutionError((JobProblem("model", _name_pointer(model), error.message, help=error.help),)) from None
     except ConfigFileError as error:
-        raise ResolutionError((JobProblem("config", "/model/config", error.message, error.help),)) from None
+        raise ResolutionError((JobProblem("config", "/model/config", error.message, help=error.help),)) from None
     except ArchitectureError as error:
         pointer = _key_pointer(error.key, model)
         kind = "architecture" if error.key in {"", "model_type"} else "config-key"
-        raise ResolutionError((JobProblem(kind, pointer, error.message, error.help),)) from None
+        raise ResolutionError((JobProblem(kind, pointer, error.message, help=error.help),)) from None
 
 
 def _name_pointer(model: plan_types.ModelSpec) -> str:

@@ -83,7 +83,9 @@ def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir
     architecture, gpu = _lookup(plan, base_dir, problems)
     if plan.training is None and plan.inference is None:
         problems.append(
-            JobProblem("missing", "", "the plan states neither training nor inference", "add a `training:` section")
+            JobProblem(
+                "missing", "", "the plan states neither training nor inference", help="add a `training:` section"
+            )
         )
     if problems or architecture is None or gpu is None:
         raise ResolutionError(tuple(problems))
@@ -99,10 +101,10 @@ def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir
             defaults.note("model", f"{package} is installed", why)
         job, notes = _training_job(plan, plan.training, architecture, frameworks, defaults)
         behind = Defaults()
-        return JobFrame(job, gpu, _overhead(plan.policy, behind), (*notes, behind.taken()))
+        return JobFrame(job=job, gpu=gpu, overhead=_overhead(plan.policy, behind), notes=(*notes, behind.taken()))
     serving = _inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, defaults)
     overhead = _overhead(plan.policy, defaults)
-    return JobFrame(serving, gpu, overhead, (defaults.taken(), (), (), ()))
+    return JobFrame(job=serving, gpu=gpu, overhead=overhead, notes=(defaults.taken(), (), (), ()))
 
 
 def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Resolved:
@@ -113,7 +115,7 @@ def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Res
     """
     job, (before, between, after, behind) = frame.job, frame.notes
     if training is None or isinstance(job, InferenceJob):
-        return Resolved(job, frame.gpu, frame.overhead, before)
+        return Resolved(job=job, gpu=frame.gpu, overhead=frame.overhead, assumptions=before)
     batch, steps, torch = Defaults(), Defaults(), Defaults()
     micro_batch_size, sequence_length = resolve_batch(training, batch)
     job = job._replace(
@@ -125,7 +127,7 @@ def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Res
     if behaviours != job.torch:
         job = job._replace(torch=behaviours)
     notes = (*before, *batch.taken(), *between, *steps.taken(), *after, *torch.taken(), *behind)
-    return Resolved(job, frame.gpu, frame.overhead, notes)
+    return Resolved(job=job, gpu=frame.gpu, overhead=frame.overhead, assumptions=notes)
 
 
 def _lookup(
@@ -152,7 +154,7 @@ def _check_owner(plan: plan_types.Plan, architecture: Architecture) -> None:
     message = f"`model_type: {OWN_MODEL}` is {OWNER}'s own model, which {who}"
     other = "describe the model by a Hugging Face config.json"
     help = f"write `framework: {OWNER}`, or {other}" if framework else f"name a model of the catalog, or {other}"
-    raise ResolutionError((JobProblem("architecture", "/model/architecture/model_type", message, help),))
+    raise ResolutionError((JobProblem("architecture", "/model/architecture/model_type", message, help=help),))
 
 
 def _routed(architecture: Architecture | Rough) -> bool:
@@ -254,7 +256,7 @@ def _inference_job(
             "missing",
             "/inference",
             "inference.context_length is missing: the KV cache is proportional to it",
-            "write the number of tokens per sequence, e.g. `context_length: 32768`",
+            help="write the number of tokens per sequence, e.g. `context_length: 32768`",
         )
         raise ResolutionError((problem,))
     return InferenceJob(

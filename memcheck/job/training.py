@@ -9,7 +9,7 @@ from memcheck.job.types import Checkpoint, Checkpointing, Initialization, Layout
 from memcheck.plan import types as plan_types
 
 DEFAULT_CHUNKS = 8
-"""Of a chunked loss: torchtune's ``CEWithChunkedOutputLoss`` and torchtitan's ``ChunkedLossWrapper``."""
+"""Chunks of a chunked loss: torchtune's ``CEWithChunkedOutputLoss`` and torchtitan's ``ChunkedLossWrapper``."""
 QUANTIZED_ON_LOAD = ("huggingface", "pytorch", "deepspeed")
 """Stacks that load with transformers, whose bitsandbytes quantizer sets a device map: the current GPU."""
 ON_HOST = ("host", "rank0")
@@ -28,7 +28,7 @@ def resolve_batch(training: plan_types.TrainingSpec, defaults: Defaults) -> tupl
             "missing",
             "/training",
             "training.sequence_length is missing: activations and logits are proportional to it",
-            "write the number of tokens per sequence, e.g. `sequence_length: 8192`",
+            help="write the number of tokens per sequence, e.g. `sequence_length: 8192`",
         )
         raise ResolutionError((problem,))
     return defaults.take("training.micro_batch_size", training.micro_batch_size, 1), training.sequence_length
@@ -97,7 +97,7 @@ def resolve_loss(stated: plan_types.LossSpec | None, layout: Layout, framework: 
     keep = bool(stated.keep_logits)
     if kind == "standard":  # a vocabulary-parallel loss is taken on logits that the loop itself lets go of
         keep = defaults.take("training.loss.keep_logits", stated.keep_logits, framework.keep_logits, why)
-    return Loss(kind, chunks, upcast, keep)
+    return Loss(kind=kind, chunks=chunks, upcast=upcast, keep_logits=keep)
 
 
 def resolve_lora(

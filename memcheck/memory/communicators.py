@@ -37,7 +37,8 @@ SEND_BYTES = GRANULE
 CONNECTION_BYTES = RECEIVE_BYTES + SEND_BYTES
 """One direction in and one out, one channel, one peer in the same node: 12 MiB."""
 NET_CONNECTION_BYTES = 2 * (-(-(LL128_BYTES + SIMPLE_BYTES) // GRANULE) * GRANULE)
-"""The same over a network with GPUDirect: LL stays in host memory (``net.cc``, sendProxyConnect)."""
+"""One direction in and one out, one channel, one peer over a network with GPUDirect: LL stays in host memory
+(``net.cc``, sendProxyConnect)."""
 
 RING_CHANNELS = {"sm_70": 12, "sm_80": 24, "sm_90": 24, "sm_100": 32, "sm_103": 32}
 """Channels of a group inside one NVLink node, as NCCL prints them ("24 coll channels"): two for each ring it finds."""
@@ -102,13 +103,13 @@ def _use(job: TrainingJob | InferenceJob) -> Use | None:
     deepep = dispatcher == "flex" and job.option("moe_flex_dispatcher_backend", "deepep") == "deepep"
     model = job.architecture
     return Use(
-        dispatcher,
-        job.layout.zero_stage >= 1 if stated is None else bool(stated),
-        int(str(job.option("num_distributed_optimizer_instances") or 1)),
-        isinstance(model, Architecture) and model.tie_word_embeddings,
-        job.option("cp_comm_type", "p2p") == "p2p",
-        model.hidden_size if deepep else 0,
-        isinstance(model, Architecture) and any(isinstance(block.mlp, Moe) for block, _ in model.blocks),
+        dispatcher=dispatcher,
+        distributed=job.layout.zero_stage >= 1 if stated is None else bool(stated),
+        instances=int(str(job.option("num_distributed_optimizer_instances") or 1)),
+        tied=isinstance(model, Architecture) and model.tie_word_embeddings,
+        sends_ring=job.option("cp_comm_type", "p2p") == "p2p",
+        token_width=model.hidden_size if deepep else 0,
+        routed=isinstance(model, Architecture) and any(isinstance(block.mlp, Moe) for block, _ in model.blocks),
     )
 
 
@@ -134,7 +135,13 @@ def _groups(layout: Layout, use: Use | None) -> tuple[ProcessGroup, ...]:
         local = max(1, layout.gpus_per_node // stride)
         neighbours = min(2, layout.pipeline - 1)
         found.append(
-            ProcessGroup("pipeline", min(local, layout.pipeline), _nodes(layout.pipeline, local), False, neighbours)
+            ProcessGroup(
+                kind="pipeline",
+                local=min(local, layout.pipeline),
+                nodes=_nodes(layout.pipeline, local),
+                collectives=False,
+                peers=neighbours,
+            )
         )
     expert = spread("expert", layout.expert, layout.expert_tensor, layout)
     if expert is not None:

@@ -88,11 +88,11 @@ class Surroundings(Record):
     free: Spread
     """Reserved over allocated with memory to spare."""
     tight: Spread
-    """On the smallest memory on which the step still runs."""
+    """Reserved over allocated on the smallest memory on which the step still runs."""
 
 
 def surroundings(job: TrainingJob | InferenceJob, gpu: Gpu) -> Surroundings:
-    """Of a job, whatever its batch."""
+    """What surrounds the live tensors of a job, whatever its batch."""
     return Surroundings(sum(t.bytes for t in _outside(job, gpu)), *_spreads(job))
 
 
@@ -115,7 +115,14 @@ def items(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocat
     """Every term of the overhead, largest kinds first: fragmentation, context, libraries, communicators."""
     if overhead.kind == "flat":
         source = f"the plan's policy: {overhead.fraction:.0%} of allocated"
-        return (OverheadTerm("flat overhead", int(allocated * overhead.fraction), source, "context_and_nccl"),)
+        return (
+            OverheadTerm(
+                name="flat overhead",
+                bytes=int(allocated * overhead.fraction),
+                source=source,
+                component="context_and_nccl",
+            ),
+        )
     found = _outside(job, gpu)
     room = _room(gpu, sum(t.bytes for t in found), allocated)
     return tuple(t for t in (*allocator_terms(job, allocated, room), *found) if t.bytes)
@@ -157,8 +164,8 @@ def allocator_terms(job: TrainingJob | InferenceJob, allocated: int, room: int) 
         f"up to {free.median - 1:.1%} of allocated with the fragmentation, and up to {CACHE_PERCENT}% of the GPU; "
         f"returned before an allocation fails: median of {free.n} steps {where}"
     )
-    return OverheadTerm(FRAGMENTATION, stuck, fixed, "fragmentation"), OverheadTerm(
-        CACHE, cache, spare, "fragmentation"
+    return OverheadTerm(name=FRAGMENTATION, bytes=stuck, source=fixed, component="fragmentation"), OverheadTerm(
+        name=CACHE, bytes=cache, source=spare, component="fragmentation"
     )
 
 

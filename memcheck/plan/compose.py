@@ -126,7 +126,7 @@ class Composer:
                 value, place, via = self._alias(event)
             if not stack:
                 following()  # the end of the document
-                return Composed(value, place, tuple(self._problems), self._odd)
+                return Composed(values=value, root=place, problems=tuple(self._problems), odd=self._odd)
             frame = stack[-1]
             if frame.names is None:
                 frame.values.append(value)
@@ -155,7 +155,9 @@ class Composer:
     def _duplicate(self, event: Any, first: Any) -> None:
         message = f"`{event.value}` is set twice in the same mapping; YAML keeps only the last"
         self._problems.append(
-            ComposeProblem(codes.DUPLICATE_KEY, message, event, "remove one of the two", (("first set here", first),))
+            ComposeProblem(
+                codes.DUPLICATE_KEY, message, event, help="remove one of the two", related=(("first set here", first),)
+            )
         )
 
     def _key(self, place: Any, event: Any) -> Any:
@@ -194,7 +196,9 @@ class Composer:
     def _open(self, event: Any, *, mapping: bool) -> None:
         if len(self._stack) >= MAX_DEPTH:
             message = f"the document is nested more than {MAX_DEPTH} levels deep"
-            raise ComposeError(ComposeProblem(codes.TOO_COMPLEX, message, event, "a plan needs fewer than ten levels"))
+            raise ComposeError(
+                ComposeProblem(codes.TOO_COMPLEX, message, event, help="a plan needs fewer than ten levels")
+            )
         if not event.implicit:
             self._collection_tag(event, mapping=mapping)
         self._count += 1
@@ -204,12 +208,14 @@ class Composer:
     def _collection_tag(self, event: Any, *, mapping: bool) -> None:
         if event.tag not in {"!", f"tag:yaml.org,2002:{'map' if mapping else 'seq'}"}:
             message = f"the tag `{shown_tag(event.tag)}` has no meaning in a plan"
-            self._problems.append(ComposeProblem(codes.INVALID_YAML, message, event, "remove the tag"))
+            self._problems.append(ComposeProblem(codes.INVALID_YAML, message, event, help="remove the tag"))
 
     def _check_count(self, event: Any) -> None:
         if self._count > MAX_NODES:
             message = f"the document holds more than {MAX_NODES:,} values once its aliases are expanded"
-            raise ComposeError(ComposeProblem(codes.TOO_COMPLEX, message, event, "a plan needs fewer than two hundred"))
+            raise ComposeError(
+                ComposeProblem(codes.TOO_COMPLEX, message, event, help="a plan needs fewer than two hundred")
+            )
 
     def _close(self, event: Any) -> tuple[object, Any]:
         frame = self._stack.pop()
@@ -242,7 +248,7 @@ class Composer:
             message = f"the alias `*{name}` repeats nothing: there is no `&{name}` above it"
             known = ", ".join(f"`&{known}`" for known in self._anchors)
             help = f"anchors above: {known}" if known else f'quote the value if it is text: "*{name}"'
-            raise ComposeError(ComposeProblem(codes.INVALID_YAML, message, event, help))
+            raise ComposeError(ComposeProblem(codes.INVALID_YAML, message, event, help=help))
         value, place, size = found
         self._count += size
         self._check_count(event)

@@ -112,7 +112,15 @@ def extended(path: str, index: int, lines: tuple[str, ...], composed: Composed) 
     except _BrokenError as error:
         reader.findings.append(error.finding)
     marks = Marks(path, root, reader.sources)
-    return Document(path, index, values, marks, reader.sources, tuple(reader.findings), reader.odd)
+    return Document(
+        path=path,
+        index=index,
+        values=values,
+        marks=marks,
+        sources=reader.sources,
+        findings=tuple(reader.findings),
+        odd=reader.odd,
+    )
 
 
 def _join(

@@ -49,7 +49,9 @@ def _document(path: str, index: int, lines: tuple[str, ...], composed: Composed)
     sources = {path: lines}
     marks = Marks(path, composed.root, sources)
     findings = tuple(locate(problem, marks) for problem in composed.problems)
-    return Document(path, index, values, marks, sources, findings, composed.odd)
+    return Document(
+        path=path, index=index, values=values, marks=marks, sources=sources, findings=findings, odd=composed.odd
+    )
 
 
 def locate(problem: ComposeProblem, marks: Marks) -> Finding:
@@ -69,4 +71,6 @@ def syntax_finding(path: str, text: str, lines: tuple[str, ...], error: Any) -> 
 
 def _unreadable(path: str, index: int, lines: tuple[str, ...], finding: Finding) -> Document:
     sources = {path: lines}
-    return Document(path, index, None, Marks(path, None, sources), sources, (finding,))
+    return Document(
+        path=path, index=index, values=None, marks=Marks(path, None, sources), sources=sources, findings=(finding,)
+    )

@@ -47,4 +47,6 @@ def _carried(entry: Entry, key_event: Any, through: str) -> Entry:
 def _not_a_mapping(key_event: Any, place: Any) -> ComposeProblem:
     at = place.start if isinstance(place, Collection) else place
     message = "`<<` takes a mapping or a list of mappings"
-    return ComposeProblem(codes.INVALID_YAML, message, key_event, "write `<<: *anchor`", (("this is none", at),))
+    return ComposeProblem(
+        codes.INVALID_YAML, message, key_event, help="write `<<: *anchor`", related=(("this is none", at),)
+    )

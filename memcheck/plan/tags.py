@@ -26,7 +26,9 @@ def tagged(event: Any) -> tuple[object, ComposeProblem | None]:
     except (ValueError, IndexError):
         pass
     if tag in {"!!int", "!!float", "!!bool", "!!null"}:
-        return text, ComposeProblem(codes.INVALID_YAML, f"`{text}` cannot be read as `{tag}`", event, "remove the tag")
+        return text, ComposeProblem(
+            codes.INVALID_YAML, f"`{text}` cannot be read as `{tag}`", event, help="remove the tag"
+        )
     return text, ComposeProblem(
-        codes.INVALID_YAML, f"the tag `{tag}` has no meaning in a plan", event, "remove the tag"
+        codes.INVALID_YAML, f"the tag `{tag}` has no meaning in a plan", event, help="remove the tag"
     )

@@ -149,12 +149,12 @@ def _mapping(document: Document, pointer: str) -> dict[str, Any]:
 
 
 RULE = Rule(
-    "MEM017",
-    "redundant-setting",
-    "info",
-    "A key states its own default.",
-    __doc__,
-    check,
-    PROVABLE,
-    REVIEW,
+    code="MEM017",
+    name="redundant-setting",
+    severity="info",
+    summary="A key states its own default.",
+    doc=__doc__,
+    check=check,
+    precision=PROVABLE,
+    profile=REVIEW,
 )

@@ -58,12 +58,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM101",
-    "exceeds-capacity",
-    "error",
-    "The plan needs more memory than the GPU has.",
-    __doc__,
-    check,
-    MEASURED,
+    code="MEM101",
+    name="exceeds-capacity",
+    severity="error",
+    summary="The plan needs more memory than the GPU has.",
+    doc=__doc__,
+    check=check,
+    precision=MEASURED,
     needs_estimate=True,
 )

@@ -55,12 +55,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM102",
-    "above-fail-threshold",
-    "error",
-    "The plan fills more of the GPU than `fail_above`.",
-    __doc__,
-    check,
-    MEASURED,
+    code="MEM102",
+    name="above-fail-threshold",
+    severity="error",
+    summary="The plan fills more of the GPU than `fail_above`.",
+    doc=__doc__,
+    check=check,
+    precision=MEASURED,
     needs_estimate=True,
 )

@@ -54,12 +54,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM103",
-    "above-warn-threshold",
-    "warning",
-    "The plan fills more of the GPU than `warn_above`.",
-    __doc__,
-    check,
-    MEASURED,
+    code="MEM103",
+    name="above-warn-threshold",
+    severity="warning",
+    summary="The plan fills more of the GPU than `warn_above`.",
+    doc=__doc__,
+    check=check,
+    precision=MEASURED,
     needs_estimate=True,
 )

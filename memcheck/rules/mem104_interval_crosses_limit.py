@@ -56,12 +56,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM104",
-    "interval-crosses-limit",
-    "warning",
-    "The prediction fits, but the upper end of its interval does not.",
-    __doc__,
-    check,
-    MEASURED,
+    code="MEM104",
+    name="interval-crosses-limit",
+    severity="warning",
+    summary="The prediction fits, but the upper end of its interval does not.",
+    doc=__doc__,
+    check=check,
+    precision=MEASURED,
     needs_estimate=True,
 )

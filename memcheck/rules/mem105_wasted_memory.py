@@ -54,13 +54,13 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM105",
-    "wasted-memory",
-    "warning",
-    "The plan uses less of the GPU than `waste_below`.",
-    __doc__,
-    check,
-    MEASURED,
+    code="MEM105",
+    name="wasted-memory",
+    severity="warning",
+    summary="The plan uses less of the GPU than `waste_below`.",
+    doc=__doc__,
+    check=check,
+    precision=MEASURED,
     needs_estimate=True,
     opt_in=True,
 )

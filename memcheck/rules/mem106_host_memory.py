@@ -90,12 +90,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM106",
-    "host-memory",
-    "error",
-    "What the processes of a node keep in host memory does not fit into it.",
-    __doc__,
-    check,
-    MEASURED,
+    code="MEM106",
+    name="host-memory",
+    severity="error",
+    summary="What the processes of a node keep in host memory does not fit into it.",
+    doc=__doc__,
+    check=check,
+    precision=MEASURED,
     needs_estimate=True,
 )

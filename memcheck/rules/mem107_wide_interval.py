@@ -39,7 +39,7 @@ from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.words import gib, percent
 
 WIDEST = 0.25
-"""Of the capacity."""
+"""The widest interval that is not reported, as a share of the capacity."""
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -61,13 +61,13 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM107",
-    "wide-interval",
-    "info",
-    "The prediction's interval is wider than a quarter of the GPU.",
-    __doc__,
-    check,
-    MEASURED,
-    RESEARCH,
+    code="MEM107",
+    name="wide-interval",
+    severity="info",
+    summary="The prediction's interval is wider than a quarter of the GPU.",
+    doc=__doc__,
+    check=check,
+    precision=MEASURED,
+    profile=RESEARCH,
     needs_estimate=True,
 )

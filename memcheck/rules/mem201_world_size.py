@@ -73,11 +73,11 @@ def _largest_degree(context: RuleContext) -> str:
 
 
 RULE = Rule(
-    "MEM201",
-    "world-size",
-    "error",
-    "The degrees of parallelism do not multiply to the number of GPUs.",
-    __doc__,
-    check,
+    code="MEM201",
+    name="world-size",
+    severity="error",
+    summary="The degrees of parallelism do not multiply to the number of GPUs.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -60,11 +60,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM202",
-    "heads-not-divisible",
-    "error",
-    "The attention heads cannot be split over the tensor ranks.",
-    __doc__,
-    check,
+    code="MEM202",
+    name="heads-not-divisible",
+    severity="error",
+    summary="The attention heads cannot be split over the tensor ranks.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -62,11 +62,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM203",
-    "kv-heads-not-divisible",
-    "error",
-    "The key/value heads cannot be split over the tensor ranks, or are copied.",
-    __doc__,
-    check,
+    code="MEM203",
+    name="kv-heads-not-divisible",
+    severity="error",
+    summary="The key/value heads cannot be split over the tensor ranks, or are copied.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -54,12 +54,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM204",
-    "vocabulary-not-divisible",
-    "warning",
-    "The vocabulary does not split evenly over the tensor ranks.",
-    __doc__,
-    check,
-    PROVABLE,
-    REVIEW,
+    code="MEM204",
+    name="vocabulary-not-divisible",
+    severity="warning",
+    summary="The vocabulary does not split evenly over the tensor ranks.",
+    doc=__doc__,
+    check=check,
+    precision=PROVABLE,
+    profile=REVIEW,
 )

@@ -122,11 +122,11 @@ def _ranks(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM205",
-    "experts-not-divisible",
-    "error",
-    "The experts cannot be placed on the expert ranks.",
-    __doc__,
-    check,
+    code="MEM205",
+    name="experts-not-divisible",
+    severity="error",
+    summary="The experts cannot be placed on the expert ranks.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -144,11 +144,11 @@ def _uneven(job: TrainingJob, layers: int, stages: int, where: str) -> str:
 
 
 RULE = Rule(
-    "MEM206",
-    "layers-not-divisible",
-    "error",
-    "The layers cannot be split over the pipeline's stages.",
-    __doc__,
-    check,
+    code="MEM206",
+    name="layers-not-divisible",
+    severity="error",
+    summary="The layers cannot be split over the pipeline's stages.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -58,12 +58,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM207",
-    "tensor-parallel-across-nodes",
-    "warning",
-    "A tensor-parallel group spans several nodes.",
-    __doc__,
-    check,
-    HEURISTIC,
-    REVIEW,
+    code="MEM207",
+    name="tensor-parallel-across-nodes",
+    severity="warning",
+    summary="A tensor-parallel group spans several nodes.",
+    doc=__doc__,
+    check=check,
+    precision=HEURISTIC,
+    profile=REVIEW,
 )

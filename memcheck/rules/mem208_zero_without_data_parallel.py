@@ -51,10 +51,10 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM208",
-    "zero-without-data-parallel",
-    "warning",
-    "A ZeRO stage is set, but there is nothing to shard over.",
-    __doc__,
-    check,
+    code="MEM208",
+    name="zero-without-data-parallel",
+    severity="warning",
+    summary="A ZeRO stage is set, but there is nothing to shard over.",
+    doc=__doc__,
+    check=check,
 )

@@ -48,10 +48,10 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM209",
-    "sequence-parallel-without-tensor",
-    "warning",
-    "Sequence parallelism is on without tensor parallelism.",
-    __doc__,
-    check,
+    code="MEM209",
+    name="sequence-parallel-without-tensor",
+    severity="warning",
+    summary="Sequence parallelism is on without tensor parallelism.",
+    doc=__doc__,
+    check=check,
 )

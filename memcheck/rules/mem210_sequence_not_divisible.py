@@ -63,12 +63,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM210",
-    "sequence-not-divisible",
-    "error",
-    "The sequence cannot be split over the context and tensor ranks.",
-    __doc__,
-    check,
+    code="MEM210",
+    name="sequence-not-divisible",
+    severity="error",
+    summary="The sequence cannot be split over the context and tensor ranks.",
+    doc=__doc__,
+    check=check,
     blocking=True,
     batch=True,
 )

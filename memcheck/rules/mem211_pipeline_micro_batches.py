@@ -60,12 +60,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM211",
-    "pipeline-micro-batches",
-    "error",
-    "The interleaved schedule cannot run this number of micro-batches.",
-    __doc__,
-    check,
+    code="MEM211",
+    name="pipeline-micro-batches",
+    severity="error",
+    summary="The interleaved schedule cannot run this number of micro-batches.",
+    doc=__doc__,
+    check=check,
     blocking=True,
     batch=True,
 )

@@ -67,11 +67,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM212",
-    "unsupported-parallelism",
-    "error",
-    "The framework does not have the parallelism that the plan asks for.",
-    __doc__,
-    check,
+    code="MEM212",
+    name="unsupported-parallelism",
+    severity="error",
+    summary="The framework does not have the parallelism that the plan asks for.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -52,12 +52,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM213",
-    "gpus-per-node",
-    "warning",
-    "The node has more of these GPUs than such nodes are built with.",
-    __doc__,
-    check,
-    HEURISTIC,
-    REVIEW,
+    code="MEM213",
+    name="gpus-per-node",
+    severity="warning",
+    summary="The node has more of these GPUs than such nodes are built with.",
+    doc=__doc__,
+    check=check,
+    precision=HEURISTIC,
+    profile=REVIEW,
 )

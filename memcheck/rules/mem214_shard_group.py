@@ -60,11 +60,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM214",
-    "shard-group",
-    "error",
-    "The sharding group does not divide the data-parallel ranks.",
-    __doc__,
-    check,
+    code="MEM214",
+    name="shard-group",
+    severity="error",
+    summary="The sharding group does not divide the data-parallel ranks.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -52,11 +52,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM215",
-    "unsupported-zero-stage",
-    "error",
-    "The framework does not have this ZeRO stage.",
-    __doc__,
-    check,
+    code="MEM215",
+    name="unsupported-zero-stage",
+    severity="error",
+    summary="The framework does not have this ZeRO stage.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

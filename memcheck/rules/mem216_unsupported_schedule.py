@@ -77,11 +77,11 @@ def _compiled(job: TrainingJob) -> bool:
 
 
 RULE = Rule(
-    "MEM216",
-    "unsupported-schedule",
-    "error",
-    "The framework does not have this pipeline schedule.",
-    __doc__,
-    check,
+    code="MEM216",
+    name="unsupported-schedule",
+    severity="error",
+    summary="The framework does not have this pipeline schedule.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -64,12 +64,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM217",
-    "pipeline-bubble",
-    "warning",
-    "The pipeline idles for more than a third of the step.",
-    __doc__,
-    check,
-    HEURISTIC,
-    REVIEW,
+    code="MEM217",
+    name="pipeline-bubble",
+    severity="warning",
+    summary="The pipeline idles for more than a third of the step.",
+    doc=__doc__,
+    check=check,
+    precision=HEURISTIC,
+    profile=REVIEW,
 )

@@ -50,4 +50,6 @@ def check(context: RuleContext) -> Iterator[Finding]:
     )
 
 
-RULE = Rule("MEM301", "no-bf16", "error", "The GPU has no bf16 arithmetic.", __doc__, check)
+RULE = Rule(
+    code="MEM301", name="no-bf16", severity="error", summary="The GPU has no bf16 arithmetic.", doc=__doc__, check=check
+)

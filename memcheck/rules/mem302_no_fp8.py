@@ -49,4 +49,6 @@ def check(context: RuleContext) -> Iterator[Finding]:
     )
 
 
-RULE = Rule("MEM302", "no-fp8", "error", "The GPU has no fp8 arithmetic.", __doc__, check)
+RULE = Rule(
+    code="MEM302", name="no-fp8", severity="error", summary="The GPU has no fp8 arithmetic.", doc=__doc__, check=check
+)

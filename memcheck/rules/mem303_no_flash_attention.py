@@ -65,10 +65,10 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM303",
-    "no-flash-attention",
-    "error",
-    "FlashAttention does not run on this GPU or in this precision.",
-    __doc__,
-    check,
+    code="MEM303",
+    name="no-flash-attention",
+    severity="error",
+    summary="FlashAttention does not run on this GPU or in this precision.",
+    doc=__doc__,
+    check=check,
 )

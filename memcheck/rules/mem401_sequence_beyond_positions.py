@@ -63,11 +63,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM401",
-    "sequence-beyond-positions",
-    "warning",
-    "The sequence is longer than the model has positions.",
-    __doc__,
-    check,
+    code="MEM401",
+    name="sequence-beyond-positions",
+    severity="warning",
+    summary="The sequence is longer than the model has positions.",
+    doc=__doc__,
+    check=check,
     batch=True,
 )

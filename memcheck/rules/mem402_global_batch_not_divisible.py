@@ -57,11 +57,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM402",
-    "global-batch-not-divisible",
-    "error",
-    "The global batch is no multiple of what one pass over all ranks takes.",
-    __doc__,
-    check,
+    code="MEM402",
+    name="global-batch-not-divisible",
+    severity="error",
+    summary="The global batch is no multiple of what one pass over all ranks takes.",
+    doc=__doc__,
+    check=check,
     batch=True,
 )

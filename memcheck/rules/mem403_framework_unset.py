@@ -65,11 +65,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM403",
-    "framework-unset",
-    "error",
-    "The plan uses model parallelism, but does not say whose code runs it.",
-    __doc__,
-    check,
+    code="MEM403",
+    name="framework-unset",
+    severity="error",
+    summary="The plan uses model parallelism, but does not say whose code runs it.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -56,4 +56,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
         )
 
 
-RULE = Rule("MEM404", "unknown-option", "error", "The framework has no such option.", __doc__, check)
+RULE = Rule(
+    code="MEM404",
+    name="unknown-option",
+    severity="error",
+    summary="The framework has no such option.",
+    doc=__doc__,
+    check=check,
+)

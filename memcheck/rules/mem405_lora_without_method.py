@@ -47,4 +47,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
     )
 
 
-RULE = Rule("MEM405", "lora-without-method", "error", "Adapter settings without an adapter method.", __doc__, check)
+RULE = Rule(
+    code="MEM405",
+    name="lora-without-method",
+    severity="error",
+    summary="Adapter settings without an adapter method.",
+    doc=__doc__,
+    check=check,
+)

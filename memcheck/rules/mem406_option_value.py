@@ -71,11 +71,11 @@ def _is_one_of(value: object, types: tuple[type, ...]) -> bool:
 
 
 RULE = Rule(
-    "MEM406",
-    "option-value",
-    "error",
-    "An option has a value that the framework does not take.",
-    __doc__,
-    check,
+    code="MEM406",
+    name="option-value",
+    severity="error",
+    summary="An option has a value that the framework does not take.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -51,5 +51,10 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM407", "unsupported-precision", "error", "The framework does not have this precision recipe.", __doc__, check
+    code="MEM407",
+    name="unsupported-precision",
+    severity="error",
+    summary="The framework does not have this precision recipe.",
+    doc=__doc__,
+    check=check,
 )

@@ -107,10 +107,10 @@ def _lacking(context: RuleContext, job: TrainingJob, framework: Profile) -> Iter
 
 
 RULE = Rule(
-    "MEM408",
-    "unsupported-setting",
-    "error",
-    "The framework does not have this method, loss, attention, recompute mode or key.",
-    __doc__,
-    check,
+    code="MEM408",
+    name="unsupported-setting",
+    severity="error",
+    summary="The framework does not have this method, loss, attention, recompute mode or key.",
+    doc=__doc__,
+    check=check,
 )

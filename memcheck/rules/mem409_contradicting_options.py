@@ -126,10 +126,10 @@ def _recompute(job: TrainingJob, chosen: object) -> Iterator[tuple[str, str, obj
 
 
 RULE = Rule(
-    "MEM409",
-    "contradicting-options",
-    "error",
-    "An option of the framework says something else than the plan's own key.",
-    __doc__,
-    check,
+    code="MEM409",
+    name="contradicting-options",
+    severity="error",
+    summary="An option of the framework says something else than the plan's own key.",
+    doc=__doc__,
+    check=check,
 )

@@ -59,4 +59,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
         )
 
 
-RULE = Rule("MEM410", "freeze-range", "error", "A range of frozen layers lies outside of the model.", __doc__, check)
+RULE = Rule(
+    code="MEM410",
+    name="freeze-range",
+    severity="error",
+    summary="A range of frozen layers lies outside of the model.",
+    doc=__doc__,
+    check=check,
+)

@@ -53,10 +53,10 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM411",
-    "mixed-precision-ignored",
-    "warning",
-    "Mixed precision is asked for, but this layout runs in fp32.",
-    __doc__,
-    check,
+    code="MEM411",
+    name="mixed-precision-ignored",
+    severity="warning",
+    summary="Mixed precision is asked for, but this layout runs in fp32.",
+    doc=__doc__,
+    check=check,
 )

@@ -73,4 +73,11 @@ def _reason(job: TrainingJob, what: str, place: str) -> tuple[str, str] | None:
     return None
 
 
-RULE = Rule("MEM412", "unsupported-offload", "error", "The framework cannot offload this.", __doc__, check)
+RULE = Rule(
+    code="MEM412",
+    name="unsupported-offload",
+    severity="error",
+    summary="The framework cannot offload this.",
+    doc=__doc__,
+    check=check,
+)

@@ -85,7 +85,7 @@ def _adapted(context: RuleContext, lora: Lora) -> Iterator[Finding]:
     from memcheck.frameworks.transformers.adapters import EXPERT_NAMES
 
     def matches(name: str, module: str) -> bool:
-        return adapts(Adapter(lora.rank, name, lora.dtype, False), module)
+        return adapts(Adapter(rank=lora.rank, targets=name, dtype=lora.dtype, quantized=False), module)
 
     targets, place = lora.target_modules, "/training/lora/target_modules"
     named = [(targets, place)] if isinstance(targets, str) else _places(targets, place)
@@ -137,4 +137,11 @@ def _places(names: tuple[str, ...], pointer: str) -> list[tuple[str, str]]:
     return [(name, f"{pointer}/{i}") for i, name in enumerate(names)]
 
 
-RULE = Rule("MEM413", "no-such-module", "error", "A module that the plan names is not in the model.", __doc__, check)
+RULE = Rule(
+    code="MEM413",
+    name="no-such-module",
+    severity="error",
+    summary="A module that the plan names is not in the model.",
+    doc=__doc__,
+    check=check,
+)

@@ -106,11 +106,11 @@ def _cost(context: RuleContext, job: TrainingJob, modules: tuple[str, ...]) -> s
 
 
 RULE = Rule(
-    "MEM414",
-    "recompute-frees-nothing",
-    "warning",
-    "Recomputing core attention frees nothing where a flash kernel runs.",
-    __doc__,
-    check,
+    code="MEM414",
+    name="recompute-frees-nothing",
+    severity="warning",
+    summary="Recomputing core attention frees nothing where a flash kernel runs.",
+    doc=__doc__,
+    check=check,
     profile=REVIEW,
 )

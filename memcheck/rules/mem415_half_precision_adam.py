@@ -59,12 +59,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM415",
-    "half-precision-adam",
-    "warning",
-    "Adam keeps its moments in fp16.",
-    __doc__,
-    check,
-    HEURISTIC,
-    REVIEW,
+    code="MEM415",
+    name="half-precision-adam",
+    severity="warning",
+    summary="Adam keeps its moments in fp16.",
+    doc=__doc__,
+    check=check,
+    precision=HEURISTIC,
+    profile=REVIEW,
 )

@@ -263,11 +263,11 @@ DROPPED = ("training.precision.gradients", "training.precision.optimizer_states"
 
 
 RULE = Rule(
-    "MEM416",
-    "setting-without-effect",
-    "warning",
-    "A key is set, and nothing in this job reads it.",
-    __doc__,
-    check,
+    code="MEM416",
+    name="setting-without-effect",
+    severity="warning",
+    summary="A key is set, and nothing in this job reads it.",
+    doc=__doc__,
+    check=check,
     batch=True,
 )

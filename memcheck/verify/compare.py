@@ -68,15 +68,15 @@ def compare(predicted: RankEstimate, observed: RankObservation, surplus: int = 0
             continue
         for component in COMPONENTS:
             term = ComponentDifference(
-                seen.name,
-                component,
-                said.components_bytes.get(component, 0),
-                seen.components_bytes.get(component, 0),
+                instant=seen.name,
+                component=component,
+                predicted_bytes=said.components_bytes.get(component, 0),
+                observed_bytes=seen.components_bytes.get(component, 0),
             )
             if term.predicted_bytes or term.observed_bytes:
                 found.append(term)
     found.sort(key=lambda t: (t.instant != at_peak, -abs(t.difference)))
-    return RankComparison(predicted, observed, tuple(found), surplus)
+    return RankComparison(predicted=predicted, observed=observed, terms=tuple(found), surplus_bytes=surplus)
 
 
 def _by_name(rank: RankEstimate) -> dict[str, Instant]:

@@ -106,15 +106,15 @@ def load_subject(document: Document) -> Subject | PlanResult:
         return result
     found = resolve(plan, FRAMEWORKS, base_dir=os.path.dirname(document.path))
     return Subject(
-        document.path,
-        result.name,
-        document,
-        plan,
-        found.job,
-        found.gpu,
-        found.overhead,
-        found.assumptions,
-        result.estimate,
+        path=document.path,
+        name=result.name,
+        document=document,
+        plan=plan,
+        job=found.job,
+        gpu=found.gpu,
+        overhead=found.overhead,
+        assumptions=found.assumptions,
+        estimate=result.estimate,
     )
 
 

@@ -19,7 +19,7 @@ from memcheck.what_if.points.types import Point
 def dossier(context: RuleContext, answer: Estimate, gate: Gate) -> Dossier:
     """Everything beyond the estimate that the plan itself decides."""
     basis, cases = interval_basis(context.job)
-    return Dossier(rank_devices(context, answer), on_gpus(context, answer, gate), basis, cases)
+    return Dossier(ranks=rank_devices(context, answer), gpus=on_gpus(context, answer, gate), basis=basis, cases=cases)
 
 
 def rank_devices(context: RuleContext, answer: Estimate) -> tuple[RankDevice, ...]:
@@ -49,11 +49,11 @@ def on_gpus(context: RuleContext, answer: Estimate, gate: Gate) -> tuple[OnGpu, 
     lenient = Evaluator(context.document, gate._replace(ignore=(*gate.ignore, *codes))) if codes else strict
     gpu, here = context.resolved.gpu, lenient.point({})
     own = OnGpu(
-        gpu.name,
-        gpu.memory_bytes,
-        answer.device_bytes,
-        answer.interval_bytes[1],
-        gpu.bf16_tflops,
+        gpu=gpu.name,
+        capacity_bytes=gpu.memory_bytes,
+        device_bytes=answer.device_bytes,
+        interval_high_bytes=answer.interval_bytes[1],
+        bf16_tflops=gpu.bf16_tflops,
         fails="".join(f"{error.code}: {error.message}" for error in errors[:1]),
         host_short=not on_host(answer.host_bytes_per_node, context.host_bytes),
         relative_speed=None if here.step is None else 1.0,

@@ -60,7 +60,11 @@ def megatron_groups(layout: Layout, use: Use) -> tuple[ProcessGroup, ...]:
         stride = layout.world_size // layout.pipeline
         local = min(max(1, layout.gpus_per_node // stride), layout.pipeline)
         nodes = -(-layout.pipeline // local)
-        found.append(ProcessGroup("pipeline", local, nodes, False, min(2, layout.pipeline - 1)))
+        found.append(
+            ProcessGroup(
+                kind="pipeline", local=local, nodes=nodes, collectives=False, peers=min(2, layout.pipeline - 1)
+            )
+        )
         if use.tied:
             found.append(ProcessGroup("embedding", min(local, 2), 2 // min(local, 2), collectives=True))
     found += _sums(layout, use)
@@ -106,7 +110,8 @@ NODE_RANKS = 8
 NEAR_TOKENS = {8: 256, 16: 288, 24: 288, 32: 288, 48: 288, 64: 288, 96: 480, 128: 560, 144: 720, 160: 720}
 """Tokens in a channel's receive buffer for each rank of the node, by ranks of the group."""
 FAR_TOKENS = {16: 140, 24: 128, 32: 128, 48: 128, 64: 140, 96: 132, 128: 132, 144: 132, 160: 132}
-"""The same for each node: 128, rounded up to a multiple of what is sent at once."""
+"""Tokens in a channel's receive buffer for each node, by ranks of the group: 128, rounded up to a multiple of what is
+sent at once."""
 TOKEN_BYTES = 8 + 128 * 8 + 128 * 4 + 128 * 4
 """Beside the hidden state: where a token comes from, its experts, their weights, scales."""
 HEAP_GRANULE = 2**29

@@ -33,11 +33,11 @@ def block_tensors(block: Block, job: TrainingJob, hidden: int) -> tuple[LocalTen
 
 
 def _matrix(name: str, rows: int, columns: int, *, expert: bool = False) -> LocalTensor:
-    return LocalTensor(name, (rows, columns), True, None, expert, matrix=True)
+    return LocalTensor(name=name, shape=(rows, columns), trained=True, dtype=None, expert=expert, matrix=True)
 
 
 def _vector(name: str, n: int, *, expert: bool = False) -> LocalTensor:
-    return LocalTensor(name, (n,), True, None, expert)
+    return LocalTensor(name=name, shape=(n,), trained=True, dtype=None, expert=expert)
 
 
 def _norm(norm: Norm | None, name: str) -> list[LocalTensor]:

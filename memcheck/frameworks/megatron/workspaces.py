@@ -80,13 +80,13 @@ def workspaces(
 ) -> Workspaces:
     """Everything a rank holds beside its model."""
     return Workspaces(
-        _cublas(setting, held, device),
-        _global_buffer(setting, held.blocks, head=held.head),
-        _dummy_gradients(setting, held.tensors),
-        _rotary(job, held.blocks),
-        _batch(job, read=held.embedding or held.head),
-        _deferred(job, architecture, setting) if held.head else 0,
-        _fp8_weights(job, setting, held.tensors),
+        cublas=_cublas(setting, held, device),
+        global_buffer=_global_buffer(setting, held.blocks, head=held.head),
+        dummy_gradients=_dummy_gradients(setting, held.tensors),
+        rotary=_rotary(job, held.blocks),
+        batch=_batch(job, read=held.embedding or held.head),
+        deferred=_deferred(job, architecture, setting) if held.head else 0,
+        fp8_weights=_fp8_weights(job, setting, held.tensors),
     )
 
 

@@ -61,7 +61,7 @@ def _assemble(config: ConfigReader, size: StackDimensions, attentions: list[Atte
     norm = layer_norm(h, "input_layernorm", bias=False, kind=NORM)
 
     def make(attention: Attention) -> Block:
-        return Block(attention, mlp, norm, None, parallel=True)
+        return Block(mixer=attention, mlp=mlp, input_norm=norm, mlp_norm=None, parallel=True)
 
     config.ignore("logit_scale")
     final = layer_norm(h, "model.norm", bias=False, kind=NORM)

@@ -83,12 +83,12 @@ def _sandwich(
 def sandwich_block(hidden: int, attention: Attention, mlp: Mlp) -> Block:
     """A norm before and after each half."""
     return Block(
-        attention,
-        mlp,
-        rms_norm(hidden, "input_layernorm", NORM),
-        rms_norm(hidden, "pre_feedforward_layernorm", NORM),
-        rms_norm(hidden, "post_attention_layernorm", NORM),
-        rms_norm(hidden, "post_feedforward_layernorm", NORM),
+        mixer=attention,
+        mlp=mlp,
+        input_norm=rms_norm(hidden, "input_layernorm", NORM),
+        mlp_norm=rms_norm(hidden, "pre_feedforward_layernorm", NORM),
+        mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
+        mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
     )
 
 

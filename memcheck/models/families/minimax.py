@@ -93,4 +93,12 @@ def _lightning(config: ConfigReader, size: StackDimensions) -> Mixer:
     )
     tables = size.heads * (block * block + 2 * block + 1)
     state = size.heads * size.head_dim * size.head_dim * 4
-    return Mixer("lightning", size.heads, size.head_dim, state, 3 * width, tensors, tables)
+    return Mixer(
+        kind="lightning",
+        heads=size.heads,
+        head_dim=size.head_dim,
+        state_bytes_per_sequence=state,
+        width=3 * width,
+        tensors=tensors,
+        buffer_numel=tables,
+    )

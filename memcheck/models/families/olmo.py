@@ -24,7 +24,9 @@ def read(config: ConfigReader) -> Architecture:
 
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
     attention = _attention(config, size)._replace(rotary_form=FP32_TABLES)
-    block = Block(attention, mlp, norm("input_layernorm"), norm("post_attention_layernorm"))
+    block = Block(
+        mixer=attention, mlp=mlp, input_norm=norm("input_layernorm"), mlp_norm=norm("post_attention_layernorm")
+    )
     return decoder(config, size, ((block, size.layers),), tied=False, final_norm=norm("model.norm"))
 
 
@@ -81,7 +83,14 @@ def _post_norm(config: ConfigReader, size: StackDimensions, spans: list[int | No
     last = rms_norm(size.hidden, "post_feedforward_layernorm", FP32_WEIGHT)
 
     def make(window: int | None) -> Block:
-        return Block(attention._replace(window=window), mlp, None, None, behind, last)
+        return Block(
+            mixer=attention._replace(window=window),
+            mlp=mlp,
+            input_norm=None,
+            mlp_norm=None,
+            mixer_output_norm=behind,
+            mlp_output_norm=last,
+        )
 
     final = rms_norm(size.hidden, "model.norm", FP32_WEIGHT)
     return decoder(config, size, stack(spans, make), tied=False, final_norm=final)

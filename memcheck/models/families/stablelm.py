@@ -27,10 +27,10 @@ def read(config: ConfigReader) -> Architecture:
     mlp = gated_mlp(h, config.integer("intermediate_size"), config.activation())
     parallel = config.flag("use_parallel_residual")
     block = Block(
-        attention,
-        mlp._replace(dropout=config.dropout("hidden_dropout")),
-        layer_norm(h, "input_layernorm"),
-        None if parallel else layer_norm(h, "post_attention_layernorm"),
+        mixer=attention,
+        mlp=mlp._replace(dropout=config.dropout("hidden_dropout")),
+        input_norm=layer_norm(h, "input_layernorm"),
+        mlp_norm=None if parallel else layer_norm(h, "post_attention_layernorm"),
         parallel=parallel,
         named_output=True,
         named_norm=True,

@@ -96,4 +96,15 @@ def latent_attention(config: ConfigReader, size: StackDimensions, *, interleaved
         *linear(a + "o_proj", size.hidden, size.heads * v_dim, "attention", "row", bias=bias),
     )
     dropout = config.dropout("attention_dropout")
-    return LatentAttention(size.heads, q_rank, kv_rank, nope, rope, v_dim, bias, tensors, interleaved, dropout)
+    return LatentAttention(
+        heads=size.heads,
+        q_lora_rank=q_rank,
+        kv_lora_rank=kv_rank,
+        qk_nope_head_dim=nope,
+        qk_rope_head_dim=rope,
+        v_head_dim=v_dim,
+        bias=bias,
+        tensors=tensors,
+        rotary_interleaved=interleaved,
+        dropout=dropout,
+    )

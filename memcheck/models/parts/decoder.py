@@ -30,10 +30,10 @@ def pre_norm_block(
 ) -> Block:
     """Llama's block: norm, mixer, sum, norm, feed-forward, sum."""
     return Block(
-        mixer,
-        mlp,
-        Norm(kind, hidden, bias=bias, name="input_layernorm"),
-        Norm(kind, hidden, bias=bias, name="post_attention_layernorm"),
+        mixer=mixer,
+        mlp=mlp,
+        input_norm=Norm(kind, hidden, bias=bias, name="input_layernorm"),
+        mlp_norm=Norm(kind, hidden, bias=bias, name="post_attention_layernorm"),
         dropout=dropout,
     )
 

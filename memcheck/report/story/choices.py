@@ -89,7 +89,7 @@ def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) 
         charts = (ends, on_gpu(plan, estimate, remedy, ends.scale, "predicted "))
     else:
         charts = (on_gpu(plan, estimate, remedy, axis, ""),)
-    return RemedyStep(arrows(remedy.title), changes, costs(plan, remedy), charts)
+    return RemedyStep(title=arrows(remedy.title), changes=changes, costs=costs(plan, remedy), charts=charts)
 
 
 def on_gpu(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale, whose: str) -> Chart:
@@ -166,7 +166,12 @@ def card(plan: PlanResult, there: OnGpu, note: str = "", *, judged: bool = True)
     rates += [f"{there.relative_speed:.2g}× the speed"] if there.relative_speed and not note else []
     has = f"{gib(there.capacity_bytes)} GiB"
     if there.refused:
-        return Card(there.gpu, "Not possible", "bad", tuple(filter(None, (there.refused, has, *rates, note))))
+        return Card(
+            title=there.gpu,
+            word="Not possible",
+            tone="bad",
+            lines=tuple(filter(None, (there.refused, has, *rates, note))),
+        )
     found = verdict_on(plan, there, judged=judged)
     needs = f"{gib(there.device_bytes)} of {has}"
     share = percent(there.utilization)
@@ -174,7 +179,14 @@ def card(plan: PlanResult, there: OnGpu, note: str = "", *, judged: bool = True)
     axis = Scale(max(there.capacity_bytes, there.device_bytes), there.capacity_bytes)
     chart = Chart(f"{share} of {there.gpu}", (bar,), axis)
     why = there.fails if found.word == FAILS else ""
-    return Card(there.gpu, found.word, found.tone, tuple(filter(None, (needs, *rates, why, note))), share, chart)
+    return Card(
+        title=there.gpu,
+        word=found.word,
+        tone=found.tone,
+        lines=tuple(filter(None, (needs, *rates, why, note))),
+        figure=share,
+        chart=chart,
+    )
 
 
 def fit_on(plan: PlanResult, there: OnGpu) -> str:

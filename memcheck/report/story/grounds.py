@@ -26,11 +26,11 @@ def findings(plan: PlanResult) -> Section | None:
 def excerpt(plan: PlanResult, finding: Finding) -> Excerpt:
     """One finding."""
     return Excerpt(
-        TONES[finding.severity],
-        f"{finding.severity} {finding.code} {finding.name}",
-        finding.message,
-        "\n".join(snippet(finding, plan.sources, SOURCE)),
-        finding.help,
+        tone=TONES[finding.severity],
+        head=f"{finding.severity} {finding.code} {finding.name}",
+        message=finding.message,
+        source="\n".join(snippet(finding, plan.sources, SOURCE)),
+        help=finding.help,
     )
 
 
@@ -79,11 +79,11 @@ def formulas(estimate: Estimate) -> Section | None:
         return None
     found = tuple(
         ComponentFormula(
-            item.component,
-            words(item.component),
-            f"{gib(item.bytes)} GiB ({item.bytes:,} bytes)",
-            (item.formula, f"= {item.numbers}"),
-            item.source,
+            key=item.component,
+            name=words(item.component),
+            figure=f"{gib(item.bytes)} GiB ({item.bytes:,} bytes)",
+            lines=(item.formula, f"= {item.numbers}"),
+            source=item.source,
         )
         for item in estimate.formulas
     )

@@ -29,7 +29,7 @@ class AcceptedFinding(Record):
     pointer: str = ""
     """JSON pointer of the key; empty for findings about the plan as a whole."""
     utilization: float | None = None
-    """Of the GPU, when the finding was accepted."""
+    """Share of the GPU's memory that was predicted when the finding was accepted."""
     host_bytes_per_node: int = 0
 
 
@@ -91,7 +91,14 @@ def entries_of(result: PlanResult, folder: str) -> list[AcceptedFinding]:
     utilization, host = round(result.estimate.utilization, 4), result.estimate.host_bytes_per_node
     path = relative(result.path, folder)
     return [
-        AcceptedFinding(path, result.name, finding.code, key_of(finding.code, finding.pointer), utilization, host)
+        AcceptedFinding(
+            path=path,
+            plan=result.name,
+            code=finding.code,
+            pointer=key_of(finding.code, finding.pointer),
+            utilization=utilization,
+            host_bytes_per_node=host,
+        )
         for finding in result.findings
     ]
 

@@ -43,4 +43,6 @@ def build_single(
     # one micro-batch's tokens at a time, as a training loop moves them to the device
     batches = token_batches(job, architecture.vocab_size, 1) * micro_batches(job)
     step = make_step(job, wrapped, loss_of, optimizers, batches, watch, place.device)
-    return StepParts(wrapped.model, wrapped.inner, optimizers, list(batches), list, step)
+    return StepParts(
+        model=wrapped.model, inner=wrapped.inner, optimizers=optimizers, inputs=list(batches), received=list, step=step
+    )

@@ -121,7 +121,7 @@ def build_stage(
         return [info.buffer for group in infos for info in group if hasattr(info, "buffer")]
 
     held = [tokens] if part.embedding or part.head else []
-    return StepParts(module, module, optimizers, held, received, step)
+    return StepParts(model=module, inner=module, optimizers=optimizers, inputs=held, received=received, step=step)
 
 
 def _examples(job: TrainingJob, architecture: Architecture, shape: tuple[int, int]) -> tuple[torch.Tensor, ...]:

@@ -91,7 +91,7 @@ def build_torchtitan(job: TrainingJob, architecture: Architecture, titan: Titan,
     model.lm_head.register_forward_pre_hook(lambda *_: enter_loss(watch))
     batches = [_batch(job, architecture) for _ in range(micro_batches(job))]
     step = _step(job, titan, model, loss_of, optimizers, batches, watch)
-    return StepParts(model, model, optimizers, batches, list, step)
+    return StepParts(model=model, inner=model, optimizers=optimizers, inputs=batches, received=list, step=step)
 
 
 def _configure(job: TrainingJob, architecture: Architecture) -> Titan:
@@ -135,7 +135,15 @@ def _configure(job: TrainingJob, architecture: Architecture) -> Titan:
     distributed.set_spmd_backend(BACKEND)
     spec.model.update_from_config(config=config)
     context = distributed.get_spmd_context(parallel_dims=dims, spmd_typechecking=False)
-    return Titan(spec, dims, training, parallelism, recompute and recompute.Config(), loss, context)
+    return Titan(
+        spec=spec,
+        dims=dims,
+        training=training,
+        parallelism=parallelism,
+        recompute=recompute and recompute.Config(),
+        loss=loss,
+        context=context,
+    )
 
 
 def _model(architecture: Architecture) -> Any:

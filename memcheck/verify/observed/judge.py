@@ -59,4 +59,4 @@ def judge(subject: Subject, reading: MemoryReading) -> Judgement:
     elif reading.metric == "reserved":
         _, kept = look_up(tables.reserved, allocator_group(subject.job))
         high = min(high, int(estimate.allocated_bytes * max(1.0, own.high) * kept.high) + workspaces(subject))
-    return Judgement(reading, said, min(low, said), max(high, said))
+    return Judgement(reading=reading, predicted_bytes=said, low_bytes=min(low, said), high_bytes=max(high, said))

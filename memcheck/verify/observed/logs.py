@@ -25,7 +25,7 @@ class Pattern(Record):
 
 
 def _pattern(printed_by: str, expression: str, metric: str, unit: int) -> Pattern:
-    return Pattern(printed_by, re.compile(expression), metric, unit)
+    return Pattern(printed_by=printed_by, expression=re.compile(expression), metric=metric, unit=unit)
 
 
 PATTERNS = (

@@ -42,7 +42,7 @@ def take(account: Account, parts: StepParts) -> Picture:
         group[0] += 1
         group[1] += entry.block
     rows = sorted(groups.items(), key=lambda row: -row[1][1])[:TOP]
-    largest = tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in rows)
+    largest = tuple(TensorGroup(name=k[0], shape=k[1], copies=v[0], bytes=v[1], component=k[2]) for k, v in rows)
     return Picture(account.total, components, largest)
 
 

@@ -52,7 +52,7 @@ def trace(
     finally:
         torch.set_num_threads(threads)
         progress.end()
-    return Observation(TRACED, versions(), tuple(found), _notes(job))
+    return Observation(mode=TRACED, versions=versions(), ranks=tuple(found), notes=_notes(job))
 
 
 def _notes(job: TrainingJob) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ def _fullest(job: TrainingJob, architecture: Architecture) -> int:
     """The rank to look at: FSDP2's shards are largest on rank 0; ZeroRedundancyOptimizer's states may be elsewhere."""
     if not redundancy_free(job):
         return 0
-    units = part_units(job, architecture, Part(0, architecture.num_layers, True, True))
+    units = part_units(job, architecture, Part(first=0, last=architecture.num_layers, embedding=True, head=True))
     return fullest_share(job, (t for u in units for t in u.tensors))[0]
 
 
@@ -177,7 +177,12 @@ def _steps(tracer: Tracer, parts: StepParts, progress: Progress) -> tuple[tuple[
         if collect:
             gc.enable()
     instants = tuple(
-        Instant(phase, top.words, top.bytes, pictures[phase].components if phase in pictures else {})
+        Instant(
+            name=phase,
+            operation=top.words,
+            allocated_bytes=top.bytes,
+            components_bytes=pictures[phase].components if phase in pictures else {},
+        )
         for phase, top in tops.items()
     )
     peak = max(instants, key=lambda i: i.allocated_bytes)

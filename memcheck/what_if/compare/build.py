@@ -39,13 +39,13 @@ def compare(subjects: Sequence[ComparedPlan], gpus: Sequence[str] | None) -> Com
                 point = written
             rows.append(
                 ComparedPoint(
-                    plan_name(subject.document),
-                    subject.document.path,
-                    subject.document.index,
-                    name,
-                    point is written,
-                    point,
-                    None,
+                    plan=plan_name(subject.document),
+                    path=subject.document.path,
+                    document=subject.document.index,
+                    gpu=name,
+                    as_written=point is written,
+                    point=point,
+                    relative_speed=None,
                 )
             )
     reference = next((row for row in rows if row.point.step is not None), None)

@@ -84,19 +84,19 @@ def _priced(
         problems = (PointProblem(HOST_RULE, lacking(above[0], capacity or 0, resolved.job.layout.gpus_per_node)),)
     step, untimed = _timed(resolved)
     return Point(
-        changes,
-        verdict,
-        problems,
-        answer.device_bytes,
-        answer.capacity_bytes,
-        answer.interval_bytes,
-        answer.instant,
-        answer.components_bytes,
-        step,
-        untimed,
-        _size(resolved, step),
-        answer.host_bytes_per_node,
-        capacity,
+        set=changes,
+        verdict=verdict,
+        problems=problems,
+        device_bytes=answer.device_bytes,
+        capacity_bytes=answer.capacity_bytes,
+        interval_bytes=answer.interval_bytes,
+        instant=answer.instant,
+        components_bytes=answer.components_bytes,
+        step=step,
+        untimed=untimed,
+        size=_size(resolved, step),
+        host_bytes=answer.host_bytes_per_node,
+        host_capacity_bytes=capacity,
     )
 
 
@@ -114,8 +114,22 @@ def _size(resolved: Resolved, step: StepTime | None) -> Size:
     job = resolved.job
     gpus = job.layout.world_size
     if not isinstance(job, TrainingJob):
-        return Size(resolved.gpu.name, gpus, job.batch_size, 1, job.batch_size, 0.0)
+        return Size(
+            gpu=resolved.gpu.name,
+            gpus=gpus,
+            micro_batch=job.batch_size,
+            accumulation=1,
+            global_batch=job.batch_size,
+            overhead=0.0,
+        )
     accumulation = job.gradient_accumulation_steps
     overhead = 0.0 if step is None else step.recompute_share
     total = job.micro_batch_size * accumulation * job.layout.data
-    return Size(resolved.gpu.name, gpus, job.micro_batch_size, accumulation, total, overhead)
+    return Size(
+        gpu=resolved.gpu.name,
+        gpus=gpus,
+        micro_batch=job.micro_batch_size,
+        accumulation=accumulation,
+        global_batch=total,
+        overhead=overhead,
+    )

@@ -33,13 +33,15 @@ def larger_gpus(context: RuleContext) -> Iterator[CandidateChange]:
         seen.add(size)
         title = f"use {gpu.name} with {gib(gpu.memory_bytes)} each"
         slower = _relative_time(gpu, now) if context.training is None else 0.0
-        yield CandidateChange("gpu", title, {"hardware.gpu": gpu.name}, slower, HARDWARE, EQUIVALENT)
+        yield CandidateChange(
+            "gpu", title, {"hardware.gpu": gpu.name}, slowdown=slower, cost=HARDWARE, numerics=EQUIVALENT
+        )
         if len(seen) == MOST_GPUS:
             return
 
 
 def _same_kind(gpu: Gpu, now: Gpu) -> bool:
-    """The same maker; an unknown one (figures from the plan) may become anything from NVIDIA."""
+    """Whether one maker makes both; an unknown one (figures from the plan) may become anything from NVIDIA."""
     return (gpu.arch or "")[:3] == (now.arch or "sm_")[:3]
 
 
@@ -57,4 +59,6 @@ def more_nodes(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChan
         return
     for factor in (2, 4):
         title = f"shard over {layout.nodes * factor} nodes instead of {layout.nodes}"
-        yield CandidateChange("nodes", title, {"hardware.nodes": layout.nodes * factor}, 0.0, HARDWARE, EQUIVALENT)
+        yield CandidateChange(
+            "nodes", title, {"hardware.nodes": layout.nodes * factor}, slowdown=0.0, cost=HARDWARE, numerics=EQUIVALENT
+        )

@@ -176,7 +176,7 @@ class Pricer:
         return None if found is None else found[0]
 
     def _legal(self, changes: dict[str, object]) -> tuple[Resolved, SharedFrame] | None:
-        """The same, with what it shares with plans of other batches."""
+        """The changed plan's job, if it is legal, with what it shares with plans of other batches."""
         self._looked += 1
         if self.watch is not None and self._looked % OFTEN == 0:
             self.watch(self._looked)
@@ -215,7 +215,7 @@ class Pricer:
         except MemcheckError:
             self.counts["illegal"] += 1
             return None
-        found = Priced(candidate, changes, legal, answer, 0.0)
+        found = Priced(candidate=candidate, changes=changes, resolved=legal, estimate=answer, slowdown=0.0)
         fits = self.fits(found)
         self.counts["fitting" if fits else "too_large"] += 1
         return found._replace(slowdown=self.slowdown(candidate, legal)) if fits else found

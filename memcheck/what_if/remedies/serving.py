@@ -31,12 +31,12 @@ def serving(context: RuleContext, job: InferenceJob) -> Iterator[CandidateChange
             "other requests wait"
         )
         slower = job.batch_size / size - 1
-        yield CandidateChange("batch", title, {"inference.batch_size": size}, slower, METHOD)
+        yield CandidateChange("batch", title, {"inference.batch_size": size}, slowdown=slower, cost=METHOD)
     for tokens in _less(job.context_length, LEAST_CONTEXT):
         title = (
             f"serve contexts of up to {tokens} tokens instead of {job.context_length}: longer requests cannot be served"
         )
-        yield CandidateChange("context", title, {"inference.context_length": tokens}, 0.0, METHOD)
+        yield CandidateChange("context", title, {"inference.context_length": tokens}, slowdown=0.0, cost=METHOD)
 
 
 def _less(number: int, least: int) -> Iterator[int]:
@@ -58,11 +58,15 @@ def _stored(context: RuleContext, job: InferenceJob) -> Iterator[CandidateChange
     for dtype in (short, byte, *four):
         if BITS.get(dtype, 16) < now:
             title = f"quantise the weights to {dtype}" if dtype in BITS else f"keep the weights in {dtype}"
-            yield CandidateChange("weights", title, {"inference.weights": dtype}, 0.0, NUMERICS, OTHER)
+            yield CandidateChange(
+                "weights", title, {"inference.weights": dtype}, slowdown=0.0, cost=NUMERICS, numerics=OTHER
+            )
     for dtype in (short, byte):
         if DTYPE_BYTES[dtype] < DTYPE_BYTES[job.kv_cache]:
             title = f"keep the KV cache in {dtype}"
-            yield CandidateChange("cache", title, {"inference.kv_cache": dtype}, 0.0, NUMERICS, OTHER)
+            yield CandidateChange(
+                "cache", title, {"inference.kv_cache": dtype}, slowdown=0.0, cost=NUMERICS, numerics=OTHER
+            )
 
 
 def _tensor(job: InferenceJob) -> Iterator[CandidateChange]:
@@ -77,5 +81,7 @@ def _tensor(job: InferenceJob) -> Iterator[CandidateChange]:
             if 1 < getattr(layout, name) == layout.tensor:
                 change[f"parallelism.{name}"] = degree
         title = f"split the model over {degree} GPUs (tensor parallelism)"
-        yield CandidateChange("tensor", title, change, 0.0, HARDWARE if hardware else 0, EQUIVALENT)
+        yield CandidateChange(
+            "tensor", title, change, slowdown=0.0, cost=HARDWARE if hardware else 0, numerics=EQUIVALENT
+        )
         degree *= 2

@@ -46,7 +46,15 @@ def fastest_first(pricer: Pricer, space: Space, enough: int) -> list[Priced]:
         slower = pricer.slowdown(candidate, resolved) or 0.0
         numerics = NUMERIC_ORDER.index(candidate.numerics)
         split = split_of(resolved.job.layout)
-        timed.append(Timed(round(slower, 4), numerics, changed_keys(changes), candidate, split))
+        timed.append(
+            Timed(
+                slower=round(slower, 4),
+                numerics=numerics,
+                changes=changed_keys(changes),
+                candidate=candidate,
+                split=split,
+            )
+        )
     timed.sort(key=lambda each: each[:3])
     found: list[Priced] = []
     kept = ParetoFilter()

@@ -51,7 +51,9 @@ def _fit(pricer: Pricer, enough: int) -> Answer:
     alone = all(p.resolved.gpu.name != pricer.context.resolved.gpu.name or _more(p, pricer) for p in found)
     tally = pricer.tally
     smallest = _smallest(pricer) if alone else None
-    return Answer(tuple(found), tally, _values(fit.tried, pricer), fit.exhausted, smallest)
+    return Answer(
+        found=tuple(found), tally=tally, space=_values(fit.tried, pricer), exhausted=fit.exhausted, smallest=smallest
+    )
 
 
 def _more(priced: Priced, pricer: Pricer) -> bool:

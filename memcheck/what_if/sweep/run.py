@@ -25,4 +25,10 @@ def sweep(subject: ComparedPlan, grid: Grid, progress: Callable[[int], None] | N
             points.append(evaluator.point(changes))
             if progress is not None and (done % EVERY == 0 or done == grid.size):
                 progress(done)
-    return Sweep(__version__, plan_name(subject.document), subject.document.path, grid.axes, tuple(points))
+    return Sweep(
+        version=__version__,
+        plan=plan_name(subject.document),
+        path=subject.document.path,
+        axes=grid.axes,
+        points=tuple(points),
+    )
