@@ -8,7 +8,7 @@ from memcheck.frameworks.torch.ddp import buckets
 from memcheck.frameworks.torch.fsdp import skips_reduction
 from memcheck.job.types import TrainingJob
 from memcheck.rules.types import RuleContext
-from memcheck.what_if.remedies.around import around_steps
+from memcheck.what_if.remedies.load_and_save import loading_and_saving
 from memcheck.what_if.remedies.types import EQUIVALENT, METHOD, NUMERICS, OTHER, CandidateChange
 
 FOREACH_CLASS = ("adamw", "adam")
@@ -28,7 +28,8 @@ FREE = ("attention", "implementation", "allocator", "logits", "buckets", "sync",
 
 def same_hardware(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     """Everything that needs no other GPU; illegal ones are sorted out when they are priced."""
-    yield from around_steps(context, job)  # first: what decides a moment that is too much is what a finding points at
+    # first: what decides a moment that is too much is what a finding points at
+    yield from loading_and_saving(context, job)
     yield from _kernels(context, job)
     yield from _loss(context, job)
     yield from _sharding(context, job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.finding import Finding, Remedy
 from memcheck.rules.place import place
 from memcheck.rules.types import RuleContext
-from memcheck.what_if.remedies.around import around_steps
+from memcheck.what_if.remedies.load_and_save import loading_and_saving
 from memcheck.what_if.remedies.price import DATA, GROUP, STEPS, Pricer
 from memcheck.what_if.remedies.types import Priced, join
 from memcheck.what_if.search.fit import Fit
@@ -63,7 +63,7 @@ def _less_on_the_host(search: Fit, context: RuleContext) -> list[Priced]:
     job = context.training
     if job is None:
         return []
-    less = list(around_steps(context, job))
+    less = list(loading_and_saving(context, job))
     more = [join(one, other) for one in less for other in search.tried if not set(one.kinds) & set(other.kinds)]
     priced = [p for each in [*less, *more] if (p := search.pricer.price(each)) is not None]
     return [p for p in priced if search.pricer.fits(p)]

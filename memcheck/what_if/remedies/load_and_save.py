@@ -20,7 +20,7 @@ SHARDED_TOO = ("huggingface", "pytorch")
 """Frameworks that can save either kind of state dict."""
 
 
-def around_steps(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
+def loading_and_saving(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     """Candidates for the moments before and after the steps that exceed the memory of a GPU or of a node."""
     moments = critical(context)
     if moments & {"load", "init"} and job.method != "qlora":
