@@ -26,7 +26,7 @@ from memcheck.catalog.gpus import find_gpu  # noqa: E402
 from memcheck.errors import MemcheckError  # noqa: E402
 from memcheck.job.types import Layout, TrainingJob  # noqa: E402
 from memcheck.memory import residuals as stored_residuals  # noqa: E402
-from memcheck.memory.communicators import Group, communicator_terms, group_bytes  # noqa: E402
+from memcheck.memory.communicators import ProcessGroup, communicator_terms, group_bytes  # noqa: E402
 from memcheck.memory.overhead import allocator_group, context_terms, library_terms  # noqa: E402
 
 RESIDUALS = os.path.join(ROOT, "memcheck", "memory", "data", "residuals.json")
@@ -105,7 +105,7 @@ def outside() -> list[tuple[str, int, int, str]]:
     for reading in load("measured.json")["outside"]:
         gpu = find_gpu(reading["gpu"])
         if "group" in reading:
-            group = Group(**reading["group"])
+            group = ProcessGroup(**reading["group"])
             predicted = group_bytes(group, gpu)
         else:
             predicted = sum(size for _, size, _ in context_terms(gpu))

@@ -25,7 +25,7 @@ from benchmarks.draw import draw
 from benchmarks.drawn import brief, records, wide
 from memcheck.errors import MemcheckError
 from memcheck.plan.load import load_documents
-from memcheck.verify.compare import Comparison, instants
+from memcheck.verify.compare import RankComparison, instants
 from memcheck.verify.observe import compare_all, observe
 from memcheck.verify.progress import Progress
 from memcheck.verify.request import Request, runnable
@@ -53,7 +53,7 @@ def at_most(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def trace(plan: dict[str, Any]) -> tuple[Request, tuple[Comparison, ...]]:
+def trace(plan: dict[str, Any]) -> tuple[Request, tuple[RankComparison, ...]]:
     """Trace every pipeline rank of a plan.
 
     Raises:
@@ -68,7 +68,7 @@ def trace(plan: dict[str, Any]) -> tuple[Request, tuple[Comparison, ...]]:
     return request, compare_all(request, observation)
 
 
-def moments(comparison: Comparison) -> dict[str, tuple[int, int]]:
+def moments(comparison: RankComparison) -> dict[str, tuple[int, int]]:
     """Predicted and traced bytes of each instant of the step."""
     return {name: (said, seen) for name, said, seen, _ in instants(comparison) if said is not None and seen}
 

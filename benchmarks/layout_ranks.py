@@ -36,7 +36,7 @@ from memcheck.plan.read import read_plan
 from memcheck.record import Record
 from memcheck.rules.run import make_context
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import UNCHANGED, Candidate
+from memcheck.what_if.remedies.types import UNCHANGED, CandidateChange
 from memcheck.what_if.search.explore import possible
 from memcheck.what_if.search.rank import Split, split_of
 from memcheck.what_if.search.space import Space, space_of
@@ -58,7 +58,7 @@ class Timed(Record):
     slower: float
     """Relative time against the plan as written."""
     changes: int
-    candidate: Candidate
+    candidate: CandidateChange
     layout: Layout
     step: tuple[object, ...]
     """The job without what its step does not run: the setting of the allocator."""

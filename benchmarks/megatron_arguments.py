@@ -13,7 +13,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.importing import merged
 from memcheck.configs.plan_text import plan_values
 from memcheck.configs.read_megatron import read_megatron
-from memcheck.configs.types import Setting
+from memcheck.configs.types import ReadSetting
 from memcheck.finding import Location, Span
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.workspaces import CUBLAS_WORKSPACE, Device
@@ -50,7 +50,7 @@ def job_of(record: dict[str, Any], gpu: str) -> TrainingJob:
         tokenizer = arguments.get("tokenizer-type", "")
         stated["model.architecture.vocab_size"] = VOCABULARIES.get(tokenizer, VOCABULARIES["GPT2BPETokenizer"])
     reading = read_megatron(config, None)
-    settings, problems = merged(reading, {key: Setting(value, "the harness") for key, value in stated.items()})
+    settings, problems = merged(reading, {key: ReadSetting(value, "the harness") for key, value in stated.items()})
     if problems:
         raise ValueError(record["case"], problems)
     job = resolve(build_plan(plan_values(settings)), FRAMEWORKS, base_dir=".").job

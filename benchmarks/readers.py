@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from memcheck.configs.detect import detect
 from memcheck.configs.importing import import_config
-from memcheck.configs.types import ConfigError, Setting
+from memcheck.configs.types import ConfigError, ReadSetting
 
 ANSWERS: dict[str, object] = {
     "model": "llama-3.1-8b",
@@ -66,7 +66,7 @@ def attempt(path: Path, gpus: int) -> Outcome | None:
         format = detect(name, data.decode())
     except (ConfigError, UnicodeDecodeError):
         return None
-    stated: dict[str, Setting] = {"hardware.gpu": Setting("h100-80gb", "benchmark")}
+    stated: dict[str, ReadSetting] = {"hardware.gpu": ReadSetting("h100-80gb", "benchmark")}
     asked: list[str] = []
     try:
         while True:
@@ -78,7 +78,7 @@ def attempt(path: Path, gpus: int) -> Outcome | None:
             wanted = [key for key in wanted if key.startswith("hardware.")] or wanted
             asked += wanted
             answers = {**ANSWERS, "hardware.gpus_per_node": gpus}
-            stated.update((key, Setting(answers[key], "benchmark")) for key in wanted)
+            stated.update((key, ReadSetting(answers[key], "benchmark")) for key in wanted)
     except ConfigError as error:
         return Outcome(name, format, "refused", (error.message.rpartition(": ")[2],), ())
     if found.problems:

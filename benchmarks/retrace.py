@@ -23,7 +23,7 @@ from benchmarks.score import Failed, score
 from benchmarks.traced import cases
 from memcheck.errors import MemcheckError
 from memcheck.plan.load import load_documents
-from memcheck.verify.compare import Comparison
+from memcheck.verify.compare import RankComparison
 from memcheck.verify.extra import versions
 from memcheck.verify.observe import compare_all, observe
 from memcheck.verify.progress import Progress
@@ -58,7 +58,7 @@ def recorded() -> dict[str, Case]:
     return {case.id: case for case in cases() if isinstance(case, Case)}
 
 
-def retrace(case: Case) -> Comparison:
+def retrace(case: Case) -> RankComparison:
     """Trace one case.
 
     Raises:

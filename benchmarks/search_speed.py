@@ -22,8 +22,8 @@ from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.record import Record
 from memcheck.rules.run import make_context
-from memcheck.rules.types import Context
-from memcheck.what_if.remedies.price import Pricer, Tally
+from memcheck.rules.types import RuleContext
+from memcheck.what_if.remedies.price import LayoutTally, Pricer
 from memcheck.what_if.search.explore import explore
 from memcheck.what_if.search.goals import search
 from memcheck.what_if.search.space import space_of
@@ -46,10 +46,10 @@ class Speed(Record):
     """One search."""
 
     seconds: float
-    tally: Tally
+    tally: LayoutTally
 
 
-def context_of(name: str) -> Context:
+def context_of(name: str) -> RuleContext:
     """The plan of a name, as rules and searches look at it."""
     model, framework, nodes, parallelism, length, steps = PLANS[name]
     text = (
@@ -83,7 +83,7 @@ def elsewhere(name: str, what: str) -> Speed:
     """The same in a new process."""
     script = f"from benchmarks.search_speed import measured; s = measured({name!r}, {what!r}); print(s[0], *s[1])"
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    return Speed(float(told[0]), Tally(*map(int, told[1:])))
+    return Speed(float(told[0]), LayoutTally(*map(int, told[1:])))
 
 
 def empty_process() -> float:

@@ -21,7 +21,7 @@ sys.path.insert(0, ROOT)
 from benchmarks.engine_speed import forget, plan, rate, resolved  # noqa: E402
 from memcheck.check import Gate  # noqa: E402
 from memcheck.plan.load import load_documents  # noqa: E402
-from memcheck.what_if.compare.build import Subject  # noqa: E402
+from memcheck.what_if.compare.build import ComparedPlan  # noqa: E402
 from memcheck.what_if.sweep.grid import Grid, axis  # noqa: E402
 from memcheck.what_if.sweep.run import sweep  # noqa: E402
 from memcheck.what_if.sweep.types import Sweep  # noqa: E402
@@ -84,7 +84,7 @@ def swept(name: str) -> tuple[Sweep, float]:
         document = load_documents(path, file.read())[0]
     forget()
     start = time.process_time()
-    answer = sweep(Subject(document, Gate()), Grid(tuple(map(axis, PLANS[name]))))
+    answer = sweep(ComparedPlan(document, Gate()), Grid(tuple(map(axis, PLANS[name]))))
     return answer, time.process_time() - start
 
 

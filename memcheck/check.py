@@ -18,7 +18,7 @@ from memcheck.memory.estimate import estimate
 from memcheck.plan import codes
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
-from memcheck.plan.types import Plan, Policy
+from memcheck.plan.types import Plan, PolicySpec
 from memcheck.record import Record
 from memcheck.result import (
     BASELINE,
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from memcheck.accounts.dossier import Dossier
     from memcheck.accounts.estimate import Estimate
     from memcheck.config.suppressions import Suppressions  # imported only for a file with such a comment
-    from memcheck.rules.types import Context
+    from memcheck.rules.types import RuleContext
 
-    Remedies = Callable[[list[Finding], Context], list[Finding]]
+    Remedies = Callable[[list[Finding], RuleContext], list[Finding]]
     """The findings about an amount of memory, each with what would end it. The context holds the estimate."""
-    DossierMaker = Callable[[Context, Estimate, "Gate"], Dossier]
+    DossierMaker = Callable[[RuleContext, Estimate, "Gate"], Dossier]
 
 PROBLEM_CODES = {
     "model": codes.UNKNOWN_MODEL,
@@ -118,7 +118,7 @@ def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], li
         failed(error, 0, stem(path))
         return results, traces
     if not documents:
-        results.append(PlanResult(path, 0, stem(path), ERROR, findings=(no_document(path),)))
+        results.append(PlanResult(path=path, document=0, name=stem(path), status=ERROR, findings=(no_document(path),)))
     comments = None
     for document in documents:
         try:
@@ -259,7 +259,7 @@ def located(error: ResolutionError | UnsupportedError, document: Document) -> li
     ]
 
 
-def effective_policy(stated: Policy, gate: Gate) -> Policy:
+def effective_policy(stated: PolicySpec, gate: Gate) -> PolicySpec:
     """The plan's policy under the command line's and over the configuration's."""
     settings = gate.settings
 
@@ -293,7 +293,7 @@ def refused(item: Unreadable, gate: Gate) -> PlanResult:
     """A file that is not read, because of what lies under its name: it must neither pass nor hide the others."""
     at = Location(item.path, Span(1, 1, 1, 1))
     finding = codes.UNREADABLE_FILE.at(at, f"the file is not read: {item.message}", help="commit the file itself")
-    return with_findings(PlanResult(item.path, 0, stem(item.path), ERROR), [finding], gate)
+    return with_findings(PlanResult(path=item.path, document=0, name=stem(item.path), status=ERROR), [finding], gate)
 
 
 def stem(path: str) -> str:

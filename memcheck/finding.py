@@ -54,7 +54,7 @@ class Remedy(Record):
     safe: bool
     """True when the training result does not change beyond rounding and no hardware is added."""
     edits: tuple[Edit, ...] = ()
-    """Of the plan's own file."""
+    """Edits of the plan's own file."""
     host_bytes_per_node: int = 0
     """Host memory that the processes of a node need with the change."""
     interval_bytes: tuple[int, int] = (0, 0)
@@ -62,8 +62,8 @@ class Remedy(Record):
     sure: bool = True
     """Whether the whole 95% interval of the changed plan lies within the GPU."""
     elsewhere: tuple[FileEdits, ...] = ()
-    """Of the configs that the plan takes values from. All edits of a remedy belong together: made one without the
-    other, the files contradict each other."""
+    """Edits of the configs that the plan takes values from. All edits of a remedy belong together: made one without
+    the other, the files contradict each other."""
 
     @property
     def high_utilization(self) -> float:

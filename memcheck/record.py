@@ -80,7 +80,7 @@ def _constructor(name: str, fields: tuple[str, ...], defaults: dict[str, object]
 
 
 def _compiled(name: str, fields: tuple[str, ...], last: tuple[object, ...]) -> Any:
-    """The same, as namedtuple makes it."""
+    """A constructor with the fields as its parameters, compiled as ``namedtuple`` does it."""
     names = ", ".join(fields)
     constructor = eval(f"lambda _cls, {names}: _new(_cls, ({names},))", {"_new": _new})  # noqa: S307 - identifiers
     constructor.__name__, constructor.__qualname__ = "__new__", f"{name}.__new__"

@@ -73,14 +73,14 @@ class PlanResult(Record):
 def defect_result(path: str, document: int, name: str, error: Exception) -> PlanResult:
     """The result of a plan that memcheck could not judge through its own fault."""
     finding = Finding(
-        DEFECT,
-        "defect",
-        "error",
-        f"memcheck itself failed on this plan: {type(error).__name__}: {error}",
-        Location(path, Span(1, 1, 1, 1)),
+        code=DEFECT,
+        name="defect",
+        severity="error",
+        message=f"memcheck itself failed on this plan: {type(error).__name__}: {error}",
+        location=Location(path, Span(1, 1, 1, 1)),
         help="the other plans were judged; please open an issue with the report whose place is printed below",
     )
-    return PlanResult(path, document, name, ERROR, findings=(finding,))
+    return PlanResult(path=path, document=document, name=name, status=ERROR, findings=(finding,))
 
 
 class Unreadable(Record):

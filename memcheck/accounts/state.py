@@ -119,8 +119,8 @@ def adapter_tensors(t: ParameterTensor, shape: tuple[int, ...], lora: Lora) -> l
     name = t.name.removesuffix(".weight")
     outputs, inputs = shape[::-1] if t.transposed else shape
     return [
-        LocalTensor(name + ".lora_A", (lora.rank, inputs), True, lora.dtype, matrix=True),
-        LocalTensor(name + ".lora_B", (outputs, lora.rank), True, lora.dtype, matrix=True),
+        LocalTensor(name=name + ".lora_A", shape=(lora.rank, inputs), trained=True, dtype=lora.dtype, matrix=True),
+        LocalTensor(name=name + ".lora_B", shape=(outputs, lora.rank), trained=True, dtype=lora.dtype, matrix=True),
     ]
 
 

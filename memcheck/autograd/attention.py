@@ -9,7 +9,7 @@ from memcheck.autograd.elementwise import cast, cat, copy, dropout, scale, shift
 from memcheck.autograd.tensor import Storage, Tape, Value
 
 Copied = tuple[bool, bool, bool]
-"""Of q, k and v."""
+"""Whether q, k and v, in this order, are copied."""
 
 
 def flash(

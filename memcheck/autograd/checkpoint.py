@@ -22,7 +22,7 @@ class _LastSavedError(Exception):
     """The recompute has made the last tensor that backward asks for."""
 
 
-class Frame:
+class CheckpointFrame:
     """One checkpointed call: its nodes without their saved tensors, and how to make those again."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Frame:
     ) -> None:
         self.tape = tape
         self.returned = returned
-        """Of a reentrant call: what it returns beside its output."""
+        """What a reentrant call returns beside its output."""
         self.early_stop = early_stop
         self.forward = forward
         self.kept = x.storage
@@ -118,7 +118,7 @@ def checkpoint(tape: Tape, forward: Run, x: Value, returned: list[Value] | None 
     if not tape.grad_enabled:
         return forward(x)
     outside = tape.frame
-    tape.frame = frame = Frame(tape, forward, x, returned, early_stop=returned is None)
+    tape.frame = frame = CheckpointFrame(tape, forward, x, returned, early_stop=returned is None)
     y = forward(x)
     tape.frame = outside
     if outside is not None:  # nested: the outer recompute runs this call again as a whole

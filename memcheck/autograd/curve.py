@@ -26,7 +26,7 @@ class Curve(Record):
     """What a unit adds to the live bytes, phase by phase. The unit's input counts as its own, its output does not."""
 
     saved: int
-    """Kept from the end of its forward to its backward."""
+    """What is saved for backward: bytes alive from the end of its forward to its backward."""
     saved_inventory: Inventory
     saved_components: tuple[tuple[str, int], ...]
     until_forward_ends: int
@@ -37,8 +37,8 @@ class Curve(Record):
     gradients: int
     """Bytes of new ``.grad`` tensors after its backward."""
     lingers: int = 0
-    """Kept until the whole backward is over: the model's output when the training loop still references it, a tied
-    head's gradient that waits for the embedding's."""
+    """Bytes alive until the whole backward is over: the model's output when the training loop still references it, a
+    tied head's gradient that waits for the embedding's."""
     before: High | None = None
     """The highest point of what runs before the loss: the final norm of a head."""
     returned: int = 0
@@ -50,7 +50,7 @@ class Curve(Record):
     input_gradient: int = 0
     output_gradient: int = 0
     outlives: int = 0
-    """Kept until the training loop lets go of the graph: when the next forward's output replaces this one's."""
+    """Bytes alive until the training loop lets go of the graph: when the next forward's output replaces this one's."""
 
 
 Forward = Callable[[Context, Value], Value]
@@ -104,13 +104,13 @@ def replay(
     del leaf  # the input's gradient was alive until here
     outlives = sum(tape.outliving.values())
     return Curve(
-        saved,
-        saved_inventory,
-        components,
-        with_casts - with_returned,
-        forward_high,
-        backward_high,
-        gradients,
+        saved=saved,
+        saved_inventory=saved_inventory,
+        saved_components=components,
+        until_forward_ends=with_casts - with_returned,
+        forward=forward_high,
+        backward=backward_high,
+        gradients=gradients,
         returned=with_returned - saved,
         input=rounded_bytes(shape, dtype) if not setting.external_input else 0,
         freed_input=freed,
@@ -123,10 +123,10 @@ def replay(
 def high(tape: Tape) -> High:
     """The tape's highest point since the last reset."""
     return High(
-        tape.peak,
-        tape.peak_label,
-        tuple((k, v) for k, v in tape.peak_components.items() if v),
-        tuple(tape.peak_inventory),
+        bytes=tape.peak,
+        label=tape.peak_label,
+        components=tuple((k, v) for k, v in tape.peak_components.items() if v),
+        inventory=tuple(tape.peak_inventory),
     )
 
 

@@ -23,7 +23,7 @@ def cross_entropy(tape: Tape, logits: Value, *, upcast: bool, parallel: bool = F
 
 
 def compiled_cross_entropy(tape: Tape, logits: Value) -> Value:
-    """The same under torch.compile: keeps the logits as they came and each row's maximum and logarithm of the sum.
+    """Cross-entropy under torch.compile: saves the logits as they came, and each row's maximum and log of the sum.
 
     Everything in between is one kernel each way: no copy in fp32 exists, and backward writes the logits' gradient only
     (the partitioner's cut: tests/memory/ledger/compiled_blocks.json; the scatter of the labels becomes a comparison,

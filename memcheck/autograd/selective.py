@@ -6,7 +6,7 @@ when the region is recomputed.
 
 from __future__ import annotations
 
-from memcheck.autograd.checkpoint import Frame, Run
+from memcheck.autograd.checkpoint import CheckpointFrame, Run
 from memcheck.autograd.tensor import Storage, Tape, Value
 
 
@@ -41,7 +41,7 @@ class KeptOutputs:
         return storage
 
     def again(self) -> None:
-        """The same operators come by a second time."""
+        """Begin the recomputation: the operators of the forward come by a second time."""
         self.recomputing = True
         self.count = self.position = 0
 
@@ -56,7 +56,7 @@ class KeptOutputs:
         return self.count % 2 == 1
 
 
-class WholeFrame(Frame):
+class WholeFrame(CheckpointFrame):
     """A checkpointed call without early stop, which may keep some operators' outputs."""
 
     def __init__(self, tape: Tape, forward: Run, x: Value, selection: KeptOutputs | None) -> None:

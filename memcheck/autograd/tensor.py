@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memcheck.autograd.checkpoint import Frame
+    from memcheck.autograd.checkpoint import CheckpointFrame
     from memcheck.autograd.selective import KeptOutputs
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "bool": 1, "int64": 8, "int32": 4, "fp64": 8}
@@ -142,7 +142,7 @@ class Node:
         self.grad: Storage | None = None
         self.held: list[Storage] | None = None
         """A list for nodes with several outputs (split, unbind): their gradients wait side by side."""
-        self.frame: Frame | None = None
+        self.frame: CheckpointFrame | None = None
         """The checkpointed call that will make the saved tensors again."""
         self.handover = False
         """``run`` takes the gradient in a list, to let go of it before it returns (checkpointed units)."""
@@ -181,11 +181,11 @@ class Value:
         """None: needs no gradient."""
 
     def view(self, *shape: int) -> Value:
-        """The same storage under another shape; gradients pass through unchanged."""
+        """A view of the storage under another shape; gradients pass through unchanged."""
         return Value(self.storage, shape, self.dtype, self.origin)
 
     def detach(self) -> Value:
-        """The same storage outside the graph."""
+        """A value of this storage outside the graph."""
         return Value(self.storage, self.shape, self.dtype)
 
 
@@ -207,7 +207,7 @@ class Tape:
         self.casts: dict[int, Value] = {}
         """Autocast's weight cache, by identity of the parameter."""
         self.grad_enabled = True
-        self.frame: Frame | None = None
+        self.frame: CheckpointFrame | None = None
         """The checkpointed call whose forward runs now."""
         self.held: list[Storage | None] = []
         """What Python's variables hold around the backward that runs: those of a reentrant call."""

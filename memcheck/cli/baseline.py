@@ -19,7 +19,7 @@ from memcheck.cli.write import write_stdout
 from memcheck.config.find import Configurations
 from memcheck.errors import UsageError
 from memcheck.result import PlanResult, Unreadable
-from memcheck.review.baseline.file import DEFAULT_FILE, Entry, entries_of, read_entries, relative, rendered
+from memcheck.review.baseline.file import DEFAULT_FILE, AcceptedFinding, entries_of, read_entries, relative, rendered
 
 FILE = click.option("--baseline", metavar="FILE", help=f"The baseline [default: as configured, else {DEFAULT_FILE}].")
 CONFIG = click.option("--config", metavar="FILE", help="This configuration file instead of the nearest one.")
@@ -106,7 +106,7 @@ def _file(configurations: Configurations, named: str | None) -> tuple[str, bool]
     return named or configured or DEFAULT_FILE, bool(configured) and named in {None, configured}
 
 
-def _summary(file: str, new: list[Entry], old: tuple[Entry, ...]) -> str:
+def _summary(file: str, new: list[AcceptedFinding], old: tuple[AcceptedFinding, ...]) -> str:
     """What was written, and how it differs from what was there."""
     before, after = {entry[:4] for entry in old}, {entry[:4] for entry in new}
     changes = [f"{len(after - before)} new"] * bool(after - before) + [f"{len(before - after)} gone"] * bool(

@@ -17,8 +17,8 @@ from memcheck.errors import UsageError
 from memcheck.record import Record
 from memcheck.review.diff.amount import Amount, amount, fails
 from memcheck.review.diff.compare import compare
-from memcheck.review.diff.sides import Sides
-from memcheck.review.diff.types import Comparison, Side
+from memcheck.review.diff.sides import SideReader
+from memcheck.review.diff.types import PlanDiff, Side
 from memcheck.rules.profiles import PROFILES
 
 
@@ -112,7 +112,7 @@ def command(
         ignore=sum(ignore, ()),
         no_suppressions=no_suppressions,
     )
-    sides = Sides(config, lambda configurations: Gates(judging, configurations).of)
+    sides = SideReader(config, lambda configurations: Gates(judging, configurations).of)
     if options.from_ref is not None:
         from memcheck.review.diff.from_ref import sides_since
 
@@ -167,7 +167,7 @@ def _two(paths: tuple[str, ...]) -> tuple[str, str]:
     return old, new
 
 
-def _side(path: str, sides: Sides) -> list[Side]:
+def _side(path: str, sides: SideReader) -> list[Side]:
     """The plans of a file, a folder or a report."""
     if not path.endswith(".json"):
         return sides.of_path(path)
@@ -180,7 +180,7 @@ def _side(path: str, sides: Sides) -> list[Side]:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _write(comparison: Comparison, outputs: tuple[Output, ...], color: str, *, quiet: bool) -> None:
+def _write(comparison: PlanDiff, outputs: tuple[Output, ...], color: str, *, quiet: bool) -> None:
     """Each format to where it was asked for; files first: a closed pipe must not lose one."""
     from importlib import import_module
 

@@ -110,7 +110,7 @@ def estimate_paths(paths: tuple[str, ...], gate: Gate, configurations: Configura
         results, traces = check_file(found.path, found.data, gate._replace(settings=configurations.of(found.path)))
         plans += results
         defects += traces
-    return Report(__version__, tuple(plans), tuple(unreadable), tuple(defects))
+    return Report(version=__version__, plans=tuple(plans), unreadable=tuple(unreadable), defects=tuple(defects))
 
 
 def rendered(form: str, report: Report, screen: Screen, *, formulas: bool) -> str | bytes:

@@ -184,7 +184,13 @@ def check_paths(options: CheckOptions) -> tuple[Report, bool]:
         plans += results
         fails |= gate.fail_on != "never" and any(plan.status != "passed" for plan in results)
     gates.warn_of_stale(plans)
-    return Report(__version__, tuple(plans), tuple(unreadable), tuple(defects), len(unchanged)), fails
+    return Report(
+        version=__version__,
+        plans=tuple(plans),
+        unreadable=tuple(unreadable),
+        defects=tuple(defects),
+        unchanged=len(unchanged),
+    ), fails
 
 
 def write_reports(report: Report, options: CheckOptions) -> None:

@@ -13,7 +13,7 @@ from memcheck.cli.parameters import setting as set_option
 from memcheck.cli.write import write_document, write_stdout
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.importing import Imported, import_config
-from memcheck.configs.types import ConfigError, Setting
+from memcheck.configs.types import ConfigError, ReadSetting
 from memcheck.edge.streams import put
 from memcheck.errors import UsageError
 from memcheck.finding import Location
@@ -62,10 +62,10 @@ def command(
     Each value has a comment with the file and line it came from. What the config cannot say is asked for; what the plan
     cannot carry is listed on stderr.
     """
-    stated = {key: Setting(value, "--set") for key, value in settings}
+    stated = {key: ReadSetting(value, "--set") for key, value in settings}
     for name, (flag, key) in FLAGS.items():
         if flags[name] is not None:
-            stated[key] = Setting(flags[name], flag)
+            stated[key] = ReadSetting(flags[name], flag)
     try:
         imported = import_config(shown_path(path), _data(path), stated, format or "")
     except ConfigError as error:

@@ -31,13 +31,13 @@ def models() -> Listing:
 
     found = [find_model(name) for name in model_names()]
     return Listing(
-        ("name", "parameters", "type", "Hugging Face id"),
-        [(m.name, f"{m.parameters:,}", str(m.config.get("model_type", "")), m.id) for m in found],
-        [
+        heads=("name", "parameters", "type", "Hugging Face id"),
+        rows=[(m.name, f"{m.parameters:,}", str(m.config.get("model_type", "")), m.id) for m in found],
+        records=[
             {"name": m.name, "id": m.id, "parameters": m.parameters, "model_type": m.config.get("model_type")}
             for m in found
         ],
-        frozenset({1}),
+        right=frozenset({1}),
     )
 
 
@@ -47,8 +47,8 @@ def gpus() -> Listing:
 
     found = [find_gpu(name) for name in gpu_names()]
     return Listing(
-        ("name", "GiB", "arch", "bf16 TFLOPS", "fp8 TFLOPS", "HBM GB/s", "NVLink GB/s", "GPUs per node"),
-        [
+        heads=("name", "GiB", "arch", "bf16 TFLOPS", "fp8 TFLOPS", "HBM GB/s", "NVLink GB/s", "GPUs per node"),
+        rows=[
             (
                 g.name,
                 gib(g.memory_bytes),
@@ -61,8 +61,8 @@ def gpus() -> Listing:
             )
             for g in found
         ],
-        [{key: value for key, value in g._asdict().items() if key != "from_catalog"} for g in found],
-        frozenset({1, 3, 4, 5, 6, 7}),
+        records=[{key: value for key, value in g._asdict().items() if key != "from_catalog"} for g in found],
+        right=frozenset({1, 3, 4, 5, 6, 7}),
     )
 
 

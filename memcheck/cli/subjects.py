@@ -10,17 +10,17 @@ from memcheck.config.find import Configurations
 from memcheck.configs.documents import load_plans
 from memcheck.errors import UsageError
 from memcheck.result import Unreadable
-from memcheck.what_if.compare.build import Subject
+from memcheck.what_if.compare.build import ComparedPlan
 
 
-def subjects(paths: tuple[str, ...], config: str | None, verb: str) -> tuple[list[Subject], bool]:
+def subjects(paths: tuple[str, ...], config: str | None, verb: str) -> tuple[list[ComparedPlan], bool]:
     """Every plan of the paths, and whether all files could be read.
 
     Raises:
         UsageError: there is no plan.
     """
     gates = Gates(CheckOptions(), Configurations(config))
-    found: list[Subject] = []
+    found: list[ComparedPlan] = []
     readable = True
     for file in find_plans(paths):
         if isinstance(file, Unreadable):
@@ -28,7 +28,7 @@ def subjects(paths: tuple[str, ...], config: str | None, verb: str) -> tuple[lis
             readable = False
             continue
         gate = gates.of(file.path)
-        found += [Subject(document, gate) for document in load_plans(file.path, file.data)]
+        found += [ComparedPlan(document, gate) for document in load_plans(file.path, file.data)]
     if not found and readable:
         raise UsageError(f"nothing to {verb}: no plan in {', '.join(paths)}")
     return found, readable

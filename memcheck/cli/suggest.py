@@ -27,7 +27,7 @@ FORMATS = ("full", "json", "csv")
 FOUND, NOTHING = 0, 1
 
 
-class Options(Record):
+class SuggestOptions(Record):
     """One command line."""
 
     plan: str
@@ -91,7 +91,7 @@ def command(**given: Any) -> int:
     Exit code 0 if there is a suggestion or nothing to do, 1 if nothing fits or the plan is wrong: it cannot be judged,
     or fails by a rule that is not about memory.
     """
-    options = Options(**given)
+    options = SuggestOptions(**given)
     from memcheck.config.find import Configurations
     from memcheck.configs.one_plan import load_one
     from memcheck.what_if.suggest.keys import check_keys
@@ -118,7 +118,7 @@ def command(**given: Any) -> int:
     return NOTHING if answer.status in (NOTHING_FITS, NOT_JUDGED) else FOUND
 
 
-def _rendered(options: Options, answer: Suggestions) -> str:
+def _rendered(options: SuggestOptions, answer: Suggestions) -> str:
     from importlib import import_module
 
     renderer = import_module(f"memcheck.what_if.suggest.{options.form}")
@@ -130,7 +130,7 @@ def _what(answer: Suggestions) -> str:
     return "serving" if answer.plan.framework == "inference" else "the training"
 
 
-def _write(options: Options, path: str, data: bytes, document: Document, answer: Suggestions) -> int:
+def _write(options: SuggestOptions, path: str, data: bytes, document: Document, answer: Suggestions) -> int:
     """Write the chosen suggestion into the file, or show how.
 
     Raises:

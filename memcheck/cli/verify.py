@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DIFFERS = 1
 
 
-class Options(Record):
+class VerifyOptions(Record):
     """One command line."""
 
     plan: str | None
@@ -77,7 +77,7 @@ def command(**given: Any) -> int:
     Exit code 0 if they agree, 1 if they differ (or the plan is not valid), 2 if the step cannot be run here.
     Needs the extra: pip install 'memcheck[verify]'; --observed and --drift do not.
     """
-    options = Options(**given)
+    options = VerifyOptions(**given)
     if options.drift is not None:
         return _drift(options, options.drift)
     if options.plan is None:
@@ -108,7 +108,7 @@ def command(**given: Any) -> int:
     return 0 if consistent else DIFFERS
 
 
-def _run(options: Options, subject: Subject) -> int:
+def _run(options: VerifyOptions, subject: Subject) -> int:
     """Trace or measure, keep it if asked to, and compare."""
     from memcheck.verify.observe import compare_all, fullest, observe
     from memcheck.verify.progress import Progress
@@ -137,7 +137,7 @@ def _run(options: Options, subject: Subject) -> int:
     return 0 if all(c.agrees(options.tolerance) for c in comparisons) else DIFFERS
 
 
-def _drift(options: Options, path: str) -> int:
+def _drift(options: VerifyOptions, path: str) -> int:
     """Compare what a file has kept."""
     if options.plan is not None:
         raise UsageError("--drift compares the plans of its file and takes no PLAN")

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from memcheck.configs.types import Row
+from memcheck.configs.types import KeyRow
 
 VERSION = "accelerate 1.15.0"
 TITLE = "Accelerate"
@@ -39,8 +39,8 @@ PARALLEL = "parallelism_config.parallelism_config_"
 REPLICATE = f"{PARALLEL}dp_replicate_size"
 SHARD = f"{PARALLEL}dp_shard_size"
 DEGREES = (
-    Row(f"{PARALLEL}tp_size", "parallelism.tensor"),
-    Row(f"{PARALLEL}cp_size", "parallelism.context", aliases=(f"{PARALLEL}sp_size",)),
+    KeyRow(f"{PARALLEL}tp_size", "parallelism.tensor"),
+    KeyRow(f"{PARALLEL}cp_size", "parallelism.context", aliases=(f"{PARALLEL}sp_size",)),
 )
 """``sp_size`` is Ulysses through DeepSpeed: the sequence is cut over as many ranks, too."""
 
@@ -48,10 +48,10 @@ DEEPSPEED = "deepspeed_config"
 DEEPSPEED_FILE = f"{DEEPSPEED}.deepspeed_config_file"
 PLACES: dict[str, object] = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
 ENGINE = (
-    Row(f"{DEEPSPEED}.zero_stage", "parallelism.zero_stage", default=2),
-    Row(f"{DEEPSPEED}.gradient_accumulation_steps", "training.gradient_accumulation_steps"),
-    Row(f"{DEEPSPEED}.offload_optimizer_device", "training.optimizer.offload", "word", PLACES),
-    Row(f"{DEEPSPEED}.offload_param_device", "training.offload.parameters", "word", PLACES),
+    KeyRow(f"{DEEPSPEED}.zero_stage", "parallelism.zero_stage", default=2),
+    KeyRow(f"{DEEPSPEED}.gradient_accumulation_steps", "training.gradient_accumulation_steps"),
+    KeyRow(path=f"{DEEPSPEED}.offload_optimizer_device", key="training.optimizer.offload", kind="word", words=PLACES),
+    KeyRow(path=f"{DEEPSPEED}.offload_param_device", key="training.offload.parameters", kind="word", words=PLACES),
 )
 ENGINE_CLIP = f"{DEEPSPEED}.gradient_clipping"
 

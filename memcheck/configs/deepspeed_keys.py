@@ -6,7 +6,7 @@ Keys with ``auto`` are filled by transformers' ``integrations/deepspeed.py`` fro
 
 from __future__ import annotations
 
-from memcheck.configs.types import Row
+from memcheck.configs.types import KeyRow
 
 VERSION = "DeepSpeed 0.19.8"
 TITLE = "DeepSpeed"
@@ -23,9 +23,13 @@ DTYPES: dict[str, object] = {
 AUTO: dict[str, object] = {"auto": "auto"}
 PLACES: dict[str, object] = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
 
-STAGE = Row(f"{ZERO}.stage", "parallelism.zero_stage", default=0)
-OFFLOAD_OPTIMIZER = Row(f"{ZERO}.offload_optimizer.device", "training.optimizer.offload", "word", PLACES)
-OFFLOAD_PARAMETERS = Row(f"{ZERO}.offload_param.device", "training.offload.parameters", "word", PLACES)
+STAGE = KeyRow(f"{ZERO}.stage", "parallelism.zero_stage", default=0)
+OFFLOAD_OPTIMIZER = KeyRow(
+    path=f"{ZERO}.offload_optimizer.device", key="training.optimizer.offload", kind="word", words=PLACES
+)
+OFFLOAD_PARAMETERS = KeyRow(
+    path=f"{ZERO}.offload_param.device", key="training.offload.parameters", kind="word", words=PLACES
+)
 
 _ZERO_WHOLE = (
     "stage3_model_persistence_threshold",
@@ -63,8 +67,14 @@ _ALIASES = {
 """``populate_by_name``: DeepSpeed takes these with and without their prefix."""
 
 
-def _option(name: str, kind: str, words: dict[str, object] | None = None) -> Row:
-    return Row(f"{ZERO}.{name}", f"training.options.{name}", kind, words or {}, aliases=_ALIASES.get(name, ()))
+def _option(name: str, kind: str, words: dict[str, object] | None = None) -> KeyRow:
+    return KeyRow(
+        path=f"{ZERO}.{name}",
+        key=f"training.options.{name}",
+        kind=kind,
+        words=words or {},
+        aliases=_ALIASES.get(name, ()),
+    )
 
 
 ROWS = (
@@ -74,24 +84,24 @@ ROWS = (
     *(_option(name, "whole", AUTO) for name in _ZERO_AUTO),
     *(_option(name, "whole") for name in _ZERO_WHOLE),
     *(_option(name, "flag") for name in _ZERO_FLAGS),
-    Row("tensor_parallel.autotp_size", "parallelism.tensor"),
-    Row("sequence_parallel_size", "parallelism.context"),
-    Row("communication_data_type", "training.options.communication_data_type", "word", DTYPES),
-    Row("data_types.grad_accum_dtype", "training.options.grad_accum_dtype", "word", DTYPES),
-    Row(f"{ZERO}.offload_optimizer.pin_memory", "training.options.pin_memory", "flag"),
-    Row(f"{ZERO}.offload_optimizer.buffer_count", "training.options.buffer_count"),
-    Row(f"{ZERO}.offload_optimizer.ratio", "training.options.ratio", "number"),
-    Row(f"{ZERO}.offload_param.buffer_size", "training.options.buffer_size"),
-    Row("activation_checkpointing.partition_activations", "training.options.partition_activations", "flag"),
-    Row("activation_checkpointing.cpu_checkpointing", "training.options.cpu_checkpointing", "flag"),
-    Row(
+    KeyRow("tensor_parallel.autotp_size", "parallelism.tensor"),
+    KeyRow("sequence_parallel_size", "parallelism.context"),
+    KeyRow(path="communication_data_type", key="training.options.communication_data_type", kind="word", words=DTYPES),
+    KeyRow(path="data_types.grad_accum_dtype", key="training.options.grad_accum_dtype", kind="word", words=DTYPES),
+    KeyRow(f"{ZERO}.offload_optimizer.pin_memory", "training.options.pin_memory", "flag"),
+    KeyRow(f"{ZERO}.offload_optimizer.buffer_count", "training.options.buffer_count"),
+    KeyRow(f"{ZERO}.offload_optimizer.ratio", "training.options.ratio", "number"),
+    KeyRow(f"{ZERO}.offload_param.buffer_size", "training.options.buffer_size"),
+    KeyRow("activation_checkpointing.partition_activations", "training.options.partition_activations", "flag"),
+    KeyRow("activation_checkpointing.cpu_checkpointing", "training.options.cpu_checkpointing", "flag"),
+    KeyRow(
         "activation_checkpointing.contiguous_memory_optimization",
         "training.options.contiguous_memory_optimization",
         "flag",
     ),
-    Row("activation_checkpointing.number_checkpoints", "training.options.number_checkpoints"),
-    Row("bf16.bf16_master_weights_and_grads", "training.options.bf16_master_weights_and_grads", "flag"),
-    Row("bf16.bf16_optimizer_states", "training.options.bf16_optimizer_states", "flag"),
+    KeyRow("activation_checkpointing.number_checkpoints", "training.options.number_checkpoints"),
+    KeyRow("bf16.bf16_master_weights_and_grads", "training.options.bf16_master_weights_and_grads", "flag"),
+    KeyRow("bf16.bf16_optimizer_states", "training.options.bf16_optimizer_states", "flag"),
 )
 
 REMOVED = ("training.options.mics_shard_size",)

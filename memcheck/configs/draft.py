@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from memcheck.configs.config_file import ConfigFile, shown
-from memcheck.configs.types import Note, Problem, Reading, Row, Setting
+from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig, ReadSetting
 
 MISSING = object()
 
@@ -18,23 +18,23 @@ class Draft:
         self.config = config
         self.format = format
         self.title = title
-        self.settings: dict[str, Setting] = {}
+        self.settings: dict[str, ReadSetting] = {}
         self.notes: list[Note] = []
-        self.problems: list[Problem] = []
+        self.problems: list[ConfigProblem] = []
 
     def set(self, key: str, value: object, path: str) -> None:
         """A value that the config states."""
         self.config.see(path)
-        self.settings[key] = Setting(value, shown(self.config, path), self.config.at(path))
+        self.settings[key] = ReadSetting(value, shown(self.config, path), self.config.at(path))
 
     def derive(self, key: str, value: object, why: str) -> None:
         """A value that follows from what the config is."""
-        self.settings[key] = Setting(value, why)
+        self.settings[key] = ReadSetting(value, why)
 
     def assume(self, key: str, value: object, why: str = "") -> None:
         """A value that the config leaves to its framework."""
         why = why or f"not in the config: {self.title}'s default"
-        self.settings[key] = Setting(value, why, assumed=True)
+        self.settings[key] = ReadSetting(value, why, assumed=True)
 
     def note(self, path: str, message: str) -> None:
         """Something that the plan does not carry."""
@@ -44,12 +44,14 @@ class Draft:
     def refuse(self, path: str, message: str, help: str = "", keys: tuple[str, ...] = ()) -> None:
         """Something without which, or with which, there can be no plan."""
         self.config.see(path)
-        self.problems.append(Problem(self.config.at(path), message, help, keys))
+        self.problems.append(ConfigProblem(self.config.at(path), message, help, keys=keys))
 
     def ask(self, key: str, what: str, help: str) -> None:
         """A value that nothing in this config can say."""
         if key not in self.settings:
-            self.problems.append(Problem(self.config.at(""), f"the config does not say {what}", help, (key,)))
+            self.problems.append(
+                ConfigProblem(self.config.at(""), f"the config does not say {what}", help, keys=(key,))
+            )
 
     def value(self, key: str) -> object:
         """What was found for a plan key."""
@@ -61,13 +63,13 @@ class Draft:
         written = self.config.take(path)
         if written is None:
             return None
-        value = converted(Row(path, "", "whole"), written)
+        value = converted(KeyRow(path, "", "whole"), written)
         if isinstance(value, int):
             return value
         self.refuse(path, f"`{path}: {written}` is not a whole number", "write the number", keys)
         return None
 
-    def rows(self, rows: Iterable[Row]) -> None:
+    def rows(self, rows: Iterable[KeyRow]) -> None:
         """Every key that stands for exactly one key of the plan."""
         for row in rows:
             names = [name for name in (row.path, *row.aliases) if self.config.has(name)]
@@ -78,7 +80,7 @@ class Draft:
                 continue
             self._row(row, names[0])
 
-    def _row(self, row: Row, path: str) -> None:
+    def _row(self, row: KeyRow, path: str) -> None:
         written = self.config.take(path)
         value = converted(row, written)
         if value is not MISSING:
@@ -104,16 +106,22 @@ class Draft:
             if live and (not switches or any(switches)):
                 self.note(live[0] if path not in live else path, reason)
 
-    def finish(self) -> Reading:
+    def finish(self) -> ReadConfig:
         """The reading; what nobody asked for is listed."""
         for key in list(self.config.unread()):
             if self.config.has(key):
                 self.note(key, f"not a key that memcheck knows of {self.title}")
         sources = {self.config.path: self.config.lines}
-        return Reading(self.format, self.settings, tuple(self.notes), tuple(self.problems), sources)
+        return ReadConfig(
+            format=self.format,
+            settings=self.settings,
+            notes=tuple(self.notes),
+            problems=tuple(self.problems),
+            sources=sources,
+        )
 
 
-def converted(row: Row, written: object) -> object:
+def converted(row: KeyRow, written: object) -> object:
     """A value of the config as the plan has it; MISSING when it cannot be one."""
     text = str(written)
     if row.kind == "word":

@@ -8,7 +8,7 @@ from memcheck.configs import accelerate_keys, deepspeed_keys, megatron_keys, tor
 from memcheck.configs.argument_edits import edit_arguments
 from memcheck.configs.toml_edits import edit_toml
 from memcheck.configs.tree_edits import edit_json, edit_yaml
-from memcheck.configs.types import Row
+from memcheck.configs.types import KeyRow
 from memcheck.finding import Edit
 from memcheck.record import Record
 
@@ -18,7 +18,7 @@ class Editor(Record):
 
     edit: Callable[[str, str, Mapping[str, object]], tuple[Edit, ...]]
     """Path, text and new values by key; no edits where one of them has no certain place."""
-    rows: tuple[Row, ...]
+    rows: tuple[KeyRow, ...]
     """Keys that stand for exactly one key of the plan."""
     same: tuple[tuple[str, ...], ...] = ()
     """Names of the same thing, the one that is written first."""
@@ -43,10 +43,10 @@ class Editor(Record):
 
 EDITORS = {
     "deepspeed": Editor(
-        edit_json,
-        deepspeed_keys.ROWS,
-        (deepspeed_keys.BF16,),
-        ((deepspeed_keys.MICRO, deepspeed_keys.STEPS, deepspeed_keys.TOTAL),),
+        edit=edit_json,
+        rows=deepspeed_keys.ROWS,
+        same=(deepspeed_keys.BF16,),
+        together=((deepspeed_keys.MICRO, deepspeed_keys.STEPS, deepspeed_keys.TOTAL),),
     ),
     "accelerate": Editor(
         edit_yaml,
@@ -54,10 +54,10 @@ EDITORS = {
         ((accelerate_keys.BACKEND, accelerate_keys.OLD_BACKEND),),
     ),
     "torchtitan": Editor(
-        edit_toml,
-        (*torchtitan_keys.ROWS, torchtitan_keys.SCHEDULE),
-        (torchtitan_keys.LOCAL_BATCH, torchtitan_keys.REPLICATE, torchtitan_keys.SHARD, torchtitan_keys.COMPILE),
-        ((torchtitan_keys.LOCAL_BATCH[0], torchtitan_keys.GLOBAL_BATCH, torchtitan_keys.PIPELINE_BATCH),),
+        edit=edit_toml,
+        rows=(*torchtitan_keys.ROWS, torchtitan_keys.SCHEDULE),
+        same=(torchtitan_keys.LOCAL_BATCH, torchtitan_keys.REPLICATE, torchtitan_keys.SHARD, torchtitan_keys.COMPILE),
+        together=((torchtitan_keys.LOCAL_BATCH[0], torchtitan_keys.GLOBAL_BATCH, torchtitan_keys.PIPELINE_BATCH),),
     ),
     "megatron": Editor(
         edit_arguments,

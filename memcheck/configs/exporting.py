@@ -23,7 +23,7 @@ def export_plan(plan: Plan, resolved: Resolved, format: str, path: str) -> Writt
     if not isinstance(job, TrainingJob):
         raise TypeError
     kind = FORMATS[format]
-    return kind.write(Export(job, path, _catalogued(plan), _foreign(job, kind)))
+    return kind.write(Export(job=job, plan=path, model=_catalogued(plan), notices=_foreign(job, kind)))
 
 
 def _foreign(job: TrainingJob, kind: Format) -> tuple[Notice, ...]:

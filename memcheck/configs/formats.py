@@ -14,7 +14,7 @@ from memcheck.configs.read_deepspeed import read_deepspeed
 from memcheck.configs.read_megatron import read_megatron
 from memcheck.configs.read_torchtitan import read_torchtitan
 from memcheck.configs.request import Export
-from memcheck.configs.types import Reading, Written
+from memcheck.configs.types import ReadConfig, Written
 from memcheck.configs.write_accelerate import write_accelerate
 from memcheck.configs.write_deepspeed import write_deepspeed
 from memcheck.configs.write_megatron import write_megatron
@@ -28,7 +28,7 @@ class Format(Record):
     name: str
     title: str
     load: Callable[[str, str], ConfigFile]
-    read: Callable[[ConfigFile, int | None], Reading]
+    read: Callable[[ConfigFile, int | None], ReadConfig]
     write: Callable[[Export], Written]
     frameworks: tuple[str, ...]
     """The plan's frameworks that run from it as they are."""
@@ -37,16 +37,37 @@ class Format(Record):
 FORMATS = {
     each.name: each
     for each in (
-        Format("deepspeed", "DeepSpeed JSON", load_json, read_deepspeed, write_deepspeed, ("deepspeed",)),
         Format(
-            "accelerate",
-            "Accelerate YAML",
-            load_yaml,
-            read_accelerate,
-            write_accelerate,
-            ("huggingface", "deepspeed"),
+            name="deepspeed",
+            title="DeepSpeed JSON",
+            load=load_json,
+            read=read_deepspeed,
+            write=write_deepspeed,
+            frameworks=("deepspeed",),
         ),
-        Format("torchtitan", "torchtitan TOML", load_toml, read_torchtitan, write_torchtitan, ("torchtitan",)),
-        Format("megatron", "Megatron-LM arguments", load_arguments, read_megatron, write_megatron, ("megatron",)),
+        Format(
+            name="accelerate",
+            title="Accelerate YAML",
+            load=load_yaml,
+            read=read_accelerate,
+            write=write_accelerate,
+            frameworks=("huggingface", "deepspeed"),
+        ),
+        Format(
+            name="torchtitan",
+            title="torchtitan TOML",
+            load=load_toml,
+            read=read_torchtitan,
+            write=write_torchtitan,
+            frameworks=("torchtitan",),
+        ),
+        Format(
+            name="megatron",
+            title="Megatron-LM arguments",
+            load=load_arguments,
+            read=read_megatron,
+            write=write_megatron,
+            frameworks=("megatron",),
+        ),
     )
 }

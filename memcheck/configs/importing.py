@@ -9,7 +9,7 @@ from memcheck.configs.detect import detect
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.plan_text import plan_text, plan_values
 from memcheck.configs.served import reading_for
-from memcheck.configs.types import Note, Problem, Reading, Setting
+from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting
 from memcheck.finding import Location, Span
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
@@ -29,10 +29,10 @@ ASKS = (
 """What a plan cannot do without: its key, what it is, how to state it."""
 
 _SECTIONS: dict[str, tuple[str, ...]] = {
-    "model": plan_types.Model._fields,
-    "hardware": plan_types.Hardware._fields,
-    "parallelism": plan_types.Parallelism._fields,
-    "training": plan_types.Training._fields,
+    "model": plan_types.ModelSpec._fields,
+    "hardware": plan_types.HardwareSpec._fields,
+    "parallelism": plan_types.ParallelismSpec._fields,
+    "training": plan_types.TrainingSpec._fields,
 }
 
 
@@ -40,9 +40,9 @@ class Imported(Record):
     """The outcome of an import."""
 
     format: str
-    settings: dict[str, Setting]
+    settings: dict[str, ReadSetting]
     notes: tuple[Note, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[ConfigProblem, ...]
     """Why there is no plan; empty when there is one."""
     sources: Mapping[str, tuple[str, ...]]
 
@@ -57,12 +57,12 @@ class Imported(Record):
         return plan_values(self.settings)
 
     @property
-    def assumed(self) -> list[tuple[str, Setting]]:
+    def assumed(self) -> list[tuple[str, ReadSetting]]:
         """What neither the config nor the command line says."""
         return [(key, setting) for key, setting in self.settings.items() if setting.assumed]
 
 
-def import_config(path: str, data: bytes, stated: dict[str, Setting], format: str = "") -> Imported:
+def import_config(path: str, data: bytes, stated: dict[str, ReadSetting], format: str = "") -> Imported:
     """Read a config; ``stated`` (by dotted plan key) fills in what it cannot say, and must agree with what it does.
 
     Raises:
@@ -74,16 +74,22 @@ def import_config(path: str, data: bytes, stated: dict[str, Setting], format: st
     reading = reading_for(kind.read(config, _world(stated)), serving=False)
     settings, problems = merged(reading, stated)
     if "hardware.nodes" not in settings:
-        settings["hardware.nodes"] = Setting(1, "not stated: one node", assumed=True)
+        settings["hardware.nodes"] = ReadSetting(1, "not stated: one node", assumed=True)
     start = Location(path, Span(1, 1, 1, 1))
     for key, what, help in ASKS:
         if not any(_within(each, key) for each in settings) and not any(key in each.keys for each in problems):
-            problems.append(Problem(start, f"the config does not say {what}", help, (key,)))
-    imported = Imported(kind.name, _ordered(settings), reading.notes, tuple(problems), reading.sources)
+            problems.append(ConfigProblem(start, f"the config does not say {what}", help, keys=(key,)))
+    imported = Imported(
+        format=kind.name,
+        settings=_ordered(settings),
+        notes=reading.notes,
+        problems=tuple(problems),
+        sources=reading.sources,
+    )
     return imported if problems else imported._replace(problems=tuple(invalid(imported, start)))
 
 
-def invalid(imported: Imported, start: Location) -> list[Problem]:
+def invalid(imported: Imported, start: Location) -> list[ConfigProblem]:
     """What is wrong with the plan itself: a batch of 0, a model that no catalog knows."""
     (document,) = load_documents("plan.yaml", imported.text.encode())
     plan, findings = read_plan(document)
@@ -96,7 +102,7 @@ def invalid(imported: Imported, start: Location) -> list[Problem]:
             wrong = [(each.pointer, each.message, each.help) for each in error.problems]
         else:
             return []
-    return [Problem(_place(imported, pointer, start), message, help) for pointer, message, help in wrong]
+    return [ConfigProblem(_place(imported, pointer, start), message, help) for pointer, message, help in wrong]
 
 
 def _place(imported: Imported, pointer: str, start: Location) -> Location:
@@ -107,7 +113,7 @@ def _place(imported: Imported, pointer: str, start: Location) -> Location:
     return start if setting is None or setting.location is None else setting.location
 
 
-def _world(stated: dict[str, Setting]) -> int | None:
+def _world(stated: dict[str, ReadSetting]) -> int | None:
     """How many GPUs run the job, if that was stated."""
     per_node, nodes = stated.get("hardware.gpus_per_node"), stated.get("hardware.nodes")
     if per_node is None or not isinstance(per_node.value, int):
@@ -115,7 +121,7 @@ def _world(stated: dict[str, Setting]) -> int | None:
     return per_node.value * (nodes.value if nodes is not None and isinstance(nodes.value, int) else 1)
 
 
-def merged(reading: Reading, stated: dict[str, Setting]) -> tuple[dict[str, Setting], list[Problem]]:
+def merged(reading: ReadConfig, stated: dict[str, ReadSetting]) -> tuple[dict[str, ReadSetting], list[ConfigProblem]]:
     """The settings of both, and where they disagree."""
     settings = dict(reading.settings)
     problems = [each for each in reading.problems if not _settled(each, stated)]
@@ -126,14 +132,16 @@ def merged(reading: Reading, stated: dict[str, Setting]) -> tuple[dict[str, Sett
                 continue
             if found.location is not None and not (other == key and found.assumed):
                 message = f"`{other}` is {found.value} here, and {key}={setting.value} was stated beside it"
-                problems.append(Problem(found.location, message, "state what the config says, or edit the config"))
+                problems.append(
+                    ConfigProblem(found.location, message, "state what the config says, or edit the config")
+                )
             del settings[other]
         if key not in settings:
             settings[key] = setting
     return settings, problems
 
 
-def _settled(problem: Problem, stated: dict[str, Setting]) -> bool:
+def _settled(problem: ConfigProblem, stated: dict[str, ReadSetting]) -> bool:
     return any(_within(key, each) or _within(each, key) for key in problem.keys for each in stated)
 
 
@@ -141,7 +149,7 @@ def _within(key: str, outer: str) -> bool:
     return key == outer or key.startswith(f"{outer}.")
 
 
-def _ordered(settings: dict[str, Setting]) -> dict[str, Setting]:
+def _ordered(settings: dict[str, ReadSetting]) -> dict[str, ReadSetting]:
     """In the order of the plan format."""
 
     def place(key: str) -> tuple[int, str]:

@@ -5,7 +5,7 @@ configuration classes, at megatron-core 0.16.1.
 
 from __future__ import annotations
 
-from memcheck.configs.types import Row
+from memcheck.configs.types import KeyRow
 from memcheck.frameworks.megatron.profile import MEGATRON
 
 VERSION = "Megatron-LM at d98e8a64dd (August 2026)"
@@ -55,41 +55,41 @@ def dashed(name: str) -> str:
 
 
 DIMENSIONS = (
-    *(Row(name, f"{MODEL}.{underscored(name)}") for name in WHOLE_DIMENSIONS),
-    *(Row(name, f"{MODEL}.{underscored(name)}", "flag") for name in SWITCHED_DIMENSIONS),
-    Row("position-embedding-type", f"{MODEL}.position_embedding_type", "text"),
-    Row("normalization", f"{MODEL}.normalization", "text"),
-    Row("rotary-percent", f"{MODEL}.rotary_percent", "number"),
-    Row("moe-layer-freq", f"{MODEL}.moe_layer_freq", "text"),
-    Row("moe-router-score-function", f"{MODEL}.moe_router_score_function", "text"),
-    Row("hidden-dropout", f"{MODEL}.hidden_dropout", "number"),
-    Row("attention-dropout", f"{MODEL}.attention_dropout", "number"),
+    *(KeyRow(name, f"{MODEL}.{underscored(name)}") for name in WHOLE_DIMENSIONS),
+    *(KeyRow(name, f"{MODEL}.{underscored(name)}", "flag") for name in SWITCHED_DIMENSIONS),
+    KeyRow("position-embedding-type", f"{MODEL}.position_embedding_type", "text"),
+    KeyRow("normalization", f"{MODEL}.normalization", "text"),
+    KeyRow("rotary-percent", f"{MODEL}.rotary_percent", "number"),
+    KeyRow("moe-layer-freq", f"{MODEL}.moe_layer_freq", "text"),
+    KeyRow("moe-router-score-function", f"{MODEL}.moe_router_score_function", "text"),
+    KeyRow("hidden-dropout", f"{MODEL}.hidden_dropout", "number"),
+    KeyRow("attention-dropout", f"{MODEL}.attention_dropout", "number"),
 )
 """What the model is: the keys of the family ``megatron-lm``."""
 
 LAYOUT = (
-    Row("tensor-model-parallel-size", "parallelism.tensor", default=1),
-    Row("context-parallel-size", "parallelism.context", default=1),
-    Row("pipeline-model-parallel-size", "parallelism.pipeline", default=1),
-    Row("expert-model-parallel-size", "parallelism.expert", default=1),
-    Row("seq-length", "training.sequence_length"),
-    Row("micro-batch-size", "training.micro_batch_size"),
-    Row("global-batch-size", "training.global_batch_size"),
+    KeyRow("tensor-model-parallel-size", "parallelism.tensor", default=1),
+    KeyRow("context-parallel-size", "parallelism.context", default=1),
+    KeyRow("pipeline-model-parallel-size", "parallelism.pipeline", default=1),
+    KeyRow("expert-model-parallel-size", "parallelism.expert", default=1),
+    KeyRow("seq-length", "training.sequence_length"),
+    KeyRow("micro-batch-size", "training.micro_batch_size"),
+    KeyRow("global-batch-size", "training.global_batch_size"),
 )
 LAUNCHER = (
-    Row("nnodes", "hardware.nodes"),
-    Row("nproc-per-node", "hardware.gpus_per_node", aliases=("nproc_per_node",)),
+    KeyRow("nnodes", "hardware.nodes"),
+    KeyRow("nproc-per-node", "hardware.gpus_per_node", aliases=("nproc_per_node",)),
 )
 """torchrun's, where a script holds them."""
-EXPERT_TENSOR = Row("expert-tensor-parallel-size", "parallelism.expert_tensor")
+EXPERT_TENSOR = KeyRow("expert-tensor-parallel-size", "parallelism.expert_tensor")
 SERVING = (
-    Row("inference-max-seq-length", "inference.context_length"),
-    Row("inference-max-requests", "inference.batch_size", aliases=("inference-max-batch-size",)),
+    KeyRow("inference-max-seq-length", "inference.context_length"),
+    KeyRow("inference-max-requests", "inference.batch_size", aliases=("inference-max-batch-size",)),
 )
 """What its inference server and its text generation are started with."""
 OPTIMIZERS: dict[str, object] = {"adam": "adamw", "sgd": "sgd-momentum", "muon": "muon", "lion": "lion"}
 """Megatron's Adam decouples weight decay; its SGD has a momentum of 0.9 unless told otherwise."""
-OPTIMIZER = Row("optimizer", "training.optimizer.name", "word", OPTIMIZERS)
+OPTIMIZER = KeyRow(path="optimizer", key="training.optimizer.name", kind="word", words=OPTIMIZERS)
 
 STRATEGIES: dict[str, int] = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """``--data-parallel-sharding-strategy`` of Megatron-FSDP."""
@@ -142,7 +142,7 @@ def _kind(name: str) -> str:
 LISTS = frozenset(dashed(name) for name, types in MEGATRON.options.items() if list in types)
 """Arguments that take several words."""
 OPTIONS = tuple(
-    Row(dashed(name), f"training.options.{name}", _kind(name)) for name in MEGATRON.options if name not in SETTLED
+    KeyRow(dashed(name), f"training.options.{name}", _kind(name)) for name in MEGATRON.options if name not in SETTLED
 )
 """Arguments that are options of a plan under the same name."""
 

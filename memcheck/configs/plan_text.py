@@ -7,14 +7,14 @@ from typing import Any
 
 import yaml
 
-from memcheck.configs.types import Setting
+from memcheck.configs.types import ReadSetting
 
 SECTIONS = ("name", "model", "hardware", "parallelism", "training", "policy")
 WIDTH = 40
 """Column at which comments start, as far as values leave room."""
 
 
-def plan_text(settings: dict[str, Setting], *, schema: str = "") -> str:
+def plan_text(settings: dict[str, ReadSetting], *, schema: str = "") -> str:
     """The YAML of one plan. Keys are written in the order of the plan format, then in the order they were found."""
     lines = [f"# yaml-language-server: $schema={schema}"] if schema else []
     lines.append("memcheck: 1")
@@ -26,8 +26,8 @@ def plan_text(settings: dict[str, Setting], *, schema: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def plan_values(settings: dict[str, Setting]) -> dict[str, Any]:
-    """The same plan as plain values."""
+def plan_values(settings: dict[str, ReadSetting]) -> dict[str, Any]:
+    """A plan of these settings, as nested mappings of plain values."""
     tree: dict[str, Any] = {"memcheck": 1}
     for key, setting in settings.items():
         *sections, name = key.split(".")
@@ -38,7 +38,7 @@ def plan_values(settings: dict[str, Setting]) -> dict[str, Any]:
     return tree
 
 
-def _tree(settings: dict[str, Setting]) -> dict[str, Any]:
+def _tree(settings: dict[str, ReadSetting]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, setting in settings.items():
         *sections, name = key.split(".")
@@ -53,14 +53,14 @@ def _lines(tree: dict[str, Any], depth: int) -> list[str]:
     lines: list[str] = []
     indent = "  " * depth
     for name, each in tree.items():
-        if isinstance(each, Setting):
+        if isinstance(each, ReadSetting):
             lines.append(_line(f"{indent}{name}:", each))
         else:
             lines += [f"{indent}{name}:", *_lines(each, depth + 1)]
     return lines
 
 
-def _line(head: str, setting: Setting) -> str:
+def _line(head: str, setting: ReadSetting) -> str:
     text = f"{head} {scalar(setting.value)}"
     return f"{text.ljust(WIDTH)} # {setting.why}" if setting.why else text
 

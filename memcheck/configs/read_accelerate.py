@@ -8,7 +8,7 @@ from memcheck.configs import accelerate_keys as keys
 from memcheck.configs.config_file import ConfigFile, load_json, parse_text
 from memcheck.configs.draft import Draft
 from memcheck.configs.read_deepspeed import read_deepspeed
-from memcheck.configs.types import ConfigError, Reading
+from memcheck.configs.types import ConfigError, ReadConfig
 from memcheck.plan.text import shown_path
 
 NOT_GPU = {"MULTI_CPU", "MULTI_XPU", "MULTI_HPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "XLA", "TPU"}
@@ -16,7 +16,7 @@ STAGE, GROUP = "parallelism.zero_stage", "parallelism.shard_group"
 RESHARDED = "parallelism.reshard_after_forward"
 
 
-def read_accelerate(config: ConfigFile, world: int | None) -> Reading:
+def read_accelerate(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one launch, with those of the DeepSpeed file that it names."""
     draft = Draft(config, "accelerate", keys.TITLE)
     kind = str(config.take(keys.TYPE) or "").upper()
@@ -25,7 +25,7 @@ def read_accelerate(config: ConfigFile, world: int | None) -> Reading:
     if world is None:
         world = _whole(draft, "hardware.nodes", 1) * _whole(draft, "hardware.gpus_per_node", 0) or None
     draft.unmodelled(keys.UNMODELLED)
-    engine: Reading | None = None
+    engine: ReadConfig | None = None
     if kind == "DEEPSPEED":
         draft.rows(keys.DEGREES)
         engine = _deepspeed(draft, world)
@@ -156,7 +156,7 @@ def _strategy(draft: Draft) -> None:
         draft.refuse(path, f"`{written}` is no sharding strategy", ", ".join(keys.STRATEGIES.values()), (STAGE,))
 
 
-def _deepspeed(draft: Draft, world: int | None) -> Reading | None:
+def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
     config = draft.config
     _see_section(config, keys.FSDP)
     draft.set("training.framework", "deepspeed", keys.TYPE)
@@ -187,7 +187,7 @@ def engine_files(config: ConfigFile, name: str) -> list[str]:
     return [beside] if os.path.commonpath((root, real)) == root else []
 
 
-def _precision(draft: Draft, engine: Reading | None) -> None:
+def _precision(draft: Draft, engine: ReadConfig | None) -> None:
     config = draft.config
     key = "training.precision"
     written = config.take(keys.PRECISION)
@@ -205,7 +205,7 @@ def _precision(draft: Draft, engine: Reading | None) -> None:
         draft.refuse(keys.PRECISION, f"`{written}` is no precision", "bf16, fp16, fp8 or no", (key,))
 
 
-def _joined(launch: Reading, engine: Reading) -> Reading:
+def _joined(launch: ReadConfig, engine: ReadConfig) -> ReadConfig:
     """What the launcher says and what the engine's own file says; the launcher's degrees and precision win."""
     stated = {key: each for key, each in launch.settings.items() if not each.assumed}
     settings = {**engine.settings, **stated}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from memcheck.configs import deepspeed_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
-from memcheck.configs.types import Reading
+from memcheck.configs.types import ReadConfig
 
 TRAINER = "TrainingArguments fills it in"
 
 
-def read_deepspeed(config: ConfigFile, world: int | None) -> Reading:
+def read_deepspeed(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one engine. ``world``: how many GPUs run it, where that is known."""
     draft = Draft(config, "deepspeed", keys.TITLE)
     draft.derive("training.framework", "deepspeed", "the config is DeepSpeed's")

@@ -6,7 +6,7 @@ from memcheck.configs import megatron_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.megatron_harmless import HARMLESS
-from memcheck.configs.types import Reading
+from memcheck.configs.types import ReadConfig
 from memcheck.models.families.megatron_lm import DROPOUT, MODEL_TYPE
 
 STAGE = "parallelism.zero_stage"
@@ -14,7 +14,7 @@ OPTION = "training.options."
 NEEDED = ("num-layers", "hidden-size", "num-attention-heads")
 
 
-def read_megatron(config: ConfigFile, world: int | None) -> Reading:
+def read_megatron(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job."""
     draft = Draft(config, "megatron", keys.TITLE)
     draft.derive("training.framework", "megatron", "the arguments are Megatron-LM's")

@@ -6,14 +6,14 @@ from memcheck.configs import torchtitan_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.torchtitan_models import NOT_LANGUAGE, find_flavor
-from memcheck.configs.types import Reading
+from memcheck.configs.types import ReadConfig
 from memcheck.errors import MemcheckError
 from memcheck.models.from_plan import architecture_of
 from memcheck.models.types import Architecture
-from memcheck.plan.types import Model
+from memcheck.plan.types import ModelSpec
 
 
-def read_torchtitan(config: ConfigFile, world: int | None) -> Reading:
+def read_torchtitan(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
     draft = Draft(config, "torchtitan", keys.TITLE)
     draft.derive("training.framework", "torchtitan", "the config is torchtitan's")
@@ -127,7 +127,7 @@ _FEWER = (keys.FEWER_FIRST, keys.FEWER_LAST)
 def _layers(draft: Draft) -> int | None:
     """How many blocks the model has, if the catalog knows it."""
     name, overrides = draft.value("model") or draft.value("model.name"), draft.value("model.overrides")
-    model = Model(name=str(name), overrides=overrides if isinstance(overrides, dict) else None)
+    model = ModelSpec(name=str(name), overrides=overrides if isinstance(overrides, dict) else None)
     try:
         architecture = architecture_of(model)
     except MemcheckError:

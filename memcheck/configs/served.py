@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from memcheck.configs.accelerate_keys import MACHINES, PROCESSES
 from memcheck.configs.editors import Editor
-from memcheck.configs.types import Reading, Row
+from memcheck.configs.types import KeyRow, ReadConfig
 from memcheck.job.types import Layout
 
 BOTH = ("model", "hardware")
@@ -32,7 +32,7 @@ def taken(key: str, format: str, *, serving: bool) -> bool:
     return section in (*BOTH, SERVING) or (section == "parallelism" and name in CUTS)
 
 
-def reading_for(reading: Reading, *, serving: bool) -> Reading:
+def reading_for(reading: ReadConfig, *, serving: bool) -> ReadConfig:
     """A config as one kind of plan reads it: without what is the other's. What is not carried over stays said."""
 
     def own(key: str) -> bool:
@@ -59,5 +59,5 @@ def served_values(
     return {name: value for name, value in found.items() if str(values[name]) != str(value)}
 
 
-def _word(row: Row, value: object) -> object:
+def _word(row: KeyRow, value: object) -> object:
     return next((word for word, meant in row.words.items() if meant == value), value)

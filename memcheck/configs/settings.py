@@ -8,7 +8,7 @@ from memcheck.job.profile import Profile
 from memcheck.job.recipe import resolve_recipe
 from memcheck.job.training import resolve_checkpoint, resolve_initialization
 from memcheck.job.types import Layout, Lora, Recipe, TrainingJob
-from memcheck.plan.types import Precision
+from memcheck.plan.types import PrecisionSpec
 
 
 def settings_of(job: TrainingJob) -> dict[str, object]:
@@ -71,7 +71,7 @@ def _layout(layout: Layout, job: TrainingJob) -> dict[str, object]:
 
 def _deviations(job: TrainingJob) -> dict[str, object]:
     """Dtypes of the training state that are not what the recipe means to its framework."""
-    named, framework = Precision(recipe=job.recipe.recipe), FRAMEWORKS[job.framework]
+    named, framework = PrecisionSpec(recipe=job.recipe.recipe), FRAMEWORKS[job.framework]
     usual = resolve_recipe(named, job.method, job.layout, framework, Defaults())
     names = [name for name in Recipe._fields if name not in ("recipe", "autocast", "compute")]
     return {name: getattr(job.recipe, name) for name in names if getattr(job.recipe, name) != getattr(usual, name)}

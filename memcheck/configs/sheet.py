@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from memcheck.configs.types import Notice, Row
+from memcheck.configs.types import KeyRow, Notice
 
 
 class Sheet:
@@ -55,7 +55,7 @@ class Sheet:
         """The config says more than the plan."""
         self.notices.append(Notice("remark", key, message))
 
-    def rows(self, rows: Iterable[Row]) -> None:
+    def rows(self, rows: Iterable[KeyRow]) -> None:
         """Every key that stands for exactly one key of the framework."""
         for row in rows:
             if row.key not in self._left:

@@ -13,11 +13,11 @@ from memcheck.configs.documents import NO_TEXTS
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.leaves import grown, leaves, spelled_out
 from memcheck.configs.served import SERVING, reading_for
-from memcheck.configs.types import ConfigError, Reading, Setting
+from memcheck.configs.types import ConfigError, ReadConfig, ReadSetting
 from memcheck.edge.opener import repository
 from memcheck.finding import Finding, Location
 from memcheck.plan import codes
-from memcheck.plan.document import Document, Mark
+from memcheck.plan.document import Document, Provenance
 from memcheck.plan.places import escape
 from memcheck.plan.text import read_bytes, shown_path
 
@@ -26,14 +26,14 @@ BATCHES = ("training.gradient_accumulation_steps", "training.global_batch_size")
 TAKEN = "taken from"
 
 
-class SourcedMarks(Mapping[str, Mark]):
+class SourcedMarks(Mapping[str, Provenance]):
     """The plan's own places, and those of what a config says behind them."""
 
-    def __init__(self, own: Mapping[str, Mark], taken: dict[str, Mark]) -> None:
+    def __init__(self, own: Mapping[str, Provenance], taken: dict[str, Provenance]) -> None:
         self._own = own
         self._taken = taken
 
-    def __getitem__(self, pointer: str) -> Mark:
+    def __getitem__(self, pointer: str) -> Provenance:
         if pointer in self._taken:
             return self._taken[pointer]
         return self._own[pointer]
@@ -54,8 +54,8 @@ class _Source:
         self.read = read
         self.stated = dict(leaves(values))
         self.serving = SERVING in values
-        self.found: dict[str, Setting] = {}
-        self.marks: dict[str, Mark] = {}
+        self.found: dict[str, ReadSetting] = {}
+        self.marks: dict[str, Provenance] = {}
         self.findings: list[Finding] = []
         self.sources = dict(document.sources)
 
@@ -96,7 +96,7 @@ class _Source:
     ) -> None:
         self.findings.append(codes.UNUSABLE_SOURCE.at(at, message, help=help, pointer=pointer, related=related))
 
-    def _notes(self, reading: Reading, pointer: str, at: Location) -> None:
+    def _notes(self, reading: ReadConfig, pointer: str, at: Location) -> None:
         for problem in reading.problems:
             if not any(self._says(key) for key in problem.keys):
                 related = (("here", problem.location),)
@@ -111,7 +111,7 @@ class _Source:
         outer = spelled_out(key)
         return any(each == outer or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in self.stated)
 
-    def _setting(self, key: str, setting: Setting, at: Location) -> None:
+    def _setting(self, key: str, setting: ReadSetting, at: Location) -> None:
         if key.startswith("model.") and any(each.startswith("model.") for each in self.stated):
             self._model(key, setting)
             return
@@ -131,7 +131,7 @@ class _Source:
             self.found[key] = setting
             self._mark(key, setting, at)
 
-    def _model(self, key: str, setting: Setting) -> None:
+    def _model(self, key: str, setting: ReadSetting) -> None:
         """The plan names or describes a model, too: one is taken, and the other has to be the same."""
         own = next(each for each in self.stated if each.startswith("model."))
         described = self.stated.get("model.architecture")
@@ -145,7 +145,7 @@ class _Source:
         elif not any(finding.pointer.startswith("/model") for finding in self.findings):
             self._disagrees(own, self.stated[own], setting)
 
-    def _mark(self, key: str, setting: Setting, at: Location) -> None:
+    def _mark(self, key: str, setting: ReadSetting, at: Location) -> None:
         parts = [escape(part) for part in key.split(".")]
         where = at if setting.location is None else setting.location
         if setting.location is not None:
@@ -155,12 +155,12 @@ class _Source:
             if pointer in self.document.marks:
                 continue
             if key == spelled_out(".".join(key.split(".")[:count])):
-                self.marks[pointer] = Mark(None, where, None if setting.location is None else at)
+                self.marks[pointer] = Provenance(None, where, None if setting.location is None else at)
             else:
-                self.marks.setdefault(pointer, Mark(None, at))
-        self.marks["/" + "/".join(parts)] = Mark(None, where, None if setting.location is None else at)
+                self.marks.setdefault(pointer, Provenance(None, at))
+        self.marks["/" + "/".join(parts)] = Provenance(None, where, None if setting.location is None else at)
 
-    def _disagrees(self, key: str, own: object, setting: Setting) -> None:
+    def _disagrees(self, key: str, own: object, setting: ReadSetting) -> None:
         if setting.assumed:
             return
         pointer = "/" + key.replace(".", "/")

@@ -176,7 +176,7 @@ class _Change:
         after = _document(document, edited(own.encode(), made).decode())
         if after is None or not _gives(with_source(after, texts), document, self.wanted):
             return None
-        return _Attempt(len(left), values, made, mended)
+        return _Attempt(left=len(left), values=values, own=made, elsewhere=mended)
 
     def left(self, now: Document) -> dict[str, object]:
         """The fields that do not have their new value yet."""
@@ -218,7 +218,7 @@ def _load(document: Document, format: str, path: str) -> _Config | None:
     if lines is None:
         return None
     text = "".join(f"{line}\n" for line in lines)
-    return _Config(format, path, text, FORMATS[format].load(path, text).values)
+    return _Config(format=format, path=path, text=text, values=FORMATS[format].load(path, text).values)
 
 
 def _written(config: _Config, plan: Plan, resolved: Resolved) -> dict[str, Any]:

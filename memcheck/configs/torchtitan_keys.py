@@ -6,7 +6,7 @@ The old names are those of 0.1 and of 2024 (``training.batch_size``, ``experimen
 
 from __future__ import annotations
 
-from memcheck.configs.types import Row
+from memcheck.configs.types import KeyRow
 
 VERSION = "torchtitan 0.2.2"
 TITLE = "torchtitan"
@@ -22,64 +22,70 @@ SCHEDULES: dict[str, object] = {
 DTYPES: dict[str, object] = {"bfloat16": "bf16", "float32": "fp32"}
 
 ROWS = (
-    Row("training.seq_len", "training.sequence_length", default=2048),
-    Row("training.enable_cpu_offload", "training.options.enable_cpu_offload", "flag"),
-    Row(
+    KeyRow("training.seq_len", "training.sequence_length", default=2048),
+    KeyRow("training.enable_cpu_offload", "training.options.enable_cpu_offload", "flag"),
+    KeyRow(
         "parallelism.tensor_parallel_degree",
         "parallelism.tensor",
         default=1,
         aliases=("training.tensor_parallel_degree",),
     ),
-    Row(
+    KeyRow(
         "parallelism.context_parallel_degree",
         "parallelism.context",
         default=1,
         aliases=("experimental.context_parallel_degree",),
     ),
-    Row(
+    KeyRow(
         "parallelism.pipeline_parallel_degree",
         "parallelism.pipeline",
         default=1,
         aliases=("experimental.pipeline_parallel_degree",),
     ),
-    Row("parallelism.expert_parallel_degree", "parallelism.expert", default=1),
-    Row("parallelism.expert_tensor_parallel_degree", "parallelism.expert_tensor", default=1),
-    Row("optimizer.name", "training.optimizer.name", "word", {"AdamW": "adamw", "Adam": "adam"}, default="adamw"),
-    Row(
-        "optimizer.implementation",
-        "training.optimizer.implementation",
-        "word",
-        {"fused": "fused", "foreach": "foreach", "for-loop": "for-loop"},
+    KeyRow("parallelism.expert_parallel_degree", "parallelism.expert", default=1),
+    KeyRow("parallelism.expert_tensor_parallel_degree", "parallelism.expert_tensor", default=1),
+    KeyRow(
+        path="optimizer.name",
+        key="training.optimizer.name",
+        kind="word",
+        words={"AdamW": "adamw", "Adam": "adam"},
+        default="adamw",
+    ),
+    KeyRow(
+        path="optimizer.implementation",
+        key="training.optimizer.implementation",
+        kind="word",
+        words={"fused": "fused", "foreach": "foreach", "for-loop": "for-loop"},
         default="fused",
     ),
-    Row("optimizer.early_step_in_backward", "training.options.early_step_in_backward", "flag"),
-    Row("parallelism.disable_loss_parallel", "training.options.disable_loss_parallel", "flag"),
-    Row(
+    KeyRow("optimizer.early_step_in_backward", "training.options.early_step_in_backward", "flag"),
+    KeyRow("parallelism.disable_loss_parallel", "training.options.disable_loss_parallel", "flag"),
+    KeyRow(
         "parallelism.enable_async_tensor_parallel",
         "training.options.enable_async_tensor_parallel",
         "flag",
         aliases=("experimental.enable_async_tensor_parallel",),
     ),
-    Row(
+    KeyRow(
         "parallelism.context_parallel_rotate_method",
         "training.options.context_parallel_rotate_method",
         "text",
         aliases=("experimental.context_parallel_rotate_method",),
     ),
-    Row(
+    KeyRow(
         "parallelism.pipeline_parallel_first_stage_less_layers",
         "training.options.pipeline_parallel_first_stage_less_layers",
     ),
-    Row(
+    KeyRow(
         "parallelism.pipeline_parallel_last_stage_less_layers",
         "training.options.pipeline_parallel_last_stage_less_layers",
     ),
-    Row(
+    KeyRow(
         "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
         "training.options.per_op_sac_force_recompute_mm_shapes_by_fqns",
         "list",
     ),
-    Row(
+    KeyRow(
         "quantize.linear.float8.enable_fsdp_float8_all_gather",
         "training.options.enable_fsdp_float8_all_gather",
         "flag",
@@ -87,11 +93,11 @@ ROWS = (
     ),
 )
 
-SCHEDULE = Row(
-    "parallelism.pipeline_parallel_schedule",
-    "parallelism.pipeline_schedule",
-    "word",
-    SCHEDULES,
+SCHEDULE = KeyRow(
+    path="parallelism.pipeline_parallel_schedule",
+    key="parallelism.pipeline_schedule",
+    kind="word",
+    words=SCHEDULES,
     aliases=("experimental.pipeline_parallel_schedule",),
 )
 """Read and written only with a pipeline: the presets name a schedule without one."""

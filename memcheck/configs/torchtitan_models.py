@@ -42,10 +42,10 @@ FLAVORS = (
     Flavor("gpt_oss", "20b", "gpt-oss-20b", attention="flex"),
     Flavor("gpt_oss", "120b", "gpt-oss-120b", attention="flex"),
     Flavor(
-        "llama3",
-        "debugmodel",
-        "llama-3.1-8b",
-        {
+        name="llama3",
+        flavor="debugmodel",
+        model="llama-3.1-8b",
+        overrides={
             "hidden_size": 256,
             "num_hidden_layers": 6,
             "num_attention_heads": 16,

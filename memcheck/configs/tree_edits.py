@@ -11,7 +11,7 @@ import yaml
 from memcheck.configs.config_file import composed
 from memcheck.configs.types import REMOVED, ConfigError
 from memcheck.finding import Edit, Span
-from memcheck.plan.places import Block, Marks, escape
+from memcheck.plan.places import Collection, Marks, escape
 from memcheck.plan.text import split_lines
 from memcheck.plan.value_edits import flow_text
 
@@ -22,12 +22,12 @@ def edit_json(path: str, text: str, values: Mapping[str, object]) -> tuple[Edit,
 
 
 def edit_yaml(path: str, text: str, values: Mapping[str, object]) -> tuple[Edit, ...]:
-    """The same for a YAML mapping."""
+    """Edits that give dotted keys of a YAML mapping these values; empty when one of them has no certain place."""
     return _edits(path, text, {tuple(key.split(".")): value for key, value in values.items()}, _YamlText())
 
 
 def edit_argument_yaml(path: str, text: str, values: Mapping[str, object], section: str) -> tuple[Edit, ...]:
-    """The same for command-line arguments that are a section of a YAML file."""
+    """Edits that give command-line arguments in a section of a YAML file these values; empty if one has no place."""
     return _edits(path, text, {(section, f"--{name}"): value for name, value in values.items()}, _YamlText())
 
 
@@ -103,11 +103,11 @@ def _insertion(
     """Before the first key of a mapping, on its line or, where keys stand on lines of their own, on new ones."""
     block = root
     for part in above:
-        entry = block.child(part) if isinstance(block, Block) else None
+        entry = block.child(part) if isinstance(block, Collection) else None
         if entry is None or entry[2] is not None:
             return None
         block = entry[1]
-    if not isinstance(block, Block) or not isinstance(block.items, dict) or not block.items:
+    if not isinstance(block, Collection) or not isinstance(block.items, dict) or not block.items:
         return None
     name, first = next(iter(block.items.items()))
     if first[2] is not None:

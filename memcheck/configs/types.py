@@ -23,7 +23,7 @@ class ConfigError(MemcheckError):
         """Where in the config; None: the file as a whole."""
 
 
-class Row(Record):
+class KeyRow(Record):
     """One key of a framework beside the plan's key for the same thing. Reader and writer share it."""
 
     path: str
@@ -40,7 +40,7 @@ class Row(Record):
     """Other names that the framework has for it, or had."""
 
 
-class Setting(Record):
+class ReadSetting(Record):
     """A plan value and why it is what it is."""
 
     value: object
@@ -58,7 +58,7 @@ class Note(Record):
     message: str
 
 
-class Problem(Record):
+class ConfigProblem(Record):
     """What keeps a config from becoming a plan."""
 
     location: Location
@@ -68,14 +68,14 @@ class Problem(Record):
     """Plan keys that settle it when they are stated beside the config."""
 
 
-class Reading(Record):
+class ReadConfig(Record):
     """A config in the plan's words."""
 
     format: str
-    settings: dict[str, Setting]
+    settings: dict[str, ReadSetting]
     """By dotted plan key."""
     notes: tuple[Note, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ConfigProblem, ...] = ()
     sources: Mapping[str, tuple[str, ...]] = {}
     """Path to lines of every file that was read."""
 

@@ -6,7 +6,7 @@ from memcheck.errors import MemcheckError
 from memcheck.record import Record
 
 
-class Problem(Record):
+class JobProblem(Record):
     """One reason, with the key that is responsible."""
 
     kind: str
@@ -26,6 +26,6 @@ class ResolutionError(MemcheckError):
 
     exit_code = 1
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, problems: tuple[JobProblem, ...]) -> None:
         super().__init__("; ".join(p.message for p in problems), problems[0].help)
         self.problems = problems

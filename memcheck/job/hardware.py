@@ -5,14 +5,14 @@ from __future__ import annotations
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import UnknownNameError
 from memcheck.catalog.types import Gpu
-from memcheck.job.errors import Problem, ResolutionError
+from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.plan import types as plan_types
 
 GIB = 2**30
 _RATES = ("bf16_tflops", "fp16_tflops", "fp8_tflops", "hbm_gbs", "nvlink_gbs")
 
 
-def resolve_gpu(stated: plan_types.Gpu) -> Gpu:
+def resolve_gpu(stated: plan_types.GpuSpec) -> Gpu:
     """The catalog's record, with what the plan states in its place.
 
     A GPU that the catalog does not know is fine as long as the plan gives its memory.
@@ -24,7 +24,7 @@ def resolve_gpu(stated: plan_types.Gpu) -> Gpu:
         gpu: Gpu | None = find_gpu(stated.name)
     except UnknownNameError as error:
         if stated.memory_gib is None:
-            raise ResolutionError((Problem("gpu", "/hardware/gpu", error.message, error.help),)) from None
+            raise ResolutionError((JobProblem("gpu", "/hardware/gpu", error.message, help=error.help),)) from None
         gpu = None
     if gpu is None:
         gpu = Gpu(name=stated.name, memory_bytes=0, source="the plan")

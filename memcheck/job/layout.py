@@ -5,12 +5,12 @@ from __future__ import annotations
 from memcheck.job.defaults import Defaults
 from memcheck.job.profile import Profile
 from memcheck.job.types import Layout
-from memcheck.plan.types import Hardware, Parallelism
+from memcheck.plan.types import HardwareSpec, ParallelismSpec
 
 
 def resolve_layout(
-    hardware: Hardware,
-    stated: Parallelism,
+    hardware: HardwareSpec,
+    stated: ParallelismSpec,
     framework: Profile | None,
     defaults: Defaults,
     *,
@@ -55,7 +55,7 @@ def resolve_layout(
 
 
 def _expert_tensor(
-    stated: Parallelism, layout: Layout, framework: Profile | None, defaults: Defaults, *, routed: bool
+    stated: ParallelismSpec, layout: Layout, framework: Profile | None, defaults: Defaults, *, routed: bool
 ) -> int:
     """1 unless stated, as for every degree of a plan; where the framework would take another one, the plan says so.
 
@@ -74,14 +74,14 @@ def _expert_tensor(
     return defaults.take("parallelism.expert_tensor", None, 1, why)
 
 
-def _sequence(stated: Parallelism, layout: Layout, framework: Profile, defaults: Defaults) -> bool:
+def _sequence(stated: ParallelismSpec, layout: Layout, framework: Profile, defaults: Defaults) -> bool:
     if layout.tensor == 1:
         return bool(stated.sequence)
     why = f"default of {framework.name} with tensor > 1"
     return defaults.take("parallelism.sequence", stated.sequence, framework.sequence_parallel, why)
 
 
-def _schedule(stated: Parallelism, pipeline: int, defaults: Defaults) -> tuple[str, int]:
+def _schedule(stated: ParallelismSpec, pipeline: int, defaults: Defaults) -> tuple[str, int]:
     virtual = stated.virtual_stages or 1
     usual = "interleaved-1f1b" if virtual > 1 else "1f1b"
     if pipeline == 1:
@@ -92,7 +92,7 @@ def _schedule(stated: Parallelism, pipeline: int, defaults: Defaults) -> tuple[s
 
 
 def _sharding(
-    stated: Parallelism, layout: Layout, framework: Profile, defaults: Defaults, each_batch: object
+    stated: ParallelismSpec, layout: Layout, framework: Profile, defaults: Defaults, each_batch: object
 ) -> Layout:
     replicas = layout.data * layout.context
     stage = stated.zero_stage or 0

@@ -33,11 +33,11 @@ class Profile(Record):
     expandable_segments: bool
     zero_stages: tuple[int, ...]
     parallelisms: tuple[str, ...]
-    """Of ``tensor``, ``sequence``, ``context``, ``pipeline``, ``expert``, ``expert_tensor``."""
+    """Those that it has of ``tensor``, ``sequence``, ``context``, ``pipeline``, ``expert``, ``expert_tensor``."""
     schedules: tuple[str, ...]
     """Pipeline schedules."""
     methods: tuple[str, ...]
-    """Of ``full``, ``lora``, ``qlora``."""
+    """Those that it has of ``full``, ``lora``, ``qlora``."""
     losses: tuple[str, ...]
     attentions: tuple[str, ...]
     recompute: tuple[str, ...]
@@ -62,7 +62,7 @@ class Profile(Record):
     lora_rank: int = 16
     lora_targets: str | tuple[str, ...] = "all-linear"
     lora_dtype: str = "fp32"
-    """Of adapters: ``fp32`` (peft's default) or ``params``: that of the model's parameters."""
+    """Dtype of adapters: ``fp32`` (peft's default), or ``params``, which is that of the model's parameters."""
     lacks: Mapping[str, str] = MappingProxyType({})
     """Keys of a plan that it has nothing for, and what it does instead, with the upstream file. Their defaults hold."""
     own_gradients: bool = False

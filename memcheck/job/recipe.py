@@ -6,14 +6,14 @@ from memcheck.job.defaults import Defaults
 from memcheck.job.profile import Profile
 from memcheck.job.recipes import GENERIC
 from memcheck.job.types import Layout, Optimizer, Recipe
-from memcheck.plan.types import Precision
+from memcheck.plan.types import PrecisionSpec
 
 
 def resolve_recipe(
-    stated: Precision | None, method: str, layout: Layout, framework: Profile, defaults: Defaults
+    stated: PrecisionSpec | None, method: str, layout: Layout, framework: Profile, defaults: Defaults
 ) -> Recipe:
     """What the named recipe means to this framework at this ZeRO stage, with the plan's deviations applied."""
-    stated = stated or Precision()
+    stated = stated or PrecisionSpec()
     name = defaults.take("training.precision.recipe", stated.recipe, framework.default_precision)
     recipe = framework_recipe(name, layout, framework)
     if recipe.autocast and framework.replicated_amp_alone and layout.tensor * layout.pipeline > 1:
@@ -57,14 +57,14 @@ def framework_recipe(name: str, layout: Layout, framework: Profile) -> Recipe:
     return framework.recipes.get(name) or GENERIC[name]
 
 
-def _deviate(recipe: Recipe, stated: Precision, framework: Profile) -> Recipe:
+def _deviate(recipe: Recipe, stated: PrecisionSpec, framework: Profile) -> Recipe:
     """Apply what the plan states beside the recipe, as far as the framework has something for it.
 
     In autograd a gradient has its parameter's dtype (torch/csrc/autograd/engine.cpp, validate_outputs) and the
     optimizer's states follow what it steps on, so those move along unless the framework keeps gradients and master
     weights of its own.
     """
-    lacking = [key for key in Precision._fields if f"training.precision.{key}" in framework.lacks]
+    lacking = [key for key in PrecisionSpec._fields if f"training.precision.{key}" in framework.lacks]
     stated = stated._replace(**dict.fromkeys(lacking))
     recipe = recipe._replace(
         params=stated.params or recipe.params,

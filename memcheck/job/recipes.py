@@ -8,19 +8,34 @@ from __future__ import annotations
 
 from memcheck.job.types import Recipe
 
-FP32 = Recipe("fp32", "fp32", "fp32", "fp32", "none", "fp32", "fp32", False)
-BF16_PURE = Recipe("bf16-pure", "bf16", "bf16", "bf16", "none", "bf16", "bf16", False)
-FP16_PURE = Recipe("fp16-pure", "fp16", "fp16", "fp16", "none", "fp16", "fp16", False)
 
-AUTOCAST_BF16 = Recipe("bf16-mixed", "fp32", "bf16", "fp32", "none", "fp32", "fp32", True)
+def _uniform(recipe: str, dtype: str) -> Recipe:
+    """A recipe with everything in one dtype, and without a master copy of the weights."""
+    return Recipe(
+        recipe=recipe,
+        params=dtype,
+        compute=dtype,
+        gradients=dtype,
+        master="none",
+        optimizer_states=dtype,
+        reduce=dtype,
+        autocast=False,
+    )
+
+
+FP32 = _uniform("fp32", "fp32")
+BF16_PURE = _uniform("bf16-pure", "bf16")
+FP16_PURE = _uniform("fp16-pure", "fp16")
+
+AUTOCAST_BF16 = FP32._replace(recipe="bf16-mixed", compute="bf16", autocast=True)
 """torch.autocast over fp32 weights: the weights are the master copy, casts live from forward to backward."""
-AUTOCAST_FP16 = Recipe("fp16-mixed", "fp32", "fp16", "fp32", "none", "fp32", "fp32", True)
-AUTOCAST_FP8 = Recipe("fp8-mixed", "fp32", "bf16", "fp32", "none", "fp32", "fp32", True)
+AUTOCAST_FP16 = AUTOCAST_BF16._replace(recipe="fp16-mixed", compute="fp16")
+AUTOCAST_FP8 = AUTOCAST_BF16._replace(recipe="fp8-mixed")
 
-FSDP2_BF16 = Recipe("bf16-mixed", "fp32", "bf16", "fp32", "none", "fp32", "fp32", False)
+FSDP2_BF16 = FP32._replace(recipe="bf16-mixed", compute="bf16")
 """``MixedPrecisionPolicy(param_dtype=bfloat16, reduce_dtype=float32)`` over fp32 shards: units are gathered in bf16."""
-FSDP2_FP16 = Recipe("fp16-mixed", "fp32", "fp16", "fp32", "none", "fp32", "fp32", False)
-FSDP2_FP8 = Recipe("fp8-mixed", "fp32", "bf16", "fp32", "none", "fp32", "fp32", False)
+FSDP2_FP16 = FSDP2_BF16._replace(recipe="fp16-mixed", compute="fp16")
+FSDP2_FP8 = FSDP2_BF16._replace(recipe="fp8-mixed")
 
 GENERIC: dict[str, Recipe] = {
     r.recipe: r for r in (FP32, AUTOCAST_BF16, AUTOCAST_FP16, AUTOCAST_FP8, BF16_PURE, FP16_PURE)

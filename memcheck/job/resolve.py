@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from memcheck.catalog.types import Gpu
 from memcheck.job.defaults import Defaults
-from memcheck.job.errors import Problem, ResolutionError
+from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.hardware import resolve_gpu
 from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
@@ -44,7 +44,7 @@ class Resolved(Record):
     assumptions: tuple[Assumption, ...]
 
 
-class Frame(Record):
+class JobFrame(Record):
     """A plan made concrete but for its batch: plans that differ in their batch alone share it.
 
     The batch is what :func:`with_batch` reads: sequences, tokens and micro-batches.
@@ -74,17 +74,19 @@ def resolve(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_di
     return with_batch(framed(plan, frameworks, base_dir=base_dir), plan.training)
 
 
-def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir: str) -> Frame:
+def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir: str) -> JobFrame:
     """Make every value of the plan concrete that does not depend on its batch.
 
     Raises:
         ResolutionError: as above.
     """
-    problems: list[Problem] = []
+    problems: list[JobProblem] = []
     architecture, gpu = _lookup(plan, base_dir, problems)
     if plan.training is None and plan.inference is None:
         problems.append(
-            Problem("missing", "", "the plan states neither training nor inference", "add a `training:` section")
+            JobProblem(
+                "missing", "", "the plan states neither training nor inference", help="add a `training:` section"
+            )
         )
     if problems or architecture is None or gpu is None:
         raise ResolutionError(tuple(problems))
@@ -101,13 +103,18 @@ def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir
         framework = frameworks[defaults.take("training.framework", plan.training.framework, DEFAULT_FRAMEWORK)]
         job, notes = _training_job(plan, plan.training, architecture, framework, defaults)
         behind = Defaults()
-        return Frame(job, gpu, _overhead(plan.policy, behind), framework, (*notes, behind.taken()))
-    serving = _inference_job(plan, plan.inference or plan_types.Inference(), architecture, defaults)
+        notes = (*notes, behind.taken())
+        return JobFrame(
+            job=job, gpu=gpu, overhead=_overhead(plan.policy, behind), framework=framework, notes=notes
+        )
+    serving = _inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, defaults)
     overhead = _overhead(plan.policy, defaults)
-    return Frame(serving, gpu, overhead, None, (defaults.taken(), (), (), ()))
+    return JobFrame(
+        job=serving, gpu=gpu, overhead=overhead, framework=None, notes=(defaults.taken(), (), (), ())
+    )
 
 
-def with_batch(frame: Frame, training: plan_types.Training | None) -> Resolved:
+def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Resolved:
     """The job with the batch that the plan's ``training`` states.
 
     Raises:
@@ -115,7 +122,7 @@ def with_batch(frame: Frame, training: plan_types.Training | None) -> Resolved:
     """
     job, framework, (before, between, after, behind) = frame.job, frame.framework, frame.notes
     if training is None or framework is None or isinstance(job, InferenceJob):
-        return Resolved(job, frame.gpu, frame.overhead, before)
+        return Resolved(job=job, gpu=frame.gpu, overhead=frame.overhead, assumptions=before)
     batch, steps, torch = Defaults(), Defaults(), Defaults()
     micro_batch_size, sequence_length = resolve_batch(training, batch)
     job = job._replace(
@@ -127,11 +134,11 @@ def with_batch(frame: Frame, training: plan_types.Training | None) -> Resolved:
     if behaviours != job.torch:
         job = job._replace(torch=behaviours)
     notes = (*before, *batch.taken(), *between, *steps.taken(), *after, *torch.taken(), *behind)
-    return Resolved(job, frame.gpu, frame.overhead, notes)
+    return Resolved(job=job, gpu=frame.gpu, overhead=frame.overhead, assumptions=notes)
 
 
 def _lookup(
-    plan: plan_types.Plan, base_dir: str, problems: list[Problem]
+    plan: plan_types.Plan, base_dir: str, problems: list[JobProblem]
 ) -> tuple[Architecture | Rough | None, Gpu | None]:
     architecture, gpu = None, None
     try:
@@ -156,7 +163,7 @@ def _check_owner(plan: plan_types.Plan, architecture: Architecture, frameworks: 
     message = f"`model_type: {kind}` is {owner}'s own model, which {who}"
     other = "describe the model by a Hugging Face config.json"
     help = f"write `framework: {owner}`, or {other}" if framework else f"name a model of the catalog, or {other}"
-    raise ResolutionError((Problem("architecture", "/model/architecture/model_type", message, help),))
+    raise ResolutionError((JobProblem("architecture", "/model/architecture/model_type", message, help=help),))
 
 
 def _routed(architecture: Architecture | Rough) -> bool:
@@ -173,12 +180,12 @@ def _kernels(architecture: Architecture | Rough) -> list[str]:
 
 def _training_job(
     plan: plan_types.Plan,
-    training: plan_types.Training,
+    training: plan_types.TrainingSpec,
     architecture: Architecture | Rough,
     framework: Profile,
     defaults: Defaults,
 ) -> tuple[TrainingJob, tuple[tuple[Assumption, ...], ...]]:
-    """The job without its batch, and what was assumed, as :class:`Frame` has it."""
+    """The job without its batch, and what was assumed, as :class:`JobFrame` has it."""
     options = known_options(training.options, framework)
     layout = resolve_layout(
         plan.hardware,
@@ -230,12 +237,12 @@ def _unstated(name: str, framework: Profile, options: Mapping[str, object]) -> b
     return name in framework.options and name not in options
 
 
-def _offloads(training: plan_types.Training) -> bool:
+def _offloads(training: plan_types.TrainingSpec) -> bool:
     places = (training.optimizer and training.optimizer.offload, training.offload and training.offload.parameters)
     return any(place not in (None, "none") for place in places)
 
 
-def _expandable(training: plan_types.Training, framework: Profile, defaults: Defaults) -> bool:
+def _expandable(training: plan_types.TrainingSpec, framework: Profile, defaults: Defaults) -> bool:
     """The allocator's setting, with a note where the framework's steps were measured with the other one only."""
     key = "training.expandable_segments"
     why = f"what {framework.name}'s launcher sets"
@@ -245,7 +252,7 @@ def _expandable(training: plan_types.Training, framework: Profile, defaults: Def
     return chosen
 
 
-def _imbalance(training: plan_types.Training, expert: int, defaults: Defaults) -> float:
+def _imbalance(training: plan_types.TrainingSpec, expert: int, defaults: Defaults) -> float:
     if expert == 1:
         return training.expert_imbalance or 1.0
     return defaults.take("training.expert_imbalance", training.expert_imbalance, 1.0, "perfectly balanced routing")
@@ -253,16 +260,16 @@ def _imbalance(training: plan_types.Training, expert: int, defaults: Defaults) -
 
 def _inference_job(
     plan: plan_types.Plan,
-    inference: plan_types.Inference,
+    inference: plan_types.InferenceSpec,
     architecture: Architecture | Rough,
     defaults: Defaults,
 ) -> InferenceJob:
     if inference.context_length is None:
-        problem = Problem(
+        problem = JobProblem(
             "missing",
             "/inference",
             "inference.context_length is missing: the KV cache is proportional to it",
-            "write the number of tokens per sequence, e.g. `context_length: 32768`",
+            help="write the number of tokens per sequence, e.g. `context_length: 32768`",
         )
         raise ResolutionError((problem,))
     return InferenceJob(
@@ -275,7 +282,7 @@ def _inference_job(
     )
 
 
-def _overhead(policy: plan_types.Policy, defaults: Defaults) -> Overhead:
+def _overhead(policy: plan_types.PolicySpec, defaults: Defaults) -> Overhead:
     if isinstance(policy.overhead, float | int):
         return Overhead("flat", float(policy.overhead))
     return Overhead(defaults.take("policy.overhead", policy.overhead, "modeled"))

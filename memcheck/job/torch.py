@@ -22,7 +22,7 @@ ALL = (TORCH_2_13, TORCH_2_15)
 
 
 def resolve_torch(
-    training: plan_types.Training, job: TrainingJob, framework: Profile, defaults: Defaults
+    training: plan_types.TrainingSpec, job: TrainingJob, framework: Profile, defaults: Defaults
 ) -> tuple[str, ...]:
     """The behaviours to price, of which the one that needs most counts."""
     stated = training.torch_version

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from memcheck.job.defaults import PLAN_DEFAULT, Defaults
-from memcheck.job.errors import Problem, ResolutionError
+from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.profile import Profile
 from memcheck.job.types import Checkpoint, Checkpointing, Initialization, Layout, Lora, Loss, Optimizer
 from memcheck.plan import types as plan_types
 
 DEFAULT_CHUNKS = 8
-"""Of a chunked loss: torchtune's ``CEWithChunkedOutputLoss`` and torchtitan's ``ChunkedLossWrapper``."""
+"""Chunks of a chunked loss: torchtune's ``CEWithChunkedOutputLoss`` and torchtitan's ``ChunkedLossWrapper``."""
 ON_HOST = ("host", "rank0")
 """Places in the memory of a node."""
 GATHERS = "stage3_gather_16bit_weights_on_model_save"
 
 
-def resolve_batch(training: plan_types.Training, defaults: Defaults) -> tuple[int, int]:
+def resolve_batch(training: plan_types.TrainingSpec, defaults: Defaults) -> tuple[int, int]:
     """Sequences per forward pass and tokens per sequence.
 
     Raises:
         ResolutionError: no sequence length, which has no sensible default.
     """
     if training.sequence_length is None:
-        problem = Problem(
+        problem = JobProblem(
             "missing",
             "/training",
             "training.sequence_length is missing: activations and logits are proportional to it",
-            "write the number of tokens per sequence, e.g. `sequence_length: 8192`",
+            help="write the number of tokens per sequence, e.g. `sequence_length: 8192`",
         )
         raise ResolutionError((problem,))
     return defaults.take("training.micro_batch_size", training.micro_batch_size, 1), training.sequence_length
 
 
 def resolve_accumulation(
-    training: plan_types.Training, layout: Layout, micro_batch_size: int, defaults: Defaults
+    training: plan_types.TrainingSpec, layout: Layout, micro_batch_size: int, defaults: Defaults
 ) -> int:
     """Micro-batches per optimizer step. A global batch that does not divide is rounded up; rule MEM402 reports it."""
     if training.gradient_accumulation_steps is not None:
@@ -47,9 +47,9 @@ def resolve_accumulation(
     return steps
 
 
-def resolve_optimizer(stated: plan_types.Optimizer | None, framework: Profile, defaults: Defaults) -> Optimizer:
+def resolve_optimizer(stated: plan_types.OptimizerSpec | None, framework: Profile, defaults: Defaults) -> Optimizer:
     """Name, implementation and place of the optimizer."""
-    stated = stated or plan_types.Optimizer()
+    stated = stated or plan_types.OptimizerSpec()
     name = defaults.take("training.optimizer.name", stated.name, framework.default_optimizer)
     implementation = framework.implementations.get(name, framework.default_implementation)
     why = f"default of {framework.name} for {name}"
@@ -58,10 +58,10 @@ def resolve_optimizer(stated: plan_types.Optimizer | None, framework: Profile, d
 
 
 def resolve_checkpointing(
-    stated: plan_types.ActivationCheckpointing | None, options: dict[str, object], defaults: Defaults
+    stated: plan_types.ActivationCheckpointingSpec | None, options: dict[str, object], defaults: Defaults
 ) -> Checkpointing:
     """Recompute mode and its details."""
-    stated = stated or plan_types.ActivationCheckpointing()
+    stated = stated or plan_types.ActivationCheckpointingSpec()
     granularity = options.get("recompute_granularity")
     if stated.mode is None and isinstance(granularity, str):
         defaults.note("training.activation_checkpointing.mode", granularity, "options.recompute_granularity")
@@ -79,9 +79,9 @@ def resolve_checkpointing(
     )
 
 
-def resolve_loss(stated: plan_types.Loss | None, layout: Layout, framework: Profile, defaults: Defaults) -> Loss:
+def resolve_loss(stated: plan_types.LossSpec | None, layout: Layout, framework: Profile, defaults: Defaults) -> Loss:
     """Kind of the loss, and what it does to the logits."""
-    stated = stated or plan_types.Loss()
+    stated = stated or plan_types.LossSpec()
     kind = defaults.take("training.loss.kind", stated.kind, framework.default_loss)
     by_itself = framework.loss_parallel
     if kind == "standard" and (by_itself == "always" or (by_itself == "tensor" and layout.tensor > 1)):
@@ -95,16 +95,16 @@ def resolve_loss(stated: plan_types.Loss | None, layout: Layout, framework: Prof
     keep = bool(stated.keep_logits)
     if kind == "standard":  # a vocabulary-parallel loss is taken on logits that the loop itself lets go of
         keep = defaults.take("training.loss.keep_logits", stated.keep_logits, framework.keep_logits, why)
-    return Loss(kind, chunks, upcast, keep)
+    return Loss(kind=kind, chunks=chunks, upcast=upcast, keep_logits=keep)
 
 
 def resolve_lora(
-    training: plan_types.Training, method: str, framework: Profile, params: str, defaults: Defaults
+    training: plan_types.TrainingSpec, method: str, framework: Profile, params: str, defaults: Defaults
 ) -> Lora | None:
     """Adapters of a LoRA or QLoRA job; None for full training."""
     if method == "full":
         return None
-    stated = training.lora or plan_types.Lora()
+    stated = training.lora or plan_types.LoraSpec()
     targets, own = framework.lora_targets, PLAN_DEFAULT
     dtype, why = "fp32", "default of PEFT: adapters are kept in fp32"
     lacks = "training.lora.dtype" in framework.lacks
@@ -119,10 +119,10 @@ def resolve_lora(
 
 
 def resolve_initialization(
-    stated: plan_types.Initialization | None, layout: Layout, method: str, framework: Profile, defaults: Defaults
+    stated: plan_types.InitializationSpec | None, layout: Layout, method: str, framework: Profile, defaults: Defaults
 ) -> Initialization:
     """Where the model is made, and of what."""
-    stated = stated or plan_types.Initialization()
+    stated = stated or plan_types.InitializationSpec()
     sharded = shards_parameters(layout, framework)
     place, why = framework.initialization[sharded], f"default of {framework.name}"
     if method == "qlora" and framework.from_pretrained:  # its bitsandbytes quantizer sets a device map: the current GPU
@@ -136,14 +136,14 @@ def resolve_initialization(
 
 
 def resolve_checkpoint(
-    stated: plan_types.Checkpoint | None,
+    stated: plan_types.CheckpointSpec | None,
     layout: Layout,
     framework: Profile,
     options: dict[str, object],
     defaults: Defaults,
 ) -> Checkpoint:
     """How the training state is saved."""
-    stated = stated or plan_types.Checkpoint()
+    stated = stated or plan_types.CheckpointSpec()
     kind, why = framework.checkpoint[shards_parameters(layout, framework)], f"default of {framework.name}"
     if options.get(GATHERS):
         kind, why = "full", f"options.{GATHERS}"

@@ -37,7 +37,8 @@ SEND_BYTES = GRANULE
 CONNECTION_BYTES = RECEIVE_BYTES + SEND_BYTES
 """One direction in and one out, one channel, one peer in the same node: 12 MiB."""
 NET_CONNECTION_BYTES = 2 * (-(-(LL128_BYTES + SIMPLE_BYTES) // GRANULE) * GRANULE)
-"""The same over a network with GPUDirect: LL stays in host memory (``net.cc``, sendProxyConnect)."""
+"""One direction in and one out, one channel, one peer over a network with GPUDirect: LL stays in host memory
+(``net.cc``, sendProxyConnect)."""
 
 RING_CHANNELS = {"sm_70": 12, "sm_80": 24, "sm_90": 24, "sm_100": 32, "sm_103": 32}
 """Channels of a group inside one NVLink node, as NCCL prints them ("24 coll channels"): two for each ring it finds."""
@@ -67,7 +68,7 @@ RCCL_FURTHER_BYTES = 666 * MIB
 """RCCL on MI250X: about 1 GiB, and about 0.65 GiB for each further communicator (LUMI-AI-Guide#111)."""
 
 
-class Group(Record):
+class ProcessGroup(Record):
     """One process group as a rank of it sees it."""
 
     kind: str
@@ -83,7 +84,7 @@ class Group(Record):
     """Connects one algorithm alone: sums of a few numbers, or rings that gather and scatter."""
 
 
-def groups(job: TrainingJob | InferenceJob) -> tuple[Group, ...]:
+def groups(job: TrainingJob | InferenceJob) -> tuple[ProcessGroup, ...]:
     """Process groups with a communicator of their own, ranks laid out tensor first, then context, data, pipeline.
 
     That is the order of Megatron (``tp-cp-ep-dp-pp``) and of a device mesh (``pp, dp, cp, tp``, last fastest).
@@ -102,17 +103,17 @@ def _use(job: TrainingJob | InferenceJob) -> Use | None:
     deepep = dispatcher == "flex" and job.option("moe_flex_dispatcher_backend", "deepep") == "deepep"
     model = job.architecture
     return Use(
-        dispatcher,
-        job.layout.zero_stage >= 1 if stated is None else bool(stated),
-        int(str(job.option("num_distributed_optimizer_instances") or 1)),
-        isinstance(model, Architecture) and model.tie_word_embeddings,
-        job.option("cp_comm_type", "p2p") == "p2p",
-        model.hidden_size if deepep else 0,
-        isinstance(model, Architecture) and any(isinstance(block.mlp, Moe) for block, _ in model.blocks),
+        dispatcher=dispatcher,
+        distributed=job.layout.zero_stage >= 1 if stated is None else bool(stated),
+        instances=int(str(job.option("num_distributed_optimizer_instances") or 1)),
+        tied=isinstance(model, Architecture) and model.tie_word_embeddings,
+        sends_ring=job.option("cp_comm_type", "p2p") == "p2p",
+        token_width=model.hidden_size if deepep else 0,
+        routed=isinstance(model, Architecture) and any(isinstance(block.mlp, Moe) for block, _ in model.blocks),
     )
 
 
-def _groups(layout: Layout, use: Use | None) -> tuple[Group, ...]:
+def _groups(layout: Layout, use: Use | None) -> tuple[ProcessGroup, ...]:
     if use is not None:
         from memcheck.frameworks.megatron.groups import megatron_groups
 
@@ -133,7 +134,15 @@ def _groups(layout: Layout, use: Use | None) -> tuple[Group, ...]:
         stride = layout.world_size // layout.pipeline
         local = max(1, layout.gpus_per_node // stride)
         neighbours = min(2, layout.pipeline - 1)
-        found.append(Group("pipeline", min(local, layout.pipeline), _nodes(layout.pipeline, local), False, neighbours))
+        found.append(
+            ProcessGroup(
+                kind="pipeline",
+                local=min(local, layout.pipeline),
+                nodes=_nodes(layout.pipeline, local),
+                collectives=False,
+                peers=neighbours,
+            )
+        )
     expert = spread("expert", layout.expert, layout.expert_tensor, layout)
     if expert is not None:
         # tokens are exchanged all to all; only their counts are gathered
@@ -145,21 +154,21 @@ def _groups(layout: Layout, use: Use | None) -> tuple[Group, ...]:
     return tuple(found)
 
 
-def _world(layout: Layout) -> Group:
-    return Group("world", min(layout.world_size, layout.gpus_per_node), layout.nodes, collectives=True)
+def _world(layout: Layout) -> ProcessGroup:
+    return ProcessGroup("world", min(layout.world_size, layout.gpus_per_node), layout.nodes, collectives=True)
 
 
-def _whole(group: Group, layout: Layout) -> bool:
+def _whole(group: ProcessGroup, layout: Layout) -> bool:
     """A group of all ranks is the default group."""
     return group.local * group.nodes == layout.world_size
 
 
-def spread(kind: str, degree: int, stride: int, layout: Layout) -> Group | None:
+def spread(kind: str, degree: int, stride: int, layout: Layout) -> ProcessGroup | None:
     """A group of ``degree`` ranks, ``stride`` apart; None for a single rank."""
     if degree <= 1:
         return None
     local = max(1, min(degree, layout.gpus_per_node // stride))
-    return Group(kind, local, _nodes(degree, local), collectives=True)
+    return ProcessGroup(kind, local, _nodes(degree, local), collectives=True)
 
 
 def _nodes(degree: int, local: int) -> int:
@@ -171,7 +180,7 @@ def linked(gpu: Gpu) -> bool:
     return bool(gpu.nvlink_gbs) or gpu.arch is None
 
 
-def channels(group: Group, gpu: Gpu) -> int:
+def channels(group: ProcessGroup, gpu: Gpu) -> int:
     """Channels of a group's rings."""
     if group.nodes > 1:
         return RING_CHANNELS_NODES if group.local > 2 else RING_CHANNELS_ALONE
@@ -180,12 +189,12 @@ def channels(group: Group, gpu: Gpu) -> int:
     return RING_CHANNELS.get(gpu.arch or "", RING_CHANNELS_UNKNOWN)
 
 
-def group_bytes(group: Group, gpu: Gpu) -> int:
+def group_bytes(group: ProcessGroup, gpu: Gpu) -> int:
     """What one group's connections take on a rank."""
     return _collective_bytes(group, gpu) + _peer_bytes(group, gpu)
 
 
-def _collective_bytes(group: Group, gpu: Gpu) -> int:
+def _collective_bytes(group: ProcessGroup, gpu: Gpu) -> int:
     if not group.collectives:
         return 0
     n = channels(group, gpu)
@@ -199,13 +208,13 @@ def _collective_bytes(group: Group, gpu: Gpu) -> int:
     return ring + tree + _multicast_bytes(group, gpu)
 
 
-def _multicast_bytes(group: Group, gpu: Gpu) -> int:
+def _multicast_bytes(group: ProcessGroup, gpu: Gpu) -> int:
     if not linked(gpu) or gpu.arch in ("sm_70", "sm_80") or group.local < 2 or group.kind == "expert" or group.small:
         return 0
     return NVLS_CHANNELS.get(gpu.arch or "", NVLS_CHANNELS_UNKNOWN) * group.local * NVLS_BYTES
 
 
-def _peer_bytes(group: Group, gpu: Gpu) -> int:
+def _peer_bytes(group: ProcessGroup, gpu: Gpu) -> int:
     if not group.peers:
         return 0
     near = min(group.peers, group.local - 1)
@@ -245,7 +254,7 @@ def _deepep(layout: Layout, use: Use | None) -> tuple[tuple[str, int, str], ...]
     return (("DeepEP", deepep_bytes(ranks, use.token_width), source),)
 
 
-def _source(group: Group, gpu: Gpu) -> str:
+def _source(group: ProcessGroup, gpu: Gpu) -> str:
     parts = []
     if group.collectives:
         one = group.small or group.kind == "expert" or group.local * group.nodes == 2 or group.local == 1

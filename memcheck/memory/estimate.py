@@ -63,7 +63,7 @@ class Estimator:
         self._worst: Worst | MegatronWorst | None = None
 
     def ranks(self, job: TrainingJob | InferenceJob, *, inventory: bool = False) -> Estimate:
-        """Of every pipeline rank."""
+        """An estimate of every pipeline rank of the job."""
         if isinstance(job, InferenceJob):
             from memcheck.memory.inference import inference_ranks
 
@@ -82,7 +82,7 @@ class Estimator:
         return self._answer(job, ranks, max(ranks, key=lambda r: r.peak.allocated_bytes))
 
     def worst(self, job: TrainingJob | InferenceJob) -> Estimate:
-        """Of the worst rank alone, and of that the highest instant; the figures are those of :meth:`ranks`."""
+        """An estimate of the worst rank alone, at its highest instant; the figures are those of :meth:`ranks`."""
         if isinstance(job, InferenceJob) or isinstance(job.architecture, Rough):
             return self.ranks(job)
         if self._worst is None:
@@ -164,7 +164,7 @@ def _overhead_formulas(
 ) -> tuple[Formula, ...]:
     """What lies between allocated and device bytes, one line per term."""
     return tuple(
-        Formula(t.component, t.name, "beyond the live tensors of the step", t.bytes, t.source)
+        Formula(t.component, t.name, "beyond the live tensors of the step", bytes=t.bytes, source=t.source)
         for t in items(job, gpu, overhead, allocated)
     )
 

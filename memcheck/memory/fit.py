@@ -22,7 +22,7 @@ def on_gpu(device_bytes: int, high_bytes: int, capacity_bytes: int, fail_above: 
 
 
 def gpu_fit(estimate: Estimate, fail_above: float) -> str:
-    """The same of an estimate."""
+    """The verdict on an estimate's GPU memory, with the upper end of its interval as the need's."""
     return on_gpu(estimate.device_bytes, estimate.interval_bytes[1], estimate.capacity_bytes, fail_above)
 
 

@@ -44,8 +44,9 @@ def training_formulas(
                 "communication_buffers",
                 "gathered parameters + flat gather buffers + reduce-scatter inputs alive at the peak",
                 f"during {peak.operation}",
-                at_peak["communication_buffers"],
-                "torch 2.13 torch/distributed/fsdp/_fully_shard, DistributedDataParallel reducer, DeepSpeed stage*.py",
+                bytes=at_peak["communication_buffers"],
+                source="torch 2.13 torch/distributed/fsdp/_fully_shard, "
+                "DistributedDataParallel reducer, DeepSpeed stage*.py",
             )
         )
     return tuple(found)
@@ -88,33 +89,33 @@ def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]
                 component,
                 text,
                 f"{elements:,} elements{shards} x {width}",
-                at_peak[component],
-                f"{RECIPES}; {SHARDING[cut.flat]}" if ways > 1 else RECIPES,
+                bytes=at_peak[component],
+                source=f"{RECIPES}; {SHARDING[cut.flat]}" if ways > 1 else RECIPES,
             )
         )
     return found
 
 
-class Kept(Record):
+class UnitsInFlight(Record):
     """A unit whose saved tensors are alive, for so many micro-batches."""
 
     unit: Unit
     times: int = 1
 
 
-def _before(units: list[Unit], peak: Instant) -> list[Kept]:
+def _before(units: list[Unit], peak: Instant) -> list[UnitsInFlight]:
     """Units whose saved tensors are alive while the unit at the peak runs."""
     where = peak.operation.rpartition(" in ")[2]
-    found: list[Kept] = []
+    found: list[UnitsInFlight] = []
     for unit in units:
         if unit.name == where:
             break
         if unit.fresh.saved:
-            found.append(Kept(unit))
+            found.append(UnitsInFlight(unit))
     return found
 
 
-def activation_formulas(kept: list[Kept], peak: Instant, n_bytes: int, source: str) -> list[Formula]:
+def activation_formulas(kept: list[UnitsInFlight], peak: Instant, n_bytes: int, source: str) -> list[Formula]:
     """One line per kind of unit: what it keeps for backward."""
     where = peak.operation.rpartition(" in ")[2]
     alive: dict[tuple[Inventory, int], list[Unit]] = {}
@@ -122,7 +123,11 @@ def activation_formulas(kept: list[Kept], peak: Instant, n_bytes: int, source: s
         alive.setdefault((one.unit.fresh.saved_inventory, one.times), []).append(one.unit)
     found = [
         Formula(
-            "activations", "tensors kept for backward by the units below, plus the unit at work", where, n_bytes, source
+            "activations",
+            "tensors kept for backward by the units below, plus the unit at work",
+            where,
+            bytes=n_bytes,
+            source=source,
         )
     ]
     for (inventory, times), group in alive.items():
@@ -145,7 +150,9 @@ def sum_of(component: str, rows: Inventory, n_bytes: int, numbers: str) -> Formu
         sums[key] = sums.get(key, 0) + size
     terms = [k for k, _ in sorted(sums.items(), key=lambda kv: -kv[1])]
     shown = " + ".join(terms[:10]) + (f" + {len(terms) - 10} smaller ones" if len(terms) > 10 else "")
-    return Formula(component, shown or "no tensor of its own", numbers, n_bytes, "torch 2.13 derivatives.yaml")
+    return Formula(
+        component, shown or "no tensor of its own", numbers, bytes=n_bytes, source="torch 2.13 derivatives.yaml"
+    )
 
 
 def _symbol(size: int) -> str:

@@ -133,7 +133,7 @@ def engine_init(job: TrainingJob, total: int, room: int) -> tuple[tuple[str, int
     return (("parameters", layout.gpus_per_node * 2 * rank),)
 
 
-class Sizes(Record):
+class ModelStateBytes(Record):
     """Bytes of the whole model's state."""
 
     parameters: int
@@ -157,20 +157,20 @@ def saving(job: TrainingJob, total: int, trained: int) -> tuple[str, Components]
     return _gathered(job, whole) if kind == "full" else _sharded(job, whole)
 
 
-def sizes(job: TrainingJob, total: int, trained: int) -> Sizes:
+def sizes(job: TrainingJob, total: int, trained: int) -> ModelStateBytes:
     """Bytes of parameters, master weights and optimizer states; the latter as far as they are saved."""
     recipe = job.recipe
     states = STATES_PER_PARAMETER[job.optimizer.name] * trained
     item = 1 if job.optimizer.name.endswith("8bit") else DTYPE_BYTES[recipe.optimizer_states]
     saved = job.checkpoint.optimizer
-    return Sizes(
+    return ModelStateBytes(
         parameters=total * DTYPE_BYTES[recipe.params],
         master_weights=trained * DTYPE_BYTES[recipe.master] if saved and recipe.master != "none" else 0,
         optimizer_states=states * item if saved else 0,
     )
 
 
-def _gathered(job: TrainingJob, whole: Sizes) -> tuple[str, Components]:
+def _gathered(job: TrainingJob, whole: ModelStateBytes) -> tuple[str, Components]:
     """A full state dict on rank 0. Without sharding it is there already: only safetensors copies a file's tensors."""
     if job.checkpoint.offload == "none":
         return NOTHING
@@ -187,7 +187,7 @@ def _gathered(job: TrainingJob, whole: Sizes) -> tuple[str, Components]:
     return "rank 0 gathering the model", (model,)
 
 
-def _sharded(job: TrainingJob, whole: Sizes) -> tuple[str, Components]:
+def _sharded(job: TrainingJob, whole: ModelStateBytes) -> tuple[str, Components]:
     """Every rank's own part: accelerate moves it to the host, torch.distributed.checkpoint only to save in parallel."""
     model = ("parameters", _of_node(job, whole.parameters))
     states = ("optimizer_states", _of_node(job, whole.optimizer_states))
@@ -201,7 +201,7 @@ def _sharded(job: TrainingJob, whole: Sizes) -> tuple[str, Components]:
     return "every rank copying its part", (max(model, states, key=lambda c: c[1]),)
 
 
-def _deepspeed(job: TrainingJob, whole: Sizes) -> tuple[str, Components]:
+def _deepspeed(job: TrainingJob, whole: ModelStateBytes) -> tuple[str, Components]:
     if job.layout.zero_stage == 3:
         if job.checkpoint.state_dict != "full":
             return NOTHING
@@ -214,7 +214,7 @@ def _deepspeed(job: TrainingJob, whole: Sizes) -> tuple[str, Components]:
     return f"{count} processes cloning the model's state dict", (("parameters", count * per_rank),)
 
 
-def _megatron(job: TrainingJob, whole: Sizes) -> tuple[str, Components]:
+def _megatron(job: TrainingJob, whole: ModelStateBytes) -> tuple[str, Components]:
     """torch_dist: every rank moves the part that it writes to the host; the legacy format: rank 0 of a group, all."""
     layout = job.layout
     if job.checkpoint.state_dict == "sharded":

@@ -41,7 +41,7 @@ def _remembered(job: TrainingJob) -> tuple[LocalTensor, ...]:
     if isinstance(model, Rough):
         layer = -(-model.parameters // (job.layout.tensor * model.layers))
         return tuple(LocalTensor(f"layer {i}", (layer,), trained=True) for i in range(model.layers))
-    units = part_units(job, model, Part(0, model.num_layers, True, True))
+    units = part_units(job, model, Part(first=0, last=model.num_layers, embedding=True, head=True))
     return tuple(t for unit in units for t in unit.tensors)
 
 

@@ -16,7 +16,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.frameworks.transformers.block import block_forward
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
-from memcheck.memory.serving import Held, Weight, formulas, largest
+from memcheck.memory.serving import ServingRank, Weight, formulas, largest
 from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, ParameterTensor, Rough
 
@@ -79,10 +79,16 @@ def _rank(job: InferenceJob, a: Architecture, part: Part, rank: int, inventory: 
     numel = sum(weight.elements for weight in held.weights)
     if not inventory:
         return RankEstimate(rank, timeline.instants(), numel)
-    return RankEstimate(rank, timeline.instants(), numel, largest(job, held), formulas(job, held))
+    return RankEstimate(
+        pipeline_rank=rank,
+        instants=timeline.instants(),
+        parameters=numel,
+        largest=largest(job, held),
+        formulas=formulas(job, held),
+    )
 
 
-def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> Held:
+def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> ServingRank:
     """Weights, caches, working set and logits of one pipeline rank."""
     layout = job.layout
     blocks = a.layers()[part.first : part.last]
@@ -101,12 +107,24 @@ def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> He
     )
     tape = _working_set(job, a, part, inventory)
     vocabulary = -(-a.vocab_size // layout.tensor) if part.head else 0
-    return Held(tuple(weights), caches, tape.peak, tuple(tape.peak_inventory), vocabulary)
+    return ServingRank(
+        weights=tuple(weights),
+        caches=caches,
+        working=tape.peak,
+        inventory=tuple(tape.peak_inventory),
+        vocabulary=vocabulary,
+    )
 
 
 def _weight(t: ParameterTensor, shape: tuple[int, ...], weights: str) -> Weight:
     elements = _product(shape)
-    return Weight(t, shape, elements, weight_dtype(t, weights), weight_bytes(t, elements, weights))
+    return Weight(
+        tensor=t,
+        shape=shape,
+        elements=elements,
+        dtype=weight_dtype(t, weights),
+        bytes=weight_bytes(t, elements, weights),
+    )
 
 
 def _product(shape: tuple[int, ...]) -> int:
@@ -124,10 +142,10 @@ def _working_set(job: InferenceJob, a: Architecture, part: Part, inventory: bool
     worst = Tape()
     for block in dict.fromkeys(a.layers()[part.first : part.last]):
         setting = Setting(
-            "transformers",
-            1,
-            job.context_length,
-            a.hidden_size,
+            style="transformers",
+            batch=1,
+            sequence=job.context_length,
+            hidden=a.hidden_size,
             tensor=job.layout.tensor,
             expert=job.layout.expert,
             expert_tensor=expert_slices(job.layout, ""),

@@ -61,7 +61,7 @@ FRAGMENTATION, CACHE = "allocator, fragmentation", "allocator, cache"
 """Names of the allocator's two terms."""
 
 
-class Term(Record):
+class OverheadTerm(Record):
     """One line of the overhead."""
 
     name: str
@@ -88,11 +88,11 @@ class Surroundings(Record):
     free: Spread
     """Reserved over allocated with memory to spare."""
     tight: Spread
-    """On the smallest memory on which the step still runs."""
+    """Reserved over allocated on the smallest memory on which the step still runs."""
 
 
 def surroundings(job: TrainingJob | InferenceJob, gpu: Gpu) -> Surroundings:
-    """Of a job, whatever its batch."""
+    """What surrounds the live tensors of a job, whatever its batch."""
     return Surroundings(sum(t.bytes for t in _outside(job, gpu)), *_spreads(job))
 
 
@@ -111,11 +111,18 @@ def slack(
     return Slack(stuck + cache, outside, cache)
 
 
-def items(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int) -> tuple[Term, ...]:
+def items(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int) -> tuple[OverheadTerm, ...]:
     """Every term of the overhead, largest kinds first: fragmentation, context, libraries, communicators."""
     if overhead.kind == "flat":
         source = f"the plan's policy: {overhead.fraction:.0%} of allocated"
-        return (Term("flat overhead", int(allocated * overhead.fraction), source, "context_and_nccl"),)
+        return (
+            OverheadTerm(
+                name="flat overhead",
+                bytes=int(allocated * overhead.fraction),
+                source=source,
+                component="context_and_nccl",
+            ),
+        )
     found = _outside(job, gpu)
     room = _room(gpu, sum(t.bytes for t in found), allocated)
     return tuple(t for t in (*allocator_terms(job, allocated, room), *found) if t.bytes)
@@ -126,17 +133,17 @@ def _room(gpu: Gpu, outside: int, allocated: int) -> int:
     return gpu.memory_bytes * CACHE_PERCENT // 100 - outside - allocated
 
 
-def _outside(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[Term, ...]:
+def _outside(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[OverheadTerm, ...]:
     """Context, libraries, communicators."""
     return _terms((*context_terms(gpu), *library_terms(job, gpu), *communicator_terms(job, gpu)))
 
 
 @lru_cache(maxsize=1024)
-def _terms(found: tuple[tuple[str, int, str], ...]) -> tuple[Term, ...]:
-    return tuple(Term(*t, "context_and_nccl") for t in found)
+def _terms(found: tuple[tuple[str, int, str], ...]) -> tuple[OverheadTerm, ...]:
+    return tuple(OverheadTerm(*t, "context_and_nccl") for t in found)
 
 
-def allocator_terms(job: TrainingJob | InferenceJob, allocated: int, room: int) -> tuple[Term, Term]:
+def allocator_terms(job: TrainingJob | InferenceJob, allocated: int, room: int) -> tuple[OverheadTerm, OverheadTerm]:
     """What the caching allocator holds beyond live blocks at the peak: what it cannot return, and what it need not.
 
     It depends on what is freed before what: with recomputation, large logits and many short-lived activations share the
@@ -157,7 +164,9 @@ def allocator_terms(job: TrainingJob | InferenceJob, allocated: int, room: int) 
         f"up to {free.median - 1:.1%} of allocated with the fragmentation, and up to {CACHE_PERCENT}% of the GPU; "
         f"returned before an allocation fails: median of {free.n} steps {where}"
     )
-    return Term(FRAGMENTATION, stuck, fixed, "fragmentation"), Term(CACHE, cache, spare, "fragmentation")
+    return OverheadTerm(name=FRAGMENTATION, bytes=stuck, source=fixed, component="fragmentation"), OverheadTerm(
+        name=CACHE, bytes=cache, source=spare, component="fragmentation"
+    )
 
 
 def _spreads(job: TrainingJob | InferenceJob) -> tuple[Spread, Spread]:

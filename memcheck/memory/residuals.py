@@ -45,7 +45,8 @@ class Residuals(Record):
     reserved: Table
     """Reserved over predicted ``allocated``, by kind of plan as the allocator sees it, with memory to spare."""
     tight: Table
-    """The same on the smallest GPU on which the step still runs: free segments are returned before it fails."""
+    """Reserved over predicted ``allocated`` on the smallest GPU on which the step still runs: free segments are
+    returned before it fails."""
     outside: Spread
     """Measured over predicted bytes outside the allocator: context, libraries, communicators."""
 
@@ -65,11 +66,11 @@ def residuals() -> Residuals:
 def read(raw: Mapping[str, Any]) -> Residuals:
     """The tables from their JSON form."""
     tables = [{k: _spread(v) for k, v in raw[name].items()} for name in ("allocated", "reserved", "tight")]
-    return Residuals(tables[0], tables[1], tables[2], _spread(raw["outside"]))
+    return Residuals(allocated=tables[0], reserved=tables[1], tight=tables[2], outside=_spread(raw["outside"]))
 
 
 def _spread(row: Mapping[str, Any]) -> Spread:
-    return Spread(row["n"], row["low"], row["median"], row["high"])
+    return Spread(n=row["n"], low=row["low"], median=row["median"], high=row["high"])
 
 
 KEPT = 1024
@@ -89,7 +90,7 @@ def look_up(table: Table, group: str) -> tuple[str, Spread]:
 
 
 def _look_up(table: Table, group: str) -> tuple[str, Spread]:
-    """The same, worked out.
+    """A group's spread, worked out, and the group that it rests on.
 
     Names are paths, from the family to the detail. A group with few cases, or none, borrows the extremes of the widest
     group that shares the longest part of its name, or else of all groups.
@@ -99,7 +100,7 @@ def _look_up(table: Table, group: str) -> tuple[str, Spread]:
         return group, own
     widest = _widest(table, group)
     if widest is None:
-        return (group, own) if own is not None else ("no data", Spread(0, 1.0, 1.0, 1.0))
+        return (group, own) if own is not None else ("no data", Spread(n=0, low=1.0, median=1.0, high=1.0))
     if own is None:
         return widest, table[widest]
     low, high = min(own.low, table[widest].low), max(own.high, table[widest].high)

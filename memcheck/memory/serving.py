@@ -37,7 +37,7 @@ class Weight(Record):
     bytes: int
 
 
-class Held(Record):
+class ServingRank(Record):
     """Everything on one rank."""
 
     weights: tuple[Weight, ...]
@@ -54,7 +54,7 @@ class Held(Record):
         return rounded(4 * sequences * self.vocabulary)
 
 
-def largest(job: InferenceJob, held: Held) -> tuple[TensorGroup, ...]:
+def largest(job: InferenceJob, held: ServingRank) -> tuple[TensorGroup, ...]:
     """The largest groups of equal live tensors."""
     groups: dict[tuple[str, str, str], list[int]] = {}
     rows = [(w.tensor.name, f"{_shape(w.shape)} {w.dtype}", "parameters", w.bytes) for w in held.weights]
@@ -68,10 +68,13 @@ def largest(job: InferenceJob, held: Held) -> tuple[TensorGroup, ...]:
         group[0] += 1
         group[1] += size
     ranked = sorted(groups.items(), key=lambda item: -item[1][1])[:LARGEST]
-    return tuple(TensorGroup(key[0], key[1], count, size, key[2]) for key, (count, size) in ranked)
+    return tuple(
+        TensorGroup(name=key[0], shape=key[1], copies=count, bytes=size, component=key[2])
+        for key, (count, size) in ranked
+    )
 
 
-def formulas(job: InferenceJob, held: Held) -> tuple[Formula, ...]:
+def formulas(job: InferenceJob, held: ServingRank) -> tuple[Formula, ...]:
     """One per component, and one per kind of cache."""
     elements = sum(weight.elements for weight in held.weights)
     found = [
@@ -79,8 +82,8 @@ def formulas(job: InferenceJob, held: Held) -> tuple[Formula, ...]:
             "parameters",
             "sum over tensors of elements x bits of a weight, each rounded up to 512 B; only matrices are quantised",
             f"{elements:,} elements, {job.weights}",
-            sum(weight.bytes for weight in held.weights),
-            SHAPES + SCALES.get(job.weights, ""),
+            bytes=sum(weight.bytes for weight in held.weights),
+            source=SHAPES + SCALES.get(job.weights, ""),
         )
     ]
     caches: dict[tuple[str, str, str], list[int]] = {}
@@ -88,16 +91,18 @@ def formulas(job: InferenceJob, held: Held) -> tuple[Formula, ...]:
         if size:
             caches.setdefault(_cache_formula(job, block), []).append(size)
     for (formula, numbers, source), sizes in caches.items():
-        found.append(Formula("kv_cache", formula, f"{len(sizes)} layers x {numbers}", sum(sizes), source))
+        found.append(Formula("kv_cache", formula, f"{len(sizes)} layers x {numbers}", bytes=sum(sizes), source=source))
     terms = sorted(held.inventory, key=lambda row: -row[3])
     named = " + ".join(f"{label} {_shape(shape)} {dtype}" for label, shape, dtype, _, _ in terms[:TERMS])
     more = f" + {len(terms) - TERMS} smaller ones" if len(terms) > TERMS else ""
     if held.working:
         numbers = f"one sequence of {job.context_length:,} tokens in the block that needs most"
-        found.append(Formula("activations", named + more, numbers, held.working, WORKING))
+        found.append(Formula("activations", named + more, numbers, bytes=held.working, source=WORKING))
     if held.vocabulary:
         numbers, size = f"{job.batch_size} x {held.vocabulary:,} x 4 B", held.logits(job.batch_size)
-        found.append(Formula("logits_and_loss", "sequences x vocabulary / tensor x 4 B", numbers, size, LOGITS))
+        found.append(
+            Formula("logits_and_loss", "sequences x vocabulary / tensor x 4 B", numbers, bytes=size, source=LOGITS)
+        )
     return tuple(found)
 
 

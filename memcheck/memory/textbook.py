@@ -62,7 +62,10 @@ def adam_training(parameters: int, activations: int, *, bytes_per_parameter: int
     (2 + 2 + 12 bytes per parameter), plus the 10 % that calculators add.
     """
     return Total(
-        bytes_per_parameter * parameters, bytes_per_parameter * parameters, state_bytes * parameters, activations
+        parameters=bytes_per_parameter * parameters,
+        gradients=bytes_per_parameter * parameters,
+        optimizer=state_bytes * parameters,
+        activations=activations,
     )
 
 

@@ -9,13 +9,13 @@ from typing import Any
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture, Rough
-from memcheck.plan.types import Model
+from memcheck.plan.types import ModelSpec
 
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers")
 LAYER_LISTS = ("layer_types", "no_rope_layers")
 
 
-def architecture_of(model: Model, base_dir: str = ".") -> Architecture | Rough:
+def architecture_of(model: ModelSpec, base_dir: str = ".") -> Architecture | Rough:
     """Resolve ``model.name``, ``model.config`` (relative to ``base_dir``), ``model.architecture`` or ``model.rough``.
 
     Raises:

@@ -17,7 +17,9 @@ def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
 def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     """Every parameter tensor outside the layers, with its full path; a tied head is the embedding, not repeated."""
     a, paths = architecture, architecture.paths
-    tensors = [ParameterTensor(paths.embedding + ".weight", (a.vocab_size, a.embedding_size), "embedding", "vocab")]
+    tensors = [
+        ParameterTensor(paths.embedding + ".weight", (a.vocab_size, a.embedding_size), "embedding", shard="vocab")
+    ]
     if a.learned_positions:
         tensors.append(ParameterTensor(paths.positions + ".weight", (a.learned_positions, a.hidden_size), "position"))
     tensors += norm_tensors(a.embedding_norm)
@@ -25,9 +27,9 @@ def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     tensors += norm_tensors(a.final_norm)
     if a.head and not a.tie_word_embeddings:
         shape = (a.vocab_size, a.embedding_size)
-        tensors.append(ParameterTensor(paths.head + ".weight", shape, "head", "vocab", linear=True))
+        tensors.append(ParameterTensor(paths.head + ".weight", shape, "head", shard="vocab", linear=True))
     if a.head and a.head_bias:
-        tensors.append(ParameterTensor(paths.head + ".bias", (a.vocab_size,), "head", "vocab"))
+        tensors.append(ParameterTensor(paths.head + ".bias", (a.vocab_size,), "head", shard="vocab"))
     return tuple(tensors)
 
 

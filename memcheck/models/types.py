@@ -237,7 +237,7 @@ class Block(Record):
     named_output: bool = False
     """What attention returns has a variable of its own to the end of the layer (GPT-2, MPT)."""
     named_norm: bool = False
-    """So has what the first norm returns (StableLM, Falcon)."""
+    """What the first norm returns has a variable of its own to the end of the layer (StableLM, Falcon)."""
     norms_first: bool = False
     """Both norms run before attention, and the halves are added in place (Falcon)."""
     residual_from_norm: bool = False

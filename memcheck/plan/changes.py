@@ -20,7 +20,7 @@ SHORT = {
 """Keys that may be written as one word, and the field that the word then is."""
 MODEL = "model"
 BESIDE_A_NAME = "overrides"
-"""Of the fields of a model only these stand beside its name; the others take its place."""
+"""The one field of a model that stands beside its name; the others take its place."""
 
 
 def with_changes(document: Document, changes: Mapping[str, object]) -> Document:

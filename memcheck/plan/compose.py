@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from memcheck.plan import codes
-from memcheck.plan.places import Block, Entry, Via
+from memcheck.plan.places import Collection, Entry, Via
 from memcheck.plan.scalars import NUMBER_STARTS, ODD_WORDS, WORDS, number
 from memcheck.record import Record
 
@@ -37,7 +37,7 @@ def events(text: str) -> Callable[[], Any]:
     return following
 
 
-class Problem(Record):
+class ComposeProblem(Record):
     """Something wrong at an event."""
 
     code: codes.Code
@@ -50,7 +50,7 @@ class Problem(Record):
 class ComposeError(Exception):
     """The document cannot be composed any further."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ComposeProblem) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
@@ -60,11 +60,11 @@ class Composed(Record):
 
     values: object
     root: Any
-    problems: tuple[Problem, ...]
+    problems: tuple[ComposeProblem, ...]
     odd: bool
 
 
-class Frame:
+class OpenCollection:
     """A collection that is being read."""
 
     __slots__ = ("block", "count", "key", "merges", "names", "start", "values")
@@ -74,7 +74,7 @@ class Frame:
         self.count = count
         self.names: dict[str, Entry] | None = {} if mapping else None
         self.values: Any = {} if mapping else []
-        self.block = Block(start, [] if self.names is None else self.names)
+        self.block = Collection(start, [] if self.names is None else self.names)
         self.key: Any = None
         self.merges: list[tuple[Any, Any, Any, Via | None]] = []
 
@@ -88,9 +88,9 @@ class Composer:
         self._begin()
 
     def _begin(self) -> None:
-        self._stack: list[Frame] = []
+        self._stack: list[OpenCollection] = []
         self._anchors: dict[str, tuple[object, Any, int]] = {}
-        self._problems: list[Problem] = []
+        self._problems: list[ComposeProblem] = []
         self._count = 0
         self._odd = False
 
@@ -126,7 +126,7 @@ class Composer:
                 value, place, via = self._alias(event)
             if not stack:
                 following()  # the end of the document
-                return Composed(value, place, tuple(self._problems), self._odd)
+                return Composed(values=value, root=place, problems=tuple(self._problems), odd=self._odd)
             frame = stack[-1]
             if frame.names is None:
                 frame.values.append(value)
@@ -136,7 +136,7 @@ class Composer:
             else:
                 self._entry(frame, value, place, via)
 
-    def _entry(self, frame: Frame, value: object, place: Any, via: Via | None) -> None:
+    def _entry(self, frame: OpenCollection, value: object, place: Any, via: Via | None) -> None:
         key_event, frame.key = frame.key, None
         key = key_event.value
         if key == "<<" and key_event.implicit[0]:
@@ -155,15 +155,17 @@ class Composer:
     def _duplicate(self, event: Any, first: Any) -> None:
         message = f"`{event.value}` is set twice in the same mapping; YAML keeps only the last"
         self._problems.append(
-            Problem(codes.DUPLICATE_KEY, message, event, "remove one of the two", (("first set here", first),))
+            ComposeProblem(
+                codes.DUPLICATE_KEY, message, event, help="remove one of the two", related=(("first set here", first),)
+            )
         )
 
     def _key(self, place: Any, event: Any) -> Any:
         """A key that is not a plain scalar event: an alias of one, or an error."""
         if place.__class__ is _SCALAR:
             return place
-        at = place.start if isinstance(place, Block) and event.__class__ in _ENDS else event
-        raise ComposeError(Problem(codes.INVALID_YAML, "a mapping key must be one word, not a collection", at))
+        at = place.start if isinstance(place, Collection) and event.__class__ in _ENDS else event
+        raise ComposeError(ComposeProblem(codes.INVALID_YAML, "a mapping key must be one word, not a collection", at))
 
     def _scalar(self, event: Any) -> object:
         text: str = event.value
@@ -194,22 +196,26 @@ class Composer:
     def _open(self, event: Any, *, mapping: bool) -> None:
         if len(self._stack) >= MAX_DEPTH:
             message = f"the document is nested more than {MAX_DEPTH} levels deep"
-            raise ComposeError(Problem(codes.TOO_COMPLEX, message, event, "a plan needs fewer than ten levels"))
+            raise ComposeError(
+                ComposeProblem(codes.TOO_COMPLEX, message, event, help="a plan needs fewer than ten levels")
+            )
         if not event.implicit:
             self._collection_tag(event, mapping=mapping)
         self._count += 1
         self._check_count(event)
-        self._stack.append(Frame(event, self._count, mapping=mapping))
+        self._stack.append(OpenCollection(event, self._count, mapping=mapping))
 
     def _collection_tag(self, event: Any, *, mapping: bool) -> None:
         if event.tag not in {"!", f"tag:yaml.org,2002:{'map' if mapping else 'seq'}"}:
             message = f"the tag `{shown_tag(event.tag)}` has no meaning in a plan"
-            self._problems.append(Problem(codes.INVALID_YAML, message, event, "remove the tag"))
+            self._problems.append(ComposeProblem(codes.INVALID_YAML, message, event, help="remove the tag"))
 
     def _check_count(self, event: Any) -> None:
         if self._count > MAX_NODES:
             message = f"the document holds more than {MAX_NODES:,} values once its aliases are expanded"
-            raise ComposeError(Problem(codes.TOO_COMPLEX, message, event, "a plan needs fewer than two hundred"))
+            raise ComposeError(
+                ComposeProblem(codes.TOO_COMPLEX, message, event, help="a plan needs fewer than two hundred")
+            )
 
     def _close(self, event: Any) -> tuple[object, Any]:
         frame = self._stack.pop()
@@ -221,7 +227,7 @@ class Composer:
             self._anchors[frame.start.anchor] = (frame.values, frame.block, self._count - frame.count + 1)
         return frame.values, frame.block
 
-    def _merge(self, frame: Frame) -> None:
+    def _merge(self, frame: OpenCollection) -> None:
         """Join what merge keys bring: the mapping's own keys win, then the earlier of a list of merged mappings."""
         from memcheck.plan.merge import merge
 
@@ -237,12 +243,12 @@ class Composer:
         if found is None:
             if any(frame.start.anchor == name for frame in self._stack):
                 raise ComposeError(
-                    Problem(codes.INVALID_YAML, f"the alias `*{name}` stands inside the value it repeats", event)
+                    ComposeProblem(codes.INVALID_YAML, f"the alias `*{name}` stands inside the value it repeats", event)
                 )
             message = f"the alias `*{name}` repeats nothing: there is no `&{name}` above it"
             known = ", ".join(f"`&{known}`" for known in self._anchors)
             help = f"anchors above: {known}" if known else f'quote the value if it is text: "*{name}"'
-            raise ComposeError(Problem(codes.INVALID_YAML, message, event, help))
+            raise ComposeError(ComposeProblem(codes.INVALID_YAML, message, event, help=help))
         value, place, size = found
         self._count += size
         self._check_count(event)

@@ -8,7 +8,7 @@ from memcheck.finding import Finding, Location
 from memcheck.record import Record
 
 
-class Mark(Record):
+class Provenance(Record):
     """Where a value of the merged document was written."""
 
     key: Location | None
@@ -27,7 +27,7 @@ class Document(Record):
     """Number of the document in its file, from 0."""
     values: object
     """Plain Python data; a plan is a dict. Aliases share one object, so never change it in place."""
-    marks: Mapping[str, Mark]
+    marks: Mapping[str, Provenance]
     """JSON pointer (``""`` is the root, ``/training/micro_batch_size``) to its place; computed when looked up."""
     sources: dict[str, tuple[str, ...]]
     """Path to lines, of this file and of every file it extends; what snippets are cut from."""

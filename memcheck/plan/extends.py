@@ -13,7 +13,7 @@ from memcheck.plan import codes
 from memcheck.plan.compose import Composed, ComposeError, Composer
 from memcheck.plan.document import Document
 from memcheck.plan.load import locate, syntax_finding
-from memcheck.plan.places import Block, Entry, Marks, Via
+from memcheck.plan.places import Collection, Entry, Marks, Via
 from memcheck.plan.text import decode, read_bytes, shown_path, split_lines
 
 MAX_CHAIN = 16
@@ -41,7 +41,7 @@ class _Reader:
         self.root, self.in_git = repository(self.folder)
         self.chain = [(os.path.realpath(path), path)]
 
-    def resolve(self, path: str, composed: Composed) -> tuple[dict[str, Any], Block]:
+    def resolve(self, path: str, composed: Composed) -> tuple[dict[str, Any], Collection]:
         """Values and places of one file, over those of what it extends."""
         marks = Marks(path, composed.root, self.sources)
         self.findings += [locate(problem, marks) for problem in composed.problems]
@@ -112,12 +112,20 @@ def extended(path: str, index: int, lines: tuple[str, ...], composed: Composed) 
     except _BrokenError as error:
         reader.findings.append(error.finding)
     marks = Marks(path, root, reader.sources)
-    return Document(path, index, values, marks, reader.sources, tuple(reader.findings), reader.odd)
+    return Document(
+        path=path,
+        index=index,
+        values=values,
+        marks=marks,
+        sources=reader.sources,
+        findings=tuple(reader.findings),
+        odd=reader.odd,
+    )
 
 
 def _join(
-    values: dict[str, Any], root: Block, base: dict[str, Any], base_root: Any, via: Via
-) -> tuple[dict[str, Any], Block]:
+    values: dict[str, Any], root: Collection, base: dict[str, Any], base_root: Any, via: Via
+) -> tuple[dict[str, Any], Collection]:
     """Mappings are joined key by key; anything else replaces what is under it."""
     under = {name: entry for name, entry in base_root.items.items() if name != "extends" or via.text}
     names: dict[str, Entry] = {name: _carried(entry, via) for name, entry in under.items()}
@@ -129,7 +137,7 @@ def _join(
             value, place = _join(value, place, joined[name], under[name][1], via)
         names[name] = (key, place, through)
         joined[name] = value
-    block = Block(root.start, names)
+    block = Collection(root.start, names)
     block.end = root.end
     return joined, block
 

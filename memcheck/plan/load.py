@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from memcheck.finding import Finding
-from memcheck.plan.compose import Composed, ComposeError, Composer, Problem
+from memcheck.plan.compose import Composed, ComposeError, ComposeProblem, Composer
 from memcheck.plan.document import Document
 from memcheck.plan.places import Marks
 from memcheck.plan.text import decode, shown_path, split_lines
@@ -49,10 +49,12 @@ def _document(path: str, index: int, lines: tuple[str, ...], composed: Composed)
     sources = {path: lines}
     marks = Marks(path, composed.root, sources)
     findings = tuple(locate(problem, marks) for problem in composed.problems)
-    return Document(path, index, values, marks, sources, findings, composed.odd)
+    return Document(
+        path=path, index=index, values=values, marks=marks, sources=sources, findings=findings, odd=composed.odd
+    )
 
 
-def locate(problem: Problem, marks: Marks) -> Finding:
+def locate(problem: ComposeProblem, marks: Marks) -> Finding:
     """A problem of composing, as a finding."""
     related = tuple((label, marks.at(event)) for label, event in problem.related)
     return problem.code.at(marks.at(problem.event), problem.message, help=problem.help, related=related)
@@ -69,4 +71,6 @@ def syntax_finding(path: str, text: str, lines: tuple[str, ...], error: Any) -> 
 
 def _unreadable(path: str, index: int, lines: tuple[str, ...], finding: Finding) -> Document:
     sources = {path: lines}
-    return Document(path, index, None, Marks(path, None, sources), sources, (finding,))
+    return Document(
+        path=path, index=index, values=None, marks=Marks(path, None, sources), sources=sources, findings=(finding,)
+    )

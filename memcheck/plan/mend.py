@@ -48,8 +48,10 @@ def _guesses(value: object, text: str, schema: Schema, root: Schema) -> Iterator
     if is_plain(text):
         yield from _plain(value, text, schema, root)
     elif isinstance(value, str) and value and (value in WORDS or looks_numeric(value) or number_like(value)):
-        yield Mend(WRONG_TYPE, "but its quotes make it text", f"write `{value}`", value)
-        yield Mend(WRONG_TYPE, "but its quotes make it text", f"write `{plain_number(value)}`", plain_number(value))
+        yield Mend(WRONG_TYPE, "but its quotes make it text", f"write `{value}`", text=value)
+        yield Mend(
+            WRONG_TYPE, "but its quotes make it text", f"write `{plain_number(value)}`", text=plain_number(value)
+        )
     if isinstance(value, str):
         yield from _word(value, schema, root)
     if "array" in types(schema, root) and isinstance(value, (str, int, float)):
@@ -61,7 +63,7 @@ def _plain(value: object, text: str, schema: Schema, root: Schema) -> Iterator[M
         if looks_numeric(text):
             better = plain_number(text)
             why = f"and YAML reads `{text}` as text"
-            yield Mend(NUMBER_TRAP, why, f"write `{better}`", better)
+            yield Mend(NUMBER_TRAP, why, f"write `{better}`", text=better)
             if types(schema, root) & {"integer", "number"}:
                 yield Mend(NUMBER_TRAP, why, f"a number is written `{better}`")
         yield from _quantity(text, schema, root)
@@ -69,21 +71,21 @@ def _plain(value: object, text: str, schema: Schema, root: Schema) -> Iterator[M
     if text in ODD_WORDS:
         yield from _boolean_word(text, schema, root)
     elif value is not None and not isinstance(value, bool):
-        yield Mend(NUMBER_TRAP, f"and YAML reads `{text}` as a number", f'quote it: `"{text}"`', f'"{text}"')
+        yield Mend(NUMBER_TRAP, f"and YAML reads `{text}` as a number", f'quote it: `"{text}"`', text=f'"{text}"')
         if isinstance(value, (int, float)) and 1 < value <= 100:
             yield Mend(INVALID_VALUE, help=f"write `{text}%`", text=f"{text}%")
     elif isinstance(value, bool):
-        yield Mend(WRONG_TYPE, f"and YAML reads `{text}` as a boolean", f'quote it: `"{text}"`', f'"{text}"')
+        yield Mend(WRONG_TYPE, f"and YAML reads `{text}` as a boolean", f'quote it: `"{text}"`', text=f'"{text}"')
 
 
 def _boolean_word(text: str, schema: Schema, root: Schema) -> Iterator[Mend]:
     code = BOOLEAN_TRAP._replace(severity="error")
     meaning = "true" if WORDS[text] else "false"
     why = f"and YAML reads `{text}` as the boolean {meaning}"
-    yield Mend(code, why, f'quote it: `"{text}"`', f'"{text}"')
+    yield Mend(code, why, f'quote it: `"{text}"`', text=f'"{text}"')
     names = [name for each in branches(schema, root) for name in each.get("enum", ())]
     if not WORDS[text] and "none" in names:
-        yield Mend(code, why, "write `none`", "none")
+        yield Mend(code, why, "write `none`", text="none")
     if "string" in types(schema, root):
         yield Mend(code, why, f"write {listed(names)}" if names else "quote it")
 

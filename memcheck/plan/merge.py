@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from memcheck.plan import codes
-from memcheck.plan.compose import Problem
-from memcheck.plan.places import Block, Entry, Via
+from memcheck.plan.compose import ComposeProblem
+from memcheck.plan.places import Collection, Entry, Via
 
 
 def merge(
-    merges: list[tuple[Any, Any, Any, Via | None]], problems: list[Problem]
+    merges: list[tuple[Any, Any, Any, Via | None]], problems: list[ComposeProblem]
 ) -> tuple[dict[str, Entry], dict[str, object]]:
     """The entries and values that merge keys bring into one mapping; of several, the first that has a key wins."""
     names: dict[str, Entry] = {}
@@ -44,7 +44,9 @@ def _carried(entry: Entry, key_event: Any, through: str) -> Entry:
     return (key, place, Via("", key_event, f"<<: {through}")) if through else (key, place, via)
 
 
-def _not_a_mapping(key_event: Any, place: Any) -> Problem:
-    at = place.start if isinstance(place, Block) else place
+def _not_a_mapping(key_event: Any, place: Any) -> ComposeProblem:
+    at = place.start if isinstance(place, Collection) else place
     message = "`<<` takes a mapping or a list of mappings"
-    return Problem(codes.INVALID_YAML, message, key_event, "write `<<: *anchor`", (("this is none", at),))
+    return ComposeProblem(
+        codes.INVALID_YAML, message, key_event, help="write `<<: *anchor`", related=(("this is none", at),)
+    )

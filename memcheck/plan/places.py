@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from memcheck.finding import Location, Span
-from memcheck.plan.document import Mark
+from memcheck.plan.document import Provenance
 from memcheck.record import Record
 
 _PROPERTIES = r"(?:[&!]\S*[ \t]+)+"
@@ -33,7 +33,7 @@ Entry = tuple[Any, Any, "Via | None"]
 """The event of the key (None in a sequence), the place of the value (its event or a Block), how it came there."""
 
 
-class Block:
+class Collection:
     """A mapping or a sequence: its first and last event, and the entries between them."""
 
     __slots__ = ("end", "items", "start")
@@ -65,37 +65,37 @@ def tokens(pointer: str) -> list[str]:
     return found
 
 
-class Marks(Mapping[str, Mark]):
-    """JSON pointer to :class:`Mark`, computed from the tree of places. ``root`` None: nothing could be read."""
+class Marks(Mapping[str, Provenance]):
+    """JSON pointer to :class:`Provenance`, computed from the tree of places. ``root`` None: nothing could be read."""
 
     def __init__(self, path: str, root: Any, sources: Mapping[str, Sequence[str]]) -> None:
         self._path = path
         self._root = root
         self._sources = sources
-        self._known: dict[str, Mark] = {}
+        self._known: dict[str, Provenance] = {}
         """Marks that were asked for: as many as the text has values at most, which never change."""
 
     def __contains__(self, pointer: object) -> bool:
         place = self._root
         for token in tokens(pointer) if isinstance(pointer, str) else (None,):
-            entry = place.child(token) if token is not None and isinstance(place, Block) else None
+            entry = place.child(token) if token is not None and isinstance(place, Collection) else None
             if entry is None:
                 return False
             place = entry[1]
         return True
 
-    def __getitem__(self, pointer: str) -> Mark:
+    def __getitem__(self, pointer: str) -> Provenance:
         found = self._known.get(pointer)
         if found is None:
             found = self._known[pointer] = self._mark(pointer)
         return found
 
-    def _mark(self, pointer: str) -> Mark:
+    def _mark(self, pointer: str) -> Provenance:
         if not pointer:
-            return Mark(None, Location(self._path, self._first()))
+            return Provenance(None, Location(self._path, self._first()))
         path, place, key, used_at, through = self._path, self._root, None, None, ""
         for token in tokens(pointer):
-            entry = place.child(token) if isinstance(place, Block) else None
+            entry = place.child(token) if isinstance(place, Collection) else None
             if entry is None:
                 raise KeyError(pointer)
             key, place, via = entry
@@ -111,14 +111,14 @@ class Marks(Mapping[str, Mark]):
         notes += [f"set at line {span.line} through `{through}`"] if through else []
         note = ", ".join(notes)
         where = None if key is None else Location(path, self._span(key, path), note)
-        return Mark(where, Location(path, span, note), used_at)
+        return Provenance(where, Location(path, span, note), used_at)
 
     def __iter__(self) -> Iterator[str]:
         pending: list[tuple[str, Any]] = [("", self._root)]
         while pending:
             pointer, place = pending.pop()
             yield pointer
-            if isinstance(place, Block):
+            if isinstance(place, Collection):
                 items = place.items
                 named = items.items() if isinstance(items, dict) else ((str(i), item) for i, item in enumerate(items))
                 pending += reversed([(f"{pointer}/{escape(name)}", entry[1]) for name, entry in named])
@@ -135,14 +135,14 @@ class Marks(Mapping[str, Mark]):
         place = self._root
         if place is None:
             return NOWHERE
-        if isinstance(place, Block) and isinstance(place.items, dict):
+        if isinstance(place, Collection) and isinstance(place.items, dict):
             own = {name: entry[0] for name, entry in place.items.items() if entry[2] is None}
             if own:
                 return self._span(own.get("memcheck") or next(iter(own.values())), self._path)
         return self._span(place, self._path)
 
     def _span(self, place: Any, path: str) -> Span:
-        first, last = (place.start, _end(place)) if isinstance(place, Block) else (place, place.end_mark)
+        first, last = (place.start, _end(place)) if isinstance(place, Collection) else (place, place.end_mark)
         line, column = first.start_mark.line, first.start_mark.column
         if getattr(first, "tag", None) is not None or (first.anchor is not None and hasattr(first, "implicit")):
             line, column = self._behind_properties(line, column, path)
@@ -156,10 +156,10 @@ class Marks(Mapping[str, Mark]):
         return (line, found.end()) if found and found.end() < len(text) else (line, column)
 
 
-def _end(block: Block) -> Any:
+def _end(block: Collection) -> Any:
     """The end of a block's last value: the parser ends a block mapping at the next token, lines later."""
     place: Any = block
-    while isinstance(place, Block) and not place.start.flow_style:
+    while isinstance(place, Collection) and not place.start.flow_style:
         entries = place.items.values() if isinstance(place.items, dict) else place.items
         own = [entry for entry in entries if entry[2] is None or not entry[2].path]
         if not own:
@@ -167,12 +167,12 @@ def _end(block: Block) -> Any:
         _, place, via = max(own, key=_order)
         if via is not None:
             return via.use.end_mark
-    return place.end.end_mark if isinstance(place, Block) else place.end_mark
+    return place.end.end_mark if isinstance(place, Collection) else place.end_mark
 
 
 def _order(entry: Entry) -> tuple[int, int]:
     """Where in its file an entry stands: a merged key where the merge key is, an alias where its key is."""
     key, place, via = entry
     event = via.use if via is not None else key if key is not None else place
-    mark = (event.start if isinstance(event, Block) else event).start_mark
+    mark = (event.start if isinstance(event, Collection) else event).start_mark
     return mark.line, mark.column

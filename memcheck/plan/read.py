@@ -9,23 +9,23 @@ from memcheck.finding import Finding
 from memcheck.plan.document import Document
 from memcheck.plan.schema import integer_keys, load_schema
 from memcheck.plan.types import (
-    ActivationCheckpointing,
-    Checkpoint,
-    Gpu,
-    Hardware,
-    Inference,
-    Initialization,
-    Lora,
-    Loss,
-    Model,
-    Offload,
-    Optimizer,
-    Parallelism,
+    ActivationCheckpointingSpec,
+    CheckpointSpec,
+    GpuSpec,
+    HardwareSpec,
+    InferenceSpec,
+    InitializationSpec,
+    LoraSpec,
+    LossSpec,
+    ModelSpec,
+    OffloadSpec,
+    OptimizerSpec,
+    ParallelismSpec,
     Plan,
-    Policy,
-    Precision,
-    Rough,
-    Training,
+    PolicySpec,
+    PrecisionSpec,
+    RoughSpec,
+    TrainingSpec,
 )
 from memcheck.plan.valid import conforms
 
@@ -75,9 +75,9 @@ def build_plan(values: dict[str, Any]) -> Plan:
         description=values.get("description"),
         extends=values.get("extends"),
         source=values.get("source"),
-        parallelism=Parallelism(**_whole(_without_auto(values.get("parallelism", {})))),
+        parallelism=ParallelismSpec(**_whole(_without_auto(values.get("parallelism", {})))),
         training=None if training is None else _training(training),
-        inference=None if inference is None else Inference(**_whole(inference)),
+        inference=None if inference is None else InferenceSpec(**_whole(inference)),
         policy=_policy(values.get("policy", {})),
     )
 
@@ -97,27 +97,27 @@ def _without_auto(values: dict[str, Any]) -> dict[str, Any]:
     return {name: None if value == "auto" else value for name, value in values.items()}
 
 
-def _model(value: Any) -> Model:
+def _model(value: Any) -> ModelSpec:
     if isinstance(value, str):
-        return Model(name=value)
+        return ModelSpec(name=value)
     rough = value.get("rough")
     if rough is None:
-        return Model(**value)
-    return Model(rough=Rough(**_whole({**rough, "parameters": parse_count(rough["parameters"])})))
+        return ModelSpec(**value)
+    return ModelSpec(rough=RoughSpec(**_whole({**rough, "parameters": parse_count(rough["parameters"])})))
 
 
-def _hardware(values: dict[str, Any]) -> Hardware:
+def _hardware(values: dict[str, Any]) -> HardwareSpec:
     gpu = values["gpu"]
-    record = Gpu(gpu) if isinstance(gpu, str) else Gpu(**gpu)
-    return Hardware(**_whole({**values, "gpu": record}))
+    record = GpuSpec(gpu) if isinstance(gpu, str) else GpuSpec(**gpu)
+    return HardwareSpec(**_whole({**values, "gpu": record}))
 
 
-def _training(values: dict[str, Any]) -> Training:
+def _training(values: dict[str, Any]) -> TrainingSpec:
     typed = _whole(_without_auto(values))
     for name, read in _RECORDS.items():
         if name in typed:
             typed[name] = read(typed[name])
-    return Training(**typed)
+    return TrainingSpec(**typed)
 
 
 def _record(record: Callable[..., _Record], short: str) -> Callable[[Any], _Record]:
@@ -132,9 +132,9 @@ def _record(record: Callable[..., _Record], short: str) -> Callable[[Any], _Reco
     return read
 
 
-def _policy(values: dict[str, Any]) -> Policy:
+def _policy(values: dict[str, Any]) -> PolicySpec:
     fractions: dict[str, Any] = {name: parse_fraction(value) for name, value in values.items()}
-    return Policy(**fractions)
+    return PolicySpec(**fractions)
 
 
 def parse_count(value: str | float) -> int:
@@ -154,14 +154,14 @@ def parse_fraction(value: str | float) -> str | float:
 
 
 _RECORDS: dict[str, Callable[[Any], Any]] = {
-    "lora": _record(Lora, "rank"),
+    "lora": _record(LoraSpec, "rank"),
     "freeze": tuple,
-    "precision": _record(Precision, "recipe"),
-    "optimizer": _record(Optimizer, "name"),
-    "activation_checkpointing": _record(ActivationCheckpointing, "mode"),
-    "loss": _record(Loss, "kind"),
-    "offload": _record(Offload, "parameters"),
-    "initialization": _record(Initialization, "place"),
-    "checkpoint": _record(Checkpoint, "state_dict"),
+    "precision": _record(PrecisionSpec, "recipe"),
+    "optimizer": _record(OptimizerSpec, "name"),
+    "activation_checkpointing": _record(ActivationCheckpointingSpec, "mode"),
+    "loss": _record(LossSpec, "kind"),
+    "offload": _record(OffloadSpec, "parameters"),
+    "initialization": _record(InitializationSpec, "place"),
+    "checkpoint": _record(CheckpointSpec, "state_dict"),
 }
 """Keys of ``training`` that become records."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from memcheck.plan import codes
-from memcheck.plan.compose import Problem, shown_tag
+from memcheck.plan.compose import ComposeProblem, shown_tag
 from memcheck.plan.scalars import WORDS, floating, integer
 
 _KNOWN = "tag:yaml.org,2002:"
 
 
-def tagged(event: Any) -> tuple[object, Problem | None]:
+def tagged(event: Any) -> tuple[object, ComposeProblem | None]:
     """The value of a tagged scalar; with a problem, its text."""
     tag, text = shown_tag(event.tag), event.value
     try:
@@ -26,5 +26,9 @@ def tagged(event: Any) -> tuple[object, Problem | None]:
     except (ValueError, IndexError):
         pass
     if tag in {"!!int", "!!float", "!!bool", "!!null"}:
-        return text, Problem(codes.INVALID_YAML, f"`{text}` cannot be read as `{tag}`", event, "remove the tag")
-    return text, Problem(codes.INVALID_YAML, f"the tag `{tag}` has no meaning in a plan", event, "remove the tag")
+        return text, ComposeProblem(
+            codes.INVALID_YAML, f"`{text}` cannot be read as `{tag}`", event, help="remove the tag"
+        )
+    return text, ComposeProblem(
+        codes.INVALID_YAML, f"the tag `{tag}` has no meaning in a plan", event, help="remove the tag"
+    )

@@ -1,4 +1,4 @@
-"""The typed plan: exactly the schema's fields. ``None`` means that the plan does not state the key."""
+"""The typed plan: exactly the schema's fields, one ``...Spec`` a section. ``None``: the plan does not state the key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from memcheck.record import Record
 
 
-class Rough(Record):
+class RoughSpec(Record):
     """``model.rough``: nothing else is known."""
 
     parameters: int
@@ -17,17 +17,17 @@ class Rough(Record):
     vocab_size: int | None = None
 
 
-class Model(Record):
+class ModelSpec(Record):
     """``model``: exactly one of name, config, architecture, rough; overrides with the first two."""
 
     name: str | None = None
     config: str | None = None
     architecture: dict[str, Any] | None = None
-    rough: Rough | None = None
+    rough: RoughSpec | None = None
     overrides: dict[str, Any] | None = None
 
 
-class Gpu(Record):
+class GpuSpec(Record):
     """``hardware.gpu``: a catalog name, or a name with what the catalog does not know."""
 
     name: str
@@ -39,16 +39,16 @@ class Gpu(Record):
     nvlink_gbs: float | None = None
 
 
-class Hardware(Record):
+class HardwareSpec(Record):
     """``hardware``."""
 
-    gpu: Gpu
+    gpu: GpuSpec
     gpus_per_node: int | None = None
     nodes: int | None = None
     host_memory_gib: float | None = None
 
 
-class Parallelism(Record):
+class ParallelismSpec(Record):
     """``parallelism``. ``data`` and ``shard_group``: None also stands for ``auto``."""
 
     tensor: int | None = None
@@ -67,7 +67,7 @@ class Parallelism(Record):
     gradient_as_bucket_view: bool | None = None
 
 
-class Lora(Record):
+class LoraSpec(Record):
     """``training.lora``."""
 
     rank: int | None = None
@@ -75,7 +75,7 @@ class Lora(Record):
     dtype: str | None = None
 
 
-class Precision(Record):
+class PrecisionSpec(Record):
     """``training.precision``: a recipe name, and what deviates from it."""
 
     recipe: str | None = None
@@ -86,7 +86,7 @@ class Precision(Record):
     reduce: str | None = None
 
 
-class Optimizer(Record):
+class OptimizerSpec(Record):
     """``training.optimizer``."""
 
     name: str | None = None
@@ -94,7 +94,7 @@ class Optimizer(Record):
     offload: str | None = None
 
 
-class ActivationCheckpointing(Record):
+class ActivationCheckpointingSpec(Record):
     """``training.activation_checkpointing``."""
 
     mode: str | None = None
@@ -104,7 +104,7 @@ class ActivationCheckpointing(Record):
     offload: str | None = None
 
 
-class Loss(Record):
+class LossSpec(Record):
     """``training.loss``."""
 
     kind: str | None = None
@@ -113,20 +113,20 @@ class Loss(Record):
     keep_logits: bool | None = None
 
 
-class Offload(Record):
+class OffloadSpec(Record):
     """``training.offload``."""
 
     parameters: str | None = None
 
 
-class Initialization(Record):
+class InitializationSpec(Record):
     """``training.initialization``."""
 
     place: str | None = None
     weights: str | None = None
 
 
-class Checkpoint(Record):
+class CheckpointSpec(Record):
     """``training.checkpoint``."""
 
     state_dict: str | None = None
@@ -135,36 +135,36 @@ class Checkpoint(Record):
     asynchronous: bool | None = None
 
 
-class Training(Record):
+class TrainingSpec(Record):
     """``training``."""
 
     framework: str | None = None
     framework_version: str | None = None
     torch_version: str | None = None
     method: str | None = None
-    lora: Lora | None = None
+    lora: LoraSpec | None = None
     freeze: tuple[str, ...] | None = None
     micro_batch_size: int | None = None
     sequence_length: int | None = None
     gradient_accumulation_steps: int | None = None
     global_batch_size: int | None = None
-    precision: Precision | None = None
-    optimizer: Optimizer | None = None
-    activation_checkpointing: ActivationCheckpointing | None = None
+    precision: PrecisionSpec | None = None
+    optimizer: OptimizerSpec | None = None
+    activation_checkpointing: ActivationCheckpointingSpec | None = None
     attention: str | None = None
-    loss: Loss | None = None
+    loss: LossSpec | None = None
     clip_grad_norm: bool | None = None
     expert_imbalance: float | None = None
     compile: bool | None = None
     expandable_segments: bool | None = None
     """None also stands for ``auto``."""
-    offload: Offload | None = None
-    initialization: Initialization | None = None
-    checkpoint: Checkpoint | None = None
+    offload: OffloadSpec | None = None
+    initialization: InitializationSpec | None = None
+    checkpoint: CheckpointSpec | None = None
     options: dict[str, Any] | None = None
 
 
-class Inference(Record):
+class InferenceSpec(Record):
     """``inference``."""
 
     batch_size: int | None = None
@@ -173,7 +173,7 @@ class Inference(Record):
     kv_cache: str | None = None
 
 
-class Policy(Record):
+class PolicySpec(Record):
     """``policy``. Fractions in (0, 1]."""
 
     fail_above: float | None = None
@@ -187,13 +187,13 @@ class Plan(Record):
     """One plan document."""
 
     memcheck: int
-    model: Model
-    hardware: Hardware
+    model: ModelSpec
+    hardware: HardwareSpec
     name: str | None = None
     description: str | None = None
     extends: str | None = None
     source: dict[str, str] | None = None
-    parallelism: Parallelism = Parallelism()
-    training: Training | None = None
-    inference: Inference | None = None
-    policy: Policy = Policy()
+    parallelism: ParallelismSpec = ParallelismSpec()
+    training: TrainingSpec | None = None
+    inference: InferenceSpec | None = None
+    policy: PolicySpec = PolicySpec()

@@ -62,7 +62,7 @@ def waterfall(
     need, capacity = needed[1], there[1]
     first = max(width(label) for label in (heads[0], needed[0], there[0], *(label for label, _ in parts)))
     room = screen.columns - first - FIGURES
-    scale = Scale(max(need, capacity, 1), capacity, room if room >= LEAST_BAR else 0, screen)
+    scale = CellScale(max(need, capacity, 1), capacity, room if room >= LEAST_BAR else 0, screen)
     lines = [screen.paint(f"{heads[0].ljust(first)}{'GiB'.rjust(11)}{heads[1].rjust(13)}", "dim")]
     start = 0
     for name, count in parts:
@@ -104,7 +104,7 @@ def _figures(label: str, first: int, count: int, capacity: int) -> str:
     return f"{label}{' ' * (first - width(label))}{gib(count).rjust(11)}{share.rjust(13)}"
 
 
-class Scale:
+class CellScale:
     """Bytes to terminal cells, with the capacity line drawn through every row."""
 
     def __init__(self, full: int, capacity: int, cells: int, screen: Screen) -> None:

@@ -57,4 +57,4 @@ def cut(text: str) -> str:
 def _defect(code: str, name: str, severity: str) -> Rule:
     summary = "memcheck itself failed on a plan."
     doc = f"{summary}\n\n## How to fix\n\nReport it: this is a defect of memcheck."
-    return Rule(code, name, severity, summary, doc)
+    return Rule(code=code, name=name, severity=severity, summary=summary, doc=doc)

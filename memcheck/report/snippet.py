@@ -10,7 +10,7 @@ from memcheck.finding import Finding, Location
 from memcheck.record import Record
 
 
-class Mark(Record):
+class Underline(Record):
     """One underlined place."""
 
     location: Location
@@ -20,8 +20,8 @@ class Mark(Record):
 
 def snippet(finding: Finding, sources: Mapping[str, tuple[str, ...]], screen: Screen) -> list[str]:
     """Lines from ``-->`` to the last underline; places in one file share a block, in order of their lines."""
-    marks = [Mark(finding.location, finding.location.note, True)]
-    marks += [Mark(where, _label(label, where.note), False) for label, where in finding.related]
+    marks = [Underline(finding.location, finding.location.note, True)]
+    marks += [Underline(where, _label(label, where.note), False) for label, where in finding.related]
     gutter = len(str(max(mark.location.span.line for mark in marks)))
     paths = dict.fromkeys(mark.location.path for mark in marks)
     style = finding.severity
@@ -39,11 +39,11 @@ def _label(label: str, note: str) -> str:
     return f"{label} ({note})" if label and note else label or note
 
 
-def _order(mark: Mark) -> tuple[int, int]:
+def _order(mark: Underline) -> tuple[int, int]:
     return mark.location.span.line, mark.location.span.column
 
 
-def _block(marks: list[Mark], source: tuple[str, ...], gutter: int, style: str, screen: Screen) -> list[str]:
+def _block(marks: list[Underline], source: tuple[str, ...], gutter: int, style: str, screen: Screen) -> list[str]:
     bar = screen.paint("|", "gutter")
     empty = f"{' ' * gutter} {bar}"
     lines = [empty]
@@ -83,7 +83,7 @@ def _source_line(number: int, line: str, gutter: int, screen: Screen, offset: in
     return f"{screen.paint(str(number).rjust(gutter), 'gutter')} {screen.paint('|', 'gutter')} {text}".rstrip()
 
 
-def _underline(mark: Mark, line: str, offset: int, gutter: int, style: str, screen: Screen) -> list[str]:
+def _underline(mark: Underline, line: str, offset: int, gutter: int, style: str, screen: Screen) -> list[str]:
     span = mark.location.span
     room = screen.columns - gutter - 3
     end = span.end_column - 1 if span.end_line == span.line else len(line.rstrip())

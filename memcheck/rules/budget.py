@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, HostMoment
 from memcheck.rules.place import stated
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.rules.words import component, gib, listed, percent
 
 STATES = ("parameters", "gradients", "master_weights", "optimizer_states")
@@ -16,7 +16,7 @@ OUTSIDE = {
 BATCH = ("activations", "logits_and_loss", "temporaries")
 
 
-def need(context: Context, estimate: Estimate) -> str:
+def need(context: RuleContext, estimate: Estimate) -> str:
     """``needs 96.31 GiB of the 79.10 GiB of h100-80gb (121.8%)``."""
     capacity = f"{gib(estimate.capacity_bytes)} of {context.resolved.gpu.name}"
     return f"needs {gib(estimate.device_bytes)} of the {capacity} ({percent(estimate.utilization)})"
@@ -41,7 +41,7 @@ def in_host(moment: HostMoment, gpus: int) -> str:
     return f"in {moment.name} ({moment.operation})"
 
 
-def peak(context: Context, estimate: Estimate) -> str:
+def peak(context: RuleContext, estimate: Estimate) -> str:
     """Where and when the peak is, and what it is made of."""
     rank = ""
     if context.layout.pipeline > 1:
@@ -58,7 +58,7 @@ def largest(estimate: Estimate, count: int = 2) -> str:
     return listed(f"{component(name)} {gib(b)}" for name, b in ordered[:count] if b > 0)
 
 
-def key_pointer(context: Context, estimate: Estimate) -> str:
+def key_pointer(context: RuleContext, estimate: Estimate) -> str:
     """The written key that decides most of the peak: the batch when activations lead, the sharding when states lead."""
     if context.training is None:
         serving = context.plan.inference
@@ -76,7 +76,7 @@ def key_pointer(context: Context, estimate: Estimate) -> str:
     return stated(context.document, *OUTSIDE.get(estimate.instant, ()), *order, "/hardware/gpu")
 
 
-def related(context: Context) -> tuple[tuple[str, str], ...]:
+def related(context: RuleContext) -> tuple[tuple[str, str], ...]:
     """The other keys that take part, each with what it contributes."""
     labels = [(f"{gib(context.resolved.gpu.memory_bytes)} usable", stated(context.document, "/hardware/gpu"))]
     job = context.training

@@ -22,7 +22,7 @@ PLAIN: dict[str, object] = {
     "training.loss.upcast": True,
     "training.loss.keep_logits": False,
 }
-"""The same of every key that a framework may lack and that has one such value."""
+"""Values with which a key that a framework may lack says nothing, for every such key that has one."""
 
 
 def stated(plan: Plan, key: str) -> object:

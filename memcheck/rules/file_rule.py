@@ -8,4 +8,4 @@ from memcheck.rules.types import Rule
 
 def file_rule(code: Code, doc: str) -> Rule:
     """The record of a file code."""
-    return Rule(code.code, code.name, code.severity, code.summary, doc)
+    return Rule(code=code.code, name=code.name, severity=code.severity, summary=code.summary, doc=doc)

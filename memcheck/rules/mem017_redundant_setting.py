@@ -45,7 +45,7 @@ from memcheck.plan.read import build_plan
 from memcheck.plan.schema import load_schema
 from memcheck.plan.valid import conforms
 from memcheck.rules.profiles import REVIEW
-from memcheck.rules.types import PROVABLE, Context, Rule
+from memcheck.rules.types import PROVABLE, Rule, RuleContext
 from memcheck.rules.words import shown
 
 KEPT = {"/memcheck", "/training/framework"}
@@ -53,7 +53,7 @@ MERGE = re.compile(r"^\s*(?:- )?[\"']?<<[\"']?\s*:|[{,]\s*<<\s*:")
 _BETWEEN = re.compile(r"\s*:\s+")
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per key that could go."""
     document = context.document
     lines = document.sources.get(document.path, ())
@@ -89,7 +89,7 @@ def _states_default(document: Document, pointer: str) -> bool:
     return default is not None and value.__class__ is default.__class__ and value == default
 
 
-def _is_same_without(context: Context, pointer: str) -> bool:
+def _is_same_without(context: RuleContext, pointer: str) -> bool:
     """Whether the plan conforms without the key, and resolves to the same job on the same hardware."""
     values = _without(context.document.values, tokens(pointer))
     root = load_schema()
@@ -149,12 +149,12 @@ def _mapping(document: Document, pointer: str) -> dict[str, Any]:
 
 
 RULE = Rule(
-    "MEM017",
-    "redundant-setting",
-    "info",
-    "A key states its own default.",
-    __doc__,
-    check,
-    PROVABLE,
-    REVIEW,
+    code="MEM017",
+    name="redundant-setting",
+    severity="info",
+    summary="A key states its own default.",
+    doc=__doc__,
+    check=check,
+    precision=PROVABLE,
+    profile=REVIEW,
 )

@@ -36,11 +36,11 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.memory.fit import TOO_LARGE, gpu_fit
-from memcheck.rules.types import MEASURED, Context, Rule
+from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.words import gib
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when the predicted device bytes exceed the capacity."""
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != TOO_LARGE:
@@ -58,12 +58,12 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM101",
-    "exceeds-capacity",
-    "error",
-    "The plan needs more memory than the GPU has.",
-    __doc__,
-    check,
-    MEASURED,
+    code="MEM101",
+    name="exceeds-capacity",
+    severity="error",
+    summary="The plan needs more memory than the GPU has.",
+    doc=__doc__,
+    check=check,
+    precision=MEASURED,
     needs_estimate=True,
 )

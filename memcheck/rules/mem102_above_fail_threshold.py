@@ -32,11 +32,11 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.memory.fit import ABOVE, gpu_fit
-from memcheck.rules.types import MEASURED, Context, Rule
+from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.words import gib, percent
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding between ``fail_above`` and the capacity."""
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != ABOVE:
@@ -55,12 +55,12 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM102",
-    "above-fail-threshold",
-    "error",
-    "The plan fills more of the GPU than `fail_above`.",
-    __doc__,
-    check,
-    MEASURED,
+    code="MEM102",
+    name="above-fail-threshold",
+    severity="error",
+    summary="The plan fills more of the GPU than `fail_above`.",
+    doc=__doc__,
+    check=check,
+    precision=MEASURED,
     needs_estimate=True,
 )

@@ -31,11 +31,11 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.memory.fit import RUNS, gpu_fit
-from memcheck.rules.types import MEASURED, Context, Rule
+from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.words import gib, percent
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding between ``warn_above`` and ``fail_above``."""
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) not in RUNS:
@@ -54,12 +54,12 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM103",
-    "above-warn-threshold",
-    "warning",
-    "The plan fills more of the GPU than `warn_above`.",
-    __doc__,
-    check,
-    MEASURED,
+    code="MEM103",
+    name="above-warn-threshold",
+    severity="warning",
+    summary="The plan fills more of the GPU than `warn_above`.",
+    doc=__doc__,
+    check=check,
+    precision=MEASURED,
     needs_estimate=True,
 )

@@ -33,11 +33,11 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
-from memcheck.rules.types import MEASURED, Context, Rule
+from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.words import gib
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when only the upper end of the interval is beyond the capacity and nothing failed yet."""
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != UNCERTAIN:
@@ -56,12 +56,12 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM104",
-    "interval-crosses-limit",
-    "warning",
-    "The prediction fits, but the upper end of its interval does not.",
-    __doc__,
-    check,
-    MEASURED,
+    code="MEM104",
+    name="interval-crosses-limit",
+    severity="warning",
+    summary="The prediction fits, but the upper end of its interval does not.",
+    doc=__doc__,
+    check=check,
+    precision=MEASURED,
     needs_estimate=True,
 )

@@ -32,11 +32,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import MEASURED, Context, Rule
+from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.words import gib, percent
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding below ``policy.waste_below``."""
     estimate = context.estimate
     if estimate is None or context.waste_below is None or estimate.utilization >= context.waste_below:
@@ -54,13 +54,13 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM105",
-    "wasted-memory",
-    "warning",
-    "The plan uses less of the GPU than `waste_below`.",
-    __doc__,
-    check,
-    MEASURED,
+    code="MEM105",
+    name="wasted-memory",
+    severity="warning",
+    summary="The plan uses less of the GPU than `waste_below`.",
+    doc=__doc__,
+    check=check,
+    precision=MEASURED,
     needs_estimate=True,
     opt_in=True,
 )

@@ -44,7 +44,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.memory.fit import host_excess
 from memcheck.rules.place import stated
-from memcheck.rules.types import MEASURED, Context, Rule
+from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.words import component, gib, listed
 
 KEYS = {
@@ -66,7 +66,7 @@ HELP = {
 }
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when the predicted host bytes of a node exceed its memory."""
     estimate, host = context.estimate, context.host_bytes
     if estimate is None or host is None:
@@ -90,12 +90,12 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM106",
-    "host-memory",
-    "error",
-    "What the processes of a node keep in host memory does not fit into it.",
-    __doc__,
-    check,
-    MEASURED,
+    code="MEM106",
+    name="host-memory",
+    severity="error",
+    summary="What the processes of a node keep in host memory does not fit into it.",
+    doc=__doc__,
+    check=check,
+    precision=MEASURED,
     needs_estimate=True,
 )

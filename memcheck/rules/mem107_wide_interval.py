@@ -35,14 +35,14 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.rules.budget import key_pointer, related
 from memcheck.rules.profiles import RESEARCH
-from memcheck.rules.types import MEASURED, Context, Rule
+from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.words import gib, percent
 
 WIDEST = 0.25
-"""Of the capacity."""
+"""The widest interval that is not reported, as a share of the capacity."""
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when the interval covers more than a quarter of the GPU."""
     estimate = context.estimate
     if estimate is None:
@@ -61,13 +61,13 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM107",
-    "wide-interval",
-    "info",
-    "The prediction's interval is wider than a quarter of the GPU.",
-    __doc__,
-    check,
-    MEASURED,
-    RESEARCH,
+    code="MEM107",
+    name="wide-interval",
+    severity="info",
+    summary="The prediction's interval is wider than a quarter of the GPU.",
+    doc=__doc__,
+    check=check,
+    precision=MEASURED,
+    profile=RESEARCH,
     needs_estimate=True,
 )

@@ -35,11 +35,11 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.place import stated
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import multiples
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when the product of all degrees is not the number of GPUs."""
     layout = context.layout
     model = layout.tensor * layout.context * layout.pipeline
@@ -66,18 +66,18 @@ def check(context: Context) -> Iterator[Finding]:
     )
 
 
-def _largest_degree(context: Context) -> str:
+def _largest_degree(context: RuleContext) -> str:
     degrees = context.plan.parallelism
     ordered = sorted(("tensor", "context", "pipeline"), key=lambda name: -(getattr(degrees, name) or 1))
     return stated(context.document, *(f"/parallelism/{name}" for name in ordered), "/hardware/gpus_per_node")
 
 
 RULE = Rule(
-    "MEM201",
-    "world-size",
-    "error",
-    "The degrees of parallelism do not multiply to the number of GPUs.",
-    __doc__,
-    check,
+    code="MEM201",
+    name="world-size",
+    severity="error",
+    summary="The degrees of parallelism do not multiply to the number of GPUs.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

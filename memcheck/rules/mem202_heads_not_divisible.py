@@ -34,11 +34,11 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.model_facts import head_counts, moves_heads
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import divisors, listed
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for the first head count that a degree does not divide."""
     layout = context.layout
     by_heads = moves_heads(context)
@@ -60,11 +60,11 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM202",
-    "heads-not-divisible",
-    "error",
-    "The attention heads cannot be split over the tensor ranks.",
-    __doc__,
-    check,
+    code="MEM202",
+    name="heads-not-divisible",
+    severity="error",
+    summary="The attention heads cannot be split over the tensor ranks.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

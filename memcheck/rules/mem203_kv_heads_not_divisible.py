@@ -35,11 +35,11 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.model_facts import kv_head_counts
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import divisors, listed
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for the first number of key/value heads that the tensor degree does not divide."""
     tensor = context.layout.tensor
     for heads in kv_head_counts(context):
@@ -62,11 +62,11 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM203",
-    "kv-heads-not-divisible",
-    "error",
-    "The key/value heads cannot be split over the tensor ranks, or are copied.",
-    __doc__,
-    check,
+    code="MEM203",
+    name="kv-heads-not-divisible",
+    severity="error",
+    summary="The key/value heads cannot be split over the tensor ranks, or are copied.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -33,10 +33,10 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.profiles import REVIEW
-from memcheck.rules.types import PROVABLE, Context, Rule
+from memcheck.rules.types import PROVABLE, Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when a framework without padding shards an indivisible vocabulary."""
     model, tensor, framework = context.architecture, context.layout.tensor, context.framework
     if model is None or framework is None or framework.pads_vocabulary or model.vocab_size % tensor == 0:
@@ -54,12 +54,12 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM204",
-    "vocabulary-not-divisible",
-    "warning",
-    "The vocabulary does not split evenly over the tensor ranks.",
-    __doc__,
-    check,
-    PROVABLE,
-    REVIEW,
+    code="MEM204",
+    name="vocabulary-not-divisible",
+    severity="warning",
+    summary="The vocabulary does not split evenly over the tensor ranks.",
+    doc=__doc__,
+    check=check,
+    precision=PROVABLE,
+    profile=REVIEW,
 )

@@ -39,11 +39,11 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.model_facts import moes
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import divisors, listed
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per reason."""
     layout, model = context.layout, context.architecture
     expert = layout.expert
@@ -83,7 +83,7 @@ def check(context: Context) -> Iterator[Finding]:
     yield from _framework(context)
 
 
-def _framework(context: Context) -> Iterator[Finding]:
+def _framework(context: RuleContext) -> Iterator[Finding]:
     """What a framework asks of `expert_tensor` beside that."""
     layout, framework = context.layout, context.framework
     if framework is None or layout.expert_tensor == 1:
@@ -107,7 +107,7 @@ def _framework(context: Context) -> Iterator[Finding]:
         )
 
 
-def _ranks(context: Context) -> Iterator[Finding]:
+def _ranks(context: RuleContext) -> Iterator[Finding]:
     layout = context.layout
     stage = layout.data * layout.context * layout.tensor
     group = layout.expert * layout.expert_tensor
@@ -123,11 +123,11 @@ def _ranks(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM205",
-    "experts-not-divisible",
-    "error",
-    "The experts cannot be placed on the expert ranks.",
-    __doc__,
-    check,
+    code="MEM205",
+    name="experts-not-divisible",
+    severity="error",
+    summary="The experts cannot be placed on the expert ranks.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -39,7 +39,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import divisors, listed
 
 ENDS = (
@@ -50,7 +50,7 @@ ENDS = (
 WRITTEN = "pipeline_model_parallel_layout"
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when the stages cannot be filled, or not equally where they must be equal."""
     layout, layers = context.layout, context.layers
     stages = layout.pipeline * layout.virtual_stages
@@ -81,7 +81,7 @@ def check(context: Context) -> Iterator[Finding]:
         )
 
 
-def _disagrees(context: Context, job: TrainingJob) -> Iterator[Finding]:
+def _disagrees(context: RuleContext, job: TrainingJob) -> Iterator[Finding]:
     """A written layout with other stages or layers than the plan has."""
     from memcheck.job.layout_text import stages_of_layout
 
@@ -106,7 +106,7 @@ def _disagrees(context: Context, job: TrainingJob) -> Iterator[Finding]:
     )
 
 
-def _miscounted(context: Context, job: TrainingJob, letters: str) -> Iterator[Finding]:
+def _miscounted(context: RuleContext, job: TrainingJob, letters: str) -> Iterator[Finding]:
     """What the layout names more or less often than there is of it."""
     predictions = job.option("mtp_num_layers") or 0
     for letter, what, wanted, key in (
@@ -144,11 +144,11 @@ def _uneven(job: TrainingJob, layers: int, stages: int, where: str) -> str:
 
 
 RULE = Rule(
-    "MEM206",
-    "layers-not-divisible",
-    "error",
-    "The layers cannot be split over the pipeline's stages.",
-    __doc__,
-    check,
+    code="MEM206",
+    name="layers-not-divisible",
+    severity="error",
+    summary="The layers cannot be split over the pipeline's stages.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -34,13 +34,13 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.profiles import REVIEW
-from memcheck.rules.types import HEURISTIC, Context, Rule
+from memcheck.rules.types import HEURISTIC, Rule, RuleContext
 from memcheck.rules.words import divisors
 
 RACK_SCALE = ("gb200", "gb300")
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when a tensor group cannot lie within a node."""
     layout = context.layout
     if layout.tensor == 1 or layout.nodes == 1 or context.resolved.gpu.name.startswith(RACK_SCALE):
@@ -58,12 +58,12 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM207",
-    "tensor-parallel-across-nodes",
-    "warning",
-    "A tensor-parallel group spans several nodes.",
-    __doc__,
-    check,
-    HEURISTIC,
-    REVIEW,
+    code="MEM207",
+    name="tensor-parallel-across-nodes",
+    severity="warning",
+    summary="A tensor-parallel group spans several nodes.",
+    doc=__doc__,
+    check=check,
+    precision=HEURISTIC,
+    profile=REVIEW,
 )

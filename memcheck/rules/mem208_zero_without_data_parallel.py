@@ -32,10 +32,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when the sharding group is a single rank."""
     layout = context.layout
     if layout.zero_stage == 0 or (layout.data * layout.context > 1 and layout.shard_group > 1):
@@ -51,10 +51,10 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM208",
-    "zero-without-data-parallel",
-    "warning",
-    "A ZeRO stage is set, but there is nothing to shard over.",
-    __doc__,
-    check,
+    code="MEM208",
+    name="zero-without-data-parallel",
+    severity="warning",
+    summary="A ZeRO stage is set, but there is nothing to shard over.",
+    doc=__doc__,
+    check=check,
 )

@@ -33,10 +33,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for a stated sequence parallelism over one rank."""
     if context.plan.parallelism.sequence and context.layout.tensor == 1:
         yield RULE.finding(
@@ -48,10 +48,10 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM209",
-    "sequence-parallel-without-tensor",
-    "warning",
-    "Sequence parallelism is on without tensor parallelism.",
-    __doc__,
-    check,
+    code="MEM209",
+    name="sequence-parallel-without-tensor",
+    severity="warning",
+    summary="Sequence parallelism is on without tensor parallelism.",
+    doc=__doc__,
+    check=check,
 )

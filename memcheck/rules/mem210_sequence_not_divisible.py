@@ -33,11 +33,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import multiples
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when the sequence length is no multiple of what splits it."""
     job, framework = context.training, context.framework
     if job is None or framework is None:
@@ -63,12 +63,12 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM210",
-    "sequence-not-divisible",
-    "error",
-    "The sequence cannot be split over the context and tensor ranks.",
-    __doc__,
-    check,
+    code="MEM210",
+    name="sequence-not-divisible",
+    severity="error",
+    summary="The sequence cannot be split over the context and tensor ranks.",
+    doc=__doc__,
+    check=check,
     blocking=True,
     batch=True,
 )

@@ -35,10 +35,10 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.place import stated
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for an impossible interleaving."""
     job = context.training
     if job is None or job.layout.pipeline == 1:
@@ -60,12 +60,12 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM211",
-    "pipeline-micro-batches",
-    "error",
-    "The interleaved schedule cannot run this number of micro-batches.",
-    __doc__,
-    check,
+    code="MEM211",
+    name="pipeline-micro-batches",
+    severity="error",
+    summary="The interleaved schedule cannot run this number of micro-batches.",
+    doc=__doc__,
+    check=check,
     blocking=True,
     batch=True,
 )

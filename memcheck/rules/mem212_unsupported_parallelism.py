@@ -33,13 +33,13 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import listed
 
 DEGREES = ("tensor", "context", "pipeline", "expert", "expert_tensor")
 
 
-def unsupported(context: Context) -> tuple[str, ...]:
+def unsupported(context: RuleContext) -> tuple[str, ...]:
     """The keys of ``parallelism`` that are in use and that the framework does not have."""
     framework, layout = context.framework, context.layout
     if framework is None:
@@ -50,7 +50,7 @@ def unsupported(context: Context) -> tuple[str, ...]:
     return tuple(name for name in used if name not in framework.parallelisms)
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per key, unless the framework was not named (MEM403 says so then)."""
     framework = context.framework
     if framework is None or context.plan.training is None or context.plan.training.framework is None:
@@ -67,11 +67,11 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM212",
-    "unsupported-parallelism",
-    "error",
-    "The framework does not have the parallelism that the plan asks for.",
-    __doc__,
-    check,
+    code="MEM212",
+    name="unsupported-parallelism",
+    severity="error",
+    summary="The framework does not have the parallelism that the plan asks for.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

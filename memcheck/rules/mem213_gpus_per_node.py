@@ -32,10 +32,10 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.profiles import REVIEW
-from memcheck.rules.types import HEURISTIC, Context, Rule
+from memcheck.rules.types import HEURISTIC, Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for an implausibly large node."""
     usual, stated = context.resolved.gpu.gpus_per_node, context.layout.gpus_per_node
     if not usual or stated <= max(8, 2 * usual):
@@ -52,12 +52,12 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM213",
-    "gpus-per-node",
-    "warning",
-    "The node has more of these GPUs than such nodes are built with.",
-    __doc__,
-    check,
-    HEURISTIC,
-    REVIEW,
+    code="MEM213",
+    name="gpus-per-node",
+    severity="warning",
+    summary="The node has more of these GPUs than such nodes are built with.",
+    doc=__doc__,
+    check=check,
+    precision=HEURISTIC,
+    profile=REVIEW,
 )

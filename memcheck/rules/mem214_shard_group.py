@@ -31,11 +31,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import divisors, listed
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for a group that cannot be formed or that shards nothing."""
     layout, group = context.layout, context.plan.parallelism.shard_group
     if group is None or context.training is None:
@@ -60,11 +60,11 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM214",
-    "shard-group",
-    "error",
-    "The sharding group does not divide the data-parallel ranks.",
-    __doc__,
-    check,
+    code="MEM214",
+    name="shard-group",
+    severity="error",
+    summary="The sharding group does not divide the data-parallel ranks.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

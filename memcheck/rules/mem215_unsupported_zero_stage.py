@@ -33,11 +33,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import listed
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for a stage that the framework does not have."""
     framework, stage = context.framework, context.layout.zero_stage
     if framework is None or stage in framework.zero_stages:
@@ -52,11 +52,11 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM215",
-    "unsupported-zero-stage",
-    "error",
-    "The framework does not have this ZeRO stage.",
-    __doc__,
-    check,
+    code="MEM215",
+    name="unsupported-zero-stage",
+    severity="error",
+    summary="The framework does not have this ZeRO stage.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -38,14 +38,14 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import listed
 
 SPLIT_BACKWARD = frozenset({"zero-bubble", "dualpipe"})
 """Schedules that run the gradients of inputs and of weights at different times."""
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for a schedule that cannot run."""
     framework, layout = context.framework, context.layout
     if framework is None or layout.pipeline == 1 or not framework.schedules:
@@ -77,11 +77,11 @@ def _compiled(job: TrainingJob) -> bool:
 
 
 RULE = Rule(
-    "MEM216",
-    "unsupported-schedule",
-    "error",
-    "The framework does not have this pipeline schedule.",
-    __doc__,
-    check,
+    code="MEM216",
+    name="unsupported-schedule",
+    severity="error",
+    summary="The framework does not have this pipeline schedule.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

@@ -36,14 +36,14 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.rules.place import stated
 from memcheck.rules.profiles import REVIEW
-from memcheck.rules.types import HEURISTIC, Context, Rule
+from memcheck.rules.types import HEURISTIC, Rule, RuleContext
 from memcheck.rules.words import percent
 
 MOST_IDLE = 1 / 3
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for a pipeline that waits more than it should."""
     job = context.training
     if job is None or job.layout.pipeline == 1 or job.layout.pipeline_schedule not in SCHEDULES:
@@ -64,12 +64,12 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM217",
-    "pipeline-bubble",
-    "warning",
-    "The pipeline idles for more than a third of the step.",
-    __doc__,
-    check,
-    HEURISTIC,
-    REVIEW,
+    code="MEM217",
+    name="pipeline-bubble",
+    severity="warning",
+    summary="The pipeline idles for more than a third of the step.",
+    doc=__doc__,
+    check=check,
+    precision=HEURISTIC,
+    profile=REVIEW,
 )

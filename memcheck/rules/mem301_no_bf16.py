@@ -33,10 +33,10 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.gpu_abilities import lacks_bf16
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for a bf16 recipe on a GPU that is known to lack it."""
     job, gpu = context.training, context.resolved.gpu
     if job is None or "bf16" not in (job.recipe.compute, job.recipe.params) or not lacks_bf16(gpu):
@@ -50,4 +50,6 @@ def check(context: Context) -> Iterator[Finding]:
     )
 
 
-RULE = Rule("MEM301", "no-bf16", "error", "The GPU has no bf16 arithmetic.", __doc__, check)
+RULE = Rule(
+    code="MEM301", name="no-bf16", severity="error", summary="The GPU has no bf16 arithmetic.", doc=__doc__, check=check
+)

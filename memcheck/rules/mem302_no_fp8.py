@@ -32,10 +32,10 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.gpu_abilities import lacks_fp8
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for an fp8 recipe on a GPU that is known to lack it."""
     job, gpu = context.training, context.resolved.gpu
     if job is None or job.recipe.recipe != "fp8-mixed" or not lacks_fp8(gpu):
@@ -49,4 +49,6 @@ def check(context: Context) -> Iterator[Finding]:
     )
 
 
-RULE = Rule("MEM302", "no-fp8", "error", "The GPU has no fp8 arithmetic.", __doc__, check)
+RULE = Rule(
+    code="MEM302", name="no-fp8", severity="error", summary="The GPU has no fp8 arithmetic.", doc=__doc__, check=check
+)

@@ -34,12 +34,12 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.models.types import Attention
 from memcheck.rules.gpu_abilities import compute_capability
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 WIDEST_HEAD = 256
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for the first reason why the kernel refuses."""
     job, framework, gpu = context.training, context.framework, context.resolved.gpu
     if job is None or framework is None or job.attention != "flash":
@@ -65,10 +65,10 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM303",
-    "no-flash-attention",
-    "error",
-    "FlashAttention does not run on this GPU or in this precision.",
-    __doc__,
-    check,
+    code="MEM303",
+    name="no-flash-attention",
+    severity="error",
+    summary="FlashAttention does not run on this GPU or in this precision.",
+    doc=__doc__,
+    check=check,
 )

@@ -35,10 +35,10 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.job.types import InferenceJob
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when the sequence exceeds the positions."""
     model, job = context.architecture, context.job
     if model is None:
@@ -63,11 +63,11 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM401",
-    "sequence-beyond-positions",
-    "warning",
-    "The sequence is longer than the model has positions.",
-    __doc__,
-    check,
+    code="MEM401",
+    name="sequence-beyond-positions",
+    severity="warning",
+    summary="The sequence is longer than the model has positions.",
+    doc=__doc__,
+    check=check,
     batch=True,
 )

@@ -32,11 +32,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import multiples
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when whole passes do not make up the global batch."""
     job, stated = context.training, context.plan.training
     if job is None or stated is None or stated.global_batch_size is None:
@@ -57,11 +57,11 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM402",
-    "global-batch-not-divisible",
-    "error",
-    "The global batch is no multiple of what one pass over all ranks takes.",
-    __doc__,
-    check,
+    code="MEM402",
+    name="global-batch-not-divisible",
+    severity="error",
+    summary="The global batch is no multiple of what one pass over all ranks takes.",
+    doc=__doc__,
+    check=check,
     batch=True,
 )

@@ -35,14 +35,14 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.rules.mem212_unsupported_parallelism import DEGREES, unsupported
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import listed
 
 HARMLESS = frozenset({"context"})
 """Priced alike in every framework that has it, so that the default may stand with a warning."""
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding naming every degree that asks for the answer."""
     stated = context.plan.training
     if stated is None or stated.framework is not None:
@@ -65,11 +65,11 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM403",
-    "framework-unset",
-    "error",
-    "The plan uses model parallelism, but does not say whose code runs it.",
-    __doc__,
-    check,
+    code="MEM403",
+    name="framework-unset",
+    severity="error",
+    summary="The plan uses model parallelism, but does not say whose code runs it.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

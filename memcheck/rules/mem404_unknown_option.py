@@ -31,11 +31,11 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import close_to, listed
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per unknown option."""
     framework, stated = context.framework, context.plan.training
     if framework is None or stated is None:
@@ -56,4 +56,11 @@ def check(context: Context) -> Iterator[Finding]:
         )
 
 
-RULE = Rule("MEM404", "unknown-option", "error", "The framework has no such option.", __doc__, check)
+RULE = Rule(
+    code="MEM404",
+    name="unknown-option",
+    severity="error",
+    summary="The framework has no such option.",
+    doc=__doc__,
+    check=check,
+)

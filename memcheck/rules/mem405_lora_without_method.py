@@ -30,10 +30,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for settings that nothing uses."""
     stated, job = context.plan.training, context.training
     if stated is None or job is None or stated.lora is None or job.method != "full":
@@ -47,4 +47,11 @@ def check(context: Context) -> Iterator[Finding]:
     )
 
 
-RULE = Rule("MEM405", "lora-without-method", "error", "Adapter settings without an adapter method.", __doc__, check)
+RULE = Rule(
+    code="MEM405",
+    name="lora-without-method",
+    severity="error",
+    summary="Adapter settings without an adapter method.",
+    doc=__doc__,
+    check=check,
+)

@@ -30,13 +30,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import close_to, listed, shown
 
 WORDS = {bool: "true or false", int: "a whole number from 0", float: "a number from 0", str: "a word", list: "a list"}
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per value of the wrong kind."""
     framework, job = context.framework, context.training
     if framework is None or job is None:
@@ -71,11 +71,11 @@ def _is_one_of(value: object, types: tuple[type, ...]) -> bool:
 
 
 RULE = Rule(
-    "MEM406",
-    "option-value",
-    "error",
-    "An option has a value that the framework does not take.",
-    __doc__,
-    check,
+    code="MEM406",
+    name="option-value",
+    severity="error",
+    summary="An option has a value that the framework does not take.",
+    doc=__doc__,
+    check=check,
     blocking=True,
 )

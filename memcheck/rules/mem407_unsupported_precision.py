@@ -32,11 +32,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import listed
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for a recipe that the framework does not offer."""
     framework, job = context.framework, context.training
     if framework is None or job is None or job.recipe.recipe in framework.recipes:
@@ -51,5 +51,10 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM407", "unsupported-precision", "error", "The framework does not have this precision recipe.", __doc__, check
+    code="MEM407",
+    name="unsupported-precision",
+    severity="error",
+    summary="The framework does not have this precision recipe.",
+    doc=__doc__,
+    check=check,
 )

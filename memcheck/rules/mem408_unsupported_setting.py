@@ -39,11 +39,11 @@ from memcheck.finding import Finding
 from memcheck.job.profile import Profile
 from memcheck.job.types import TrainingJob
 from memcheck.rules.place import stated
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import listed
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per setting that the framework does not offer, and per key that it has nothing for."""
     framework, job, stated = context.framework, context.training, context.plan.training
     if framework is None or job is None or stated is None:
@@ -69,7 +69,7 @@ def check(context: Context) -> Iterator[Finding]:
     yield from _around(context, framework, job)
 
 
-def _around(context: Context, framework: Profile, job: TrainingJob) -> Iterator[Finding]:
+def _around(context: RuleContext, framework: Profile, job: TrainingJob) -> Iterator[Finding]:
     """Ways to make and save the model that this stack does not have."""
     title, initialization, checkpoint = framework.title, job.initialization, job.checkpoint
     related = (("the framework", "/training/framework"), ("the method", "/training/method"))
@@ -88,7 +88,7 @@ def _around(context: Context, framework: Profile, job: TrainingJob) -> Iterator[
         yield RULE.finding(context, message, "/training/checkpoint/asynchronous", help=help, related=related)
 
 
-def _lacking(context: Context, job: TrainingJob, framework: Profile) -> Iterator[Finding]:
+def _lacking(context: RuleContext, job: TrainingJob, framework: Profile) -> Iterator[Finding]:
     """One finding per key that the framework has nothing for and that says something."""
     from memcheck.rules.deviations import deviates
 
@@ -104,10 +104,10 @@ def _lacking(context: Context, job: TrainingJob, framework: Profile) -> Iterator
 
 
 RULE = Rule(
-    "MEM408",
-    "unsupported-setting",
-    "error",
-    "The framework does not have this method, loss, attention, recompute mode or key.",
-    __doc__,
-    check,
+    code="MEM408",
+    name="unsupported-setting",
+    severity="error",
+    summary="The framework does not have this method, loss, attention, recompute mode or key.",
+    doc=__doc__,
+    check=check,
 )

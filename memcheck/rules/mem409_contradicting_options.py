@@ -37,11 +37,11 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import shown
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per option that contradicts the plan."""
     job = context.training
     if job is None:
@@ -126,10 +126,10 @@ def _recompute(job: TrainingJob, chosen: object) -> Iterator[tuple[str, str, obj
 
 
 RULE = Rule(
-    "MEM409",
-    "contradicting-options",
-    "error",
-    "An option of the framework says something else than the plan's own key.",
-    __doc__,
-    check,
+    code="MEM409",
+    name="contradicting-options",
+    severity="error",
+    summary="An option of the framework says something else than the plan's own key.",
+    doc=__doc__,
+    check=check,
 )

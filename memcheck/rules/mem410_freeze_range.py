@@ -32,12 +32,12 @@ import re
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 RANGE = r"layers:(\d+)-(\d+)"
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per range that is empty or leaves the model."""
     job, layers = context.training, context.layers
     if job is None:
@@ -59,4 +59,11 @@ def check(context: Context) -> Iterator[Finding]:
         )
 
 
-RULE = Rule("MEM410", "freeze-range", "error", "A range of frozen layers lies outside of the model.", __doc__, check)
+RULE = Rule(
+    code="MEM410",
+    name="freeze-range",
+    severity="error",
+    summary="A range of frozen layers lies outside of the model.",
+    doc=__doc__,
+    check=check,
+)

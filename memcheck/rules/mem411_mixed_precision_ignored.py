@@ -34,10 +34,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when the recipe's name and what it computes in disagree."""
     job = context.training
     if job is None or not job.recipe.recipe.endswith("-mixed") or job.recipe.compute != "fp32":
@@ -53,10 +53,10 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM411",
-    "mixed-precision-ignored",
-    "warning",
-    "Mixed precision is asked for, but this layout runs in fp32.",
-    __doc__,
-    check,
+    code="MEM411",
+    name="mixed-precision-ignored",
+    severity="warning",
+    summary="Mixed precision is asked for, but this layout runs in fp32.",
+    doc=__doc__,
+    check=check,
 )

@@ -36,10 +36,10 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.job.profile import Profile
 from memcheck.job.types import TrainingJob
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per offload that cannot be had."""
     job, framework = context.training, context.framework
     if job is None or framework is None:
@@ -72,4 +72,11 @@ def _reason(job: TrainingJob, framework: Profile, what: str, place: str) -> tupl
     return None
 
 
-RULE = Rule("MEM412", "unsupported-offload", "error", "The framework cannot offload this.", __doc__, check)
+RULE = Rule(
+    code="MEM412",
+    name="unsupported-offload",
+    severity="error",
+    summary="The framework cannot offload this.",
+    doc=__doc__,
+    check=check,
+)

@@ -39,14 +39,14 @@ from memcheck.finding import Finding
 from memcheck.job.profile import Profile
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.types import Moe
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import close_to, listed
 
 PART = r"embed|head|norm|layers:\d+-\d+"
 RECOMPUTED = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per name that nothing in the model has."""
     job, framework = context.training, context.framework
     if job is None or framework is None:
@@ -58,7 +58,7 @@ def check(context: Context) -> Iterator[Finding]:
         yield from _frozen(context, job.freeze)
 
 
-def _recomputed(context: Context, job: TrainingJob, framework: Profile) -> Iterator[Finding]:
+def _recomputed(context: RuleContext, job: TrainingJob, framework: Profile) -> Iterator[Finding]:
     place = "/training/activation_checkpointing/modules"
     if job.checkpointing.modules and framework.selective_recompute != "modules":
         yield RULE.finding(
@@ -81,12 +81,12 @@ def _recomputed(context: Context, job: TrainingJob, framework: Profile) -> Itera
             yield RULE.finding(context, f"{framework.name} has no module `{name}` to recompute", pointer, help=help)
 
 
-def _adapted(context: Context, lora: Lora) -> Iterator[Finding]:
+def _adapted(context: RuleContext, lora: Lora) -> Iterator[Finding]:
     from memcheck.autograd.context import Adapter, adapts
     from memcheck.frameworks.transformers.adapters import EXPERT_NAMES
 
     def matches(name: str, module: str) -> bool:
-        return adapts(Adapter(lora.rank, name, lora.dtype, False), module)
+        return adapts(Adapter(rank=lora.rank, targets=name, dtype=lora.dtype, quantized=False), module)
 
     targets, place = lora.target_modules, "/training/lora/target_modules"
     named = [(targets, place)] if isinstance(targets, str) else _places(targets, place)
@@ -97,7 +97,7 @@ def _adapted(context: Context, lora: Lora) -> Iterator[Finding]:
     yield from _missing(context, named, modules, matches, "no linear layer of the blocks is called `{}`")
 
 
-def _frozen(context: Context, freeze: tuple[str, ...]) -> Iterator[Finding]:
+def _frozen(context: RuleContext, freeze: tuple[str, ...]) -> Iterator[Finding]:
     from memcheck.autograd.context import is_frozen
 
     def matches(name: str, module: str) -> bool:
@@ -109,7 +109,7 @@ def _frozen(context: Context, freeze: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _missing(
-    context: Context,
+    context: RuleContext,
     named: list[tuple[str, str]],
     modules: tuple[str, ...],
     matches: Callable[[str, str], bool],
@@ -124,7 +124,7 @@ def _missing(
         yield RULE.finding(context, message.format(name), pointer, help=help, related=(("the model", "/model"),))
 
 
-def _modules(context: Context, *, linear: bool) -> tuple[str, ...]:
+def _modules(context: RuleContext, *, linear: bool) -> tuple[str, ...]:
     """Paths inside the blocks; ``linear``: of linear layers only. None for a model that is only roughly known."""
     from memcheck.models.parameters import block_tensors
 
@@ -138,4 +138,11 @@ def _places(names: tuple[str, ...], pointer: str) -> list[tuple[str, str]]:
     return [(name, f"{pointer}/{i}") for i, name in enumerate(names)]
 
 
-RULE = Rule("MEM413", "no-such-module", "error", "A module that the plan names is not in the model.", __doc__, check)
+RULE = Rule(
+    code="MEM413",
+    name="no-such-module",
+    severity="error",
+    summary="A module that the plan names is not in the model.",
+    doc=__doc__,
+    check=check,
+)

@@ -46,13 +46,13 @@ from memcheck.frameworks.megatron.setting import argument_options, attention_bac
 from memcheck.job.types import Checkpointing, TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.rules.profiles import REVIEW
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import gib
 
 WORTH_NAMING = 2**20
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for core attention that is recomputed although its kernel keeps no scores."""
     job, framework = context.training, context.framework
     if job is None or framework is None or context.architecture is None or framework.selective_recompute != "modules":
@@ -94,7 +94,7 @@ def without_core_attention(job: TrainingJob, modules: tuple[str, ...]) -> Traini
     return job._replace(options=options, checkpointing=checkpointing)
 
 
-def _cost(context: Context, job: TrainingJob, modules: tuple[str, ...]) -> str:
+def _cost(context: RuleContext, job: TrainingJob, modules: tuple[str, ...]) -> str:
     gpu, overhead = context.resolved.gpu, context.resolved.overhead
     try:
         plain = estimate(without_core_attention(job, modules), gpu, overhead, every_rank=False)
@@ -106,11 +106,11 @@ def _cost(context: Context, job: TrainingJob, modules: tuple[str, ...]) -> str:
 
 
 RULE = Rule(
-    "MEM414",
-    "recompute-frees-nothing",
-    "warning",
-    "Recomputing core attention frees nothing where a flash kernel runs.",
-    __doc__,
-    check,
+    code="MEM414",
+    name="recompute-frees-nothing",
+    severity="warning",
+    summary="Recomputing core attention frees nothing where a flash kernel runs.",
+    doc=__doc__,
+    check=check,
     profile=REVIEW,
 )

@@ -36,12 +36,12 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.profiles import REVIEW
-from memcheck.rules.types import HEURISTIC, Context, Rule
+from memcheck.rules.types import HEURISTIC, Rule, RuleContext
 
 MOMENTS = ("adam", "adamw")
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for moments that fp16 cannot hold."""
     job = context.training
     if job is None or job.optimizer.name not in MOMENTS or job.optimizer.implementation == "fused":
@@ -59,12 +59,12 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "MEM415",
-    "half-precision-adam",
-    "warning",
-    "Adam keeps its moments in fp16.",
-    __doc__,
-    check,
-    HEURISTIC,
-    REVIEW,
+    code="MEM415",
+    name="half-precision-adam",
+    severity="warning",
+    summary="Adam keeps its moments in fp16.",
+    doc=__doc__,
+    check=check,
+    precision=HEURISTIC,
+    profile=REVIEW,
 )

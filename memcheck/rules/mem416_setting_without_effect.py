@@ -58,7 +58,7 @@ from memcheck.frameworks.torch.fsdp import wraps
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Moe
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import shown
 
 ADAPTERS_OWN = "only adapters are trained, and theirs have the dtype `lora.dtype`"
@@ -75,7 +75,7 @@ OF_A_STEP = (
 """Keys of ``parallelism`` that only training reads."""
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per stated key that changes nothing."""
     job, framework = context.training, context.framework
     if job is None or framework is None:
@@ -89,7 +89,7 @@ def check(context: Context) -> Iterator[Finding]:
             yield _finding(context, key, why)
 
 
-def _stated(context: Context) -> list[str]:
+def _stated(context: RuleContext) -> list[str]:
     """The keys of the table that the plan states; most state none, and a search asks thousands of times."""
     plan = context.plan
     p, t = plan.parallelism, plan.training
@@ -121,7 +121,7 @@ def _stated(context: Context) -> list[str]:
     return found
 
 
-def _counts(context: Context, job: TrainingJob, key: str) -> bool:
+def _counts(context: RuleContext, job: TrainingJob, key: str) -> bool:
     """Whether the value is another one than the job would have without the key."""
     if (key not in PRECISION and key != "parallelism.gradient_sync") or context.framework is None:
         return True
@@ -132,7 +132,7 @@ def _counts(context: Context, job: TrainingJob, key: str) -> bool:
     return deviates(context.plan, job, context.framework, key)
 
 
-def _finding(context: Context, key: str, why: str) -> Finding:
+def _finding(context: RuleContext, key: str, why: str) -> Finding:
     from memcheck.rules.deviations import stated
 
     pointer = "/" + key.replace(".", "/")
@@ -145,7 +145,7 @@ def _finding(context: Context, key: str, why: str) -> Finding:
     )
 
 
-def _serving(context: Context) -> Iterator[Finding]:
+def _serving(context: RuleContext) -> Iterator[Finding]:
     for name in OF_A_STEP:
         key = f"parallelism.{name}"
         if getattr(context.plan.parallelism, name) not in (None, 0, 1, False):
@@ -264,11 +264,11 @@ DROPPED = ("training.precision.gradients", "training.precision.optimizer_states"
 
 
 RULE = Rule(
-    "MEM416",
-    "setting-without-effect",
-    "warning",
-    "A key is set, and nothing in this job reads it.",
-    __doc__,
-    check,
+    code="MEM416",
+    name="setting-without-effect",
+    severity="warning",
+    summary="A key is set, and nothing in this job reads it.",
+    doc=__doc__,
+    check=check,
     batch=True,
 )

@@ -13,16 +13,16 @@ from memcheck.plan.document import Document
 from memcheck.plan.types import Plan
 from memcheck.record import Record
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 
 def make_context(
     plan: Plan, document: Document, resolved: Resolved, *, fail_above: float, warn_above: float
-) -> Context:
+) -> RuleContext:
     """What the rules look at. The plan's own policy goes before the configured thresholds."""
     policy = plan.policy
     job = resolved.job
-    return Context(
+    return RuleContext(
         plan=plan,
         document=document,
         resolved=resolved,
@@ -52,7 +52,7 @@ class Standing(Record):
 
 
 def check_layout(
-    context: Context, rules: Sequence[Rule] = CHECKS, standing: Standing | None = None
+    context: RuleContext, rules: Sequence[Rule] = CHECKS, standing: Standing | None = None
 ) -> tuple[list[Finding], bool]:
     """The findings that need no estimate, and whether the job could start as written.
 
@@ -66,12 +66,12 @@ def check_layout(
     return [finding for _, finding in placed], not (standing.blocked or of_batch.blocked)
 
 
-def check_standing(context: Context, rules: Sequence[Rule] = CHECKS) -> Standing:
+def check_standing(context: RuleContext, rules: Sequence[Rule] = CHECKS) -> Standing:
     """What those find that need no estimate and read no batch."""
     return _found(context, _layout_checks(rules)[0])
 
 
-def _found(context: Context, checks: Checks) -> Standing:
+def _found(context: RuleContext, checks: Checks) -> Standing:
     placed: list[tuple[int, Finding]] = []
     blocked = False
     for place, check, blocking in checks:
@@ -82,7 +82,7 @@ def _found(context: Context, checks: Checks) -> Standing:
     return Standing(tuple(placed), blocked)
 
 
-Checks = list[tuple[int, Callable[[Context], Iterator[Finding]], bool]]
+Checks = list[tuple[int, Callable[[RuleContext], Iterator[Finding]], bool]]
 """Places among the rules, checks, and whether an error of theirs blocks."""
 _gate: list[Checks] = []
 """The checks of ``CHECKS`` that need no estimate; found once, because a search runs them thousands of times."""
@@ -101,7 +101,7 @@ def _layout_checks(rules: Sequence[Rule]) -> list[Checks]:
     return found
 
 
-def is_legal(context: Context, allowed: frozenset[str], standing: Standing) -> bool:
+def is_legal(context: RuleContext, allowed: frozenset[str], standing: Standing) -> bool:
     """Whether no rule that needs no estimate finds an error, or anything with a code that is not ``allowed``.
 
     The verdict of :func:`check_layout`, for a search that throws the findings away: it stops at the first one.
@@ -117,7 +117,7 @@ def is_legal(context: Context, allowed: frozenset[str], standing: Standing) -> b
     return True
 
 
-def check_memory(context: Context, rules: Sequence[Rule] = CHECKS) -> list[Finding]:
+def check_memory(context: RuleContext, rules: Sequence[Rule] = CHECKS) -> list[Finding]:
     """The findings about an estimate."""
     if context.estimate is None:
         return []

@@ -18,7 +18,7 @@ from memcheck.rules.place import place
 from memcheck.rules.profiles import GATE
 
 
-class Context(Record):
+class RuleContext(Record):
     """One plan under inspection. Fractions are of the GPU's capacity."""
 
     plan: Plan
@@ -84,7 +84,7 @@ class Rule(Record):
     summary: str
     doc: str
     """The module docstring: sections in Markdown under one summary line."""
-    check: Callable[[Context], Iterator[Finding]] | None = None
+    check: Callable[[RuleContext], Iterator[Finding]] | None = None
     """None: the finding is made elsewhere, while the file is read or the model is priced."""
     precision: str = PROVABLE
     """One of ``PRECISIONS``."""
@@ -118,7 +118,7 @@ class Rule(Record):
 
     def finding(
         self,
-        context: Context,
+        context: RuleContext,
         message: str,
         pointer: str,
         *,

@@ -21,7 +21,7 @@ TREE_SHARE = 0.92
 """Of the rings' bandwidth."""
 
 
-class Group(Record):
+class GroupLinks(Record):
     """A process group as its links make it: seconds before the first byte, and bytes per second after it."""
 
     ranks: int
@@ -41,7 +41,7 @@ class Group(Record):
 
 
 @lru_cache(maxsize=4096)
-def group(rates: Rates, ranks: int, stride: int) -> Group:
+def group(rates: Rates, ranks: int, stride: int) -> GroupLinks:
     """The group of ``ranks`` ranks that are ``stride`` apart in the order of all ranks."""
     domain = rates.nvlink_gpus if rates.nvlink else rates.gpus_per_node
     node = max(domain, rates.gpus_per_node) if domain > rates.gpus_per_node else rates.gpus_per_node
@@ -58,7 +58,7 @@ def group(rates: Rates, ranks: int, stride: int) -> Group:
         return base + inside * steps[kind] + outside * steps["network"]
 
     tree = BASE_TREE + 2 * ((local - 1) * STEP_TREE[kind] + log2(nodes) * STEP_TREE["network"])
-    return Group(
+    return GroupLinks(
         ranks,
         local,
         bandwidth,
@@ -77,7 +77,7 @@ def behind(exchange: float, work: float, taken: float) -> float:
     return max(taken * exchange, exchange - work)
 
 
-def gather(g: Group, total_bytes: float) -> float:
+def gather(g: GroupLinks, total_bytes: float) -> float:
     """All-gather or reduce-scatter of ``total_bytes`` in all: each rank sends and receives all but its own part."""
     if g.ranks <= 1 or total_bytes <= 0:
         return 0.0
@@ -85,7 +85,7 @@ def gather(g: Group, total_bytes: float) -> float:
     return min(g.ring + seconds, g.ring_low + 2 * seconds)
 
 
-def all_reduce(g: Group, total_bytes: float) -> float:
+def all_reduce(g: GroupLinks, total_bytes: float) -> float:
     """A reduce-scatter and an all-gather around the ring, or up and down a tree; NCCL takes the faster."""
     if g.ranks <= 1 or total_bytes <= 0:
         return 0.0
@@ -94,7 +94,7 @@ def all_reduce(g: Group, total_bytes: float) -> float:
     return min(ring, g.tree + 2 * total_bytes / (g.bandwidth * TREE_SHARE))
 
 
-def all_to_all(g: Group, sent_bytes: float, forwarded_bytes: float | None = None) -> float:
+def all_to_all(g: GroupLinks, sent_bytes: float, forwarded_bytes: float | None = None) -> float:
     """Every rank sends ``sent_bytes``, in equal parts to all ranks; what stays in the node goes beside the rest.
 
     ``forwarded_bytes``: what crosses to other nodes where one copy for a node is passed on inside it.
@@ -111,7 +111,7 @@ def all_to_all(g: Group, sent_bytes: float, forwarded_bytes: float | None = None
     return latency + max(near, far)
 
 
-def send(g: Group, sent_bytes: float) -> float:
+def send(g: GroupLinks, sent_bytes: float) -> float:
     """To the next rank of the group."""
     if g.ranks <= 1 or sent_bytes <= 0:
         return 0.0

@@ -21,7 +21,7 @@ from __future__ import annotations
 from memcheck.frameworks.timings import TIMINGS
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.timing.collectives import all_to_all, behind, gather, group, send
-from memcheck.timing.layer import Cost
+from memcheck.timing.layer import LayerCost
 from memcheck.timing.rates import Rates
 
 ENGINE, ULYSSES, GATHER, WHOLE = "engine", "ulysses", "gather", "whole"
@@ -32,7 +32,7 @@ def context_kind(job: TrainingJob) -> str:
     return "" if job.layout.context == 1 else TIMINGS[job.framework].context(job)
 
 
-def context_seconds(job: TrainingJob, cost: Cost, kind: str, rates: Rates) -> tuple[float, float]:
+def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) -> tuple[float, float]:
     """Forward and backward of one layer, as far as attention does not hide them."""
     layout = job.layout
     if not kind or not cost.kv_bytes:

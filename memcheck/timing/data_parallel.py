@@ -8,20 +8,20 @@ from memcheck.accounts.state import expert_slices
 from memcheck.frameworks.timings import TIMINGS
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
-from memcheck.timing.collectives import Group, all_reduce, gather, group
+from memcheck.timing.collectives import GroupLinks, all_reduce, gather, group
 from memcheck.timing.rates import Rates
 
 
 class Copies(Record):
     """The groups that share one parameter."""
 
-    shard: Group
+    shard: GroupLinks
     """Ranks that hold parts of one copy; of one rank when nothing is sharded."""
-    replicas: Group
+    replicas: GroupLinks
     """Ranks that hold the same part."""
 
 
-class Precision(Record):
+class ExchangedBytes(Record):
     """Bytes of what is exchanged."""
 
     gathered: int
@@ -52,22 +52,22 @@ def expert_copies(job: TrainingJob, rates: Rates) -> Copies:
     return copies(rates, ranks, apart, shard)
 
 
-def precision(job: TrainingJob) -> Precision:
+def precision(job: TrainingJob) -> ExchangedBytes:
     """Dtypes on the wire: FSDP gathers in the compute dtype; gradients are reduced as the recipe says."""
     recipe, stage = job.recipe, job.layout.zero_stage
     gathered = recipe.compute if stage == 3 else recipe.params
     size = DTYPE_BYTES[gathered]
     if recipe.recipe == "fp8-mixed" and job.option("enable_fsdp_float8_all_gather") is True:
         size = 1
-    return Precision(size, DTYPE_BYTES[recipe.reduce], stage)
+    return ExchangedBytes(size, DTYPE_BYTES[recipe.reduce], stage)
 
 
-def gather_seconds(c: Copies, parameters: float, p: Precision) -> float:
+def gather_seconds(c: Copies, parameters: float, p: ExchangedBytes) -> float:
     """One all-gather of a unit."""
     return gather(c.shard, parameters * p.gathered)
 
 
-def reduce_seconds(c: Copies, parameters: float, p: Precision) -> float:
+def reduce_seconds(c: Copies, parameters: float, p: ExchangedBytes) -> float:
     """The reduction of a unit's gradients: scattered over the shards where they are sharded (ZeRO 2 and 3, Megatron's
     distributed optimizer), then over their replicas.
     """

@@ -14,7 +14,7 @@ from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 from memcheck.timing.collectives import all_to_all, gather, group, send
 from memcheck.timing.context import context_kind
-from memcheck.timing.layer import Cost
+from memcheck.timing.layer import LayerCost
 from memcheck.timing.rates import Rates
 from memcheck.timing.tensor_parallel import TensorWires, tensor_wires
 
@@ -50,7 +50,7 @@ def wires(job: TrainingJob, hidden: int, item: int, rates: Rates) -> Wires:
     )
 
 
-def expert_seconds(job: TrainingJob, cost: Cost, rates: Rates) -> float:
+def expert_seconds(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
     """One way of routing, of one layer: to the ranks of the experts, then to all that share an expert's matrices.
 
     Megatron (``moe/token_dispatcher.py``): the default dispatcher gathers the tokens of all ranks, and sums and
@@ -77,7 +77,7 @@ def expert_seconds(job: TrainingJob, cost: Cost, rates: Rates) -> float:
     return all_to_all(g, sent, cost.routed_bytes * copies / cost.chosen)
 
 
-def _gathered(job: TrainingJob, cost: Cost, rates: Rates) -> float:
+def _gathered(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
     """The mean of gathering every rank's tokens and of summing and scattering as many results, in the dtype of the
     router's probabilities (token_combine: ``hidden_states.to(self.local_probs.dtype)``).
     """

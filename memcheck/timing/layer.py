@@ -21,7 +21,7 @@ from memcheck.timing.traffic import (
 )
 
 
-class Cost(Record):
+class LayerCost(Record):
     """Seconds of one layer and micro-batch on one rank, and what it exchanges."""
 
     forward: tuple[float, float]
@@ -94,7 +94,7 @@ class Tally:
         return self.arithmetic, self.memory
 
 
-def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bool, input_grad: bool) -> Cost:
+def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bool, input_grad: bool) -> LayerCost:
     """One layer under a shape. ``trained``: its base weights; ``input_grad``: something below it is trained."""
     tokens = s.batch * s.sequence
     own = tokens // s.tensor if s.sequence_parallel else tokens
@@ -145,7 +145,7 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         inputs = Tally(rates)
         if not trained and s.adapter is None:
             again = Tally(rates)
-    return Cost(
+    return LayerCost(
         forward.seconds,
         inputs.seconds,
         weights.seconds,

@@ -13,7 +13,7 @@ from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
 from memcheck.timing.context import context_kind
-from memcheck.timing.layer import Cost, Tally, block_cost
+from memcheck.timing.layer import LayerCost, Tally, block_cost
 from memcheck.timing.rates import Rates
 from memcheck.timing.shape import Shape
 from memcheck.timing.traffic import loss_traffic
@@ -37,7 +37,7 @@ class Stage(Record):
     """Megatron's multi-token-prediction layers, which are among ``layers``, as more of the last kind."""
 
 
-class Head(Record):
+class HeadCost(Record):
     """Embedding, final norm, head and loss for one micro-batch on one rank."""
 
     forward: tuple[float, float]
@@ -55,11 +55,11 @@ class Head(Record):
     joined_parameters: int = 0
 
 
-class Parts(Record):
+class ModelCost(Record):
     """Kinds of layers of one job."""
 
-    costs: tuple[Cost, ...]
-    head: Head
+    costs: tuple[LayerCost, ...]
+    head: HeadCost
 
 
 def shape_of(job: TrainingJob) -> Shape:
@@ -118,11 +118,11 @@ def _modules(job: TrainingJob) -> tuple[str, ...]:
     return tuple(map(str, named)) if isinstance(named, tuple) and named else ("core_attn",)
 
 
-_parts: dict[tuple[int, Shape, Rates], tuple[Architecture, Parts]] = {}
+_parts: dict[tuple[int, Shape, Rates], tuple[Architecture, ModelCost]] = {}
 _stages: dict[tuple[object, ...], tuple[Architecture, tuple[Stage, ...]]] = {}
 
 
-def parts_of(architecture: Architecture, shape: Shape, rates: Rates) -> Parts:
+def parts_of(architecture: Architecture, shape: Shape, rates: Rates) -> ModelCost:
     """The costs of every kind of layer, and of both ends of the model."""
     key = (id(architecture), shape, rates)
     found = _parts.get(key)
@@ -133,7 +133,7 @@ def parts_of(architecture: Architecture, shape: Shape, rates: Rates) -> Parts:
         block_cost(block, hidden, shape, rates, trained=shape.trained and trained, input_grad=below)
         for block, trained, below, _ in kinds(architecture, shape.frozen)
     )
-    answer = Parts(costs, _head(architecture, shape, rates))
+    answer = ModelCost(costs, _head(architecture, shape, rates))
     if len(_parts) >= REMEMBERED:
         _parts.clear()
     _parts[key] = (architecture, answer)
@@ -189,7 +189,7 @@ def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[
     return answer
 
 
-def _head(architecture: Architecture, s: Shape, rates: Rates) -> Head:
+def _head(architecture: Architecture, s: Shape, rates: Rates) -> HeadCost:
     """Logits, loss and the embedding's gradient. The head's product stays in 16 bits under fp8.
 
     Prediction layers read [embedding, hidden states] through one product (Megatron-core
@@ -216,7 +216,7 @@ def _head(architecture: Architecture, s: Shape, rates: Rates) -> Head:
     backward.bytes(2.0 * s.item * tokens * width)
     embedding = sum(t.count for t in outer_tensors(architecture) if t.group in ("embedding", "position"))
     head = sum(t.count for t in outer_tensors(architecture) if t.group == "head")
-    return Head(
+    return HeadCost(
         forward.seconds,
         backward.seconds,
         again.seconds,

@@ -25,7 +25,7 @@ from memcheck.timing.shape import Shape
 from memcheck.timing.types import Exchanges, StepTime
 
 
-class Pass(Record):
+class DecodePass(Record):
     """One layer, or the head, while one token of every sequence goes through a rank."""
 
     arithmetic: float = 0.0
@@ -73,13 +73,13 @@ def decode_time(job: InferenceJob, gpu: Gpu) -> StepTime:
     )
 
 
-def _bound(flops: float, size: float, r: Rates) -> Pass:
+def _bound(flops: float, size: float, r: Rates) -> DecodePass:
     """What is longer decides."""
     arithmetic, memory = flops / r.linear, size / r.hbm
-    return Pass(arithmetic, 0.0, flops) if arithmetic > memory else Pass(0.0, memory, flops)
+    return DecodePass(arithmetic, 0.0, flops) if arithmetic > memory else DecodePass(0.0, memory, flops)
 
 
-def _layer(job: InferenceJob, a: Architecture, block: Block, r: Rates) -> Pass:
+def _layer(job: InferenceJob, a: Architecture, block: Block, r: Rates) -> DecodePass:
     """Weights and caches that are read, and what is multiplied with them."""
     layout, batch = job.layout, job.batch_size
     size = flops = 0.0
@@ -118,7 +118,7 @@ def _scores(block: Block, context: int, tensor: int) -> float:
     return 0.0
 
 
-def _head(job: InferenceJob, a: Architecture, r: Rates) -> Pass:
+def _head(job: InferenceJob, a: Architecture, r: Rates) -> DecodePass:
     """The head's weight, which a tied model shares with its embedding, and fp32 logits."""
     name = "embedding" if a.tie_word_embeddings else "head"
     size = flops = 0.0

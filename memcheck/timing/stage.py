@@ -6,10 +6,10 @@ from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 from memcheck.timing.collectives import behind
 from memcheck.timing.context import context_seconds
-from memcheck.timing.data_parallel import Copies, Precision, gather_seconds, reduce_seconds
+from memcheck.timing.data_parallel import Copies, ExchangedBytes, gather_seconds, reduce_seconds
 from memcheck.timing.exchanges import Wires, expert_seconds
-from memcheck.timing.layer import Cost
-from memcheck.timing.model import Parts, Stage
+from memcheck.timing.layer import LayerCost
+from memcheck.timing.model import ModelCost, Stage
 from memcheck.timing.rates import CHANNELS, Rates
 from memcheck.timing.tensor_parallel import tensor_seconds
 
@@ -66,7 +66,7 @@ class Sharing(Record):
 
     dense: Copies
     experts: Copies
-    precision: Precision
+    precision: ExchangedBytes
     reshards: bool
     gathers: bool
     """Every micro-batch gathers."""
@@ -74,7 +74,7 @@ class Sharing(Record):
     """Every micro-batch reduces."""
 
 
-def layer_time(job: TrainingJob, cost: Cost, w: Wires, share: float, sharing: Sharing, rates: Rates) -> Layer:
+def layer_time(job: TrainingJob, cost: LayerCost, w: Wires, share: float, sharing: Sharing, rates: Rates) -> Layer:
     """One layer. ``share``: of layers of this kind that are recomputed."""
     layout = job.layout
     arithmetic = cost.forward[0] + cost.inputs[0] + cost.weights[0] + share * cost.again[0]
@@ -99,7 +99,7 @@ def layer_time(job: TrainingJob, cost: Cost, w: Wires, share: float, sharing: Sh
     return Layer(arithmetic, memory, sum(cost.weights), tensor, context, expert, data, last)
 
 
-def _exposed(cost: Cost, ahead: float, back: float, s: Sharing, taken: float) -> tuple[float, float]:
+def _exposed(cost: LayerCost, ahead: float, back: float, s: Sharing, taken: float) -> tuple[float, float]:
     """FSDP prefetches the next layer while one computes: what is longer than that waits. Per micro-batch, and what the
     reducing one adds.
     """
@@ -112,7 +112,9 @@ def _exposed(cost: Cost, ahead: float, back: float, s: Sharing, taken: float) ->
     return (forward + busy, 0.0) if s.reduces else (forward + quiet, busy - quiet)
 
 
-def stage_time(stage: Stage, layers: list[Layer], parts: Parts, w: Wires, rates: Rates, sharing: Sharing) -> StageTime:
+def stage_time(
+    stage: Stage, layers: list[Layer], parts: ModelCost, w: Wires, rates: Rates, sharing: Sharing
+) -> StageTime:
     """Every layer of a stage, and the ends of the model that it holds."""
     arithmetic = memory = weights = tensor = context = expert = data = last = 0.0
     dense = dense_trained = experts = experts_trained = 0

@@ -20,7 +20,7 @@ from memcheck.timing.data_parallel import (
 )
 from memcheck.timing.exchanges import Wires, wires
 from memcheck.timing.micro_batches import gathers_again, reduces_every
-from memcheck.timing.model import REMEMBERED, Parts, Stage, parts_of, shape_of, stages_of
+from memcheck.timing.model import REMEMBERED, ModelCost, Stage, parts_of, shape_of, stages_of
 from memcheck.timing.optimizer import offload_seconds, step_seconds
 from memcheck.timing.rates import TERA, Rates, rates
 from memcheck.timing.schedule import bubble_seconds, pipeline_seconds
@@ -169,7 +169,7 @@ def _count(job: TrainingJob, architecture: Architecture, r: Rates) -> tuple[floa
         imbalance=1.0,
         head_sharded=False,
     )
-    parts: Parts = parts_of(architecture, whole, r)
+    parts: ModelCost = parts_of(architecture, whole, r)
     alone = stages_of(architecture, job, 1)[0]
     joined = 6.0 * job.sequence_length * parts.head.joined_parameters
     model = (parts.head.flops + parts.head.backward_flops) * (1 + alone.predictions) + joined * alone.predictions

@@ -13,7 +13,7 @@ NEGLIGIBLE = 0.001
 """Below this share of the peak a term is not worth a sentence."""
 
 
-class Term(Record):
+class ComponentDifference(Record):
     """One component at one instant."""
 
     instant: str
@@ -27,12 +27,12 @@ class Term(Record):
         return self.predicted_bytes - self.observed_bytes
 
 
-class Comparison(Record):
+class RankComparison(Record):
     """One rank."""
 
     predicted: RankEstimate
     observed: RankObservation
-    terms: tuple[Term, ...]
+    terms: tuple[ComponentDifference, ...]
     """Every component at every instant that both know: those at the peak first, then the largest differences."""
     surplus_bytes: int = 0
     """What a measurement counts and no tensor of the step shows, added to the prediction: BLAS workspaces."""
@@ -57,7 +57,7 @@ class Comparison(Record):
         return abs(self.error) <= tolerance
 
 
-def compare(predicted: RankEstimate, observed: RankObservation, surplus: int = 0) -> Comparison:
+def compare(predicted: RankEstimate, observed: RankObservation, surplus: int = 0) -> RankComparison:
     """Align one rank's instants and components."""
     highest = _by_name(predicted)
     at_peak = observed.peak.name
@@ -67,16 +67,16 @@ def compare(predicted: RankEstimate, observed: RankObservation, surplus: int = 0
         if said is None or not seen.components_bytes:
             continue
         for component in COMPONENTS:
-            term = Term(
-                seen.name,
-                component,
-                said.components_bytes.get(component, 0),
-                seen.components_bytes.get(component, 0),
+            term = ComponentDifference(
+                instant=seen.name,
+                component=component,
+                predicted_bytes=said.components_bytes.get(component, 0),
+                observed_bytes=seen.components_bytes.get(component, 0),
             )
             if term.predicted_bytes or term.observed_bytes:
                 found.append(term)
     found.sort(key=lambda t: (t.instant != at_peak, -abs(t.difference)))
-    return Comparison(predicted, observed, tuple(found), surplus)
+    return RankComparison(predicted=predicted, observed=observed, terms=tuple(found), surplus_bytes=surplus)
 
 
 def _by_name(rank: RankEstimate) -> dict[str, Instant]:
@@ -88,7 +88,7 @@ def _by_name(rank: RankEstimate) -> dict[str, Instant]:
     return found
 
 
-def instants(comparison: Comparison) -> list[tuple[str, int | None, int | None, str]]:
+def instants(comparison: RankComparison) -> list[tuple[str, int | None, int | None, str]]:
     """``(instant, predicted, observed, what was observed to be happening)``, in the order of a step."""
     said = {name: i.allocated_bytes for name, i in _by_name(comparison.predicted).items()}
     seen = {i.name: i for i in comparison.observed.instants}
@@ -102,7 +102,7 @@ def instants(comparison: Comparison) -> list[tuple[str, int | None, int | None, 
     return rows
 
 
-def sentence(comparison: Comparison, verb: str = "traced") -> str:
+def sentence(comparison: RankComparison, verb: str = "traced") -> str:
     """What the largest difference at the peak is."""
     observed = comparison.observed
     peak = comparison.predicted.peak

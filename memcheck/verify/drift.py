@@ -58,7 +58,7 @@ def drifts(records: list[dict[str, Any]], base_dir: str) -> list[Drift]:
         last = group[-1]
         sights = tuple(Sight(r["versions"], r["truth_bytes"], r.get("predicted_bytes")) for r in group)
         now = _price(last, base_dir) if last["metric"] == "allocated" else None
-        found.append(Drift(last["id"], last["metric"], sights, now))
+        found.append(Drift(id=last["id"], metric=last["metric"], sights=sights, now_bytes=now))
     return found
 
 
@@ -113,7 +113,7 @@ def render(found: list[Drift], tolerance: float, screen: Screen) -> str:
 
 
 def as_json(found: list[Drift], tolerance: float) -> str:
-    """The same for programs."""
+    """The drift of every observed plan as JSON."""
     rows = [
         {
             "id": d.id,

@@ -9,5 +9,5 @@ class UntraceableError(MemcheckError):
     """Nothing that can be run here stands for what the plan asks."""
 
 
-class RefusedError(MemcheckError):
+class RefusedStepError(MemcheckError):
     """PyTorch, transformers or PEFT would not build or run the step."""

@@ -8,7 +8,7 @@ NEEDED = ("torch", "transformers", "peft")
 INSTALL = "pip install 'memcheck[verify]'"
 
 
-class MissingExtraError(UsageError):
+class MissingVerifyExtraError(UsageError):
     """A library of the extra is not installed, or cannot be imported."""
 
 
@@ -22,11 +22,11 @@ def require_extra() -> None:
 
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise MissingExtraError(f"memcheck verify needs {', '.join(missing)}: {INSTALL}")
+        raise MissingVerifyExtraError(f"memcheck verify needs {', '.join(missing)}: {INSTALL}")
     try:
         import torch  # noqa: F401  # found is not yet usable: a wheel for another platform fails here
     except Exception as error:
-        raise MissingExtraError(f"torch cannot be imported ({error}): {INSTALL}") from error
+        raise MissingVerifyExtraError(f"torch cannot be imported ({error}): {INSTALL}") from error
 
 
 def versions() -> dict[str, str]:

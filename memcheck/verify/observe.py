@@ -6,8 +6,8 @@ import os
 import traceback
 
 from memcheck.errors import MemcheckError, UsageError
-from memcheck.verify.compare import Comparison, compare
-from memcheck.verify.errors import RefusedError
+from memcheck.verify.compare import RankComparison, compare
+from memcheck.verify.errors import RefusedStepError
 from memcheck.verify.observed.judge import workspaces
 from memcheck.verify.progress import Progress
 from memcheck.verify.quiet import quiet
@@ -57,13 +57,13 @@ def _is_ours(error: Exception) -> bool:
     return bool(frames) and frames[-1].filename.startswith(OURS)
 
 
-def _refused(error: Exception) -> RefusedError:
+def _refused(error: Exception) -> RefusedStepError:
     frames = traceback.extract_tb(error.__traceback__)
     asked = next((f for f in reversed(frames) if f.filename.startswith(OURS)), None)
     where = f" (asked by {os.path.basename(asked.filename)}:{asked.lineno})" if asked is not None else ""
     said = " ".join(str(error).split())[:300]
     by = frames[-1].filename.replace(os.sep, "/").rpartition("/site-packages/")[2] if frames else "PyTorch"
-    return RefusedError(
+    return RefusedStepError(
         f"{by} would not run this step{where}: {type(error).__name__}: {said}",
         "verify a smaller part of the plan with --set, and report it if that fails, too",
     )
@@ -77,7 +77,7 @@ def _left_out(observation: Observation, pipeline: int) -> tuple[str, ...]:
     return (f"{name} {', '.join(traced)} of {pipeline} traced, the fullest by default; --rank N looks at others",)
 
 
-def compare_all(request: Request, observation: Observation) -> tuple[Comparison, ...]:
+def compare_all(request: Request, observation: Observation) -> tuple[RankComparison, ...]:
     """Each observed rank beside its prediction."""
     subject = request.subject
     surplus = workspaces(subject) if observation.mode == MEASURED else 0

@@ -13,7 +13,7 @@ from typing import Any
 from memcheck.edge.json_text import dumps
 from memcheck.edge.opener import read_whole
 from memcheck.errors import UsageError
-from memcheck.verify.compare import Comparison
+from memcheck.verify.compare import RankComparison
 from memcheck.verify.subject import TORCH_VERSION, Subject, changed
 from memcheck.verify.types import MEASURED, Observation
 
@@ -21,7 +21,7 @@ FORMAT = 1
 
 
 def records(
-    subject: Subject, observation: Observation, comparisons: tuple[Comparison, ...]
+    subject: Subject, observation: Observation, comparisons: tuple[RankComparison, ...]
 ) -> Iterator[dict[str, Any]]:
     """One record per rank and metric. The plan is the one that was run: any stand-in is written into it."""
     stack = ", ".join(f"{name} {version}" for name, version in observation.versions.items())

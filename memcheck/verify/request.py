@@ -19,7 +19,7 @@ class Request(Record):
     """A step that can be run, and the prediction it is compared with."""
 
     subject: Subject
-    """Of the plan that is run: the plan itself unless something stands in for a part of it."""
+    """The plan that is run: the plan itself unless something stands in for a part of it."""
     job: TrainingJob
     architecture: Architecture
     config: dict[str, Any]
@@ -51,7 +51,7 @@ def runnable(subject: Subject) -> Request:
         raise UntraceableError("nothing to run", "verify runs training steps of known models")
     refuse(job, job.architecture)
     config = hugging_face_config(subject.plan.model, subject.base_dir)
-    return Request(subject, job, job.architecture, config, replaced)
+    return Request(subject=subject, job=job, architecture=job.architecture, config=config, replaced=replaced)
 
 
 def _other_torch(subject: Subject, installed: str) -> tuple[StandIn, ...]:
@@ -64,4 +64,4 @@ def _other_torch(subject: Subject, installed: str) -> tuple[StandIn, ...]:
     if isinstance(found, PlanResult) or not isinstance(found.job, TrainingJob) or found.job.torch == job.torch:
         return ()
     why = "it is the one that can be imported here"
-    return (StandIn(TORCH_VERSION, stated, installed, why, {TORCH_VERSION: installed}),)
+    return (StandIn(TORCH_VERSION, stated, installed, why=why, changes={TORCH_VERSION: installed}),)

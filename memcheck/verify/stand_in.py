@@ -86,7 +86,7 @@ def _framework(job: TrainingJob) -> Iterator[StandIn]:
     if stage != layout.zero_stage:
         changes["parallelism.shard_group"] = "auto"
     instead = f"transformers' model in plain PyTorch, {PLAIN_STAGE[stage]}"
-    yield StandIn("training.framework", asked, instead, why, changes)
+    yield StandIn("training.framework", asked, instead, why=why, changes=changes)
 
 
 OPTIMIZERS = {
@@ -103,7 +103,7 @@ def _optimizer(job: TrainingJob) -> Iterator[StandIn]:
     if job.optimizer.name in OPTIMIZERS:
         name, why = OPTIMIZERS[job.optimizer.name]
         changes = {"training.optimizer": _torch_optimizer(job)}
-        yield StandIn("training.optimizer.name", job.optimizer.name, name, why, changes)
+        yield StandIn("training.optimizer.name", job.optimizer.name, name, why=why, changes=changes)
 
 
 def _torch_optimizer(job: TrainingJob) -> dict[str, str]:
@@ -117,33 +117,37 @@ def _offload(job: TrainingJob) -> Iterator[StandIn]:
     why = "memory of host and GPU cannot be told apart on fake tensors"
     if job.optimizer.offload != "none":
         changes: dict[str, Any] = {"training.optimizer": _torch_optimizer(job)}
-        yield StandIn("training.optimizer.offload", job.optimizer.offload, "kept on the GPU", why, changes)
+        yield StandIn("training.optimizer.offload", job.optimizer.offload, "kept on the GPU", why=why, changes=changes)
     if job.parameter_offload != "none":
-        yield StandIn("training.offload", job.parameter_offload, "kept on the GPU", why, {"training.offload": None})
+        yield StandIn(
+            "training.offload", job.parameter_offload, "kept on the GPU", why=why, changes={"training.offload": None}
+        )
     if job.checkpointing.offload != "none":
         stated = {"mode": job.checkpointing.mode, "reentrant": job.checkpointing.reentrant}
         changes = {"training.activation_checkpointing": stated}
         key = "training.activation_checkpointing.offload"
-        yield StandIn(key, job.checkpointing.offload, "kept on the GPU", why, changes)
+        yield StandIn(key, job.checkpointing.offload, "kept on the GPU", why=why, changes=changes)
 
 
 def _method(job: TrainingJob) -> Iterator[StandIn]:
     if job.method == "qlora":
         why = "bitsandbytes' 4-bit weights need CUDA"
-        yield StandIn("training.method", "qlora", "lora on the base as it is", why, {"training.method": "lora"})
+        yield StandIn(
+            "training.method", "qlora", "lora on the base as it is", why=why, changes={"training.method": "lora"}
+        )
 
 
 def _precision(job: TrainingJob) -> Iterator[StandIn]:
     if job.recipe.recipe == "fp8-mixed":
         why = "fp8 matrix products need TransformerEngine or torchao on a GPU"
         changes = {"training.precision": "bf16-mixed"}
-        yield StandIn("training.precision", "fp8-mixed", "bf16-mixed", why, changes)
+        yield StandIn("training.precision", "fp8-mixed", "bf16-mixed", why=why, changes=changes)
 
 
 def _compile(job: TrainingJob) -> Iterator[StandIn]:
     if job.compile:
         why = "what a compiler fuses is decided for a device"
-        yield StandIn("training.compile", "true", "eager mode", why, {"training.compile": False})
+        yield StandIn("training.compile", "true", "eager mode", why=why, changes={"training.compile": False})
 
 
 def _context(job: TrainingJob) -> Iterator[StandIn]:
@@ -158,7 +162,7 @@ def _context(job: TrainingJob) -> Iterator[StandIn]:
             "training.global_batch_size": None,
             "training.gradient_accumulation_steps": job.gradient_accumulation_steps,
         }
-        yield StandIn("parallelism.context", str(ways), instead, "ring attention needs a GPU", changes)
+        yield StandIn("parallelism.context", str(ways), instead, why="ring attention needs a GPU", changes=changes)
 
 
 def _attention(job: TrainingJob) -> Iterator[StandIn]:
@@ -167,7 +171,7 @@ def _attention(job: TrainingJob) -> Iterator[StandIn]:
         "flex": "FlexAttention is compiled for a device",
     }.get(job.attention)
     if why is not None:
-        yield StandIn("training.attention", job.attention, "sdpa", why, {"training.attention": "sdpa"})
+        yield StandIn("training.attention", job.attention, "sdpa", why=why, changes={"training.attention": "sdpa"})
 
 
 def _experts(job: TrainingJob) -> Iterator[StandIn]:
@@ -176,14 +180,16 @@ def _experts(job: TrainingJob) -> Iterator[StandIn]:
     ):
         why = "plain PyTorch does not divide transformers' experts over ranks"
         changes = {"parallelism.expert": 1, "parallelism.expert_tensor": 1, "training.expert_imbalance": 1.0}
-        yield StandIn("parallelism.expert", str(job.layout.expert), "every expert on every rank", why, changes)
+        yield StandIn(
+            "parallelism.expert", str(job.layout.expert), "every expert on every rank", why=why, changes=changes
+        )
 
 
 def _recompute(job: TrainingJob) -> Iterator[StandIn]:
     if job.checkpointing.mode == "selective" and not runs_torchtitan(job):
         why = "transformers recomputes whole layers or nothing"
         changes = {"training.activation_checkpointing": "none"}
-        yield StandIn("training.activation_checkpointing", "selective", "none", why, changes)
+        yield StandIn("training.activation_checkpointing", "selective", "none", why=why, changes=changes)
 
 
 def _replicas(job: TrainingJob) -> Iterator[StandIn]:
@@ -203,7 +209,7 @@ def _replicas(job: TrainingJob) -> Iterator[StandIn]:
             "training.global_batch_size": None,
             "training.gradient_accumulation_steps": job.gradient_accumulation_steps,
         }
-        yield StandIn("parallelism.data", str(layout.data), f"one replica, of {ranks} ranks", why, changes)
+        yield StandIn("parallelism.data", str(layout.data), f"one replica, of {ranks} ranks", why=why, changes=changes)
 
 
 LOOKS: tuple[Callable[[TrainingJob], Iterator[StandIn]], ...] = (

@@ -19,7 +19,7 @@ from memcheck.models.registry import language_model
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
-from memcheck.plan.types import Model, Plan
+from memcheck.plan.types import ModelSpec, Plan
 from memcheck.record import Record
 from memcheck.result import PlanResult
 
@@ -106,19 +106,19 @@ def load_subject(document: Document) -> Subject | PlanResult:
         return result
     found = resolve(plan, FRAMEWORKS, base_dir=os.path.dirname(document.path))
     return Subject(
-        document.path,
-        result.name,
-        document,
-        plan,
-        found.job,
-        found.gpu,
-        found.overhead,
-        found.assumptions,
-        result.estimate,
+        path=document.path,
+        name=result.name,
+        document=document,
+        plan=plan,
+        job=found.job,
+        gpu=found.gpu,
+        overhead=found.overhead,
+        assumptions=found.assumptions,
+        estimate=result.estimate,
     )
 
 
-def hugging_face_config(model: Model, base_dir: str) -> dict[str, Any]:
+def hugging_face_config(model: ModelSpec, base_dir: str) -> dict[str, Any]:
     """What transformers builds the plan's model from: its configuration, overrides applied, language model only.
 
     Raises:

@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from memcheck.accounts.estimate import Estimate
     from memcheck.check import Gate
     from memcheck.finding import Finding
-    from memcheck.rules.types import Context
+    from memcheck.rules.types import RuleContext
 
 
-def with_remedies(findings: list[Finding], context: Context) -> list[Finding]:
+def with_remedies(findings: list[Finding], context: RuleContext) -> list[Finding]:
     """Findings about an amount of memory with what would end them: see :mod:`memcheck.what_if.search.attach`."""
     from memcheck.what_if.search.attach import attach
 
     return attach(findings, context)
 
 
-def make_dossier(context: Context, answer: Estimate, gate: Gate) -> Dossier:
+def make_dossier(context: RuleContext, answer: Estimate, gate: Gate) -> Dossier:
     """What reports to pass on show of one plan: see :mod:`memcheck.what_if.dossier`."""
     from memcheck.what_if.dossier import dossier
 

@@ -10,19 +10,19 @@ from memcheck.memory.fit import on_host
 from memcheck.memory.interval import interval_basis
 from memcheck.memory.overhead import slack
 from memcheck.rules.run import check_layout
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.compare.types import DATA_CENTRE
 from memcheck.what_if.points.evaluate import Evaluator
 from memcheck.what_if.points.types import Point
 
 
-def dossier(context: Context, answer: Estimate, gate: Gate) -> Dossier:
+def dossier(context: RuleContext, answer: Estimate, gate: Gate) -> Dossier:
     """Everything beyond the estimate that the plan itself decides."""
     basis, cases = interval_basis(context.job)
-    return Dossier(rank_devices(context, answer), on_gpus(context, answer, gate), basis, cases)
+    return Dossier(ranks=rank_devices(context, answer), gpus=on_gpus(context, answer, gate), basis=basis, cases=cases)
 
 
-def rank_devices(context: Context, answer: Estimate) -> tuple[RankDevice, ...]:
+def rank_devices(context: RuleContext, answer: Estimate) -> tuple[RankDevice, ...]:
     """Device bytes of every pipeline rank; on the worst one they are those of the estimate."""
     job, gpu, overhead = context.job, context.resolved.gpu, context.resolved.overhead
     found = []
@@ -38,7 +38,7 @@ def rank_devices(context: Context, answer: Estimate) -> tuple[RankDevice, ...]:
     return tuple(found)
 
 
-def on_gpus(context: Context, answer: Estimate, gate: Gate) -> tuple[OnGpu, ...]:
+def on_gpus(context: RuleContext, answer: Estimate, gate: Gate) -> tuple[OnGpu, ...]:
     """The plan on its own GPU, then on each of the data centre's.
 
     What is wrong with the plan itself keeps no figures back: they are those of the plan once it is mended.
@@ -49,11 +49,11 @@ def on_gpus(context: Context, answer: Estimate, gate: Gate) -> tuple[OnGpu, ...]
     lenient = Evaluator(context.document, gate._replace(ignore=(*gate.ignore, *codes))) if codes else strict
     gpu, here = context.resolved.gpu, lenient.point({})
     own = OnGpu(
-        gpu.name,
-        gpu.memory_bytes,
-        answer.device_bytes,
-        answer.interval_bytes[1],
-        gpu.bf16_tflops,
+        gpu=gpu.name,
+        capacity_bytes=gpu.memory_bytes,
+        device_bytes=answer.device_bytes,
+        interval_high_bytes=answer.interval_bytes[1],
+        bf16_tflops=gpu.bf16_tflops,
         fails="".join(f"{error.code}: {error.message}" for error in errors[:1]),
         host_short=not on_host(answer.host_bytes_per_node, context.host_bytes),
         relative_speed=None if here.step is None else 1.0,

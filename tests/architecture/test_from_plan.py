@@ -15,14 +15,13 @@ from memcheck.models.from_plan import architecture_of
 from memcheck.models.parameters import count_parameters
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture, Rough
-from memcheck.plan.types import Model
-from memcheck.plan.types import Rough as PlanRough
+from memcheck.plan.types import ModelSpec, RoughSpec
 from tests.architecture.configs import GEMMA2, LLAMA
 
 
 def resolved(**model: Any) -> Architecture:
     """The architecture of a plan's model."""
-    found = architecture_of(Model(**model))
+    found = architecture_of(ModelSpec(**model))
     assert isinstance(found, Architecture)
     return found
 
@@ -49,14 +48,14 @@ def test_by_dimensions() -> None:
 
 def test_rough() -> None:
     """The rough model passes through: its numbers are the user's."""
-    rough = PlanRough(parameters=700_000_000, layers=32, hidden_size=4096, activation_multiplier=10.0)
-    assert architecture_of(Model(rough=rough)) == Rough(700_000_000, 32, 4096, 10.0)
+    rough = RoughSpec(parameters=700_000_000, layers=32, hidden_size=4096, activation_multiplier=10.0)
+    assert architecture_of(ModelSpec(rough=rough)) == Rough(700_000_000, 32, 4096, 10.0)
 
 
 def test_no_model() -> None:
     """A model without any of the four is an error with an example."""
     with pytest.raises(ArchitectureError, match="names no model"):
-        architecture_of(Model())
+        architecture_of(ModelSpec())
 
 
 def test_by_config_file(tmp_path: Path) -> None:
@@ -65,7 +64,7 @@ def test_by_config_file(tmp_path: Path) -> None:
     (tmp_path / "model" / "config.json").write_text(json.dumps({**LLAMA, "unsloth_fixed": True}), encoding="utf-8")
     expected = read_architecture(LLAMA)
     for path in ("model/config.json", "model", "./model/config.json"):
-        assert architecture_of(Model(config=path), str(tmp_path)) == expected
+        assert architecture_of(ModelSpec(config=path), str(tmp_path)) == expected
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_broken_config_file(tmp_path: Path, text: bytes, line: int, says: str) -
     """What is no JSON object is an error with its place in the file, never a traceback."""
     (tmp_path / "config.json").write_bytes(text)
     with pytest.raises(ConfigFileError) as caught:
-        architecture_of(Model(config="config.json"), str(tmp_path))
+        architecture_of(ModelSpec(config="config.json"), str(tmp_path))
     assert caught.value.line == line
     assert says in caught.value.message
 
@@ -92,7 +91,7 @@ def test_broken_config_file(tmp_path: Path, text: bytes, line: int, says: str) -
 def test_missing_config_file(tmp_path: Path) -> None:
     """A path that leads nowhere is an error that names it."""
     with pytest.raises(ConfigFileError, match=r"cannot read nothing\.json"):
-        architecture_of(Model(config="nothing.json"), str(tmp_path))
+        architecture_of(ModelSpec(config="nothing.json"), str(tmp_path))
 
 
 def test_overrides_replace_keys() -> None:
@@ -142,6 +141,6 @@ def test_nested_overrides_are_merged(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     overrides = {"vision_config": None, "text_config": {"num_hidden_layers": 2}}
-    found = architecture_of(Model(config="config.json", overrides=overrides), str(tmp_path))
+    found = architecture_of(ModelSpec(config="config.json", overrides=overrides), str(tmp_path))
     assert isinstance(found, Architecture)
     assert found.num_layers == 2

@@ -11,7 +11,7 @@ from memcheck.edge.text import width
 from memcheck.review.diff import full, markdown
 from memcheck.review.diff.amount import amount
 from memcheck.review.diff.compare import compare
-from memcheck.review.diff.types import Comparison, Side
+from memcheck.review.diff.types import PlanDiff, Side
 
 GIB = 2**30
 
@@ -25,7 +25,7 @@ def side(name: str, activations: float, status: str = "passed", key: str = "") -
     return Side(path, path, 0, name, status, device, 80 * GIB, device / (80 * GIB), parts, codes)
 
 
-def moved() -> Comparison:
+def moved() -> PlanDiff:
     """One plan that fails now, one that shrank, one that came, one that went, one in another place."""
     before = [side("a", 10), side("b", 30), side("gone", 5), side("m", 7, key="plans/m.yaml"), side("same", 1)]
     after = [

@@ -9,7 +9,7 @@ from memcheck.configs.exporting import export_plan
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.settings import settings_of
-from memcheck.configs.types import Setting, Written
+from memcheck.configs.types import ReadSetting, Written
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import TrainingJob
@@ -221,7 +221,7 @@ def back(document: Document, format: str, config: Written) -> Imported:
         stated["training.precision"] = job.recipe.recipe
     if "training.optimizer.name" in remarks and "type" not in config.text.partition('"optimizer"')[2]:
         stated["training.optimizer.name"] = job.optimizer.name
-    typed = {key: Setting(list(each) if isinstance(each, tuple) else each, "test") for key, each in stated.items()}
+    typed = {key: ReadSetting(list(each) if isinstance(each, tuple) else each, "test") for key, each in stated.items()}
     return import_config(f"exported{SUFFIXES[format]}", config.text.encode(), typed, format)
 
 

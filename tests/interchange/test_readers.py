@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.configs.importing import Imported, import_config
-from memcheck.configs.types import ConfigError, Setting
+from memcheck.configs.types import ConfigError, ReadSetting
 
 GPUS: dict[str, object] = {"hardware.gpu": "h100-80gb", "hardware.gpus_per_node": 8}
 REST: dict[str, object] = {
@@ -83,7 +83,7 @@ parallelism_config:
 def read(name: str, text: str, *stated: dict[str, object]) -> Imported:
     """The import of one text."""
     values = {key: value for each in stated for key, value in each.items()}
-    return import_config(name, text.encode(), {key: Setting(value, "test") for key, value in values.items()})
+    return import_config(name, text.encode(), {key: ReadSetting(value, "test") for key, value in values.items()})
 
 
 def values(imported: Imported) -> dict[str, object]:
@@ -389,7 +389,7 @@ def test_damaged_configs_never_break_a_reader(name: str, text: str, format: str)
             changed = re.sub(r"([:=]\s*|--[\w-]+ )[^\s,}]+", rf"\g<1>{value}", line, count=1)
             damaged.append("\n".join([*lines[:i], changed, *lines[i + 1 :]]))
     for each in damaged:
-        stated = {key: Setting(value, "test") for key, value in GPUS.items()}
+        stated = {key: ReadSetting(value, "test") for key, value in GPUS.items()}
         try:
             imported = import_config(name, each.encode(), stated, format)
         except ConfigError:

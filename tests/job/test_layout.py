@@ -8,21 +8,21 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import Defaults
 from memcheck.job.layout import resolve_layout
 from memcheck.job.types import Layout
-from memcheck.plan.types import Gpu, Hardware, Parallelism
+from memcheck.plan.types import GpuSpec, HardwareSpec, ParallelismSpec
 
-HARDWARE = Hardware(Gpu("h100-80gb"), gpus_per_node=8, nodes=4)
+HARDWARE = HardwareSpec(GpuSpec("h100-80gb"), gpus_per_node=8, nodes=4)
 
 
-def layout(framework: str | None = "megatron", hardware: Hardware = HARDWARE, **degrees: object) -> Layout:
+def layout(framework: str | None = "megatron", hardware: HardwareSpec = HARDWARE, **degrees: object) -> Layout:
     """The layout of a plan with these degrees on 32 GPUs."""
     record = FRAMEWORKS[framework] if framework else None
-    return resolve_layout(hardware, Parallelism(**degrees), record, Defaults())
+    return resolve_layout(hardware, ParallelismSpec(**degrees), record, Defaults())
 
 
 def assumed(framework: str = "megatron", **degrees: object) -> dict[str, object]:
     """What is assumed for a plan with these degrees."""
     defaults = Defaults()
-    resolve_layout(HARDWARE, Parallelism(**degrees), FRAMEWORKS[framework], defaults)
+    resolve_layout(HARDWARE, ParallelismSpec(**degrees), FRAMEWORKS[framework], defaults)
     return {a.key: a.value for a in defaults.taken()}
 
 
@@ -51,7 +51,7 @@ def test_stated_data_stays() -> None:
 def test_one_gpu_is_the_default() -> None:
     """Without numbers a plan runs on one GPU, and says so."""
     defaults = Defaults()
-    found = resolve_layout(Hardware(Gpu("h200")), Parallelism(), FRAMEWORKS["pytorch"], defaults)
+    found = resolve_layout(HardwareSpec(GpuSpec("h200")), ParallelismSpec(), FRAMEWORKS["pytorch"], defaults)
     assert found.world_size == found.data == 1
     assert {"hardware.gpus_per_node", "hardware.nodes"} <= {a.key for a in defaults.taken()}
 
@@ -97,7 +97,7 @@ def test_only_what_matters_is_assumed() -> None:
 def test_megatrons_own_expert_tensor_degree_is_named() -> None:
     """A plan's default is 1; with experts and tensor parallelism the assumption says what Megatron-LM would take."""
     defaults = Defaults()
-    degrees = Parallelism(tensor=4)
+    degrees = ParallelismSpec(tensor=4)
     assert resolve_layout(HARDWARE, degrees, FRAMEWORKS["megatron"], defaults, routed=True).expert_tensor == 1
     why = next(a.why for a in defaults.taken() if a.key == "parallelism.expert_tensor")
     assert "takes the tensor degree, 4, unless given --expert-tensor-parallel-size 1" in why

@@ -8,7 +8,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import Defaults
 from memcheck.job.recipe import resolve_recipe, with_optimizer
 from memcheck.job.types import Layout, Optimizer, Recipe
-from memcheck.plan.types import Precision
+from memcheck.plan.types import PrecisionSpec
 
 SHARDED = Layout(gpus_per_node=8, data=8, zero_stage=3, shard_group=8)
 
@@ -16,7 +16,7 @@ SHARDED = Layout(gpus_per_node=8, data=8, zero_stage=3, shard_group=8)
 def recipe(framework: str, layout: Layout | None = None, method: str = "full", **stated: str) -> Recipe:
     """The recipe of a plan that states these parts of its precision."""
     return resolve_recipe(
-        Precision(**stated), method, layout or Layout(gpus_per_node=8, data=8), FRAMEWORKS[framework], Defaults()
+        PrecisionSpec(**stated), method, layout or Layout(gpus_per_node=8, data=8), FRAMEWORKS[framework], Defaults()
     )
 
 

@@ -9,7 +9,7 @@ from memcheck.job import training as t
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import ResolutionError
 from memcheck.job.types import Layout
-from memcheck.plan.types import ActivationCheckpointing, Lora, Loss, Optimizer, Training
+from memcheck.plan.types import ActivationCheckpointingSpec, LoraSpec, LossSpec, OptimizerSpec, TrainingSpec
 
 LAYOUT = Layout(gpus_per_node=8, data=8)
 
@@ -17,14 +17,14 @@ LAYOUT = Layout(gpus_per_node=8, data=8)
 @pytest.mark.parametrize(
     ("stated", "steps"),
     [
-        (Training(), 1),
-        (Training(gradient_accumulation_steps=4), 4),
-        (Training(global_batch_size=64), 4),
-        (Training(global_batch_size=65), 5),
-        (Training(global_batch_size=1), 1),
+        (TrainingSpec(), 1),
+        (TrainingSpec(gradient_accumulation_steps=4), 4),
+        (TrainingSpec(global_batch_size=64), 4),
+        (TrainingSpec(global_batch_size=65), 5),
+        (TrainingSpec(global_batch_size=1), 1),
     ],
 )
-def test_accumulation_makes_up_the_global_batch(stated: Training, steps: int) -> None:
+def test_accumulation_makes_up_the_global_batch(stated: TrainingSpec, steps: int) -> None:
     """With 8 ranks of 2 sequences a global batch of 64 takes 4 passes; what does not divide is rounded up."""
     assert t.resolve_accumulation(stated, LAYOUT, 2, Defaults()) == steps
 
@@ -32,7 +32,7 @@ def test_accumulation_makes_up_the_global_batch(stated: Training, steps: int) ->
 def test_the_sequence_length_has_no_default() -> None:
     """A plan without a sequence length cannot be priced, and the error names the key."""
     with pytest.raises(ResolutionError) as error:
-        t.resolve_batch(Training(micro_batch_size=1), Defaults())
+        t.resolve_batch(TrainingSpec(micro_batch_size=1), Defaults())
     assert "sequence_length" in error.value.message
     assert error.value.problems[0].kind == "missing"
 
@@ -52,7 +52,7 @@ def test_the_sequence_length_has_no_default() -> None:
 )
 def test_optimizer_implementation(framework: str, name: str | None, implementation: str) -> None:
     """Each stack's own choice of kernel is used where the plan does not state one."""
-    found = t.resolve_optimizer(Optimizer(name) if name else None, FRAMEWORKS[framework], Defaults())
+    found = t.resolve_optimizer(OptimizerSpec(name) if name else None, FRAMEWORKS[framework], Defaults())
     assert found.implementation == implementation
     assert found.name == (name or "adamw")
 
@@ -74,31 +74,31 @@ def test_optimizer_implementation(framework: str, name: str | None, implementati
 def test_loss(framework: str, tensor: int, stated: str | None, kind: str, keep: bool) -> None:
     """The standard loss is what the framework makes of it; only a plain loop keeps the logits."""
     layout = LAYOUT._replace(tensor=tensor)
-    found = t.resolve_loss(Loss(stated) if stated else None, layout, FRAMEWORKS[framework], Defaults())
+    found = t.resolve_loss(LossSpec(stated) if stated else None, layout, FRAMEWORKS[framework], Defaults())
     assert (found.kind, found.keep_logits) == (kind, keep)
     assert found.upcast
 
 
 def test_chunks_default_to_eight() -> None:
     """A chunked loss is cut into eight pieces unless the plan says otherwise."""
-    chunked = t.resolve_loss(Loss("chunked"), LAYOUT, FRAMEWORKS["torchtitan"], Defaults())
+    chunked = t.resolve_loss(LossSpec("chunked"), LAYOUT, FRAMEWORKS["torchtitan"], Defaults())
     assert chunked.chunks == 8
-    assert t.resolve_loss(Loss("chunked", chunks=4), LAYOUT, FRAMEWORKS["torchtitan"], Defaults()).chunks == 4
+    assert t.resolve_loss(LossSpec("chunked", chunks=4), LAYOUT, FRAMEWORKS["torchtitan"], Defaults()).chunks == 4
 
 
 def test_recompute_mode() -> None:
     """Nothing is recomputed by default; listed modules and Megatron's granularity say what is."""
     nothing: dict[str, object] = {}
     assert t.resolve_checkpointing(None, nothing, Defaults()).mode == "none"
-    assert t.resolve_checkpointing(ActivationCheckpointing(modules=("mlp",)), nothing, Defaults()).mode == "selective"
+    assert t.resolve_checkpointing(ActivationCheckpointingSpec(modules=("mlp",)), nothing, Defaults()).mode == "selective"
     assert t.resolve_checkpointing(None, {"recompute_granularity": "full"}, Defaults()).mode == "full"
-    stated = ActivationCheckpointing("none")
+    stated = ActivationCheckpointingSpec("none")
     assert t.resolve_checkpointing(stated, {"recompute_granularity": "full"}, Defaults()).mode == "none"
 
 
 def test_adapters() -> None:
     """Adapters exist only with a method that trains them, in fp32 as PEFT keeps them."""
-    stated = Training(lora=Lora(rank=8))
+    stated = TrainingSpec(lora=LoraSpec(rank=8))
     assert t.resolve_lora(stated, "full", FRAMEWORKS["pytorch"], "bf16", Defaults()) is None
     found = t.resolve_lora(stated, "lora", FRAMEWORKS["pytorch"], "bf16", Defaults())
     assert found is not None

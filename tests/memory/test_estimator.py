@@ -14,7 +14,7 @@ from memcheck.job.types import Overhead, TrainingJob
 from memcheck.memory.estimate import Estimator, estimate
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
-from memcheck.plan.types import Plan, Training
+from memcheck.plan.types import Plan, TrainingSpec
 from memcheck.what_if.points.evaluate import Evaluator
 from memcheck.what_if.points.frames import BATCH
 
@@ -35,7 +35,7 @@ def plan_of(name: str) -> Plan:
     return plan
 
 
-def batches(plan: Plan, seed: str) -> list[Training]:
+def batches(plan: Plan, seed: str) -> list[TrainingSpec]:
     """Its training with other batches."""
     chance = random.Random(seed)  # noqa: S311 - which batches are tried is no secret
     assert plan.training is not None

@@ -8,21 +8,21 @@ import pytest
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import parse_count, parse_fraction, read_plan
 from memcheck.plan.types import (
-    ActivationCheckpointing,
-    Gpu,
-    Hardware,
-    Inference,
-    Lora,
-    Loss,
-    Model,
-    Offload,
-    Optimizer,
-    Parallelism,
+    ActivationCheckpointingSpec,
+    GpuSpec,
+    HardwareSpec,
+    InferenceSpec,
+    LoraSpec,
+    LossSpec,
+    ModelSpec,
+    OffloadSpec,
+    OptimizerSpec,
+    ParallelismSpec,
     Plan,
-    Policy,
-    Precision,
-    Rough,
-    Training,
+    PolicySpec,
+    PrecisionSpec,
+    RoughSpec,
+    TrainingSpec,
 )
 from tests.plan.samples import ARCHITECTURE, FULL, SERVING, SMALL, changed, read
 
@@ -38,9 +38,9 @@ def test_a_small_plan():
     """What the plan does not state is None; defaults are chosen later, and listed."""
     assert typed(SMALL) == Plan(
         memcheck=1,
-        model=Model(name="llama-3.1-8b"),
-        hardware=Hardware(gpu=Gpu("h100-80gb")),
-        training=Training(micro_batch_size=1, sequence_length=4096),
+        model=ModelSpec(name="llama-3.1-8b"),
+        hardware=HardwareSpec(gpu=GpuSpec("h100-80gb")),
+        training=TrainingSpec(micro_batch_size=1, sequence_length=4096),
     )
 
 
@@ -50,39 +50,39 @@ def test_a_full_plan():
         memcheck=1,
         name="llama-3.1-8b-docs-sft",
         description="Fine-tune on internal docs, 8k context.",
-        model=Model(name="llama-3.1-8b", overrides={"num_hidden_layers": 12}),
-        hardware=Hardware(Gpu("mi455x", 431.2, 10000, 10000, 20000, 19600, 3600), 8, 1, 1024),
-        parallelism=Parallelism(1, False, 1, 1, "1f1b", 1, 1, 1, None, 3, None, True, "every", False),
-        training=Training(
+        model=ModelSpec(name="llama-3.1-8b", overrides={"num_hidden_layers": 12}),
+        hardware=HardwareSpec(GpuSpec("mi455x", 431.2, 10000, 10000, 20000, 19600, 3600), 8, 1, 1024),
+        parallelism=ParallelismSpec(1, False, 1, 1, "1f1b", 1, 1, 1, None, 3, None, True, "every", False),
+        training=TrainingSpec(
             framework="huggingface",
             framework_version="5.23",
             method="lora",
-            lora=Lora(16, ("q_proj", "v_proj"), "fp32"),
+            lora=LoraSpec(16, ("q_proj", "v_proj"), "fp32"),
             freeze=("embed", "layers:0-24"),
             micro_batch_size=1,
             sequence_length=8192,
             gradient_accumulation_steps=1,
-            precision=Precision("bf16-mixed", "bf16", "fp32", "none", "fp32", "fp32"),
-            optimizer=Optimizer("adamw", "fused", "none"),
-            activation_checkpointing=ActivationCheckpointing("full", False, 2, None, "cpu"),
+            precision=PrecisionSpec("bf16-mixed", "bf16", "fp32", "none", "fp32", "fp32"),
+            optimizer=OptimizerSpec("adamw", "fused", "none"),
+            activation_checkpointing=ActivationCheckpointingSpec("full", False, 2, None, "cpu"),
             attention="sdpa",
-            loss=Loss("chunked", 8, True, False),
+            loss=LossSpec("chunked", 8, True, False),
             clip_grad_norm=True,
             expert_imbalance=1.0,
             compile=False,
             expandable_segments=None,
-            offload=Offload("cpu"),
+            offload=OffloadSpec("cpu"),
             options={"reduce_bucket_size": 50000000},
         ),
-        policy=Policy(0.9, 0.85, 0.4, 0.1),
+        policy=PolicySpec(0.9, 0.85, 0.4, 0.1),
     )
 
 
 def test_a_serving_plan():
     """Counts with a suffix are numbers, and a number instead of auto is kept."""
     plan = typed(SERVING)
-    assert plan.model == Model(rough=Rough(700_000_000, 32, 4096, 10, 32000))
-    assert plan.inference == Inference(8, 32768, "bf16", "fp8")
+    assert plan.model == ModelSpec(rough=RoughSpec(700_000_000, 32, 4096, 10, 32000))
+    assert plan.inference == InferenceSpec(8, 32768, "bf16", "fp8")
     assert (plan.parallelism.data, plan.parallelism.shard_group, plan.training) == (1, 1, None)
 
 
@@ -103,16 +103,16 @@ def test_an_architecture_in_place():
 @pytest.mark.parametrize(
     ("line", "field", "value"),
     [
-        ("precision: bf16-pure", "precision", Precision(recipe="bf16-pure")),
-        ("optimizer: adafactor", "optimizer", Optimizer(name="adafactor")),
-        ("activation_checkpointing: selective", "activation_checkpointing", ActivationCheckpointing(mode="selective")),
+        ("precision: bf16-pure", "precision", PrecisionSpec(recipe="bf16-pure")),
+        ("optimizer: adafactor", "optimizer", OptimizerSpec(name="adafactor")),
+        ("activation_checkpointing: selective", "activation_checkpointing", ActivationCheckpointingSpec(mode="selective")),
         (
             "activation_checkpointing: {modules: [mlp]}",
             "activation_checkpointing",
-            ActivationCheckpointing(modules=("mlp",)),
+            ActivationCheckpointingSpec(modules=("mlp",)),
         ),
-        ("loss: fused-linear", "loss", Loss(kind="fused-linear")),
-        ("lora: {target_modules: all-linear}", "lora", Lora(target_modules="all-linear")),
+        ("loss: fused-linear", "loss", LossSpec(kind="fused-linear")),
+        ("lora: {target_modules: all-linear}", "lora", LoraSpec(target_modules="all-linear")),
         ("gradient_accumulation_steps: 4.0", "gradient_accumulation_steps", 4),
         ("expert_imbalance: 2", "expert_imbalance", 2),
         ("freeze: []", "freeze", ()),

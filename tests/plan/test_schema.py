@@ -138,7 +138,7 @@ def test_fields_with_default_none_are_the_optional_keys():
         *complete["required"],
     }
     rough = complete["properties"]["model"]["then"]["properties"]["rough"]["required"]
-    assert [name for name in types.Rough._fields if name not in types.Rough._field_defaults] == rough
+    assert [name for name in types.RoughSpec._fields if name not in types.RoughSpec._field_defaults] == rough
 
 
 def test_integer_keys_are_those_typed_int():

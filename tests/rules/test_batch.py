@@ -18,7 +18,7 @@ from memcheck.plan.read import build_plan
 from memcheck.plan.types import Plan
 from memcheck.rules.checks import CHECKS
 from memcheck.rules.run import Standing, check_layout, check_standing, make_context
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.what_if.points.frames import BATCH
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -26,7 +26,7 @@ ASKED = [rule for rule in CHECKS if rule.check is not None and not rule.needs_es
 READS = re.compile(rf"\.({'|'.join(BATCH)})\b")
 
 
-def context(plan: Plan) -> Context | None:
+def context(plan: Plan) -> RuleContext | None:
     """What rules look at, in a document that has no marks of these keys."""
     path = EXAMPLES / "llama-3.1-8b-fsdp-8xh100.yaml"
     document = load_documents(str(path), path.read_bytes())[0]

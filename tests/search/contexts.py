@@ -8,7 +8,7 @@ from memcheck.memory.estimate import estimate
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.rules.run import make_context
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 
 SMALL = """\
 memcheck: 1
@@ -53,7 +53,7 @@ training: {framework: pytorch, micro_batch_size: 1, sequence_length: 2048, gradi
 TRAINING = {"small": SMALL, "pipelined": PIPELINED, "titan": TITAN, "experts": EXPERTS}
 
 
-def context_of(text: str) -> Context:
+def context_of(text: str) -> RuleContext:
     """What rules and searches look at, with the estimate of the plan as written."""
     (document,) = load_documents("plan.yaml", text.encode())
     plan, findings = read_plan(document)

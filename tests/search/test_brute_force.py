@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import METHOD, UNCHANGED, Candidate, Priced, join
+from memcheck.what_if.remedies.types import METHOD, UNCHANGED, CandidateChange, Priced, join
 from memcheck.what_if.search.cluster import clusters
 from memcheck.what_if.search.goals import search
 from memcheck.what_if.search.space import NOTHING, Space, space_of, together
@@ -70,11 +70,11 @@ def test_fewest_gpus(name: str) -> None:
             assert min(p.slowdown for p in found if p.slowdown is not None) == best.slowdown
 
 
-def reach(pricer: Pricer, way: Candidate, key: str, step: int, most: int) -> int:
+def reach(pricer: Pricer, way: CandidateChange, key: str, step: int, most: int) -> int:
     """The largest of all values up to ``most`` that fits, found by trying each of them."""
     largest = 0
     for value in range(step, most + 1, step):
-        change = Candidate("largest", "", {key: value}, cost=METHOD)
+        change = CandidateChange("largest", "", {key: value}, cost=METHOD)
         if key == "training.micro_batch_size":
             steps = {"training.global_batch_size": value * 64}  # a batch that every number of ranks divides
             change = change._replace(set={**change.set, **steps})

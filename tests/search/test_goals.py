@@ -17,7 +17,7 @@ from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import UNCHANGED
 from memcheck.what_if.search.explore import explore
 from memcheck.what_if.search.goals import SEARCHES, search
-from memcheck.what_if.search.rank import Kept, fastest, split_of
+from memcheck.what_if.search.rank import ParetoFilter, fastest, split_of
 from memcheck.what_if.search.space import space_of
 from tests.search.contexts import HOPELESS, PIPELINED, SERVING, SMALL, TITAN, TRAINING, context_of
 
@@ -53,7 +53,7 @@ def test_the_fastest_are_those_of_the_whole_space() -> None:
     """
     context = context_of(PIPELINED)
     space = space_of(context, UNCHANGED, faster=True)
-    kept = Kept()
+    kept = ParetoFilter()
     firsts: dict[object, float | None] = {}
     for p in sorted(explore(Pricer(context), space), key=fastest):
         split = split_of(p.resolved.job.layout)

@@ -9,9 +9,9 @@ from memcheck.configs.leaves import grown, leaves
 from memcheck.plan.file_edits import edited
 from memcheck.plan.load import load_documents
 from memcheck.result import PASSED
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import Candidate
+from memcheck.what_if.remedies.types import CandidateChange
 from memcheck.what_if.search.space import singles, space_of
 from memcheck.what_if.suggest.run import suggest
 from memcheck.what_if.suggest.types import SUGGESTED
@@ -61,7 +61,7 @@ CASES = {
 } | MORE
 
 
-def moves(context: Context) -> list[Candidate]:
+def moves(context: RuleContext) -> list[CandidateChange]:
     """Every change that a search may make alone."""
     space = space_of(context)
     return [*singles(context), *space.layouts, *space.states, *space.steps]
@@ -72,7 +72,7 @@ def fields(changes: dict[str, object]) -> dict[str, object]:
     return dict(leaves(grown({}, changes)))
 
 
-def pinned(context: Context, key: str) -> tuple[str, ...]:
+def pinned(context: RuleContext, key: str) -> tuple[str, ...]:
     """Every key that a search may change, but for one and those that follow from it."""
     keys = {each for candidate in moves(context) for each in fields(candidate.set)}
     free = (key, *TOGETHER.get(key, ()), *FOLLOW)
@@ -123,7 +123,7 @@ def test_a_plan_that_it_mends_reaches_it(name: str) -> None:
     assert {f.code for f in result.findings} - CLOSE <= {f.code for f in old[0].findings}
 
 
-def larger(text: str, context: Context, scale: float) -> str:
+def larger(text: str, context: RuleContext, scale: float) -> str:
     """The plan on a GPU of the same kind with as much more memory."""
     gpu = context.resolved.gpu
     described = f"{{name: {gpu.name}, memory_gib: {gpu.memory_bytes / 2**30 * scale * 1.02:.3f}}}"

@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.what_if.remedies.candidates import same_hardware
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import Candidate
+from memcheck.what_if.remedies.types import CandidateChange
 from memcheck.what_if.search.layouts import RESHARD, training_layouts
 from tests.search.contexts import PIPELINED, SMALL, TITAN, context_of
 
@@ -36,15 +36,15 @@ def test_changes_are_offered_where_something_reads_them(framework: str, kinds: s
 def test_a_change_that_loses_its_reader_is_left_out() -> None:
     """Bucket views beside `zero_stage: 3` are nothing: the joined change is the sharding alone."""
     pricer = Pricer(context_of(SMALL))
-    assert pricer.complete(Candidate("x", "", {VIEW: True})) == {VIEW: True}
-    assert pricer.complete(Candidate("x", "", {VIEW: True, **SHARDED})) == SHARDED
+    assert pricer.complete(CandidateChange("x", "", {VIEW: True})) == {VIEW: True}
+    assert pricer.complete(CandidateChange("x", "", {VIEW: True, **SHARDED})) == SHARDED
 
 
 def test_a_written_key_that_loses_its_reader_goes_back() -> None:
     """What the plan states, and the changed plan would not read, is set to what says nothing, and stays legal."""
     text = SMALL.replace("gpus_per_node: 4}", "gpus_per_node: 4}\nparallelism: {gradient_as_bucket_view: true}")
     pricer = Pricer(context_of(text))
-    candidate = Candidate("x", "", SHARDED)
+    candidate = CandidateChange("x", "", SHARDED)
     assert pricer.complete(candidate) == {**SHARDED, VIEW: False}
     assert pricer.legal(candidate) is not None
 
@@ -53,7 +53,7 @@ def test_a_schedule_goes_with_its_pipeline() -> None:
     """Without a pipeline the stated schedule goes back to the default."""
     text = PIPELINED.replace("{tensor: 4}", "{pipeline: 4, pipeline_schedule: interleaved-1f1b, virtual_stages: 2}")
     changes = Pricer(context_of(text)).complete(
-        Candidate("x", "", {"parallelism.pipeline": 1, "parallelism.virtual_stages": 1})
+        CandidateChange("x", "", {"parallelism.pipeline": 1, "parallelism.virtual_stages": 1})
     )
     assert changes is not None
     assert changes["parallelism.pipeline_schedule"] == "1f1b"

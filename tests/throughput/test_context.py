@@ -10,7 +10,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention
 from memcheck.timing.collectives import all_to_all, behind, gather, group, send
 from memcheck.timing.context import context_kind, context_seconds
-from memcheck.timing.layer import Cost
+from memcheck.timing.layer import LayerCost
 from memcheck.timing.model import parts_of, shape_of
 from memcheck.timing.rates import Rates, rates
 from memcheck.timing.traffic import merge_traffic
@@ -19,7 +19,7 @@ from tests.throughput.plans import job, timed
 LONG = {"sequence_length": 131072, "context": 4}
 
 
-def parts(one: TrainingJob) -> tuple[Cost, Rates]:
+def parts(one: TrainingJob) -> tuple[LayerCost, Rates]:
     """The cost of a layer, and the rates it was made with."""
     r = rates(find_gpu("h100-80gb"), "bf16", False, 8, FRAMEWORKS[one.framework].engine_attention)
     assert isinstance(one.architecture, Architecture)

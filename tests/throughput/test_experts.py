@@ -12,7 +12,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.timing.collectives import gather, group
 from memcheck.timing.exchanges import expert_seconds
-from memcheck.timing.layer import Cost
+from memcheck.timing.layer import LayerCost
 from memcheck.timing.model import parts_of, shape_of
 from memcheck.timing.rates import Rates, rates
 from memcheck.timing.shape import products
@@ -21,7 +21,7 @@ from memcheck.timing.traffic import recomputed_traffic
 from tests.throughput.plans import job, timed
 
 
-def last(one: TrainingJob) -> tuple[Cost, Rates]:
+def last(one: TrainingJob) -> tuple[LayerCost, Rates]:
     """The cost of the last kind of layer, and the rates it was made with."""
     r = rates(find_gpu("h100-80gb"), "bf16", False, 8, FRAMEWORKS[one.framework].engine_attention)
     assert isinstance(one.architecture, Architecture)

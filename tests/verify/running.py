@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from memcheck.verify.compare import Comparison
+from memcheck.verify.compare import RankComparison
 from memcheck.verify.observe import compare_all, observe
 from memcheck.verify.progress import Progress
 from memcheck.verify.request import Request, runnable
@@ -18,7 +18,7 @@ def silent() -> Progress:
     return Progress(io.StringIO(), terminal=False)
 
 
-def traced(plan: dict[str, Any], *ranks: int) -> tuple[Request, Observation, tuple[Comparison, ...]]:
+def traced(plan: dict[str, Any], *ranks: int) -> tuple[Request, Observation, tuple[RankComparison, ...]]:
     """Trace a plan's step and compare."""
     request = runnable(subject(plan))
     observation = observe(request, TRACED, silent(), ranks)

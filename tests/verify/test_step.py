@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from memcheck.verify.build.single import build_single  # noqa: E402
-from memcheck.verify.build.step import Parts  # noqa: E402
-from memcheck.verify.errors import RefusedError  # noqa: E402
+from memcheck.verify.build.step import StepParts  # noqa: E402
+from memcheck.verify.errors import RefusedStepError  # noqa: E402
 from memcheck.verify.measure.run import _fill  # noqa: E402
 from memcheck.verify.quiet import quiet  # noqa: E402
 from memcheck.verify.request import runnable  # noqa: E402
@@ -30,7 +30,7 @@ class Log(Unwatched):
         self.phases.append(phase)
 
 
-def build(watch: Unwatched, **training: Any) -> Parts:
+def build(watch: Unwatched, **training: Any) -> StepParts:
     """A step on real CPU tensors with the same weights every time."""
     request = runnable(subject(plan(**{"precision": "fp32", **training})))
     torch.manual_seed(0)
@@ -140,7 +140,7 @@ def test_muon_takes_the_matrices() -> None:
 def test_a_model_that_is_not_the_plans_is_refused(config: dict[str, Any], message: str) -> None:
     """An unknown type, a broken value, or another number of parameters than memcheck counts."""
     request = runnable(subject(plan()))
-    with quiet(), pytest.raises(RefusedError, match=message):
+    with quiet(), pytest.raises(RefusedStepError, match=message):
         build_single(request.job, request.architecture, config, None, Unwatched())
 
 

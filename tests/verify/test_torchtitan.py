@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("torchtitan")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-from memcheck.verify.errors import RefusedError  # noqa: E402
+from memcheck.verify.errors import RefusedStepError  # noqa: E402
 from tests.verify.plans import plan  # noqa: E402
 from tests.verify.running import traced  # noqa: E402
 
@@ -49,6 +49,6 @@ def test_estimate_and_trace_agree(name: str) -> None:
 
 def test_a_model_that_torchtitan_does_not_have_is_refused() -> None:
     """With the way to verify it in plain PyTorch."""
-    with pytest.raises(RefusedError, match="flavor") as error:
+    with pytest.raises(RefusedStepError, match="flavor") as error:
         traced(plan(**SHARDED, model={"name": "llama-2-7b"}, parallelism={"zero_stage": 3}))
     assert "training.framework=pytorch" in error.value.help

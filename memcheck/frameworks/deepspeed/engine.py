@@ -227,7 +227,7 @@ def _cast_for_reduction(job: TrainingJob, bucket: int, largest: int) -> int:
 
 
 def partitions(numels: Sequence[int], ways: int) -> list[list[tuple[int, int]]]:
-    """Of each partition, the tensors that it touches: their elements, and those that lie in it."""
+    """For each partition, the tensors that it touches: their elements, and those that lie in it."""
     size = max(1, -(-sum(numels) // ways))
     found: list[list[tuple[int, int]]] = [[] for _ in range(ways)]
     offset = 0

@@ -12,18 +12,17 @@ from __future__ import annotations
 from memcheck.frameworks.transformers_families import TRANSFORMERS
 from memcheck.job import recipes as r
 from memcheck.job.profile import Profile
-from memcheck.job.types import Recipe
 
 DEEPSPEED = Profile(
     name="deepspeed",
     title="transformers with the DeepSpeed engine",
     recipes={
         "fp32": r.FP32,
-        "bf16-mixed": Recipe("bf16-mixed", "bf16", "bf16", "bf16", "fp32", "fp32", "bf16", False),
-        "fp16-mixed": Recipe("fp16-mixed", "fp16", "fp16", "fp16", "fp32", "fp32", "fp16", False),
+        "bf16-mixed": r.BF16_PURE._replace(recipe="bf16-mixed", master="fp32", optimizer_states="fp32"),
+        "fp16-mixed": r.FP16_PURE._replace(recipe="fp16-mixed", master="fp32", optimizer_states="fp32"),
         # bf16.bf16_master_weights_and_grads with bf16.bf16_optimizer_states (runtime/constants.py): the master copy
         # stays, in bf16.
-        "bf16-pure": Recipe("bf16-pure", "bf16", "bf16", "bf16", "bf16", "bf16", "bf16", False),
+        "bf16-pure": r.BF16_PURE._replace(master="bf16"),
     },
     sharded_recipes={},
     default_precision="bf16-mixed",

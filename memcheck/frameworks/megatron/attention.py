@@ -48,7 +48,14 @@ def self_attention(
     if rotates:
         q, key = rotary(ctx, q, a.rotary_dim), rotary(ctx, key, a.rotary_dim)
     packed = not rotates and heads == groups and a.query_norm is None
-    kernel = Kernel(heads, groups, a.head_dim, a.head_dim, packed, attention_dropout(ctx, a.dropout))
+    kernel = Kernel(
+        heads=heads,
+        kv_heads=groups,
+        qk_dim=a.head_dim,
+        v_dim=a.head_dim,
+        packed=packed,
+        dropout=attention_dropout(ctx, a.dropout),
+    )
     if recompute:
         out = checkpoint(ctx, lambda c, t: core_attention(c, kernel, t[0], t[1], t[2]), (q, key, value))
     else:

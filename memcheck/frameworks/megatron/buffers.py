@@ -71,7 +71,7 @@ def dtype_names(job: TrainingJob) -> DtypeNames:
             master = str(job.option("main_params_dtype", "fp32"))
         if master == "fp32" and recipe.params == "bf16" and bool(job.option("store_param_remainders", True)):
             master = REMAINDERS  # TE FusedAdam keeps the 16 bits of fp32 that the bf16 parameter lacks
-    return DtypeNames(recipe.params, gradient, master, states)
+    return DtypeNames(parameter=recipe.params, gradient=gradient, master=master, states=states)
 
 
 def dtypes(job: TrainingJob) -> Dtypes:
@@ -83,7 +83,9 @@ def dtypes_of(names: DtypeNames) -> Dtypes:
     """Element sizes of dtypes."""
     master = {"none": 0, REMAINDERS: 2, **DTYPE_BYTES}[names.master]
     states = tuple(DTYPE_BYTES[s] for s in names.states)
-    return Dtypes(DTYPE_BYTES[names.parameter], DTYPE_BYTES[names.gradient], master, states)
+    return Dtypes(
+        parameter=DTYPE_BYTES[names.parameter], gradient=DTYPE_BYTES[names.gradient], master=master, states=states
+    )
 
 
 def padded_elements(tensors: list[LocalTensor], ways: int, *, high_bandwidth: bool = False) -> int:
@@ -107,7 +109,7 @@ def resting(job: TrainingJob, tensors: list[LocalTensor]) -> Resting:
 
 
 def group_resting(job: TrainingJob, tensors: list[LocalTensor], *, expert: bool) -> Resting:
-    """The same of the trained parameters that share an optimizer: the dense ones, or the experts."""
+    """Bytes that rest for the trained parameters that share an optimizer: the dense ones, or the experts."""
     size = dtypes(job)
     on_device = on_device_share(job)
     if not distributed(job):

@@ -27,7 +27,10 @@ def with_building(components: Components, instants: tuple[Instant, ...]) -> tupl
     total = sum([n_bytes for _, n_bytes in components])
     if total <= instants[0].allocated_bytes:
         return instants
-    return (Instant(instants[0].name, BUILDING, total, dict(components)), *instants[1:])
+    return (
+        Instant(name=instants[0].name, operation=BUILDING, allocated_bytes=total, components_bytes=dict(components)),
+        *instants[1:],
+    )
 
 
 def laying_out(job: TrainingJob, held: Held, chunks: tuple[int, ...]) -> Components:

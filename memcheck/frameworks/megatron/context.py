@@ -18,7 +18,7 @@ from memcheck.record import Record
 KINDS = ("p2p", "all_gather", "a2a", "a2a+p2p")
 
 
-class Sides(Record):
+class AttentionWidths(Record):
     """Widths and heads of one attention, and whether its kernel writes dK and dV per query head first."""
 
     heads: int
@@ -55,7 +55,7 @@ def ring_ways(setting: Setting) -> int:
     return prod(sizes[1:]) if sizes else setting.context
 
 
-def context_attention(ctx: Context, sides: Sides, q: Value, key: Value, value: Value) -> Value:
+def context_attention(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
     """Attention of this rank's queries over the whole sequence."""
     kind = exchange(ctx.setting)
     if kind == "all_gather":
@@ -71,7 +71,7 @@ def context_attention(ctx: Context, sides: Sides, q: Value, key: Value, value: V
     return _to_tokens(ctx.tape, out)
 
 
-def _gradients(tape: Tape, sides: Sides, q: Value, key: Value, value: Value) -> list[Storage]:
+def _gradients(tape: Tape, sides: AttentionWidths, q: Value, key: Value, value: Value) -> list[Storage]:
     """One call of the backward kernel: dQ is accumulated in fp32 (cuDNN's workspace, FlashAttention's dq_accum)."""
     rows = q.shape[0]
     accumulator = tape.new((rows, sides.heads * sides.qk_dim), "fp32", "dQ accumulator")
@@ -85,7 +85,7 @@ def _gradients(tape: Tape, sides: Sides, q: Value, key: Value, value: Value) -> 
     return found
 
 
-def _whole(ctx: Context, sides: Sides, q: Value, key: Value, value: Value) -> Value:
+def _whole(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
     """Whole sequences, a share of the heads (their sizes are those of a share of the sequence)."""
     tape = ctx.tape
     out = tape.value((q.shape[0], sides.heads * sides.v_dim), q.dtype, "attention output")
@@ -99,7 +99,7 @@ def _whole(ctx: Context, sides: Sides, q: Value, key: Value, value: Value) -> Va
     return tape.record(out, (q, key, value), run)
 
 
-def _ring(ctx: Context, sides: Sides, q: Value, key: Value, value: Value) -> Value:
+def _ring(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
     """Every step has its own k and v buffer, output and statistics; q, the last buffer and the sums are kept."""
     tape, steps = ctx.tape, ring_ways(ctx.setting)
     rows, both = q.shape[0], key.numel + value.numel
@@ -126,7 +126,7 @@ def _ring(ctx: Context, sides: Sides, q: Value, key: Value, value: Value) -> Val
     return tape.record(out, (q, key, value), run)
 
 
-def _gathered(ctx: Context, sides: Sides, q: Value, key: Value, value: Value) -> Value:
+def _gathered(ctx: Context, sides: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
     """k and v of the whole sequence, put in order; two halves of the queries; the local q, k, v and output are kept."""
     tape, ways = ctx.tape, ctx.setting.context
     rows = q.shape[0]

@@ -13,7 +13,7 @@ from memcheck.autograd.attention import batched, softmax
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, dropout
 from memcheck.autograd.tensor import Tape, Value
-from memcheck.frameworks.megatron.context import Sides, context_attention
+from memcheck.frameworks.megatron.context import AttentionWidths, context_attention
 from memcheck.frameworks.megatron.linear import uses_te
 from memcheck.record import Record
 
@@ -70,7 +70,9 @@ def _fused(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value
 
 def _kernel(ctx: Context, k: Kernel, q: Value, key: Value, value: Value, *, grouped_backward: bool) -> Value:
     """Keeps q, k, v, the output and fp32 softmax statistics; context parallelism exchanges tokens around it."""
-    sides = Sides(k.heads, k.qk_dim, k.v_dim, grouped_backward and k.kv_heads != k.heads)
+    sides = AttentionWidths(
+        heads=k.heads, qk_dim=k.qk_dim, v_dim=k.v_dim, expands=grouped_backward and k.kv_heads != k.heads
+    )
     return context_attention(ctx, sides, q, key, value)
 
 

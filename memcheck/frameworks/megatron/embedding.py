@@ -42,7 +42,15 @@ def megatron_embedding_curve(e: MegatronEmbedding, setting: Setting, *, inventor
     tape.component = "temporaries"
     tape.reset_peak()
     backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
-    return Curve(saved, saved_inventory, components, 0, forward_high, high(tape), 0)
+    return Curve(
+        saved=saved,
+        saved_inventory=saved_inventory,
+        saved_components=components,
+        until_forward_ends=0,
+        forward=forward_high,
+        backward=high(tape),
+        gradients=0,
+    )
 
 
 def embedding_forward(ctx: Context, e: MegatronEmbedding) -> Value:

@@ -130,7 +130,7 @@ def root_bytes(job: TrainingJob, units: list[Unit]) -> int:
     return rounded(sum(parameter_bytes(job, u.tensors) for u in units if u.kind != "block"))
 
 
-class Cost(Record):
+class GatheredLayer(Record):
     """What one layer weighs when it is gathered, and when its gradients wait."""
 
     elements: int
@@ -146,7 +146,7 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     item = DTYPE_BYTES[gradient_dtype(job)]
     blocks = [i for i, u in enumerate(units) if u.kind == "block"]
     cost = {
-        i: Cost(
+        i: GatheredLayer(
             _elements(units[i]),
             parameter_bytes(job, units[i].tensors) if gathers else 0,
             item * sum(t.numel for t in units[i].tensors if t.trained),
@@ -159,7 +159,7 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     for i, unit in enumerate(units):
         ahead = [cost[b] for b in blocks if b > i]
         behind = [cost[b] for b in reversed(blocks) if b < i]
-        mine = cost.get(i, Cost(0, 0, 0))
+        mine = cost.get(i, GatheredLayer(0, 0, 0))
         forward = mine.parameter + _prefetched(ahead, limit // 2)
         # the first pre-backward hook of a unit starts the prefetch: none has run yet under the head
         early = unit.kind in ("block", "embedding")
@@ -170,13 +170,13 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     return found
 
 
-def _pooled(units: list[Unit], cost: dict[int, Cost], item: int) -> list[Extra]:
+def _pooled(units: list[Unit], cost: dict[int, GatheredLayer], item: int) -> list[Extra]:
     """``fsdp_double_buffer``: two buffers for parameters and two for gradients stay (FixedPoolAllocator).
 
     They fit the size that most units have; the others are gathered, and their gradients made, beside the pools.
     """
     sizes = list(cost.values())
-    nothing = Cost(0, 0, 0)
+    nothing = GatheredLayer(0, 0, 0)
     common = max(sizes, key=lambda c: (sizes.count(c), c.elements), default=nothing)
     pool = min(2, sizes.count(common)) * (common.parameter + common.gradient)
     found: list[Extra] = []
@@ -188,7 +188,7 @@ def _pooled(units: list[Unit], cost: dict[int, Cost], item: int) -> list[Extra]:
     return found
 
 
-def _prefetched(order: list[Cost], limit: int) -> int:
+def _prefetched(order: list[GatheredLayer], limit: int) -> int:
     """Bytes gathered ahead: whole units until ``limit`` elements are reached."""
     total = elements = 0
     for cost in order:

@@ -22,7 +22,7 @@ network lies on NVSHMEM's heap, which grows by NVSHMEM_CUMEM_GRANULARITY.
 from __future__ import annotations
 
 from memcheck.job.types import Layout
-from memcheck.memory.communicators import Group, spread
+from memcheck.memory.communicators import ProcessGroup, spread
 from memcheck.record import Record
 
 
@@ -43,11 +43,13 @@ class Use(Record):
     """The model has experts."""
 
 
-def megatron_groups(layout: Layout, use: Use) -> tuple[Group, ...]:
+def megatron_groups(layout: Layout, use: Use) -> tuple[ProcessGroup, ...]:
     """Every communicator of one rank, as far as a step uses it."""
     if layout.world_size == 1:
         return ()
-    world = Group("world", min(layout.world_size, layout.gpus_per_node), layout.nodes, collectives=True, small=True)
+    world = ProcessGroup(
+        "world", min(layout.world_size, layout.gpus_per_node), layout.nodes, collectives=True, small=True
+    )
     tensor = spread("tensor", layout.tensor, 1, layout)
     context = spread("context", layout.context, layout.tensor, layout)
     if context is not None and use.sends_ring:
@@ -58,29 +60,33 @@ def megatron_groups(layout: Layout, use: Use) -> tuple[Group, ...]:
         stride = layout.world_size // layout.pipeline
         local = min(max(1, layout.gpus_per_node // stride), layout.pipeline)
         nodes = -(-layout.pipeline // local)
-        found.append(Group("pipeline", local, nodes, False, min(2, layout.pipeline - 1)))
+        found.append(
+            ProcessGroup(
+                kind="pipeline", local=local, nodes=nodes, collectives=False, peers=min(2, layout.pipeline - 1)
+            )
+        )
         if use.tied:
-            found.append(Group("embedding", min(local, 2), 2 // min(local, 2), collectives=True))
+            found.append(ProcessGroup("embedding", min(local, 2), 2 // min(local, 2), collectives=True))
     found += _sums(layout, use)
     return (*found, *_experts(layout, use))
 
 
-def _sums(layout: Layout, use: Use) -> list[Group]:
+def _sums(layout: Layout, use: Use) -> list[ProcessGroup]:
     """Where single numbers are added up: over one copy of the model, and over a distributed optimizer's ranks."""
     found = []
     ranks = layout.tensor * layout.pipeline
     if ranks > 1:
         local = min(ranks, layout.gpus_per_node if layout.data * layout.context == 1 else layout.tensor)
-        found.append(Group("model", local, -(-ranks // local), collectives=True, small=True))
+        found.append(ProcessGroup("model", local, -(-ranks // local), collectives=True, small=True))
     ranks = layout.world_size // use.instances
     if use.distributed and ranks > 1:
         local = min(ranks, layout.gpus_per_node)
-        found.append(Group("gradient norm", local, -(-ranks // local), collectives=True, small=True))
+        found.append(ProcessGroup("gradient norm", local, -(-ranks // local), collectives=True, small=True))
     return found
 
 
-def _experts(layout: Layout, use: Use) -> list[Group]:
-    found: list[Group] = []
+def _experts(layout: Layout, use: Use) -> list[ProcessGroup]:
+    found: list[ProcessGroup] = []
     ranks = layout.expert * layout.expert_tensor
     if ranks == 1 or not use.routed:
         return found
@@ -104,7 +110,8 @@ NODE_RANKS = 8
 NEAR_TOKENS = {8: 256, 16: 288, 24: 288, 32: 288, 48: 288, 64: 288, 96: 480, 128: 560, 144: 720, 160: 720}
 """Tokens in a channel's receive buffer for each rank of the node, by ranks of the group."""
 FAR_TOKENS = {16: 140, 24: 128, 32: 128, 48: 128, 64: 140, 96: 132, 128: 132, 144: 132, 160: 132}
-"""The same for each node: 128, rounded up to a multiple of what is sent at once."""
+"""Tokens in a channel's receive buffer for each node, by ranks of the group: 128, rounded up to a multiple of what is
+sent at once."""
 TOKEN_BYTES = 8 + 128 * 8 + 128 * 4 + 128 * 4
 """Beside the hidden state: where a token comes from, its experts, their weights, scales."""
 HEAP_GRANULE = 2**29

@@ -56,7 +56,16 @@ def megatron_head_curve(head: MegatronHead, setting: Setting, *, inventory: bool
     lingers = sum(s.bytes for s in waiting)
     made.clear()  # counted with the gradients that wait to be reduced from here on
     del leaf
-    return Curve(saved, saved_inventory, components, 0, forward_high, backward_high, 0, lingers)
+    return Curve(
+        saved=saved,
+        saved_inventory=saved_inventory,
+        saved_components=components,
+        until_forward_ends=0,
+        forward=forward_high,
+        backward=backward_high,
+        gradients=0,
+        lingers=lingers,
+    )
 
 
 class Gradients(Record):

@@ -8,11 +8,11 @@ from memcheck.autograd.curve import High
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import buffers, fsdp
 from memcheck.frameworks.megatron.building import BUILDING
-from memcheck.frameworks.megatron.schedule import Run
+from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.frameworks.megatron.setting import argument_options
 from memcheck.frameworks.megatron.step import Rank, StepMotion
 from memcheck.job.types import TrainingJob
-from memcheck.memory.formulas import LEDGER, Kept, activation_formulas, sum_of
+from memcheck.memory.formulas import LEDGER, UnitsInFlight, activation_formulas, sum_of
 from memcheck.record import Record
 
 DISTRIBUTED = "Megatron-core distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py"
@@ -43,7 +43,7 @@ class State(Record):
         return sum(rounded(int(elements * size)) for size in self.sizes)
 
 
-def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: tuple[Run, ...]) -> RankEstimate:
+def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: tuple[PassRun, ...]) -> RankEstimate:
     """The estimate with its largest tensors and its formulas. ``rank``'s curves were replayed with their inventory."""
     peak, step = plain.peak, StepMotion(rank, schedule)
     index = [name for name, _ in step.tops].index(peak.name)
@@ -64,43 +64,41 @@ def states(job: TrainingJob) -> tuple[State, ...]:
     name = job.optimizer.name
     on_device = buffers.on_device_share(job)
     rows = [
-        State("parameters", "", (names.parameter,), (size.parameter,), *(ways if _shards_parameters(job) else whole)),
-        State("gradients", "main gradient of ", (names.gradient,), (size.gradient,), *(ways if sharded else whole)),
-        State("master_weights", "master copy of ", (names.master,), (size.master * on_device,), *optimizer),
-        State(
-            "optimizer_states",
-            f"{name} states of ",
-            names.states,
-            tuple(s * on_device for s in size.states),
-            *optimizer,
-        ),
+        ("parameters", "", (names.parameter,), (size.parameter,), ways if _shards_parameters(job) else whole),
+        ("gradients", "main gradient of ", (names.gradient,), (size.gradient,), ways if sharded else whole),
+        ("master_weights", "master copy of ", (names.master,), (size.master * on_device,), optimizer),
+        ("optimizer_states", f"{name} states of ", names.states, tuple(s * on_device for s in size.states), optimizer),
     ]
-    return tuple(r for r in rows if any(r.sizes))
+    return tuple(
+        State(component=component, label=label, dtypes=dtypes, sizes=sizes, ways=dense, expert_ways=expert)
+        for component, label, dtypes, sizes, (dense, expert) in rows
+        if any(sizes)
+    )
 
 
 def _shards_parameters(job: TrainingJob) -> bool:
     return fsdp.is_sharded(job) and fsdp.strategy(job) == "optim_grads_params"
 
 
-def _kept(rank: Rank, step: StepMotion, index: int) -> list[Kept]:
+def _kept(rank: Rank, step: StepMotion, index: int) -> list[UnitsInFlight]:
     """Units whose saved tensors are alive at an instant's highest moment, and for how many micro-batches."""
     name, where = step.tops[index][0], step.moment(index).operation.rpartition(" in ")[2]
     if name not in ("forward", "loss", "backward"):
         return []
     moment = step.pass_at(index)
-    found: list[Kept] = []
+    found: list[UnitsInFlight] = []
     for c, units in enumerate(rank.chunks):
         passes = c == moment.of.chunk
         for unit in units:
             passes = passes and unit.name != where
             times = moment.counts[c] + passes
             if times and unit.fresh.saved:
-                found.append(Kept(unit, times))
+                found.append(UnitsInFlight(unit, times))
     return found
 
 
 def _largest(
-    job: TrainingJob, rank: Rank, peak: Instant, high: High | None, kept: list[Kept], top: int = 12
+    job: TrainingJob, rank: Rank, peak: Instant, high: High | None, kept: list[UnitsInFlight], top: int = 12
 ) -> tuple[TensorGroup, ...]:
     groups: dict[tuple[str, str, str], list[int]] = {}
 
@@ -123,7 +121,7 @@ def _largest(
     for label, shape, dtype, n_bytes, component in high.inventory if high is not None else ():
         put(label, f"{_shape(shape)} {dtype}", component, n_bytes)
     found = sorted(groups.items(), key=lambda item: -item[1][1])[:top]
-    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in found)
+    return tuple(TensorGroup(name=k[0], shape=k[1], copies=v[0], bytes=v[1], component=k[2]) for k, v in found)
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -131,7 +129,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _formulas(
-    job: TrainingJob, rank: Rank, peak: Instant, high: High | None, kept: list[Kept]
+    job: TrainingJob, rank: Rank, peak: Instant, high: High | None, kept: list[UnitsInFlight]
 ) -> tuple[Formula, ...]:
     at_peak = peak.components_bytes
     tensors = [t for chunk in rank.chunks for u in chunk for t in u.tensors]
@@ -157,8 +155,8 @@ def _formulas(
                 "global memory buffer + gradients sent between stages"
                 + (" + parameters gathered and gradients that wait" if rank.extras else ""),
                 f"{always.get('communication_buffers', 0):,} B always; during {peak.operation}",
-                at_peak["communication_buffers"],
-                f"{BUFFERS}; {SHARDED}" if rank.extras else BUFFERS,
+                bytes=at_peak["communication_buffers"],
+                source=f"{BUFFERS}; {SHARDED}" if rank.extras else BUFFERS,
             )
         )
     return tuple(found)
@@ -179,8 +177,8 @@ def _state(job: TrainingJob, row: State, tensors: list[LocalTensor], n_bytes: in
         row.component,
         "elements / ranks that share them x bytes; contiguous buffers padded to the ranks",
         numbers + (f"({each})" if len(row.sizes) > 1 else each),
-        n_bytes,
-        source,
+        bytes=n_bytes,
+        source=source,
     )
 
 

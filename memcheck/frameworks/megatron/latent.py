@@ -62,7 +62,14 @@ def latent_attention(
     inputs = (compressed, kv, k_rotary)
     q, key, value = dropped.run(up, inputs) if dropped is not None else up(ctx, inputs)
     del compressed, kv, k_rotary, inputs
-    kernel = Kernel(heads, heads, q_dim, a.v_head_dim, packed=False, dropout=attention_dropout(ctx, a.dropout))
+    kernel = Kernel(
+        heads=heads,
+        kv_heads=heads,
+        qk_dim=q_dim,
+        v_dim=a.v_head_dim,
+        packed=False,
+        dropout=attention_dropout(ctx, a.dropout),
+    )
     if recompute:
         out = checkpoint(ctx, lambda c, t: core_attention(c, kernel, t[0], t[1], t[2]), (q, key, value))
     else:

@@ -40,8 +40,8 @@ def prediction_units(
     for i in range(depth):
         own = embedding_tensors(a, job) if embeds and i == 0 else ()
         layer = () if i > 0 and job.option("mtp_use_repeated_layer") else tensors
-        units.append(Unit("block", f"prediction layer {i}", (*own, *layer), curve, curve))
-        units.append(Unit("loss", f"prediction loss {i}", (), logits, logits))
+        units.append(Unit(kind="block", name=f"prediction layer {i}", tensors=(*own, *layer), fresh=curve, again=curve))
+        units.append(Unit(kind="loss", name=f"prediction loss {i}", tensors=(), fresh=logits, again=logits))
     return units
 
 

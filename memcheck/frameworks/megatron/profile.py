@@ -13,7 +13,6 @@ from __future__ import annotations
 from memcheck.job import recipes as r
 from memcheck.job.families import EXPERTS, LATENT, NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.job.profile import Profile
-from memcheck.job.types import Recipe
 
 # GPT-OSS's experts with biases, scaled embeddings, ALiBi, soft-capping, layers whose halves are parallel and layers
 # that are not attention have no forward pass here.
@@ -42,15 +41,17 @@ _INT = (int,)
 _NUMBER = (int, float)
 _STR = (str,)
 
+_MIXED = r.BF16_PURE._replace(gradients="fp32", master="fp32", optimizer_states="fp32", reduce="fp32")
+"""bf16 forces fp32 main gradients, reduced in fp32, unless main_grads_dtype or grad_reduce_in_bf16 is given."""
+
 MEGATRON = Profile(
     name="megatron",
     title="Megatron-LM / Megatron Core (NeMo, Megatron-Bridge)",
     recipes={
         "fp32": r.FP32,
-        # bf16 forces fp32 main gradients, reduced in fp32, unless main_grads_dtype or grad_reduce_in_bf16 is given.
-        "bf16-mixed": Recipe("bf16-mixed", "bf16", "bf16", "fp32", "fp32", "fp32", "fp32", False),
-        "fp16-mixed": Recipe("fp16-mixed", "fp16", "fp16", "fp16", "fp32", "fp32", "fp16", False),
-        "fp8-mixed": Recipe("fp8-mixed", "bf16", "bf16", "fp32", "fp32", "fp32", "fp32", False),
+        "bf16-mixed": _MIXED._replace(recipe="bf16-mixed"),
+        "fp16-mixed": r.FP16_PURE._replace(recipe="fp16-mixed", master="fp32", optimizer_states="fp32"),
+        "fp8-mixed": _MIXED._replace(recipe="fp8-mixed"),
     },
     sharded_recipes={},
     default_precision="bf16-mixed",

@@ -12,14 +12,14 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import fsdp
 from memcheck.frameworks.megatron.building import with_building
-from memcheck.frameworks.megatron.schedule import Place, Run, runs, settled, warm_up
+from memcheck.frameworks.megatron.schedule import PassRun, Place, runs, settled, warm_up
 from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.frameworks.megatron.stages import Chunk, stages
 from memcheck.frameworks.megatron.states import States, states_of, timeless
 from memcheck.frameworks.megatron.step import Rank, StepMotion
 from memcheck.frameworks.megatron.units import Alike, chunk_units, renumbered
 from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device, workspaces
-from memcheck.frameworks.megatron.workspaces import Held as Blocks
+from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks
 from memcheck.frameworks.torch.pipelining import fullest
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
 from memcheck.models.types import Architecture
@@ -240,7 +240,7 @@ class _Ranks:
         return Outline(key, rank, held, sum(count * t.numel for t, count in tensors))
 
 
-def _schedule(job: TrainingJob, rank: int, chunks: int) -> tuple[Run, ...]:
+def _schedule(job: TrainingJob, rank: int, chunks: int) -> tuple[PassRun, ...]:
     # overlap_moe_expert_parallel_comm runs a layer's backward beside the next micro-batch's forward of another layer
     # (combined_1f1b.py): one layer's activations die as another's are made, so as many live as without
     return runs(_place(job, rank, chunks), job.gradient_accumulation_steps)

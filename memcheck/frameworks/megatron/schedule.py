@@ -16,7 +16,7 @@ SETTLING_GROUPS = 2
 the second group shows the state that all further ones repeat."""
 
 
-class Run(Record):
+class PassRun(Record):
     """``times`` in a row: a forward through one chunk, then a backward through one; None: no such pass."""
 
     forward: int | None
@@ -56,7 +56,7 @@ def settled(place: Place, micro_batches: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def runs(place: Place, micro_batches: int) -> tuple[Run, ...]:
+def runs(place: Place, micro_batches: int) -> tuple[PassRun, ...]:
     """Forwards and backwards in order.
 
     Groups of ``group`` micro-batches run through one chunk after another, so that the schedule repeats itself after
@@ -73,7 +73,7 @@ def runs(place: Place, micro_batches: int) -> tuple[Run, ...]:
     backwards = [(chunks - 1 - chunk, size) for chunk, size in forwards]
     start = min(start, chunks * sum(sizes))
     ahead, beside = _cut(forwards, start)
-    return (*(Run(chunk, None, n) for chunk, n in ahead), *_paired(beside, backwards))
+    return (*(PassRun(chunk, None, n) for chunk, n in ahead), *_paired(beside, backwards))
 
 
 Passes = list[tuple[int, int]]
@@ -94,15 +94,15 @@ def _cut(passes: Iterable[tuple[int, int]], n: int) -> tuple[Passes, Passes]:
     return first, rest
 
 
-def _paired(forwards: Passes, backwards: Passes) -> list[Run]:
+def _paired(forwards: Passes, backwards: Passes) -> list[PassRun]:
     """One forward, one backward while there are forwards; then the backwards that are left."""
-    found: list[Run] = []
+    found: list[PassRun] = []
     waiting, left = iter(forwards), list(reversed(backwards))
     chunk, size = next(waiting, (None, 0))
     while left:
         behind, passes = left.pop()
         n = min(size, passes) if size else passes
-        found.append(Run(chunk if size else None, behind, n))
+        found.append(PassRun(chunk if size else None, behind, n))
         if n < passes:
             left.append((behind, passes - n))
         size -= n if size else 0

@@ -62,7 +62,11 @@ def _cut(num_layers: int, job: _Split) -> list[list[Chunk]]:
         for rank in range(ways):
             end = start + counts[v][rank]
             last = v == virtual - 1 and rank == ways - 1
-            found[rank].append(Chunk(tuple(range(start, end)), v == 0 and rank == 0, last, mtp if last else 0))
+            found[rank].append(
+                Chunk(
+                    layers=tuple(range(start, end)), embedding=v == 0 and rank == 0, head=last, mtp=mtp if last else 0
+                )
+            )
             start = end
     return found
 
@@ -122,6 +126,8 @@ def _from_layout(layout: object, ways: int, job: _Split) -> list[list[Chunk]]:
     start = 0
     for i, part in enumerate(parts):
         end = start + part.count("t")
-        found[i % ways].append(Chunk(tuple(range(start, end)), "E" in part, "L" in part, part.count("m")))
+        found[i % ways].append(
+            Chunk(layers=tuple(range(start, end)), embedding="E" in part, head="L" in part, mtp=part.count("m"))
+        )
         start = end
     return found

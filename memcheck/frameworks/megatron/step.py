@@ -13,7 +13,7 @@ from memcheck.accounts.sizes import NamedCurve, named_curve, sizes_of
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import High
 from memcheck.frameworks.megatron.fsdp import Extra
-from memcheck.frameworks.megatron.schedule import Run
+from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.frameworks.torch.rank_units import stretches
 from memcheck.record import Record
 
@@ -90,7 +90,7 @@ class StepMotion:
 
     __slots__ = ("_evaluated", "_highs", "_in_flight", "_names", "tops")
 
-    def __init__(self, rank: Rank, schedule: tuple[Run, ...]) -> None:
+    def __init__(self, rank: Rank, schedule: tuple[PassRun, ...]) -> None:
         form, sizes, self._highs = _form(rank)
         found = recorded(form, schedule)
         self._evaluated = Evaluated(found.program, found.program.units(sizes), (sizes,))
@@ -173,7 +173,7 @@ class _Edges(Record):
 
 
 @lru_cache(maxsize=2048)
-def recorded(form: RankForm, schedule: tuple[Run, ...]) -> ScheduleProgram:
+def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
     """The record of a step: every pass at each moment of the schedule at which it can be the fullest."""
     place, high = 1, 0
     named: list[_NamedUnits] = []
@@ -214,7 +214,7 @@ Place = tuple[int, tuple[int, ...], bool]
 
 @lru_cache(maxsize=512)
 def candidates(
-    schedule: tuple[Run, ...], chunks: int, every_chunk_saves: bool
+    schedule: tuple[PassRun, ...], chunks: int, every_chunk_saves: bool
 ) -> tuple[tuple[Pass, tuple[Place, ...]], ...]:
     """For every pass the moments that can be its fullest, whatever the chunks save.
 
@@ -228,7 +228,7 @@ def candidates(
     found: dict[Pass, list[Place]] = {}
     number = 0
 
-    def propose(a_pass: Pass, done: tuple[int, int], run: Run, *, first: bool) -> None:
+    def propose(a_pass: Pass, done: tuple[int, int], run: PassRun, *, first: bool) -> None:
         nonlocal number
         now = list(counts)
         if run.forward is not None:

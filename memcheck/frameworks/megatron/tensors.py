@@ -42,11 +42,11 @@ def whole_block(block: Block, hidden: int) -> tuple[LocalTensor, ...]:
 
 
 def _matrix(name: str, rows: int, columns: int, *, expert: bool = False) -> LocalTensor:
-    return LocalTensor(name, (rows, columns), True, None, expert, matrix=True)
+    return LocalTensor(name=name, shape=(rows, columns), trained=True, dtype=None, expert=expert, matrix=True)
 
 
 def _vector(name: str, n: int, *, expert: bool = False) -> LocalTensor:
-    return LocalTensor(name, (n,), True, None, expert)
+    return LocalTensor(name=name, shape=(n,), trained=True, dtype=None, expert=expert)
 
 
 def _norm(norm: Norm | None, name: str) -> list[LocalTensor]:

@@ -63,11 +63,23 @@ def chunk_units(
     setting = setting._replace(input_grad=table_trained or any(i not in frozen for i in below))
     if chunk.embedding:
         e = MegatronEmbedding(
-            padded_vocabulary(a.vocab_size, job), a.learned_positions, a.embedding_dropout, shares, table_trained
+            vocab=padded_vocabulary(a.vocab_size, job),
+            positions=a.learned_positions,
+            dropout=a.embedding_dropout,
+            tied=shares,
+            trained=table_trained,
         )
         _demand_embedding(a, e, whole(setting))
         curve = _embedding(e, setting, inventory)
-        units.append(Unit("embedding", "embedding", _trained(embedding_tensors(a, job), table_trained), curve, curve))
+        units.append(
+            Unit(
+                kind="embedding",
+                name="embedding",
+                tensors=_trained(embedding_tensors(a, job), table_trained),
+                fresh=curve,
+                again=curve,
+            )
+        )
     layers = alike.layers
     wide = bf16_layers(setting, len(layers))
     for group, recompute in recompute_groups(job, setting, chunk.layers):
@@ -81,7 +93,7 @@ def chunk_units(
                 _demand_block(block, whole(own))
             curve = _layers(blocks, own._replace(trained=trained), recompute, inventory)
             tensors = tuple(t for b in blocks for t in block_tensors(b, job, a.hidden_size))
-            alike.units[key] = Unit("block", "", _trained(tensors, trained), curve, curve)
+            alike.units[key] = Unit(kind="block", name="", tensors=_trained(tensors, trained), fresh=curve, again=curve)
         units.append(Unit("block", _name(group), *alike.units[key][2:]))
         if not setting.input_grad:
             setting = setting._replace(input_grad=trained)
@@ -90,11 +102,23 @@ def chunk_units(
     if chunk.head:
         trained = table_trained if shares else "head" not in job.freeze
         made = gradient_dtype(job) if is_sharded(job) else None
-        head = MegatronHead(padded_vocabulary(a.vocab_size, job), a.final_norm, shares, trained, made)
+        head = MegatronHead(
+            vocab=padded_vocabulary(a.vocab_size, job),
+            final_norm=a.final_norm,
+            tied=shares,
+            trained=trained,
+            main_gradient=made,
+        )
         _demand_head(a, head, whole(setting))
         curve = _head(head, setting._replace(trained="norm" not in job.freeze), inventory)
         units.append(
-            Unit("head", "head and loss", _trained(head_tensors(a, job, shares=shares), trained), curve, curve)
+            Unit(
+                kind="head",
+                name="head and loss",
+                tensors=_trained(head_tensors(a, job, shares=shares), trained),
+                fresh=curve,
+                again=curve,
+            )
         )
     return units
 

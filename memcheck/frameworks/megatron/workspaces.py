@@ -53,7 +53,7 @@ class Workspaces(Record):
         )
 
 
-class Held(Record):
+class ChunkContents(Record):
     """What a rank holds of the model."""
 
     blocks: list[Block]
@@ -76,21 +76,21 @@ ANY_DEVICE = Device()
 
 
 def workspaces(
-    job: TrainingJob, architecture: Architecture, setting: Setting, held: Held, device: Device = ANY_DEVICE
+    job: TrainingJob, architecture: Architecture, setting: Setting, held: ChunkContents, device: Device = ANY_DEVICE
 ) -> Workspaces:
     """Everything a rank holds beside its model."""
     return Workspaces(
-        _cublas(setting, held, device),
-        _global_buffer(setting, held.blocks, head=held.head),
-        _dummy_gradients(setting, held.tensors),
-        _rotary(job, held.blocks),
-        _batch(job, read=held.embedding or held.head),
-        _deferred(job, architecture, setting) if held.head else 0,
-        _fp8_weights(job, setting, held.tensors),
+        cublas=_cublas(setting, held, device),
+        global_buffer=_global_buffer(setting, held.blocks, head=held.head),
+        dummy_gradients=_dummy_gradients(setting, held.tensors),
+        rotary=_rotary(job, held.blocks),
+        batch=_batch(job, read=held.embedding or held.head),
+        deferred=_deferred(job, architecture, setting) if held.head else 0,
+        fp8_weights=_fp8_weights(job, setting, held.tensors),
     )
 
 
-def _cublas(setting: Setting, held: Held, device: Device) -> int:
+def _cublas(setting: Setting, held: ChunkContents, device: Device) -> int:
     routed = any(isinstance(b.mlp, Moe) for b in held.blocks)
     found = 0
     if uses_te(setting) or routed:  # the router's gating product is TE's under every spec

@@ -36,11 +36,11 @@ class _Sizes(Record):
     hidden: int
     query: int
     keys: int
-    """Of keys, and of values, as attention reads them."""
+    """Elements of a token's keys, and of its values, as attention reads them."""
     projected: int
-    """Of queries, keys and values together, as they are projected."""
+    """Elements of a token's queries, keys and values together, as they are projected."""
     width: int
-    """Of the feed-forward network."""
+    """Elements of a token in the middle of the feed-forward network."""
     dtype: str
 
 
@@ -52,7 +52,15 @@ def compiled_block(ctx: Context, block: Block, x: Value, mode: str) -> Value:
     width = m.tensors[-1].shape[1]
     heads = a.heads if ctx.setting.style == "torchtune" else a.kv_heads  # copied to every query head, and kept so
     rows = (a.heads + 2 * a.kv_heads) * a.head_dim
-    n = _Sizes(ctx.tokens, ctx.hidden, a.heads * a.head_dim, heads * a.head_dim, rows, width, x.dtype)
+    n = _Sizes(
+        tokens=ctx.tokens,
+        hidden=ctx.hidden,
+        query=a.heads * a.head_dim,
+        keys=heads * a.head_dim,
+        projected=rows,
+        width=width,
+        dtype=x.dtype,
+    )
     weights = _weights(ctx, a, m)
     kept, saved = _forward(tape, n, a, mode)
     out = tape.value((n.tokens, n.hidden), n.dtype, "residual")

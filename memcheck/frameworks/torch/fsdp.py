@@ -92,7 +92,14 @@ def group(tensors: list[tuple[LocalTensor, int]], param_dtype: str, reduce_dtype
             reduce_out += shard_numel(t, ways) * reduce
             sharded += shard_numel(t, ways) * DTYPE_BYTES[t.dtype or rest_dtype]
             accumulated += rounded(t.numel * reduce)
-    return Group(rounded(flat), gathered, rounded(reduce_in), rounded(reduce_out), rounded(sharded), accumulated)
+    return Group(
+        flat=rounded(flat),
+        gathered=gathered,
+        reduce_input=rounded(reduce_in),
+        reduce_output=rounded(reduce_out),
+        sharded=rounded(sharded),
+        accumulated=accumulated,
+    )
 
 
-NO_GROUP = Group(0, 0, 0, 0, 0, 0)
+NO_GROUP = Group(flat=0, gathered=0, reduce_input=0, reduce_output=0, sharded=0, accumulated=0)

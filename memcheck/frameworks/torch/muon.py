@@ -12,7 +12,7 @@ from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.torch.optimizer import Mesh
 
 LATENCY_US, HOP_US, FAR_HOP_US = 6.6, 0.6, 2.7
-"""Of a collective, and for each other rank within and beyond a node."""
+"""Latency of a collective, and what each other rank within and beyond a node adds to it."""
 NEAR_GBS, FAR_GBS = 87.7, 87.7 * 0.22
 EXCHANGE_US = 1.0
 """What an exchange of one sharded dimension for another costs beyond a gather of its size."""
@@ -44,12 +44,12 @@ def newton_schulz(tensor: LocalTensor, numel: int, item: int, mesh: Mesh) -> int
 
 
 def gather_us(mesh: Mesh, n_bytes: float) -> float:
-    """DTensor's estimate for a gather whose result has that many bytes."""
+    """DTensor's estimate, in microseconds, for a gather whose result has that many bytes."""
     near = mesh.ways <= mesh.per_node
     hops, rate = mesh.ways - 1, NEAR_GBS if near else FAR_GBS
     return LATENCY_US + hops * (HOP_US if near else FAR_HOP_US) + n_bytes / 2**30 * hops / mesh.ways / rate * 1e6
 
 
 def exchange_us(mesh: Mesh, n_bytes: float) -> float:
-    """The same for an exchange of a matrix of that many bytes."""
+    """DTensor's estimate, in microseconds, for an exchange of a matrix of that many bytes."""
     return gather_us(mesh, n_bytes / mesh.ways) + EXCHANGE_US

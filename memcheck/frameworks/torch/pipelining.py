@@ -21,7 +21,7 @@ def parts(num_layers: int, ways: int) -> tuple[Part, ...]:
     found, start = [], 0
     for rank in range(ways):
         end = start + base + (1 if rank < extra else 0)
-        found.append(Part(start, end, rank == 0, rank == ways - 1))
+        found.append(Part(first=start, last=end, embedding=rank == 0, head=rank == ways - 1))
         start = end
     return tuple(found)
 
@@ -30,11 +30,11 @@ class Border(Record):
     """Bytes that a stage keeps of what it exchanges with its neighbours."""
 
     output: int = 0
-    """Of each micro-batch in flight, cached until its backward (torch before 2.15)."""
+    """Output of each micro-batch in flight, cached until its backward (torch before 2.15)."""
     input_gradient: int = 0
     """The last one, cached while it is sent."""
     unsent_output: int = 0
-    """Of a micro-batch whose output is still being sent while the next one runs forward (torch 2.15)."""
+    """Output of a micro-batch that is still being sent while the next one runs forward (torch 2.15)."""
     sends: int = 0
     """How many of them there may be."""
     output_gradient: int = 0

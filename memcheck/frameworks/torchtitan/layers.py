@@ -113,7 +113,7 @@ def _fused_qkv(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Valu
     tape = ctx.tape
     tensors = linear_tensors(a.tensors)[:-1]
     rows, columns = sum(t.shape[0] for t in tensors), tensors[0].shape[1]
-    fused = ParameterTensor("self_attn.qkv_linear.wqkv", (rows, columns), "attention", "column", linear=True)
+    fused = ParameterTensor("self_attn.qkv_linear.wqkv", (rows, columns), "attention", shard="column", linear=True)
     qkv = linear(tape, x, ctx.weights(fused, a.qkv_bias), fused.name)
     heads, kv_heads = -(-a.heads // ctx.tp), max(1, -(-a.kv_heads // ctx.tp))
     t, d = ctx.tokens, a.head_dim

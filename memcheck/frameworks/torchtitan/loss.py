@@ -51,13 +51,13 @@ def chunked_head_curve(head: Head, setting: Setting, dtype: str, shard: HeadShar
     tape.reset_peak()
     backward(tape, hidden, gradient)
     return Curve(
-        saved,
-        saved_inventory,
-        tuple((k, v) for k, v in merged.items() if v),
-        0,
-        forward_high,
-        high(tape),
-        tape.by_component.get("gradients", 0),
+        saved=saved,
+        saved_inventory=saved_inventory,
+        saved_components=tuple((k, v) for k, v in merged.items() if v),
+        until_forward_ends=0,
+        forward=forward_high,
+        backward=high(tape),
+        gradients=tape.by_component.get("gradients", 0),
     )
 
 

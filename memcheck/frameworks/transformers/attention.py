@@ -342,7 +342,7 @@ def _math(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
 
 
 def _broadcasting(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """The same without ``enable_gqa``, whose products broadcast the heads of keys and values; with the model's mask,
+    """The math kernel without ``enable_gqa``: its products broadcast the heads of keys and values. The model's mask is
     made additive in the queries' dtype.
 
     Half precision is computed in fp32 unless ``allow_fp16_bf16_reduction_math_sdp`` is set, and the weights are cast

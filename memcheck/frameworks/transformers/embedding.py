@@ -59,13 +59,13 @@ def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bo
     backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
     gradients = tape.by_component.get("gradients", 0)
     return Curve(
-        saved,
-        saved_inventory,
-        components,
-        with_casts - saved,
-        forward_high,
-        high(tape),
-        gradients,
+        saved=saved,
+        saved_inventory=saved_inventory,
+        saved_components=components,
+        until_forward_ends=with_casts - saved,
+        forward=forward_high,
+        backward=high(tape),
+        gradients=gradients,
         freed_input=freed,
     )
 

@@ -66,15 +66,15 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     lingers += sum(p.grad_buffer.bytes for p in ctx.parameters if p.grad_buffer is not None and not p.fresh)
     del leaf, loss
     return Curve(
-        saved,
-        saved_inventory,
-        components,
-        with_casts - saved,
-        forward_high,
-        backward_high,
-        gradients,
-        lingers,
-        before,
+        saved=saved,
+        saved_inventory=saved_inventory,
+        saved_components=components,
+        until_forward_ends=with_casts - saved,
+        forward=forward_high,
+        backward=backward_high,
+        gradients=gradients,
+        lingers=lingers,
+        before=before,
         input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
     )
 

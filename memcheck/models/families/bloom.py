@@ -10,7 +10,10 @@ from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Paths
 
 NAMES = Names(
-    ("hidden_size", "n_embed"), ("n_layer", "num_hidden_layers"), ("n_head", "num_attention_heads"), ("seq_length",)
+    hidden=("hidden_size", "n_embed"),
+    layers=("n_layer", "num_hidden_layers"),
+    heads=("n_head", "num_attention_heads"),
+    positions=("seq_length",),
 )
 PROJECTIONS = Projections(("query_key_value",), "dense", "self_attention")
 
@@ -47,10 +50,10 @@ def read(config: ConfigReader) -> Architecture:
     )
     mlp = plain_mlp(h, 4 * h, "bloom-gelu", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True)
     block = Block(
-        attention,
-        mlp,
-        layer_norm(h, "input_layernorm"),
-        layer_norm(h, "post_attention_layernorm"),
+        mixer=attention,
+        mlp=mlp,
+        input_norm=layer_norm(h, "input_layernorm"),
+        mlp_norm=layer_norm(h, "post_attention_layernorm"),
         dropout=dropout,
         residual_from_norm=config.flag("apply_residual_connection_post_layernorm"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import gated_mlp
-from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import layer_types, stack, windows
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block
@@ -55,13 +55,13 @@ def read_2(config: ConfigReader) -> Architecture:
     return _assemble(config, size, [variants[w] for w in windows(types, window)])
 
 
-def _assemble(config: ConfigReader, size: Sizes, attentions: list[Attention]) -> Architecture:
+def _assemble(config: ConfigReader, size: StackDimensions, attentions: list[Attention]) -> Architecture:
     h = size.hidden
     mlp = gated_mlp(h, config.integer("intermediate_size"), config.activation())
     norm = layer_norm(h, "input_layernorm", bias=False, kind=NORM)
 
     def make(attention: Attention) -> Block:
-        return Block(attention, mlp, norm, None, parallel=True)
+        return Block(mixer=attention, mlp=mlp, input_norm=norm, mlp_norm=None, parallel=True)
 
     config.ignore("logit_scale")
     final = layer_norm(h, "model.norm", bias=False, kind=NORM)

@@ -10,10 +10,10 @@ from memcheck.models.reader import REQUIRED, ConfigReader
 from memcheck.models.types import Architecture, Block, Moe, ParameterTensor, Paths
 
 NAMES = Names(
-    ("d_model", "hidden_size"),
-    ("n_layers", "num_hidden_layers"),
-    ("n_heads", "num_attention_heads"),
-    ("max_seq_len", "max_position_embeddings"),
+    hidden=("d_model", "hidden_size"),
+    layers=("n_layers", "num_hidden_layers"),
+    heads=("n_heads", "num_attention_heads"),
+    positions=("max_seq_len", "max_position_embeddings"),
 )
 PROJECTIONS = Projections(("Wqkv",), "out_proj", "norm_attn_norm.attn")
 
@@ -36,7 +36,7 @@ def read(config: ConfigReader) -> Architecture:
     first = layer_norm(h, "norm_attn_norm.norm_1", bias=False)
     second = layer_norm(h, "norm_attn_norm.norm_2", bias=False)
     dropout = config.dropout("resid_pdrop")
-    block = Block(attention, _experts(config, h), first, second, dropout=dropout)
+    block = Block(mixer=attention, mlp=_experts(config, h), input_norm=first, mlp_norm=second, dropout=dropout)
     if config.flag("tie_word_embeddings"):
         config.fail("tie_word_embeddings", "transformers refuses tie_word_embeddings for DBRX")
     return decoder(
@@ -58,8 +58,8 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
     flat = (experts * width, hidden)
     tensors = (
         *linear("ffn.router.layer", experts, hidden, "router", "none"),
-        ParameterTensor("ffn.experts.mlp.w1", flat, "experts", "column"),
-        ParameterTensor("ffn.experts.mlp.v1", flat, "experts", "column"),
-        ParameterTensor("ffn.experts.mlp.w2", flat, "experts", "row", transposed=True),
+        ParameterTensor("ffn.experts.mlp.w1", flat, "experts", shard="column"),
+        ParameterTensor("ffn.experts.mlp.v1", flat, "experts", shard="column"),
+        ParameterTensor("ffn.experts.mlp.w2", flat, "experts", shard="row", transposed=True),
     )
     return Moe(experts, inner.integer("moe_top_k"), width, gated=True, activation=activation, tensors=tensors)

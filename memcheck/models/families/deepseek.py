@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
-from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, LatentAttention, Moe
@@ -28,7 +28,7 @@ def read_v3(config: ConfigReader) -> Architecture:
     return _assemble(config, size, attention, moe)
 
 
-def _sizes(config: ConfigReader) -> Sizes:
+def _sizes(config: ConfigReader) -> StackDimensions:
     """Heads are never grouped, and ``head_dim`` is overwritten by the class: the latent dimensions say it all."""
     config.ignore("head_dim")
     size = read_sizes(config, head_dim=1, head_dim_key=False)
@@ -39,7 +39,7 @@ def _sizes(config: ConfigReader) -> Sizes:
     return size
 
 
-def _moe(config: ConfigReader, size: Sizes, router: str, aliases: tuple[str, ...]) -> Moe:
+def _moe(config: ConfigReader, size: StackDimensions, router: str, aliases: tuple[str, ...]) -> Moe:
     config.ignore("topk_method", "scoring_func", "routed_scaling_factor")
     groups = config.integer("n_group", default=1, null=1)
     width = config.integer("moe_intermediate_size")
@@ -67,7 +67,7 @@ def mtp_layers(config: ConfigReader) -> int:
     return mtp
 
 
-def _assemble(config: ConfigReader, size: Sizes, attention: LatentAttention, moe: Moe) -> Architecture:
+def _assemble(config: ConfigReader, size: StackDimensions, attention: LatentAttention, moe: Moe) -> Architecture:
     dense = config.integer("first_k_dense_replace", minimum=0)
     if config.integer("moe_layer_freq", default=1, null=1) != 1:
         config.fail("moe_layer_freq", "moe_layer_freq other than 1 is not read by transformers")

@@ -40,7 +40,14 @@ def read(config: ConfigReader) -> Architecture:
     mlp = plain_mlp(h, width, activation, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias)
     attention, mlp = attention._replace(tensors=_viewed(attention)), mlp._replace(tensors=_viewed(mlp))
     first, second, parallel = _norms(config, h, new)
-    block = Block(attention, mlp, first, second, parallel=parallel, dropout=config.dropout("hidden_dropout"))
+    block = Block(
+        mixer=attention,
+        mlp=mlp,
+        input_norm=first,
+        mlp_norm=second,
+        parallel=parallel,
+        dropout=config.dropout("hidden_dropout"),
+    )
     block = block._replace(named_output=True, named_norm=True, norms_first=True)
     return decoder(
         config,

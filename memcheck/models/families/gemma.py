@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
-from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import layer_types, stack, windows
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mlp
@@ -48,7 +48,7 @@ def read_3(config: ConfigReader) -> Architecture:
     return _sandwich(config, size, attention, types, None)._replace(rotary_tables=len(set(types)))
 
 
-def _attention(config: ConfigReader, size: Sizes) -> Attention:
+def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
     bias = config.flag("attention_bias")
     config.ignore("query_pre_attn_scalar")
     return grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
@@ -63,7 +63,7 @@ def _cap(config: ConfigReader, key: str, default: float | None) -> bool:
 
 
 def _sandwich(
-    config: ConfigReader, size: Sizes, attention: Attention, types: tuple[str, ...], final_cap: float | None
+    config: ConfigReader, size: StackDimensions, attention: Attention, types: tuple[str, ...], final_cap: float | None
 ) -> Architecture:
     window = config.window()
     if window is None and "sliding_attention" in types:
@@ -83,15 +83,15 @@ def _sandwich(
 def sandwich_block(hidden: int, attention: Attention, mlp: Mlp) -> Block:
     """A norm before and after each half."""
     return Block(
-        attention,
-        mlp,
-        rms_norm(hidden, "input_layernorm", NORM),
-        rms_norm(hidden, "pre_feedforward_layernorm", NORM),
-        rms_norm(hidden, "post_attention_layernorm", NORM),
-        rms_norm(hidden, "post_feedforward_layernorm", NORM),
+        mixer=attention,
+        mlp=mlp,
+        input_norm=rms_norm(hidden, "input_layernorm", NORM),
+        mlp_norm=rms_norm(hidden, "pre_feedforward_layernorm", NORM),
+        mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
+        mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
     )
 
 
-def _decoder(config: ConfigReader, size: Sizes, blocks: tuple[tuple[Block, int], ...]) -> Architecture:
+def _decoder(config: ConfigReader, size: StackDimensions, blocks: tuple[tuple[Block, int], ...]) -> Architecture:
     final = rms_norm(size.hidden, "model.norm", NORM)
     return decoder(config, size, blocks, tied=True, final_norm=final, embedding_scale=True)

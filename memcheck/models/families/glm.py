@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
-from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 
@@ -26,7 +26,7 @@ def read_4(config: ConfigReader) -> Architecture:
     return _assemble(config, size, block)
 
 
-def _block(config: ConfigReader, size: Sizes) -> Block:
+def _block(config: ConfigReader, size: StackDimensions) -> Block:
     attention = grouped_attention(
         size,
         qkv_bias=config.flag("attention_bias", default=True),
@@ -39,6 +39,6 @@ def _block(config: ConfigReader, size: Sizes) -> Block:
     return pre_norm_block(size.hidden, attention, mlp)
 
 
-def _assemble(config: ConfigReader, size: Sizes, block: Block) -> Architecture:
+def _assemble(config: ConfigReader, size: StackDimensions, block: Block) -> Architecture:
     rotary_dim = int(size.head_dim * config.rotary_fraction(0.5))
     return decoder(config, size, ((block, size.layers),), tied=False, rotary_dim=rotary_dim)

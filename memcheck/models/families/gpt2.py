@@ -29,7 +29,9 @@ def read(config: ConfigReader) -> Architecture:
     width = config.optional_integer("n_inner", "intermediate_size") or 4 * h
     activation = config.activation("activation_function", "hidden_act", default="gelu_new")
     mlp = plain_mlp(h, width, activation, "mlp.c_fc", "mlp.c_proj", bias=True, transposed=True)
-    block = Block(attention, mlp, layer_norm(h, "ln_1"), layer_norm(h, "ln_2"), dropout=residual)
+    block = Block(
+        mixer=attention, mlp=mlp, input_norm=layer_norm(h, "ln_1"), mlp_norm=layer_norm(h, "ln_2"), dropout=residual
+    )
     block = block._replace(named_output=True, inner_dropout=True)
     config.ignore(
         "scale_attn_weights",

@@ -30,10 +30,10 @@ def read(config: ConfigReader) -> Architecture:
     width = config.integer("intermediate_size")
     mlp = plain_mlp(h, width, activation, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True)
     block = Block(
-        attention,
-        mlp,
-        layer_norm(h, "input_layernorm"),
-        layer_norm(h, "post_attention_layernorm"),
+        mixer=attention,
+        mlp=mlp,
+        input_norm=layer_norm(h, "input_layernorm"),
+        mlp_norm=layer_norm(h, "post_attention_layernorm"),
         parallel=config.flag("use_parallel_residual", default=True),
         dropout=config.dropout("hidden_dropout"),
     )

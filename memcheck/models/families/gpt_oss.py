@@ -49,7 +49,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         ParameterTensor("mlp.router.weight", (experts, hidden), "router"),
         vector("mlp.router.bias", experts, "router"),
         up,
-        ParameterTensor("mlp.experts.gate_up_proj_bias", (experts, 2 * width), "experts", "column"),
+        ParameterTensor("mlp.experts.gate_up_proj_bias", (experts, 2 * width), "experts", shard="column"),
         down,
         ParameterTensor("mlp.experts.down_proj_bias", (experts, hidden), "experts"),
     )

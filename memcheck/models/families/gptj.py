@@ -35,7 +35,9 @@ def read(config: ConfigReader) -> Architecture:
     activation = config.activation("activation_function", "hidden_act", default="gelu_new")
     mlp = plain_mlp(h, width, activation, "mlp.fc_in", "mlp.fc_out", bias=True)
     dropout = config.dropout("resid_pdrop")
-    block = Block(attention, mlp, layer_norm(h, "ln_1"), None, parallel=True, dropout=dropout)
+    block = Block(
+        mixer=attention, mlp=mlp, input_norm=layer_norm(h, "ln_1"), mlp_norm=None, parallel=True, dropout=dropout
+    )
     return decoder(
         config,
         size,

@@ -6,7 +6,7 @@ from memcheck.models.families.llama import intermediate_size
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp, routed
-from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Mlp, Moe
 
@@ -34,7 +34,7 @@ def read_moe(config: ConfigReader) -> Architecture:
     return _assemble(config, size, moe)
 
 
-def _assemble(config: ConfigReader, size: Sizes, mlp: Mlp | Moe) -> Architecture:
+def _assemble(config: ConfigReader, size: StackDimensions, mlp: Mlp | Moe) -> Architecture:
     bias = config.flag("attention_bias")
     attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
     config.ignore("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier")

@@ -6,7 +6,7 @@ from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp, gated_tensors, stacked_experts
 from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import layer_types, rotary_layers, stack, windows
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe
@@ -41,7 +41,7 @@ def read(config: ConfigReader) -> Architecture:
     return decoder(config, size, stack(kinds, make), tied=False)
 
 
-def _attentions(config: ConfigReader, size: Sizes) -> tuple[Attention, Attention]:
+def _attentions(config: ConfigReader, size: StackDimensions) -> tuple[Attention, Attention]:
     """Attention without and with norms on rotated queries and keys; these norms have no weights."""
     bias = config.flag("attention_bias")
     plain = grouped_attention(

@@ -14,7 +14,7 @@ from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder
 from memcheck.models.parts.feed_forward import gated_mlp, plain_mlp, stacked_experts
 from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.sizes import Sizes, check_groups, split_heads
+from memcheck.models.parts.sizes import StackDimensions, check_groups, split_heads
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe, Norm, ParameterTensor
 
@@ -39,9 +39,11 @@ def read(config: ConfigReader) -> Architecture:
     mixer: Attention | LatentAttention = _latent(config, hidden) if latent else _attention(config, hidden)
     dense = _dense(config, hidden)
     first, second = _norm(config, hidden, "input_layernorm"), _norm(config, hidden, "pre_mlp_layernorm")
-    blocks: tuple[tuple[Block, int], ...] = ((Block(mixer, dense, first, second, dropout=dropout), layers),)
+    blocks: tuple[tuple[Block, int], ...] = (
+        (Block(mixer=mixer, mlp=dense, input_norm=first, mlp_norm=second, dropout=dropout), layers),
+    )
     if config.has("num_experts"):
-        routed = Block(mixer, _experts(config, hidden), first, second, dropout=dropout)
+        routed = Block(mixer=mixer, mlp=_experts(config, hidden), input_norm=first, mlp_norm=second, dropout=dropout)
         kinds = (blocks[0][0], routed)
         blocks = tuple((kinds[sparse], 1) for sparse in _moe_pattern(config, layers))
     learned = config.text("position_embedding_type", default="learned_absolute") == "learned_absolute"
@@ -49,7 +51,15 @@ def read(config: ConfigReader) -> Architecture:
     if learned and not positions:
         config.fail("max_position_embeddings", "the table of learned positions has no size", "state it")
     heads = config.integer("num_attention_heads")
-    size = Sizes(hidden, layers, heads, heads, 0, config.integer("vocab_size"), positions)
+    size = StackDimensions(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=0,
+        vocab=config.integer("vocab_size"),
+        positions=positions,
+    )
     return decoder(
         config,
         size,
@@ -113,14 +123,14 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         )
         tensors += linear("mlp.shared_experts.linear_fc2", hidden, shared, "shared_experts", "row")
     return Moe(
-        experts,
-        config.integer("moe_router_topk", default=2),
-        width,
-        gated,
-        _activation(config),
-        bias,
-        "sigmoid" if sigmoid else "softmax" if before else "softmax-topk",
-        shared,
+        experts=experts,
+        experts_per_token=config.integer("moe_router_topk", default=2),
+        width=width,
+        gated=gated,
+        activation=_activation(config),
+        bias=bias,
+        router="sigmoid" if sigmoid else "softmax" if before else "softmax-topk",
+        shared_width=shared,
         tensors=tensors,
     )
 
@@ -148,7 +158,16 @@ def _latent(config: ConfigReader, hidden: int) -> LatentAttention:
     config.ignore("num_query_groups", "group_query_attention", "kv_channels", "rotary_percent", "qk_layernorm")
     config.ignore("add_qkv_bias")
     dropout = config.dropout("attention_dropout", default=DROPOUT)
-    return LatentAttention(heads, rank, kv_rank, nope, rope, value, tensors=tensors, dropout=dropout)
+    return LatentAttention(
+        heads=heads,
+        q_lora_rank=rank,
+        kv_lora_rank=kv_rank,
+        qk_nope_head_dim=nope,
+        qk_rope_head_dim=rope,
+        v_head_dim=value,
+        tensors=tensors,
+        dropout=dropout,
+    )
 
 
 def _attention(config: ConfigReader, hidden: int) -> Attention:
@@ -163,7 +182,7 @@ def _attention(config: ConfigReader, hidden: int) -> Attention:
     share = config.number("rotary_percent", default=1.0)
     rotary = config.text("position_embedding_type", default="learned_absolute") == "rope"
     return grouped_attention(
-        Sizes(hidden, 1, heads, kv_heads, width, 1, 0),
+        StackDimensions(hidden=hidden, layers=1, heads=heads, kv_heads=kv_heads, head_dim=width, vocab=1, positions=0),
         PROJECTIONS,
         qkv_bias=bias or qkv_bias,
         out_bias=bias,

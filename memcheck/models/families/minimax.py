@@ -6,7 +6,7 @@ from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import routed
 from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Mixer, ParameterTensor
@@ -81,7 +81,7 @@ def _choice(config: ConfigReader) -> tuple[int, int]:
     return config.integer("num_local_experts", "num_experts"), config.integer("num_experts_per_tok")
 
 
-def _lightning(config: ConfigReader, size: Sizes) -> Mixer:
+def _lightning(config: ConfigReader, size: StackDimensions) -> Mixer:
     """Linear attention with decay: constant decay tables per layer, a heads x d x d state per sequence."""
     width, h, a = size.heads * size.head_dim, size.hidden, "self_attn"
     block = config.integer("block_size", default=256)
@@ -93,4 +93,12 @@ def _lightning(config: ConfigReader, size: Sizes) -> Mixer:
     )
     tables = size.heads * (block * block + 2 * block + 1)
     state = size.heads * size.head_dim * size.head_dim * 4
-    return Mixer("lightning", size.heads, size.head_dim, state, 3 * width, tensors, tables)
+    return Mixer(
+        kind="lightning",
+        heads=size.heads,
+        head_dim=size.head_dim,
+        state_bytes_per_sequence=state,
+        width=3 * width,
+        tensors=tensors,
+        buffer_numel=tables,
+    )

@@ -10,7 +10,10 @@ from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Paths
 
 NAMES = Names(
-    ("d_model", "hidden_size"), ("n_layers", "num_hidden_layers"), ("n_heads", "num_attention_heads"), ("max_seq_len",)
+    hidden=("d_model", "hidden_size"),
+    layers=("n_layers", "num_hidden_layers"),
+    heads=("n_heads", "num_attention_heads"),
+    positions=("max_seq_len",),
 )
 PROJECTIONS = Projections(("Wqkv",), "out_proj", "attn")
 
@@ -61,7 +64,11 @@ def read(config: ConfigReader) -> Architecture:
     )
     mlp = plain_mlp(h, 4 * h, "gelu", "ffn.up_proj", "ffn.down_proj")
     block = Block(
-        attention, mlp, layer_norm(h, "norm_1", bias=False), layer_norm(h, "norm_2", bias=False), dropout=dropout
+        mixer=attention,
+        mlp=mlp,
+        input_norm=layer_norm(h, "norm_1", bias=False),
+        mlp_norm=layer_norm(h, "norm_2", bias=False),
+        dropout=dropout,
     )._replace(named_output=True)
     return decoder(
         config,

@@ -68,11 +68,11 @@ def read(config: ConfigReader) -> Architecture:
         norm = rms_norm(size.hidden, "norm", NORM)
         if kind in ("mamba", "attention"):
             mixer: Mixer | Attention = mamba if kind == "mamba" else attention
-            return Block(mixer, None, norm, None)
+            return Block(mixer=mixer, mlp=None, input_norm=norm, mlp_norm=None)
         mlp: Mlp | Moe | None = moe
         if kind == "mlp":
             mlp = plain_mlp(size.hidden, width, activation, "mixer.up_proj", "mixer.down_proj", bias=bias)
-        return Block(None, mlp, None, norm)
+        return Block(mixer=None, mlp=mlp, input_norm=None, mlp_norm=norm)
 
     if config.flag("tie_word_embeddings"):
         config.note("tie_word_embeddings has no effect: transformers does not tie this model's head")
@@ -128,7 +128,7 @@ def _mamba(config: ConfigReader, hidden: int) -> Mixer:
     bias = config.flag("use_bias")
     tensors = [
         *linear("mixer.in_proj", inner + convolved + heads, hidden, "mixer", "column", bias=bias),
-        ParameterTensor("mixer.conv1d.weight", (convolved, 1, kernel), "mixer", "column"),
+        ParameterTensor("mixer.conv1d.weight", (convolved, 1, kernel), "mixer", shard="column"),
         vector("mixer.dt_bias", heads, "mixer", "column"),
         vector("mixer.A_log", heads, "mixer", "column"),
         vector("mixer.D", heads, "mixer", "column"),
@@ -138,7 +138,14 @@ def _mamba(config: ConfigReader, hidden: int) -> Mixer:
     if config.flag("use_conv_bias", "mamba_conv_bias", default=True):
         tensors.append(vector("mixer.conv1d.bias", convolved, "mixer", "column"))
     kept = inner * state * 4 + convolved * kernel * 2
-    return Mixer("mamba2", heads, head_dim, kept, inner + convolved + heads, tuple(tensors))
+    return Mixer(
+        kind="mamba2",
+        heads=heads,
+        head_dim=head_dim,
+        state_bytes_per_sequence=kept,
+        width=inner + convolved + heads,
+        tensors=tuple(tensors),
+    )
 
 
 def _moe(config: ConfigReader, hidden: int, activation: str, *, bias: bool) -> Moe:

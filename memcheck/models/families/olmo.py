@@ -6,7 +6,7 @@ from memcheck.models.families.llama import intermediate_size
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed
-from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import layer_types, stack, windows
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Norm
@@ -24,7 +24,9 @@ def read(config: ConfigReader) -> Architecture:
 
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
     attention = _attention(config, size)._replace(rotary_form=FP32_TABLES)
-    block = Block(attention, mlp, norm("input_layernorm"), norm("post_attention_layernorm"))
+    block = Block(
+        mixer=attention, mlp=mlp, input_norm=norm("input_layernorm"), mlp_norm=norm("post_attention_layernorm")
+    )
     return decoder(config, size, ((block, size.layers),), tied=False, final_norm=norm("model.norm"))
 
 
@@ -61,7 +63,7 @@ def read_moe(config: ConfigReader) -> Architecture:
     return decoder(config, size, ((block, size.layers),), tied=False)
 
 
-def _attention(config: ConfigReader, size: Sizes, norm: str | None = None) -> Attention:
+def _attention(config: ConfigReader, size: StackDimensions, norm: str | None = None) -> Attention:
     bias = config.flag("attention_bias")
     return grouped_attention(
         size,
@@ -74,14 +76,21 @@ def _attention(config: ConfigReader, size: Sizes, norm: str | None = None) -> At
     )
 
 
-def _post_norm(config: ConfigReader, size: Sizes, spans: list[int | None]) -> Architecture:
+def _post_norm(config: ConfigReader, size: StackDimensions, spans: list[int | None]) -> Architecture:
     attention = _attention(config, size, FP32_WEIGHT)._replace(rotary_form=FP32_TABLES)
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
     behind = rms_norm(size.hidden, "post_attention_layernorm", FP32_WEIGHT)
     last = rms_norm(size.hidden, "post_feedforward_layernorm", FP32_WEIGHT)
 
     def make(window: int | None) -> Block:
-        return Block(attention._replace(window=window), mlp, None, None, behind, last)
+        return Block(
+            mixer=attention._replace(window=window),
+            mlp=mlp,
+            input_norm=None,
+            mlp_norm=None,
+            mixer_output_norm=behind,
+            mlp_output_norm=last,
+        )
 
     final = rms_norm(size.hidden, "model.norm", FP32_WEIGHT)
     return decoder(config, size, stack(spans, make), tied=False, final_norm=final)

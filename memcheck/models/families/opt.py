@@ -39,10 +39,10 @@ def read(config: ConfigReader) -> Architecture:
         return Norm("layernorm", h, weight=affine, bias=affine, name=name)
 
     block = Block(
-        attention,
-        mlp,
-        norm("self_attn_layer_norm"),
-        norm("final_layer_norm"),
+        mixer=attention,
+        mlp=mlp,
+        input_norm=norm("self_attn_layer_norm"),
+        mlp_norm=norm("final_layer_norm"),
         post_norm=not before,
         dropout=config.dropout("dropout", default=0.1),
     )

@@ -31,7 +31,14 @@ def read(config: ConfigReader) -> Architecture:
     activation = config.activation(default="gelu_new")
     mlp = plain_mlp(h, config.integer("intermediate_size"), activation, "mlp.fc1", "mlp.fc2", bias=True)
     dropout = config.dropout("resid_pdrop")
-    block = Block(attention, mlp, layer_norm(h, "input_layernorm"), None, parallel=True, dropout=dropout)
+    block = Block(
+        mixer=attention,
+        mlp=mlp,
+        input_norm=layer_norm(h, "input_layernorm"),
+        mlp_norm=None,
+        parallel=True,
+        dropout=dropout,
+    )
     return decoder(
         config,
         size,

@@ -6,7 +6,7 @@ from memcheck.models.families.llama import intermediate_size
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp
-from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import layer_types, stack, windows
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block
@@ -24,7 +24,7 @@ def read_3(config: ConfigReader) -> Architecture:
     return _assemble(config, size, normed_attention(config, size))
 
 
-def normed_attention(config: ConfigReader, size: Sizes) -> Attention:
+def normed_attention(config: ConfigReader, size: StackDimensions) -> Attention:
     """Qwen 3's attention."""
     bias = config.flag("attention_bias")
     return grouped_attention(
@@ -46,7 +46,7 @@ def qwen_windows(config: ConfigReader, layers: int) -> list[int | None]:
     return windows(layer_types(config, layers, lambda i: sliding if i >= first else "full_attention"), window)
 
 
-def _assemble(config: ConfigReader, size: Sizes, attention: Attention) -> Architecture:
+def _assemble(config: ConfigReader, size: StackDimensions, attention: Attention) -> Architecture:
     attention = attention._replace(dropout=config.dropout("attention_dropout"))
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
 

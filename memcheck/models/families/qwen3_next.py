@@ -71,11 +71,18 @@ def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
     tensors = (
         *linear(f"{a}.in_proj_qkvz", 2 * keys + 2 * values, hidden, "mixer", "column"),
         *linear(f"{a}.in_proj_ba", 2 * value_heads, hidden, "mixer", "column"),
-        ParameterTensor(f"{a}.conv1d.weight", (convolved, 1, kernel), "mixer", "column"),
+        ParameterTensor(f"{a}.conv1d.weight", (convolved, 1, kernel), "mixer", shard="column"),
         vector(f"{a}.dt_bias", value_heads, "mixer", "column"),
         vector(f"{a}.A_log", value_heads, "mixer", "column"),
         vector(f"{a}.norm.weight", value_dim, "norm"),
         *linear(f"{a}.out_proj", hidden, values, "mixer", "row"),
     )
     kept = value_heads * key_dim * value_dim * 4 + convolved * kernel * 2
-    return Mixer("gated-delta-net", value_heads, value_dim, kept, 2 * keys + 2 * values, tensors)
+    return Mixer(
+        kind="gated-delta-net",
+        heads=value_heads,
+        head_dim=value_dim,
+        state_bytes_per_sequence=kept,
+        width=2 * keys + 2 * values,
+        tensors=tensors,
+    )

@@ -6,7 +6,7 @@ from memcheck.models.families.qwen import normed_attention
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
-from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import layer_types, stack, windows
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
@@ -47,7 +47,7 @@ def sparse_layers(config: ConfigReader, layers: int) -> list[bool]:
 
 
 def _assemble(
-    config: ConfigReader, size: Sizes, attention: Attention, spans: list[int | None], shared: int
+    config: ConfigReader, size: StackDimensions, attention: Attention, spans: list[int | None], shared: int
 ) -> Architecture:
     attention = attention._replace(dropout=config.dropout("attention_dropout"))
     activation = config.activation()

@@ -6,7 +6,7 @@ from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import gated_mlp
 from memcheck.models.parts.matrices import vector
-from memcheck.models.parts.sizes import Sizes, read_sizes
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Norm
 
@@ -27,10 +27,10 @@ def read(config: ConfigReader) -> Architecture:
     mlp = gated_mlp(h, config.integer("intermediate_size"), config.activation())
     parallel = config.flag("use_parallel_residual")
     block = Block(
-        attention,
-        mlp._replace(dropout=config.dropout("hidden_dropout")),
-        layer_norm(h, "input_layernorm"),
-        None if parallel else layer_norm(h, "post_attention_layernorm"),
+        mixer=attention,
+        mlp=mlp._replace(dropout=config.dropout("hidden_dropout")),
+        input_norm=layer_norm(h, "input_layernorm"),
+        mlp_norm=None if parallel else layer_norm(h, "post_attention_layernorm"),
         parallel=parallel,
         named_output=True,
         named_norm=True,
@@ -45,7 +45,7 @@ def read(config: ConfigReader) -> Architecture:
     )
 
 
-def _with_head_norms(attention: Attention, size: Sizes) -> Attention:
+def _with_head_norms(attention: Attention, size: StackDimensions) -> Attention:
     """One LayerNorm module per head, each with a weight and no bias."""
     d = size.head_dim
     norms = {which: Norm("layernorm", d, rows=n) for which, n in (("q", size.heads), ("k", size.kv_heads))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memcheck.models.parts.matrices import linear, norm_tensors
-from memcheck.models.parts.sizes import Sizes
+from memcheck.models.parts.sizes import StackDimensions
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Attention, LatentAttention, Norm, ParameterTensor
 from memcheck.record import Record
@@ -26,7 +26,7 @@ LLAMA = Projections()
 
 
 def grouped_attention(
-    size: Sizes,
+    size: StackDimensions,
     projections: Projections = LLAMA,
     *,
     qkv_bias: bool = False,
@@ -70,7 +70,7 @@ def head_norm(kind: str, size: int, which: str, *, rows: int = 1, bias: bool = F
     return Norm(kind, size, weight=weight, bias=bias, rows=rows, name=f"self_attn.{which}_norm")
 
 
-def latent_attention(config: ConfigReader, size: Sizes, *, interleaved: bool = True) -> LatentAttention:
+def latent_attention(config: ConfigReader, size: StackDimensions, *, interleaved: bool = True) -> LatentAttention:
     """DeepSeek's attention. The low-rank projections and their norms are replicated under tensor parallelism."""
     q_rank = config.optional_integer("q_lora_rank")
     if q_rank is None and "q_lora_rank" not in config.config:
@@ -96,4 +96,15 @@ def latent_attention(config: ConfigReader, size: Sizes, *, interleaved: bool = T
         *linear(a + "o_proj", size.hidden, size.heads * v_dim, "attention", "row", bias=bias),
     )
     dropout = config.dropout("attention_dropout")
-    return LatentAttention(size.heads, q_rank, kv_rank, nope, rope, v_dim, bias, tensors, interleaved, dropout)
+    return LatentAttention(
+        heads=size.heads,
+        q_lora_rank=q_rank,
+        kv_lora_rank=kv_rank,
+        qk_nope_head_dim=nope,
+        qk_rope_head_dim=rope,
+        v_head_dim=v_dim,
+        bias=bias,
+        tensors=tensors,
+        rotary_interleaved=interleaved,
+        dropout=dropout,
+    )

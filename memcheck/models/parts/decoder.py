@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memcheck.models.parts.sizes import Sizes
+from memcheck.models.parts.sizes import StackDimensions
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
 
@@ -30,17 +30,17 @@ def pre_norm_block(
 ) -> Block:
     """Llama's block: norm, mixer, sum, norm, feed-forward, sum."""
     return Block(
-        mixer,
-        mlp,
-        Norm(kind, hidden, bias=bias, name="input_layernorm"),
-        Norm(kind, hidden, bias=bias, name="post_attention_layernorm"),
+        mixer=mixer,
+        mlp=mlp,
+        input_norm=Norm(kind, hidden, bias=bias, name="input_layernorm"),
+        mlp_norm=Norm(kind, hidden, bias=bias, name="post_attention_layernorm"),
         dropout=dropout,
     )
 
 
 def decoder(
     config: ConfigReader,
-    size: Sizes,
+    size: StackDimensions,
     blocks: tuple[tuple[Block, int], ...],
     *,
     tied: bool,

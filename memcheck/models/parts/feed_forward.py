@@ -14,11 +14,11 @@ def gated_mlp(
 ) -> Mlp:
     """down(act(gate(x)) * up(x)); ``fused``: gate and up are one matrix."""
     return Mlp(
-        width,
-        True,
-        activation,
-        bias,
-        fused,
+        width=width,
+        gated=True,
+        activation=activation,
+        bias=bias,
+        fused_gate_up=fused,
         tensors=gated_tensors(module, hidden, width, "mlp", bias=bias, fused=fused),
     )
 
@@ -53,11 +53,11 @@ def plain_mlp(
         *linear(up, width, hidden, "mlp", "column", bias=bias, transposed=transposed),
         *linear(down, hidden, width, "mlp", "row", bias=bias, transposed=transposed),
     )
-    return Mlp(width, False, activation, bias, dropout=dropout, tensors=tensors)
+    return Mlp(width=width, gated=False, activation=activation, bias=bias, dropout=dropout, tensors=tensors)
 
 
 def with_linear_router(moe: Moe) -> Moe:
-    """The same, with the router as a linear layer, which adapters and quantisers wrap."""
+    """Experts whose router is a linear layer, which adapters and quantisers wrap."""
     return moe._replace(tensors=tuple(t._replace(linear=True) if t.group == "router" else t for t in moe.tensors))
 
 
@@ -69,8 +69,8 @@ def stacked_experts(
     shape_up = (experts, hidden, up) if transposed else (experts, up, hidden)
     shape_down = (experts, width, hidden) if transposed else (experts, hidden, width)
     return (
-        ParameterTensor(f"{module}.{first}", shape_up, "experts", "column", transposed=transposed),
-        ParameterTensor(f"{module}.down_proj", shape_down, "experts", "row", transposed=transposed),
+        ParameterTensor(f"{module}.{first}", shape_up, "experts", shard="column", transposed=transposed),
+        ParameterTensor(f"{module}.down_proj", shape_down, "experts", shard="row", transposed=transposed),
     )
 
 

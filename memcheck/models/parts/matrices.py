@@ -13,15 +13,15 @@ def linear(
     A column-parallel bias is cut with its matrix; a row-parallel one is replicated, because it is added after the sum.
     """
     shape = (inp, out) if transposed else (out, inp)
-    weight = ParameterTensor(name + ".weight", shape, group, shard, linear=True, transposed=transposed)
+    weight = ParameterTensor(name + ".weight", shape, group, shard=shard, linear=True, transposed=transposed)
     if not bias:
         return (weight,)
-    return weight, ParameterTensor(name + ".bias", (out,), group, "column" if shard == "column" else "none")
+    return weight, ParameterTensor(name + ".bias", (out,), group, shard="column" if shard == "column" else "none")
 
 
 def vector(name: str, size: int, group: str, shard: str = "none") -> ParameterTensor:
     """A parameter of one dimension."""
-    return ParameterTensor(name, (size,), group, shard)
+    return ParameterTensor(name, (size,), group, shard=shard)
 
 
 def norm_tensors(norm: Norm | None, name: str = "") -> tuple[ParameterTensor, ...]:

@@ -6,7 +6,7 @@ from memcheck.models.reader import MAX_LAYERS, REQUIRED, ConfigReader, Required
 from memcheck.record import Record
 
 
-class Sizes(Record):
+class StackDimensions(Record):
     """Dimensions of the stack."""
 
     hidden: int
@@ -29,10 +29,10 @@ class Names(Record):
 
 LLAMA_NAMES = Names()
 GPT2_NAMES = Names(
-    ("n_embd", "hidden_size"),
-    ("n_layer", "num_hidden_layers"),
-    ("n_head", "num_attention_heads"),
-    ("n_positions", "max_position_embeddings"),
+    hidden=("n_embd", "hidden_size"),
+    layers=("n_layer", "num_hidden_layers"),
+    heads=("n_head", "num_attention_heads"),
+    positions=("n_positions", "max_position_embeddings"),
 )
 
 
@@ -45,7 +45,7 @@ def read_sizes(
     head_dim_key: bool = True,
     learned_positions: bool = False,
     layers: int | None = None,
-) -> Sizes:
+) -> StackDimensions:
     """Read hidden size, layers, heads, vocabulary and positions.
 
     ``kv_heads``: ``optional`` (absent means ungrouped, as the class does), ``required`` (the class default is a
@@ -67,7 +67,15 @@ def read_sizes(
     positions = config.integer(
         *names.positions, default=REQUIRED if learned_positions else 0, null=REQUIRED if learned_positions else 0
     )
-    return Sizes(hidden, layers, heads, kv, size, config.integer("vocab_size"), positions)
+    return StackDimensions(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv,
+        head_dim=size,
+        vocab=config.integer("vocab_size"),
+        positions=positions,
+    )
 
 
 def check_groups(config: ConfigReader, heads: int, kv_heads: int, key: str = "num_key_value_heads") -> None:

@@ -15,14 +15,14 @@ from memcheck.report.story.blocks import (
     Card,
     Cards,
     Chart,
+    ComponentFormula,
     Excerpt,
     Excerpts,
-    Formula,
     Formulas,
     Prose,
+    RemedyStep,
+    RemedySteps,
     Scale,
-    Step,
-    Steps,
     Table,
 )
 from memcheck.report.verdict import Verdict
@@ -112,12 +112,12 @@ def card(item: Card) -> str:
     )
 
 
-def steps(item: Steps, name: str) -> str:
+def steps(item: RemedySteps, name: str) -> str:
     """Changes, numbered by their place."""
     return f'<ol class="steps">{"".join(step(each) for each in item.steps)}</ol>'
 
 
-def step(item: Step) -> str:
+def step(item: RemedyStep) -> str:
     """One change."""
     changes = "".join(
         f"<li><code>{text(key)}: {text(old)} <b>→ {text(new)}</b></code></li>" for key, old, new in item.changes
@@ -167,7 +167,7 @@ def formulas(item: Formulas, name: str) -> str:
     return "".join(formula(each) for each in item.formulas)
 
 
-def formula(item: Formula) -> str:
+def formula(item: ComponentFormula) -> str:
     """One component's."""
     lines = "".join(f"<p><code>{text(line)}</code></p>" for line in item.lines if line)
     source = f'<p class="soft small">Source: {text(item.source)}</p>' if item.source else ""
@@ -181,7 +181,7 @@ RENDER: dict[type, Callable[[Any, str], str]] = {
     Chart: chart,
     Table: table,
     Cards: cards,
-    Steps: steps,
+    RemedySteps: steps,
     Excerpts: excerpts,
     Formulas: formulas,
 }

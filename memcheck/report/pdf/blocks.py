@@ -11,20 +11,20 @@ from reportlab.platypus import Table as Grid
 
 from memcheck.edge.text import wrap
 from memcheck.report.pdf import style
-from memcheck.report.pdf.charts import Moments, Row
+from memcheck.report.pdf.charts import BarRow, Moments
 from memcheck.report.pdf.style import colour, markup, swatch, tinted, words
 from memcheck.report.story.blocks import (
     Block,
     Card,
     Cards,
     Chart,
+    ComponentFormula,
     Excerpt,
     Excerpts,
-    Formula,
     Formulas,
     Prose,
-    Step,
-    Steps,
+    RemedyStep,
+    RemedySteps,
     Table,
 )
 
@@ -52,7 +52,7 @@ def chart(item: Chart, width: float) -> list[Flowable]:
     for bar in item.bars:
         note = f"<b>{markup(bar.figure)}</b> {markup(bar.note)}"
         label = Paragraph(f"{markup(bar.label)}: {note}", style.CELL)
-        rows.append(KeepTogether([label, Row(bar, item.scale, width), Spacer(1, 3)]))
+        rows.append(KeepTogether([label, BarRow(bar, item.scale, width), Spacer(1, 3)]))
     return rows
 
 
@@ -115,17 +115,17 @@ def card(item: Card, width: float) -> list[Flowable]:
     """One alternative."""
     found: list[Flowable] = [Paragraph(f"<b>{markup(item.title)}</b> {markup(item.figure)}", style.CELL)]
     if item.chart is not None:
-        found += [Spacer(1, 2), Row(item.chart.bars[0], item.chart.scale, width, 5), Spacer(1, 1)]
+        found += [Spacer(1, 2), BarRow(item.chart.bars[0], item.chart.scale, width, 5), Spacer(1, 1)]
     found.append(Paragraph(tinted(item.word, item.tone), style.CELL))
     return [*found, *(Paragraph(markup(line), style.SOFT) for line in item.lines)]
 
 
-def steps(item: Steps, width: float) -> list[Flowable]:
+def steps(item: RemedySteps, width: float) -> list[Flowable]:
     """Changes under each other."""
     return [step(each, number, width) for number, each in enumerate(item.steps, start=1)]
 
 
-def step(item: Step, number: int, width: float) -> Flowable:
+def step(item: RemedyStep, number: int, width: float) -> Flowable:
     """One change: keys, costs, memory before and after."""
     costs = ", ".join(tinted(text, tone) for tone, text in item.costs)
     parts: list[Flowable] = [
@@ -136,7 +136,7 @@ def step(item: Step, number: int, width: float) -> Flowable:
     rows = [
         [
             Paragraph(markup(bar.label), style.CELL),
-            Row(bar, chart.scale, width - 140, 6),
+            BarRow(bar, chart.scale, width - 140, 6),
             Paragraph(f"<b>{markup(bar.figure)}</b>", style.NUMBER),
         ]
         for chart in item.charts
@@ -171,7 +171,7 @@ def formulas(item: Formulas, width: float) -> list[Flowable]:
     return [KeepTogether(formula(each)) for each in item.formulas]
 
 
-def formula(item: Formula) -> list[Flowable]:
+def formula(item: ComponentFormula) -> list[Flowable]:
     """One component's."""
     head = f"{swatch(item.key)}{markup(f'{item.name}: {item.figure}')}"
     lines = [Paragraph(markup(line), style.CODE) for line in item.lines if line]
@@ -184,7 +184,7 @@ RENDER: dict[type, Callable[[Any, float], list[Flowable]]] = {
     Chart: chart,
     Table: table,
     Cards: cards,
-    Steps: steps,
+    RemedySteps: steps,
     Excerpts: excerpts,
     Formulas: formulas,
 }

@@ -18,7 +18,7 @@ def at(count: int, scale: Scale, length: float) -> float:
     return min(1.0, count / scale.full_bytes) * length
 
 
-class Row(Flowable):
+class BarRow(Flowable):
     """One bar that lies."""
 
     def __init__(self, bar: Bar, scale: Scale, width: float, height: float = 8) -> None:

@@ -13,7 +13,7 @@ from reportlab.platypus import Table as Grid
 from memcheck.report.html.palette import TEXT
 from memcheck.report.pdf import style
 from memcheck.report.pdf.blocks import CLOSE, block
-from memcheck.report.pdf.charts import Big, Row
+from memcheck.report.pdf.charts import BarRow, Big
 from memcheck.report.pdf.style import colour, markup, tinted, words
 from memcheck.report.story.blocks import PlanStory, Story
 
@@ -26,7 +26,7 @@ LEAST_ROOM = 130
 """Points below which a section begins on the next page."""
 
 
-class Mark(Flowable):
+class OutlineEntry(Flowable):
     """An entry of the reader's outline; takes no room."""
 
     def __init__(self, title: str, key: str, level: int) -> None:
@@ -82,7 +82,7 @@ def pages(story: Story) -> list[Flowable]:
     found += [Paragraph(markup(f"Not readable: {path}: {why}"), style.BODY) for path, why in story.unreadable]
     several = len(story.plans) > 1
     if several:
-        found += [Mark("Plans", "index", 0), index(story)]
+        found += [OutlineEntry("Plans", "index", 0), index(story)]
     for number, each in enumerate(story.plans, start=1):
         found += [PageBreak()] if several else []
         found += plan(each, f"plan-{number}")
@@ -97,7 +97,7 @@ def index(story: Story) -> Flowable:
         where = ", ".join(filter(None, (facts.get("Model", ""), facts.get("GPUs", ""))))
         name = f'<a href="#plan-{number}" color="{TEXT["link"].light}"><u>{markup(each.name)}</u></a>'
         first = each.pictures[0] if each.pictures else None
-        bar = Row(first.bars[0], first.scale, WIDTH * 0.34, 9) if first is not None else ""
+        bar = BarRow(first.bars[0], first.scale, WIDTH * 0.34, 9) if first is not None else ""
         share = markup(each.used)
         rows.append(
             [
@@ -118,7 +118,7 @@ def plan(story: PlanStory, anchor: str) -> list[Flowable]:
     """All about one plan."""
     badge = tinted(story.verdict.word, story.verdict.tone)
     found: list[Flowable] = [
-        Mark(story.name, anchor, 0),
+        OutlineEntry(story.name, anchor, 0),
         Paragraph(f"{markup(story.name)}&nbsp;&nbsp;{badge}", style.NAME),
         Paragraph(markup(story.path), style.SOFT),
         Paragraph(markup(story.lead), style.LEAD),
@@ -131,7 +131,10 @@ def plan(story: PlanStory, anchor: str) -> list[Flowable]:
         found.append(facts(story))
     for section in story.sections:
         found.append(CondPageBreak(LEAST_ROOM))
-        found += [Mark(section.title, f"{anchor}-{section.key}", 1), Paragraph(markup(section.title), style.HEAD)]
+        found += [
+            OutlineEntry(section.title, f"{anchor}-{section.key}", 1),
+            Paragraph(markup(section.title), style.HEAD),
+        ]
         for each in section.blocks:
             found += block(each, WIDTH)
     return found

@@ -7,7 +7,7 @@ from memcheck.errors import UsageError
 INSTALL = "pip install 'memcheck[pdf]'"
 
 
-class MissingExtraError(UsageError):
+class MissingPdfExtraError(UsageError):
     """ReportLab is not installed, or cannot be imported."""
 
 
@@ -20,4 +20,4 @@ def require_extra() -> None:
     try:
         import reportlab.platypus  # noqa: F401  # found is not yet usable: its imaging library may be broken
     except ImportError as error:
-        raise MissingExtraError(f"--format pdf needs reportlab: {INSTALL} ({error})") from error
+        raise MissingPdfExtraError(f"--format pdf needs reportlab: {INSTALL} ({error})") from error

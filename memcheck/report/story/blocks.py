@@ -90,7 +90,7 @@ class Cards(Record):
     cards: tuple[Card, ...]
 
 
-class Step(Record):
+class RemedyStep(Record):
     """A change that helps: what to write, what it costs, memory before and after."""
 
     title: str
@@ -102,10 +102,10 @@ class Step(Record):
     """Before and after, of each memory that matters."""
 
 
-class Steps(Record):
+class RemedySteps(Record):
     """Changes, the cheapest first."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[RemedyStep, ...]
 
 
 class Excerpt(Record):
@@ -125,7 +125,7 @@ class Excerpts(Record):
     excerpts: tuple[Excerpt, ...]
 
 
-class Formula(Record):
+class ComponentFormula(Record):
     """A component's arithmetic."""
 
     key: str
@@ -139,7 +139,7 @@ class Formula(Record):
 class Formulas(Record):
     """All that are alive at the peak."""
 
-    formulas: tuple[Formula, ...]
+    formulas: tuple[ComponentFormula, ...]
 
 
 class Prose(Record):
@@ -148,7 +148,7 @@ class Prose(Record):
     text: str
 
 
-Block = Chart | Table | Cards | Steps | Excerpts | Formulas | Prose
+Block = Chart | Table | Cards | RemedySteps | Excerpts | Formulas | Prose
 
 
 class Section(Record):

@@ -10,7 +10,18 @@ from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
 from memcheck.memory.fit import on_gpu as gpu_verdict
 from memcheck.report.details import stated
 from memcheck.report.effect import beside_time, high_utilization, on_the_host
-from memcheck.report.story.blocks import Bar, Card, Cards, Chart, Prose, Scale, Section, Segment, Step, Steps
+from memcheck.report.story.blocks import (
+    Bar,
+    Card,
+    Cards,
+    Chart,
+    Prose,
+    RemedyStep,
+    RemedySteps,
+    Scale,
+    Section,
+    Segment,
+)
 from memcheck.report.verdict import FAILS, TONES, Verdict, said, short_of_host, verdict
 from memcheck.result import PlanResult
 
@@ -64,10 +75,10 @@ def remedies(plan: PlanResult, estimate: Estimate) -> Section | None:
     axis = Scale(max(estimate.capacity_bytes, estimate.device_bytes), estimate.capacity_bytes)
     note = "Each is priced by the same model as the plan, cheapest first. Times are a model's, not measured."
     steps = tuple(one_step(plan, estimate, remedy, axis) for remedy in found)
-    return Section("remedies", "What would help", (Prose(note), Steps(steps)))
+    return Section("remedies", "What would help", (Prose(note), RemedySteps(steps)))
 
 
-def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) -> Step:
+def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) -> RemedyStep:
     """What it changes, what it costs, and the memory before and after; a node's where that is what is missing."""
     changes = tuple((key, value(stated(plan, key)), value(new)) for key, new in remedy.set.items())
     charts: tuple[Chart, ...]
@@ -78,7 +89,7 @@ def one_step(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale) 
         charts = (ends, on_gpu(plan, estimate, remedy, ends.scale, "predicted "))
     else:
         charts = (on_gpu(plan, estimate, remedy, axis, ""),)
-    return Step(arrows(remedy.title), changes, costs(plan, remedy), charts)
+    return RemedyStep(title=arrows(remedy.title), changes=changes, costs=costs(plan, remedy), charts=charts)
 
 
 def on_gpu(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale, whose: str) -> Chart:
@@ -155,7 +166,12 @@ def card(plan: PlanResult, there: OnGpu, note: str = "", *, judged: bool = True)
     rates += [f"{there.relative_speed:.2g}× the speed"] if there.relative_speed and not note else []
     has = f"{gib(there.capacity_bytes)} GiB"
     if there.refused:
-        return Card(there.gpu, "Not possible", "bad", tuple(filter(None, (there.refused, has, *rates, note))))
+        return Card(
+            title=there.gpu,
+            word="Not possible",
+            tone="bad",
+            lines=tuple(filter(None, (there.refused, has, *rates, note))),
+        )
     found = verdict_on(plan, there, judged=judged)
     needs = f"{gib(there.device_bytes)} of {has}"
     share = percent(there.utilization)
@@ -163,7 +179,14 @@ def card(plan: PlanResult, there: OnGpu, note: str = "", *, judged: bool = True)
     axis = Scale(max(there.capacity_bytes, there.device_bytes), there.capacity_bytes)
     chart = Chart(f"{share} of {there.gpu}", (bar,), axis)
     why = there.fails if found.word == FAILS else ""
-    return Card(there.gpu, found.word, found.tone, tuple(filter(None, (needs, *rates, why, note))), share, chart)
+    return Card(
+        title=there.gpu,
+        word=found.word,
+        tone=found.tone,
+        lines=tuple(filter(None, (needs, *rates, why, note))),
+        figure=share,
+        chart=chart,
+    )
 
 
 def fit_on(plan: PlanResult, there: OnGpu) -> str:

@@ -7,7 +7,7 @@ from memcheck.edge.screen import Screen
 from memcheck.edge.text import gib, plural, value, words
 from memcheck.finding import Finding
 from memcheck.report.snippet import snippet
-from memcheck.report.story.blocks import Excerpt, Excerpts, Formula, Formulas, Prose, Section, Table
+from memcheck.report.story.blocks import ComponentFormula, Excerpt, Excerpts, Formulas, Prose, Section, Table
 from memcheck.result import PlanResult
 
 TONES = {"error": "bad", "warning": "warn", "info": "note"}
@@ -26,11 +26,11 @@ def findings(plan: PlanResult) -> Section | None:
 def excerpt(plan: PlanResult, finding: Finding) -> Excerpt:
     """One finding."""
     return Excerpt(
-        TONES[finding.severity],
-        f"{finding.severity} {finding.code} {finding.name}",
-        finding.message,
-        "\n".join(snippet(finding, plan.sources, SOURCE)),
-        finding.help,
+        tone=TONES[finding.severity],
+        head=f"{finding.severity} {finding.code} {finding.name}",
+        message=finding.message,
+        source="\n".join(snippet(finding, plan.sources, SOURCE)),
+        help=finding.help,
     )
 
 
@@ -78,12 +78,12 @@ def formulas(estimate: Estimate) -> Section | None:
     if not estimate.formulas:
         return None
     found = tuple(
-        Formula(
-            item.component,
-            words(item.component),
-            f"{gib(item.bytes)} GiB ({item.bytes:,} bytes)",
-            (item.formula, f"= {item.numbers}"),
-            item.source,
+        ComponentFormula(
+            key=item.component,
+            name=words(item.component),
+            figure=f"{gib(item.bytes)} GiB ({item.bytes:,} bytes)",
+            lines=(item.formula, f"= {item.numbers}"),
+            source=item.source,
         )
         for item in estimate.formulas
     )

@@ -148,7 +148,7 @@ def host_bar(moment: HostMoment, capacity: int) -> Bar:
     slack = capacity - moment.bytes
     note = f"{percent(moment.bytes / capacity)} of it, {gib(abs(slack))} {'missing' if slack < 0 else 'left'}"
     components: dict[str, int] = dict(moment.components)
-    return Bar(moment.name, segments(components), gib(moment.bytes), note)
+    return Bar(label=moment.name, segments=segments(components), figure=gib(moment.bytes), note=note)
 
 
 def moments(rank: RankEstimate, estimate: Estimate) -> tuple[Bar, ...]:
@@ -170,10 +170,10 @@ def ranks(plan: PlanResult, estimate: Estimate) -> Section | None:
     parameters = {rank.pipeline_rank: rank.parameters for rank in estimate.ranks}
     bars = tuple(
         Bar(
-            f"rank {rank.pipeline_rank}",
-            segments(rank.components_bytes),
-            gib(rank.device_bytes),
-            f"peak in {rank.instant}, {parameters.get(rank.pipeline_rank, 0):,} parameters",
+            label=f"rank {rank.pipeline_rank}",
+            segments=segments(rank.components_bytes),
+            figure=gib(rank.device_bytes),
+            note=f"peak in {rank.instant}, {parameters.get(rank.pipeline_rank, 0):,} parameters",
         )
         for rank in plan.dossier.ranks
     )

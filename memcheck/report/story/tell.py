@@ -17,11 +17,11 @@ def story(report: Report, *, judged: bool = True) -> Story:
     only = f" of {report.plans[0].name}" if count == 1 else ""
     said = summary(report) if judged else f"estimated {plural(count, 'plan')}"
     return Story(
-        f"GPU memory{only}" if count == 1 else f"GPU memory of {plural(count, 'plan')}",
-        said,
-        tuple(plan_story(plan, judged=judged or plan.estimate is None) for plan in report.plans),
-        tuple((item.path, item.message) for item in report.unreadable),
-        report.version,
+        title=f"GPU memory{only}" if count == 1 else f"GPU memory of {plural(count, 'plan')}",
+        summary=said,
+        plans=tuple(plan_story(plan, judged=judged or plan.estimate is None) for plan in report.plans),
+        unreadable=tuple((item.path, item.message) for item in report.unreadable),
+        version=report.version,
     )
 
 
@@ -44,15 +44,15 @@ def plan_story(plan: PlanResult, *, judged: bool) -> PlanStory:
     found += [grounds.assumptions(plan), grounds.formulas(estimate) if estimate is not None else None]
     document = f", document {plan.document}" if plan.document else ""
     return PlanStory(
-        plan.name,
-        f"{plan.path}{document}",
-        verdict(plan, judged=judged),
-        lead(plan, judged=judged),
-        choices.advice(plan),
-        facts(plan),
-        memory.pictures(plan, estimate) if estimate is not None else (),
-        used(plan),
-        tuple(section for section in found if section is not None),
+        name=plan.name,
+        path=f"{plan.path}{document}",
+        verdict=verdict(plan, judged=judged),
+        lead=lead(plan, judged=judged),
+        advice=choices.advice(plan),
+        facts=facts(plan),
+        pictures=memory.pictures(plan, estimate) if estimate is not None else (),
+        used=used(plan),
+        sections=tuple(section for section in found if section is not None),
     )
 
 

@@ -19,7 +19,7 @@ LARGEST = 64 * 2**20
 """Bytes of a baseline file: some 300,000 accepted findings."""
 
 
-class Entry(Record):
+class AcceptedFinding(Record):
     """One accepted finding."""
 
     path: str
@@ -29,11 +29,11 @@ class Entry(Record):
     pointer: str = ""
     """JSON pointer of the key; empty for findings about the plan as a whole."""
     utilization: float | None = None
-    """Of the GPU, when the finding was accepted."""
+    """Share of the GPU's memory that was predicted when the finding was accepted."""
     host_bytes_per_node: int = 0
 
 
-def read_entries(file: str) -> tuple[Entry, ...]:
+def read_entries(file: str) -> tuple[AcceptedFinding, ...]:
     """The entries of a baseline file.
 
     Raises:
@@ -47,7 +47,7 @@ def read_entries(file: str) -> tuple[Entry, ...]:
     return entries_in(data, file)
 
 
-def entries_in(data: bytes, file: str) -> tuple[Entry, ...]:
+def entries_in(data: bytes, file: str) -> tuple[AcceptedFinding, ...]:
     """The entries in the bytes of a baseline file.
 
     Raises:
@@ -64,9 +64,9 @@ def entries_in(data: bytes, file: str) -> tuple[Entry, ...]:
     return entries
 
 
-def _entry(item: dict[str, object]) -> Entry:
+def _entry(item: dict[str, object]) -> AcceptedFinding:
     """One entry. Raises TypeError for unknown, missing and ill-typed values."""
-    entry = Entry(**item)  # type: ignore[arg-type]  # checked below
+    entry = AcceptedFinding(**item)  # type: ignore[arg-type]  # checked below
     wanted: tuple[type | tuple[type, ...], ...] = (str, str, str, str, (int, float, type(None)), int)
     for name, value, types in zip(entry._fields, tuple(entry), wanted, strict=True):
         if not isinstance(value, types):
@@ -74,7 +74,7 @@ def _entry(item: dict[str, object]) -> Entry:
     return entry
 
 
-def rendered(entries: Iterable[Entry]) -> str:
+def rendered(entries: Iterable[AcceptedFinding]) -> str:
     """The text of a baseline file: one entry per line, sorted, so that a diff shows what was accepted."""
     lines = []
     for entry in sorted(set(entries), key=lambda each: each[:4]):
@@ -84,14 +84,21 @@ def rendered(entries: Iterable[Entry]) -> str:
     return f'{{\n "baseline": {FORMAT},\n "memcheck": {json.dumps(__version__)},\n "findings": {body}\n}}\n'
 
 
-def entries_of(result: PlanResult, folder: str) -> list[Entry]:
+def entries_of(result: PlanResult, folder: str) -> list[AcceptedFinding]:
     """What accepting every finding of a judged plan means. Of a plan that was not judged nothing can be accepted."""
     if result.estimate is None:
         return []
     utilization, host = round(result.estimate.utilization, 4), result.estimate.host_bytes_per_node
     path = relative(result.path, folder)
     return [
-        Entry(path, result.name, finding.code, key_of(finding.code, finding.pointer), utilization, host)
+        AcceptedFinding(
+            path=path,
+            plan=result.name,
+            code=finding.code,
+            pointer=key_of(finding.code, finding.pointer),
+            utilization=utilization,
+            host_bytes_per_node=host,
+        )
         for finding in result.findings
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from memcheck.finding import Finding, key_of
 from memcheck.result import PlanResult
-from memcheck.review.baseline.file import Entry, read_entries, relative
+from memcheck.review.baseline.file import AcceptedFinding, read_entries, relative
 
 FULLNESS = ("MEM101", "MEM102", "MEM103", "MEM104")
 """One question, how full the GPU is, from the worst answer to the mildest; one accepts those behind it."""
@@ -23,10 +23,10 @@ class Baseline:
         """Read the file; raises ConfigurationError."""
         self.file = file
         self.folder = os.path.dirname(file) or "."
-        self._entries: dict[tuple[str, str], list[Entry]] = {}
+        self._entries: dict[tuple[str, str], list[AcceptedFinding]] = {}
         for entry in read_entries(file):
             self._entries.setdefault((entry.path, entry.plan), []).append(entry)
-        self._met: set[Entry] = set()
+        self._met: set[AcceptedFinding] = set()
 
     def judge(self, result: PlanResult, finding: Finding) -> Finding | None:
         """None for an accepted finding; one that got worse says what was accepted."""
@@ -41,7 +41,7 @@ class Baseline:
                 finding = finding._replace(message=f"{finding.message}; {worse}")
         return finding
 
-    def stale(self, results: Sequence[PlanResult], counts: Callable[[str, str], bool]) -> list[Entry]:
+    def stale(self, results: Sequence[PlanResult], counts: Callable[[str, str], bool]) -> list[AcceptedFinding]:
         """Entries that accept nothing any more: the file or plan is gone, or the finding is.
 
         Only files of this run, and rules that took part (``counts`` of a path and a code), can be spoken of.
@@ -62,13 +62,13 @@ class Baseline:
         return found
 
 
-def _same(entry: Entry, finding: Finding) -> bool:
+def _same(entry: AcceptedFinding, finding: Finding) -> bool:
     if entry.code in FULLNESS and finding.code in FULLNESS:
         return entry.code <= finding.code
     return (entry.code, entry.pointer) == (finding.code, key_of(finding.code, finding.pointer))
 
 
-def _worse(entry: Entry, result: PlanResult) -> str:
+def _worse(entry: AcceptedFinding, result: PlanResult) -> str:
     """What was accepted, when the plan is further from it than rounding explains; empty when it is not."""
     estimate, accepted = result.estimate, entry.utilization
     if estimate is None or accepted is None:

@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 
 from memcheck.record import Record
-from memcheck.review.diff.types import FAILS_NOW, SAME, Change, Comparison
+from memcheck.review.diff.types import FAILS_NOW, SAME, Change, PlanDiff
 
 UNITS = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _AMOUNT = re.compile(r"\+?(\d{1,12}(?:\.\d{1,12})?)\s*([A-Za-z]+|%)", re.ASCII)
@@ -58,7 +58,7 @@ def is_minor(change: Change, least: Amount | None) -> bool:
     return abs(delta) < least.of(change.before.device_bytes or 0)
 
 
-def fails(comparison: Comparison, limits: tuple[Amount, ...], *, on_regression: bool) -> list[Change]:
+def fails(comparison: PlanDiff, limits: tuple[Amount, ...], *, on_regression: bool) -> list[Change]:
     """The changes that fail the run."""
     return [
         change

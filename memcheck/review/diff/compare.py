@@ -9,7 +9,7 @@ from memcheck.finding import Finding
 from memcheck.result import PlanResult
 from memcheck.review.diff.amount import Amount, exceeds, is_minor
 from memcheck.review.diff.pair import pair
-from memcheck.review.diff.types import UNCHANGED, Comparison, Side
+from memcheck.review.diff.types import UNCHANGED, PlanDiff, Side
 
 
 def compare(
@@ -20,7 +20,7 @@ def compare(
     unchanged: int = 0,
     least: Amount | None = None,
     limits: tuple[Amount, ...] = (),
-) -> Comparison:
+) -> PlanDiff:
     """Pair the plans and keep what moved; ``unchanged`` counts files that nobody had to look at.
 
     What exceeds a limit is kept however small ``least`` says it is.
@@ -30,12 +30,26 @@ def compare(
     shown = [change for change in moved if exceeds(change, limits) or not is_minor(change, least)]
     shown.sort(key=lambda change: (change.rank, change.side.path, change.side.document))
     same = unchanged + len(changes) - len(moved)
-    return Comparison(__version__, *labels, tuple(shown), same, len(moved) - len(shown))
+    return PlanDiff(
+        version=__version__,
+        before=labels[0],
+        after=labels[1],
+        changes=tuple(shown),
+        unchanged=same,
+        minor=len(moved) - len(shown),
+    )
 
 
 def side_of(result: PlanResult, path: str, key: str) -> Side:
     """One side from a fresh verdict."""
-    side = Side(path, key, result.document, result.name, result.status, codes=_codes(result.findings))
+    side = Side(
+        path=path,
+        key=key,
+        document=result.document,
+        name=result.name,
+        status=result.status,
+        codes=_codes(result.findings),
+    )
     estimate = result.estimate
     if estimate is None:
         return side

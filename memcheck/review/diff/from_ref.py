@@ -13,7 +13,7 @@ from memcheck.errors import ConfigurationError, UsageError
 from memcheck.plan.sniff import looks_like_plan
 from memcheck.plan.text import read_bytes
 from memcheck.result import Unreadable
-from memcheck.review.diff.sides import Sides
+from memcheck.review.diff.sides import SideReader
 from memcheck.review.diff.types import Side
 from memcheck.review.history.changed import Changes
 from memcheck.review.history.checkout import lay_out, lay_out_files
@@ -22,7 +22,7 @@ from memcheck.review.history.places import inside_of
 from memcheck.review.history.tree import Tree
 
 
-def sides_since(ref: str, paths: tuple[str, ...], sides: Sides) -> tuple[list[Side], list[Side], int, str]:
+def sides_since(ref: str, paths: tuple[str, ...], sides: SideReader) -> tuple[list[Side], list[Side], int, str]:
     """Plans before, plans after, how many files did not change, and the commit in words.
 
     Only plans are judged whose files changed, on either side: the others cannot have moved.

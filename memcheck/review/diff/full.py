@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, percent, words, wrap
-from memcheck.review.diff.types import FAILS_NOW, PASSES_NOW, RENAMED, Change, Comparison
+from memcheck.review.diff.types import FAILS_NOW, PASSES_NOW, RENAMED, Change, PlanDiff
 from memcheck.review.diff.words import headline, host, points, rest, signed_gib, size, verdict
 
 STYLES = {FAILS_NOW: "error", PASSES_NOW: "good"}
 
 
-def render(comparison: Comparison, screen: Screen) -> str:
+def render(comparison: PlanDiff, screen: Screen) -> str:
     """Plans that moved, then a line that counts all; nothing at all if quiet and nothing moved."""
     if screen.quiet and not comparison.changes:
         return ""

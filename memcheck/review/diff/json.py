@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
-from memcheck.review.diff.types import FAILS_NOW, PASSES_NOW, Change, Comparison, Side
+from memcheck.review.diff.types import FAILS_NOW, PASSES_NOW, Change, PlanDiff, Side
 from memcheck.review.diff.words import KINDS
 
 
-def render(comparison: Comparison, screen: Screen | None = None) -> str:
+def render(comparison: PlanDiff, screen: Screen | None = None) -> str:
     """The whole document; the screen plays no part."""
     return dumps(document(comparison), indent=1) + "\n"
 
 
-def document(comparison: Comparison) -> dict[str, object]:
+def document(comparison: PlanDiff) -> dict[str, object]:
     """The comparison as plain data."""
     grown = [change.delta_bytes for change in comparison.changes if change.delta_bytes is not None]
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import gib, percent, plural, words
 from memcheck.report.markdown import code, escape
-from memcheck.review.diff.types import RENAMED, Change, Comparison, Side
+from memcheck.review.diff.types import RENAMED, Change, PlanDiff, Side
 from memcheck.review.diff.words import headline, host, points, rest, signed_gib, size, verdict
 
 LIMIT = 64_000
@@ -14,7 +14,7 @@ HEAD = ["| | Plan | Before | After | Change | Of capacity |", "|---|---|---:|---
 ICONS = {"passed": "✅", "failed": "❌", "error": "❌"}
 
 
-def render(comparison: Comparison, screen: Screen | None = None, limit: int = LIMIT) -> str:
+def render(comparison: PlanDiff, screen: Screen | None = None, limit: int = LIMIT) -> str:
     """The table, then each plan's components folded. What is too long loses details first, then the table's middle."""
     if not any(change.moved for change in comparison.changes):
         return ""

@@ -17,7 +17,7 @@ GateOf = Callable[[str], Gate]
 """How strictly to judge the file of a path."""
 
 
-class Sides:
+class SideReader:
     """Judges plans and remembers what went wrong."""
 
     def __init__(self, config: str | None, gates: Callable[[Configurations], GateOf]) -> None:

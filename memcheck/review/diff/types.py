@@ -120,7 +120,7 @@ class Change(Record):
         return (self.verdict != FAILS_NOW, before - now)
 
 
-class Comparison(Record):
+class PlanDiff(Record):
     """Every plan of two states."""
 
     version: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.edge.text import gib, plural
-from memcheck.review.diff.types import FAILS_NOW, PASSES_NOW, UNCHANGED, Change, Comparison, Side
+from memcheck.review.diff.types import FAILS_NOW, PASSES_NOW, UNCHANGED, Change, PlanDiff, Side
 
 KINDS = ("added", "removed", "renamed", "changed")
 VERDICTS = {FAILS_NOW: "fails now", PASSES_NOW: "passes now"}
@@ -52,7 +52,7 @@ def verdict(change: Change) -> str:
     return "still fails" if change.after is not None and change.after.status != "passed" else ""
 
 
-def headline(comparison: Comparison) -> str:
+def headline(comparison: PlanDiff) -> str:
     """``1 plan fails now, 2 changed, 1 added``; the kinds count every plan once, verdicts come first."""
     failing = comparison.verdicts(FAILS_NOW)
     parts = [f"{plural(failing, 'plan')} fail{'s' if failing == 1 else ''} now"] if failing else []
@@ -62,7 +62,7 @@ def headline(comparison: Comparison) -> str:
     return ", ".join(parts) or "nothing moved"
 
 
-def rest(comparison: Comparison) -> str:
+def rest(comparison: PlanDiff) -> str:
     """``11 unchanged, 2 moved less than asked for``."""
     parts = [f"{comparison.unchanged} {UNCHANGED}"] if comparison.unchanged else []
     if comparison.minor:

@@ -39,11 +39,11 @@ class Fix(Record):
     title: str
     edits: tuple[Edit, ...]
     elsewhere: tuple[FileEdits, ...] = ()
-    """Of the configs that the plan takes values from."""
+    """Edits of the configs that the plan takes values from."""
 
     @property
     def key(self) -> tuple[int, str, str, str]:
-        """The same before and after an edit elsewhere in the file."""
+        """What the fix is known by: equal before and after an edit elsewhere in the file."""
         return self.document, self.finding.code, self.finding.pointer, self.title
 
 
@@ -75,7 +75,7 @@ def fix_file(path: str, data: bytes, gate: Gate, *, unsafe: bool = False) -> Fix
             full, traces = check_file(path, data, gate)
             fixes = [fix for fix in remedy_fixes(path, full) if fix.key not in refused]
         if traces:
-            return Fixed(data, tuple(done), tuple(traces), texts)
+            return Fixed(data=data, fixes=tuple(done), traces=tuple(traces), texts=texts)
         together = [fix for fix, _ in disjoint((fix, fix.edits) for fix in fixes)]
         if any(fix.elsewhere for fix in together):
             together = together[:1]  # two plans may share a config
@@ -111,7 +111,7 @@ def _first_alone(
 def safe_fixes(path: str, results: Iterable[PlanResult]) -> list[Fix]:
     """The fixes with one right outcome, in the order of the text. Edits are of this file, never of one it extends."""
     found = [
-        Fix(result.document, finding, finding.message, finding.fix)
+        Fix(document=result.document, finding=finding, title=finding.message, edits=finding.fix)
         for result in results
         for finding in result.findings
         if finding.fix and finding.location.path == result.path
@@ -127,7 +127,15 @@ def remedy_fixes(path: str, results: Iterable[PlanResult]) -> list[Fix]:
         remedies = [(finding, remedy) for finding in failing for remedy in finding.remedies if remedy.is_edit]
         if remedies:
             finding, remedy = remedies[0]
-            found.append(Fix(result.document, finding, remedy.title, remedy.edits, remedy.elsewhere))
+            found.append(
+                Fix(
+                    document=result.document,
+                    finding=finding,
+                    title=remedy.title,
+                    edits=remedy.edits,
+                    elsewhere=remedy.elsewhere,
+                )
+            )
     return found
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from memcheck.errors import ConfigurationError, UsageError
-from memcheck.review.baseline.file import Entry, entries_in, read_entries
+from memcheck.review.baseline.file import AcceptedFinding, entries_in, read_entries
 from memcheck.review.history.git import Base
 from memcheck.review.history.places import inside_of
 from memcheck.review.history.tree import Tree
 
-Accepted = dict[str, set[Entry]]
+Accepted = dict[str, set[AcceptedFinding]]
 """Entries by the path of their plan, from the repository's root."""
 
 
@@ -44,7 +44,7 @@ class Acceptances:
         return {path for path in before.keys() | now.keys() if before.get(path) != now.get(path)}
 
 
-def _by_plan(entries: tuple[Entry, ...], place: str) -> Accepted:
+def _by_plan(entries: tuple[AcceptedFinding, ...], place: str) -> Accepted:
     found: Accepted = {}
     for entry in entries:
         inside = os.path.normpath(os.path.join(os.path.dirname(place), entry.path)).replace(os.sep, "/")

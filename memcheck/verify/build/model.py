@@ -15,7 +15,7 @@ from memcheck.models.keys import synonyms
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture, Attention, Block, Moe
 from memcheck.verify.build.dtypes import DTYPES
-from memcheck.verify.errors import RefusedError
+from memcheck.verify.errors import RefusedStepError
 
 STORAGE_KEYS = (
     "architectures",
@@ -46,7 +46,7 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
     try:
         real = AutoConfig.for_model(name, **_own_names(type(AutoConfig.for_model(name)), config))
     except Exception as error:  # each version of transformers has validation errors of its own
-        raise RefusedError(f"transformers cannot read the configuration of {model_type}: {error}") from error
+        raise RefusedStepError(f"transformers cannot read the configuration of {model_type}: {error}") from error
     real.use_cache = False
     text = real.get_text_config()
     if getattr(text, "pad_token_id", None) is not None and text.pad_token_id >= text.vocab_size:
@@ -65,7 +65,7 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
     model.config.use_cache = False
     built, said = sum(p.numel() for p in model.parameters()), count_parameters(architecture)
     if built != said:
-        raise RefusedError(
+        raise RefusedStepError(
             f"transformers builds {model_type} with {built:,} parameters, and memcheck counts {said:,}",
             "some key of the configuration means something else to this version of transformers",
         )

@@ -10,7 +10,7 @@ from torch import nn
 from memcheck.job.types import TrainingJob
 from memcheck.verify.build.subclass import is_wrapper
 from memcheck.verify.build.trained import trained_parameters
-from memcheck.verify.errors import RefusedError
+from memcheck.verify.errors import RefusedStepError
 
 Groups = list[Any]
 
@@ -55,13 +55,13 @@ def _kind(job: TrainingJob) -> tuple[type[torch.optim.Optimizer], dict[str, Any]
         return torch.optim.SGD, {**options, "momentum": 0.9}
     if name == "adafactor":
         return torch.optim.Adafactor, {"foreach": options.get("foreach", False)}
-    raise RefusedError(f"torch has no optimizer {name}", "verify with --set training.optimizer=adamw")
+    raise RefusedStepError(f"torch has no optimizer {name}", "verify with --set training.optimizer=adamw")
 
 
 def _muon(model: nn.Module, job: TrainingJob) -> list[torch.optim.Optimizer]:
     kind = getattr(torch.optim, "Muon", None)
     if kind is None:
-        raise RefusedError(f"torch {torch.__version__} has no Muon", "it came with torch 2.9")
+        raise RefusedStepError(f"torch {torch.__version__} has no Muon", "it came with torch 2.9")
     outer = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     head = model.get_output_embeddings()
     outer |= {id(head.weight)} if head is not None else set()

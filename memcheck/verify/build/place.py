@@ -13,7 +13,7 @@ def _ready(model: nn.Module) -> None:
     """Nothing is left to do."""
 
 
-class Place(Record):
+class DevicePlacement(Record):
     """Devices, and what has to happen between wrapping a model and making its optimizer."""
 
     device: str = "cpu"
@@ -23,4 +23,4 @@ class Place(Record):
     ready: Callable[[nn.Module], None] = _ready
 
 
-HERE = Place()
+HERE = DevicePlacement()

@@ -12,8 +12,8 @@ from memcheck.models.types import Architecture
 from memcheck.verify.build.loss import make_loss
 from memcheck.verify.build.model import build_model, head_of
 from memcheck.verify.build.optimizer import make_optimizers
-from memcheck.verify.build.place import HERE, Place
-from memcheck.verify.build.step import Parts, make_step, micro_batches, token_batches
+from memcheck.verify.build.place import HERE, DevicePlacement
+from memcheck.verify.build.step import StepParts, make_step, micro_batches, token_batches
 from memcheck.verify.build.trained import adapt, freeze
 from memcheck.verify.build.wrap import Mesh, recompute, wrap
 from memcheck.verify.watch import Watch, enter_loss
@@ -25,8 +25,8 @@ def build_single(
     config: Mapping[str, Any],
     mesh: Mesh,
     watch: Watch,
-    place: Place = HERE,
-) -> Parts:
+    place: DevicePlacement = HERE,
+) -> StepParts:
     """Everything that one step needs."""
     with torch.device(place.model):
         model = build_model(job, architecture, config)
@@ -43,4 +43,6 @@ def build_single(
     # one micro-batch's tokens at a time, as a training loop moves them to the device
     batches = token_batches(job, architecture.vocab_size, 1) * micro_batches(job)
     step = make_step(job, wrapped, loss_of, optimizers, batches, watch, place.device)
-    return Parts(wrapped.model, wrapped.inner, optimizers, list(batches), list, step)
+    return StepParts(
+        model=wrapped.model, inner=wrapped.inner, optimizers=optimizers, inputs=list(batches), received=list, step=step
+    )

@@ -17,8 +17,8 @@ from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.loss import autocast
 from memcheck.verify.build.model import body_of, build_model, head_of
 from memcheck.verify.build.optimizer import make_optimizers
-from memcheck.verify.build.place import HERE, Place
-from memcheck.verify.build.step import Parts, finish
+from memcheck.verify.build.place import HERE, DevicePlacement
+from memcheck.verify.build.step import StepParts, finish
 from memcheck.verify.build.trained import freeze
 from memcheck.verify.build.wrap import Mesh, recompute, shard
 from memcheck.verify.errors import UntraceableError
@@ -28,7 +28,7 @@ BODY = ("embed_tokens", "layers", "rotary_emb", "norm")
 """What the body of a model has to consist of to be cut into stages."""
 
 
-class Stage(nn.Module):
+class PipelineStage(nn.Module):
     """A run of layers; the first stage embeds, the last one has the final norm and the head."""
 
     def __init__(self, model: nn.Module, part: Part, job: TrainingJob, device: str) -> None:
@@ -62,8 +62,8 @@ def build_stage(
     mesh: Mesh,
     watch: Watch,
     rank: int,
-    place: Place = HERE,
-) -> Parts:
+    place: DevicePlacement = HERE,
+) -> StepParts:
     """Everything that one step of a pipeline rank needs.
 
     Raises:
@@ -83,7 +83,7 @@ def build_stage(
     freeze(model, architecture, job.freeze)
     recompute(model, job)
     part = parts(architecture.num_layers, job.layout.pipeline)[rank]
-    module = Stage(model, part, job, place.device).train()
+    module = PipelineStage(model, part, job, place.device).train()
     del model, body
     if job.layout.zero_stage == 3 and job.layout.data > 1:
         shard(module, list(module.layers), job, mesh)
@@ -121,7 +121,7 @@ def build_stage(
         return [info.buffer for group in infos for info in group if hasattr(info, "buffer")]
 
     held = [tokens] if part.embedding or part.head else []
-    return Parts(module, module, optimizers, held, received, step)
+    return StepParts(model=module, inner=module, optimizers=optimizers, inputs=held, received=received, step=step)
 
 
 def _examples(job: TrainingJob, architecture: Architecture, shape: tuple[int, int]) -> tuple[torch.Tensor, ...]:

@@ -19,7 +19,7 @@ ENOUGH_MICRO_BATCHES = 3
 """The second adds to existing gradients, the last synchronises; every other one repeats the second."""
 
 
-class Parts(Record):
+class StepParts(Record):
     """What a step is made of."""
 
     model: nn.Module

@@ -18,8 +18,8 @@ from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.verify.build.optimizer import make_optimizers
-from memcheck.verify.build.step import Parts, micro_batches
-from memcheck.verify.errors import RefusedError
+from memcheck.verify.build.step import StepParts, micro_batches
+from memcheck.verify.errors import RefusedStepError
 from memcheck.verify.watch import Watch, enter_loss
 
 MODELS = {
@@ -54,13 +54,13 @@ def configure(job: TrainingJob, architecture: Architecture) -> Titan:
     try:
         return _configure(job, architecture)
     except (ImportError, AttributeError, TypeError) as error:
-        raise RefusedError(
+        raise RefusedStepError(
             f"this torchtitan is not the one that memcheck knows: {error}",
             "use its commit b5bcd76c6, or verify in plain PyTorch: --set training.framework=pytorch",
         ) from error
 
 
-def build_torchtitan(job: TrainingJob, architecture: Architecture, titan: Titan, watch: Watch) -> Parts:
+def build_torchtitan(job: TrainingJob, architecture: Architecture, titan: Titan, watch: Watch) -> StepParts:
     """Everything that one step needs.
 
     Raises:
@@ -71,7 +71,9 @@ def build_torchtitan(job: TrainingJob, architecture: Architecture, titan: Titan,
     model = titan.spec.model.build()
     said, built = count_parameters(architecture), sum(p.numel() for p in model.parameters())
     if built != said:
-        raise RefusedError(f"torchtitan's {titan.spec.flavor} has {built:,} parameters, and memcheck counts {said:,}")
+        raise RefusedStepError(
+            f"torchtitan's {titan.spec.flavor} has {built:,} parameters, and memcheck counts {said:,}"
+        )
     model = titan.spec.parallelize_fn(
         model,
         parallel_dims=titan.dims,
@@ -89,7 +91,7 @@ def build_torchtitan(job: TrainingJob, architecture: Architecture, titan: Titan,
     model.lm_head.register_forward_pre_hook(lambda *_: enter_loss(watch))
     batches = [_batch(job, architecture) for _ in range(micro_batches(job))]
     step = _step(job, titan, model, loss_of, optimizers, batches, watch)
-    return Parts(model, model, optimizers, batches, list, step)
+    return StepParts(model=model, inner=model, optimizers=optimizers, inputs=batches, received=list, step=step)
 
 
 def _configure(job: TrainingJob, architecture: Architecture) -> Titan:
@@ -133,14 +135,22 @@ def _configure(job: TrainingJob, architecture: Architecture) -> Titan:
     distributed.set_spmd_backend(BACKEND)
     spec.model.update_from_config(config=config)
     context = distributed.get_spmd_context(parallel_dims=dims, spmd_typechecking=False)
-    return Titan(spec, dims, training, parallelism, recompute and recompute.Config(), loss, context)
+    return Titan(
+        spec=spec,
+        dims=dims,
+        training=training,
+        parallelism=parallelism,
+        recompute=recompute and recompute.Config(),
+        loss=loss,
+        context=context,
+    )
 
 
 def _model(architecture: Architecture) -> Any:
     """The flavor with these sizes, cut to the plan's number of layers."""
     name = MODELS.get(architecture.model_type)
     if name is None:
-        raise RefusedError(
+        raise RefusedStepError(
             f"torchtitan has no {architecture.model_type}", "verify in plain PyTorch: --set training.framework=pytorch"
         )
     package = import_module(f"torchtitan.models.{name}")
@@ -150,7 +160,7 @@ def _model(architecture: Architecture) -> Any:
         model.layers = model.layers[: architecture.num_layers]
         if _sizes(model) == _wanted(architecture):
             return spec
-    raise RefusedError(
+    raise RefusedStepError(
         f"no flavor of torchtitan's {name} has {architecture.num_layers} layers of {architecture.hidden_size}",
         "verify in plain PyTorch: --set training.framework=pytorch",
     )

@@ -14,7 +14,7 @@ from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.model import blocks_of
-from memcheck.verify.errors import RefusedError
+from memcheck.verify.errors import RefusedStepError
 
 Mesh = Any
 """A ``DeviceMesh``."""
@@ -43,7 +43,7 @@ def recompute(model: nn.Module, job: TrainingJob) -> None:
     elif every == 1:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
     else:
-        raise RefusedError("this transformers recomputes every layer or none", "it learnt every_n_layers later")
+        raise RefusedStepError("this transformers recomputes every layer or none", "it learnt every_n_layers later")
     if reentrant and (job.lora is not None or job.freeze):
         model.enable_input_require_grads()  # reentrant recompute needs an input that wants a gradient
 

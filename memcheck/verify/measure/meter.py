@@ -39,4 +39,7 @@ class Meter:
 
     def instants(self) -> tuple[Instant, ...]:
         """One per phase; counters know no components."""
-        return tuple(Instant(name, "", n_bytes, {}) for name, n_bytes in self.allocated.items())
+        return tuple(
+            Instant(name=name, operation="", allocated_bytes=n_bytes, components_bytes={})
+            for name, n_bytes in self.allocated.items()
+        )

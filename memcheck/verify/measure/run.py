@@ -16,8 +16,8 @@ from memcheck.errors import UsageError
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.verify.build.model import base_of
-from memcheck.verify.build.place import Place
-from memcheck.verify.build.step import Parts
+from memcheck.verify.build.place import DevicePlacement
+from memcheck.verify.build.step import StepParts
 from memcheck.verify.build.wrap import local_elements, make_mesh
 from memcheck.verify.errors import UntraceableError
 from memcheck.verify.extra import versions
@@ -124,10 +124,10 @@ def _measure_rank(
 
 def _build(
     job: TrainingJob, architecture: Architecture, config: Mapping[str, Any], mesh: Any, meter: Meter, stage: int
-) -> Parts:
+) -> StepParts:
     # a whole model may have no room on one GPU: make it without storage, shard it, then give the shards storage
     sharded = job.layout.zero_stage == 3 and job.layout.data > 1 and job.lora is None
-    place = Place("cuda", "meta", _materialise) if sharded else Place("cuda", "cuda", _fill)
+    place = DevicePlacement("cuda", "meta", _materialise) if sharded else DevicePlacement("cuda", "cuda", _fill)
     if job.layout.pipeline > 1:
         from memcheck.verify.build.stage import build_stage
 

@@ -16,7 +16,7 @@ from memcheck.verify.compare import TOLERANCE
 from memcheck.verify.observed.hypotheses import Explanation, explanations
 from memcheck.verify.observed.judge import Judgement, judge
 from memcheck.verify.observed.logs import read_log
-from memcheck.verify.observed.reading import Reading, parse_size
+from memcheck.verify.observed.reading import MemoryReading, parse_size
 from memcheck.verify.observed.snapshot import is_pickle, read_snapshot
 from memcheck.verify.subject import Subject
 
@@ -45,7 +45,7 @@ def answer(subject: Subject, observed: str, form: str, screen: Screen) -> tuple[
     return _text(subject, found, screen), consistent
 
 
-def readings(observed: str) -> list[Reading]:
+def readings(observed: str) -> list[MemoryReading]:
     """What a size, a file or a log line says.
 
     Raises:
@@ -70,7 +70,7 @@ def readings(observed: str) -> list[Reading]:
     return found
 
 
-def _log_file(path: str) -> list[Reading]:
+def _log_file(path: str) -> list[MemoryReading]:
     """The end of a log says as much as the whole: peaks only grow."""
     with open_file(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - LARGEST_LOG))

@@ -41,7 +41,16 @@ def explanations(subject: Subject, judgement: Judgement) -> list[Explanation]:
         remaining = judgement.reading.bytes - said
         if abs(remaining) <= (1 - WORTH_NAMING) * abs(judgement.gap):
             seen.add(said)
-            found.append(Explanation(key, value, stated(subject, key), said, remaining, changes))
+            found.append(
+                Explanation(
+                    key=key,
+                    value=value,
+                    stated=stated(subject, key),
+                    predicted_bytes=said,
+                    remaining=remaining,
+                    changes=changes,
+                )
+            )
     close = max(abs(judgement.reading.bytes) // 50, 1)
     found.sort(key=lambda e: (abs(e.remaining) // close, e.stated is not None, abs(e.remaining)))
     return found

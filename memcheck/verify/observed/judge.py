@@ -8,14 +8,14 @@ from memcheck.memory.interval import error_group
 from memcheck.memory.overhead import allocator_group, library_terms
 from memcheck.memory.residuals import look_up, residuals
 from memcheck.record import Record
-from memcheck.verify.observed.reading import Reading
+from memcheck.verify.observed.reading import MemoryReading
 from memcheck.verify.subject import Subject
 
 
 class Judgement(Record):
     """One reading beside what was predicted for it."""
 
-    reading: Reading
+    reading: MemoryReading
     predicted_bytes: int
     low_bytes: int
     high_bytes: int
@@ -47,7 +47,7 @@ def workspaces(subject: Subject) -> int:
     return sum(n_bytes for name, n_bytes, _ in library_terms(subject.job, subject.gpu) if name == "BLAS workspaces")
 
 
-def judge(subject: Subject, reading: Reading) -> Judgement:
+def judge(subject: Subject, reading: MemoryReading) -> Judgement:
     """Compare a reading with the prediction and its interval."""
     estimate = subject.estimate
     low, high = estimate.interval_bytes
@@ -59,4 +59,4 @@ def judge(subject: Subject, reading: Reading) -> Judgement:
     elif reading.metric == "reserved":
         _, kept = look_up(tables.reserved, allocator_group(subject.job))
         high = min(high, int(estimate.allocated_bytes * max(1.0, own.high) * kept.high) + workspaces(subject))
-    return Judgement(reading, said, min(low, said), max(high, said))
+    return Judgement(reading=reading, predicted_bytes=said, low_bytes=min(low, said), high_bytes=max(high, said))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from memcheck.record import Record
-from memcheck.verify.observed.reading import Reading
+from memcheck.verify.observed.reading import MemoryReading
 
 GIB, MIB = 2**30, 2**20
 NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
@@ -25,7 +25,7 @@ class Pattern(Record):
 
 
 def _pattern(printed_by: str, expression: str, metric: str, unit: int) -> Pattern:
-    return Pattern(printed_by, re.compile(expression), metric, unit)
+    return Pattern(printed_by=printed_by, expression=re.compile(expression), metric=metric, unit=unit)
 
 
 PATTERNS = (
@@ -55,12 +55,12 @@ TRAINER = re.compile(r"\b(before_init_mem_gpu|(?:init|train)_mem_gpu_(?:alloc|pe
 bytes."""
 
 
-def read_log(text: str, source: str) -> list[Reading]:
+def read_log(text: str, source: str) -> list[MemoryReading]:
     """The highest figure of each quantity in a log; those of a log without any: none."""
     text = ANSI.sub("", text)
-    found: dict[str, Reading] = {}
+    found: dict[str, MemoryReading] = {}
 
-    def keep(reading: Reading) -> None:
+    def keep(reading: MemoryReading) -> None:
         known = found.get(reading.metric)
         if known is None or reading.bytes > known.bytes:
             found[reading.metric] = reading
@@ -68,19 +68,19 @@ def read_log(text: str, source: str) -> list[Reading]:
     for pattern in PATTERNS:
         for match in pattern.expression.finditer(text):
             count = int(float(match[1]) * pattern.unit)
-            keep(Reading(pattern.metric, count, f"{source}, printed by {pattern.printed_by}"))
+            keep(MemoryReading(pattern.metric, count, f"{source}, printed by {pattern.printed_by}"))
     trainer = _trainer(text, source)
     if trainer is not None:
         keep(trainer)
     for match in OUT_OF_MEMORY.finditer(text):
         asked, held = (float(match[i]) * {"GiB": GIB, "MiB": MIB}[match[i + 1]] for i in (1, 3))
-        keep(Reading("allocated", int(asked + held), f"{source}, an out-of-memory error", at_least=True))
+        keep(MemoryReading("allocated", int(asked + held), f"{source}, an out-of-memory error", at_least=True))
     return list(found.values())
 
 
-def _trainer(text: str, source: str) -> Reading | None:
+def _trainer(text: str, source: str) -> MemoryReading | None:
     """The Trainer's report: before it was made + by making it + by training + the peak beyond what was left."""
     parts = {m[1]: int(m[2]) * (MIB if m[3] else 1) for m in TRAINER.finditer(text)}
     if "train_mem_gpu_peaked_delta" not in parts:
         return None
-    return Reading("allocated", sum(parts.values()), f"{source}, printed by transformers.Trainer")
+    return MemoryReading("allocated", sum(parts.values()), f"{source}, printed by transformers.Trainer")

@@ -22,7 +22,7 @@ UNITS = {
 SIZE = re.compile(r"([0-9]+(?:[.,][0-9]+)?)\s*([kmgt]?i?b)", re.IGNORECASE)
 
 
-class Reading(Record):
+class MemoryReading(Record):
     """One figure."""
 
     metric: str
@@ -34,7 +34,7 @@ class Reading(Record):
     """The run asked for more than it got: an out-of-memory message."""
 
 
-def parse_size(text: str) -> Reading | None:
+def parse_size(text: str) -> MemoryReading | None:
     """``61.3GiB`` or ``reserved=61.3GiB``; None when the text is no size.
 
     Raises:
@@ -51,4 +51,4 @@ def parse_size(text: str) -> Reading | None:
         return None
     count = float(match[1].replace(",", "."))
     name = metric.strip().lower() if equals else "any"
-    return Reading(name, int(count * UNITS[match[2].lower()]), "the command line")
+    return MemoryReading(name, int(count * UNITS[match[2].lower()]), "the command line")

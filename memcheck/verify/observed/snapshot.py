@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from memcheck.edge.opener import open_file
 from memcheck.errors import UsageError
-from memcheck.verify.observed.reading import Reading
+from memcheck.verify.observed.reading import MemoryReading
 
 LARGEST_FILE = 4 * 2**30
 BLOCK = 512
@@ -40,7 +40,7 @@ def is_pickle(path: str) -> bool:
         return file.read(2)[:1] == b"\x80"
 
 
-def read_snapshot(path: str) -> list[Reading]:
+def read_snapshot(path: str) -> list[MemoryReading]:
     """Peaks of allocated and reserved bytes over what the snapshot recorded.
 
     Raises:
@@ -73,7 +73,7 @@ def load_plain(file: BinaryIO, path: str) -> Any:
         raise UsageError(f"{path} cannot be read as a pickle: {error}") from error
 
 
-def _peaks(segments: list[Any], traces: list[Any], path: str) -> list[Reading]:
+def _peaks(segments: list[Any], traces: list[Any], path: str) -> list[MemoryReading]:
     """The state at the end is known; going back through the events gives every state before it."""
     devices = sorted({segment.get("device", 0) for segment in segments})
     best = [0, 0]
@@ -84,7 +84,7 @@ def _peaks(segments: list[Any], traces: list[Any], path: str) -> list[Reading]:
         events = traces[device] if device < len(traces) else []
         best = [max(a, b) for a, b in zip(best, _walk_back(events, allocated, reserved), strict=True)]
     source = f"{os.path.basename(path)}, a memory snapshot"
-    return [Reading("allocated", best[0], source), Reading("reserved", best[1], source)]
+    return [MemoryReading("allocated", best[0], source), MemoryReading("reserved", best[1], source)]
 
 
 def _walk_back(events: list[Any], allocated: int, reserved: int) -> tuple[int, int]:

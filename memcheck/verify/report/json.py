@@ -8,7 +8,7 @@ from memcheck import __version__
 from memcheck.accounts.estimate import Instant
 from memcheck.edge.json_text import dumps
 from memcheck.report.json import tensors
-from memcheck.verify.compare import Comparison, Term, sentence
+from memcheck.verify.compare import ComponentDifference, RankComparison, sentence
 from memcheck.verify.request import Request
 from memcheck.verify.types import Observation, RankObservation
 
@@ -16,7 +16,7 @@ from memcheck.verify.types import Observation, RankObservation
 def render(
     request: Request,
     observation: Observation,
-    comparisons: tuple[Comparison, ...],
+    comparisons: tuple[RankComparison, ...],
     tolerance: float,
 ) -> str:
     """One document. Fields may be added, never renamed or removed within ``verify: 1``."""
@@ -38,7 +38,7 @@ def render(
     return dumps(found, indent=1) + "\n"
 
 
-def _rank(comparison: Comparison, observation: Observation, tolerance: float) -> dict[str, Any]:
+def _rank(comparison: RankComparison, observation: Observation, tolerance: float) -> dict[str, Any]:
     observed = comparison.observed
     return {
         "pipeline_rank": observed.pipeline_rank,
@@ -86,5 +86,5 @@ def _instant(instant: Instant) -> dict[str, Any]:
     }
 
 
-def _term(term: Term) -> dict[str, Any]:
+def _term(term: ComponentDifference) -> dict[str, Any]:
     return {**term._asdict(), "difference_bytes": term.difference}

@@ -8,7 +8,7 @@ from memcheck.accounts.estimate import COMPONENTS, TensorGroup
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, one_line, width, words, wrap
 from memcheck.report.details import labelled, largest
-from memcheck.verify.compare import Comparison, instants, sentence
+from memcheck.verify.compare import RankComparison, instants, sentence
 from memcheck.verify.request import Request
 from memcheck.verify.stand_in import StandIn
 from memcheck.verify.subject import Subject
@@ -20,7 +20,7 @@ Row = tuple[str, ...]
 def render(
     request: Request,
     observation: Observation,
-    comparisons: tuple[Comparison, ...],
+    comparisons: tuple[RankComparison, ...],
     tolerance: float,
     screen: Screen,
 ) -> str:
@@ -56,7 +56,7 @@ def _replaced(replaced: tuple[StandIn, ...], screen: Screen) -> list[str]:
     return lines
 
 
-def _rank(comparison: Comparison, observation: Observation, screen: Screen) -> list[list[str]]:
+def _rank(comparison: RankComparison, observation: Observation, screen: Screen) -> list[list[str]]:
     observed = comparison.observed
     where = f"pipeline rank {observed.pipeline_rank}" if len(observation.ranks) > 1 else f"rank {observed.rank}"
     verb = observation.mode
@@ -82,7 +82,7 @@ def _rank(comparison: Comparison, observation: Observation, screen: Screen) -> l
     return found
 
 
-def _measured(comparison: Comparison, screen: Screen) -> list[str]:
+def _measured(comparison: RankComparison, screen: Screen) -> list[str]:
     observed = comparison.observed
     if observed.reserved_bytes is None:
         return []
@@ -115,7 +115,7 @@ def _largest(groups: tuple[TensorGroup, ...], verb: str, screen: Screen) -> list
     return [screen.paint(f"largest {verb} tensors at the peak (GiB)", "dim"), *lines[1:]] if lines else []
 
 
-def _verdict(comparisons: tuple[Comparison, ...], tolerance: float, screen: Screen) -> list[str]:
+def _verdict(comparisons: tuple[RankComparison, ...], tolerance: float, screen: Screen) -> list[str]:
     worst = max(comparisons, key=lambda c: abs(c.error))
     agrees = all(c.agrees(tolerance) for c in comparisons)
     what = f"{gib(worst.predicted_bytes)} GiB predicted, {gib(worst.observed_bytes)} observed, {worst.error:+.2%}"

@@ -17,7 +17,7 @@ def rounded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-class Entry:
+class LiveStorage:
     """One live storage."""
 
     __slots__ = ("block", "dtype", "module", "operation", "phase", "recomputed", "reference", "region", "shape", "size")
@@ -48,7 +48,7 @@ class Account:
     """Running total of live blocks, by storage identity."""
 
     def __init__(self) -> None:
-        self.live: dict[int, Entry] = {}
+        self.live: dict[int, LiveStorage] = {}
         self.total = 0
         self.operators = 0
         self.tops: dict[str, Top] = {}
@@ -69,7 +69,7 @@ class Account:
             if known.size != storage.size():
                 self._resize(known, storage.size())
             return
-        entry = Entry(tensor, operation, phase, module, region)
+        entry = LiveStorage(tensor, operation, phase, module, region)
 
         def died(_: object) -> None:
             self._remove(key, entry)
@@ -98,12 +98,12 @@ class Account:
         self.tops[phase] = Top(self.total, self.operators, words)
         return True
 
-    def _resize(self, entry: Entry, size: int) -> None:
+    def _resize(self, entry: LiveStorage, size: int) -> None:
         block = rounded(size)
         self.total += block - entry.block
         entry.size, entry.block = size, block
 
-    def _remove(self, key: int, entry: Entry) -> None:
+    def _remove(self, key: int, entry: LiveStorage) -> None:
         self.total -= entry.block
         entry.block = 0
         if self.live.get(key) is entry:

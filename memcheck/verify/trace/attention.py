@@ -7,7 +7,7 @@ import torch
 ALIGNMENT = 8
 HALF = (torch.bfloat16, torch.float16)
 LARGEST_HEAD = 256
-"""Of the flash kernel (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp)."""
+"""Largest head that the flash kernel takes (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp)."""
 
 
 def scaled_dot_product_attention(

@@ -11,9 +11,9 @@ from torch import nn
 from memcheck.accounts.estimate import TensorGroup
 from memcheck.record import Record
 from memcheck.verify.build.dtypes import short
-from memcheck.verify.build.step import Parts
+from memcheck.verify.build.step import StepParts
 from memcheck.verify.build.subclass import plain_tensors
-from memcheck.verify.trace.account import Account, Entry
+from memcheck.verify.trace.account import Account, LiveStorage
 
 TOP = 12
 """Groups that are kept."""
@@ -27,7 +27,7 @@ class Picture(Record):
     largest: tuple[TensorGroup, ...]
 
 
-def take(account: Account, parts: Parts) -> Picture:
+def take(account: Account, parts: StepParts) -> Picture:
     """Who owns what right now. Names of components are those of the estimate."""
     owners = _owners(parts)
     components: dict[str, int] = {}
@@ -42,11 +42,11 @@ def take(account: Account, parts: Parts) -> Picture:
         group[0] += 1
         group[1] += entry.block
     rows = sorted(groups.items(), key=lambda row: -row[1][1])[:TOP]
-    largest = tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in rows)
+    largest = tuple(TensorGroup(name=k[0], shape=k[1], copies=v[0], bytes=v[1], component=k[2]) for k, v in rows)
     return Picture(account.total, components, largest)
 
 
-def _born(entry: Entry) -> tuple[str, str]:
+def _born(entry: LiveStorage) -> tuple[str, str]:
     """The component of a storage that nobody owns any more: autograd, an operator or a collective holds it."""
     where = f" in {generic(entry.module)}" if entry.module else ""
     name = f"{entry.operation}{where}"
@@ -66,7 +66,7 @@ def generic(name: str) -> str:
     return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
-def _owners(parts: Parts) -> dict[int, tuple[str, str]]:
+def _owners(parts: StepParts) -> dict[int, tuple[str, str]]:
     """Storage identity -> (name, component), read from the model, the optimizers and the inputs themselves."""
     found: dict[int, tuple[str, str]] = {}
 

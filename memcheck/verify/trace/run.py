@@ -18,8 +18,8 @@ from memcheck.frameworks.torch.fsdp import outside_dtype
 from memcheck.frameworks.torch.rank_units import part_units
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.verify.build.place import Place
-from memcheck.verify.build.step import Parts, micro_batches
+from memcheck.verify.build.place import DevicePlacement
+from memcheck.verify.build.step import StepParts, micro_batches
 from memcheck.verify.build.wrap import local_elements, make_mesh
 from memcheck.verify.extra import versions
 from memcheck.verify.interrupt import Interrupts
@@ -53,7 +53,7 @@ def trace(
     finally:
         torch.set_num_threads(threads)
         progress.end()
-    return Observation(TRACED, versions(), tuple(found), _notes(job))
+    return Observation(mode=TRACED, versions=versions(), ranks=tuple(found), notes=_notes(job))
 
 
 def _notes(job: TrainingJob) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def _fullest(job: TrainingJob, architecture: Architecture) -> int:
     """The rank to look at: FSDP2's shards are largest on rank 0; ZeroRedundancyOptimizer's states may be elsewhere."""
     if not redundancy_free(job):
         return 0
-    units = part_units(job, architecture, Part(0, architecture.num_layers, True, True))
+    units = part_units(job, architecture, Part(first=0, last=architecture.num_layers, embedding=True, head=True))
     return fullest_share(job, (t for u in units for t in u.tensors))[0]
 
 
@@ -129,7 +129,7 @@ def _build(
     ranks: Any,
     tracer: Tracer,
     stage: int,
-) -> Parts:
+) -> StepParts:
     if FRAMEWORKS[job.framework].runs_itself:
         from memcheck.verify.build.torchtitan import build_torchtitan
 
@@ -140,11 +140,11 @@ def _build(
         return build_stage(job, architecture, config, ranks, tracer, stage)
     from memcheck.verify.build.single import build_single
 
-    place = Place(ready=lambda model: settle(model, tracer.account))
+    place = DevicePlacement(ready=lambda model: settle(model, tracer.account))
     return build_single(job, architecture, config, ranks, tracer, place)
 
 
-def _steps(tracer: Tracer, parts: Parts, progress: Progress) -> tuple[tuple[Instant, ...], Any]:
+def _steps(tracer: Tracer, parts: StepParts, progress: Progress) -> tuple[tuple[Instant, ...], Any]:
     """Step 1 makes optimizer states, step 2 finds the highest points, step 3 looks at what lives there."""
     account = tracer.account
     collect = gc.isenabled()
@@ -178,7 +178,12 @@ def _steps(tracer: Tracer, parts: Parts, progress: Progress) -> tuple[tuple[Inst
         if collect:
             gc.enable()
     instants = tuple(
-        Instant(phase, top.words, top.bytes, pictures[phase].components if phase in pictures else {})
+        Instant(
+            name=phase,
+            operation=top.words,
+            allocated_bytes=top.bytes,
+            components_bytes=pictures[phase].components if phase in pictures else {},
+        )
         for phase, top in tops.items()
     )
     peak = max(instants, key=lambda i: i.allocated_bytes)

@@ -8,26 +8,26 @@ from memcheck import __version__
 from memcheck.check import Gate, plan_name
 from memcheck.plan.document import Document
 from memcheck.record import Record
-from memcheck.what_if.compare.types import Comparison, Row
+from memcheck.what_if.compare.types import ComparedPoint, Comparison
 from memcheck.what_if.points.evaluate import Evaluator
 from memcheck.what_if.points.types import Point
 
 
-class Subject(Record):
+class ComparedPlan(Record):
     """One plan to compare, with the gate of its file."""
 
     document: Document
     gate: Gate
 
 
-def compare(subjects: Sequence[Subject], gpus: Sequence[str] | None) -> Comparison:
+def compare(subjects: Sequence[ComparedPlan], gpus: Sequence[str] | None) -> Comparison:
     """Every plan on its own GPU and on each of ``gpus``; on ``gpus`` alone when they were named, in their order.
 
     Speeds are relative to the first row that has one: the first plan on its own GPU, or on the first GPU named.
     """
     from memcheck.what_if.compare.types import DATA_CENTRE
 
-    rows: list[Row] = []
+    rows: list[ComparedPoint] = []
     for subject in subjects:
         evaluator = Evaluator(subject.document, subject.gate)
         written = evaluator.point({})
@@ -38,14 +38,14 @@ def compare(subjects: Sequence[Subject], gpus: Sequence[str] | None) -> Comparis
             if name == own and gpus is None:
                 point = written
             rows.append(
-                Row(
-                    plan_name(subject.document),
-                    subject.document.path,
-                    subject.document.index,
-                    name,
-                    point is written,
-                    point,
-                    None,
+                ComparedPoint(
+                    plan=plan_name(subject.document),
+                    path=subject.document.path,
+                    document=subject.document.index,
+                    gpu=name,
+                    as_written=point is written,
+                    point=point,
+                    relative_speed=None,
                 )
             )
     reference = next((row for row in rows if row.point.step is not None), None)

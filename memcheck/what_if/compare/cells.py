@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.edge.text import gib, percent
 from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN
-from memcheck.what_if.compare.types import Row
+from memcheck.what_if.compare.types import ComparedPoint
 from memcheck.what_if.points.types import HOST, ILLEGAL, Point
 
 HEADS = ("GPU", "verdict", "peak GiB", "used", "left GiB", "batch", "recompute", "speed", "TFLOPS")
@@ -29,7 +29,7 @@ def verdict(point: Point) -> str:
     return WORDS[point.verdict]
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: ComparedPoint) -> tuple[str, ...]:
     """One cell per head."""
     point, size = row.point, row.point.size
     name = f"{row.gpu} *" if row.as_written else row.gpu
@@ -49,9 +49,9 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def notes(rows: tuple[Row, ...]) -> list[str]:
+def notes(rows: tuple[ComparedPoint, ...]) -> list[str]:
     """What the table leaves out: why rows are illegal or untimed and what was assumed, each once."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[ComparedPoint]] = {}
     for row in rows:
         step = row.point.step
         texts = [f"{problem.code}: {problem.message}" for problem in row.point.problems]
@@ -62,7 +62,7 @@ def notes(rows: tuple[Row, ...]) -> list[str]:
     return [f"{places(about, rows)}: {text}" for text, about in found.items()]
 
 
-def places(about: list[Row], rows: tuple[Row, ...]) -> str:
+def places(about: list[ComparedPoint], rows: tuple[ComparedPoint, ...]) -> str:
     """The rows of a note in as few words as possible: all, GPUs, plans, or both."""
     if len(about) == len(rows):
         return "every row" if len(rows) > 1 else about[0].gpu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
-from memcheck.what_if.compare.types import Comparison, Row
+from memcheck.what_if.compare.types import ComparedPoint, Comparison
 from memcheck.what_if.points.data import record
 
 
@@ -23,7 +23,7 @@ def document(comparison: Comparison) -> dict[str, object]:
     }
 
 
-def _row(row: Row) -> dict[str, object]:
+def _row(row: ComparedPoint) -> dict[str, object]:
     speed = row.relative_speed
     return {
         "plan": row.plan,

@@ -22,7 +22,7 @@ DATA_CENTRE = (
 """What is compared unless GPUs are named: what data centres rent out for training, by maker and age."""
 
 
-class Row(Record):
+class ComparedPoint(Record):
     """One plan on one GPU."""
 
     plan: str
@@ -40,7 +40,7 @@ class Comparison(Record):
     """All rows, plan by plan in the order of the command line."""
 
     version: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedPoint, ...]
     reference: str
     """What speeds are relative to, in words."""
 

@@ -35,7 +35,7 @@ COLUMNS = (
     "host_bytes_per_node",
     "host_capacity_bytes",
 )
-"""Of a table."""
+"""Columns of a table of points, in their order."""
 
 
 def record(point: Point) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from memcheck.job.resolve import Resolved, with_batch
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.fit import RUNS, gpu_fit, host_capacity, host_excess
 from memcheck.plan.document import Document
-from memcheck.plan.types import Plan, Policy
+from memcheck.plan.types import Plan, PolicySpec
 from memcheck.rules.budget import lacking
 from memcheck.rules.run import check_layout, make_context
 from memcheck.timing.serving import decode_time
@@ -22,7 +22,7 @@ from memcheck.timing.step import step_time
 from memcheck.timing.types import StepTime
 from memcheck.what_if.points.frames import Frames
 from memcheck.what_if.points.read import Variants
-from memcheck.what_if.points.types import HOST, ILLEGAL, Point, Problem, Size
+from memcheck.what_if.points.types import HOST, ILLEGAL, Point, PointProblem, Size
 
 HOST_RULE = "MEM106"
 
@@ -34,7 +34,7 @@ class Evaluator:
         self.document = document
         self.gate = gate
         self._variants = Variants(document)
-        self._policy: tuple[Policy | None, Policy] = (None, Policy())
+        self._policy: tuple[PolicySpec | None, PolicySpec] = (None, PolicySpec())
         self._frames = Frames(os.path.dirname(document.path) or ".")
 
     @property
@@ -68,8 +68,8 @@ class Evaluator:
         return _priced(changes, plan, resolved, answer, context.fail_above)
 
 
-def _problems(findings: list[Finding]) -> tuple[Problem, ...]:
-    return tuple(Problem(finding.code, finding.message) for finding in findings)
+def _problems(findings: list[Finding]) -> tuple[PointProblem, ...]:
+    return tuple(PointProblem(finding.code, finding.message) for finding in findings)
 
 
 def _priced(
@@ -78,25 +78,25 @@ def _priced(
     """The point with its memory and its time."""
     verdict = gpu_fit(answer, fail_above)
     capacity = host_capacity(plan.hardware.host_memory_gib)
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[PointProblem, ...] = ()
     if above := host_excess(answer, capacity):
         verdict = HOST if verdict in RUNS else verdict
-        problems = (Problem(HOST_RULE, lacking(above[0], capacity or 0, resolved.job.layout.gpus_per_node)),)
+        problems = (PointProblem(HOST_RULE, lacking(above[0], capacity or 0, resolved.job.layout.gpus_per_node)),)
     step, untimed = _timed(resolved)
     return Point(
-        changes,
-        verdict,
-        problems,
-        answer.device_bytes,
-        answer.capacity_bytes,
-        answer.interval_bytes,
-        answer.instant,
-        answer.components_bytes,
-        step,
-        untimed,
-        _size(resolved, step),
-        answer.host_bytes_per_node,
-        capacity,
+        set=changes,
+        verdict=verdict,
+        problems=problems,
+        device_bytes=answer.device_bytes,
+        capacity_bytes=answer.capacity_bytes,
+        interval_bytes=answer.interval_bytes,
+        instant=answer.instant,
+        components_bytes=answer.components_bytes,
+        step=step,
+        untimed=untimed,
+        size=_size(resolved, step),
+        host_bytes=answer.host_bytes_per_node,
+        host_capacity_bytes=capacity,
     )
 
 
@@ -114,8 +114,22 @@ def _size(resolved: Resolved, step: StepTime | None) -> Size:
     job = resolved.job
     gpus = job.layout.world_size
     if not isinstance(job, TrainingJob):
-        return Size(resolved.gpu.name, gpus, job.batch_size, 1, job.batch_size, 0.0)
+        return Size(
+            gpu=resolved.gpu.name,
+            gpus=gpus,
+            micro_batch=job.batch_size,
+            accumulation=1,
+            global_batch=job.batch_size,
+            overhead=0.0,
+        )
     accumulation = job.gradient_accumulation_steps
     overhead = 0.0 if step is None else step.recompute_share
     total = job.micro_batch_size * accumulation * job.layout.data
-    return Size(resolved.gpu.name, gpus, job.micro_batch_size, accumulation, total, overhead)
+    return Size(
+        gpu=resolved.gpu.name,
+        gpus=gpus,
+        micro_batch=job.micro_batch_size,
+        accumulation=accumulation,
+        global_batch=total,
+        overhead=overhead,
+    )

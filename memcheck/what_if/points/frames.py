@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.resolve import Frame, framed
+from memcheck.job.resolve import JobFrame, framed
 from memcheck.memory.estimate import Estimator
-from memcheck.plan.types import Plan, Training
+from memcheck.plan.types import Plan, TrainingSpec
 from memcheck.rules.run import Standing, check_standing
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 
 REMEMBERED = 16384
 """Frames, and training sections, that are kept at most."""
@@ -15,19 +15,19 @@ BATCH = ("micro_batch_size", "sequence_length", "gradient_accumulation_steps", "
 """Keys of ``training`` that :func:`memcheck.job.resolve.with_batch` reads."""
 
 
-class Shared:
+class SharedFrame:
     """One frame, with what its points have in common."""
 
     __slots__ = ("_estimator", "_standing", "known", "plan")
 
-    def __init__(self, plan: Plan, known: Frame) -> None:
+    def __init__(self, plan: Plan, known: JobFrame) -> None:
         self.plan = plan
         """The first point's, whose sections are what the frame is found by."""
         self.known = known
         self._standing: Standing | None = None
         self._estimator: Estimator | None = None
 
-    def standing(self, context: Context) -> Standing:
+    def standing(self, context: RuleContext) -> Standing:
         """What the rules say of every batch; ``context``: of any point."""
         if self._standing is None:
             self._standing = check_standing(context)
@@ -49,13 +49,13 @@ class Frames:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._known: dict[tuple[object, ...], Shared] = {}
-        self._trained: dict[int, tuple[Training, str]] = {}
+        self._known: dict[tuple[object, ...], SharedFrame] = {}
+        self._trained: dict[int, tuple[TrainingSpec, str]] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def of(self, plan: Plan) -> Shared:
+    def of(self, plan: Plan) -> SharedFrame:
         """The point's frame. Sections are known by identity, because :class:`Variants` makes each of them once.
 
         Raises:
@@ -68,10 +68,10 @@ class Frames:
         if found is None:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
-            found = self._known[key] = Shared(plan, framed(plan, FRAMEWORKS, base_dir=self._folder))
+            found = self._known[key] = SharedFrame(plan, framed(plan, FRAMEWORKS, base_dir=self._folder))
         return found
 
-    def _without_batch(self, training: Training) -> str:
+    def _without_batch(self, training: TrainingSpec) -> str:
         """The section as it is written, but for its batch."""
         found = self._trained.get(id(training))
         if found is None:

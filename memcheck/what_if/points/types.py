@@ -14,7 +14,7 @@ VERDICTS = (FITS, UNCERTAIN, ABOVE, TOO_LARGE, HOST, ILLEGAL)
 """Those of a GPU, and ``host-memory`` where it has room and a node has not; ``illegal``: a rule refuses the plan."""
 
 
-class Problem(Record):
+class PointProblem(Record):
     """Why a point cannot run as it is."""
 
     code: str
@@ -40,7 +40,7 @@ class Point(Record):
     """Dotted keys and the values that were used in place of the plan's."""
     verdict: str
     """One of ``VERDICTS``."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[PointProblem, ...] = ()
     device_bytes: int = 0
     capacity_bytes: int = 0
     interval_bytes: tuple[int, int] = (0, 0)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from memcheck.frameworks.torch.ddp import buckets
 from memcheck.frameworks.torch.fsdp import skips_reduction
 from memcheck.job.types import TrainingJob
-from memcheck.rules.types import Context
-from memcheck.what_if.remedies.around import around_steps
-from memcheck.what_if.remedies.types import EQUIVALENT, METHOD, NUMERICS, OTHER, Candidate
+from memcheck.rules.types import RuleContext
+from memcheck.what_if.remedies.load_and_save import loading_and_saving
+from memcheck.what_if.remedies.types import EQUIVALENT, METHOD, NUMERICS, OTHER, CandidateChange
 
 FOREACH_CLASS = ("adamw", "adam")
 EIGHT_BIT = {"adamw": "adamw-8bit", "adam": "adamw-8bit", "lion": "lion-8bit"}
@@ -26,9 +26,10 @@ FREE = ("attention", "implementation", "allocator", "logits", "buckets", "sync",
 """Kinds of change whose cost is small whatever the plan: a search makes all of them, or none."""
 
 
-def same_hardware(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def same_hardware(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     """Everything that needs no other GPU; illegal ones are sorted out when they are priced."""
-    yield from around_steps(context, job)  # first: what decides a moment that is too much is what a finding points at
+    # first: what decides a moment that is too much is what a finding points at
+    yield from loading_and_saving(context, job)
     yield from _kernels(context, job)
     yield from _loss(context, job)
     yield from _sharding(context, job)
@@ -41,40 +42,40 @@ def same_hardware(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     yield from _sequence_length(job)
 
 
-def _kernels(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _kernels(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     framework = context.framework
     if job.attention == "eager":
         change = {"training.attention": "sdpa"}
-        yield Candidate("attention", "use a fused attention kernel", change, numerics=EQUIVALENT)
+        yield CandidateChange("attention", "use a fused attention kernel", change, numerics=EQUIVALENT)
     chooses = framework is not None and "training.optimizer.implementation" not in framework.lacks
     if chooses and job.optimizer.implementation == "foreach" and job.optimizer.name in FOREACH_CLASS:
         change = {"training.optimizer.implementation": "fused"}
-        yield Candidate("implementation", "update with the fused optimizer kernel", change, numerics=EQUIVALENT)
+        yield CandidateChange("implementation", "update with the fused optimizer kernel", change, numerics=EQUIVALENT)
     if not job.expandable_segments and framework is not None and "expandable" in framework.allocators:
         title = "let the allocator grow its segments (PYTORCH_ALLOC_CONF=expandable_segments:True)"
-        yield Candidate("allocator", title, {"training.expandable_segments": True})
+        yield CandidateChange("allocator", title, {"training.expandable_segments": True})
 
 
-def _loss(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _loss(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     framework = context.framework
     losses = framework.losses if framework else ()
     if job.loss.kind == "vocab-parallel" and job.layout.tensor > 1:
         return
     if job.loss.keep_logits:
         change: dict[str, object] = {"training.loss.keep_logits": False}
-        yield Candidate("logits", "drop the model's output before backward", change)
+        yield CandidateChange("logits", "drop the model's output before backward", change)
     if job.loss.kind == "standard" and "vocab-parallel" in losses and job.layout.tensor > 1:
         change = {"training.loss.kind": "vocab-parallel"}
-        yield Candidate("loss", "compute the loss on shards of the vocabulary", change, numerics=EQUIVALENT)
+        yield CandidateChange("loss", "compute the loss on shards of the vocabulary", change, numerics=EQUIVALENT)
     if job.loss.kind != "fused-linear" and "fused-linear" in losses:
         title = "compute head and loss in one kernel (Liger, cut cross-entropy)"
-        yield Candidate("loss", title, {"training.loss.kind": "fused-linear"}, numerics=EQUIVALENT)
+        yield CandidateChange("loss", title, {"training.loss.kind": "fused-linear"}, numerics=EQUIVALENT)
     elif job.loss.kind == "standard" and "chunked" in losses:
         change = {"training.loss.kind": "chunked"}
-        yield Candidate("loss", "compute head and loss in chunks", change, numerics=EQUIVALENT)
+        yield CandidateChange("loss", "compute head and loss in chunks", change, numerics=EQUIVALENT)
 
 
-def _sharding(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _sharding(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     layout, framework = job.layout, context.framework
     ranks = layout.data * layout.context
     if ranks == 1 or framework is None:
@@ -82,107 +83,109 @@ def _sharding(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     for stage in framework.zero_stages:
         if stage > layout.zero_stage:
             title = f"shard {STAGE_WORDS[stage]} over {ranks} ranks (ZeRO stage {stage})"
-            yield Candidate("zero", title, {"parallelism.zero_stage": stage}, numerics=EQUIVALENT)
+            yield CandidateChange("zero", title, {"parallelism.zero_stage": stage}, numerics=EQUIVALENT)
     if layout.zero_stage and layout.shard_group < ranks:
         title = f"shard over all {ranks} ranks instead of groups of {layout.shard_group}"
-        yield Candidate("group", title, {"parallelism.shard_group": ranks}, numerics=EQUIVALENT)
+        yield CandidateChange("group", title, {"parallelism.shard_group": ranks}, numerics=EQUIVALENT)
     if layout.zero_stage == 3 and not layout.reshard_after_forward and RESHARD not in framework.lacks:
         title = "free gathered parameters after forward"
-        yield Candidate("reshard", title, {RESHARD: True})
+        yield CandidateChange("reshard", title, {RESHARD: True})
     if skips_reduction(job) and layout.gradient_sync == "last" and SYNC not in framework.lacks:
         title = "reduce gradients after every micro-batch"
-        yield Candidate("sync", title, {SYNC: "every"}, numerics=EQUIVALENT)
+        yield CandidateChange("sync", title, {SYNC: "every"}, numerics=EQUIVALENT)
     if BUCKETS not in framework.lacks and buckets(job).there and not layout.gradient_as_bucket_view:
         title = "let gradients be views of DDP's buckets"
-        yield Candidate("buckets", title, {BUCKETS: True})
+        yield CandidateChange("buckets", title, {BUCKETS: True})
 
 
-def _micro_batch(job: TrainingJob) -> Iterator[Candidate]:
+def _micro_batch(job: TrainingJob) -> Iterator[CandidateChange]:
     """Halve the micro-batch and accumulate twice as often, keeping the global batch."""
     size, factor = job.micro_batch_size, 1
     while size > 1 and size % 2 == 0:
         size, factor = size // 2, factor * 2
         title = f"micro-batch {job.micro_batch_size} -> {size}, accumulated {factor} times as often (same global batch)"
-        yield Candidate("micro-batch", title, {"training.micro_batch_size": size}, numerics=EQUIVALENT)
+        yield CandidateChange("micro-batch", title, {"training.micro_batch_size": size}, numerics=EQUIVALENT)
 
 
-def _recompute(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _recompute(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     framework, mode = context.framework, job.checkpointing.mode
     if framework is None or mode == "full":
         return
     key = "training.activation_checkpointing.mode"
     if mode == "none" and framework.selective_recompute:
-        yield Candidate("recompute", "recompute selectively in backward", {key: "selective"})
-    yield Candidate("recompute", "recompute every block in backward", {key: "full"})
+        yield CandidateChange("recompute", "recompute selectively in backward", {key: "selective"})
+    yield CandidateChange("recompute", "recompute every block in backward", {key: "full"})
 
 
-def _optimizer(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _optimizer(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     smaller = EIGHT_BIT.get(job.optimizer.name)
     if smaller is None or context.framework is None or not context.framework.bitsandbytes:
         return
     title = f"keep the optimizer states in 8 bits ({smaller})"
     change = {"training.optimizer.name": smaller}
-    yield Candidate("optimizer", title, change, cost=NUMERICS, numerics=OTHER)
+    yield CandidateChange("optimizer", title, change, cost=NUMERICS, numerics=OTHER)
 
 
-def _precision(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _precision(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     """Fewer bytes of states and activations; a rule decides whether the GPU and the framework have it."""
     smaller = {"fp32": (("bf16-mixed", NUMERICS), ("bf16-pure", METHOD)), "bf16-mixed": (("bf16-pure", METHOD),)}
     for recipe, cost in smaller.get(job.recipe.recipe, ()) if context.framework is not None else ():
         title = f"train in {recipe} instead of {job.recipe.recipe}"
-        yield Candidate("precision", title, {"training.precision.recipe": recipe}, cost=cost, numerics=OTHER)
+        yield CandidateChange("precision", title, {"training.precision.recipe": recipe}, cost=cost, numerics=OTHER)
 
 
-def _sequence_length(job: TrainingJob) -> Iterator[Candidate]:
+def _sequence_length(job: TrainingJob) -> Iterator[CandidateChange]:
     """Shorter sequences, as many of them: another training."""
     length = job.sequence_length
     while length % 2 == 0 and length > LEAST_SEQUENCE:
         length //= 2
         title = f"train on sequences of {length} tokens instead of {job.sequence_length}"
         change = {"training.sequence_length": length}
-        yield Candidate("sequence-length", title, change, cost=METHOD, numerics=OTHER)
+        yield CandidateChange("sequence-length", title, change, cost=METHOD, numerics=OTHER)
 
 
-def _offload(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _offload(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     framework = context.framework
     if framework is None:
         return
     if job.optimizer.offload == "none" and framework.data_parallel != "torch":  # FSDP2 offloads it with parameters
         change: dict[str, object] = {"training.optimizer.offload": "cpu"}
-        yield Candidate("offload", "keep the optimizer states in host memory", change, numerics=EQUIVALENT)
+        yield CandidateChange("offload", "keep the optimizer states in host memory", change, numerics=EQUIVALENT)
     if job.parameter_offload == "none" and framework.offloads_parameters:
         title = "keep the sharded parameters and states in host memory"
-        yield Candidate("offload-parameters", title, {"training.offload.parameters": "cpu"}, numerics=EQUIVALENT)
+        yield CandidateChange("offload-parameters", title, {"training.offload.parameters": "cpu"}, numerics=EQUIVALENT)
 
 
-def _adapters(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def _adapters(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     framework = context.framework
     if framework is None or job.freeze:
         return
     if job.method == "full" and "lora" in framework.methods:
-        yield Candidate("method", "train LoRA adapters only", {"training.method": "lora"}, cost=METHOD, numerics=OTHER)
+        yield CandidateChange(
+            "method", "train LoRA adapters only", {"training.method": "lora"}, cost=METHOD, numerics=OTHER
+        )
     if job.method != "qlora" and "qlora" in framework.methods:
         title = "train LoRA adapters over a 4-bit base"
-        yield Candidate("method", title, {"training.method": "qlora"}, cost=METHOD, numerics=OTHER)
+        yield CandidateChange("method", title, {"training.method": "qlora"}, cost=METHOD, numerics=OTHER)
 
 
 LARGEST_MICRO_BATCH = 64
 
 
-def either_way(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def either_way(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     """Changes that may need more memory and save time: other micro-batches, less recompute, nothing offloaded."""
     for exponent in range(LARGEST_MICRO_BATCH.bit_length()):
         size = 1 << exponent
         if size != job.micro_batch_size:
             title = f"micro-batch {job.micro_batch_size} -> {size} (same global batch)"
-            yield Candidate("micro-batch", title, {"training.micro_batch_size": size}, numerics=EQUIVALENT)
+            yield CandidateChange("micro-batch", title, {"training.micro_batch_size": size}, numerics=EQUIVALENT)
     framework, mode = context.framework, job.checkpointing.mode
     selective = framework is not None and bool(framework.selective_recompute)
     modes = ("none", "selective", "full") if selective else ("none", "full")
     for other in modes:
         if other != mode:
             title = "keep every activation" if other == "none" else f"recompute {other}"
-            yield Candidate("recompute", title, {"training.activation_checkpointing.mode": other})
+            yield CandidateChange("recompute", title, {"training.activation_checkpointing.mode": other})
     if job.optimizer.offload != "none":
         change = {"training.optimizer.offload": "none"}
-        yield Candidate("offload", "keep the optimizer states on the GPU", change, numerics=EQUIVALENT)
+        yield CandidateChange("offload", "keep the optimizer states on the GPU", change, numerics=EQUIVALENT)

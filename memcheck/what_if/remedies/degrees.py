@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from memcheck.job.profile import Profile
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture, Moe, Rough
-from memcheck.rules.types import Context
-from memcheck.what_if.remedies.types import EQUIVALENT, Candidate
+from memcheck.rules.types import RuleContext
+from memcheck.what_if.remedies.types import EQUIVALENT, CandidateChange
 
 
-def degrees(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def degrees(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     """Sequence parallelism; a larger tensor degree within the node; context, pipeline and expert degrees; schedules."""
     framework, layout = context.framework, job.layout
     if framework is None:
@@ -19,7 +19,7 @@ def degrees(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     able = framework.parallelisms
     if layout.tensor > 1 and not layout.sequence and "sequence" in able:
         title = "split the residual stream over the tensor ranks (sequence parallelism)"
-        yield Candidate("sequence", title, {"parallelism.sequence": True}, numerics=EQUIVALENT)
+        yield CandidateChange("sequence", title, {"parallelism.sequence": True}, numerics=EQUIVALENT)
     if "tensor" in able:
         factor = 2
         while layout.tensor * factor <= layout.gpus_per_node:
@@ -44,22 +44,22 @@ def degrees(context: Context, job: TrainingJob) -> Iterator[Candidate]:
             if degree > experts_of(job.architecture):
                 break
             title = f"deal the experts out to {degree} ranks (expert parallelism)"
-            yield Candidate("expert", title, {"parallelism.expert": degree}, numerics=EQUIVALENT)
+            yield CandidateChange("expert", title, {"parallelism.expert": degree}, numerics=EQUIVALENT)
     if framework.own_expert_groups:  # elsewhere experts are cut as the layers are, or not at all
         yield from _parts_of_experts(job)
 
 
-def _parts_of_experts(job: TrainingJob) -> Iterator[Candidate]:
+def _parts_of_experts(job: TrainingJob) -> Iterator[CandidateChange]:
     """Larger expert-tensor degrees within a node."""
     layout, width = job.layout, width_of(job.architecture)
     degree = layout.expert_tensor * 2
     while degree <= layout.gpus_per_node and width % degree == 0:
         title = f"split every expert over {degree} GPUs (expert-tensor parallelism)"
-        yield Candidate("expert-tensor", title, {"parallelism.expert_tensor": degree}, numerics=EQUIVALENT)
+        yield CandidateChange("expert-tensor", title, {"parallelism.expert_tensor": degree}, numerics=EQUIVALENT)
         degree *= 2
 
 
-def _schedules(framework: Profile, layout: Layout) -> Iterator[Candidate]:
+def _schedules(framework: Profile, layout: Layout) -> Iterator[CandidateChange]:
     """Schedules of a pipeline that keep fewer micro-batches in flight, and more stages on each rank."""
     if layout.pipeline == 1:
         return
@@ -68,11 +68,11 @@ def _schedules(framework: Profile, layout: Layout) -> Iterator[Candidate]:
         if schedule in framework.schedules and schedule != layout.pipeline_schedule:
             title = f"run the pipeline {words}{', one stage on each rank' if one else ''}"
             change = {"parallelism.pipeline_schedule": schedule, **one}
-            yield Candidate("schedule", title, change, numerics=EQUIVALENT)
+            yield CandidateChange("schedule", title, change, numerics=EQUIVALENT)
     if layout.virtual_stages > 1:
         stages = layout.virtual_stages * 2
         title = f"split the layers of each pipeline rank over {stages} stages"
-        yield Candidate("schedule", title, {"parallelism.virtual_stages": stages}, numerics=EQUIVALENT)
+        yield CandidateChange("schedule", title, {"parallelism.virtual_stages": stages}, numerics=EQUIVALENT)
 
 
 def experts_of(model: Architecture | Rough) -> int:
@@ -89,7 +89,7 @@ def width_of(model: Architecture | Rough) -> int:
     return next((block.mlp.width for block, _ in model.blocks if isinstance(block.mlp, Moe)), 1)
 
 
-def _instead_of_data(job: TrainingJob, name: str, degree: int, factor: int, title: str) -> Iterator[Candidate]:
+def _instead_of_data(job: TrainingJob, name: str, degree: int, factor: int, title: str) -> Iterator[CandidateChange]:
     """Take ranks from data parallelism and accumulate over as many more micro-batches."""
     if job.layout.data % factor == 0:
-        yield Candidate(name, title, {f"parallelism.{name}": degree}, numerics=EQUIVALENT)
+        yield CandidateChange(name, title, {f"parallelism.{name}": degree}, numerics=EQUIVALENT)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from memcheck.catalog.gpus import find_gpu, gpu_names
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import TrainingJob
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.rules.words import gib
-from memcheck.what_if.remedies.types import EQUIVALENT, HARDWARE, Candidate
+from memcheck.what_if.remedies.types import EQUIVALENT, HARDWARE, CandidateChange
 
 MOST_GPUS = 3
 """Larger GPUs that are tried, smallest first."""
@@ -17,7 +17,7 @@ ABOUT = 0.98
 """The need depends little on the GPU (context, workspaces): what is clearly too small is not tried."""
 
 
-def larger_gpus(context: Context) -> Iterator[Candidate]:
+def larger_gpus(context: RuleContext) -> Iterator[CandidateChange]:
     """GPUs of the same maker with more memory, one of each size, in nodes that are at least as large."""
     now, estimate = context.resolved.gpu, context.estimate
     least = now.memory_bytes * 1.05
@@ -33,13 +33,15 @@ def larger_gpus(context: Context) -> Iterator[Candidate]:
         seen.add(size)
         title = f"use {gpu.name} with {gib(gpu.memory_bytes)} each"
         slower = _relative_time(gpu, now) if context.training is None else 0.0
-        yield Candidate("gpu", title, {"hardware.gpu": gpu.name}, slower, HARDWARE, EQUIVALENT)
+        yield CandidateChange(
+            "gpu", title, {"hardware.gpu": gpu.name}, slowdown=slower, cost=HARDWARE, numerics=EQUIVALENT
+        )
         if len(seen) == MOST_GPUS:
             return
 
 
 def _same_kind(gpu: Gpu, now: Gpu) -> bool:
-    """The same maker; an unknown one (figures from the plan) may become anything from NVIDIA."""
+    """Whether one maker makes both; an unknown one (figures from the plan) may become anything from NVIDIA."""
     return (gpu.arch or "")[:3] == (now.arch or "sm_")[:3]
 
 
@@ -50,11 +52,13 @@ def _relative_time(gpu: Gpu, now: Gpu) -> float:
     return round(now.bf16_tflops / gpu.bf16_tflops - 1, 3)
 
 
-def more_nodes(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def more_nodes(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     """Twice and four times the nodes, when a ZeRO stage makes the shards smaller; the global batch stays."""
     layout = job.layout
     if not layout.zero_stage or layout.shard_group < layout.data * layout.context:
         return
     for factor in (2, 4):
         title = f"shard over {layout.nodes * factor} nodes instead of {layout.nodes}"
-        yield Candidate("nodes", title, {"hardware.nodes": layout.nodes * factor}, 0.0, HARDWARE, EQUIVALENT)
+        yield CandidateChange(
+            "nodes", title, {"hardware.nodes": layout.nodes * factor}, slowdown=0.0, cost=HARDWARE, numerics=EQUIVALENT
+        )

@@ -14,17 +14,17 @@ from memcheck.job.resolve import Resolved, with_batch
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.memory.overhead import slack
-from memcheck.plan.document import Document, Mark
+from memcheck.plan.document import Document, Provenance
 from memcheck.plan.read import build_plan
 from memcheck.plan.types import Plan
 from memcheck.record import Record
 from memcheck.rules.deviations import NEUTRAL
 from memcheck.rules.run import check_layout, is_legal, make_context
-from memcheck.rules.types import Context
-from memcheck.what_if.points.frames import Frames, Shared
+from memcheck.rules.types import RuleContext
+from memcheck.what_if.points.frames import Frames, SharedFrame
 from memcheck.what_if.points.read import Variants
 from memcheck.what_if.remedies.time import clock_of
-from memcheck.what_if.remedies.types import Candidate, Priced
+from memcheck.what_if.remedies.types import CandidateChange, Priced
 from memcheck.what_if.remedies.unread import unread
 
 BATCH, STEPS, DATA = "training.micro_batch_size", "training.gradient_accumulation_steps", "parallelism.data"
@@ -38,7 +38,7 @@ START = Span(1, 1, 1, 1)
 """Where findings point that nobody reads: to look up the places of keys takes longer than to check a rule."""
 
 
-class Tally(Record):
+class LayoutTally(Record):
     """What became of the layouts that were looked at."""
 
     illegal: int = 0
@@ -62,15 +62,15 @@ class Tally(Record):
 class Pricer:
     """Prices changes of one plan. ``keep``: dotted keys, or sections, that must stay as they are."""
 
-    def __init__(self, context: Context, keep: tuple[str, ...] = ()) -> None:
+    def __init__(self, context: RuleContext, keep: tuple[str, ...] = ()) -> None:
         self.context = context
         self.document = context.document
-        self._unplaced = context.document._replace(marks={"": Mark(None, Location(context.document.path, START))})
+        self._unplaced = context.document._replace(marks={"": Provenance(None, Location(context.document.path, START))})
         self.keep = keep
         self.limit = min(context.fail_above, 1.0)
         self._host = context.host_bytes
         self.allowed = frozenset({UNREAD, *(finding.code for finding in check_layout(context)[0])})
-        self.counts = dict.fromkeys(Tally._fields, 0)
+        self.counts = dict.fromkeys(LayoutTally._fields, 0)
         self.clock = clock_of(context.resolved)
         self._variants = Variants(self._unplaced, self._read)
         self._frames = Frames(os.path.dirname(self.document.path) or ".")
@@ -81,11 +81,11 @@ class Pricer:
         self._floors: dict[tuple[object, ...], int] = {}
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> LayoutTally:
         """What became of the layouts so far."""
-        return Tally(**self.counts)
+        return LayoutTally(**self.counts)
 
-    def price(self, candidate: Candidate, *, prune: bool = True) -> Priced | None:
+    def price(self, candidate: CandidateChange, *, prune: bool = True) -> Priced | None:
         """The candidate with its estimate; None when it is illegal, or, to ``prune``, when its states do not fit."""
         changes = self.complete(candidate)
         found = None if changes is None else self._legal(changes)
@@ -118,7 +118,7 @@ class Pricer:
             return max(answer.utilization, answer.host_bytes_per_node / self._host)
         return answer.utilization
 
-    def complete(self, candidate: Candidate) -> dict[str, object] | None:
+    def complete(self, candidate: CandidateChange) -> dict[str, object] | None:
         """The candidate's changes as they would be written, with those that follow; None if they cannot be made.
 
         The global batch stays: micro-batches are accumulated as often as the number of data-parallel ranks and the
@@ -135,7 +135,7 @@ class Pricer:
         changes = {key: value for key, value in changes.items() if not self._is_so(key, value)}
         return None if self._is_kept(changes) else changes
 
-    def touches(self, layout: Candidate) -> bool:
+    def touches(self, layout: CandidateChange) -> bool:
         """Whether a layout changes what is to be kept, whatever is changed with it."""
         return self._is_kept(layout.set)
 
@@ -165,7 +165,7 @@ class Pricer:
         extra = slack(job, gpu, resolved.overhead, floor)
         return floor + extra.fragmentation + extra.context_and_nccl > limit
 
-    def legal(self, candidate: Candidate) -> Resolved | None:
+    def legal(self, candidate: CandidateChange) -> Resolved | None:
         """The changed plan's job, or None."""
         changes = self.complete(candidate)
         return None if changes is None else self.resolved(changes)
@@ -175,8 +175,8 @@ class Pricer:
         found = self._legal(changes)
         return None if found is None else found[0]
 
-    def _legal(self, changes: dict[str, object]) -> tuple[Resolved, Shared] | None:
-        """The same, with what it shares with plans of other batches."""
+    def _legal(self, changes: dict[str, object]) -> tuple[Resolved, SharedFrame] | None:
+        """The changed plan's job, if it is legal, with what it shares with plans of other batches."""
         self._looked += 1
         if self.watch is not None and self._looked % OFTEN == 0:
             self.watch(self._looked)
@@ -199,7 +199,13 @@ class Pricer:
         return plan._replace(policy=self.context.plan.policy), []
 
     def _priced(
-        self, candidate: Candidate, changes: dict[str, object], legal: Resolved, shared: Shared, *, prune: bool
+        self,
+        candidate: CandidateChange,
+        changes: dict[str, object],
+        legal: Resolved,
+        shared: SharedFrame,
+        *,
+        prune: bool,
     ) -> Priced | None:
         try:
             if prune and self.below_floor(legal):
@@ -209,21 +215,21 @@ class Pricer:
         except MemcheckError:
             self.counts["illegal"] += 1
             return None
-        found = Priced(candidate, changes, legal, answer, 0.0)
+        found = Priced(candidate=candidate, changes=changes, resolved=legal, estimate=answer, slowdown=0.0)
         fits = self.fits(found)
         self.counts["fitting" if fits else "too_large"] += 1
         return found._replace(slowdown=self.slowdown(candidate, legal)) if fits else found
 
-    def _again(self, known: Priced, candidate: Candidate, changes: dict[str, object], legal: Resolved) -> Priced:
+    def _again(self, known: Priced, candidate: CandidateChange, changes: dict[str, object], legal: Resolved) -> Priced:
         return known._replace(candidate=candidate, changes=changes, resolved=legal)
 
-    def slowdown(self, candidate: Candidate, resolved: Resolved) -> float | None:
+    def slowdown(self, candidate: CandidateChange, resolved: Resolved) -> float | None:
         """Relative time per token against the plan as written; where serving is not timed, what the candidate says."""
         served = self.context.training is None and self.clock.written is None
         return candidate.slowdown if served else self.clock.slowdown(resolved)
 
 
-def _following(context: Context, changes: dict[str, object]) -> dict[str, object] | None:
+def _following(context: RuleContext, changes: dict[str, object]) -> dict[str, object] | None:
     """What follows from changes of degrees and batch: accumulation, stated data-parallel ranks, sharding groups."""
     layout, document, job = context.layout, context.document, context.training
 
@@ -254,7 +260,7 @@ def _following(context: Context, changes: dict[str, object]) -> dict[str, object
 
 
 def _accumulation(
-    context: Context, job: TrainingJob, changes: dict[str, object], data: int
+    context: RuleContext, job: TrainingJob, changes: dict[str, object], data: int
 ) -> dict[str, object] | None:
     """The micro-batches per step that keep the global batch; None when there is no whole number of them."""
     if STEPS in changes:
@@ -270,7 +276,7 @@ def _accumulation(
 
 
 def _splits(
-    context: Context, job: TrainingJob, changes: dict[str, object], following: dict[str, object], data: int
+    context: RuleContext, job: TrainingJob, changes: dict[str, object], following: dict[str, object], data: int
 ) -> bool:
     """Whether a step of one micro-batch becomes one of several that a framework would reduce with the last one alone.
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.rules.gpu_abilities import compute_capability, lacks_bf16, lacks_fp8
-from memcheck.rules.types import Context
-from memcheck.what_if.remedies.types import EQUIVALENT, HARDWARE, METHOD, NUMERICS, OTHER, Candidate
+from memcheck.rules.types import RuleContext
+from memcheck.what_if.remedies.types import EQUIVALENT, HARDWARE, METHOD, NUMERICS, OTHER, CandidateChange
 
 BLACKWELL = 100
 """The compute capability from which matrix products take NVFP4."""
@@ -18,7 +18,7 @@ LEAST_CONTEXT = 1024
 BITS = {"fp8": 8, "int8": 8, "fp4": 4.5, "int4": 4}
 
 
-def serving(context: Context, job: InferenceJob) -> Iterator[Candidate]:
+def serving(context: RuleContext, job: InferenceJob) -> Iterator[CandidateChange]:
     """More tensor ranks; smaller weights, a smaller cache; fewer sequences at a time, shorter contexts.
 
     The last two change what can be served, and cost as much as another training does.
@@ -31,12 +31,12 @@ def serving(context: Context, job: InferenceJob) -> Iterator[Candidate]:
             "other requests wait"
         )
         slower = job.batch_size / size - 1
-        yield Candidate("batch", title, {"inference.batch_size": size}, slower, METHOD)
+        yield CandidateChange("batch", title, {"inference.batch_size": size}, slowdown=slower, cost=METHOD)
     for tokens in _less(job.context_length, LEAST_CONTEXT):
         title = (
             f"serve contexts of up to {tokens} tokens instead of {job.context_length}: longer requests cannot be served"
         )
-        yield Candidate("context", title, {"inference.context_length": tokens}, 0.0, METHOD)
+        yield CandidateChange("context", title, {"inference.context_length": tokens}, slowdown=0.0, cost=METHOD)
 
 
 def _less(number: int, least: int) -> Iterator[int]:
@@ -49,7 +49,7 @@ def _less(number: int, least: int) -> Iterator[int]:
                 yield each
 
 
-def _stored(context: Context, job: InferenceJob) -> Iterator[Candidate]:
+def _stored(context: RuleContext, job: InferenceJob) -> Iterator[CandidateChange]:
     """Fewer bits of the weights and of the cache, as far as the GPU multiplies them or a kernel unpacks them."""
     gpu = context.resolved.gpu
     short, byte = "fp16" if lacks_bf16(gpu) else "bf16", "int8" if lacks_fp8(gpu) else "fp8"
@@ -58,14 +58,18 @@ def _stored(context: Context, job: InferenceJob) -> Iterator[Candidate]:
     for dtype in (short, byte, *four):
         if BITS.get(dtype, 16) < now:
             title = f"quantise the weights to {dtype}" if dtype in BITS else f"keep the weights in {dtype}"
-            yield Candidate("weights", title, {"inference.weights": dtype}, 0.0, NUMERICS, OTHER)
+            yield CandidateChange(
+                "weights", title, {"inference.weights": dtype}, slowdown=0.0, cost=NUMERICS, numerics=OTHER
+            )
     for dtype in (short, byte):
         if DTYPE_BYTES[dtype] < DTYPE_BYTES[job.kv_cache]:
             title = f"keep the KV cache in {dtype}"
-            yield Candidate("cache", title, {"inference.kv_cache": dtype}, 0.0, NUMERICS, OTHER)
+            yield CandidateChange(
+                "cache", title, {"inference.kv_cache": dtype}, slowdown=0.0, cost=NUMERICS, numerics=OTHER
+            )
 
 
-def _tensor(job: InferenceJob) -> Iterator[Candidate]:
+def _tensor(job: InferenceJob) -> Iterator[CandidateChange]:
     layout = job.layout
     degree = layout.tensor * 2
     while degree <= MOST_RANKS:
@@ -77,5 +81,7 @@ def _tensor(job: InferenceJob) -> Iterator[Candidate]:
             if 1 < getattr(layout, name) == layout.tensor:
                 change[f"parallelism.{name}"] = degree
         title = f"split the model over {degree} GPUs (tensor parallelism)"
-        yield Candidate("tensor", title, change, 0.0, HARDWARE if hardware else 0, EQUIVALENT)
+        yield CandidateChange(
+            "tensor", title, change, slowdown=0.0, cost=HARDWARE if hardware else 0, numerics=EQUIVALENT
+        )
         degree *= 2

@@ -22,7 +22,7 @@ SAME, EQUIVALENT, OTHER = "none", "equivalent", "changes results"
 """What a change does to the numbers of the training: nothing; another order of the same sums; other results."""
 
 
-class Candidate(Record):
+class CandidateChange(Record):
     """A change of the plan that may help, or several at once."""
 
     kind: str
@@ -35,7 +35,7 @@ class Candidate(Record):
     cost: int = UNCHANGED
     """What it asks for beside time: UNCHANGED, NUMERICS, HARDWARE or METHOD."""
     numerics: str = SAME
-    parts: tuple[Candidate, ...] = ()
+    parts: tuple[CandidateChange, ...] = ()
     """The single changes of a combination."""
 
     @property
@@ -44,7 +44,7 @@ class Candidate(Record):
         return tuple(part.kind for part in self.parts) if self.parts else (self.kind,)
 
 
-def join(*candidates: Candidate) -> Candidate:
+def join(*candidates: CandidateChange) -> CandidateChange:
     """Several changes at once."""
     parts = tuple(part for each in candidates for part in (each.parts or (each,)))
     if len(parts) == 1:
@@ -54,7 +54,7 @@ def join(*candidates: Candidate) -> Candidate:
     for part in parts:
         changes.update(part.set)
         slower *= 1 + part.slowdown
-    return Candidate(
+    return CandidateChange(
         kind="+".join(part.kind for part in parts),
         title="; ".join(part.title for part in parts),
         set=changes,
@@ -71,7 +71,7 @@ NUMERIC_ORDER = (SAME, EQUIVALENT, OTHER)
 class Priced(Record):
     """A legal candidate with what the engine says about it."""
 
-    candidate: Candidate
+    candidate: CandidateChange
     changes: dict[str, Any]
     """Everything that is set, as the plan's author would write it, with what follows from the candidate."""
     resolved: Resolved

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memcheck.finding import Finding, Remedy
 from memcheck.rules.place import place
-from memcheck.rules.types import Context
-from memcheck.what_if.remedies.around import around_steps
+from memcheck.rules.types import RuleContext
+from memcheck.what_if.remedies.load_and_save import loading_and_saving
 from memcheck.what_if.remedies.price import DATA, GROUP, STEPS, Pricer
 from memcheck.what_if.remedies.types import Priced, join
 from memcheck.what_if.search.fit import Fit
@@ -17,13 +17,13 @@ FOLLOW = frozenset({STEPS, DATA, GROUP})
 CLOSE, UNCERTAIN, HOST = "MEM103", "MEM104", "MEM106"
 
 
-def attach(findings: list[Finding], context: Context) -> list[Finding]:
+def attach(findings: list[Finding], context: RuleContext) -> list[Finding]:
     """Put the remedies on the findings about an amount of memory, each at the key that ends it most cheaply."""
     found: dict[str, tuple[Remedy, ...]] = {}
     return [_mended(finding, context, found) for finding in findings]
 
 
-def _mended(finding: Finding, context: Context, found: dict[str, tuple[Remedy, ...]]) -> Finding:
+def _mended(finding: Finding, context: RuleContext, found: dict[str, tuple[Remedy, ...]]) -> Finding:
     """One finding with what the search found for its question; ``found`` remembers the answers."""
     question = "MEM101" if finding.code in TOO_MUCH else finding.code
     if question not in {"MEM101", CLOSE, UNCERTAIN, HOST}:
@@ -40,7 +40,7 @@ def _mended(finding: Finding, context: Context, found: dict[str, tuple[Remedy, .
     return finding._replace(help=help)
 
 
-def _answers(question: str, context: Context) -> list[Priced]:
+def _answers(question: str, context: RuleContext) -> list[Priced]:
     """The least changes after which the finding is gone, re-computed by the engine."""
     estimate = context.estimate
     if question == CLOSE:
@@ -58,18 +58,18 @@ def _answers(question: str, context: Context) -> list[Priced]:
     return found
 
 
-def _less_on_the_host(search: Fit, context: Context) -> list[Priced]:
+def _less_on_the_host(search: Fit, context: RuleContext) -> list[Priced]:
     """Plans that fit with less on the host, alone or with one more change."""
     job = context.training
     if job is None:
         return []
-    less = list(around_steps(context, job))
+    less = list(loading_and_saving(context, job))
     more = [join(one, other) for one in less for other in search.tried if not set(one.kinds) & set(other.kinds)]
     priced = [p for each in [*less, *more] if (p := search.pricer.price(each)) is not None]
     return [p for p in priced if search.pricer.fits(p)]
 
 
-def _gain(best: Remedy, context: Context, question: str) -> str:
+def _gain(best: Remedy, context: RuleContext, question: str) -> str:
     """What the cheapest remedy does, in one line."""
     if context.estimate is None:
         return best.title
@@ -82,7 +82,7 @@ def _gain(best: Remedy, context: Context, question: str) -> str:
     return f"{best.title}: {context.estimate.utilization:.1%} -> {best.utilization:.1%}"
 
 
-def _with(finding: Finding, remedies: tuple[Remedy, ...], help: str, context: Context) -> Finding:
+def _with(finding: Finding, remedies: tuple[Remedy, ...], help: str, context: RuleContext) -> Finding:
     """The finding with its remedies, at the written key of the cheapest of them that changes one."""
     finding = finding._replace(remedies=remedies, help=help)
     pointer = next((p for each in remedies for key in each.set if (p := _decides(key, context))), "")
@@ -93,7 +93,7 @@ def _with(finding: Finding, remedies: tuple[Remedy, ...], help: str, context: Co
     return finding._replace(pointer=pointer, location=here, related=related)
 
 
-def _decides(key: str, context: Context) -> str:
+def _decides(key: str, context: RuleContext) -> str:
     """The pointer of a key, or of the one-word form that it is a field of; empty when the plan writes neither.
 
     Keys that only follow, to keep the global batch and the number of GPUs, are no place to start.

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from memcheck.record import Record
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import NUMERIC_ORDER, Candidate, Priced
-from memcheck.what_if.search.rank import Kept, Split, changed_keys, fastest, split_of
+from memcheck.what_if.remedies.types import NUMERIC_ORDER, CandidateChange, Priced
+from memcheck.what_if.search.rank import ParetoFilter, Split, changed_keys, fastest, split_of
 from memcheck.what_if.search.space import Space, together
 
 
@@ -25,7 +25,7 @@ class Timed(Record):
     slower: float
     numerics: int
     changes: int
-    candidate: Candidate
+    candidate: CandidateChange
     split: Split
 
 
@@ -46,10 +46,18 @@ def fastest_first(pricer: Pricer, space: Space, enough: int) -> list[Priced]:
         slower = pricer.slowdown(candidate, resolved) or 0.0
         numerics = NUMERIC_ORDER.index(candidate.numerics)
         split = split_of(resolved.job.layout)
-        timed.append(Timed(round(slower, 4), numerics, changed_keys(changes), candidate, split))
+        timed.append(
+            Timed(
+                slower=round(slower, 4),
+                numerics=numerics,
+                changes=changed_keys(changes),
+                candidate=candidate,
+                split=split,
+            )
+        )
     timed.sort(key=lambda each: each[:3])
     found: list[Priced] = []
-    kept = Kept()
+    kept = ParetoFilter()
     have: set[Split] = set()
     later: list[Timed] = []
     for position, each in enumerate(timed):
@@ -76,7 +84,7 @@ def _fitting(pricer: Pricer, each: Timed) -> Priced | None:
     return priced if priced is not None and pricer.fits(priced) else None
 
 
-def possible(pricer: Pricer, space: Space) -> Iterator[Candidate]:
+def possible(pricer: Pricer, space: Space) -> Iterator[CandidateChange]:
     """The plans of the space, but for branches whose states alone exceed the limit.
 
     The changes of a step do not move the states that rest between steps, so that a layout whose states exceed the

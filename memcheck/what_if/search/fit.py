@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.types import HARDWARE, METHOD, UNCHANGED, Candidate, Priced, join
+from memcheck.what_if.remedies.types import HARDWARE, METHOD, UNCHANGED, CandidateChange, Priced, join
 from memcheck.what_if.search.explore import explore
 from memcheck.what_if.search.rank import least_change
 from memcheck.what_if.search.space import singles, space_of, together
@@ -29,7 +29,7 @@ class Fit:
         self.thorough = thorough
         self.exhausted = False
         """Whether every plan of the hardware's space was judged."""
-        self.tried: list[Candidate] = []
+        self.tried: list[CandidateChange] = []
         """The changes that were combined."""
 
     def run(self) -> list[Priced]:
@@ -77,7 +77,7 @@ class Fit:
             self.exhausted = most == METHOD
         return sorted(found, key=least_change)
 
-    def _cheapest(self, candidates: list[Candidate]) -> Priced | None:
+    def _cheapest(self, candidates: list[CandidateChange]) -> Priced | None:
         answers = [p for c in candidates if (p := self.pricer.price(c)) is not None and self.pricer.fits(p)]
         return min(answers, key=least_change, default=None)
 
@@ -126,7 +126,7 @@ class Fit:
         return chosen
 
 
-def _apart(one: Candidate, other: Candidate) -> bool:
+def _apart(one: CandidateChange, other: CandidateChange) -> bool:
     """Whether two changes can be made together."""
     return not set(one.kinds) & set(other.kinds)
 

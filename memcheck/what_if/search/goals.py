@@ -8,8 +8,8 @@ from memcheck.errors import UsageError
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 from memcheck.what_if.points.garbage import uncollected
-from memcheck.what_if.remedies.price import Pricer, Tally
-from memcheck.what_if.remedies.types import UNCHANGED, Candidate, Priced
+from memcheck.what_if.remedies.price import LayoutTally, Pricer
+from memcheck.what_if.remedies.types import UNCHANGED, CandidateChange, Priced
 from memcheck.what_if.search.cluster import clusters
 from memcheck.what_if.search.explore import explore, fastest_first
 from memcheck.what_if.search.fit import Fit
@@ -26,7 +26,7 @@ class Answer(Record):
 
     found: tuple[Priced, ...]
     """Best first. An empty change is the plan as written."""
-    tally: Tally
+    tally: LayoutTally
     space: dict[str, tuple[object, ...]]
     """Every key that was varied, with its values."""
     exhausted: bool
@@ -51,7 +51,9 @@ def _fit(pricer: Pricer, enough: int) -> Answer:
     alone = all(p.resolved.gpu.name != pricer.context.resolved.gpu.name or _more(p, pricer) for p in found)
     tally = pricer.tally
     smallest = _smallest(pricer) if alone else None
-    return Answer(tuple(found), tally, _values(fit.tried, pricer), fit.exhausted, smallest)
+    return Answer(
+        found=tuple(found), tally=tally, space=_values(fit.tried, pricer), exhausted=fit.exhausted, smallest=smallest
+    )
 
 
 def _more(priced: Priced, pricer: Pricer) -> bool:
@@ -121,7 +123,7 @@ def _needs_time(pricer: Pricer, goal: str) -> None:
         )
 
 
-def _values(candidates: Iterable[Candidate], pricer: Pricer) -> dict[str, tuple[object, ...]]:
+def _values(candidates: Iterable[CandidateChange], pricer: Pricer) -> dict[str, tuple[object, ...]]:
     """Every key that is changed with the values it may take beside the written one."""
     found: dict[str, dict[str, object]] = {}
     for candidate in candidates:

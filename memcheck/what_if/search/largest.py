@@ -7,7 +7,7 @@ import math
 from memcheck.job.types import Layout
 from memcheck.record import Record
 from memcheck.what_if.remedies.price import BATCH, STEPS, Pricer
-from memcheck.what_if.remedies.types import METHOD, OTHER, SAME, UNCHANGED, Candidate, Priced, join
+from memcheck.what_if.remedies.types import METHOD, OTHER, SAME, UNCHANGED, CandidateChange, Priced, join
 from memcheck.what_if.search.rank import least_change
 from memcheck.what_if.search.space import Space, together
 
@@ -50,7 +50,7 @@ def largest(pricer: Pricer, space: Space, growth: Growth) -> list[Priced]:
     return list(chosen.values())
 
 
-def _grow(pricer: Pricer, way: Candidate, growth: Growth, beyond: int) -> Priced | None:
+def _grow(pricer: Pricer, way: CandidateChange, growth: Growth, beyond: int) -> Priced | None:
     """The largest value of one way that is more than ``beyond`` steps."""
     low, high, best = beyond, beyond + 1, None
     while high * growth.step <= MOST:
@@ -68,31 +68,31 @@ def _grow(pricer: Pricer, way: Candidate, growth: Growth, beyond: int) -> Priced
     return best
 
 
-def _at(pricer: Pricer, way: Candidate, growth: Growth, count: int) -> Priced | None:
+def _at(pricer: Pricer, way: CandidateChange, growth: Growth, count: int) -> Priced | None:
     value = count * growth.step
     candidate = _to(pricer, way, growth.key, value)
     priced = pricer.price(join(way, candidate) if way.set else candidate)
     return priced if priced is not None and pricer.fits(priced) else None
 
 
-def _to(pricer: Pricer, way: Candidate, key: str, value: int) -> Candidate:
+def _to(pricer: Pricer, way: CandidateChange, key: str, value: int) -> CandidateChange:
     """The change of the key; a micro-batch that the global batch cannot hold makes the global batch grow."""
     job = pricer.context.training
     words = f"{key.rpartition('.')[2].replace('_', ' ')} {value}"
     if job is None or key != BATCH:
         served = job is None  # more or longer requests, the same answers
         cost, numerics = (UNCHANGED, SAME) if served else (METHOD, OTHER)
-        return Candidate("largest", words, {key: value}, cost=cost, numerics=numerics)
+        return CandidateChange("largest", words, {key: value}, cost=cost, numerics=numerics)
     stated = pricer.context.plan.training.global_batch_size if pricer.context.plan.training else None
     data = _data(job.layout, way)
     whole = stated or job.micro_batch_size * job.layout.data * job.gradient_accumulation_steps
     if whole % (value * data) == 0:
-        return Candidate("largest", f"{words} (same global batch)", {key: value})
+        return CandidateChange("largest", f"{words} (same global batch)", {key: value})
     steps = max(1, whole // (value * data))
     grown = value * data * steps
     change = {key: value, GLOBAL: grown} if stated is not None else {key: value, STEPS: steps}
     title = f"{words}, global batch {whole} -> {grown}"
-    return Candidate("largest", title, change, cost=METHOD, numerics=OTHER)
+    return CandidateChange("largest", title, change, cost=METHOD, numerics=OTHER)
 
 
 def _value(priced: Priced, growth: Growth) -> int:
@@ -100,7 +100,7 @@ def _value(priced: Priced, growth: Growth) -> int:
     return int(getattr(priced.resolved.job, name))
 
 
-def _data(layout: Layout, way: Candidate) -> int:
+def _data(layout: Layout, way: CandidateChange) -> int:
     """Data-parallel ranks under the changes of a layout."""
     names = ("tensor", "context", "pipeline")
     degrees = [way.set.get(f"parallelism.{name}", getattr(layout, name)) for name in names]

@@ -8,9 +8,9 @@ from memcheck.job.profile import Profile
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.degrees import experts_of, width_of
-from memcheck.what_if.remedies.types import EQUIVALENT, Candidate
+from memcheck.what_if.remedies.types import EQUIVALENT, CandidateChange
 
 LEAST_TOKENS = 2048
 """Context parallelism is not taken further than to this many tokens of a sequence on each rank."""
@@ -29,13 +29,13 @@ class Degrees(Record):
 
 
 def training_layouts(
-    context: Context,
+    context: RuleContext,
     job: TrainingJob,
     nodes: int | None = None,
     gpus_per_node: int | None = None,
     *,
     faster: bool = False,
-) -> Iterator[Candidate]:
+) -> Iterator[CandidateChange]:
     """Layouts of the job on its GPUs, or on others, with more sharding before less. Rules decide which are legal.
 
     ``faster``: also those that keep gathered parameters until backward.
@@ -115,7 +115,7 @@ def degrees_of(framework: Profile, job: TrainingJob, layout: Layout) -> Degrees:
     )
 
 
-def serving_layouts(job: InferenceJob, nodes: int, gpus_per_node: int) -> Iterator[Candidate]:
+def serving_layouts(job: InferenceJob, nodes: int, gpus_per_node: int) -> Iterator[CandidateChange]:
     """Tensor and pipeline parallelism of a served model; the rest of the GPUs serve copies.
 
     Experts that nothing is said about are cut as the layers are. Where the plan says how they are placed, they stay so,
@@ -136,7 +136,7 @@ def serving_layouts(job: InferenceJob, nodes: int, gpus_per_node: int) -> Iterat
                 _put(changes, "parallelism.pipeline", stages, now.pipeline)
                 _put(changes, "parallelism.expert", expert, now.expert)
                 _put(changes, "parallelism.expert_tensor", parts, now.expert_tensor)
-                yield Candidate("layout" if changes else "", _words(changes), changes, numerics=EQUIVALENT)
+                yield CandidateChange("layout" if changes else "", _words(changes), changes, numerics=EQUIVALENT)
 
 
 def _schedules(framework: Profile, now: Layout, cut: Layout) -> Iterator[Layout]:
@@ -170,7 +170,7 @@ def _sharded(framework: Profile, now: Layout, cut: Layout) -> Iterator[Layout]:
             yield cut._replace(zero_stage=stage, shard_group=group)
 
 
-def _candidate(framework: Profile, now: Layout, cut: Layout) -> Candidate:
+def _candidate(framework: Profile, now: Layout, cut: Layout) -> CandidateChange:
     """The layout as changes of the plan's keys: only of those that are not what they are."""
     changes: dict[str, object] = {}
     for key in ("nodes", "gpus_per_node"):
@@ -187,7 +187,7 @@ def _candidate(framework: Profile, now: Layout, cut: Layout) -> Candidate:
     whole = cut.shard_group == cut.data * cut.context
     if cut.zero_stage and not (whole and now.shard_group in (1, now.data * now.context)):
         _put(changes, "parallelism.shard_group", "auto" if whole else cut.shard_group, now.shard_group)
-    return Candidate("layout" if changes else "", _words(changes), changes, numerics=EQUIVALENT)
+    return CandidateChange("layout" if changes else "", _words(changes), changes, numerics=EQUIVALENT)
 
 
 def _words(changes: dict[str, object]) -> str:

@@ -19,7 +19,7 @@ def changed(priced: Priced) -> int:
 
 
 def changed_keys(changes: Mapping[str, object]) -> int:
-    """The same of changes that are not priced yet."""
+    """How many settings are changed, of changes that need not be priced yet."""
     return sum(key not in FOLLOWING for key in changes)
 
 
@@ -56,17 +56,17 @@ class Split(Record):
 def split_of(layout: Layout) -> Split:
     """The split of a layout."""
     return Split(
-        layout.nodes,
-        layout.gpus_per_node,
-        layout.tensor,
-        layout.context,
-        layout.pipeline,
-        layout.expert,
-        layout.expert_tensor,
+        nodes=layout.nodes,
+        gpus_per_node=layout.gpus_per_node,
+        tensor=layout.tensor,
+        context=layout.context,
+        pipeline=layout.pipeline,
+        expert=layout.expert,
+        expert_tensor=layout.expert_tensor,
     )
 
 
-class Kept:
+class ParetoFilter:
     """Holds plans back that change more than an earlier one, and gain nothing by it."""
 
     def __init__(self) -> None:

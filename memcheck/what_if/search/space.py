@@ -6,15 +6,15 @@ from itertools import product
 
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.record import Record
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.candidates import FREE, either_way, same_hardware
 from memcheck.what_if.remedies.degrees import degrees
 from memcheck.what_if.remedies.hardware import larger_gpus, more_nodes
 from memcheck.what_if.remedies.serving import serving
-from memcheck.what_if.remedies.types import METHOD, Candidate, join
+from memcheck.what_if.remedies.types import METHOD, CandidateChange, join
 from memcheck.what_if.search.layouts import serving_layouts, training_layouts
 
-NOTHING = Candidate("", "as written", {})
+NOTHING = CandidateChange("", "as written", {})
 STATES = ("optimizer", "precision", "offload", "offload-parameters", "method", "weights")
 """Kinds of change that move the states which rest between steps; the other ones do not."""
 APART = ("zero", "group", "sequence", "sequence-length")
@@ -24,17 +24,17 @@ APART = ("zero", "group", "sequence", "sequence-length")
 class Space(Record):
     """The product of layouts, changes of states and changes of the step; each with what is written among them."""
 
-    layouts: tuple[Candidate, ...]
-    states: tuple[Candidate, ...]
-    steps: tuple[Candidate, ...]
+    layouts: tuple[CandidateChange, ...]
+    states: tuple[CandidateChange, ...]
+    steps: tuple[CandidateChange, ...]
 
     @property
-    def every(self) -> tuple[Candidate, ...]:
+    def every(self) -> tuple[CandidateChange, ...]:
         """All changes of which it is made."""
         return (*self.layouts, *self.states, *self.steps)
 
 
-def singles(context: Context) -> list[Candidate]:
+def singles(context: RuleContext) -> list[CandidateChange]:
     """Single changes, on this hardware and on other."""
     job = context.job
     if not isinstance(job, TrainingJob):
@@ -48,7 +48,7 @@ def singles(context: Context) -> list[Candidate]:
 
 
 def space_of(
-    context: Context,
+    context: RuleContext,
     most: int = METHOD,
     nodes: int | None = None,
     gpus_per_node: int | None = None,
@@ -80,9 +80,9 @@ def space_of(
     )
 
 
-def _knobs(options: list[Candidate]) -> list[list[Candidate]]:
+def _knobs(options: list[CandidateChange]) -> list[list[CandidateChange]]:
     """Alternatives by kind, what is written last: what frees the most memory comes first. Free changes are one."""
-    kinds: dict[str, list[Candidate]] = {}
+    kinds: dict[str, list[CandidateChange]] = {}
     for option in options:
         kinds.setdefault(option.kind, []).append(option)
     free = [kinds.pop(kind)[-1] for kind in FREE if kind in kinds]
@@ -90,12 +90,12 @@ def _knobs(options: list[Candidate]) -> list[list[Candidate]]:
     return [[join(*free), NOTHING], *knobs] if free else knobs
 
 
-def _products(knobs: list[list[Candidate]]) -> tuple[Candidate, ...]:
+def _products(knobs: list[list[CandidateChange]]) -> tuple[CandidateChange, ...]:
     """Every combination of the knobs, as one change each."""
     return tuple(together(*choice) for choice in product(*knobs))
 
 
-def together(*choice: Candidate) -> Candidate:
+def together(*choice: CandidateChange) -> CandidateChange:
     """The changes among some choices, as one."""
     real = [each for each in choice if each.set]
     return join(*real) if real else NOTHING

@@ -16,11 +16,11 @@ from memcheck.plan.read import read_plan
 from memcheck.plan.text import read_bytes
 from memcheck.result import PASSED, PlanResult
 from memcheck.rules.run import make_context
-from memcheck.rules.types import Context
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import Priced
 from memcheck.what_if.search.goals import search
-from memcheck.what_if.search.rank import Kept
+from memcheck.what_if.search.rank import ParetoFilter
 from memcheck.what_if.search.remedy import remedy_of
 from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, SUGGESTED, Suggestion, Suggestions
 
@@ -68,7 +68,7 @@ def suggest(
         timed_as=_timed(pricer),
     )
     shown: list[Suggestion] = []
-    kept = Kept()
+    kept = ParetoFilter()
     for rank, priced in enumerate(p for p in found.found if kept.adds(p)):
         if len(shown) == top:
             break
@@ -101,7 +101,7 @@ def passes(suggestion: Suggestion, document: Document, data: bytes, gate: Gate) 
     return there == (remedy.device_bytes, remedy.host_bytes_per_node)
 
 
-def _context(document: Document, gate: Gate, result: PlanResult) -> Context:
+def _context(document: Document, gate: Gate, result: PlanResult) -> RuleContext:
     """What the rules look at, with the estimate of the plan as written."""
     plan, _ = read_plan(document)
     if plan is None:

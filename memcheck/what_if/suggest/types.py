@@ -8,7 +8,7 @@ from types import MappingProxyType
 from memcheck.finding import Remedy
 from memcheck.record import Record
 from memcheck.result import PlanResult
-from memcheck.what_if.remedies.price import Tally
+from memcheck.what_if.remedies.price import LayoutTally
 
 FITS, SUGGESTED, NOTHING_FITS, NOT_JUDGED = "fits", "suggested", "nothing-fits", "error"
 
@@ -40,7 +40,7 @@ class Suggestions(Record):
     best_as_written: bool = False
     """The plan as written is the best of those that fit."""
     keep: tuple[str, ...] = ()
-    tally: Tally = Tally()
+    tally: LayoutTally = LayoutTally()
     space: Mapping[str, tuple[object, ...]] = MappingProxyType({})
     exhausted: bool = False
     smallest: Suggestion | None = None

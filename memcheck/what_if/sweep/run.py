@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from memcheck import __version__
 from memcheck.check import plan_name
-from memcheck.what_if.compare.build import Subject
+from memcheck.what_if.compare.build import ComparedPlan
 from memcheck.what_if.points.evaluate import Evaluator
 from memcheck.what_if.points.garbage import uncollected
 from memcheck.what_if.sweep.grid import Grid
@@ -16,7 +16,7 @@ EVERY = 64
 """Points between two reports of progress."""
 
 
-def sweep(subject: Subject, grid: Grid, progress: Callable[[int], None] | None = None) -> Sweep:
+def sweep(subject: ComparedPlan, grid: Grid, progress: Callable[[int], None] | None = None) -> Sweep:
     """The plan at every point of the grid. ``progress`` hears how many are done, now and then and at the end."""
     evaluator = Evaluator(subject.document, subject.gate)
     points = []
@@ -25,4 +25,10 @@ def sweep(subject: Subject, grid: Grid, progress: Callable[[int], None] | None =
             points.append(evaluator.point(changes))
             if progress is not None and (done % EVERY == 0 or done == grid.size):
                 progress(done)
-    return Sweep(__version__, plan_name(subject.document), subject.document.path, grid.axes, tuple(points))
+    return Sweep(
+        version=__version__,
+        plan=plan_name(subject.document),
+        path=subject.document.path,
+        axes=grid.axes,
+        points=tuple(points),
+    )

@@ -8,14 +8,14 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.megatron.context import Sides, context_attention, exchange, ring_ways
+from memcheck.frameworks.megatron.context import AttentionWidths, context_attention, exchange, ring_ways
 from memcheck.frameworks.megatron.setting import megatron_setting
 from tests.memory.megatron.models import grid, job, llama_8b, setting
 
 HEADS, KV_HEADS, DIM = 32, 8, 128
 TOKENS = 32768
 """Of the whole sequence."""
-SIDES = Sides(HEADS, DIM, DIM, expands=False)
+SIDES = AttentionWidths(HEADS, DIM, DIM, expands=False)
 Q, K, LSE = HEADS * DIM * 2, KV_HEADS * DIM * 2, HEADS * 4
 """Bytes per token."""
 

@@ -10,7 +10,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.memory.communicators import (
     CONNECTION_BYTES,
     PEER_CHANNELS,
-    Group,
+    ProcessGroup,
     communicator_terms,
     group_bytes,
     groups,
@@ -21,7 +21,7 @@ MIB = 2**20
 H100 = Gpu("h100-80gb", 79 * 2**30, "sm_90", nvlink_gbs=900)
 
 
-def kinds(case: TrainingJob) -> dict[str, Group]:
+def kinds(case: TrainingJob) -> dict[str, ProcessGroup]:
     """The groups of a job by name."""
     return {g.kind: g for g in groups(case)}
 

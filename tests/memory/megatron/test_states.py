@@ -11,7 +11,7 @@ from memcheck.frameworks.megatron.profile import MEGATRON, buffers, fsdp
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.setting import attention_backend, megatron_setting
 from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors, padded_vocabulary
-from memcheck.frameworks.megatron.workspaces import MIB, TE_WORKSPACE, Device, Held, workspaces
+from memcheck.frameworks.megatron.workspaces import MIB, TE_WORKSPACE, ChunkContents, Device, workspaces
 from tests.memory.megatron.models import deepseek_v2, gpt, grid, job, llama_8b, setting
 
 MATRIX = [LocalTensor("linear.weight", (4096, 4096), trained=True, matrix=True)]
@@ -201,11 +201,11 @@ def test_dummy_gradients_are_one_per_shape() -> None:
     model, case = llama_8b(), job(llama_8b(), grid(1))
     setting = megatron_setting(case, model)
     tensors = [t for b in model.layers() for t in block_tensors(b, case, 4096)]
-    side = workspaces(case, model, setting, Held(list(model.layers()), [(t, 1) for t in tensors], embedding=False, head=False))
+    side = workspaces(case, model, setting, ChunkContents(list(model.layers()), [(t, 1) for t in tensors], embedding=False, head=False))
     shapes = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
     assert side.dummy_gradients == sum(2 * a * b for a, b in shapes)
     plain = job(model, grid(1), options={"gradient_accumulation_fusion": False})
-    held = Held(list(model.layers()), [(t, 1) for t in tensors], embedding=False, head=False)
+    held = ChunkContents(list(model.layers()), [(t, 1) for t in tensors], embedding=False, head=False)
     assert workspaces(plain, model, megatron_setting(plain, model), held).dummy_gradients == 0
 
 
@@ -216,7 +216,7 @@ def test_dummy_gradients_are_one_per_shape() -> None:
 def test_workspaces_follow_the_gpu(arch: str | None, te: int, cublas: float) -> None:
     """TE's workspace, and torch's for the output layer in the forward and in the autograd thread."""
     model, case = llama_8b(), job(llama_8b(), grid(1))
-    held = Held([], [], embedding=True, head=True)
+    held = ChunkContents([], [], embedding=True, head=True)
     side = workspaces(case, model, megatron_setting(case, model), held, Device(arch))
     assert side.cublas == rounded(te) + 2 * cublas
     overlap = job(llama_8b(), grid(2, tensor=2, sequence=True), options={"tp_comm_overlap": True})
@@ -237,7 +237,7 @@ def test_the_global_buffer_is_as_large_as_its_largest_use() -> None:
     """Gathered inputs of the output layer under sequence parallelism, scores of local attention."""
     model = llama_8b()
     case = job(model, grid(4, tensor=4, sequence=True))
-    held = Held(list(model.layers()), [], embedding=False, head=True)
+    held = ChunkContents(list(model.layers()), [], embedding=False, head=True)
     assert workspaces(case, model, megatron_setting(case, model), held).global_buffer == 2 * 4096 * 4096
     local = job(model, grid(4, tensor=4, sequence=True), options={"transformer_impl": "local"})
     assert workspaces(local, model, megatron_setting(local, model), held).global_buffer == 2 * 8 * 4096 * 4096

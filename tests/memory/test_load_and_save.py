@@ -13,7 +13,7 @@ from memcheck.frameworks.torch.ranks import training_ranks
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.models.types import Architecture
-from tests.memory.around_plans import job_of, parameters, priced, resolved
+from tests.memory.load_and_save_plans import job_of, parameters, priced, resolved
 
 FSDP = {"zero_stage": 3}
 RECOMPUTE = {"activation_checkpointing": "full"}

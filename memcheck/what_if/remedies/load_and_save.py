@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from memcheck.job.profile import Profile
 from memcheck.job.types import TrainingJob
 from memcheck.memory.fit import on_host
-from memcheck.rules.types import Context
-from memcheck.what_if.remedies.types import EQUIVALENT, Candidate
+from memcheck.rules.types import RuleContext
+from memcheck.what_if.remedies.types import EQUIVALENT, CandidateChange
 
 TITLES = {
     "rank0": "load in one process of a node, and send the others their share",
@@ -17,7 +17,7 @@ TITLES = {
 }
 
 
-def around_steps(context: Context, job: TrainingJob) -> Iterator[Candidate]:
+def loading_and_saving(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     """Candidates for the moments before and after the steps that exceed the memory of a GPU or of a node."""
     moments, framework = critical(context), context.framework
     if framework is None:
@@ -25,39 +25,39 @@ def around_steps(context: Context, job: TrainingJob) -> Iterator[Candidate]:
     if moments & {"load", "init"} and job.method != "qlora":
         for place in framework.other_initializations:
             if place != job.initialization.place:
-                yield Candidate("initialization", TITLES[place], {"training.initialization.place": place})
+                yield CandidateChange("initialization", TITLES[place], {"training.initialization.place": place})
     if "save" in moments:
         yield from _saving(job, framework)
     if "step" in moments:
         yield from _keeping(job)
 
 
-def _keeping(job: TrainingJob) -> Iterator[Candidate]:
+def _keeping(job: TrainingJob) -> Iterator[CandidateChange]:
     """Less that is offloaded: only where a node lacks memory while the steps run."""
     if job.optimizer.offload != "none":
         title = "keep the optimizer states on the GPU"
-        yield Candidate("offload", title, {"training.optimizer.offload": "none"}, numerics=EQUIVALENT)
+        yield CandidateChange("offload", title, {"training.optimizer.offload": "none"}, numerics=EQUIVALENT)
     if job.parameter_offload != "none":
         title = "keep the sharded parameters on the GPU"
-        yield Candidate("offload-parameters", title, {"training.offload.parameters": "none"}, numerics=EQUIVALENT)
+        yield CandidateChange("offload-parameters", title, {"training.offload.parameters": "none"}, numerics=EQUIVALENT)
 
 
-def _saving(job: TrainingJob, framework: Profile) -> Iterator[Candidate]:
+def _saving(job: TrainingJob, framework: Profile) -> Iterator[CandidateChange]:
     checkpoint = job.checkpoint
     if checkpoint.offload == "none":
         title = "gather to the memory of rank 0's node, tensor by tensor"
-        yield Candidate("gathering", title, {"training.checkpoint.offload": "cpu"})
+        yield CandidateChange("gathering", title, {"training.checkpoint.offload": "cpu"})
     if checkpoint.state_dict == "full" and job.layout.zero_stage >= 2 and framework.either_state_dict:
         title = "save every rank's part (a sharded state dict)"
-        yield Candidate("checkpoint", title, {"training.checkpoint.state_dict": "sharded"})
+        yield CandidateChange("checkpoint", title, {"training.checkpoint.state_dict": "sharded"})
     if checkpoint.asynchronous:
-        yield Candidate("asynchronous", "save while training waits", {"training.checkpoint.asynchronous": False})
+        yield CandidateChange("asynchronous", "save while training waits", {"training.checkpoint.asynchronous": False})
     elif checkpoint.optimizer:
         title = "save the model without the optimizer states, from which training cannot resume"
-        yield Candidate("saved-states", title, {"training.checkpoint.optimizer": False})
+        yield CandidateChange("saved-states", title, {"training.checkpoint.optimizer": False})
 
 
-def critical(context: Context) -> set[str]:
+def critical(context: RuleContext) -> set[str]:
     """The instant of the GPU's peak, and those at which the memory of a node does not suffice."""
     estimate = context.estimate
     if estimate is None:
