@@ -103,10 +103,8 @@ def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir
         framework = frameworks[defaults.take("training.framework", plan.training.framework, DEFAULT_FRAMEWORK)]
         job, notes = _training_job(plan, plan.training, architecture, framework, defaults)
         behind = Defaults()
-        notes = (*notes, behind.taken())
-        return JobFrame(
-            job=job, gpu=gpu, overhead=_overhead(plan.policy, behind), framework=framework, notes=notes
-        )
+        overhead = _overhead(plan.policy, behind)
+        return JobFrame(job=job, gpu=gpu, overhead=overhead, framework=framework, notes=(*notes, behind.taken()))
     serving = _inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, defaults)
     overhead = _overhead(plan.policy, defaults)
     return JobFrame(
