@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,12 @@ def _interruptible() -> None:
     """Undoes the SIGINT that a shell ignores for its background jobs: children inherit that, and would not end."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _screen_of_nobody() -> None:
+    """Takes the width of somebody's terminal out of the environment; pytest-xdist puts one there for its workers."""
+    os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
-"""Forty plans that do not fit: each gets a suggestion that passes, or a proof that there is none."""
+"""Plans that do not fit: each gets a suggestion that passes, or a proof that there is none."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
@@ -23,9 +25,8 @@ def test_every_plan_gets_a_remedy_or_a_proof(name: str) -> None:
         assert [line for line in after if "#" in line and line in before]
 
 
-def test_there_are_forty_of_every_kind() -> None:
+def test_every_kind_is_there() -> None:
     """Dense and mixture models, adapters, long context and serving, on one to 2,048 GPUs."""
     kinds = {name.partition("-")[0] for name in plans()}
-    assert len(plans()) == 40
     assert {"dense", "moe", "lora", "qlora", "long", "serve"} <= kinds
-    assert any("2048x" in name for name in plans())
+    assert {"1x", "8x", "64x", "512x", "2048x"} <= {re.findall(r"-(\d+x)", name)[0] for name in plans()}
