@@ -9,13 +9,9 @@ import pytest
 from benchmarks.over_budget import plans
 from benchmarks.remedies import outcome
 
-LONG = {"moe-671b-16xh200"}
-"""Sixty thousand layouts have to be judged."""
 
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in plans()]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", plans())
 def test_every_plan_gets_a_remedy_or_a_proof(name: str) -> None:
     """The first suggestion, written into the file, passes ``check`` and breaks no rule; else all was judged."""
     found = outcome(name, plans()[name])

@@ -32,7 +32,7 @@ PAGES = ("five", "estimates", "made", "evil", "failing", *SWEEPS)
 LEAST_RULES = 90
 """Rules of axe-core; fewer mean that it did not load."""
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.browser
 
 
 def needed() -> list[str]:

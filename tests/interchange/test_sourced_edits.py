@@ -39,6 +39,7 @@ def remedies(capsys: Capture, *arguments: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", PLANS)
 def test_applied_suggestions_pass(capsys: Capture, format: str) -> None:
     """Every suggestion with edits: both files are written, ``check`` passes, and a second run has nothing to do."""

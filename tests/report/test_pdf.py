@@ -51,6 +51,7 @@ def said(data: bytes) -> str:
     return " ".join(" ".join(parts).split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_report_can_be_drawn(name: str) -> None:
     """A complete file with a page at least, and an entry in its outline for every plan."""

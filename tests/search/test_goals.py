@@ -24,6 +24,7 @@ from tests.search.contexts import HOPELESS, PIPELINED, SERVING, SMALL, TITAN, TR
 PLANS = {**TRAINING, "serving": SERVING}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "goal"),
     [
