@@ -32,6 +32,7 @@ def test_every_family_is_there_with_and_without_recompute() -> None:
         assert found == set(RECOMPUTES), label
 
 
+@pytest.mark.slow
 def test_the_table_is_of_today() -> None:
     """FAMILIES.md says how far off each moment is."""
     with open(families.TABLE, encoding="utf-8") as file:
