@@ -84,6 +84,7 @@ LINES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", LINES, ids=lambda line: " ".join(line).encode("unicode_escape").decode()[:60])
 def test_nothing_printed_is_a_command_or_an_escape(
     folder: Path, environment: dict[str, str], arguments: list[str]
