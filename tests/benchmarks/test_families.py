@@ -7,6 +7,8 @@ import pytest
 from benchmarks import families
 from benchmarks.small import RECOMPUTES, ROUTED, SMALL, small_plans
 
+pytestmark = pytest.mark.slow
+
 RECORDS = families.records()
 
 
@@ -32,7 +34,6 @@ def test_every_family_is_there_with_and_without_recompute() -> None:
         assert found == set(RECOMPUTES), label
 
 
-@pytest.mark.slow
 def test_the_table_is_of_today() -> None:
     """FAMILIES.md says how far off each moment is."""
     with open(families.TABLE, encoding="utf-8") as file:

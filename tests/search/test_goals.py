@@ -21,10 +21,11 @@ from memcheck.search.space import space_of
 from memcheck.source.load import load_documents
 from tests.search.contexts import HOPELESS, PIPELINED, SERVING, SMALL, TITAN, TRAINING, context_of
 
+pytestmark = pytest.mark.slow
+
 PLANS = {**TRAINING, "serving": SERVING}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "goal"),
     [
@@ -88,7 +89,6 @@ def test_no_smaller_cluster_would_do() -> None:
     assert answer.found == ()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("goal", "name"), [("max-batch", "micro_batch_size"), ("max-sequence", "sequence_length")])
 def test_one_step_more_does_not_fit(goal: str, name: str) -> None:
     """The largest value fits, and the next one does not."""
@@ -114,7 +114,6 @@ def test_the_largest_batch_of_a_server() -> None:
     assert best.resolved.job.batch_size > 8
 
 
-@pytest.mark.slow
 def test_nothing_fits_is_proven_and_the_way_out_named() -> None:
     """A model that two small GPUs can never hold: every plan was judged, and a cluster that holds it is named."""
     answer = search(Pricer(context_of(HOPELESS)), "fit")
@@ -148,7 +147,6 @@ def test_the_fastest_way_to_serve_keeps_the_batch() -> None:
         assert (job.batch_size, job.context_length, job.weights, job.kv_cache) == (8, 32768, "bf16", "bf16")
 
 
-@pytest.mark.slow
 def test_the_order_does_not_depend_on_the_process() -> None:
     """Two processes with other hash seeds print the same."""
     script = (
