@@ -3,7 +3,7 @@
 // Per file and view: messages on the console, requests but for the file itself, widths, and what axe-core objects to.
 import { createRequire } from "node:module";
 import { mkdtempSync, rmSync } from "node:fs";
-import { availableParallelism, tmpdir } from "node:os";
+import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { chromium } from "playwright-core";
@@ -21,14 +21,9 @@ const axe = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 const profile = mkdtempSync(join(tmpdir(), "memcheck-chromium-"));
 const context = await chromium.launchPersistentContext(profile, { executablePath, headless: true, args: FLAGS });
 await context.addInitScript({ path: axe });
-const asked = rest.flatMap((file) => VIEWS.map((view) => [pathToFileURL(resolve(file)).href, view]));
-const seen = Array(asked.length);
-let next = 0;
-async function lookOn() { // one page after another, beside as many others as there are cores
-  while (next < asked.length) { const at = next++; seen[at] = await look(...asked[at]); }
-}
+const seen = [];
 try {
-  await Promise.all(Array.from({ length: availableParallelism() }, lookOn));
+  for (const file of rest) for (const view of VIEWS) seen.push(await look(pathToFileURL(resolve(file)).href, view));
 } finally {
   await context.close();
   rmSync(profile, { recursive: true, force: true });
