@@ -22,9 +22,7 @@ sys.path.insert(0, ROOT)
 from memcheck.accounts import moves  # noqa: E402
 from memcheck.frameworks.megatron.ranks import megatron_ranks, remembered_motions  # noqa: E402
 from memcheck.frameworks.registry import FRAMEWORKS  # noqa: E402
-from memcheck.frameworks.torch.ranks import (
-    closed_motion,
-    remembered_ranks,
+from memcheck.frameworks.torch.ranks import remembered_ranks  # noqa: E402
 )
 from memcheck.job.resolve import Resolved, resolve  # noqa: E402
 from memcheck.memory import open_sizes  # noqa: E402

@@ -1,4 +1,4 @@
-"""Forty plans that need more than their GPUs have: dense, mixtures, adapters, long context, serving; 1 to 2,048 GPUs.
+"""Plans that need more than their GPUs have: dense, mixtures, adapters, long context, serving; 1 to 2,048 GPUs.
 
 A line each in ``data/over_budget.txt``, written out here as a plan file with comments, as people write them.
 """

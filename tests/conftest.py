@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,11 +13,37 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks as slow whatever starts PyTorch or a browser, before ``-m`` selects: each test is in one section of CI."""
+    for item in items:
+        if item.get_closest_marker("torch") or item.get_closest_marker("browser"):
+            item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _interruptible() -> None:
     """Undoes the SIGINT that a shell ignores for its background jobs: children inherit that, and would not end."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _screen_of_nobody() -> None:
+    """Takes the width of somebody's terminal out of the environment; pytest-xdist puts one there for its workers."""
+    os.environ.pop("COLUMNS", None)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where the environment forbids bytecode beside the sources, the commands that tests run share a folder of it.
+
+    Each of them would compile the package anew.
+    """
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        own = tmp_path_factory.getbasetemp()
+        shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+        os.environ["PYTHONPYCACHEPREFIX"] = str(shared / "bytecode")
 
 
 @pytest.fixture(scope="session")

@@ -137,7 +137,7 @@ class _Explainer:
         self._report(codes.CONFLICTING_KEYS, [*tokens, names[-1]], message, at[-1], help=help, related=related)
 
     def _any_of(self, error: Any, tokens: list[str]) -> None:
-        """Of a union only the branch that the value's type chooses is spoken of."""
+        """Report a union by the one branch that the value's type chooses."""
         if isinstance(error.instance, (dict, list)):
             for number, schema in enumerate(error.validator_value):
                 if all(has_type(each, error.instance) for each in branches(schema, self._root)):

@@ -34,7 +34,7 @@ def budget(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
 
 
 def host_budget(plan: PlanResult, screen: Screen) -> list[str]:
-    """The same of a node's memory at its fullest moment; nothing where the plan states no memory to hold it against."""
+    """A node's memory at its fullest moment against what the plan states it has; no lines where it states none."""
     moment = plan.estimate.host_moment if plan.estimate is not None else None
     capacity = plan.host_capacity_bytes
     if moment is None or capacity is None:

@@ -9,7 +9,7 @@ from memcheck.report.xml import element, serialized
 from memcheck.result import Report
 
 VERSION = "4.3"
-"""Of the form, not of memcheck; readers ask for it."""
+"""Version of the Checkstyle format, not of memcheck; readers ask for it."""
 
 
 def render(report: Report, screen: Screen | None = None) -> str:

@@ -12,7 +12,7 @@ from memcheck.result import Hidden, PlanResult, Report
 Identified = tuple[PlanResult, Finding, str]
 """A finding with its plan and its key."""
 Keyed = tuple[PlanResult, Finding, str, Hidden | None]
-"""The same, with what hides it."""
+"""A finding with its plan, its key and what hides it; None where it is shown."""
 
 
 def identified(report: Report) -> Iterator[Identified]:
@@ -22,7 +22,7 @@ def identified(report: Report) -> Iterator[Identified]:
 
 
 def keyed(report: Report, hidden_by: Container[str]) -> Iterator[Keyed]:
-    """The same with the findings that some things hide, each plan's behind those that are shown."""
+    """Every finding, shown or hidden by one of the given things, with its key; each plan's hidden ones come last."""
     seen: dict[tuple[str, ...], int] = {}
     for plan in report.plans:
         path = repository_path(plan.path)

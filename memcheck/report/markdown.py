@@ -20,7 +20,7 @@ ICONS = {"passed": "✅", "failed": "❌", "error": "❌"}
 
 
 def render(report: Report, screen: Screen | None = None) -> str:
-    """The same as :func:`summary`; the screen plays no part."""
+    """The whole report, as :func:`summary` writes it; the screen plays no part."""
     return summary(report)
 
 

@@ -16,6 +16,8 @@ from tests.action.pull_request import PullRequest, masked, notices
 from tests.cli.plans import write, write_over
 from tests.history.repositories import commit, edit, git
 
+pytestmark = pytest.mark.slow
+
 MARKER = re.compile(r"<!-- memcheck:[0-9a-f]{16} -->\n")
 
 BODY = """\

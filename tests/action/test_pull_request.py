@@ -15,6 +15,8 @@ from tests.action.pull_request import PullRequest, annotations, masked
 from tests.cli.plans import write, write_over
 from tests.history.repositories import commit, edit, git
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parent / "golden"
 MOST = 10
 """Errors, warnings and notices each that a runner shows per step; the rest is dropped without a word."""

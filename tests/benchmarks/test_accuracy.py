@@ -10,6 +10,8 @@ from benchmarks import accuracy, peers, report
 from benchmarks.cases import load
 from benchmarks.summary import by_group, difference, figures, spread
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def done() -> accuracy.Run:

@@ -10,6 +10,8 @@ import pytest
 from benchmarks import drawn
 from benchmarks.draw import draw
 
+pytestmark = pytest.mark.slow
+
 RECORDS = {record["id"]: record for record in drawn.records()}
 
 OPEN = {

@@ -7,6 +7,8 @@ import pytest
 from benchmarks import families
 from benchmarks.small import RECOMPUTES, ROUTED, SMALL, small_plans
 
+pytestmark = pytest.mark.slow
+
 RECORDS = families.records()
 
 

@@ -9,6 +9,8 @@ from benchmarks.layout_ranks import EQUAL, RECIPE, RECORDED, Search, faster, lay
 from benchmarks.throughput import layouts
 from memcheck.what_if.search.rank import split_of
 
+pytestmark = pytest.mark.slow
+
 PLACES = 20
 """Among so many of its recipe's fastest a published layout has to be."""
 

@@ -21,10 +21,7 @@ def test_rank_correlation() -> None:
 def test_published_rows_are_ordered_as_measured() -> None:
     """torchtitan's tables for Llama 3.1 8B, 70B and 405B, and every table of theirs and of Megatron's by itself."""
     found = orders(rows())
-    assert [(name, number) for name, number, *_ in found[:2]] == [
-        ("torchtitan, all tables", 31),
-        ("torchtitan 1 to 6", 18),
-    ]
+    assert {row.table for row in rows()} >= {*(f"torchtitan {n}" for n in range(1, 7)), "Korthikanti 5"}
     assert all(correlation >= LEAST for _, _, correlation, _, _ in found), found
 
 
@@ -55,7 +52,8 @@ def test_figures_not_read_again_decide_nothing() -> None:
     doubted = [row._replace(reread=row.id != "gpt-22b-full") for row in every]
     counted = {name: [row.id for row in members] for name, members in groups(doubted)}
     assert len(counted["all rows"]) == len(every) - 1
-    assert len(counted["Korthikanti 5"]) == 7
+    table = {row.id for row in every if row.table == "Korthikanti 5"}
+    assert set(counted["Korthikanti 5"]) == table - {"gpt-22b-full"} < table
     assert all("gpt-22b-full" not in members for members in counted.values())
 
 

@@ -141,6 +141,7 @@ def test_unreadable_file(folder: Path, capsys: Capture) -> None:
     assert [plan["status"] for plan in json.loads(streams.out)["plans"]] == ["passed"]
 
 
+@pytest.mark.slow
 def test_reader_that_takes_one_line(root: Path) -> None:
     """``memcheck check examples | head -1``: one line on the pipe, not a word on stderr."""
     program = "import sys; from memcheck.__main__ import main; sys.exit(main())"

@@ -37,6 +37,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_over(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 80])
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=list(COMMANDS))
 def test_no_line_is_wider_than_the_screen(

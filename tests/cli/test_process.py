@@ -108,6 +108,7 @@ def test_python_dash_m(tmp_path: Path, environment: dict[str, str]) -> None:
     assert (done.returncode, done.stdout.split()[0]) == (0, "memcheck")
 
 
+@pytest.mark.slow
 def test_reader_that_leaves_is_no_error(tmp_path: Path, environment: dict[str, str]) -> None:
     """``memcheck check | head -1`` prints no traceback, and keeps its exit code."""
     for index in range(40):

@@ -91,6 +91,7 @@ def test_a_plan_that_fits_needs_nothing(capsys: Capture) -> None:
     assert Path("fits.yaml").read_text() == FITS
 
 
+@pytest.mark.slow
 def test_nothing_fits_is_a_finding_with_a_way_out(capsys: Capture) -> None:
     """Exit code 1; the answer says how many plans were judged, and which cluster would do."""
     answer = suggestions(capsys, "hopeless.yaml", code=1)

@@ -37,6 +37,7 @@ def test_ranks_hold_what_the_estimate_says(root: Path, name: str) -> None:
         assert all(set(rank.components_bytes) <= set(COMPONENTS) for rank in dossier.ranks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_dossier_changes_no_verdict(root: Path, name: str) -> None:
     """Status, findings and figures are those of a run without it."""

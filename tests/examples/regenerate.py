@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import sys
 
-from tests.examples.rendered import GOLDEN, NAMES, record, results, text
+from tests.examples.rendered import GOLDEN, NAMES, golden, rendered
+from tests.golden import joined
 from tests.report.regenerate import main as regenerate_rules
 
 
 def main() -> int:
-    """One ``.txt`` and one ``.json`` per example, and nothing else; then the same for the rules' examples."""
+    """One file per example, and nothing else; then the same for the rules' examples."""
     GOLDEN.mkdir(exist_ok=True)
     written = set()
     for name in NAMES:
-        plans = results(name)
-        for suffix, content in ((".txt", text(plans)), (".json", record(plans))):
-            path = GOLDEN / (name + suffix)
-            written.add(path)
-            if not path.exists() or path.read_text(encoding="utf-8") != content:
-                path.write_text(content, encoding="utf-8", newline="\n")
-                sys.stdout.write(f"wrote {path.name}\n")
+        path, content = golden(name), joined(rendered(name))
+        written.add(path)
+        if not path.exists() or path.read_text(encoding="utf-8") != content:
+            path.write_text(content, encoding="utf-8", newline="\n")
+            sys.stdout.write(f"wrote {path.name}\n")
     for path in set(GOLDEN.iterdir()) - written:
         path.unlink()
         sys.stdout.write(f"removed {path.name}\n")

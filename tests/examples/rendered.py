@@ -58,6 +58,17 @@ def results(name: str) -> list[PlanResult]:
     return plans
 
 
+def golden(name: str) -> Path:
+    """The golden file of one example, with a section for people and one with the figures."""
+    return GOLDEN / f"{name}.txt"
+
+
+def rendered(name: str) -> dict[str, str]:
+    """Section to text."""
+    plans = results(name)
+    return {"full": text(plans), "figures": record(plans)}
+
+
 def text(plans: list[PlanResult]) -> str:
     """The report for people, on a screen of 100 columns without colours."""
     return render(Report(__version__, tuple(plans)), Screen(width=100))

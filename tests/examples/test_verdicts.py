@@ -74,11 +74,11 @@ def test_the_table_is_complete() -> None:
 
 
 def test_about_half_fail() -> None:
-    """The examples show both verdicts, and no single rule is behind most failures."""
+    """The examples show both verdicts, and failures of memory, of layout, of precision and of training."""
     rows = [row for documents in VERDICTS.values() for row in documents.values()]
     failing = [codes for status, codes in rows if status != "passed"]
     assert 0.4 <= len(failing) / len(rows) <= 0.6
-    assert len({codes[0] for codes in failing}) >= 6
+    assert {code[:4] for codes in failing for code in codes} >= {"MEM1", "MEM2", "MEM3", "MEM4"}
 
 
 @pytest.mark.parametrize("name", NAMES)

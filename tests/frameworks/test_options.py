@@ -107,6 +107,7 @@ def _silent(framework: Profile) -> Iterator[str]:
             yield option
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_every_option_counts_somewhere(name: str) -> None:
     """Some value of it moves the estimate or the time of some plan, or is reported."""

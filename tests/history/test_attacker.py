@@ -14,6 +14,8 @@ import pytest
 from tests.cli.plans import write
 from tests.history.repositories import commit, edit, git
 
+pytestmark = pytest.mark.slow
+
 RUN = [sys.executable, "-I", "-m", "memcheck"]
 BOTH = (["check", "--from-ref"], ["diff", "--from-ref"])
 

@@ -72,6 +72,7 @@ def remedies(capsys: Capture) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", PLANS)
 def test_every_suggestion_is_written_where_the_value_is(capsys: Capture, format: str) -> None:
     """Each is edits of the config, of the plan or of both; comments stay, the plan has the values and passes."""

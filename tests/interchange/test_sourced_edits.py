@@ -39,6 +39,7 @@ def remedies(capsys: Capture, *arguments: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", PLANS)
 def test_applied_suggestions_pass(capsys: Capture, format: str) -> None:
     """Every suggestion with edits: both files are written, ``check`` passes, and a second run has nothing to do."""
@@ -66,6 +67,7 @@ def test_applied_suggestions_pass(capsys: Capture, format: str) -> None:
     assert touched >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", PLANS)
 def test_the_diff_shows_what_is_written_and_writes_nothing(capsys: Capture, format: str) -> None:
     """One patch with both files; what it adds and takes is the difference; line ends stay."""
@@ -156,6 +158,7 @@ def joined(*changes: dict[str, object]) -> dict[str, object]:
     return {key: value for each in changes for key, value in each.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", PLANS)
 def test_edits_give_what_was_asked_for(format: str) -> None:
     """Each change alone and every two: the files parse, comments stay, the plan read again is the

@@ -47,6 +47,7 @@ def jobs(model: str, framework: str) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NAMES)
 @pytest.mark.parametrize("model", MODELS)
 def test_no_peak_lies_below_the_floor(model: str, framework: str) -> None:

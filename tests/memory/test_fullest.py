@@ -43,6 +43,7 @@ def plans(model: str, framework: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", ["pytorch", "torchtitan", "megatron"])
 @pytest.mark.parametrize("model", MODELS)
 def test_the_worst_rank_is_never_left_out(model: str, framework: str) -> None:

@@ -117,6 +117,7 @@ def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+@pytest.mark.slow
 def test_estimates_that_share_are_those_that_share_nothing(request: pytest.FixtureRequest) -> None:
     """Of every example under random changes: every figure, label and component in its order, byte for byte."""
     asked = [(d, c) for i, d in enumerate(documents()) for c in variants(d, f"{d.path} {i}")]
@@ -133,6 +134,7 @@ def test_estimates_that_share_are_those_that_share_nothing(request: pytest.Fixtu
     assert priced > len(asked) // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["llama-3.1-70b-torchtitan-256xh100", "mixtral-8x7b-ep8-64xh100", "gpt-175b-megatron-64xa100"],

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from memcheck.config.read import READERS, read_settings
 
 
+@pytest.mark.slow
 def test_generated_pages_are_fresh(root: Path) -> None:
     """The plan format and the rule pages are what docs/generate.py would write now."""
     command = [sys.executable, str(root / "docs" / "generate.py"), "--check"]

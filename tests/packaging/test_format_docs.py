@@ -44,6 +44,7 @@ def test_help_names_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     assert [name for name in FORMATS if not re.search(rf"\b{name}\b", help)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["formats", "report"])
 @pytest.mark.parametrize(
     ("number", "schema"), [(0, "vendor.github-workflows"), (1, "vendor.gitlab-ci")], ids=["github", "gitlab"]

@@ -82,6 +82,7 @@ def mutations(draw):
     return plan
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(mutations(), st.sampled_from([SCHEMA, COMPLETE]))
 @example(4, SCHEMA)

@@ -13,6 +13,8 @@ import pytest
 from tests.cli.plans import write, write_broken, write_over
 from tests.printed.harmless import harm
 
+pytestmark = pytest.mark.slow
+
 EVIL = "a\n::error::pwned\x1b[31m\u202e\u2028##[error]x"
 QUOTED = '"a\\n::error::pwned\\e[31m\\u202E\\u2028##[error]x"'
 """The name as YAML writes it."""

@@ -110,6 +110,7 @@ def test_the_same_edits_everywhere(name: str, capsys: Capture) -> None:
     assert path.read_text() == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_suggest_writes_what_it_shows(name: str, capsys: Capture) -> None:
     """For every suggestion: its JSON edits, its ``--diff`` and its ``--apply`` are one text, and it passes."""

@@ -10,24 +10,24 @@ import json
 import sys
 
 from memcheck.report.html import render as render_html
+from tests.golden import joined
 from tests.report.forwarded import forwarded
-from tests.report.rule_reports import CODES, FILES, GOLDEN, PLACES, golden, places, rendered
+from tests.report.rule_reports import CODES, GOLDEN, PLACES, golden, places, rendered
 
 HTML = GOLDEN / "report.html"
 """The page of hand-made results, which moves with neither rules nor engine."""
 
 
 def main() -> int:
-    """One file per rule and format, and nothing else; 1 if a finding has moved."""
-    files = {golden(code, name): text for code in CODES for name, text in rendered(code).items()}
+    """One file per rule, and nothing else; 1 if a finding has moved."""
+    files = {golden(code): joined(rendered(code)) for code in CODES}
     files[HTML] = render_html(forwarded())
     written = {PLACES, *files}
     for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8", newline="\n")
             sys.stdout.write(f"wrote {path.relative_to(GOLDEN)}\n")
-    for path in {path for name in FILES for path in (GOLDEN / name).iterdir()} - written:
+    for path in set(GOLDEN.iterdir()) - written:
         path.unlink()
         sys.stdout.write(f"removed {path.relative_to(GOLDEN)}\n")
     return write_places()

@@ -143,6 +143,7 @@ def judge(validator: jsonschema.Draft7Validator, document: Any) -> None:
             assert not validator.is_valid(odd), f"{path} may be anything"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", COMMANDS)
 def test_commands_print_what_their_schema_says(root: Path, capsys: Capture, case: str) -> None:
     """Real output of several plans is valid with every object closed, and mutated output is not."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from memcheck.report.markdown import BYTE_LIMIT, summary
 from memcheck.result import Report, Unreadable
 from tests.report import samples
@@ -48,6 +50,7 @@ def test_user_text_is_text() -> None:
     assert row.count("|") == 8
 
 
+@pytest.mark.slow
 def test_summary_stays_below_the_limit_of_github() -> None:
     """Details that do not fit are left out and counted; the table and the verdict stay."""
     plans = [samples.result("failed", (samples.over(),), estimate=samples.estimate(), name=f"p{i}") for i in range(900)]

@@ -71,6 +71,7 @@ def test_every_finding_of_a_rule_example_has_a_place(path: str) -> None:
     assert in_file(path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", rendered.NAMES)
 def test_every_finding_of_an_example_has_a_place(name: str) -> None:
     """The same for the edits of the remedies."""

@@ -55,6 +55,7 @@ def missing(plan: PlanResult) -> str:
     return gib(worst.bytes - plan.host_capacity_bytes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_the_word_is_the_same_everywhere(name: str) -> None:
     """HTML, Markdown, CSV and the card of the plan's own GPU say one word; JSON says what it is made of."""

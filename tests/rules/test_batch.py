@@ -45,6 +45,7 @@ def other_batch(plan: Plan, chance: random.Random) -> Plan:
     return plan._replace(training=plan.training._replace(**{**dict.fromkeys(BATCH), **batch, **steps}))
 
 
+@pytest.mark.slow
 def test_other_rules_find_the_same_for_every_batch() -> None:
     """Of random plans, legal and not, each with three batches; and most of them find something for some plan."""
     chance = random.Random(11)  # noqa: S311 - which batches are tried is no secret

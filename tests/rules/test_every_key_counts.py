@@ -165,6 +165,7 @@ def _unseen(framework: str, base: str) -> Iterator[str]:
             yield f"{key}: {value}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_value_counts(framework: str) -> None:
     """A value moves the estimate or the time, is the job's anyway, is reported, or has its reason in ``SILENT``."""

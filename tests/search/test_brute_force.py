@@ -84,6 +84,7 @@ def reach(pricer: Pricer, way: CandidateChange, key: str, step: int, most: int) 
     return largest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "goal", "key", "step"),
     [
@@ -150,6 +151,7 @@ inference: {batch_size: 1, context_length: 8192}
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOPELESS)
 def test_the_way_out_is_named_though_the_hardware_is_kept(name: str) -> None:
     """``--keep hardware`` forbids other hardware to the answer; which cluster would do is said all the same."""
@@ -160,6 +162,7 @@ def test_the_way_out_is_named_though_the_hardware_is_kept(name: str) -> None:
     assert answer.smallest.resolved.gpu.name == context.resolved.gpu.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOPELESS)
 @pytest.mark.parametrize("goal", ["fit", "gpus", "max-batch", "max-sequence"])
 def test_when_nothing_fits_the_smallest_cluster_is_named(name: str, goal: str) -> None:

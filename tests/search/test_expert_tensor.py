@@ -11,6 +11,8 @@ from memcheck.what_if.search.goals import search
 from memcheck.what_if.search.space import singles, space_of
 from tests.search.contexts import context_of
 
+pytestmark = pytest.mark.slow
+
 KEY = "parallelism.expert_tensor"
 LAYOUT = ("parallelism.context", "parallelism.pipeline", "parallelism.zero_stage")
 RECIPE = ("training.micro_batch_size", "training.activation_checkpointing", "training.optimizer")

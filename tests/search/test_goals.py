@@ -21,6 +21,8 @@ from memcheck.what_if.search.rank import ParetoFilter, fastest, split_of
 from memcheck.what_if.search.space import space_of
 from tests.search.contexts import HOPELESS, PIPELINED, SERVING, SMALL, TITAN, TRAINING, context_of
 
+pytestmark = pytest.mark.slow
+
 PLANS = {**TRAINING, "serving": SERVING}
 
 

@@ -85,6 +85,7 @@ def says(changes: dict[str, object], key: str, value: object) -> bool:
     return key in found and (value is ANY or str(found[key]) == str(value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_that_it_mends_reaches_it(name: str) -> None:
     """With a limit between what is needed and what the move leaves, and nothing else to change, it is suggested; the

@@ -48,6 +48,7 @@ def test_a_legal_layout_is_the_job_that_it_says(text: str) -> None:
     assert len(seen) > 3
 
 
+@pytest.mark.slow
 @EACH
 def test_pruning_loses_nothing_that_fits(text: str) -> None:
     """Judging every plan of the space one by one, without the lower bound, finds the same plans."""

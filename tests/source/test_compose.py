@@ -27,6 +27,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), VALUES, min_size=1, max_size=5), st.sampled_from([None, True, False]))
 def test_whatever_pyyaml_writes_is_read_back(values, flow):
     """Any data written by PyYAML, in block or flow style, with any quoting, comes back as PyYAML reads it."""

@@ -12,7 +12,7 @@ from memcheck.edge.text import clean
 from memcheck.report.html.palette import BACKGROUNDS, BARS, LINES, TEXT
 
 PLAIN, BOLD, MONO = "Helvetica", "Helvetica-Bold", "Courier"
-"""Of every PDF reader: nothing has to be embedded. They know Windows' Latin characters."""
+"""Fonts that every PDF reader has, so that none is embedded; they know Windows' Latin characters."""
 ARROWS = {ord("→"): "->", ord("−"): "-", ord("│"): "|", ord("─"): "-", ord("…"): "..."}
 
 
@@ -36,7 +36,7 @@ def _known(char: str) -> bool:
 
 
 def markup(text: str) -> str:
-    """The same as content of a paragraph: never markup."""
+    """User text, escaped as content of a paragraph: nothing in it is read as markup."""
     return escape(words(text))
 
 

@@ -85,7 +85,7 @@ def components(plan: PlanResult, estimate: Estimate) -> Section:
 
 
 def share(count: int, capacity: int) -> str:
-    """Of the capacity."""
+    """Bytes as a percentage of the capacity; empty without one."""
     return percent(count / capacity) if capacity else ""
 
 

@@ -35,6 +35,7 @@ def curve(block: Block, setting: Setting, mode: str) -> Curve | str:
         return str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", model_names())
 def test_sequences_of_a_batch_are_tokens(name: str) -> None:
     """Three sequences and one of three times the length: every byte and label, in every mode, layout and recipe."""

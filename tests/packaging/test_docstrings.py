@@ -1,0 +1,108 @@
+"""Docstrings of the package stand alone: a hover shows one without its neighbours."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+FIRST_WORDS = r"\s*(The same|Of|That of|Kept|As above|So)\b"
+"""Words that lean on a docstring above, or on the name."""
+LEANING = re.compile(FIRST_WORDS)
+QUOTED = re.compile('"""' + FIRST_WORDS)
+
+TO_REWRITE = {
+    "attention.py",
+    "buffers.py",
+    "changes.py",
+    "checkpoint.py",
+    "collectives.py",
+    "communicators.py",
+    "compiled.py",
+    "conduct.py",
+    "curve.py",
+    "data.py",
+    "deepspeed.py",
+    "deviations.py",
+    "drift.py",
+    "estimate.py",
+    "exchanges.py",
+    "feed_forward.py",
+    "file.py",
+    "finding.py",
+    "fit.py",
+    "groups.py",
+    "hardware.py",
+    "loss.py",
+    "mem107_wide_interval.py",
+    "motion.py",
+    "newton_schulz.py",
+    "open_sizes.py",
+    "open_timeline.py",
+    "open_walk.py",
+    "overhead.py",
+    "pipeline.py",
+    "plan_text.py",
+    "price.py",
+    "rank.py",
+    "ranks.py",
+    "rates.py",
+    "record.py",
+    "request.py",
+    "residuals.py",
+    "rests.py",
+    "rounds.py",
+    "runs.py",
+    "selective.py",
+    "step.py",
+    "tensor.py",
+    "tensor_parallel.py",
+    "timeline.py",
+    "traffic.py",
+    "training.py",
+    "tree_edits.py",
+    "types.py",
+    "units.py",
+    "worst.py",
+}
+"""Files where some still begin so. The list may only become shorter."""
+
+
+def docstrings(source: str) -> Iterator[str]:
+    """Every string that stands as a statement: of modules, classes and functions, and below constants and fields."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
+
+
+def leaning(path: Path) -> list[str]:
+    """The docstrings of a file that begin with a forbidden word; parsed only where some string does."""
+    source = path.read_text(encoding="utf-8")
+    return [each for each in docstrings(source) if LEANING.match(each)] if QUOTED.search(source) else []
+
+
+def test_docstrings_stand_alone(root: Path) -> None:
+    """None begins with words that mean nothing where the docstring is read by itself."""
+    found = {path: leaning(path) for path in (root / "memcheck").rglob("*.py") if path.name not in TO_REWRITE}
+    assert [f"{path.relative_to(root)}: {each}" for path, them in found.items() for each in them] == []
+
+
+def test_rewritten_files_leave_the_list(root: Path) -> None:
+    """A file whose docstrings stand alone is held to it from then on."""
+    assert {path.name for path in (root / "memcheck").rglob("*.py") if leaning(path)} >= TO_REWRITE
+
+
+def test_every_kind_of_docstring_is_seen() -> None:
+    """Modules, classes, methods, constants and fields are read; longer words with the same letters are not meant."""
+    source = (
+        '"""So."""\nX = 1\n"""Of it."""\nclass C:\n    """The same."""\n    y: int\n    """Kept for."""\n'
+        '    def m(self):\n        """That of x."""\ndef f():\n    """Offsets."""\n    return "Of"\n'
+    )
+    assert sorted(each for each in docstrings(source) if LEANING.match(each)) == [
+        "Kept for.",
+        "Of it.",
+        "So.",
+        "That of x.",
+        "The same.",
+    ]
