@@ -19,13 +19,14 @@ from typing import Any
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
-from memcheck.accounts import moves  # noqa: E402
+from memcheck.accounts import (
+    moves,
+    sizes,
+)
 from memcheck.frameworks.megatron.ranks import megatron_ranks, remembered_motions  # noqa: E402
 from memcheck.frameworks.registry import FRAMEWORKS  # noqa: E402
 from memcheck.frameworks.torch.ranks import remembered_ranks  # noqa: E402
-)
 from memcheck.job.resolve import Resolved, resolve  # noqa: E402
-from memcheck.memory import open_sizes  # noqa: E402
 from memcheck.memory.estimate import estimate  # noqa: E402
 from memcheck.plan.read import build_plan  # noqa: E402
 
@@ -104,7 +105,7 @@ def forget() -> None:
     for cache in caches():
         cache.cache_clear()
     moves.forget()
-    open_sizes.forget()
+    sizes.forget()
 
 
 def rate(jobs: list[Resolved], *, cold: bool = False) -> float:
@@ -113,7 +114,6 @@ def rate(jobs: list[Resolved], *, cold: bool = False) -> float:
     while spent < SECONDS:
         for job in jobs:
             remembered_ranks.cache_clear()
-            closed_motion.cache_clear()
             megatron_ranks.cache_clear()
             remembered_motions.cache_clear()
             if cold:

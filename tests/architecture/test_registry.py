@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
+from memcheck.models import families
 from memcheck.models.errors import ArchitectureError
-from memcheck.models.registry import FAMILIES, WRAPPERS, model_types, read_architecture
-from memcheck.architecture import families
-from memcheck.architecture.errors import ArchitectureError
-from memcheck.architecture.registry import FAMILIES, WRAPPERS, read_architecture
+from memcheck.models.registry import FAMILIES, WRAPPERS, read_architecture
 from tests.architecture.configs import GEMMA3, LLAMA, without
 
 
