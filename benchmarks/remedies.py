@@ -13,10 +13,10 @@ import sys
 
 from benchmarks.over_budget import plans
 from memcheck.check import Gate, check_file
+from memcheck.edge.text import percent, value
 from memcheck.plan.file_edits import edited
 from memcheck.plan.load import load_documents
 from memcheck.record import Record
-from memcheck.edge.text import percent, value
 from memcheck.result import PASSED, PlanResult
 from memcheck.what_if.suggest.run import suggest
 from memcheck.what_if.suggest.types import NOTHING_FITS, SUGGESTED, Suggestions

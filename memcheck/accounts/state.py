@@ -32,6 +32,8 @@ class LocalTensor(Record):
         return prod(self.shape)
 
 
+FOUR_BITS = ("nf4", "nf4-single")
+"""Dtypes of 4-bit weights."""
 NF4_BITS = 4.127
 """Bits per parameter of bitsandbytes NF4 with double quantisation: 4 + 8 / 64 + 32 / (64 * 256)."""
 NF4_SINGLE_BITS = 4.5

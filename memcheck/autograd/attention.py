@@ -194,17 +194,18 @@ def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value
     return scale(tape, weights, "attention scaling" if step == "scale" else "masked_fill")
 
 
-def eager_with_sinks(tape: Tape, q: Value, k: Value, v: Value, returned: list[Value]) -> Value:
+def eager_with_sinks(tape: Tape, q: Value, k: Value, v: Value, sinks: Value, returned: list[Value]) -> Value:
     """GPT-OSS: scores and sink logits are concatenated, softmaxed in their own dtype, the sink column dropped.
 
-    ``returned`` takes the probabilities, of which the returned weights are a view.
+    ``sinks``: [heads]; its gradient is a sum over batch and tokens. ``returned`` takes the probabilities, of which the
+    returned weights are a view.
     """
     b, h, s, _ = q.shape
     scores = batched(tape, q, k, (b, h, s, s), "attention scores")
     scores = scale(tape, scores, "attention scaling")
     scores = shift(tape, scores, "attention mask")
     shape = (b, h, s, s + 1)
-    combined = cat(tape, (scores,), shape, "cat sinks")
+    combined = cat(tape, (scores, _spread(tape, sinks, (b, h, s, 1))), shape, "cat sinks")
     combined = _subtract_max(tape, combined)
     probs = softmax(tape, combined)
     dropped = Value(probs.storage, (b, h, s, s), probs.dtype)
@@ -213,6 +214,20 @@ def eager_with_sinks(tape: Tape, q: Value, k: Value, v: Value, returned: list[Va
     returned.append(dropped)
     del probs, scores
     return batched(tape, dropped, v, (b, h, s, v.shape[-1]), "attention output")
+
+
+def with_sinks(tape: Tape, out: Value, sinks: Value) -> Value:
+    """What a kernel that takes the sinks beside queries, keys and values gives: their gradient too."""
+    shape, dtype = sinks.shape, sinks.dtype
+    return tape.record(
+        Value(out.storage, out.shape, out.dtype), (out, sinks), lambda grad: [grad, tape.new(shape, dtype, "sinks dW")]
+    )
+
+
+def _spread(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """``reshape(1, -1, 1, 1).expand(...)``: a view."""
+    small, dtype = x.shape, x.dtype
+    return tape.record(Value(x.storage, shape, dtype), (x,), lambda grad: [tape.new(small, dtype, "sum")])
 
 
 def _subtract_max(tape: Tape, x: Value) -> Value:

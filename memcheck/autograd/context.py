@@ -29,7 +29,7 @@ class Setting(Record):
     """Everything that decides a unit's curve besides the unit itself. Hashable: curves are cached by it."""
 
     style: str
-    """Whose module code runs: ``transformers`` | ``torchtitan`` | ``megatron``."""
+    """Whose module code runs: ``Framework.style``."""
     batch: int
     sequence: int
     """Tokens per sequence on this rank, after context parallelism."""

@@ -33,12 +33,13 @@ WORDS = {recipe: word for word, recipe in keys.RECIPES.items()}
 def write_accelerate(export: Export) -> Written:
     """The YAML of a launch."""
     job = export.job
-    framework = "deepspeed" if job.framework == "deepspeed" else "huggingface"
-    sheet = Sheet(settings_of(job), neutral(FRAMEWORKS[framework], job.layout), keys.VERSION)
+    zero = FRAMEWORKS[job.framework].data_parallel == "zero"
+    launched = FRAMEWORKS["deepspeed" if zero else "huggingface"]
+    sheet = Sheet(settings_of(job), neutral(launched, job.layout), keys.VERSION)
     sheet.remark("model", "the script names it: --model_name_or_path")
     stage = sheet.number("parallelism.zero_stage")
     sheet.put("compute_environment", "LOCAL_MACHINE")
-    if framework == "deepspeed":
+    if zero:
         _deepspeed(sheet)
     elif stage == 3:
         _fsdp(sheet)

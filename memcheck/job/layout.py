@@ -61,12 +61,12 @@ def _expert_tensor(
 
     Megatron-core ``model_parallel_config.py``, __post_init__: expert_tensor_parallel_size is the tensor degree if None.
     """
-    megatron = framework is not None and framework.name == "megatron"
-    matters = layout.expert > 1 or (routed and megatron)
+    apart = framework is not None and framework.own_expert_groups
+    matters = layout.expert > 1 or (routed and apart)
     if stated.expert_tensor is not None or layout.tensor == 1 or not matters:
         return stated.expert_tensor or 1
     why = "default"
-    if megatron:
+    if apart:
         why = (
             f"default; Megatron-LM itself takes the tensor degree, {layout.tensor}, "
             "unless given --expert-tensor-parallel-size 1"

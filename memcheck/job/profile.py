@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from memcheck.job.families import Families
 from memcheck.job.types import Recipe
 from memcheck.record import Record
 
@@ -44,12 +45,18 @@ class Profile(Record):
     """Known ``training.options`` and the types their values may have."""
     choices: dict[str, tuple[str, ...]]
     """The words that an option may have, where upstream lists them."""
+    families: Families
+    """The models it builds that have a memory model."""
+    style: str
+    """Whose module code runs: ``transformers``, or its own."""
     implementations: dict[str, str]
     """Optimizer implementation by optimizer name, where it is not ``default_implementation``."""
     replicated_amp_alone: bool = False
     """Below zero_stage 3, mixed precision works only without tensor and pipeline parallelism; else all is fp32."""
     loss_parallel: str = "never"
     """When the standard loss runs on vocabulary shards by itself: ``never`` | ``tensor`` (tensor > 1) | ``always``."""
+    loss_reduces_head: bool = False
+    """The chunked loss runs the head, and reduces the gradient of its weight itself."""
     gradient_sync: str = "every"
     """Default of ``parallelism.gradient_sync``: with which of the micro-batches of a step gradients are reduced."""
     lora_rank: int = 16
@@ -71,4 +78,59 @@ class Profile(Record):
     """Options that move no memory worth a figure, and why."""
     unmodelled: Mapping[str, tuple[object, str]] = MappingProxyType({})
     """Options that move memory and have no model: the value that is priced, and what another one does, as a clause."""
+    data_parallel: str = "torch"
+    """Whose data parallelism: ``torch`` (DistributedDataParallel, ZeroRedundancyOptimizer and FSDP2, by ZeRO stage),
+    ``fsdp`` (FSDP alone, with what its scripts choose), ``zero`` (DeepSpeed's engine), ``distributed-optimizer``
+    (Megatron's contiguous buffers and Megatron-FSDP)."""
+    own_optimizers: bool = False
+    """Fused optimizers are kernels of its own, on the GPU and on the host (DeepSpeed's FusedLion and CPU-Adam, those
+    that Megatron calls). Else they are torch's, and bitsandbytes' for Lion."""
+    bitsandbytes: bool = True
+    """It can step with bitsandbytes' 8-bit optimizers."""
+    own_loop: bool = False
+    """The training loop is the user's, over PyTorch alone: ``framework_version`` is PyTorch's, and a full state dict
+    may be gathered on the GPUs."""
+    from_pretrained: bool = False
+    """Weights are loaded by transformers' ``from_pretrained``, which quantizes on the current GPU."""
+    loads_slices: bool = False
+    """With tensor parallelism ``from_pretrained`` reads only the slices of the rank."""
+    frozen_dtype: str = "recipe"
+    """Of a frozen base: that of the ``recipe``, or the 16 bits of its ``checkpoint``."""
+    other_initializations: tuple[str, ...] = ()
+    """Places where it can make a model instead of the default one."""
+    either_state_dict: bool = False
+    """A plan chooses between a full and a sharded state dict."""
+    asynchronous_checkpoints: bool = False
+    """Sharded state dicts can be saved while training goes on."""
+    offload_places: tuple[str, ...] = ("cpu",)
+    """Where the optimizer's states and parameters can be offloaded: ``cpu``, ``nvme``."""
+    offloads_parameters: bool = True
+    selective_recompute: str = ""
+    """What selective recompute chooses among: the ``operators`` or the ``modules`` of a block. Empty: there is none to
+    turn on; a plan that has it is priced as core attention run again."""
+    context_parallel: str = "ring"
+    """By default: ``ring`` (each rank's tokens are two chunks, for balance) or ``ulysses`` (heads are exchanged)."""
+    own_expert_groups: bool = False
+    """Expert-tensor parallelism has groups and a degree of its own. Else experts are cut over the tensor ranks."""
+    splits_expert_biases: bool = True
+    """Experts with biases can be cut over ranks."""
+    copies_kv_heads: bool = False
+    """A key/value head may be on several tensor ranks."""
+    pads_vocabulary: bool = False
+    """The vocabulary is padded to a multiple of the tensor degree."""
+    even_stages: bool = False
+    """Pipeline stages hold equally many layers, but for what its options say."""
+    engine_attention: bool = False
+    """Attention runs in Transformer Engine, which has FlashAttention 2 and 3 and cuDNN's kernels."""
+    own_models: tuple[str, ...] = ()
+    """Values of ``model_type`` for models that no other framework has."""
+    not_run: str = ""
+    """Why ``verify`` does not run its code; empty where it does."""
+    runs_itself: bool = False
+    """``verify`` runs its model code where its package can be imported."""
     source: str = ""
+
+    @property
+    def own_engine(self) -> bool:
+        """Whether it shards and reduces with buffers of its own instead of wrapping modules as torch does."""
+        return self.data_parallel in ("zero", "distributed-optimizer")

@@ -25,7 +25,7 @@ def resolve_recipe(
         method != "full"
         and recipe.recipe.endswith("-mixed")
         and stated.params is None
-        and framework.name == "huggingface"
+        and framework.frozen_dtype == "checkpoint"
     ):
         # Trainer-based stacks load the frozen base in its checkpoint's 16-bit dtype (transformers v5: dtype="auto").
         base = "fp16" if recipe.recipe == "fp16-mixed" else "bf16"
@@ -36,17 +36,17 @@ def resolve_recipe(
 
 def with_optimizer(recipe: Recipe, optimizer: Optimizer, framework: Profile) -> Recipe:
     """The recipe with the dtype that the optimizer gives to its states whatever it steps on."""
-    if in_full(optimizer, framework.name):
+    if keeps_full_states(optimizer, framework):
         return recipe._replace(optimizer_states="fp32")
     return recipe
 
 
-def in_full(optimizer: Optimizer, framework: str) -> bool:
+def keeps_full_states(optimizer: Optimizer, framework: Profile) -> bool:
     """Whether bitsandbytes keeps the states in 32 bits: ``dtype = torch.float32`` where ``optim_bits`` is 32
     (bitsandbytes ``optim/optimizer.py``, ``init_state``). Lion is its kernel where it is fused.
     """
     if optimizer.name == "lion":
-        return optimizer.implementation == "fused" and framework not in ("deepspeed", "megatron")
+        return optimizer.implementation == "fused" and not framework.own_optimizers
     return optimizer.name == "paged-adamw"
 
 

@@ -30,7 +30,6 @@ from memcheck.plan import types as plan_types
 from memcheck.record import Record
 
 DEFAULT_FRAMEWORK = "huggingface"
-OWN_MODEL, OWNER = "megatron-lm", "megatron"
 KERNELS = {"mamba2": "mamba-ssm", "gated-delta-net": "flash-linear-attention"}
 """Whose fused kernels recurrent layers are priced with. transformers falls back to code of its own without them
 (``use_kernel_func_from_hub_with_fallback``), whose traced steps took 2.1 to 2.5 times as much."""
@@ -55,6 +54,8 @@ class JobFrame(Record):
     """If it trains, on one token."""
     gpu: Gpu
     overhead: Overhead
+    framework: Profile | None
+    """None for inference."""
     notes: tuple[tuple[Assumption, ...], ...]
     """What was assumed: before the batch, before the number of micro-batches, before PyTorch's behaviour, behind it."""
 
@@ -90,7 +91,7 @@ def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir
     if problems or architecture is None or gpu is None:
         raise ResolutionError(tuple(problems))
     if isinstance(architecture, Architecture):
-        _check_owner(plan, architecture)
+        _check_owner(plan, architecture, frameworks)
     defaults = Defaults()
     if isinstance(architecture, Architecture):
         for note in architecture.notes:
@@ -99,12 +100,19 @@ def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir
         for package in _kernels(architecture):
             why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
             defaults.note("model", f"{package} is installed", why)
-        job, notes = _training_job(plan, plan.training, architecture, frameworks, defaults)
+        framework = frameworks[defaults.take("training.framework", plan.training.framework, DEFAULT_FRAMEWORK)]
+        job, notes = _training_job(plan, plan.training, architecture, framework, defaults)
         behind = Defaults()
-        return JobFrame(job=job, gpu=gpu, overhead=_overhead(plan.policy, behind), notes=(*notes, behind.taken()))
+        return JobFrame(
+            job=job,
+            gpu=gpu,
+            overhead=_overhead(plan.policy, behind),
+            framework=framework,
+            notes=(*notes, behind.taken()),
+        )
     serving = _inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, defaults)
     overhead = _overhead(plan.policy, defaults)
-    return JobFrame(job=serving, gpu=gpu, overhead=overhead, notes=(defaults.taken(), (), (), ()))
+    return JobFrame(job=serving, gpu=gpu, overhead=overhead, framework=None, notes=(defaults.taken(), (), (), ()))
 
 
 def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Resolved:
@@ -113,8 +121,8 @@ def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Res
     Raises:
         ResolutionError: no sequence length.
     """
-    job, (before, between, after, behind) = frame.job, frame.notes
-    if training is None or isinstance(job, InferenceJob):
+    job, framework, (before, between, after, behind) = frame.job, frame.framework, frame.notes
+    if training is None or framework is None or isinstance(job, InferenceJob):
         return Resolved(job=job, gpu=frame.gpu, overhead=frame.overhead, assumptions=before)
     batch, steps, torch = Defaults(), Defaults(), Defaults()
     micro_batch_size, sequence_length = resolve_batch(training, batch)
@@ -123,7 +131,7 @@ def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Res
         sequence_length=sequence_length,
         gradient_accumulation_steps=resolve_accumulation(training, job.layout, micro_batch_size, steps),
     )
-    behaviours = resolve_torch(training, job, torch)
+    behaviours = resolve_torch(training, job, framework, torch)
     if behaviours != job.torch:
         job = job._replace(torch=behaviours)
     notes = (*before, *batch.taken(), *between, *steps.taken(), *after, *torch.taken(), *behind)
@@ -145,15 +153,17 @@ def _lookup(
     return architecture, gpu
 
 
-def _check_owner(plan: plan_types.Plan, architecture: Architecture) -> None:
-    """A model described by Megatron-LM's arguments exists nowhere else."""
+def _check_owner(plan: plan_types.Plan, architecture: Architecture, frameworks: Mapping[str, Profile]) -> None:
+    """A framework's own model (Megatron-LM's, described by its arguments) exists nowhere else."""
+    kind = architecture.model_type
+    owner = next((each.name for each in frameworks.values() if kind in each.own_models), None)
     framework = None if plan.training is None else plan.training.framework or DEFAULT_FRAMEWORK
-    if architecture.model_type != OWN_MODEL or framework == OWNER:
+    if owner is None or framework == owner:
         return
     who = f"{framework} does not run" if framework else "no serving engine runs"
-    message = f"`model_type: {OWN_MODEL}` is {OWNER}'s own model, which {who}"
+    message = f"`model_type: {kind}` is {owner}'s own model, which {who}"
     other = "describe the model by a Hugging Face config.json"
-    help = f"write `framework: {OWNER}`, or {other}" if framework else f"name a model of the catalog, or {other}"
+    help = f"write `framework: {owner}`, or {other}" if framework else f"name a model of the catalog, or {other}"
     raise ResolutionError((JobProblem("architecture", "/model/architecture/model_type", message, help=help),))
 
 
@@ -173,11 +183,10 @@ def _training_job(
     plan: plan_types.Plan,
     training: plan_types.TrainingSpec,
     architecture: Architecture | Rough,
-    frameworks: Mapping[str, Profile],
+    framework: Profile,
     defaults: Defaults,
 ) -> tuple[TrainingJob, tuple[tuple[Assumption, ...], ...]]:
     """The job without its batch, and what was assumed, as :class:`JobFrame` has it."""
-    framework = frameworks[defaults.take("training.framework", training.framework, DEFAULT_FRAMEWORK)]
     options = known_options(training.options, framework)
     layout = resolve_layout(
         plan.hardware,
@@ -190,10 +199,10 @@ def _training_job(
     method = defaults.take("training.method", training.method, "full")
     between, after = Defaults(), Defaults()
     why = f"default of {framework.name}"
-    if training.compile and framework.name == "torchtitan" and "components" not in options:
-        between.note("training.options.components", ["model", "loss"], "default of torchtitan since April 2025")
-    if framework.name == "deepspeed" and _offloads(training) and "pin_memory" not in options:
-        between.note("training.options.pin_memory", True, "default of deepspeed")
+    if training.compile and _unstated("components", framework, options):
+        between.note("training.options.components", ["model", "loss"], f"{why} since April 2025")
+    if _offloads(training) and _unstated("pin_memory", framework, options):
+        between.note("training.options.pin_memory", True, why)
     recipe = resolve_recipe(training.precision, method, layout, framework, between)
     optimizer = resolve_optimizer(training.optimizer, framework, between)
     job = TrainingJob(
@@ -222,6 +231,11 @@ def _training_job(
         options=tuple(options.items()),
     )
     return job, (defaults.taken(), between.taken(), after.taken())
+
+
+def _unstated(name: str, framework: Profile, options: Mapping[str, object]) -> bool:
+    """Whether the framework has an option that the plan does not state."""
+    return name in framework.options and name not in options
 
 
 def _offloads(training: plan_types.TrainingSpec) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 
 from memcheck.job.defaults import Defaults
+from memcheck.job.profile import Profile
 from memcheck.job.types import DTYPE_BYTES, TORCH_2_13, TORCH_2_15, Recipe, TrainingJob
 from memcheck.plan import types as plan_types
 
@@ -20,13 +21,15 @@ FIRST = ((TORCH_2_15, (2, 15)), (TORCH_2_13, (0, 0)))
 ALL = (TORCH_2_13, TORCH_2_15)
 
 
-def resolve_torch(training: plan_types.TrainingSpec, job: TrainingJob, defaults: Defaults) -> tuple[str, ...]:
+def resolve_torch(
+    training: plan_types.TrainingSpec, job: TrainingJob, framework: Profile, defaults: Defaults
+) -> tuple[str, ...]:
     """The behaviours to price, of which the one that needs most counts."""
     stated = training.torch_version
-    if stated is None and job.framework == "pytorch":
+    if stated is None and framework.own_loop:
         stated = training.framework_version
     found = behaviour(stated)
-    if not differs(job):
+    if not differs(job, framework):
         # all that is left is the order in which FSDP2's forward lets go of a buffer: the older one never needs less
         return (found or TORCH_2_13,)
     if found is not None:
@@ -43,10 +46,10 @@ def behaviour(version: str | None) -> str | None:
     return next(name for name, first in FIRST if (int(match[1]), int(match[2])) >= first)
 
 
-def differs(job: TrainingJob) -> bool:
+def differs(job: TrainingJob, framework: Profile) -> bool:
     """Whether one version takes more memory for some of these steps and another one for others."""
     layout = job.layout
-    if job.framework not in ("huggingface", "pytorch", "torchtitan"):
+    if framework.data_parallel != "torch":
         return False
     if layout.pipeline > 1:
         return True
@@ -54,7 +57,7 @@ def differs(job: TrainingJob) -> bool:
         return False
     if layout.gradient_sync == "last" and job.gradient_accumulation_steps > 1:
         return True
-    return job.loss.kind == "chunked" and job.framework != "torchtitan"
+    return job.loss.kind == "chunked" and not framework.loss_reduces_head
 
 
 def reduces_wider(recipe: Recipe) -> bool:

@@ -10,8 +10,6 @@ from memcheck.plan import types as plan_types
 
 DEFAULT_CHUNKS = 8
 """Chunks of a chunked loss: torchtune's ``CEWithChunkedOutputLoss`` and torchtitan's ``ChunkedLossWrapper``."""
-QUANTIZED_ON_LOAD = ("huggingface", "pytorch", "deepspeed")
-"""Stacks that load with transformers, whose bitsandbytes quantizer sets a device map: the current GPU."""
 ON_HOST = ("host", "rank0")
 """Places in the memory of a node."""
 GATHERS = "stage3_gather_16bit_weights_on_model_save"
@@ -125,11 +123,11 @@ def resolve_initialization(
 ) -> Initialization:
     """Where the model is made, and of what."""
     stated = stated or plan_types.InitializationSpec()
-    sharded = shards_parameters(layout, framework.name)
+    sharded = shards_parameters(layout, framework)
     place, why = framework.initialization[sharded], f"default of {framework.name}"
-    if method == "qlora" and framework.name in QUANTIZED_ON_LOAD:
+    if method == "qlora" and framework.from_pretrained:  # its bitsandbytes quantizer sets a device map: the current GPU
         place, why = "device", "transformers quantizes each tensor on the GPU of its process"
-    elif framework.name == "huggingface" and layout.tensor > 1:
+    elif framework.loads_slices and layout.tensor > 1:
         place, why = "meta", "with a tensor-parallel plan from_pretrained reads only the rank's slices"
     place = defaults.take("training.initialization.place", stated.place, place, why)
     if place in ON_HOST:
@@ -146,7 +144,7 @@ def resolve_checkpoint(
 ) -> Checkpoint:
     """How the training state is saved."""
     stated = stated or plan_types.CheckpointSpec()
-    kind, why = framework.checkpoint[shards_parameters(layout, framework.name)], f"default of {framework.name}"
+    kind, why = framework.checkpoint[shards_parameters(layout, framework)], f"default of {framework.name}"
     if options.get(GATHERS):
         kind, why = "full", f"options.{GATHERS}"
     return Checkpoint(
@@ -157,9 +155,9 @@ def resolve_checkpoint(
     )
 
 
-def shards_parameters(layout: Layout, framework: str) -> bool:
+def shards_parameters(layout: Layout, framework: Profile) -> bool:
     """Whether a data-parallel rank keeps only a part of the parameters: FSDP2 from stage 2 on, ZeRO at stage 3."""
-    least = 3 if framework in ("deepspeed", "megatron") else 2
+    least = 3 if framework.own_engine else 2
     return layout.zero_stage >= least and layout.shard_group > 1
 
 

@@ -52,7 +52,7 @@ class Estimator:
         Raises:
             UnsupportedError: it asks for something that has no memory model.
         """
-        if isinstance(job, TrainingJob) and job.options:
+        if isinstance(job, TrainingJob):
             from memcheck.memory.unmodelled import refuse
 
             refuse(job)

@@ -13,6 +13,8 @@ from memcheck.record import Record
 LEDGER = {
     "transformers": "transformers 5.23 modeling files and torch 2.13 derivatives.yaml (memcheck.memory.ledger)",
     "torchtitan": "torchtitan models/ and torch 2.13 derivatives.yaml, replayed by memcheck.memory.ledger",
+    "litgpt": "litgpt/model.py and lora.py, torch 2.13 derivatives.yaml, replayed by memcheck.memory.ledger",
+    "torchtune": "torchtune/modules and torch 2.13 derivatives.yaml, replayed by memcheck.memory.ledger",
     "megatron": "Megatron-core transformer/ and TransformerEngine modules, replayed by memcheck.memory.ledger",
 }
 RECIPES = "docs/memory-model.md, bytes per parameter of each stack"
@@ -30,7 +32,7 @@ def training_formulas(
     at_peak = peak.components_bytes
     found += _states(job, units, peak)
     if at_peak.get("activations"):
-        source = LEDGER.get(style, LEDGER["transformers"])
+        source = LEDGER[style]
         found += activation_formulas(_before(units, peak), peak, at_peak["activations"], source)
     for component in ("logits_and_loss", "temporaries"):
         if at_peak.get(component) and high is not None:
@@ -55,6 +57,7 @@ def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]
     total = sum(t.numel for u in units for t in u.tensors)
     trained = sum(t.numel for u in units for t in u.tensors if t.trained)
     count = STATES_PER_PARAMETER[job.optimizer.name]
+    master = 0 if recipe.master == "none" else DTYPE_BYTES[recipe.master]
     rows = (
         ("parameters", total, cut.parameters, f"{DTYPE_BYTES[recipe.params]} B ({recipe.params})"),
         ("gradients", trained, cut.gradients, f"{DTYPE_BYTES[recipe.gradients]} B ({recipe.gradients})"),
@@ -62,7 +65,7 @@ def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]
             "master_weights",
             trained,
             cut.optimizer,
-            f"{DTYPE_BYTES.get(recipe.master, 0)} B ({recipe.master})",
+            f"{master} B ({recipe.master})",
         ),
         (
             "optimizer_states",

@@ -1,18 +1,29 @@
-"""Options of a framework that move memory and have no model: an error, never a guess."""
+"""What a framework cannot build, or builds in a way that has no model: an error, never a guess."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.families import FORMS, OUTSIDE, Families, stated
 from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
+
+POINTER = "/training/framework"
+REMEMBERED = 512
+_priced: dict[tuple[int, str], Architecture] = {}
+"""By identity of the architecture, which takes longer to hash than to look through."""
 
 
 def refuse(job: TrainingJob) -> None:
-    """Nothing, unless an option says something else than what is priced.
+    """Nothing, unless the model or an option says something else than what is priced.
 
     Raises:
         UnsupportedError: one does.
     """
+    if isinstance(job.architecture, Architecture):
+        refuse_model(job.framework, job.architecture)
     framework = FRAMEWORKS[job.framework]
     for name, value in job.options:
         if name not in framework.unmodelled:
@@ -21,3 +32,47 @@ def refuse(job: TrainingJob) -> None:
         if value != priced and (value or priced):
             message = f"`{name}` {does}, of which memcheck has no model"
             raise UnsupportedError(message, "leave it out to get the figure without it", f"/training/options/{name}")
+
+
+def refuse_model(framework: str, a: Architecture) -> None:
+    """Nothing, if the framework builds this family and every part of its layers has a forward pass.
+
+    Raises:
+        UnsupportedError: it does not, or one has none. It lies at ``training.framework``.
+    """
+    key = (id(a), framework)
+    if _priced.get(key) is a:
+        return
+    able = FRAMEWORKS[framework].families
+    title = FRAMEWORKS[framework].title
+    if a.model_type not in able.names:
+        raise UnsupportedError(
+            f"memcheck has no model of {a.model_type} under {title}, but of {', '.join(able.names)}",
+            _others(a),
+            POINTER,
+        )
+    if unread := unpriced(able, a):
+        raise UnsupportedError(
+            f"memcheck has no model of {', '.join(unread)} of this {a.model_type} model under {title}",
+            _others(a),
+            POINTER,
+        )
+    if len(_priced) >= REMEMBERED:
+        _priced.clear()
+    _priced[key] = a
+
+
+def unpriced(able: Families, a: Architecture) -> tuple[str, ...]:
+    """Parts of the model that the framework's forward pass does not read, as ``Record.field``."""
+    if able.parts is None:
+        return ()
+    known = able.parts | able.harmless | FORMS
+    inside: Iterable[str] = (part for block, _ in a.blocks for part in stated(block))
+    outside = (f"Architecture.{field}" for field in OUTSIDE if getattr(a, field))
+    return tuple(sorted({part for part in (*inside, *outside) if part not in known}))
+
+
+def _others(a: Architecture) -> str:
+    """The frameworks that this model has a figure under."""
+    able = [f.name for f in FRAMEWORKS.values() if a.model_type in f.families.names and not unpriced(f.families, a)]
+    return f"training.framework that memcheck prices it under: {', '.join(able)}" if able else "exclude the plan"

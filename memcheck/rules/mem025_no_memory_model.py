@@ -2,8 +2,9 @@
 
 ## What it does
 
-Reports a combination that the framework can run and that memcheck cannot price, at the key that asks for it: adapters
-on a `rough` model, adapters under Megatron, an offloading mode whose buffers are not modelled.
+Reports a combination that the framework can run and that memcheck cannot price, at the key that asks for it: a model
+that the framework does not build, or a part of it that has no forward pass here; adapters on a `rough` model, adapters
+under Megatron, an offloading mode whose buffers are not modelled.
 
 ## Why it matters
 

@@ -45,7 +45,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
     for heads in kv_head_counts(context):
         if heads % tensor == 0:
             continue
-        copies = tensor % heads == 0 and (context.training is None or context.training.framework == "megatron")
+        copies = tensor % heads == 0 and (context.framework is None or context.framework.copies_kv_heads)
         if copies:
             outcome = f"each is copied to {tensor // heads} ranks"
         else:

@@ -38,8 +38,8 @@ from memcheck.rules.types import PROVABLE, Rule, RuleContext
 
 def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when a framework without padding shards an indivisible vocabulary."""
-    model, tensor, job = context.architecture, context.layout.tensor, context.training
-    if model is None or job is None or job.framework == "megatron" or model.vocab_size % tensor == 0:
+    model, tensor, framework = context.architecture, context.layout.tensor, context.framework
+    if model is None or framework is None or framework.pads_vocabulary or model.vocab_size % tensor == 0:
         return
     rows = -(-model.vocab_size // tensor)
     padded = -(-model.vocab_size // (64 * tensor)) * 64 * tensor

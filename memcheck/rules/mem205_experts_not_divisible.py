@@ -85,18 +85,19 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 def _framework(context: RuleContext) -> Iterator[Finding]:
     """What a framework asks of `expert_tensor` beside that."""
-    layout, job = context.layout, context.training
-    if job is None or layout.expert_tensor == 1:
+    layout, framework = context.layout, context.framework
+    if framework is None or layout.expert_tensor == 1:
         return
-    if job.framework == "torchtitan" and layout.expert_tensor != layout.tensor:
+    with_tensor = "expert_tensor" in framework.parallelisms and not framework.own_expert_groups
+    if with_tensor and layout.expert_tensor != layout.tensor:
         yield RULE.finding(
             context,
             f"expert_tensor {layout.expert_tensor} is neither 1 nor the tensor degree, {layout.tensor}",
             "/parallelism/expert_tensor",
-            help="torchtitan divides an expert over the tensor ranks, or not at all",
+            help=f"{framework.name} divides an expert over the tensor ranks, or not at all",
             related=(("tensor", "/parallelism/tensor"),),
         )
-    if job.framework == "megatron" and any(moe.bias for moe in moes(context)):
+    if not framework.splits_expert_biases and any(moe.bias for moe in moes(context)):
         yield RULE.finding(
             context,
             f"experts with biases cannot be split over expert_tensor {layout.expert_tensor} ranks",

@@ -55,18 +55,18 @@ def check(context: RuleContext) -> Iterator[Finding]:
     layout, layers = context.layout, context.layers
     stages = layout.pipeline * layout.virtual_stages
     virtual = f" * virtual_stages {layout.virtual_stages} = {stages} stages" if layout.virtual_stages > 1 else " stages"
-    job = context.training
+    job, framework = context.training, context.framework
     if layout.pipeline == 1:
         if layout.virtual_stages > 1:
             message = f"virtual_stages {layout.virtual_stages} without a pipeline to interleave"
             yield RULE.finding(context, message, "/parallelism/virtual_stages", help="remove it, or set `pipeline`")
-        elif job is not None and job.framework == "megatron" and job.option(WRITTEN):
+        elif job is not None and job.option(WRITTEN):
             yield from _disagrees(context, job)
         return
     reason = ""
     if layers < stages:
         reason = f"{layers} layers cannot fill pipeline {layout.pipeline}{virtual}"
-    elif job is not None and job.framework == "megatron":
+    elif job is not None and framework is not None and framework.even_stages:
         if job.option(WRITTEN):
             yield from _disagrees(context, job)
             return

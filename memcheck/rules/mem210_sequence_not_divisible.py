@@ -39,13 +39,13 @@ from memcheck.rules.words import multiples
 
 def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when the sequence length is no multiple of what splits it."""
-    job = context.training
-    if job is None:
+    job, framework = context.training, context.framework
+    if job is None or framework is None:
         return
     layout = job.layout
     parts, formula = 1, []
     if layout.context > 1:
-        chunks = 1 if job.framework == "deepspeed" else 2
+        chunks = 2 if framework.context_parallel == "ring" else 1
         parts *= chunks * layout.context
         formula.append(f"{'2 * ' if chunks == 2 else ''}context {layout.context}")
     if layout.sequence and layout.tensor > 1:

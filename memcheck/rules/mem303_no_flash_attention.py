@@ -41,8 +41,8 @@ WIDEST_HEAD = 256
 
 def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for the first reason why the kernel refuses."""
-    job, gpu = context.training, context.resolved.gpu
-    if job is None or job.attention != "flash":
+    job, framework, gpu = context.training, context.framework, context.resolved.gpu
+    if job is None or framework is None or job.attention != "flash":
         return
     capability = compute_capability(gpu)
     model = context.architecture
@@ -51,7 +51,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         reason = f"needs Ampere or later; {gpu.name} is {gpu.arch}"
     elif job.recipe.compute == "fp32":
         reason = "computes in fp16 or bf16 only, and this recipe computes in fp32"
-    elif widths and max(widths) > WIDEST_HEAD and job.framework != "megatron":
+    elif widths and max(widths) > WIDEST_HEAD and not framework.engine_attention:
         reason = f"takes heads up to {WIDEST_HEAD} wide; this model has {max(widths)}"
     else:
         return

@@ -37,13 +37,10 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.job.profile import Profile
-from memcheck.job.training import QUANTIZED_ON_LOAD
 from memcheck.job.types import TrainingJob
 from memcheck.rules.place import stated
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import listed
-
-ASYNCHRONOUS = ("pytorch", "torchtitan", "megatron")
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -69,24 +66,24 @@ def check(context: RuleContext) -> Iterator[Finding]:
             help=f"it has: {listed(known)}",
             related=(("the framework", "/training/framework"),),
         )
-    yield from _around(context, framework.title, job)
+    yield from _around(context, framework, job)
 
 
-def _around(context: RuleContext, title: str, job: TrainingJob) -> Iterator[Finding]:
+def _around(context: RuleContext, framework: Profile, job: TrainingJob) -> Iterator[Finding]:
     """Ways to make and save the model that this stack does not have."""
-    initialization, checkpoint = job.initialization, job.checkpoint
+    title, initialization, checkpoint = framework.title, job.initialization, job.checkpoint
     related = (("the framework", "/training/framework"), ("the method", "/training/method"))
-    if job.method == "qlora" and job.framework in QUANTIZED_ON_LOAD and initialization.place != "device":
+    if job.method == "qlora" and framework.from_pretrained and initialization.place != "device":
         message = f"{title} quantizes each tensor on the GPU of its process, not `{initialization.place}`"
         pointer = stated(context.document, "/training/initialization/place", "/training/initialization")
         yield RULE.finding(context, message, pointer, help="leave it out, or write `device`", related=related)
-    if checkpoint.offload == "none" and job.framework != "pytorch":
+    if checkpoint.offload == "none" and not framework.own_loop:
         message = f"{title} gathers a full state dict to host memory, whatever `offload` says"
         help = "leave it out: only a loop of one's own can gather on the GPUs"
         yield RULE.finding(context, message, "/training/checkpoint/offload", help=help, related=related)
-    if checkpoint.asynchronous and (job.framework not in ASYNCHRONOUS or checkpoint.state_dict != "sharded"):
+    if checkpoint.asynchronous and (not framework.asynchronous_checkpoints or checkpoint.state_dict != "sharded"):
         message, help = f"{title} has no asynchronous checkpoints", "leave it out"
-        if job.framework in ASYNCHRONOUS:
+        if framework.asynchronous_checkpoints:
             message, help = "only sharded state dicts are saved asynchronously", "write `state_dict: sharded`"
         yield RULE.finding(context, message, "/training/checkpoint/asynchronous", help=help, related=related)
 

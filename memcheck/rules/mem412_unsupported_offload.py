@@ -34,41 +34,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.job.profile import Profile
 from memcheck.job.types import TrainingJob
 from memcheck.rules.types import Rule, RuleContext
-
-FSDP2_ONLY = ("pytorch", "huggingface", "torchtitan")
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per offload that cannot be had."""
-    job = context.training
-    if job is None:
+    job, framework = context.training, context.framework
+    if job is None or framework is None:
         return
     for what, place, pointer in (
         ("the optimizer", job.optimizer.offload, "/training/optimizer/offload"),
         ("parameters", job.parameter_offload, "/training/offload/parameters"),
     ):
-        reason = _reason(job, what, place)
+        reason = _reason(job, framework, what, place)
         if reason:
             message, help = reason
             related = (("the framework", "/training/framework"), ("the stage", "/parallelism/zero_stage"))
             yield RULE.finding(context, message, pointer, help=help, related=related)
 
 
-def _reason(job: TrainingJob, what: str, place: str) -> tuple[str, str] | None:
-    stage, name = job.layout.zero_stage, job.framework
+def _reason(job: TrainingJob, framework: Profile, what: str, place: str) -> tuple[str, str] | None:
+    stage, name = job.layout.zero_stage, framework.name
     if place == "none" or job.optimizer.name.startswith("paged-"):
         return None
-    if place == "nvme" and name != "deepspeed":
+    if place not in framework.offload_places:
         return f"{name} cannot offload {what} to NVMe", "use `cpu`, or `framework: deepspeed`"
     if what == "parameters" and stage != 3:
         return f"offloading parameters needs zero_stage 3, and the plan has {stage}", "set `zero_stage: 3`"
-    if what == "parameters" and name == "megatron":
-        return "Megatron does not offload parameters", "offload the optimizer: `optimizer: {offload: cpu}`"
-    if what != "parameters" and stage == 0 and name == "deepspeed":
+    if what == "parameters" and not framework.offloads_parameters:
+        return f"{name.capitalize()} does not offload parameters", "offload the optimizer: `optimizer: {offload: cpu}`"
+    if what != "parameters" and stage == 0 and framework.data_parallel == "zero":
         return "DeepSpeed offloads the optimizer only with a ZeRO stage", "set `zero_stage: 1` or higher"
-    if what != "parameters" and stage != 3 and name in FSDP2_ONLY:
+    if what != "parameters" and stage != 3 and framework.data_parallel == "torch":
         return f"{name} offloads the optimizer only with FSDP2 (zero_stage 3)", "set `zero_stage: 3`"
     return None
 

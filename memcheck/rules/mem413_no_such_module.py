@@ -36,6 +36,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from memcheck.finding import Finding
+from memcheck.job.profile import Profile
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.types import Moe
 from memcheck.rules.types import Rule, RuleContext
@@ -47,22 +48,22 @@ RECOMPUTED = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", 
 
 def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per name that nothing in the model has."""
-    job = context.training
-    if job is None:
+    job, framework = context.training, context.framework
+    if job is None or framework is None:
         return
-    yield from _recomputed(context, job)
+    yield from _recomputed(context, job, framework)
     if job.lora is not None and job.lora.target_modules != "all-linear":
         yield from _adapted(context, job.lora)
     if job.freeze:
         yield from _frozen(context, job.freeze)
 
 
-def _recomputed(context: RuleContext, job: TrainingJob) -> Iterator[Finding]:
+def _recomputed(context: RuleContext, job: TrainingJob, framework: Profile) -> Iterator[Finding]:
     place = "/training/activation_checkpointing/modules"
-    if job.checkpointing.modules and job.framework != "megatron":
+    if job.checkpointing.modules and framework.selective_recompute != "modules":
         yield RULE.finding(
             context,
-            f"recomputing modules of a block under {job.framework} is not modelled",
+            f"recomputing modules of a block under {framework.name} is not modelled",
             place,
             help="remove `modules`, or say which blocks with `every_n_layers`",
             related=(("the framework", "/training/framework"),),
@@ -77,7 +78,7 @@ def _recomputed(context: RuleContext, job: TrainingJob) -> Iterator[Finding]:
     for name, pointer in named:
         if name not in RECOMPUTED:
             help = close_to(name, RECOMPUTED) or f"it knows {listed(RECOMPUTED)}"
-            yield RULE.finding(context, f"megatron has no module `{name}` to recompute", pointer, help=help)
+            yield RULE.finding(context, f"{framework.name} has no module `{name}` to recompute", pointer, help=help)
 
 
 def _adapted(context: RuleContext, lora: Lora) -> Iterator[Finding]:

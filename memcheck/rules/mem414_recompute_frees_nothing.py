@@ -54,8 +54,8 @@ WORTH_NAMING = 2**20
 
 def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for core attention that is recomputed although its kernel keeps no scores."""
-    job = context.training
-    if job is None or job.framework != "megatron" or context.architecture is None:
+    job, framework = context.training, context.framework
+    if job is None or framework is None or context.architecture is None or framework.selective_recompute != "modules":
         return
     modules = recomputed(job)
     backend = attention_backend(job, context.resolved.gpu.arch)

@@ -53,8 +53,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from memcheck.finding import Finding
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import wraps
-from memcheck.job.recipe import in_full
+from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Moe
 from memcheck.rules.types import Rule, RuleContext
@@ -189,7 +190,7 @@ def _reduce(job: TrainingJob) -> str:
 
 
 def _gradients(job: TrainingJob) -> str:
-    if job.framework == "megatron":
+    if FRAMEWORKS[job.framework].own_gradients:
         return "a gradient buffer is as wide as the parameters, fp32, or wider" if job.recipe.params == "fp32" else ""
     if job.method != "full":
         return ADAPTERS_OWN
@@ -197,7 +198,7 @@ def _gradients(job: TrainingJob) -> str:
 
 
 def _states(job: TrainingJob) -> str:
-    if in_full(job.optimizer, job.framework):
+    if keeps_full_states(job.optimizer, FRAMEWORKS[job.framework]):
         return f"bitsandbytes' {job.optimizer.name} keeps its states in fp32"
     if job.optimizer.name.endswith("8bit"):
         return "8-bit states have a dtype of their own"

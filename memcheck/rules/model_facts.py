@@ -24,10 +24,10 @@ def moes(context: RuleContext) -> tuple[Moe, ...]:
 
 def moves_heads(context: RuleContext) -> bool:
     """Context parallelism exchanges whole heads instead of keys and values."""
-    job = context.training
-    if job is None or job.layout.context == 1:
+    job, framework = context.training, context.framework
+    if job is None or framework is None or job.layout.context == 1:
         return False
-    return job.framework == "deepspeed" or job.option("cp_comm_type") == "a2a"
+    return framework.context_parallel == "ulysses" or job.option("cp_comm_type") == "a2a"
 
 
 def _attentions(context: RuleContext) -> list[Attention | LatentAttention]:

@@ -18,25 +18,18 @@
 
 from __future__ import annotations
 
+from memcheck.frameworks.timings import TIMINGS
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.timing.collectives import all_to_all, behind, gather, group, send
 from memcheck.timing.layer import LayerCost
 from memcheck.timing.rates import Rates
-from memcheck.timing.torchtitan import is_batched
 
-TORCH, ENGINE, ULYSSES, GATHER, WHOLE = "torch", "engine", "ulysses", "gather", "whole"
-_MEGATRON = {"p2p": ENGINE, "a2a": ULYSSES}
+ENGINE, ULYSSES, GATHER, WHOLE = "engine", "ulysses", "gather", "whole"
 
 
 def context_kind(job: TrainingJob) -> str:
     """Whose context parallelism runs; empty without any."""
-    if job.layout.context == 1:
-        return ""
-    if job.framework == "deepspeed":
-        return ULYSSES
-    if job.framework == "megatron":
-        return _MEGATRON.get(str(job.option("cp_comm_type", "p2p")), GATHER)
-    return WHOLE if job.framework == "torchtitan" and not is_batched(job) else TORCH
+    return "" if job.layout.context == 1 else TIMINGS[job.framework].context(job)
 
 
 def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.accounts.state import expert_slices
+from memcheck.frameworks.timings import TIMINGS
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 from memcheck.timing.collectives import GroupLinks, all_reduce, gather, group
@@ -77,14 +78,5 @@ def reduce_seconds(c: Copies, parameters: float, p: ExchangedBytes) -> float:
 
 
 def overlaps(job: TrainingJob) -> tuple[bool, bool]:
-    """Whether gradients' reduction and parameters' gathering run behind computation.
-
-    FSDP2 prefetches, DDP reduces buckets during backward (torch); DeepSpeed overlaps by default at stage 3
-    (``overlap_comm``); Megatron does when told to (``overlap_grad_reduce``, ``overlap_param_gather``, off by default).
-    """
-    if job.framework == "megatron":
-        return bool(job.option("overlap_grad_reduce")), bool(job.option("overlap_param_gather"))
-    if job.framework == "deepspeed":
-        both = bool(job.option("overlap_comm", job.layout.zero_stage == 3))
-        return both, both
-    return True, job.layout.zero_stage == 3
+    """Whether gradients' reduction and parameters' gathering run behind computation."""
+    return TIMINGS[job.framework].overlaps(job)

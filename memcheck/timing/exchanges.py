@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import comb
 
+from memcheck.frameworks.timings import TIMINGS
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 from memcheck.timing.collectives import all_to_all, gather, group, send
@@ -62,12 +63,12 @@ def expert_seconds(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
     if not cost.routed_bytes or layout.expert * layout.expert_tensor == 1:
         return 0.0
     sent = cost.routed_bytes * layout.expert_tensor
-    if job.framework != "megatron":
+    dispatch = TIMINGS[job.framework].dispatch(job)
+    if dispatch == "copies":
         return all_to_all(group(rates, layout.expert, layout.expert_tensor), sent)
-    dispatcher = job.option("moe_token_dispatcher_type", "allgather")
-    if dispatcher == "allgather":
+    if dispatch == "allgather":
         return _gathered(job, cost, rates)
-    if dispatcher != "flex":  # DeepEP and HybridEP send one copy to a node and pass it on inside
+    if dispatch == "alltoall":  # DeepEP and HybridEP send one copy to a node and pass it on inside
         one = all_to_all(group(rates, layout.expert, layout.expert_tensor), cost.routed_bytes)
         return one + gather(group(rates, layout.expert_tensor, 1), sent)
     g = group(rates, layout.expert * layout.expert_tensor, 1)

@@ -103,7 +103,8 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
     item = 1 if s.fp8 else s.item
     for p in linear:
         _linear(p, s, item, forward, inputs, weights)
-    traffic = block_traffic(block, hidden, style=s.style, fused=s.fused, item=4 if s.autocast or s.item == 4 else 2)
+    stream = 4 if s.autocast or s.item == 4 else 2
+    traffic = block_traffic(block, hidden, fused=s.fused, fused_norms=s.fused_norms, item=stream)
     m = block.mlp
     routed = own * m.experts_per_token if isinstance(m, Moe) else 0
     if isinstance(m, Moe) and s.tensor > 1 and not s.sequence_parallel:
@@ -135,7 +136,7 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
     inputs.bytes(core.backward_bytes)
     inputs.flops += 2.0 * core.flops
     exchanges, again_exchanges, again_routed = _recompute(block, s, linear, forward, core, again)
-    modules = s.modules if s.recompute == "selective" and s.style != "torchtitan" else ()
+    modules = s.modules
     if modules:
         few = recomputed_traffic(block, hidden, modules, fused=s.fused)
         again.bytes(scale * (few.stream[0] * own + few.inner[0] * tokens / s.tensor + few.experts[0] * routed))
@@ -172,7 +173,7 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
 
 def _latent(block: Block, s: Shape) -> str:
     """Whether tensor ranks exchange latents in place of hidden states, as ``tensor_parallel.py`` says it."""
-    if not isinstance(block.mixer, LatentAttention) or s.style != "megatron":
+    if not isinstance(block.mixer, LatentAttention) or s.latent_inputs != "exchanged":
         return ""
     return AGAIN if s.recompute == "selective" and "mla_up_proj" in s.modules else KEPT
 
@@ -187,7 +188,7 @@ def _linear(p: Product, s: Shape, item: int, forward: Tally, inputs: Tally, weig
     if s.fp8:  # a maximum (read) and a cast (read, write) of both operands, compiled into two kernels
         forward.bytes(5.0 * (p.cast_inputs + p.parameters))
         inputs.bytes(5.0 * p.cast_outputs)
-        if s.style == "torchtitan":
+        if s.float8_tensors:
             _transposed(p, inputs, weights)
     if s.autocast:  # fp32 to 16 bits of the input and of the weight, and back for the gradients
         forward.bytes(6.0 * (given + p.parameters))
@@ -217,15 +218,15 @@ def _transposed(p: Product, inputs: Tally, weights: Tally) -> None:
 
 def _summed(linear: list[Product], s: Shape) -> float:
     """Bytes of adding up the gradients of an input that several products read: two are read and one is written each
-    time, or all are read and one is written in one compiled kernel. Megatron has one product for them.
+    time, or all are read and one is written in one compiled kernel.
     """
-    if s.style == "megatron":
+    if s.one_product == "all":
         return 0.0
     moved = 0.0
     readers = 1
     for p, behind in zip(linear, [*linear[1:], None], strict=True):
         readers = readers + 1 if p.shares else 1
-        if readers > 1 and (behind is None or not behind.shares) and not (s.one_qkv and p.group == "attention"):
+        if readers > 1 and (behind is None or not behind.shares) and s.one_product != p.group:
             each = readers + 1 if s.fused else 3 * (readers - 1)
             moved += float(each * s.item * p.tokens * p.inputs)
     return moved
@@ -280,7 +281,7 @@ def _recompute(
         return exchanges, exchanges, True
     if s.recompute != "selective":
         return exchanges, 0, False
-    if s.style == "torchtitan":
+    if s.by_operators:
         # every operation but the kept ones: every second matrix product and attention (activation_checkpoint.py)
         again.memory = forward.memory
         kept = False
@@ -319,7 +320,7 @@ def _selected(block: Block, s: Shape, linear: list[Product], core: Core, again: 
 def _has_dense(block: Block, s: Shape) -> bool:
     """Whether the feed-forward half exchanges hidden states over the tensor ranks."""
     m = block.mlp
-    if isinstance(m, Moe) and s.style == "megatron":
+    if isinstance(m, Moe) and s.own_expert_groups:
         return bool(m.shared_width)  # routed tokens go over groups of their own
     if isinstance(m, Moe):
         return bool(m.shared_width) or s.expert_tensor > 1 or s.expert == 1

@@ -12,9 +12,9 @@ def reduces_every(job: TrainingJob) -> bool:
     Megatron reduces with the last one unless gradients are sharded (megatron_fsdp.py, grad_reduce_every_bprop), and so
     does DeepSpeed (zero/stage_1_and_2.py, process_gradients; engine.py, allreduce_gradients).
     """
-    if job.framework in ("megatron", "deepspeed"):
-        return job.layout.zero_stage >= 2
     framework = FRAMEWORKS[job.framework]
+    if framework.own_engine:
+        return job.layout.zero_stage >= 2
     lacking = "parallelism.gradient_sync" in framework.lacks
     return (framework.gradient_sync if lacking else job.layout.gradient_sync) == "every"
 

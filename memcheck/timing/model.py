@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 
 from memcheck.accounts.state import expert_slices
-from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Adapter
-from memcheck.frameworks.megatron.stages import stages
-from memcheck.frameworks.torch.pipelining import parts
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.timings import TIMINGS
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Block
@@ -17,13 +16,11 @@ from memcheck.timing.context import context_kind
 from memcheck.timing.layer import LayerCost, Tally, block_cost
 from memcheck.timing.rates import Rates
 from memcheck.timing.shape import Shape
-from memcheck.timing.torchtitan import is_batched, repeats_keys
 from memcheck.timing.traffic import loss_traffic
 
 REMEMBERED = 8192
 """Entries of each cache; a full one starts again."""
 
-STYLES = {"torchtitan": "torchtitan", "megatron": "megatron"}
 _LAYERS = re.compile(r"layers:(\d+)-(\d+)")
 
 
@@ -71,41 +68,45 @@ def shape_of(job: TrainingJob) -> Shape:
     adapter = None
     if lora is not None and job.method != "full":
         adapter = Adapter(lora.rank, lora.target_modules, lora.dtype, job.method == "qlora")
-    megatron = job.framework == "megatron"
+    framework, timing = FRAMEWORKS[job.framework], TIMINGS[job.framework]
     recompute = job.checkpointing.mode
-    modules: tuple[str, ...] = ()
-    if recompute == "selective" and job.framework != "torchtitan":
-        modules = _modules(job)
-    compute = recipe.compute
+    by_operators = framework.selective_recompute == "operators"
+    compute, fused = recipe.compute, timing.fuses(job)
+    own_loss = framework.loss_parallel == "always"
     return Shape(
-        STYLES.get(job.framework, "transformers"),
-        job.micro_batch_size,
-        -(-job.sequence_length // layout.context),
-        layout.context,
-        layout.tensor,
-        layout.sequence and layout.tensor > 1,
-        layout.expert,
-        expert_slices(layout, job.framework),
-        DTYPE_BYTES[compute],
-        recipe.autocast and compute != "fp32",
-        recipe.recipe == "fp8-mixed",
-        job.compile or (megatron and job.option("transformer_impl", "transformer_engine") != "local"),
-        job.attention,
-        adapter,
-        job.freeze,
-        job.expert_imbalance,
-        recompute,
-        modules,
-        layout.tensor > 1 and (job.loss.kind == "vocab-parallel" or megatron),
-        job.loss.kind,
-        job.loss.chunks,
-        job.loss.upcast,
-        adapter is None,
-        context_kind(job),
-        repeats_keys(job),
-        job.framework == "torchtitan" and not is_batched(job),
-        megatron and job.option("activation_func_fp8_input_store") is True,
-        megatron and bool(job.option("mtp_num_layers")),
+        batch=job.micro_batch_size,
+        sequence=-(-job.sequence_length // layout.context),
+        context=layout.context,
+        tensor=layout.tensor,
+        sequence_parallel=layout.sequence and layout.tensor > 1,
+        expert=layout.expert,
+        expert_tensor=expert_slices(layout, job.framework),
+        item=DTYPE_BYTES[compute],
+        autocast=recipe.autocast and compute != "fp32",
+        fp8=recipe.recipe == "fp8-mixed",
+        fused=fused,
+        attention=job.attention,
+        adapter=adapter,
+        frozen=job.freeze,
+        imbalance=job.expert_imbalance,
+        recompute=recompute,
+        modules=_modules(job) if recompute == "selective" and not by_operators else (),
+        head_sharded=layout.tensor > 1 and (job.loss.kind == "vocab-parallel" or own_loss),
+        loss=job.loss.kind,
+        chunks=job.loss.chunks,
+        upcast=job.loss.upcast,
+        trained=adapter is None,
+        context_kind=context_kind(job),
+        repeats=timing.repeats_keys(job),
+        one_product=timing.one_product(job),
+        fused_norms=timing.fused_norms,
+        fused_loss=fused and not own_loss,
+        latent_inputs=timing.latent_inputs,
+        float8_tensors=timing.float8_tensors,
+        by_operators=by_operators,
+        own_expert_groups=framework.own_expert_groups,
+        narrow_input=job.option("activation_func_fp8_input_store") is True,
+        predicts=bool(job.option("mtp_num_layers")),
     )
 
 
@@ -163,16 +164,15 @@ def kinds(architecture: Architecture, freeze: tuple[str, ...]) -> list[tuple[Blo
 
 
 def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[Stage, ...]:
-    """The distinct ranks of a pipeline of ``ways`` ranks; Megatron's hold what its options say."""
+    """The distinct ranks of a pipeline of ``ways`` ranks."""
     freeze = job.freeze
-    own = (job.layout.virtual_stages, job.options) if job.framework == "megatron" else ()
-    key = (id(architecture), ways, freeze, own)
+    key = (id(architecture), ways, freeze, job.framework, job.layout.virtual_stages, job.options)
     found = _stages.get(key)
     if found is not None and found[0] is architecture:
         return found[1]
     runs = [count for _, _, _, count in kinds(architecture, freeze)]
     distinct: dict[tuple[tuple[int, ...], bool, bool, int], int] = {}
-    for pieces in _ranks(architecture.num_layers, job, ways):
+    for pieces in TIMINGS[job.framework].ranks(architecture.num_layers, job, ways):
         layers, start = [], 0
         for count in runs:
             layers.append(sum(max(0, min(p.last, start + count) - max(p.first, start)) for p, _ in pieces))
@@ -187,18 +187,6 @@ def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[
         _stages.clear()
     _stages[key] = (architecture, answer)
     return answer
-
-
-def _ranks(num_layers: int, job: TrainingJob, ways: int) -> list[list[tuple[Part, int]]]:
-    """Runs of layers of every rank, each with its prediction layers (``memory/megatron/stages.py``)."""
-    predictions = int(str(job.option("mtp_num_layers") or 0)) if job.framework == "megatron" else 0
-    if job.framework != "megatron" or ways == 1:
-        return [[(part, predictions if part.head else 0)] for part in parts(num_layers, ways)]
-    found = []
-    for chunks in stages(num_layers, job):
-        spans = [(c.layers[0], c.layers[-1] + 1) if c.layers else (0, 0) for c in chunks]
-        found.append([(Part(*span, c.embedding, c.head), c.mtp) for span, c in zip(spans, chunks, strict=True)])
-    return found
 
 
 def _head(architecture: Architecture, s: Shape, rates: Rates) -> HeadCost:
@@ -218,7 +206,7 @@ def _head(architecture: Architecture, s: Shape, rates: Rates) -> HeadCost:
         backward.product(tokens, width, vocabulary)
         if s.trained and not frozen_head:
             backward.product(vocabulary, width, tokens)
-        f, b = loss_traffic(s.loss, fused=s.fused and s.style != "megatron", upcast=s.upcast)
+        f, b = loss_traffic(s.loss, fused=s.fused_loss, upcast=s.upcast)
         forward.bytes(f * tokens * vocabulary)
         backward.bytes(b * tokens * vocabulary)
         if s.loss == "chunked":

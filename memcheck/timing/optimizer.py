@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import DTYPE_BYTES, Assumption, TrainingJob
 from memcheck.timing.rates import GB, Rates
 
@@ -31,9 +32,6 @@ TORCH_SLOWER = 5.1
 """How many times longer torch's own takes there, one operation after the other: 5.1 to 6.5 for 1 to 10 B (DeepSpeed
 ``docs/_pages/training.md``, CPU-Adam). Its fused kernel is one loop over parameter and states, as CPU-Adam is
 (``aten/src/ATen/native/cpu/FusedAdamKernel.cpp``), and what Megatron calls (``core/optimizer/__init__.py``)."""
-OWN_HOST_KERNELS = frozenset({"deepspeed", "megatron"})
-FSDP2 = frozenset({"huggingface", "pytorch", "torchtitan"})
-"""Frameworks whose ZeRO-3 is torch's."""
 NVME_GBS = 7.0
 """One PCIe 4 x4 drive per GPU, sequential, one direction."""
 
@@ -68,7 +66,7 @@ def on_host(job: TrainingJob) -> bool:
     """Whether the optimizer runs on the host: offloaded itself, or with FSDP2's parameters, since its CPUOffloadPolicy
     keeps gradients and states there ("the optimizer step runs on CPU": torch ``fsdp/_fully_shard/_fsdp_api.py``).
     """
-    sharded = job.framework in FSDP2 and job.layout.zero_stage == 3
+    sharded = FRAMEWORKS[job.framework].data_parallel == "torch" and job.layout.zero_stage == 3
     return job.optimizer.offload != "none" or (sharded and job.parameter_offload != "none")
 
 
@@ -85,7 +83,7 @@ def offload_seconds(
     if on_host(job):
         moved = parameters * (DTYPE_BYTES[recipe.gradients] + DTYPE_BYTES[recipe.params])
         seconds += moved / rates.host
-        one_loop = job.framework in OWN_HOST_KERNELS or job.optimizer.implementation == "fused"
+        one_loop = FRAMEWORKS[job.framework].own_optimizers or job.optimizer.implementation == "fused"
         rate = HOST_ADAM_PER_SECOND if one_loop else HOST_ADAM_PER_SECOND / TORCH_SLOWER
         seconds += parameters * job.layout.gpus_per_node / rate
         why = "DeepSpeed's CPU-Adam on two sockets (Ren et al. 2021, table 4)"

@@ -87,10 +87,11 @@ class Rates(Record):
 
 
 @lru_cache(maxsize=256)
-def rates(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, framework: str) -> Rates:
+def rates(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, engine_attention: bool = False) -> Rates:
     """The rates of ``gpu`` for activations in ``compute`` (``bf16`` | ``fp16`` | ``fp32``).
 
-    ``fp8``: matrix products take fp8 inputs. ``framework`` decides whose attention kernels run.
+    ``fp8``: matrix products take fp8 inputs. ``engine_attention``: Transformer Engine's attention kernels
+    run.
 
     Raises:
         MissingRateError: the record has no rate for that dtype, or no memory bandwidth.
@@ -111,11 +112,11 @@ def rates(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, framework: str)
         network = NETWORK_UNKNOWN_GBS / gpus_per_node
         why = "not known: one adapter of 100 Gb/s per node, as NCCL takes it"
         assumed.append(Assumption("hardware.gpu.network_gbs", round(network, 2), why))
-    flash = 1.0 if compute == "fp32" else _flash(gpu, framework, assumed)
+    flash = 1.0 if compute == "fp32" else _flash(gpu, engine_attention, assumed)
     return Rates(
         linear=_linear(gpu, compute, peak, fp8, assumed),
         attention=peak * flash,
-        attention_backward=peak if compute == "fp32" else peak * _flash_backward(gpu, framework, flash),
+        attention_backward=peak if compute == "fp32" else peak * _flash_backward(gpu, engine_attention, flash),
         peak=peak,
         hbm=gpu.hbm_gbs * GB * HBM.get(gpu.arch or "", HBM_OTHER),
         nvlink=nvlink * GB,
@@ -162,8 +163,8 @@ def _linear(gpu: Gpu, compute: str, peak: float, fp8: bool, assumed: list[Assump
     return gpu.fp8_tflops * TERA * share
 
 
-def _flash(gpu: Gpu, framework: str, assumed: list[Assumption]) -> float:
-    if gpu.arch == "sm_90" and framework == "megatron":
+def _flash(gpu: Gpu, engine: bool, assumed: list[Assumption]) -> float:
+    if gpu.arch == "sm_90" and engine:
         return FLASH_HOPPER
     share = FLASH.get(gpu.arch or "")
     if share is None:
@@ -173,11 +174,11 @@ def _flash(gpu: Gpu, framework: str, assumed: list[Assumption]) -> float:
     return share
 
 
-def _flash_backward(gpu: Gpu, framework: str, forward: float) -> float:
+def _flash_backward(gpu: Gpu, engine: bool, forward: float) -> float:
     """The same of the backward pass, which where it is not known takes its operations at the forward's rate."""
     if gpu.arch != "sm_90":
         return forward
-    return FLASH_HOPPER_BACKWARD if framework == "megatron" else FLASH_BACKWARD
+    return FLASH_HOPPER_BACKWARD if engine else FLASH_BACKWARD
 
 
 def _missing(gpu: Gpu, field: str, what: str) -> MissingRateError:

@@ -47,7 +47,7 @@ def decode_time(job: InferenceJob, gpu: Gpu) -> StepTime:
             "a rough model has no layers to time", "name a model or write its architecture", "/model/rough"
         )
     compute = job.weights if job.weights in ("fp32", "fp16") else "bf16"
-    r = rates(gpu, compute, False, layout.gpus_per_node, "huggingface")
+    r = rates(gpu, compute, False, layout.gpus_per_node)
     layers = {id(block): _layer(job, a, block, r) for block, _ in a.blocks}
     found = [layers[id(block)] for block in a.layers()] + [_head(job, a, r)]
     exchanges = _exchanges(job, a, r, job.batch_size, DTYPE_BYTES[compute])
@@ -150,7 +150,6 @@ def _prefill(job: InferenceJob, a: Architecture, r: Rates, item: int) -> float:
     """A forward pass over one prompt as long as the context; fused kernels, logits of the last token alone."""
     layout = job.layout
     shape = Shape(
-        style="transformers",
         batch=1,
         sequence=job.context_length,
         context=1,

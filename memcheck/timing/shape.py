@@ -11,8 +11,6 @@ from memcheck.record import Record
 class Shape(Record):
     """What of a job decides the cost of a layer. Hashable: costs are remembered by it."""
 
-    style: str
-    """``transformers`` | ``torchtitan`` | ``megatron``."""
     batch: int
     sequence: int
     """Tokens per sequence on this rank."""
@@ -33,7 +31,7 @@ class Shape(Record):
     recompute: str
     """``none`` | ``selective`` | ``full``."""
     modules: tuple[str, ...]
-    """What selective recompute runs again under Megatron."""
+    """What selective recompute runs again; empty where it chooses among operators."""
     head_sharded: bool
     """The loss runs on vocabulary shards."""
     loss: str
@@ -45,8 +43,20 @@ class Shape(Record):
     """Whose context parallelism runs (``context.py``): rings merge what attention over other ranks' keys gives."""
     repeats: bool = False
     """Keys and values are repeated for every query head."""
-    one_qkv: bool = False
-    """Queries, keys and values come from one product."""
+    one_product: str = ""
+    """Which layers that read one input run as one product: empty for none, ``attention`` or ``all``."""
+    fused_norms: bool = False
+    """A norm is one kernel."""
+    fused_loss: bool = True
+    """The loss is one kernel."""
+    latent_inputs: str = "own"
+    """What matrices that compress latents read, as :class:`memcheck.frameworks.timing.Timing` has it."""
+    float8_tensors: bool = False
+    """fp8 is torchao's."""
+    by_operators: bool = False
+    """Selective recompute chooses among operators: it keeps every second matrix product, and attention."""
+    own_expert_groups: bool = False
+    """Routed tokens go over groups of their own, instead of the tensor ranks'."""
     narrow_input: bool = False
     """The activation function keeps its input in fp8 (Megatron's ``activation_func_fp8_input_store``)."""
     predicts: bool = False
@@ -87,7 +97,7 @@ def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
     """
     tokens = s.batch * s.sequence
     own = tokens // s.tensor if s.sequence_parallel else tokens
-    titan = s.style == "torchtitan"
+    once, gathered = s.float8_tensors, s.latent_inputs == "gathered"
     found: list[Product] = []
     before = ("", "")
     for component in (block.mixer, block.mlp):
@@ -108,12 +118,12 @@ def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
                     )
                 )
                 continue
-            rows = own if t.shard == "none" and not (titan and t.group == "attention") else tokens
+            rows = own if t.shard == "none" and not (gathered and t.group == "attention") else tokens
             outputs, inputs = shape[::-1] if t.transposed else shape
             shares = before == ("column", t.group) == (t.shard, t.group)
-            given = 0 if titan and shares else inputs
-            given *= own if titan and t.shard == "column" else rows
-            made = outputs * (own if titan and t.shard == "row" else rows)
+            given = 0 if once and shares else inputs
+            given *= own if once and t.shard == "column" else rows
+            made = outputs * (own if once and t.shard == "row" else rows)
             size = outputs * inputs
             found.append(
                 Product(name, t.group, rows, outputs, inputs, 1, learns, adapted, size, given, made, t.shard, shares)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from memcheck.catalog.types import Gpu
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Rough
 from memcheck.timing.collectives import all_reduce, behind
@@ -41,7 +42,7 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
         )
     layout = job.layout
     shape = shape_of(job)
-    r = rates(gpu, job.recipe.compute, shape.fp8, layout.gpus_per_node, job.framework)
+    r = rates(gpu, job.recipe.compute, shape.fp8, layout.gpus_per_node, FRAMEWORKS[job.framework].engine_attention)
     parts = parts_of(architecture, shape, r)
     w = wires(job, architecture.hidden_size, shape.item, r)
     sharing = _sharing(job, r)
@@ -68,7 +69,7 @@ def _recomputed(job: TrainingJob, architecture: Architecture) -> float:
     """Share of the layers that are recomputed."""
     if job.checkpointing.mode == "none":
         return 0.0
-    if job.framework == "megatron" and job.option("recompute_method") == "block":
+    if job.option("recompute_method") == "block":  # Megatron's
         count = job.option("recompute_num_layers")
         held = max(1, architecture.num_layers // job.layout.pipeline)
         return min(1.0, count / held) if isinstance(count, int) else 1.0
@@ -183,7 +184,7 @@ def _count(job: TrainingJob, architecture: Architecture, r: Rates) -> tuple[floa
 
 def _accumulation(job: TrainingJob, t: StageTime) -> float:
     """Bytes of adding one micro-batch's gradients to those of earlier ones."""
-    if job.framework == "megatron":  # the product accumulates in the main gradient: read 4, write 4
+    if FRAMEWORKS[job.framework].own_gradients:  # the product accumulates in the main gradient: read 4, write 4
         return 2.0 * DTYPE_BYTES[job.recipe.gradients] * (t.dense_trained + t.experts_trained)
     if job.gradient_accumulation_steps == 1 or job.layout.zero_stage == 3:
         return 0.0
@@ -198,7 +199,7 @@ def _after(job: TrainingJob, t: StageTime, s: Sharing, r: Rates) -> float:
     if stage == 3:
         return 0.0
     reduce = reduce_seconds(s.dense, t.dense_trained, p) + reduce_seconds(s.experts, t.experts_trained, p)
-    if stage == 1 and job.framework not in ("megatron", "deepspeed"):  # DDP reduces, ZeroRedundancyOptimizer sends
+    if stage == 1 and not FRAMEWORKS[job.framework].own_engine:  # DDP reduces, ZeroRedundancyOptimizer sends
         reduce = all_reduce(s.dense.shard, t.dense_trained * p.reduced)
     hides_reduce, hides_gather = overlaps(job)
     backward = (t.arithmetic + t.memory) * 2 / 3

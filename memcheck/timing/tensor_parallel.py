@@ -23,6 +23,7 @@ Megatron gathers the input of a column-parallel product a second time for its we
 
 from __future__ import annotations
 
+from memcheck.frameworks.timings import TIMINGS
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import LatentAttention, Rough
 from memcheck.record import Record
@@ -30,7 +31,6 @@ from memcheck.timing.collectives import all_reduce, behind, gather, group
 from memcheck.timing.matmul import matmul
 from memcheck.timing.rates import Rates
 from memcheck.timing.shape import Product
-from memcheck.timing.torchtitan import is_batched
 
 TORCH, ENGINE = "torch", "engine"
 KEPT, AGAIN = "kept", "again"
@@ -81,16 +81,16 @@ class TensorWires(Record):
 
 def tensor_wires(job: TrainingJob, size: float, item: int, rates: Rates) -> TensorWires:
     """The exchanges of hidden states of ``size`` bytes, ``item`` an element."""
-    layout = job.layout
+    layout, timing = job.layout, TIMINGS[job.framework]
     ways = layout.tensor
     if ways == 1:
         return TensorWires()
     g = group(rates, ways, 1)
-    latents = size * _latent_share(job) if job.framework == "megatron" else size
+    latents = size * _latent_share(job) if timing.latent_inputs == "exchanged" else size
     if not layout.sequence:
         return TensorWires(ways, 0.0, all_reduce(g, size), latent=all_reduce(g, latents))
-    narrow = size / item if job.framework == "torchtitan" and job.recipe.recipe == "fp8-mixed" else size
-    moved = 2.0 / rates.hbm if job.framework in ("huggingface", "pytorch") or is_batched(job) else 0.0
+    narrow = size / item if timing.float8_tensors and job.recipe.recipe == "fp8-mixed" else size
+    moved = 2.0 / rates.hbm if timing.copies_gathered(job) else 0.0
     hides = TORCH if job.option("enable_async_tensor_parallel") else ENGINE if job.option("tp_comm_overlap") else ""
     return TensorWires(
         ways,
@@ -100,7 +100,7 @@ def tensor_wires(job: TrainingJob, size: float, item: int, rates: Rates) -> Tens
         hides,
         2.0 * narrow / ways / rates.hbm if hides == TORCH else 0.0,
         size * (1 + 1 / ways) / rates.hbm if hides == TORCH else 0.0,
-        job.framework == "megatron" and not hides,
+        timing.gathers_twice and not hides,
         rates.taken,
         gather(g, latents),
     )

@@ -30,9 +30,11 @@ class Traffic(Record):
     """Per token and chosen expert."""
 
 
-def block_traffic(block: Block, hidden: int, *, style: str, fused: bool, item: int) -> Traffic:
-    """What one layer moves. ``fused``: compiled, or Transformer Engine. ``item``: bytes of the residual stream."""
-    one_kernel = fused or style != "transformers"
+def block_traffic(block: Block, hidden: int, *, fused: bool, fused_norms: bool, item: int) -> Traffic:
+    """What one layer moves. ``fused``: compiled, or Transformer Engine. ``fused_norms``: a norm is one kernel anyway.
+    ``item``: bytes of the residual stream.
+    """
+    one_kernel = fused or fused_norms
     norms = [_norm(n, hidden, item, one_kernel=one_kernel) for n in block.norms]
     halves = (block.mixer is not None) + (block.mlp is not None)
     add = 2 * item if fused else 3 * item  # the sum is read by the norm behind it in the same kernel

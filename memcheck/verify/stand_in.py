@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.models.types import Architecture, Moe, Rough
 from memcheck.record import Record
@@ -47,7 +48,7 @@ def runs_torchtitan(job: TrainingJob) -> bool:
     from importlib.util import find_spec
 
     return (
-        job.framework == "torchtitan"
+        FRAMEWORKS[job.framework].runs_itself
         and find_spec("torchtitan") is not None
         and job.layout.pipeline == 1
         and job.layout.zero_stage == 3
@@ -57,20 +58,12 @@ def runs_torchtitan(job: TrainingJob) -> bool:
     )
 
 
-FOREIGN = {
-    "megatron": "Megatron-Core's and TransformerEngine's kernels need CUDA",
-    "deepspeed": "verify does not run the DeepSpeed engine",
-    "litgpt": "LitGPT's own model code is not run",
-    "torchtune": "torchtune's own model code is not run",
-    "torchtitan": "no torchtitan can be imported that runs it",
-}
-"""Frameworks whose own code is not run, and why."""
 PLAIN_STAGE = {0: "replicated", 1: "with ZeroRedundancyOptimizer", 3: "with FSDP2"}
 
 
 def _framework(job: TrainingJob) -> Iterator[StandIn]:
-    why = FOREIGN.get(job.framework)
-    if why is None or runs_torchtitan(job):
+    why = FRAMEWORKS[job.framework].not_run
+    if not why or runs_torchtitan(job):
         return
     layout, stage = job.layout, job.layout.zero_stage
     if stage == 2:
@@ -203,7 +196,8 @@ def _replicas(job: TrainingJob) -> Iterator[StandIn]:
     layout = job.layout
     ranks = layout.tensor * layout.pipeline
     replicas = layout.data * layout.context
-    stage = 3 if layout.zero_stage == 2 or (layout.zero_stage == 1 and job.framework in FOREIGN) else layout.zero_stage
+    foreign = bool(FRAMEWORKS[job.framework].not_run)
+    stage = 3 if layout.zero_stage == 2 or (layout.zero_stage == 1 and foreign) else layout.zero_stage
     if ranks > 1 and replicas > 1 and stage < 3:
         nodes = max(1, ranks // layout.gpus_per_node)
         why = "DistributedDataParallel around tensor or pipeline parallelism is not run"
@@ -266,7 +260,7 @@ def _refusals(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[bo
         "--set parallelism.tensor=1 --set parallelism.pipeline=1",
     )
     yield (
-        kind not in ("standard", "vocab-parallel") and split and job.framework != "torchtitan",
+        kind not in ("standard", "vocab-parallel") and split and not FRAMEWORKS[job.framework].runs_itself,
         f"the {kind} loss under tensor or pipeline parallelism is not run",
         "--set training.loss=standard",
     )

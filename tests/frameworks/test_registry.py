@@ -6,9 +6,11 @@ import json
 
 import pytest
 
-from memcheck.frameworks.registry import DEFAULT_FRAMEWORK, FRAMEWORKS
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.timings import TIMINGS
 from memcheck.job.profile import Profile
 from memcheck.job.recipes import GENERIC
+from memcheck.job.resolve import DEFAULT_FRAMEWORK
 from memcheck.job.types import DTYPE_BYTES
 from memcheck.plan.schema import load_schema
 
@@ -64,6 +66,26 @@ def test_abilities_are_words_of_the_plan(framework: Profile) -> None:
     assert set(framework.recompute) <= words("activation_checkpointing")
     assert set(framework.implementations) <= words("optimizer")
     assert set(framework.implementations.values()) <= words("optimizer_record", "properties", "implementation")
+
+
+@EACH
+def test_facts_are_said_in_known_words(framework: Profile) -> None:
+    """A misspelt word would quietly mean that a stack does none of what the others do."""
+    timing = TIMINGS[framework.name]
+    assert framework.data_parallel in ("torch", "fsdp", "zero", "distributed-optimizer")
+    assert framework.frozen_dtype in ("recipe", "checkpoint")
+    assert framework.selective_recompute in ("", "operators", "modules")
+    assert framework.context_parallel in ("ring", "ulysses")
+    assert {*framework.initialization, *framework.other_initializations} <= words("initialization")
+    assert set(framework.offload_places) <= words("optimizer_record", "properties", "offload")
+    assert not framework.selective_recompute or "selective" in framework.recompute
+    assert framework.frozen_dtype == "recipe" or framework.from_pretrained
+    assert timing.latent_inputs in ("own", "gathered", "exchanged")
+
+
+def test_every_framework_is_timed() -> None:
+    """A framework with a profile has a timing."""
+    assert set(TIMINGS) == set(FRAMEWORKS)
 
 
 @EACH

@@ -9,10 +9,10 @@ import pytest
 from memcheck.accounts.estimate import Estimate
 from memcheck.accounts.unit import Part
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch import rank_units as runs
 from memcheck.frameworks.torch.rank_units import Accumulation, Run, Units, part_units, stretches
 from memcheck.frameworks.torch.ranks import closed_motion, remembered_ranks
 from memcheck.job.resolve import resolve
-from memcheck.memory import runs
 from memcheck.memory.estimate import estimate
 from memcheck.plan.read import build_plan
 

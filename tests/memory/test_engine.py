@@ -78,14 +78,16 @@ def test_an_expert_is_divided_by_expert_parallelism_not_by_tensor() -> None:
     """EP divides experts; the dense part is not divided."""
     moe = read_architecture(
         {
-            "model_type": "mixtral",
+            "model_type": "qwen3_moe",
             "hidden_size": 1024,
             "num_hidden_layers": 4,
             "num_attention_heads": 16,
             "num_key_value_heads": 8,
+            "head_dim": 64,
             "intermediate_size": 4096,
+            "moe_intermediate_size": 4096,
             "vocab_size": 32000,
-            "num_local_experts": 8,
+            "num_experts": 8,
             "num_experts_per_tok": 2,
         }
     )

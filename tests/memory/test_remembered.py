@@ -16,10 +16,13 @@ from memcheck.errors import MemcheckError
 from memcheck.frameworks.megatron.profile import ranks, walk
 from memcheck.frameworks.megatron.profile import worst as megatron_worst
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch import load_and_save as around
+from memcheck.frameworks.torch import rank_steps as motion
+from memcheck.frameworks.torch import ranks as training
+from memcheck.frameworks.torch import ranks as worst
 from memcheck.frameworks.torch.ranks import Motion, States, Worst
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
-from memcheck.memory import around, motion, training, worst
 from memcheck.memory.estimate import estimate
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document

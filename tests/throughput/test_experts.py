@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from memcheck.catalog.gpus import find_gpu
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.timing.collectives import gather, group
@@ -22,7 +23,7 @@ from tests.throughput.plans import job, timed
 
 def last(one: TrainingJob) -> tuple[LayerCost, Rates]:
     """The cost of the last kind of layer, and the rates it was made with."""
-    r = rates(find_gpu("h100-80gb"), "bf16", False, 8, one.framework)
+    r = rates(find_gpu("h100-80gb"), "bf16", False, 8, FRAMEWORKS[one.framework].engine_attention)
     assert isinstance(one.architecture, Architecture)
     return parts_of(one.architecture, shape_of(one), r).costs[-1], r
 
@@ -62,7 +63,7 @@ def test_tensor_ranks_of_megatron_exchange_latents() -> None:
     """Forward gathers 1536 + 512 + 64 of 7168 channels, backward scatters their gradients; results are whole."""
     one = deepseek(tensor=2)
     size = 4096.0 * 7168 * 2
-    r = rates(find_gpu("h100-80gb"), "bf16", False, 8, "megatron")
+    r = rates(find_gpu("h100-80gb"), "bf16", False, 8, engine_attention=True)
     w = tensor_wires(one, size, 2, r)
     assert w.latent == gather(group(r, 2, 1), size * (1536 + 512 + 64) / 7168)
     assert tensor_wires(deepseek("torchtitan", tensor=2), size, 2, r).latent == w.gather

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from memcheck.catalog.gpus import find_gpu
+from memcheck.frameworks.timings import TIMINGS
+from memcheck.frameworks.torchtitan.timing import is_batched, repeats_keys
 from memcheck.timing.collectives import behind
 from memcheck.timing.matmul import matmul
 from memcheck.timing.model import parts_of, shape_of
 from memcheck.timing.rates import rates
 from memcheck.timing.tensor_parallel import ENGINE, TORCH, Half, TensorWires, tensor_seconds, tensor_wires
-from memcheck.timing.torchtitan import is_batched, repeats_keys
 from tests.throughput.plans import job, timed
 
-H100 = rates(find_gpu("h100-80gb"), "bf16", False, 8, "torchtitan")
+H100 = rates(find_gpu("h100-80gb"), "bf16", False, 8)
 ASYNC = {"enable_async_tensor_parallel": True}
 
 
@@ -90,7 +91,7 @@ def test_releases_of_torchtitan() -> None:
     told = {v: job(framework_version=v) for v in ("0.0.2", "v0.2.1", "0.2.2", "0.3", "main")}
     assert [v for v, j in told.items() if is_batched(j)] == ["0.0.2", "v0.2.1", "0.2.2"]
     assert [v for v, j in told.items() if repeats_keys(j)] == ["0.0.2", "v0.2.1"]
-    assert not repeats_keys(job(framework="megatron", framework_version="0.2.1"))
+    assert not TIMINGS["megatron"].repeats_keys(job(framework="megatron", framework_version="0.2.1"))
     assert not is_batched(job())
 
 
@@ -113,7 +114,7 @@ def test_torchao_transposes_what_fp8_multiplies() -> None:
     """The gradients of weights need copies of both operands: as many bytes as fp8 tensors are read and written."""
     titan = job("llama-3.1-8b", 8, zero_stage=3, compile=True, precision="fp8-mixed")
     frozen = job("llama-3.1-8b", 8, zero_stage=3, compile=True, precision="fp8-mixed", freeze=["layers:0-32"])
-    fp8 = rates(find_gpu("h100-80gb"), "bf16", True, 8, "torchtitan")
+    fp8 = rates(find_gpu("h100-80gb"), "bf16", True, 8)
     trained, untrained = (parts_of(j.architecture, shape_of(j), fp8).costs[0] for j in (titan, frozen))  # type: ignore[arg-type]
     outputs = 4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096
     inputs = 4096 + 4096 + 4096 + 14336

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
+from memcheck.errors import UnsupportedError
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 
@@ -75,11 +76,18 @@ def elements(job: TrainingJob, name: str, hidden: int) -> int:
     """One size option in elements; ``auto`` is what transformers fills in."""
     value = job.option(name, DEFAULTS[name])
     if value == "auto":
-        value = {
+        filled = {
             "reduce_bucket_size": hidden * hidden,
             "stage3_prefetch_bucket_size": int(0.9 * hidden * hidden),
             "stage3_param_persistence_threshold": 10 * hidden,
-        }.get(name, DEFAULTS[name])
+        }
+        if name not in filled:
+            raise UnsupportedError(
+                f"`{name}: auto`: transformers fills in no value for it (integrations/deepspeed.py)",
+                f"state it; DeepSpeed's default is {DEFAULTS[name]}",
+                f"/training/options/{name}",
+            )
+        value = filled[name]
     return int(str(value)) if not isinstance(value, (int, float)) else int(value)
 
 

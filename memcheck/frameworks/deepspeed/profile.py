@@ -9,6 +9,7 @@ Sources: ``deepspeed/runtime/zero/config.py`` (bucket sizes 5e8 elements, ``sub_
 
 from __future__ import annotations
 
+from memcheck.frameworks.transformers_families import TRANSFORMERS
 from memcheck.job import recipes as r
 from memcheck.job.profile import Profile
 
@@ -87,6 +88,8 @@ DEEPSPEED = Profile(
         "stage3_prefetch_bucket_size": ("auto",),
         "stage3_param_persistence_threshold": ("auto",),
     },
+    families=TRANSFORMERS,
+    style="transformers",
     implementations={"adafactor": "for-loop", "muon": "for-loop", "sgd": "foreach", "sgd-momentum": "foreach"},
     lora_dtype="params",
     lacks={
@@ -137,5 +140,12 @@ DEEPSPEED = Profile(
     # stage3_gather_16bit_weights_on_model_save says so; below it Trainer.save_model clones the whole state dict
     initialization=("host", "meta"),
     checkpoint=("full", "sharded"),
+    data_parallel="zero",
+    # ops/adam/fused_adam.py, ops/lion/fused_lion.py, ops/adam/cpu_adam.py
+    own_optimizers=True,
+    from_pretrained=True,
+    offload_places=("cpu", "nvme"),
+    context_parallel="ulysses",
+    not_run="verify does not run the DeepSpeed engine",
     source="deepspeedai/DeepSpeed 1b88ac366",
 )

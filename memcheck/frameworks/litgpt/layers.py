@@ -70,10 +70,27 @@ def _attention(ctx: Context, a: Attention, x: Value) -> Value:
     q, k = _rope(tape, q, a.rotary_dim), _rope(tape, k, a.rotary_dim)
     if a.kv_heads != a.heads:  # also of a single one: "flash attention requires it in training mode"
         k, v = _repeated(tape, k, a.heads), _repeated(tape, v, a.heads)
-    out = kernels.flash(tape, q, k, v, d, label="flash attention")
+    mask = _window_mask(ctx, a, q.dtype)
+    label = "efficient attention" if mask is not None else "flash attention"
+    out = kernels.flash(tape, q, k, v, d, label=label, extra=mask)
+    del mask
     out = copy(tape, out, "y.reshape")  # q is contiguous head by head, so the output is
     tensor = linear_tensors(a.tensors)[-1]
     return _linear(ctx, out.view(ctx.tokens, a.heads * d), tensor, a.out_bias)
+
+
+def _window_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
+    """The mask of a sliding window, made in every layer, which the memory-efficient kernel keeps.
+
+    config.py gives Phi 3 a ``sliding_window_size`` and Mistral none.
+    """
+    if a.window is None or a.fused_form != "slices":
+        return None
+    shape = (ctx.sequence, ctx.sequence)
+    causal = ctx.tape.new(shape, dtype, "causal mask")
+    mask = ctx.tape.new(shape, dtype, "sliding window mask")
+    del causal
+    return mask
 
 
 def _repeated(tape: Tape, x: Value, heads: int) -> Value:

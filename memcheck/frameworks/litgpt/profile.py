@@ -8,7 +8,25 @@ Sources: Lightning-AI/litgpt 26857050 (``finetune/lora.py``, ``finetune/full.py`
 from __future__ import annotations
 
 from memcheck.job import recipes as r
+from memcheck.job.families import NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.job.profile import Profile
+
+# Its mixtures of experts, latent attention and soft-capped scores have no forward pass here.
+FAMILIES = Families(
+    words(
+        "falcon gemma gpt_neox llama mistral olmo olmo2 phi phi3 qwen2 qwen3 stablelm"
+    ),
+    parts(
+        Attention="heads kv_heads head_dim qkv_bias out_bias query_norm key_norm rotary_dim window tensors",
+        Mlp="width gated activation bias tensors",
+        Block="mixer mlp input_norm mlp_norm mixer_output_norm mlp_output_norm parallel",
+        Architecture="embedding_scale head_bias",
+        Norm=NORM,
+    )
+    | {PARTIAL_ROTARY},
+    harmless=parts(Attention="dropout", Block="dropout", Architecture="embedding_dropout"),  # model.py has none
+    source="litgpt/config.py",
+)
 
 LITGPT = Profile(
     name="litgpt",
@@ -35,6 +53,8 @@ LITGPT = Profile(
     recompute=("none", "full"),
     options={"quantize": (str,), "lora_dropout": (int, float)},
     choices={"quantize": ("bnb.nf4", "bnb.nf4-dq", "bnb.fp4", "bnb.fp4-dq")},
+    families=FAMILIES,
+    style="litgpt",
     # 4-bit training steps with bitsandbytes' PagedAdamW, whose kernel updates in place (utils.py,
     # instantiate_bnb_optimizer)
     implementations={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},
@@ -55,5 +75,7 @@ LITGPT = Profile(
     # init_module(empty_init=world_size > 1), load_raw or mmap; FSDPStrategy(state_dict_type="full")
     initialization=("device", "meta"),
     checkpoint=("full", "full"),
+    data_parallel="fsdp",
+    not_run="LitGPT's own model code is not run",
     source="Lightning-AI/litgpt 26857050",
 )

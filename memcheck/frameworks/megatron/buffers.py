@@ -81,7 +81,7 @@ def dtypes(job: TrainingJob) -> Dtypes:
 
 def dtypes_of(names: DtypeNames) -> Dtypes:
     """Element sizes of dtypes."""
-    master = {"none": 0, REMAINDERS: 2}.get(names.master, DTYPE_BYTES.get(names.master, 0))
+    master = {"none": 0, REMAINDERS: 2, **DTYPE_BYTES}[names.master]
     states = tuple(DTYPE_BYTES[s] for s in names.states)
     return Dtypes(
         parameter=DTYPE_BYTES[names.parameter], gradient=DTYPE_BYTES[names.gradient], master=master, states=states

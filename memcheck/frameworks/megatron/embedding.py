@@ -32,7 +32,7 @@ def megatron_embedding_curve(e: MegatronEmbedding, setting: Setting, *, inventor
     """Replay the embedding. Its output belongs to the first layer; ``saved`` is what else it keeps."""
     tape = Tape(inventory=inventory)
     ctx = Context(tape, setting)
-    y = _forward(ctx, e)
+    y = embedding_forward(ctx, e)
     forward_high = high(tape)
     output = (y.shape, y.dtype)
     y.storage = None
@@ -53,7 +53,8 @@ def megatron_embedding_curve(e: MegatronEmbedding, setting: Setting, *, inventor
     )
 
 
-def _forward(ctx: Context, e: MegatronEmbedding) -> Value:
+def embedding_forward(ctx: Context, e: MegatronEmbedding) -> Value:
+    """Word embeddings, with learned positions where there are any, as the first layer takes them."""
     tape, setting, tp = ctx.tape, ctx.setting, ctx.tp
     scattered = scatters(ctx)
     # the embedding reduce-scatters by itself unless positions are added in between

@@ -34,7 +34,7 @@ def strategy(job: TrainingJob) -> str:
     stated = job.option("data_parallel_sharding_strategy")
     if stated:
         return str(stated)
-    return {2: "optim_grads", 3: "optim_grads_params"}.get(job.layout.zero_stage, "optim")
+    return ("optim", "optim", "optim_grads", "optim_grads_params")[job.layout.zero_stage]
 
 
 def is_sharded(job: TrainingJob) -> bool:

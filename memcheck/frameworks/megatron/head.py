@@ -40,7 +40,7 @@ def megatron_head_curve(head: MegatronHead, setting: Setting, *, inventory: bool
     x = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, Leaf() if setting.input_grad else None)
     waiting: list[Storage] = []
     made: list[Storage] = []
-    loss = _forward(ctx, head, x, Gradients(waiting, made))
+    loss = head_forward(ctx, head, x, Gradients(waiting, made))
     forward_high = high(tape)
     leaf = x.origin
     x.storage = None
@@ -77,7 +77,8 @@ class Gradients(Record):
     """Buffers made for them."""
 
 
-def _forward(ctx: Context, head: MegatronHead, x: Value, gradients: Gradients) -> Value:
+def head_forward(ctx: Context, head: MegatronHead, x: Value, gradients: Gradients) -> Value:
+    """Final norm, output layer and the loss of each token."""
     tape = ctx.tape
     h = norm(ctx, head.final_norm, x, "decoder.final_layernorm")
     del x

@@ -10,7 +10,7 @@ from memcheck.frameworks.megatron import buffers, fsdp
 from memcheck.frameworks.megatron.building import BUILDING
 from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.frameworks.megatron.setting import argument_options
-from memcheck.frameworks.megatron.walk import Moment, Pass, Rank, fullest, walk
+from memcheck.frameworks.megatron.step import Rank, StepMotion
 from memcheck.job.types import TrainingJob
 from memcheck.memory.formulas import LEDGER, UnitsInFlight, activation_formulas, sum_of
 from memcheck.record import Record
@@ -45,9 +45,9 @@ class State(Record):
 
 def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: tuple[PassRun, ...]) -> RankEstimate:
     """The estimate with its largest tensors and its formulas. ``rank``'s curves were replayed with their inventory."""
-    peak = plain.peak
-    high = walk(rank, schedule).unit_high(peak.name)
-    kept = _kept(rank, schedule, peak)
+    peak, step = plain.peak, StepMotion(rank, schedule)
+    index = [name for name, _ in step.tops].index(peak.name)
+    high, kept = step.high(index), _kept(rank, step, index)
     return plain._replace(
         largest=_largest(job, rank, peak, high, kept), formulas=_formulas(job, rank, peak, high, kept)
     )
@@ -64,32 +64,33 @@ def states(job: TrainingJob) -> tuple[State, ...]:
     name = job.optimizer.name
     on_device = buffers.on_device_share(job)
     rows = [
-        ("parameters", "", (names.parameter,), (size.parameter,), ways if _shards_parameters(job) else whole),
-        ("gradients", "main gradient of ", (names.gradient,), (size.gradient,), ways if sharded else whole),
-        ("master_weights", "master copy of ", (names.master,), (size.master * on_device,), optimizer),
-        ("optimizer_states", f"{name} states of ", names.states, tuple(s * on_device for s in size.states), optimizer),
+        State("parameters", "", (names.parameter,), (size.parameter,), *(ways if _shards_parameters(job) else whole)),
+        State("gradients", "main gradient of ", (names.gradient,), (size.gradient,), *(ways if sharded else whole)),
+        State("master_weights", "master copy of ", (names.master,), (size.master * on_device,), *optimizer),
+        State(
+            "optimizer_states",
+            f"{name} states of ",
+            names.states,
+            tuple(s * on_device for s in size.states),
+            *optimizer,
+        ),
     ]
-    return tuple(
-        State(component=component, label=label, dtypes=dtypes, sizes=sizes, ways=dense, expert_ways=expert)
-        for component, label, dtypes, sizes, (dense, expert) in rows
-        if any(sizes)
-    )
+    return tuple(r for r in rows if any(r.sizes))
 
 
 def _shards_parameters(job: TrainingJob) -> bool:
     return fsdp.is_sharded(job) and fsdp.strategy(job) == "optim_grads_params"
 
 
-def _kept(rank: Rank, schedule: tuple[PassRun, ...], peak: Instant) -> list[UnitsInFlight]:
-    """Units whose saved tensors are alive at the peak, and for how many micro-batches."""
-    if peak.name not in ("forward", "loss", "backward"):
+def _kept(rank: Rank, step: StepMotion, index: int) -> list[UnitsInFlight]:
+    """Units whose saved tensors are alive at an instant's highest moment, and for how many micro-batches."""
+    name, where = step.tops[index][0], step.moment(index).operation.rpartition(" in ")[2]
+    if name not in ("forward", "loss", "backward"):
         return []
-    where = peak.operation.rpartition(" in ")[2]
-    chunk = next(c for c, units in enumerate(rank.chunks) if any(u.name == where for u in units))
-    moment: Moment = fullest(rank, schedule)[Pass(peak.name != "backward", chunk)]
+    moment = step.pass_at(index)
     found: list[UnitsInFlight] = []
     for c, units in enumerate(rank.chunks):
-        passes = c == chunk
+        passes = c == moment.of.chunk
         for unit in units:
             passes = passes and unit.name != where
             times = moment.counts[c] + passes
@@ -122,7 +123,7 @@ def _largest(
     for label, shape, dtype, n_bytes, component in high.inventory if high is not None else ():
         put(label, f"{_shape(shape)} {dtype}", component, n_bytes)
     found = sorted(groups.items(), key=lambda item: -item[1][1])[:top]
-    return tuple(TensorGroup(name=k[0], shape=k[1], copies=v[0], bytes=v[1], component=k[2]) for k, v in found)
+    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in found)
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -156,8 +157,8 @@ def _formulas(
                 "global memory buffer + gradients sent between stages"
                 + (" + parameters gathered and gradients that wait" if rank.extras else ""),
                 f"{always.get('communication_buffers', 0):,} B always; during {peak.operation}",
-                bytes=at_peak["communication_buffers"],
-                source=f"{BUFFERS}; {SHARDED}" if rank.extras else BUFFERS,
+                at_peak["communication_buffers"],
+                f"{BUFFERS}; {SHARDED}" if rank.extras else BUFFERS,
             )
         )
     return tuple(found)
@@ -178,8 +179,8 @@ def _state(job: TrainingJob, row: State, tensors: list[LocalTensor], n_bytes: in
         row.component,
         "elements / ranks that share them x bytes; contiguous buffers padded to the ranks",
         numbers + (f"({each})" if len(row.sizes) > 1 else each),
-        bytes=n_bytes,
-        source=source,
+        n_bytes,
+        source,
     )
 
 

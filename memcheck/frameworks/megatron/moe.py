@@ -23,7 +23,7 @@ def moe(ctx: Context, m: Moe, x: Value, modules: tuple[str, ...]) -> Value:
     tape, setting = ctx.tape, ctx.setting
     probs = route(ctx, m, x)
     kind = str(setting.option("moe_token_dispatcher_type", "allgather"))
-    dispatch = {"allgather": _gathered, "flex": _deduplicated}.get(kind, _exchanged)
+    dispatch = {"allgather": _gathered, "flex": _deduplicated, "alltoall": _exchanged}[kind]
     shared = _shared(ctx, m, x, modules) if m.shared_width else None
     tokens, weights, way = dispatch(ctx, m, x, probs)
     del probs

@@ -11,7 +11,30 @@ d98e8a64dd of August 2026. Options bear the names of its arguments with undersco
 from __future__ import annotations
 
 from memcheck.job import recipes as r
+from memcheck.job.families import EXPERTS, LATENT, NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.job.profile import Profile
+
+# GPT-OSS's experts with biases, scaled embeddings, ALiBi, soft-capping, layers whose halves are parallel and layers
+# that are not attention have no forward pass here.
+FAMILIES = Families(
+    words(
+        "deepseek_v2 deepseek_v3 glm4_moe gpt2 internlm3 kimi_k2 llama megatron-gpt megatron-lm "
+        "mistral mixtral nemotron olmoe phi3 qwen2 qwen2_moe qwen3 qwen3_moe smollm3 stablelm starcoder2"
+    ),
+    parts(
+        Attention="heads kv_heads head_dim qkv_bias out_bias query_norm key_norm rotary_dim output_gate "
+        "dropout tensors",
+        LatentAttention=f"{LATENT} dropout",
+        Mlp="width gated activation bias tensors",
+        Moe=f"{EXPERTS} shared_gate",
+        Block="mixer mlp input_norm mlp_norm mixer_output_norm mlp_output_norm dropout",
+        Architecture="embedding_dropout learned_positions",
+        Norm=NORM,
+    )
+    | {PARTIAL_ROTARY},
+    harmless=parts(Attention="window"),  # its kernels take `window_size` and keep what they keep without
+    source="megatron/training/arguments.py and Megatron-Bridge's models",
+)
 
 _BOOL = (bool,)
 _INT = (int,)
@@ -178,6 +201,8 @@ MEGATRON = Profile(
         "fp8_format": ("e4m3", "hybrid"),
         "fp8_recipe": ("tensorwise", "delayed", "mxfp8", "blockwise", "custom"),
     },
+    families=FAMILIES,
+    style="megatron",
     implementations={},
     loss_parallel="always",
     own_gradients=True,
@@ -239,5 +264,25 @@ MEGATRON = Profile(
     # layers are made on the GPU unless --use-cpu-initialization; --ckpt-format is torch_dist (training_config.py)
     initialization=("device", "device"),
     checkpoint=("sharded", "sharded"),
+    data_parallel="distributed-optimizer",
+    # core/optimizer/__init__.py
+    own_optimizers=True,
+    bitsandbytes=False,
+    # --use-cpu-initialization
+    other_initializations=("host",),
+    asynchronous_checkpoints=True,
+    offloads_parameters=False,
+    selective_recompute="modules",
+    own_expert_groups=True,
+    # "Bias in Moe is only supported when ETP==1" (transformer_config.py)
+    splits_expert_biases=False,
+    # "num_query_groups must be a multiple or divisor of tensor_model_parallel_size" (transformer_config.py)
+    copies_kv_heads=True,
+    # --make-vocab-size-divisible-by, times the tensor degree (training/arguments.py)
+    pads_vocabulary=True,
+    even_stages=True,
+    engine_attention=True,
+    own_models=("megatron-lm",),
+    not_run="Megatron-Core's and TransformerEngine's kernels need CUDA",
     source="NVIDIA/Megatron-LM d98e8a64dd",
 )

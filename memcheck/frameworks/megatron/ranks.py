@@ -16,8 +16,8 @@ from memcheck.frameworks.megatron.schedule import PassRun, Place, runs, settled,
 from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.frameworks.megatron.stages import Chunk, stages
 from memcheck.frameworks.megatron.states import States, states_of, timeless
+from memcheck.frameworks.megatron.step import Rank, StepMotion
 from memcheck.frameworks.megatron.units import Alike, chunk_units, renumbered
-from memcheck.frameworks.megatron.walk import Rank, walk
 from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device, workspaces
 from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks
 from memcheck.frameworks.torch.pipelining import fullest
@@ -44,7 +44,7 @@ def megatron_ranks(
     found: list[RankEstimate] = []
     states = states_of(timeless(job))
     for motion in remembered_motions(stateless(job, architecture.num_layers), architecture, device):
-        instants = laid_on(states.rest(motion.held), motion.moments)
+        instants = laid_on(states.rest(motion.held), motion.moments(), motion.always)
         instants = with_building(laying(job, states, motion), instants)
         found.append(RankEstimate(motion.rank, instants, motion.parameters))
     return tuple(found)
@@ -97,16 +97,25 @@ ANY_OPTIMIZER = Optimizer("adamw", "")
 
 
 class Motion(Record):
-    """A rank's step on top of nothing."""
+    """A rank's step on top of nothing that rests."""
 
     rank: int
-    moments: tuple[Moment, ...]
-    tops: tuple[tuple[str, int], ...]
-    """Each moment's instant and bytes."""
+    step: StepMotion
+    always: Components
+    """Side buffers that live all step."""
     held: Held
     chunks: tuple[int, ...]
     """Units of each model chunk."""
     parameters: int
+
+    @property
+    def tops(self) -> tuple[tuple[str, int], ...]:
+        """Each instant and its bytes."""
+        return self.step.tops
+
+    def moments(self) -> tuple[Moment, ...]:
+        """Each instant with its components."""
+        return tuple([self.step.moment(index) for index in range(len(self.tops))])
 
 
 @lru_cache(maxsize=512)
@@ -126,10 +135,9 @@ def motions(job: TrainingJob, architecture: Architecture, device: Device, *, eve
     found: list[Motion] = []
     for rank in wanted:
         outline = builder.outline(rank, held[rank])
-        moments = walk(outline.rank, _schedule(job, rank, len(held[rank]))).moments()
+        step = StepMotion(outline.rank, _schedule(job, rank, len(held[rank])))
         chunks = tuple(map(len, outline.rank.chunks))
-        tops = tuple([(moment.name, moment.bytes) for moment in moments])
-        found.append(Motion(rank, moments, tops, outline.held, chunks, outline.parameters))
+        found.append(Motion(rank, step, outline.rank.always, outline.held, chunks, outline.parameters))
     return tuple(found)
 
 

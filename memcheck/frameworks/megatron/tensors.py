@@ -8,7 +8,7 @@ Sources: Megatron-core ``transformer/attention.py``, ``multi_latent_attention.py
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor, block_component_tensors, local_tensor
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe, Norm
 
 
@@ -20,16 +20,25 @@ def padded_vocabulary(vocab_size: int, job: TrainingJob) -> int:
 
 def block_tensors(block: Block, job: TrainingJob, hidden: int) -> tuple[LocalTensor, ...]:
     """One transformer layer."""
+    return _block_tensors(block, job.layout, hidden)
+
+
+def _block_tensors(block: Block, layout: Layout, hidden: int) -> tuple[LocalTensor, ...]:
     found: list[LocalTensor] = _norm(block.input_norm, "input_layernorm")
-    found += _mixer(block, job, hidden)
+    found += _mixer(block, layout, hidden)
     found += _norm(block.mixer_output_norm, "post_self_attn_layernorm")
     found += _norm(block.mlp_norm, "pre_mlp_layernorm")
     if isinstance(block.mlp, Mlp):
-        found += _mlp(block.mlp, job, hidden, "mlp")
+        found += _mlp(block.mlp, layout, hidden, "mlp")
     elif isinstance(block.mlp, Moe):
-        found += _moe(block.mlp, job, hidden)
+        found += _moe(block.mlp, layout, hidden)
     found += _norm(block.mlp_output_norm, "post_mlp_layernorm")
     return tuple(found)
+
+
+def whole_block(block: Block, hidden: int) -> tuple[LocalTensor, ...]:
+    """One transformer layer on the one rank that has all of it."""
+    return _block_tensors(block, Layout(), hidden)
 
 
 def _matrix(name: str, rows: int, columns: int, *, expert: bool = False) -> LocalTensor:
@@ -51,8 +60,8 @@ def _linear(name: str, rows: int, columns: int, *, bias: bool) -> list[LocalTens
     return [_matrix(name + ".weight", rows, columns), *([_vector(name + ".bias", rows)] if bias else [])]
 
 
-def _mixer(block: Block, job: TrainingJob, hidden: int) -> list[LocalTensor]:
-    a, tp = block.mixer, job.layout.tensor
+def _mixer(block: Block, layout: Layout, hidden: int) -> list[LocalTensor]:
+    a, tp = block.mixer, layout.tensor
     if isinstance(a, Attention):
         width = (a.heads * (2 if a.output_gate else 1) + 2 * a.kv_heads) * a.head_dim
         found = _linear("self_attention.linear_qkv", -(-width // tp), hidden, bias=a.qkv_bias)
@@ -63,7 +72,7 @@ def _mixer(block: Block, job: TrainingJob, hidden: int) -> list[LocalTensor]:
         return _latent(a, tp, hidden)
     if a is None:
         return []
-    ways = (tp, job.layout.expert, job.layout.expert_tensor)
+    ways = (tp, layout.expert, layout.expert_tensor)
     return [
         LocalTensor(t.name, local_tensor(t, c, *ways), True, matrix=len(t.shape) > 1)
         for t, c in block_component_tensors(block)
@@ -88,14 +97,13 @@ def _latent(a: LatentAttention, tp: int, hidden: int) -> list[LocalTensor]:
     return [*found, _matrix(owner + "linear_proj.weight", hidden, a.heads * a.v_head_dim // tp)]
 
 
-def _mlp(m: Mlp, job: TrainingJob, hidden: int, owner: str) -> list[LocalTensor]:
-    width = -(-m.width // job.layout.tensor)
+def _mlp(m: Mlp, layout: Layout, hidden: int, owner: str) -> list[LocalTensor]:
+    width = -(-m.width // layout.tensor)
     found = _linear(owner + ".linear_fc1", width * (2 if m.gated else 1), hidden, bias=m.bias)
     return found + _linear(owner + ".linear_fc2", hidden, width, bias=m.bias)
 
 
-def _moe(m: Moe, job: TrainingJob, hidden: int) -> list[LocalTensor]:
-    layout = job.layout
+def _moe(m: Moe, layout: Layout, hidden: int) -> list[LocalTensor]:
     local = -(-m.experts // layout.expert)
     width = -(-m.width // layout.expert_tensor)
     found = [_matrix("mlp.router.weight", m.experts, hidden)]
@@ -108,7 +116,7 @@ def _moe(m: Moe, job: TrainingJob, hidden: int) -> list[LocalTensor]:
             found.append(_vector(f"mlp.experts.linear_fc2.bias{e}", hidden, expert=True))
     if m.shared_width:
         shared = Mlp(m.shared_width, m.gated, m.activation)
-        found += _mlp(shared, job, hidden, "mlp.shared_experts")
+        found += _mlp(shared, layout, hidden, "mlp.shared_experts")
         if m.shared_gate:
             found.append(_matrix("mlp.shared_experts.gate_weight", 1, hidden))
     return found

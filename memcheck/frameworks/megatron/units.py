@@ -6,17 +6,26 @@ from functools import lru_cache
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
+from memcheck.autograd.completeness import demand, elements, met, met_by, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
-from memcheck.autograd.tensor import Value
-from memcheck.frameworks.megatron.embedding import MegatronEmbedding, megatron_embedding_curve
+from memcheck.autograd.tensor import Leaf, Value
+from memcheck.frameworks.megatron.embedding import MegatronEmbedding, embedding_forward, megatron_embedding_curve
 from memcheck.frameworks.megatron.fsdp import gradient_dtype, is_sharded
-from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
+from memcheck.frameworks.megatron.head import Gradients, MegatronHead, head_forward, megatron_head_curve
 from memcheck.frameworks.megatron.layers import megatron_layers
 from memcheck.frameworks.megatron.stages import Chunk
-from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors, padded_vocabulary
+from memcheck.frameworks.megatron.tensors import (
+    block_tensors,
+    embedding_tensors,
+    head_tensors,
+    padded_vocabulary,
+    whole_block,
+)
 from memcheck.frameworks.torch.units import frozen_layers
 from memcheck.job.types import TrainingJob
+from memcheck.models.parameters import outer_tensors
+from memcheck.models.parts.matrices import norm_tensors
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
 
@@ -54,22 +63,11 @@ def chunk_units(
     setting = setting._replace(input_grad=table_trained or any(i not in frozen for i in below))
     if chunk.embedding:
         e = MegatronEmbedding(
-            vocab=padded_vocabulary(a.vocab_size, job),
-            positions=a.learned_positions,
-            dropout=a.embedding_dropout,
-            tied=shares,
-            trained=table_trained,
+            padded_vocabulary(a.vocab_size, job), a.learned_positions, a.embedding_dropout, shares, table_trained
         )
+        _demand_embedding(a, e, whole(setting))
         curve = _embedding(e, setting, inventory)
-        units.append(
-            Unit(
-                kind="embedding",
-                name="embedding",
-                tensors=_trained(embedding_tensors(a, job), table_trained),
-                fresh=curve,
-                again=curve,
-            )
-        )
+        units.append(Unit("embedding", "embedding", _trained(embedding_tensors(a, job), table_trained), curve, curve))
     layers = alike.layers
     wide = bf16_layers(setting, len(layers))
     for group, recompute in recompute_groups(job, setting, chunk.layers):
@@ -79,9 +77,11 @@ def chunk_units(
         key = (*map(id, blocks), recompute, in_16_bits, trained, setting.input_grad)
         if key not in alike.units:
             own = in_bf16(setting) if in_16_bits else setting
+            for block in blocks:
+                _demand_block(block, whole(own))
             curve = _layers(blocks, own._replace(trained=trained), recompute, inventory)
             tensors = tuple(t for b in blocks for t in block_tensors(b, job, a.hidden_size))
-            alike.units[key] = Unit(kind="block", name="", tensors=_trained(tensors, trained), fresh=curve, again=curve)
+            alike.units[key] = Unit("block", "", _trained(tensors, trained), curve, curve)
         units.append(Unit("block", _name(group), *alike.units[key][2:]))
         if not setting.input_grad:
             setting = setting._replace(input_grad=trained)
@@ -90,22 +90,11 @@ def chunk_units(
     if chunk.head:
         trained = table_trained if shares else "head" not in job.freeze
         made = gradient_dtype(job) if is_sharded(job) else None
-        head = MegatronHead(
-            vocab=padded_vocabulary(a.vocab_size, job),
-            final_norm=a.final_norm,
-            tied=shares,
-            trained=trained,
-            main_gradient=made,
-        )
+        head = MegatronHead(padded_vocabulary(a.vocab_size, job), a.final_norm, shares, trained, made)
+        _demand_head(a, head, whole(setting))
         curve = _head(head, setting._replace(trained="norm" not in job.freeze), inventory)
         units.append(
-            Unit(
-                kind="head",
-                name="head and loss",
-                tensors=_trained(head_tensors(a, job, shares=shares), trained),
-                fresh=curve,
-                again=curve,
-            )
+            Unit("head", "head and loss", _trained(head_tensors(a, job, shares=shares), trained), curve, curve)
         )
     return units
 
@@ -155,6 +144,36 @@ def recompute_groups(job: TrainingJob, setting: Setting, layers: tuple[int, ...]
     if every > 1:
         return [((i,), i % every == 0) for i in layers]
     return [(layers[n : n + count], True) for n in range(0, len(layers), max(1, count))]
+
+
+@lru_cache(maxsize=1024)
+def _demand_block(block: Block, setting: Setting) -> None:
+    """Megatron's layout of the layer holds all that the model has, and its forward pass meets it."""
+    held = sum(t.numel for t in whole_block(block, setting.hidden))
+    demand(held, max(held, elements(block)), "a layer's parameters", "megatron")
+    seen = met_by(lambda ctx, x: megatron_layers(ctx, (block,), x, recompute=False), setting)
+    demand(seen, held, "a layer", "megatron")
+
+
+@lru_cache(maxsize=256)
+def _demand_embedding(a: Architecture, e: MegatronEmbedding, setting: Setting) -> None:
+    """``e``: its table is padded."""
+    held = sum(t.count for t in outer_tensors(a._replace(final_norm=None, head=False, vocab_size=e.vocab)))
+    demand(met(lambda ctx: embedding_forward(ctx, e), setting), held, "the embedding", "megatron")
+
+
+@lru_cache(maxsize=256)
+def _demand_head(a: Architecture, head: MegatronHead, setting: Setting) -> None:
+    """``head``: its weight is padded, and its own even where the embedding's table is the same tensor."""
+    norm = a.final_norm
+    held = sum(t.count for t in norm_tensors(norm)) + head.vocab * (a.hidden_size + int(a.head_bias))
+
+    def run(ctx: Context) -> None:
+        shape = (ctx.tokens, ctx.hidden)
+        x = Value(ctx.tape.new(shape, setting.compute, "last hidden state"), shape, setting.compute, Leaf())
+        head_forward(ctx, head, x, Gradients([], []))
+
+    demand(met(run, setting), held, "the head", "megatron")
 
 
 @lru_cache(maxsize=1024)

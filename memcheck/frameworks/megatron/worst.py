@@ -39,14 +39,14 @@ class MegatronWorst:
         best: tuple[int, Motion, Rest, bool] | None = None
         for motion in _motions(self._any_batch, self._device, job.micro_batch_size, job.sequence_length, steps):
             rest = states.rest(motion.held)
-            peak = highest(rest, motion.tops)
+            peak = highest(rest, motion.tops, motion.always)
             made = sum([n_bytes for _, n_bytes in laying(job, states, motion)])
             if best is None or max(peak, made) > best[0]:
                 best = (max(peak, made), motion, rest, made > peak)
         assert best is not None  # noqa: S101 - a job has ranks
         _, motion, rest, is_laying = best
-        moments = motion.moments if is_laying else (motion.moments[peak_on(rest, motion.tops)],)
-        instants = laid_on(rest, moments)
+        moments = motion.moments() if is_laying else (motion.step.moment(peak_on(rest, motion.tops)),)
+        instants = laid_on(rest, moments, motion.always)
         if is_laying:
             instants = with_building(laying(job, states, motion), instants)[:1]
         return RankEstimate(motion.rank, instants, motion.parameters)

@@ -7,7 +7,7 @@ and reduces gradients through one flat input in the reduce dtype.
 
 from __future__ import annotations
 
-from memcheck.accounts.state import LocalTensor, shard_numel
+from memcheck.accounts.state import FOUR_BITS, LocalTensor, shard_numel
 from memcheck.autograd.tensor import rounded
 from memcheck.job.torch import reduces_wider
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -84,7 +84,7 @@ def group(tensors: list[tuple[LocalTensor, int]], param_dtype: str, reduce_dtype
     flat = gathered = reduce_in = reduce_out = sharded = accumulated = 0
     for t, ways in tensors:
         padded = shard_numel(t, ways) * ways
-        item = param if t.dtype is None else DTYPE_BYTES.get(t.dtype, 1)
+        item = param if t.dtype is None else 1 if t.dtype in FOUR_BITS else DTYPE_BYTES[t.dtype]
         flat += padded * item if ways > 1 else 0
         gathered += rounded(padded * item)
         if t.trained:

@@ -102,11 +102,12 @@ class ModelBuffers:
         return rounded(4 * mixer.position_rows * mixer.rotary_dim) if isinstance(mixer, Attention) else 0
 
     def _rotary_caches(self) -> int:
-        """torchtitan's buffers, one per layer: complex64 [S, dim / 2] (Llama, DeepSeek) or fp32 [S, 2 dim] (Qwen3).
+        """torchtitan's buffers, one per layer: complex64 [S, dim / 2] or fp32 [S, 2 dim]."""
+        from memcheck.frameworks.torchtitan.layers import rotates_complex
 
-        torchtitan models/common/rope.py, ComplexRoPE and CosSinRoPE.
-        """
-        each = 8 if self.architecture.model_type.startswith("qwen") else 4
+        mixers = [block.mixer for block, _ in self.architecture.blocks]
+        kinds = [rotates_complex(m) for m in mixers if isinstance(m, (Attention, LatentAttention))]
+        each = 4 if all(kinds) else 8
         cache = rounded(self.job.sequence_length * rotary_width(self.architecture) * each)
         return cache * (self.part.last - self.part.first)
 

@@ -36,9 +36,9 @@ def step_temporaries(
     """
     if not trained or implementation == "fused":
         return 0
-    item = DTYPE_BYTES.get(dtype, 4)
+    item = DTYPE_BYTES[dtype]
     keys = [(n, t.dtype) for t, n in trained]
-    size = {key: rounded(key[0] * DTYPE_BYTES.get(key[1] or dtype, 4)) for key in set(keys)}
+    size = {key: rounded(key[0] * DTYPE_BYTES[key[1] or dtype]) for key in set(keys)}
     every, largest = sum(map(size.__getitem__, keys)), max(size.values())
     if optimizer in ADAM_LIKE:
         return every if implementation == "foreach" else _one_by_one([size[key] for key in keys])

@@ -7,6 +7,7 @@ such loops: ``out = model(...)`` keeps the logits referenced until the next step
 
 from __future__ import annotations
 
+from memcheck.frameworks.transformers_families import TRANSFORMERS
 from memcheck.job import recipes as r
 from memcheck.job.profile import Profile
 
@@ -36,6 +37,8 @@ PYTORCH = Profile(
     choices={},
     # Muon has no foreach path (torch/optim/_muon.py refuses foreach=True); the 8-bit and Lion kernels of
     # bitsandbytes update one tensor in place.
+    families=TRANSFORMERS,
+    style="transformers",
     implementations={
         "muon": "for-loop",
         "adamw-8bit": "fused",
@@ -52,5 +55,10 @@ PYTORCH = Profile(
         "static_graph": "it spares a walk of the graph, and keeps no tensors (nn/parallel/distributed.py)",
         "find_unused_parameters": "it walks the graph, and keeps no tensors (nn/parallel/distributed.py)",
     },
+    own_loop=True,
+    from_pretrained=True,
+    other_initializations=("rank0", "meta"),
+    either_state_dict=True,
+    asynchronous_checkpoints=True,
     source="torch 2.13.0",
 )

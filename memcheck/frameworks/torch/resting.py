@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from memcheck.accounts.state import LocalTensor, Resting, optimizer_state_bytes, shard_numel, weight_bytes
 from memcheck.autograd.tensor import rounded
-from memcheck.job.recipe import in_full
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 
@@ -34,9 +35,7 @@ def sharding(job: TrainingJob) -> Sharding:
     """What the plan's ZeRO stage divides. torch.distributed: 1 = ZeroRedundancyOptimizer, 2 and 3 = FSDP2."""
     stage, ways = job.layout.zero_stage, job.layout.shard_group
     if job.framework in ("deepspeed", "megatron"):
-        return Sharding(
-            ways if stage >= 3 else 1, ways if stage >= 2 else 1, ways if stage >= 1 else 1, flat=True
-        )
+        return Sharding(ways if stage >= 3 else 1, ways if stage >= 2 else 1, ways if stage >= 1 else 1, flat=True)
     if stage >= 2:
         return Sharding(ways, ways, ways, flat=False)
     return Sharding(1, 1, ways if stage == 1 else 1, flat=False)
@@ -88,7 +87,9 @@ def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting
 
 def states_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
     """Dtype of the optimizer's states of one tensor. DeepSpeed's engine steps on a master copy of adapters, too."""
-    if tensor.dtype is None or job.framework == "deepspeed" or in_full(job.optimizer, job.framework):
+    if tensor.dtype is None or job.framework == "deepspeed":
+        return job.recipe.optimizer_states
+    if keeps_full_states(job.optimizer, FRAMEWORKS[job.framework]):
         return job.recipe.optimizer_states
     return tensor.dtype
 

@@ -259,10 +259,8 @@ class Step:
         return self.how.reshards
 
     def _backward(self, first: bool, last: bool, gathered: list[int]) -> None:
-        recorder = self.recorder
-        behind = last and self.how.reduces_behind
-        keeps = self.how.stays_gathered and (behind or not last)
-        last = last and not behind
+        recorder, behind = self.recorder, last and self.how.reduces_behind
+        keeps, last = self.how.stays_gathered and (behind or not last), last and not behind
         prefetched = NOTHING
         if self.root != NO_GROUP and self.how.loss_inside_root:
             prefetched = self._prefetch(len(self.units), gathered)  # the root's output is the loss: its hook runs first
@@ -304,10 +302,7 @@ class Step:
             gathered[i:end] = [gathered[i]] * (end - i)
             recorder.repeat(before, end - i - 1)
         if self.root != NO_GROUP:
-            # resharded before its gradients are reduced (_fsdp_param_group.py, post_backward), if it is at all
-            recorder.release("communication_buffers", NOTHING if keeps else self.root.gathered)
-            reduce_input = self._reduce(self.root, unsharded_root, reduce_input, first, last, "the root group")
-            recorder.release("communication_buffers", self.root.gathered if keeps else NOTHING)
+            reduce_input = self._reduce_root(unsharded_root, reduce_input, first, last, keeps=keeps)
         if behind:
             reduce_input = self._reduce_all(gathered)
         recorder.release("communication_buffers", reduce_input)
@@ -316,6 +311,15 @@ class Step:
         recorder.mark("backward", "end of backward")
         for size in gathered:
             recorder.release("communication_buffers", size)
+
+    def _reduce_root(self, unsharded: Amount, previous: int, first: bool, last: bool, *, keeps: bool) -> int:
+        """Reduce-scatter of the root group, which is resharded before it (_fsdp_param_group.py, post_backward), if it
+        is at all; returns the input buffer that stays.
+        """
+        self.recorder.release("communication_buffers", NOTHING if keeps else self.root.gathered)
+        reduce_input = self._reduce(self.root, unsharded, previous, first, last, "the root group")
+        self.recorder.release("communication_buffers", self.root.gathered if keeps else NOTHING)
+        return reduce_input
 
     def _gather_again(self, index: int, gathered: list[int], prefetched: int) -> int:
         """The unit's parameters for its backward, and the next unit's flat buffer: the size of that."""

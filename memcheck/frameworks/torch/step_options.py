@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, adds_in_place, skips_reduction, wraps
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import Border, in_flight
 from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.states import gradient_views
-from memcheck.frameworks.torch.units import STYLES
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 
@@ -97,6 +97,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
     steps, held = job.gradient_accumulation_steps, in_flight(rank, layout, job.gradient_accumulation_steps)
     apart = unsynchronised or stays_gathered or views_late or job.framework == "deepspeed"
     walks = _walks(steps, held, apart)
+    transformers = FRAMEWORKS[job.framework].style == "transformers"
     how = StepOptions(
         micro_batches=tuple([MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]),
         all_at_once=held >= steps,
@@ -109,13 +110,13 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         reduces_behind=stays_gathered and job.casts_gradients,
         casts_gradients=job.casts_gradients,
         loss_inside_root=not pipelined and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast,
-        loss_behind_root=not pipelined and job.loss.kind == "chunked" and STYLES.get(job.framework) == "transformers",
+        loss_behind_root=not pipelined and job.loss.kind == "chunked" and transformers,
         whole_table=layout.tensor > 1 and job.framework != "torchtitan",
         offloads=job.parameter_offload != "none",
         views=views,
         views_late=views_late,
         pipelined=pipelined,
-        holds_rows=not pipelined and STYLES.get(job.framework) == "transformers",
+        holds_rows=not pipelined and transformers,
     )
     return how, tuple([others for _, _, others in walks])
 

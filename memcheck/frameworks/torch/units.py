@@ -14,18 +14,19 @@ from memcheck.accounts.state import (
     shard_numel,
 )
 from memcheck.accounts.unit import Part, Unit
-from memcheck.autograd.context import Adapter, Setting, adapts, is_frozen
+from memcheck.autograd.completeness import demand, elements, met, met_by, whole
+from memcheck.autograd.context import Adapter, Context, Setting, adapts, is_frozen
 from memcheck.autograd.curve import Curve, replay
-from memcheck.autograd.tensor import Dim
+from memcheck.autograd.tensor import Dim, Leaf, Value
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import reduces_head
 from memcheck.frameworks.transformers.block import recomputing
-from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve
-from memcheck.frameworks.transformers.head import Head, head_curve
+from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
+from memcheck.frameworks.transformers.head import Head, head_curve, head_forward
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Mixer, Mlp, Moe, Norm
 from memcheck.record import Record
 
-STYLES = {"huggingface": "transformers", "pytorch": "transformers", "deepspeed": "transformers"}
 PER_BLOCK = ("torchtitan", "torchtune")
 """Frameworks that compile each block as a graph of its own."""
 
@@ -39,7 +40,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         targets = job.lora.target_modules
         adapter = Adapter(job.lora.rank, targets, job.lora.dtype, job.method == "qlora", quantized_storage(job))
     return Setting(
-        style=STYLES.get(job.framework, job.framework),
+        style=FRAMEWORKS[job.framework].style,
         batch=job.micro_batch_size,
         sequence=-(-job.sequence_length // layout.context),
         hidden=architecture.hidden_size,
@@ -172,10 +173,17 @@ def block_unit(
     tensors = block_tensors_on_rank(
         block, setting.tensor, setting.expert, setting.expert_tensor, setting.trained, setting.frozen, setting.adapter
     )
+    _demand_block(block, whole(setting), job.framework)
     fresh = block_curve(block, setting, recompute, inventory)
     again = block_curve(block, _later(setting), recompute, inventory) if adds else fresh
     unit = Unit("block", "layer", tensors, fresh, again)
     return _offloaded(unit) if job.checkpointing.offload == "cpu" else unit
+
+
+@lru_cache(maxsize=1024)
+def _demand_block(block: Block, setting: Setting, framework: str) -> None:
+    forward, _ = recomputing(block, setting.style, "none")
+    demand(met_by(forward, setting), elements(block), "a layer", framework)
 
 
 def _later(setting: Setting) -> Setting:
@@ -222,6 +230,7 @@ def embedding_unit(
         leaf=not trained and job.checkpointing.mode != "none" and job.checkpointing.reentrant,
     )
     dtype = stream_dtype(base)
+    _demand_embedding(a, e._replace(vocab=a.vocab_size), whole(base), job.framework)
     fresh = _cached_embedding(e, base, dtype, inventory=inventory)
     again = _cached_embedding(e, _later(base), dtype, inventory=inventory) if adds else fresh
     return Unit("embedding", "embedding", embedding_tensors(a, base.tensor, trained), fresh, again)
@@ -236,6 +245,27 @@ def embedding_tensors(a: Architecture, tensor: int, trained: bool) -> tuple[Loca
     tensors += _norm_tensors(a.embedding_norm, "embedding_norm", trained)
     tensors += [LocalTensor(t.name, t.shape, trained, matrix=len(t.shape) > 1) for t in a.extra_tensors]
     return tuple(tensors)
+
+
+@lru_cache(maxsize=256)
+def _demand_embedding(a: Architecture, e: Embedding, setting: Setting, framework: str) -> None:
+    projection = sum(t.count for t in a.extra_tensors if "project_out" in t.name)  # which the head multiplies
+    held = sum(t.numel for t in embedding_tensors(a, 1, True)) - projection
+    seen = met(lambda ctx: embedding_forward(ctx, e, stream_dtype(setting)), setting)
+    demand(seen, held, "the embedding", framework)
+
+
+@lru_cache(maxsize=256)
+def _demand_head(a: Architecture, head: Head, setting: Setting, framework: str) -> None:
+    projection = sum(t.count for t in a.extra_tensors if "project_out" in t.name)
+    held = sum(t.numel for t in head_tensors(a, 1, False, True, True)) + projection
+
+    def run(ctx: Context) -> None:
+        shape = (ctx.tokens, ctx.hidden)
+        dtype = stream_dtype(setting)
+        head_forward(ctx, head, Value(ctx.tape.new(shape, dtype, "last hidden state"), shape, dtype, Leaf()))
+
+    demand(met(run, setting), held, "the head", framework)
 
 
 def is_tied(a: Architecture, tensor: int) -> bool:
@@ -278,7 +308,7 @@ def head_unit(
     setting = base._replace(trained=norm_trained)
     # torchtune drops the compiled form of any loss but the chunked one, whose method it replaces (compile_loss)
     compiles = job.framework == "torchtitan" or (job.framework == "torchtune" and job.loss.kind == "chunked")
-    head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained)
+    head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained, a.logit_scale)
     head = head._replace(
         compiled=compiles and job.compiles("loss"),
         graph_before=graph,
@@ -286,6 +316,7 @@ def head_unit(
         projection=a.embedding_size if base.style == "transformers" and a.embedding_size != a.hidden_size else 0,
     )
     dtype = stream_dtype(base)
+    _demand_head(a, head, whole(base), job.framework)
     if reduces_head(job):
         return _chunked_unit(job, head, setting, tensors, adds, inventory)
     fresh = _cached_head(head, setting, dtype, inventory=inventory)

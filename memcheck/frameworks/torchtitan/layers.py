@@ -122,10 +122,18 @@ def _fused_qkv(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Valu
     return copy(tape, q, "contiguous q"), copy(tape, k, "contiguous k"), copy(tape, v, "contiguous v")
 
 
+def rotates_complex(mixer: Attention | LatentAttention) -> bool:
+    """ComplexRoPE, whose table is complex64 [S, dim / 2], or CosSinRoPE with fp32 [S, 2 dim] (models/common/rope.py).
+
+    ``llama3`` and ``deepseek_v3`` configure the one, ``qwen3`` and ``gpt_oss`` the other (models/*/__init__.py).
+    """
+    return isinstance(mixer, LatentAttention) or (mixer.query_norm is None and not mixer.sinks)
+
+
 def _rotary(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
-    """ComplexRoPE (Llama 3), or CosSinRoPE (Qwen 3, GPT-OSS): rows of the table are picked for each layer and kept."""
+    """Rows of the table are picked for each layer and kept."""
     tape = ctx.tape
-    if a.query_norm is None and not a.sinks:
+    if rotates_complex(a):
         rows = tape.new((ctx.tokens, a.head_dim), "fp32", "rope rows (complex)")
         return rotate_complex(tape, q, k, rows)
     rows = tape.new((ctx.tokens, 2 * a.head_dim), "fp32", "rope rows (cos, sin)")

@@ -9,7 +9,25 @@ parallelism with tensor parallelism), ``torchtitan/distributed/utils.py`` (autoc
 from __future__ import annotations
 
 from memcheck.job import recipes as r
+from memcheck.job.families import EXPERTS, LATENT, NORM, Families, parts, words
 from memcheck.job.profile import Profile
+
+# `llama3` builds whatever is shaped like Llama, `deepseek_v3` has a router with softmax for DeepSeek V2's; GPT-OSS's
+# experts with biases and attention with sinks, and Qwen 3.5's delta nets, have no forward pass here.
+FAMILIES = Families(
+    words(
+        "deepseek_v2 deepseek_v3 kimi_k2 llama mistral qwen3 qwen3_moe"
+    ),
+    parts(
+        Attention="heads kv_heads head_dim query_norm key_norm rotary_dim tensors",
+        LatentAttention=LATENT,
+        Mlp="width gated activation bias tensors",
+        Moe=EXPERTS,
+        Block="mixer mlp input_norm mlp_norm",
+        Norm=NORM,
+    ),
+    source="torchtitan/models/__init__.py",
+)
 
 TORCHTITAN = Profile(
     name="torchtitan",
@@ -62,8 +80,11 @@ TORCHTITAN = Profile(
         "fsdp_reshard_after_forward": ("default", "always", "never"),
         "context_parallel_rotate_method": ("allgather", "alltoall"),
     },
+    families=FAMILIES,
+    style="torchtitan",
     implementations={},
     loss_parallel="tensor",
+    loss_reduces_head=True,
     replicated_amp_alone=True,
     lacks={
         "parallelism.gradient_sync": "every micro-batch is reduced: nothing in the trainer puts it off "
@@ -94,5 +115,10 @@ TORCHTITAN = Profile(
         "pipeline_parallel_layers_per_stage": (None, "decides how many stages there are, as `virtual_stages` does"),
         "disable_cuda_graphs": (True, "captures the step in CUDA graphs, whose memory pools stay"),
     },
+    bitsandbytes=False,
+    asynchronous_checkpoints=True,
+    selective_recompute="operators",
+    not_run="no torchtitan can be imported that runs it",
+    runs_itself=True,
     source="pytorch/torchtitan b5bcd76c6",
 )

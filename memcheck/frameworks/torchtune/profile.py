@@ -8,7 +8,24 @@ and states, bf16 unless told otherwise; adapters in it too; ``del logits`` befor
 from __future__ import annotations
 
 from memcheck.job import recipes as r
+from memcheck.job.families import NORM, Families, parts, words
 from memcheck.job.profile import Profile
+
+# Gemma 2's soft-capped scores and its norms behind each half have no forward pass here.
+FAMILIES = Families(
+    words(
+        "gemma llama mistral phi3 qwen2 qwen3"
+    ),
+    parts(
+        Attention="heads kv_heads head_dim qkv_bias out_bias query_norm key_norm rotary_dim tensors",
+        Mlp="width gated activation bias tensors",
+        Block="mixer mlp input_norm mlp_norm",
+        Architecture="embedding_scale",
+        Norm=NORM,
+    ),
+    harmless=parts(Attention="window"),  # none of these builders has one (torchtune/models/*/_model_builders.py)
+    source="torchtune/models",
+)
 
 TORCHTUNE = Profile(
     name="torchtune",
@@ -34,6 +51,8 @@ TORCHTUNE = Profile(
     recompute=("none", "full"),
     options={},
     choices={},
+    families=FAMILIES,
+    style="torchtune",
     implementations={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},
     lora_rank=8,
     lora_targets=("q_proj", "v_proj"),
@@ -48,5 +67,7 @@ TORCHTUNE = Profile(
     # recipes/full_finetune_distributed.py: meta device; gather_cpu_state_dict at save
     initialization=("device", "meta"),
     checkpoint=("full", "full"),
+    data_parallel="fsdp",
+    not_run="torchtune's own model code is not run",
     source="pytorch/torchtune 1814feb17",
 )

@@ -181,7 +181,7 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
         k, v = repeat_kv(tape, k, q.shape[1]), repeat_kv(tape, v, q.shape[1])
     if kernel == "eager":
         if a.sinks:
-            out = kernels.eager_with_sinks(tape, q, k, v, ctx.unused)
+            out = kernels.eager_with_sinks(tape, q, k, v, _sinks(ctx, a), ctx.unused)
             return copy(tape, out, "contiguous")
         mask_dtype = ctx.setting.compute if tape.autocast is None else ctx.setting.params
         if a.filled_scores:
@@ -230,11 +230,17 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     ring = ctx.setting.context
     out = kernels.flash(tape, q, k, v, v.shape[-1], label=f"{kernel} attention", extra=mask, ring=ring)
     del arguments
+    if a.sinks:
+        out = kernels.with_sinks(tape, out, _sinks(ctx, a))
     # flash writes its output in q's strides: a q that was built contiguous (cat of rotated and plain parts) makes
     # transpose(1, 2) non-contiguous, so o_proj's input is one more copy; the memory-efficient kernel's is not.
     if kernel == "flash" and concatenates(a) and a.rotary_form != "pairs-each":
         out = copy(tape, out, "contiguous")
     return out
+
+
+def _sinks(ctx: Context, a: Attention) -> Value:
+    return ctx.tape.parameter(ctx.parameter("self_attn.sinks", (-(-a.heads // ctx.tp),)))
 
 
 def shares_mask(a: Attention, setting: Setting) -> bool:

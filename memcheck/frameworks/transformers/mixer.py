@@ -11,11 +11,14 @@ flash-linear-attention ops/gated_delta_rule/chunk.py (ChunkGatedDeltaRuleFunctio
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.elementwise import mul, unary
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Storage, Value
+from memcheck.errors import UnsupportedError
 from memcheck.models.types import Mixer, Norm, ParameterTensor
 
 LIGHTNING_BLOCK = 256
@@ -27,8 +30,11 @@ DELTA_CHUNK = 64
 def recurrent_mixer(ctx: Context, mixer: Mixer, x: Value) -> Value:
     """The mixer of this kind, cut by heads under tensor parallelism."""
     inside = enter_tensor_parallel(ctx, x)
-    run = {"lightning": _lightning, "mamba2": _mamba}.get(mixer.kind, _delta_net)
-    return leave_tensor_parallel(ctx, run(ctx, mixer, inside))
+    if mixer.kind not in MIXERS:
+        raise UnsupportedError(
+            f"memcheck has no model of {mixer.kind} layers", f"it has of {', '.join(MIXERS)}", "/training/framework"
+        )
+    return leave_tensor_parallel(ctx, MIXERS[mixer.kind](ctx, mixer, inside))
 
 
 def _tensor(mixer: Mixer, leaf: str) -> ParameterTensor:
@@ -40,10 +46,10 @@ def _project(ctx: Context, mixer: Mixer, x: Value, leaf: str) -> Value:
     return linear(ctx.tape, x, ctx.weights(tensor, bias=False), tensor.name)
 
 
-def _small_parameters(ctx: Context, mixer: Mixer) -> tuple[Value, ...]:
-    """Convolution, decay and step parameters: leaves of the fused operation."""
+def _small_parameters(ctx: Context, mixer: Mixer, *groups: str) -> tuple[Value, ...]:
+    """Convolution, decay and step parameters, or the gated norm's weight: leaves of the fused operation."""
     return tuple(
-        ctx.tape.parameter(ctx.parameter(t.name, t.shape)) for t in mixer.tensors if not t.linear and t.group == "mixer"
+        ctx.tape.parameter(ctx.parameter(t.name, t.shape)) for t in mixer.tensors if not t.linear and t.group in groups
     )
 
 
@@ -98,7 +104,8 @@ def _mamba(ctx: Context, mixer: Mixer, x: Value) -> Value:
     """
     projected = _project(ctx, mixer, x, "in_proj")
     inner = -(-mixer.heads // ctx.tp) * mixer.head_dim
-    scanned = _fused(ctx, mixer, projected, inner, {"scan output": (inner, projected.dtype), "rstd": (1, "fp32")})
+    kept = {"scan output": (inner, projected.dtype), "rstd": (1, "fp32")}
+    scanned = _fused(ctx, mixer, projected, inner, kept, "norm")
     return _project(ctx, mixer, scanned, "out_proj")
 
 
@@ -127,21 +134,27 @@ def _delta_net(ctx: Context, mixer: Mixer, x: Value) -> Value:
     }
     tensors = tuple(tape.new((x.shape[0], width), kind, name) for name, (width, kind) in kept.items())
     out = tape.value((x.shape[0], values), dtype, "gated norm")
+    norms = _small_parameters(ctx, mixer, "norm")
     shapes = ((joined.shape, dtype), (gates.shape, dtype), (projected.shape, dtype))
+    small = [(p.shape, p.dtype) if p.origin is not None else None for p in norms]
 
     def run(grad: Storage, kept: object = (tensors, projected.storage, gates.storage)) -> list[Storage | None]:
-        return [tape.new(shape, kind, "delta rule backward") for shape, kind in shapes]
+        found = [tape.new(shape, kind, "delta rule backward") for shape, kind in shapes]
+        return [*found, *(tape.new(s[0], s[1], "norm backward") if s else None for s in small)]
 
-    out = tape.record(out, (joined, gates, projected), run)
+    out = tape.record(out, (joined, gates, projected, *norms), run)
     del tensors
     return _project(ctx, mixer, out, "out_proj")
 
 
-def _fused(ctx: Context, mixer: Mixer, x: Value, width: int, extra: dict[str, tuple[int, str]]) -> Value:
-    """A fused function of ``x`` and the mixer's small parameters; keeps x and ``extra`` ([tokens, width] each)."""
+def _fused(ctx: Context, mixer: Mixer, x: Value, width: int, extra: dict[str, tuple[int, str]], *also: str) -> Value:
+    """A fused function of ``x`` and the mixer's small parameters; keeps x and ``extra`` ([tokens, width] each).
+
+    ``also``: further groups of parameters that it reads.
+    """
     tape = ctx.tape
     rows = x.shape[0]
-    parameters = _small_parameters(ctx, mixer) if width else ()
+    parameters = _small_parameters(ctx, mixer, "mixer", *also) if width else ()
     kept = (x.storage, tuple(tape.new((rows, size), dtype, name) for name, (size, dtype) in extra.items()))
     out = tape.value((rows, width), x.dtype, mixer.kind)
     shape, dtype = x.shape, x.dtype
@@ -156,3 +169,9 @@ def _fused(ctx: Context, mixer: Mixer, x: Value, width: int, extra: dict[str, tu
     return tape.record(out, (x, *parameters), run)
 
 
+MIXERS: dict[str, Callable[[Context, Mixer, Value], Value]] = {
+    "lightning": _lightning,
+    "mamba2": _mamba,
+    "gated-delta-net": _delta_net,
+}
+"""The forward pass of every ``Mixer.kind``."""

@@ -8,6 +8,7 @@ Sources: transformers 5.23 ``training_args.py`` (``optim`` is ``adamw_torch_fuse
 
 from __future__ import annotations
 
+from memcheck.frameworks.transformers_families import TRANSFORMERS
 from memcheck.job import recipes as r
 from memcheck.job.profile import Profile
 
@@ -36,6 +37,8 @@ HUGGINGFACE = Profile(
     options={"bucket_cap_mb": (int, float), "torch_empty_cache_steps": (int,), "sync_each_batch": (bool,)},
     choices={},
     # transformers' own Adafactor and torch's Muon loop over tensors; bitsandbytes updates one tensor in place.
+    families=TRANSFORMERS,
+    style="transformers",
     implementations={
         "adafactor": "for-loop",
         "muon": "for-loop",
@@ -54,5 +57,11 @@ HUGGINGFACE = Profile(
         "bucket_cap_mb": "DDP's buckets hold the gradients together, in however many parts (c10d/reducer.cpp)",
         "torch_empty_cache_steps": "it empties the cache between steps; the peak lies within one (trainer.py)",
     },
+    from_pretrained=True,
+    loads_slices=True,
+    # dtype="auto" since transformers 5
+    frozen_dtype="checkpoint",
+    other_initializations=("rank0",),
+    either_state_dict=True,
     source="transformers 5.23.0, accelerate 1.15",
 )

@@ -12,6 +12,7 @@ import torch
 
 from memcheck.accounts.estimate import Instant
 from memcheck.accounts.unit import Part
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.ddp import fullest_share, redundancy_free
 from memcheck.frameworks.torch.fsdp import outside_dtype
 from memcheck.frameworks.torch.rank_units import part_units
@@ -111,7 +112,7 @@ def _trace_rank(
 @contextmanager
 def _meshes(job: TrainingJob, architecture: Architecture) -> Iterator[Any]:
     """The job's ranks, as plain PyTorch or torchtitan groups them."""
-    if job.framework != "torchtitan":
+    if not FRAMEWORKS[job.framework].runs_itself:
         yield make_mesh(job, "cpu")
         return
     from memcheck.verify.build.torchtitan import configure
@@ -129,7 +130,7 @@ def _build(
     tracer: Tracer,
     stage: int,
 ) -> StepParts:
-    if job.framework == "torchtitan":
+    if FRAMEWORKS[job.framework].runs_itself:
         from memcheck.verify.build.torchtitan import build_torchtitan
 
         return build_torchtitan(job, architecture, ranks, tracer)

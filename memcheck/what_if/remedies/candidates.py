@@ -28,15 +28,16 @@ FREE = ("attention", "implementation", "allocator", "logits", "buckets", "sync",
 
 def same_hardware(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     """Everything that needs no other GPU; illegal ones are sorted out when they are priced."""
-    # first: what decides a moment that is too much is what a finding points at
-    yield from loading_and_saving(context, job)
+    yield from loading_and_saving(
+        context, job
+    )  # first: what decides a moment that is too much is what a finding points at
     yield from _kernels(context, job)
     yield from _loss(context, job)
     yield from _sharding(context, job)
     yield from _micro_batch(job)
     yield from _recompute(context, job)
     yield from _optimizer(context, job)
-    yield from _offload(job)
+    yield from _offload(context, job)
     yield from _precision(context, job)
     yield from _adapters(context, job)
     yield from _sequence_length(job)
@@ -112,14 +113,14 @@ def _recompute(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChan
     if framework is None or mode == "full":
         return
     key = "training.activation_checkpointing.mode"
-    if mode == "none" and "selective" in framework.recompute and framework.name in {"megatron", "torchtitan"}:
+    if mode == "none" and framework.selective_recompute:
         yield CandidateChange("recompute", "recompute selectively in backward", {key: "selective"})
     yield CandidateChange("recompute", "recompute every block in backward", {key: "full"})
 
 
 def _optimizer(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     smaller = EIGHT_BIT.get(job.optimizer.name)
-    if smaller is None or context.framework is None or context.framework.name in {"megatron", "torchtitan"}:
+    if smaller is None or context.framework is None or not context.framework.bitsandbytes:
         return
     title = f"keep the optimizer states in 8 bits ({smaller})"
     change = {"training.optimizer.name": smaller}
@@ -144,12 +145,14 @@ def _sequence_length(job: TrainingJob) -> Iterator[CandidateChange]:
         yield CandidateChange("sequence-length", title, change, cost=METHOD, numerics=OTHER)
 
 
-def _offload(job: TrainingJob) -> Iterator[CandidateChange]:
-    fsdp = job.framework in {"pytorch", "huggingface", "torchtitan"}
-    if job.optimizer.offload == "none" and not fsdp:
+def _offload(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
+    framework = context.framework
+    if framework is None:
+        return
+    if job.optimizer.offload == "none" and framework.data_parallel != "torch":  # FSDP2 offloads it with parameters
         change: dict[str, object] = {"training.optimizer.offload": "cpu"}
         yield CandidateChange("offload", "keep the optimizer states in host memory", change, numerics=EQUIVALENT)
-    if job.parameter_offload == "none" and job.framework != "megatron":
+    if job.parameter_offload == "none" and framework.offloads_parameters:
         title = "keep the sharded parameters and states in host memory"
         yield CandidateChange("offload-parameters", title, {"training.offload.parameters": "cpu"}, numerics=EQUIVALENT)
 
@@ -178,7 +181,7 @@ def either_way(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChan
             title = f"micro-batch {job.micro_batch_size} -> {size} (same global batch)"
             yield CandidateChange("micro-batch", title, {"training.micro_batch_size": size}, numerics=EQUIVALENT)
     framework, mode = context.framework, job.checkpointing.mode
-    selective = framework is not None and framework.name in {"megatron", "torchtitan"}
+    selective = framework is not None and bool(framework.selective_recompute)
     modes = ("none", "selective", "full") if selective else ("none", "full")
     for other in modes:
         if other != mode:

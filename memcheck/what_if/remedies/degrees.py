@@ -45,7 +45,7 @@ def degrees(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]
                 break
             title = f"deal the experts out to {degree} ranks (expert parallelism)"
             yield CandidateChange("expert", title, {"parallelism.expert": degree}, numerics=EQUIVALENT)
-    if framework.name == "megatron":  # elsewhere experts are cut as the layers are, or not at all
+    if framework.own_expert_groups:  # elsewhere experts are cut as the layers are, or not at all
         yield from _parts_of_experts(job)
 
 

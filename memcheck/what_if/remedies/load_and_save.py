@@ -4,31 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.job.profile import Profile
 from memcheck.job.types import TrainingJob
 from memcheck.memory.fit import on_host
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.types import EQUIVALENT, CandidateChange
 
-PLACES = {"huggingface": ("rank0",), "pytorch": ("rank0", "meta"), "megatron": ("host",)}
-"""Where a framework can make the model instead."""
 TITLES = {
     "rank0": "load in one process of a node, and send the others their share",
     "meta": "build on the meta device, and give memory to the shards only",
     "host": "make the parameters in host memory (--use-cpu-initialization)",
 }
-SHARDED_TOO = ("huggingface", "pytorch")
-"""Frameworks that can save either kind of state dict."""
 
 
 def loading_and_saving(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     """Candidates for the moments before and after the steps that exceed the memory of a GPU or of a node."""
-    moments = critical(context)
+    moments, framework = critical(context), context.framework
+    if framework is None:
+        return
     if moments & {"load", "init"} and job.method != "qlora":
-        for place in PLACES.get(job.framework, ()):
+        for place in framework.other_initializations:
             if place != job.initialization.place:
                 yield CandidateChange("initialization", TITLES[place], {"training.initialization.place": place})
     if "save" in moments:
-        yield from _saving(job)
+        yield from _saving(job, framework)
     if "step" in moments:
         yield from _keeping(job)
 
@@ -43,12 +42,12 @@ def _keeping(job: TrainingJob) -> Iterator[CandidateChange]:
         yield CandidateChange("offload-parameters", title, {"training.offload.parameters": "none"}, numerics=EQUIVALENT)
 
 
-def _saving(job: TrainingJob) -> Iterator[CandidateChange]:
+def _saving(job: TrainingJob, framework: Profile) -> Iterator[CandidateChange]:
     checkpoint = job.checkpoint
     if checkpoint.offload == "none":
         title = "gather to the memory of rank 0's node, tensor by tensor"
         yield CandidateChange("gathering", title, {"training.checkpoint.offload": "cpu"})
-    if checkpoint.state_dict == "full" and job.layout.zero_stage >= 2 and job.framework in SHARDED_TOO:
+    if checkpoint.state_dict == "full" and job.layout.zero_stage >= 2 and framework.either_state_dict:
         title = "save every rank's part (a sharded state dict)"
         yield CandidateChange("checkpoint", title, {"training.checkpoint.state_dict": "sharded"})
     if checkpoint.asynchronous:

@@ -83,7 +83,7 @@ def _parts(framework: Profile, job: TrainingJob, cut: Layout, expert: int) -> se
     if experts_of(job.architecture) == 1:
         return {now.expert_tensor}
     found = {1}
-    if framework.name == "megatron":
+    if framework.own_expert_groups:
         found |= {*divisors(cut.tensor), now.expert_tensor}
     elif "expert_tensor" in framework.parallelisms and now.expert_tensor > 1 and expert > 1:
         found.add(cut.tensor)
@@ -164,7 +164,7 @@ def _sharded(framework: Profile, now: Layout, cut: Layout) -> Iterator[Layout]:
             continue
         near = max(1, cut.gpus_per_node // cut.tensor)
         groups = {ranks} | {g for g in (near, now.shard_group) if 1 < g < ranks and ranks % g == 0}
-        if framework.name in ("megatron", "deepspeed") or stage < 3:
+        if framework.own_engine or stage < 3:
             groups = {ranks} | ({now.shard_group} & groups if now.zero_stage == stage else set())
         for group in sorted(groups, reverse=True):
             yield cut._replace(zero_stage=stage, shard_group=group)

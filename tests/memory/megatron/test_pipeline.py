@@ -10,8 +10,8 @@ from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.schedule import Place, runs
 from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.frameworks.megatron.stages import stages
+from memcheck.frameworks.megatron.step import Pass
 from memcheck.frameworks.megatron.units import recompute_groups
-from memcheck.frameworks.megatron.walk import Pass
 from memcheck.job.types import Checkpointing, Layout
 from memcheck.models.types import Architecture
 from tests.memory.megatron.every_event import expanded

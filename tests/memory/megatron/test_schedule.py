@@ -11,7 +11,7 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import Curve, High
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.schedule import Place, runs, settled
-from memcheck.frameworks.megatron.walk import Rank, fullest
+from memcheck.frameworks.megatron.step import Rank, fullest
 from tests.memory.megatron.every_event import every_pass, expanded, fullest_of
 from tests.memory.megatron.models import grid, job, llama_8b
 

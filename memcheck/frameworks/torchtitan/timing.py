@@ -1,4 +1,4 @@
-"""What torchtitan's releases do otherwise than its main branch, whose code is timed where no version is stated.
+"""How long torchtitan's steps take: its main branch where no version is stated, and what releases do otherwise.
 
 Up to 0.2.2 hidden states are [batch, sequence, hidden], queries, keys and values come from three products, and sequence
 parallelism gathers and scatters along the second dimension; main has one dimension of tokens ("fold batch dim", #4121).
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from memcheck.frameworks.torch.timing import TIMING as TORCH
 from memcheck.job.types import TrainingJob
 
 LAST_BATCHED = (0, 2, 2)
@@ -31,9 +32,7 @@ def repeats_keys(job: TrainingJob) -> bool:
 
 
 def _release(job: TrainingJob) -> tuple[int, ...] | None:
-    if job.framework != "torchtitan" or job.framework_version is None:
-        return None
-    return _numbers(job.framework_version)
+    return None if job.framework_version is None else _numbers(job.framework_version)
 
 
 @lru_cache(maxsize=64)
@@ -41,3 +40,24 @@ def _numbers(version: str) -> tuple[int, ...] | None:
     """``0.2.1`` as numbers; None for what is no release."""
     match = re.fullmatch(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
     return None if match is None else tuple(int(part or 0) for part in match.groups())
+
+
+def context(job: TrainingJob) -> str:
+    """The ring of torch in releases; main gathers whole keys and values."""
+    return "torch" if is_batched(job) else "whole"
+
+
+def one_product(job: TrainingJob) -> str:
+    """Queries, keys and values come from one product, but for releases."""
+    return "" if is_batched(job) else "attention"
+
+
+TIMING = TORCH._replace(
+    context=context,
+    copies_gathered=is_batched,
+    repeats_keys=repeats_keys,
+    one_product=one_product,
+    fused_norms=True,
+    latent_inputs="gathered",
+    float8_tensors=True,
+)

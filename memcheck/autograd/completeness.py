@@ -1,0 +1,79 @@
+"""That a forward pass meets every parameter that its rank holds: nothing of a model is priced as nothing.
+
+Both are counted in elements, whole: on one rank, without adapters, of a short sequence. Layouts divide what is met and
+what is held in their own ways, and frameworks fuse matrices that a checkpoint keeps apart; the sums stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.tensor import Leaf, Tape, Value
+from memcheck.errors import UnsupportedError
+from memcheck.models.parameters import block_tensors
+from memcheck.models.types import Block
+
+TOKENS = 64
+
+
+def whole(setting: Setting) -> Setting:
+    """The setting on one rank with everything trained, and as few tokens as show which weights a forward meets."""
+    return setting._replace(
+        batch=1,
+        sequence=TOKENS,
+        tensor=1,
+        sequence_parallel=False,
+        expert=1,
+        expert_tensor=1,
+        reentrant=False,
+        trained=True,
+        frozen=(),
+        has_grad=False,
+        grad_dtype=None,
+        input_grad=True,
+        external_input=False,
+        adapter=None,
+        expert_imbalance=1.0,
+        context=1,
+    )
+
+
+def met(run: Callable[[Context], object], setting: Setting) -> int:
+    """Elements of the weights that a forward pass registers; ``setting``: a :func:`whole` one."""
+    ctx = Context(Tape(autocast=setting.autocast), setting)
+    run(ctx)
+    return sum(prod(p.shape) for p in ctx.parameters)
+
+
+def met_by(forward: Callable[[Context, Value], Value], setting: Setting) -> int:
+    """Elements of the weights that the forward pass of a layer registers."""
+
+    def run(ctx: Context) -> None:
+        shape = (setting.sequence, setting.hidden)
+        forward(ctx, Value(ctx.tape.new(shape, setting.compute, "block input"), shape, setting.compute, Leaf()))
+
+    return met(run, setting)
+
+
+def elements(block: Block) -> int:
+    """Elements of the weights of a layer of the model."""
+    return sum(t.count for t in block_tensors(block))
+
+
+def demand(seen: int, held: int, what: str, framework: str) -> None:
+    """Nothing, if all that is held is met.
+
+    Raises:
+        UnsupportedError: the forward pass passes weights by, or meets some that no rank holds. It lies at
+            ``training.framework``.
+    """
+    if seen == held:
+        return
+    raise UnsupportedError(
+        f"memcheck has no complete model of {what} under {framework}: "
+        f"its forward pass meets {seen:,} of {held:,} parameters",
+        "choose another training.framework",
+        "/training/framework",
+    )

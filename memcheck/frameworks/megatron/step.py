@@ -1,0 +1,311 @@
+"""One steady step of a Megatron rank, recorded for all sizes: the schedule's passes, each unit by unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate, groupby
+from operator import ge
+
+from memcheck.accounts.moves import Components, Moment
+from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder
+from memcheck.accounts.sizes import NamedCurve, named_curve, sizes_of
+from memcheck.accounts.unit import Unit
+from memcheck.autograd.curve import High
+from memcheck.frameworks.megatron.fsdp import Extra
+from memcheck.frameworks.megatron.schedule import PassRun
+from memcheck.frameworks.torch.rank_units import stretches
+from memcheck.record import Record
+
+
+class Rank(Record):
+    """What a rank runs and holds."""
+
+    chunks: tuple[tuple[Unit, ...], ...]
+    always: Components
+    """Persistent side buffers."""
+    forward_only: int
+    """Bytes of the batch that live during a forward (the dense attention mask)."""
+    input_gradient: int
+    """The last input gradient: its variable outlives the send until the next backward."""
+    output_gradient: int
+    """The last output gradient, referenced until the next one has been received."""
+    cached_output: int
+    """Output kept per micro-batch in flight; 0 when outputs are deallocated after the send."""
+    extras: tuple[tuple[Extra, ...], ...] = ()
+    """Per chunk and unit: what Megatron-FSDP gathers and keeps around the unit."""
+
+
+class Pass(Record):
+    """A micro-batch's way through one chunk."""
+
+    forward: bool
+    chunk: int
+
+
+class InFlight(Record):
+    """A pass at one moment of the schedule, and what is there beside it."""
+
+    number: int
+    """In the schedule's order."""
+    of: Pass
+    counts: tuple[int, ...]
+    """Micro-batches in flight, for each chunk; without the one that passes."""
+    first: bool
+    """There was no backward yet, so that no gradients wait."""
+
+
+class UnitsForm(Record):
+    """Units that are alike, one behind the other, without their sizes."""
+
+    kind: str
+    curve: int
+    """Number of the form of their curve."""
+    extra: tuple[bool, bool]
+    """Which sizes of :class:`Extra` are not zero."""
+    of: int
+    """The units of the rank, run by run, whose sizes these are."""
+    times: int
+
+
+class RankForm(Record):
+    """A rank without its sizes."""
+
+    chunks: tuple[tuple[UnitsForm, ...], ...]
+    edges: tuple[bool, ...]
+    """Which of ``forward_only``, ``input_gradient``, ``output_gradient`` and ``cached_output`` are not zero."""
+    saves: bool
+    """Every chunk keeps something of a micro-batch in flight."""
+
+
+class ScheduleProgram(Record):
+    """The record of a step, and the passes that its moments belong to."""
+
+    program: Program
+    in_flight: tuple[InFlight, ...]
+
+
+class StepMotion:
+    """A rank's step on top of nothing that rests: the highest moment of each instant."""
+
+    __slots__ = ("_evaluated", "_highs", "_in_flight", "_names", "tops")
+
+    def __init__(self, rank: Rank, schedule: tuple[PassRun, ...]) -> None:
+        form, sizes, self._highs = _form(rank)
+        found = recorded(form, schedule)
+        self._evaluated = Evaluated(found.program, found.program.units(sizes), (sizes,))
+        self._in_flight = found.in_flight
+        self._names = [[unit.name for unit in units] for units in rank.chunks]
+        self.tops = self._evaluated.tops
+        """Each instant and its bytes."""
+
+    def moment(self, index: int) -> Moment:
+        """One instant with its components."""
+        where = self._evaluated.mark(index).operation
+        high = self.high(index)
+        if high is not None:
+            _, chunk, unit = map(int, where.split())
+            where = f"{high.label} in {self._names[chunk][unit]}"
+        return self._evaluated.moment(index, where)
+
+    def high(self, index: int) -> High | None:
+        """The unit's highest point that an instant's is, if it is one."""
+        number = self._evaluated.mark(index).top.high
+        return None if number < 0 else self._highs[number]
+
+    def pass_at(self, index: int) -> InFlight:
+        """The pass in which an instant is highest. It must be one of forward, loss and backward."""
+        return self._in_flight[int(self._evaluated.mark(index).operation.split()[0])]
+
+
+def _form(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[High, ...]]:
+    """A rank apart from its sizes, these in the order in which :func:`recorded` gives out places, and its curves'
+    highest points.
+    """
+    first: dict[tuple[int, Extra], int] = {}
+    sizes: list[int] = []
+    highs: list[High] = []
+    chunks: list[tuple[UnitsForm, ...]] = []
+    number = 0
+    saves = True
+    for index, units in enumerate(rank.chunks):
+        extras = rank.extras[index] if rank.extras else (NO_EXTRA,) * len(units)
+        forms: list[UnitsForm] = []
+        saved = rank.cached_output
+        pairs = groupby(zip(units, extras, strict=True), key=lambda pair: (id(pair[0].fresh), pair[1]))
+        for (_, extra), alike in pairs:
+            found = [unit for unit, _ in alike]
+            unit, times = found[0], len(found)
+            of = first.setdefault((id(unit.fresh), extra), number)
+            curve = sizes_of(unit.fresh)
+            forms.append(UnitsForm(unit.kind, curve.form, (bool(extra.forward), bool(extra.backward)), of, times))
+            if of == number:
+                sizes += [*curve.numbers, *[n for n in extra if n]]
+                highs += curve.highs
+            saved += unit.fresh.saved
+            number += 1
+        saves &= saved > 0
+        chunks.append(tuple(forms))
+    edges = (rank.forward_only, rank.input_gradient, rank.output_gradient, rank.cached_output)
+    sizes += [n for n in edges if n]
+    return RankForm(tuple(chunks), tuple([bool(n) for n in edges]), saves), tuple(sizes), tuple(highs)
+
+
+NO_EXTRA = Extra(0, 0)
+
+
+class _NamedUnits(Record):
+    """Units that are alike, with the places of their sizes."""
+
+    kind: str
+    curve: NamedCurve
+    extra: Extra
+    times: int
+
+
+class _Edges(Record):
+    """Places of what a rank exchanges and gets."""
+
+    forward_only: int
+    input_gradient: int
+    output_gradient: int
+    cached_output: int
+
+
+@lru_cache(maxsize=2048)
+def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
+    """The record of a step: every pass at each moment of the schedule at which it can be the fullest."""
+    place, high = 1, 0
+    named: list[_NamedUnits] = []
+    chunks: list[list[_NamedUnits]] = []
+    for forms in form.chunks:
+        chunks.append([])
+        for kind, curve_form, extra, of, times in forms:
+            if of < len(named):
+                curve, around = named[of].curve, named[of].extra
+            else:
+                curve, place, high = named_curve(curve_form, place, high)
+                around = Extra(place if extra[0] else NOTHING, place + extra[0] if extra[1] else NOTHING)
+                place += sum(extra)
+            named.append(_NamedUnits(kind, curve, around, times))
+            chunks[-1].append(named[-1])
+    places = accumulate(form.edges, initial=place)
+    edges = _Edges(*[at if there else NOTHING for there, at in zip(form.edges, places, strict=False)])
+    recorder = Recorder()
+    recorder.mark("init", "states at rest")
+    moments = sorted(
+        (InFlight(number, of, counts, first) for of, found in candidates(schedule, len(chunks), form.saves)
+         for number, counts, first in found),
+        key=lambda moment: (not moment.of.forward, moment.number),
+    )  # fmt: skip
+    for index, moment in enumerate(moments):
+        before = recorder.here
+        _hold_in_flight(recorder, chunks, edges, moment)
+        record = _forward if moment.of.forward else _backward
+        record(recorder, chunks[moment.of.chunk], f"{index} {moment.of.chunk}")
+        recorder.repeat(before, -1)
+    recorder.mark("optimizer", "optimizer step")
+    return ScheduleProgram(recorder.program(place + sum(form.edges)), tuple(moments))
+
+
+Place = tuple[int, tuple[int, ...], bool]
+"""A moment of a schedule: its number in order, micro-batches in flight by chunk, whether there was no backward yet."""
+
+
+@lru_cache(maxsize=512)
+def candidates(
+    schedule: tuple[PassRun, ...], chunks: int, every_chunk_saves: bool
+) -> tuple[tuple[Pass, tuple[Place, ...]], ...]:
+    """For every pass the moments that can be its fullest, whatever the chunks save.
+
+    From one repetition of a run to the next the bytes change by a constant, and once more by the gradients that wait
+    from the first backward on: so the maximum lies at its first, its second or its last repetition. A moment that holds
+    no more of any chunk than an earlier one is never fuller. Where every chunk saves something, one that holds no less
+    of any chunk than an earlier one, and more of some, is always fuller.
+    """
+    counts = [0] * chunks
+    waits = False
+    found: dict[Pass, list[Place]] = {}
+    number = 0
+
+    def propose(a_pass: Pass, done: tuple[int, int], run: PassRun, *, first: bool) -> None:
+        nonlocal number
+        now = list(counts)
+        if run.forward is not None:
+            now[run.forward] += done[0]
+        if run.backward is not None:
+            now[run.backward] -= done[1]
+        known = found.setdefault(a_pass, [])
+        number += 1
+        mine = (number, tuple(now), first)
+        if any(_covers(other, mine) for other in known):
+            return
+        if every_chunk_saves:
+            known[:] = [other for other in known if not (_covers(mine, other) and mine[1] != other[1])]
+        known.append(mine)
+
+    for run in schedule:
+        for k in sorted({0, min(1, run.times - 1), run.times - 1}):
+            gone = k if run.backward is not None else 0
+            first = not waits and not gone
+            if run.forward is not None:
+                propose(Pass(True, run.forward), (k, gone), run, first=first)
+            if run.backward is not None:
+                propose(Pass(False, run.backward), (k + 1, k + 1), run, first=first)
+        if run.forward is not None:
+            counts[run.forward] += run.times
+        if run.backward is not None:
+            counts[run.backward] -= run.times
+            waits = True
+    return tuple((a_pass, tuple(places)) for a_pass, places in found.items())
+
+
+def _covers(one: Place, other: Place) -> bool:
+    """Whether ``one`` holds all that ``other`` does."""
+    return (other[2] or not one[2]) and all(map(ge, one[1], other[1]))
+
+
+def _hold_in_flight(recorder: Recorder, chunks: list[list[_NamedUnits]], edges: _Edges, moment: InFlight) -> None:
+    """What lives beside a pass."""
+    for chunk, count in zip(chunks, moment.counts, strict=True):
+        for units in chunk:
+            recorder.hold_bundle(units.curve.saved, count * units.times)
+        recorder.hold("activations", edges.cached_output, count)
+    if not moment.first:
+        recorder.hold("communication_buffers", edges.input_gradient)
+        if moment.of.forward:
+            recorder.hold("communication_buffers", edges.output_gradient)
+    if moment.of.forward:
+        recorder.hold("activations", edges.forward_only)
+
+
+def _forward(recorder: Recorder, chunk: Sequence[_NamedUnits], where: str) -> None:
+    """A forward through one chunk. ``where``: the numbers of the moment and of the chunk."""
+    for index, end, units in _each(chunk):
+        before = recorder.here
+        recorder.hold("communication_buffers", units.extra.forward)
+        instant = "forward" if units.kind in ("embedding", "block") else "loss"
+        recorder.high(instant, units.curve.forward, f"{where} {index}")
+        recorder.release("communication_buffers", units.extra.forward)
+        recorder.hold_bundle(units.curve.saved)
+        recorder.repeat(before, end - index - 1)
+
+
+def _backward(recorder: Recorder, chunk: Sequence[_NamedUnits], where: str) -> None:
+    """A backward through one chunk, whose forward has kept its tensors. ``where``: as of a forward."""
+    for units in chunk:
+        recorder.hold_bundle(units.curve.saved, units.times)
+    for index, end, units in reversed(_each(chunk)):
+        before = recorder.here
+        recorder.hold_bundle(units.curve.saved, -1)
+        recorder.hold("communication_buffers", units.extra.backward)
+        recorder.high("backward", units.curve.backward, f"{where} {end - 1}")
+        recorder.release("communication_buffers", units.extra.backward)
+        recorder.hold("temporaries", units.curve.lingers)
+        recorder.repeat(before, end - index - 1)
+
+
+def _each(chunk: Sequence[_NamedUnits]) -> list[tuple[int, int, _NamedUnits]]:
+    """The units of a chunk as stretches [from, to), with what is the same of all of a stretch."""
+    every = [units for units in chunk for _ in range(units.times)]
+    return [(first, end, every[first]) for first, end in stretches([units.times for units in chunk])]

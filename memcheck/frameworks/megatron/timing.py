@@ -1,0 +1,61 @@
+"""How long Megatron's steps take: Transformer Engine's layers, its pipelines, its dispatchers of tokens to experts."""
+
+from __future__ import annotations
+
+from memcheck.accounts.unit import Part
+from memcheck.frameworks.megatron.stages import stages
+from memcheck.frameworks.timing import Timing
+from memcheck.frameworks.torch.pipelining import parts
+from memcheck.job.types import TrainingJob
+
+CONTEXT = {"p2p": "engine", "a2a": "ulysses", "all_gather": "gather", "a2a+p2p": "gather"}
+"""Kinds of context parallelism by ``cp_comm_type``."""
+
+
+def ranks(num_layers: int, job: TrainingJob, ways: int) -> list[list[tuple[Part, int]]]:
+    """What the options say (``stages.py``), with the prediction layers (``mtp_num_layers``)."""
+    if ways == 1:
+        predictions = int(str(job.option("mtp_num_layers") or 0))
+        return [[(part, predictions if part.head else 0)] for part in parts(num_layers, ways)]
+    found = []
+    for chunks in stages(num_layers, job):
+        spans = [(c.layers[0], c.layers[-1] + 1) if c.layers else (0, 0) for c in chunks]
+        found.append([(Part(*span, c.embedding, c.head), c.mtp) for span, c in zip(spans, chunks, strict=True)])
+    return found
+
+
+def context(job: TrainingJob) -> str:
+    """Transformer Engine's ring by default, or what ``cp_comm_type`` says."""
+    stated = job.option("cp_comm_type", "p2p")  # a list says it layer by layer; lists that differ are refused
+    return CONTEXT[str(stated[0] if isinstance(stated, (list, tuple)) else stated)]
+
+
+def dispatch(job: TrainingJob) -> str:
+    """``moe_token_dispatcher_type`` (``moe/token_dispatcher.py``)."""
+    kind = str(job.option("moe_token_dispatcher_type", "allgather"))
+    return kind if kind in ("allgather", "flex") else "alltoall"
+
+
+def overlaps(job: TrainingJob) -> tuple[bool, bool]:
+    """When told to (``overlap_grad_reduce``, ``overlap_param_gather``, off by default)."""
+    return bool(job.option("overlap_grad_reduce")), bool(job.option("overlap_param_gather"))
+
+
+def fuses(job: TrainingJob) -> bool:
+    """In Transformer Engine, unless told to use the local implementation."""
+    return job.compile or job.option("transformer_impl", "transformer_engine") != "local"
+
+
+TIMING = Timing(
+    ranks=ranks,
+    context=context,
+    dispatch=dispatch,
+    overlaps=overlaps,
+    fuses=fuses,
+    copies_gathered=lambda _job: False,  # hidden states are [sequence, batch, hidden]
+    repeats_keys=lambda _job: False,
+    one_product=lambda _job: "all",
+    fused_norms=True,
+    latent_inputs="exchanged",
+    gathers_twice=True,
+)

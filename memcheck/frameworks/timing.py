@@ -1,0 +1,44 @@
+"""What decides the time of a stack's step beside its profile: one record, one file per framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memcheck.accounts.unit import Part
+from memcheck.job.types import TrainingJob
+from memcheck.record import Record
+
+
+class Timing(Record):
+    """How the code of one stack computes and exchanges, where stacks differ."""
+
+    ranks: Callable[[int, TrainingJob, int], list[list[tuple[Part, int]]]]
+    """The runs of so many layers that each rank of a pipeline of so many ranks holds, each with the number of
+    multi-token-prediction layers behind it."""
+    context: Callable[[TrainingJob], str]
+    """Whose context parallelism runs over more than one rank: a kind of ``memcheck/timing/context.py``."""
+    dispatch: Callable[[TrainingJob], str]
+    """How tokens get to their experts: ``copies`` (every tensor rank sends its own to each expert), ``allgather`` (all
+    ranks get all tokens), ``alltoall`` (to the ranks of the experts, then gathered over those that share one) or
+    ``flex`` (to all of them, once to each node)."""
+    overlaps: Callable[[TrainingJob], tuple[bool, bool]]
+    """Whether gradients' reduction and parameters' gathering run behind computation."""
+    fuses: Callable[[TrainingJob], bool]
+    """Whether element-wise operations of a layer run in few kernels."""
+    copies_gathered: Callable[[TrainingJob], bool]
+    """Whether hidden states are gathered and scattered over the tensor ranks along another dimension than the first,
+    which takes one more copy."""
+    repeats_keys: Callable[[TrainingJob], bool]
+    """Whether keys and values are repeated for every query head before attention."""
+    one_product: Callable[[TrainingJob], str]
+    """Which layers that read one input run as one product: empty for none, ``attention`` or ``all``."""
+    fused_norms: bool = False
+    """A norm is one kernel. Else RMSNorm is one operation after the other."""
+    latent_inputs: str = "own"
+    """What the whole matrices that compress latents read: each rank's ``own`` tokens, the ``gathered`` ones of all
+    tensor ranks, or each rank's own, whose latents are ``exchanged`` in place of hidden states."""
+    float8_tensors: bool = False
+    """fp8 is torchao's: operands are cast once, before they are gathered, and copied where a product needs them
+    transposed."""
+    gathers_twice: bool = False
+    """The input of a column-parallel product is gathered once more for the gradient of its weight."""

@@ -1,0 +1,79 @@
+"""Which models a framework builds, and which parts of them memcheck has its forward pass for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from memcheck.record import Record
+
+if TYPE_CHECKING:
+    from memcheck.models.types import Block
+
+
+class Families(Record):
+    """What a framework builds that has a memory model here. Anything else is refused, never priced as something near.
+
+    A family is a ``model_type`` of Hugging Face. ``parts`` are fields of the records of
+    :mod:`memcheck.models.types`, as ``Attention.window``: those that the framework's forward pass reads.
+    """
+
+    names: tuple[str, ...]
+    parts: frozenset[str] | None = None
+    """None: transformers' own code runs, and every part is its."""
+    harmless: frozenset[str] = frozenset()
+    """Parts that the framework has not, or whose price is the same: beside them is said why."""
+    source: str = ""
+    """Where upstream lists its models."""
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Names between blanks."""
+    return tuple(text.split())
+
+
+def parts(**fields: str) -> frozenset[str]:
+    """``Attention="heads window"`` as ``{"Attention.heads", "Attention.window"}``."""
+    return frozenset(f"{record}.{field}" for record, words in fields.items() for field in words.split())
+
+
+LATENT = "heads q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim bias tensors"
+EXPERTS = "experts experts_per_token width gated activation router shared_width tensors normalised_scores"
+NORM = "kind size weight bias"
+
+FORMS = parts(
+    Attention="fused_qkv fused_form rotary_interleaved rotary_form sdpa flash fp32_scores masked softmax_fp32 "
+    "expanded_kv returns_weights filled_scores named_rotary position_rows adds_residual named_scores",
+    LatentAttention="rotary_interleaved rotary_complex",
+    Mlp="fused_gate_up inline adaptable",
+    Moe="router_fp32 scores_fp32 stacked_adapters correction_bias groups chosen_groups",
+    Block="inner_dropout named_output named_norm norms_first",
+    Norm="name",
+)
+"""How transformers writes a layer, which other code writes its own way; what a router with groups or a correction adds
+to its scores is of [tokens, experts] and gone before the experts run."""
+
+OUTSIDE = words(
+        "embedding_norm learned_positions head_bias final_softcap embedding_scale embedding_dropout extra_tensors "
+    "logit_scale"
+    )
+"""Fields of ``Architecture`` that add something to the embedding or the head."""
+
+PARTIAL_ROTARY = "Attention.rotary_dim of a part of each head"
+
+
+def stated(block: Block) -> Iterator[str]:
+    """The parts of a block that say something else than their default, as ``Record.field``."""
+    yield from _stated(block)
+    rotary = getattr(block.mixer, "rotary_dim", 0)
+    if rotary and rotary != getattr(block.mixer, "head_dim", rotary):
+        yield PARTIAL_ROTARY
+
+
+def _stated(record: Any) -> Iterator[str]:
+    kind, defaults = type(record).__name__, record._field_defaults
+    for field, value in zip(record._fields, record, strict=True):
+        if field not in defaults or value != defaults[field]:
+            yield f"{kind}.{field}"
+        if isinstance(value, tuple) and hasattr(value, "_field_defaults"):
+            yield from _stated(value)

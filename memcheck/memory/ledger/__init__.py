@@ -1,1 +1,0 @@
-"""Forward passes of model units, written on the tape."""

@@ -1,0 +1,172 @@
+"""No part of a model is priced as nothing: what a framework has no forward pass for is refused, the rest is read."""
+
+from __future__ import annotations
+
+import gc
+from functools import _lru_cache_wrapper
+from typing import Any
+
+import pytest
+
+from memcheck.autograd.completeness import demand
+from memcheck.catalog.models import model_names
+from memcheck.errors import UnsupportedError
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.families import FORMS, stated
+from memcheck.job.types import Lora, Recipe
+from memcheck.memory.estimate import estimate
+from memcheck.memory.unmodelled import refuse_model
+from memcheck.models.from_plan import catalogued
+from memcheck.models.types import (
+    Architecture,
+    Attention,
+    Block,
+    LatentAttention,
+    Mixer,
+    Mlp,
+    Moe,
+    Norm,
+    ParameterTensor,
+)
+from tests.memory.jobs import BIG_GPU, job
+
+MEGATRON = Recipe("bf16-mixed", "bf16", "bf16", "fp32", "fp32", "fp32", "fp32", autocast=False)
+REFUSED = (
+    ("mixtral-8x7b", "litgpt"),
+    ("deepseek-v2-lite", "litgpt"),
+    ("gemma-2-2b", "litgpt"),
+    ("gemma-2-2b", "torchtitan"),
+    ("olmo-2-7b", "torchtitan"),
+    ("glm-4-32b", "torchtitan"),
+    ("falcon-7b", "torchtitan"),
+    ("gpt2", "torchtitan"),
+    ("gpt-oss-20b", "torchtitan"),
+    ("mixtral-8x7b", "torchtitan"),
+    ("gemma-2-2b", "torchtune"),
+    ("gpt2", "torchtune"),
+    ("gpt-oss-20b", "megatron"),
+    ("nemotron-h-8b", "megatron"),
+    ("falcon-7b", "megatron"),
+)
+SAID_TWICE = {"Mlp.width", "Mixer.width", "Moe.gated"}
+"""The tensors beside them say it."""
+SERVING = {"Mixer.state_bytes_per_sequence"}
+WORDS = {"Norm.name", "Attention.rotary_interleaved", "Moe.activation"}
+"""Names of tensors; ``rotary_form`` says how pairs are written; GPT-OSS's gate is ``clamped_glu``."""
+ROUTING = {"Moe.correction_bias", "Moe.groups", "Moe.chosen_groups", "Moe.router", "Moe.normalised_scores"}
+"""What they add to a router's scores is of [tokens, experts] and gone before the experts run; the scores of the routers
+that do not read them have the same tensors either way."""
+ELSEWHERE = {
+    "Attention.chunked",
+    "Attention.returns_weights",
+    "Attention.softmax_fp32",
+    "Block.named_output",
+    "Moe.scores_fp32",
+}
+"""They matter to other kernels of attention, longer sequences than their windows, or other dtypes than bf16."""
+SEEN: set[str] = set()
+Part = Attention | LatentAttention | Mixer | Mlp | Moe | Block | Norm
+
+
+def _recording(cls: type[Any]) -> type[Any]:
+    """The record with fields that remember who has been read."""
+
+    def field(place: int, name: str) -> property:
+        def get(self: tuple[object, ...]) -> object:
+            SEEN.add(name)
+            return tuple.__getitem__(self, place)
+
+        return property(get)
+
+    body = {name: field(place, f"{cls.__name__}.{name}") for place, name in enumerate(cls._fields)}
+    return type.__new__(type(cls), cls.__name__, (cls,), {"__slots__": (), **body})
+
+
+RECORDING = {cls: _recording(cls) for cls in (Attention, LatentAttention, Mixer, Mlp, Moe, Block, Norm)}
+
+
+def _watched(value: Any) -> Any:
+    cls = RECORDING.get(type(value))
+    return value if cls is None else tuple.__new__(cls, [_watched(each) for each in value])
+
+
+def _forget() -> None:
+    """Empty the engine's caches, to which a watched block is equal to a plain one."""
+    for found in gc.get_objects():
+        if isinstance(found, _lru_cache_wrapper) and found.__module__.startswith("memcheck.memory"):
+            found.cache_clear()
+
+
+def _price(architecture: Architecture, framework: str, attention: str, method: str = "full") -> None:
+    changes: dict[str, object] = {"recipe": MEGATRON} if framework == "megatron" else {}
+    lora = Lora(8, "all-linear") if method == "lora" else None
+    estimate(job(architecture, framework=framework, attention=attention, method=method, lora=lora, **changes), BIG_GPU)
+
+
+@pytest.mark.parametrize(("model", "framework"), REFUSED)
+def test_a_model_that_a_framework_has_no_forward_for_is_refused(model: str, framework: str) -> None:
+    """The error lies at training.framework, and names frameworks that the model is priced under."""
+    with pytest.raises(UnsupportedError, match="no model of") as caught:
+        _price(catalogued(model), framework, "sdpa")
+    assert caught.value.pointer == "/training/framework"
+    assert "pytorch" in caught.value.help
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_part_of_a_priced_model_is_read(framework: str) -> None:
+    """Over the catalog: each field of a layer that is not its default is read, or known to say nothing here."""
+    harmless = FRAMEWORKS[framework].families.harmless | SAID_TWICE | SERVING | WORDS | ROUTING | ELSEWHERE
+    if FRAMEWORKS[framework].families.parts is not None:
+        harmless |= FORMS
+    unread: dict[str, str] = {}
+    known: set[frozenset[str]] = set()
+    for name in model_names():
+        architecture = catalogued(name)
+        parts = frozenset(part for block, _ in architecture.blocks for part in stated(block) if " " not in part)
+        try:
+            refuse_model(framework, architecture)
+        except UnsupportedError:
+            continue
+        if parts in known:
+            continue
+        known.add(parts)
+        SEEN.clear()
+        watched = architecture._replace(blocks=tuple((_watched(b), n) for b, n in architecture.blocks))
+        for attention in ("eager", "sdpa", "flash"):
+            for method in ("full", "lora"):
+                if method in FRAMEWORKS[framework].methods and (framework, method) != ("megatron", "lora"):
+                    _forget()
+                    _price(watched, framework, attention, method)
+        unread |= dict.fromkeys(parts - SEEN - harmless, name)
+    _forget()
+    assert unread == {}
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "megatron"])
+def test_a_weight_that_no_forward_meets_is_refused(framework: str) -> None:
+    """One more tensor in a layer, which nobody multiplies, has no figure."""
+    architecture = catalogued("llama-3.2-1b")
+    block, layers = architecture.blocks[0]
+    extra = ParameterTensor("memory.weight", (16_384, 2048), "attention")
+    changed = architecture._replace(blocks=((block._replace(extra_tensors=(extra,)), layers),))
+    with pytest.raises(UnsupportedError, match=r"no (complete )?model of") as caught:
+        _price(changed, framework, "sdpa")
+    assert caught.value.pointer == "/training/framework"
+
+
+def test_more_than_is_held_is_refused_too() -> None:
+    """A forward that meets weights which no rank holds is as wrong as one that passes some by."""
+    demand(5, 5, "a layer", "pytorch")
+    with pytest.raises(UnsupportedError, match="meets 6 of 5"):
+        demand(6, 5, "a layer", "pytorch")
+
+
+def test_an_unknown_mixer_is_refused() -> None:
+    """Layers of a kind without a forward pass are no delta nets."""
+    architecture = catalogued("qwen3-next-80b-a3b")
+    block, layers = architecture.blocks[0]
+    assert isinstance(block.mixer, Mixer)
+    other = architecture._replace(blocks=((block._replace(mixer=block.mixer._replace(kind="rwkv")), layers),))
+    with pytest.raises(UnsupportedError, match="rwkv"):
+        _price(other, "pytorch", "sdpa")
