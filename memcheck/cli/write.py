@@ -20,7 +20,7 @@ def prepare(outputs: Iterable[Output]) -> None:
     """Fail before the work, not after it.
 
     Raises:
-        MissingExtraError: a format needs what is not installed.
+        MissingPdfExtraError: a format needs what is not installed.
     """
     if any(output.format in BINARY for output in outputs):
         from memcheck.report.pdf.extra import require_extra

@@ -64,16 +64,18 @@ def states(job: TrainingJob) -> tuple[State, ...]:
     name = job.optimizer.name
     on_device = buffers.on_device_share(job)
     rows = [
-        ("parameters", "", (names.parameter,), (size.parameter,), ways if _shards_parameters(job) else whole),
-        ("gradients", "main gradient of ", (names.gradient,), (size.gradient,), ways if sharded else whole),
-        ("master_weights", "master copy of ", (names.master,), (size.master * on_device,), optimizer),
-        ("optimizer_states", f"{name} states of ", names.states, tuple(s * on_device for s in size.states), optimizer),
+        State("parameters", "", (names.parameter,), (size.parameter,), *(ways if _shards_parameters(job) else whole)),
+        State("gradients", "main gradient of ", (names.gradient,), (size.gradient,), *(ways if sharded else whole)),
+        State("master_weights", "master copy of ", (names.master,), (size.master * on_device,), *optimizer),
+        State(
+            "optimizer_states",
+            f"{name} states of ",
+            names.states,
+            tuple(s * on_device for s in size.states),
+            *optimizer,
+        ),
     ]
-    return tuple(
-        State(component=component, label=label, dtypes=dtypes, sizes=sizes, ways=dense, expert_ways=expert)
-        for component, label, dtypes, sizes, (dense, expert) in rows
-        if any(sizes)
-    )
+    return tuple(r for r in rows if any(r.sizes))
 
 
 def _shards_parameters(job: TrainingJob) -> bool:
@@ -121,7 +123,7 @@ def _largest(
     for label, shape, dtype, n_bytes, component in high.inventory if high is not None else ():
         put(label, f"{_shape(shape)} {dtype}", component, n_bytes)
     found = sorted(groups.items(), key=lambda item: -item[1][1])[:top]
-    return tuple(TensorGroup(name=k[0], shape=k[1], copies=v[0], bytes=v[1], component=k[2]) for k, v in found)
+    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in found)
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -155,8 +157,8 @@ def _formulas(
                 "global memory buffer + gradients sent between stages"
                 + (" + parameters gathered and gradients that wait" if rank.extras else ""),
                 f"{always.get('communication_buffers', 0):,} B always; during {peak.operation}",
-                bytes=at_peak["communication_buffers"],
-                source=f"{BUFFERS}; {SHARDED}" if rank.extras else BUFFERS,
+                at_peak["communication_buffers"],
+                f"{BUFFERS}; {SHARDED}" if rank.extras else BUFFERS,
             )
         )
     return tuple(found)
@@ -177,8 +179,8 @@ def _state(job: TrainingJob, row: State, tensors: list[LocalTensor], n_bytes: in
         row.component,
         "elements / ranks that share them x bytes; contiguous buffers padded to the ranks",
         numbers + (f"({each})" if len(row.sizes) > 1 else each),
-        bytes=n_bytes,
-        source=source,
+        n_bytes,
+        source,
     )
 
 

@@ -15,7 +15,7 @@ def require_extra() -> None:
     """Make sure that PDF can be written.
 
     Raises:
-        MissingExtraError: with the command that installs what is missing.
+        MissingPdfExtraError: with the command that installs what is missing.
     """
     try:
         import reportlab.platypus  # noqa: F401  # found is not yet usable: its imaging library may be broken

@@ -28,8 +28,9 @@ FREE = ("attention", "implementation", "allocator", "logits", "buckets", "sync",
 
 def same_hardware(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     """Everything that needs no other GPU; illegal ones are sorted out when they are priced."""
-    # first: what decides a moment that is too much is what a finding points at
-    yield from loading_and_saving(context, job)
+    yield from loading_and_saving(
+        context, job
+    )  # first: what decides a moment that is too much is what a finding points at
     yield from _kernels(context, job)
     yield from _loss(context, job)
     yield from _sharding(context, job)

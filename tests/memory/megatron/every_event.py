@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from memcheck.frameworks.megatron.schedule import PassRun, Place, warm_up
 from memcheck.frameworks.megatron.step import Moment, Pass, Rank
-from memcheck.frameworks.megatron.walk import Moment, Pass, Rank
 
 
 def expanded(schedule: list[PassRun]) -> Iterator[Pass]:
