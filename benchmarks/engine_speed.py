@@ -19,10 +19,7 @@ from typing import Any
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
-from memcheck.accounts import (
-    moves,
-    sizes,
-)
+from memcheck.accounts import moves, sizes  # noqa: E402
 from memcheck.frameworks.megatron.ranks import megatron_ranks, remembered_motions  # noqa: E402
 from memcheck.frameworks.registry import FRAMEWORKS  # noqa: E402
 from memcheck.frameworks.torch.ranks import remembered_ranks  # noqa: E402
