@@ -60,15 +60,15 @@ def shard_numel(tensor: LocalTensor, ways: int) -> int:
     return -(-first // ways) * rest
 
 
-def expert_slices(layout: Layout, framework: str) -> int:
-    """Ranks that share the matrices of one expert; ``framework`` is empty for serving.
+def expert_slices(layout: Layout, own_degree: bool = False) -> int:
+    """Ranks that share the matrices of one expert. ``own_degree``: only expert-tensor parallelism cuts them.
 
     Experts that are not dealt out are cut over the tensor ranks like every other matrix: torchtitan
     ``models/common/moe_sharding.py`` (expert_param_placement_dense), the plans of transformers' configurations
     (``mlp.experts.gate_up_proj: packed_colwise``), serving engines (vLLM ``fused_moe/layer.py``). Megatron-LM has a
     degree of its own for them, and DeepSpeed's AutoTP replaces linear layers, which stacked experts are not.
     """
-    if layout.expert > 1 or layout.expert_tensor > 1 or framework in ("megatron", "deepspeed"):
+    if layout.expert > 1 or layout.expert_tensor > 1 or own_degree:
         return layout.expert_tensor
     return layout.tensor
 

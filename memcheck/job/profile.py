@@ -124,6 +124,14 @@ class Profile(Record):
     """Attention runs in Transformer Engine, which has FlashAttention 2 and 3 and cuDNN's kernels."""
     own_models: tuple[str, ...] = ()
     """Values of ``model_type`` for models that no other framework has."""
+    errors_as: str = ""
+    """Framework whose measured errors its intervals rest on, too: it runs the same code. Empty: its own."""
+    errors_by_model: bool = False
+    """Errors were measured per kind of model (dense, mixture of experts), not per layout."""
+    own_workspaces: bool = False
+    """Its kernels' workspaces are tensors of its step; else ATen's BLAS handles have theirs beside it."""
+    allocator_group: str = ""
+    """Kind of step, as the caching allocator sees it, that its measured steps are; empty: by how it shards."""
     not_run: str = ""
     """Why ``verify`` does not run its code; empty where it does."""
     runs_itself: bool = False

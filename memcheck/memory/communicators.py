@@ -15,15 +15,12 @@ one more half connection per channel for the tree (24 x 6 = 144).
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from memcheck.accounts.process_groups import Exchanges, ProcessGroup
 from memcheck.catalog.types import Gpu
+from memcheck.frameworks.registry import stack_of
+from memcheck.frameworks.torch.groups import MESH
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
-from memcheck.models.types import Architecture, Moe
-from memcheck.record import Record
-
-if TYPE_CHECKING:
-    from memcheck.frameworks.megatron.groups import Use
 
 KIB, MIB = 2**10, 2**20
 
@@ -68,111 +65,14 @@ RCCL_FURTHER_BYTES = 666 * MIB
 """RCCL on MI250X: about 1 GiB, and about 0.65 GiB for each further communicator (LUMI-AI-Guide#111)."""
 
 
-class ProcessGroup(Record):
-    """One process group as a rank of it sees it."""
-
-    kind: str
-    """``world`` | ``data`` | ``tensor`` | ``context`` | ``pipeline`` | ``expert`` ..."""
-    local: int
-    """Ranks of the group in this node."""
-    nodes: int
-    collectives: bool
-    """Uses rings, trees and NVLink SHARP."""
-    peers: int = 0
-    """Ranks it sends to and receives from directly."""
-    small: bool = False
-    """Connects one algorithm alone: sums of a few numbers, or rings that gather and scatter."""
+def exchanges(job: TrainingJob | InferenceJob) -> Exchanges:
+    """The groups in which the ranks of a job exchange; a serving engine's are those of a device mesh."""
+    return MESH if isinstance(job, InferenceJob) else stack_of(job.framework).exchanges(job)
 
 
 def groups(job: TrainingJob | InferenceJob) -> tuple[ProcessGroup, ...]:
-    """Process groups with a communicator of their own, ranks laid out tensor first, then context, data, pipeline.
-
-    That is the order of Megatron (``tp-cp-ep-dp-pp``) and of a device mesh (``pp, dp, cp, tp``, last fastest).
-    """
-    return _groups(job.layout, _use(job))
-
-
-def _use(job: TrainingJob | InferenceJob) -> Use | None:
-    """What of a Megatron job decides which groups there are."""
-    if isinstance(job, InferenceJob) or job.framework != "megatron":
-        return None
-    from memcheck.frameworks.megatron.groups import Use
-
-    stated = job.option("use_distributed_optimizer")
-    dispatcher = str(job.option("moe_token_dispatcher_type", "allgather"))
-    deepep = dispatcher == "flex" and job.option("moe_flex_dispatcher_backend", "deepep") == "deepep"
-    model = job.architecture
-    return Use(
-        dispatcher=dispatcher,
-        distributed=job.layout.zero_stage >= 1 if stated is None else bool(stated),
-        instances=int(str(job.option("num_distributed_optimizer_instances") or 1)),
-        tied=isinstance(model, Architecture) and model.tie_word_embeddings,
-        sends_ring=job.option("cp_comm_type", "p2p") == "p2p",
-        token_width=model.hidden_size if deepep else 0,
-        routed=isinstance(model, Architecture) and any(isinstance(block.mlp, Moe) for block, _ in model.blocks),
-    )
-
-
-def _groups(layout: Layout, use: Use | None) -> tuple[ProcessGroup, ...]:
-    if use is not None:
-        from memcheck.frameworks.megatron.groups import megatron_groups
-
-        return megatron_groups(layout, use)
-    found = [_world(layout)] if layout.world_size > 1 else []
-    inner = 1
-    tensor = spread("tensor", layout.tensor, inner, layout)
-    inner *= layout.tensor
-    context = spread("context", layout.context, inner, layout)
-    inner *= layout.context
-    data = spread("data", layout.data * layout.context, layout.tensor, layout)
-    found.extend(g for g in (tensor, context, data) if g is not None and not _whole(g, layout))
-    if 1 < layout.shard_group < layout.data * layout.context:
-        shard = spread("shard", layout.shard_group, layout.tensor, layout)
-        if shard is not None:
-            found.append(shard)
-    if layout.pipeline > 1:
-        stride = layout.world_size // layout.pipeline
-        local = max(1, layout.gpus_per_node // stride)
-        neighbours = min(2, layout.pipeline - 1)
-        found.append(
-            ProcessGroup(
-                kind="pipeline",
-                local=min(local, layout.pipeline),
-                nodes=_nodes(layout.pipeline, local),
-                collectives=False,
-                peers=neighbours,
-            )
-        )
-    expert = spread("expert", layout.expert, layout.expert_tensor, layout)
-    if expert is not None:
-        # tokens are exchanged all to all; only their counts are gathered
-        found.append(expert._replace(peers=layout.expert - 1))
-        copies = layout.data * layout.context * layout.tensor // (layout.expert * layout.expert_tensor)
-        replicas = spread("expert data", copies, layout.expert * layout.expert_tensor, layout)
-        if replicas is not None:
-            found.append(replicas)
-    return tuple(found)
-
-
-def _world(layout: Layout) -> ProcessGroup:
-    return ProcessGroup("world", min(layout.world_size, layout.gpus_per_node), layout.nodes, collectives=True)
-
-
-def _whole(group: ProcessGroup, layout: Layout) -> bool:
-    """A group of all ranks is the default group."""
-    return group.local * group.nodes == layout.world_size
-
-
-def spread(kind: str, degree: int, stride: int, layout: Layout) -> ProcessGroup | None:
-    """A group of ``degree`` ranks, ``stride`` apart; None for a single rank."""
-    if degree <= 1:
-        return None
-    local = max(1, min(degree, layout.gpus_per_node // stride))
-    return ProcessGroup(kind, local, _nodes(degree, local), collectives=True)
-
-
-def _nodes(degree: int, local: int) -> int:
-    return max(1, -(-degree // local))
+    """Process groups with a communicator of their own."""
+    return exchanges(job).groups(job.layout)
 
 
 def linked(gpu: Gpu) -> bool:
@@ -225,12 +125,12 @@ def _peer_bytes(group: ProcessGroup, gpu: Gpu) -> int:
 
 def communicator_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
     """(name, bytes, source) of every communicator, and of NCCL itself."""
-    return _terms(job.layout, _use(job), gpu)
+    return _terms(job.layout, exchanges(job), gpu)
 
 
 @lru_cache(maxsize=1024)
-def _terms(layout: Layout, use: Use | None, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
-    found = _groups(layout, use)
+def _terms(layout: Layout, using: Exchanges, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
+    found = using.groups(layout)
     if not found:
         return ()
     if (gpu.arch or "").startswith("gfx"):
@@ -240,18 +140,7 @@ def _terms(layout: Layout, use: Use | None, gpu: Gpu) -> tuple[tuple[str, int, s
         return ((f"RCCL, {first.kind} group", RCCL_FIRST_BYTES, source), *rest)
     kernels = ("NCCL kernels", KERNELS_BYTES, "NVIDIA/nccl#2366 less invoke-ai/InvokeAI#9413, RTX 3090")
     rows = (kernels, *((f"NCCL, {g.kind} group", group_bytes(g, gpu), _source(g, gpu)) for g in found))
-    return (*rows, *_deepep(layout, use))
-
-
-def _deepep(layout: Layout, use: Use | None) -> tuple[tuple[str, int, str], ...]:
-    """DeepEP's buffers, in place of NCCL's connections between expert ranks."""
-    if use is None or not use.token_width or layout.expert * layout.expert_tensor == 1:
-        return ()
-    from memcheck.frameworks.megatron.groups import deepep_bytes
-
-    ranks = layout.expert * layout.expert_tensor
-    source = f"buffers for {ranks} ranks (deepseek-ai/DeepEP csrc/config.hpp, deep_ep/buffer.py)"
-    return (("DeepEP", deepep_bytes(ranks, use.token_width), source),)
+    return (*rows, *using.buffers(layout))
 
 
 def _source(group: ProcessGroup, gpu: Gpu) -> str:

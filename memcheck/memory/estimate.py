@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from memcheck.accounts.estimate import Estimate, Formula, HostMoment, RankEstimate
 from memcheck.catalog.types import Gpu
-from memcheck.frameworks.torch.ranks import training_ranks
+from memcheck.frameworks.registry import stack_of
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.overhead import Surroundings, items, slack, surroundings
 from memcheck.memory.residuals import residuals
@@ -14,8 +14,7 @@ from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture, Rough
 
 if TYPE_CHECKING:
-    from memcheck.frameworks.megatron.worst import MegatronWorst
-    from memcheck.frameworks.torch.ranks import Worst
+    from memcheck.frameworks.stack import WorstRank
 
 MODELED = Overhead()
 
@@ -60,7 +59,7 @@ class Estimator:
         self._surroundings: Surroundings | None = None
         self._groups = ("", "")
         self._hosts: dict[tuple[bool, int], tuple[HostMoment, ...]] = {}
-        self._worst: Worst | MegatronWorst | None = None
+        self._worst: WorstRank | None = None
 
     def ranks(self, job: TrainingJob | InferenceJob, *, inventory: bool = False) -> Estimate:
         """An estimate of every pipeline rank of the job."""
@@ -72,13 +71,8 @@ class Estimator:
             from memcheck.memory.rough import rough_ranks
 
             ranks = rough_ranks(job)
-        elif job.framework == "megatron":
-            from memcheck.frameworks.megatron.ranks import megatron_ranks
-            from memcheck.frameworks.megatron.workspaces import Device
-
-            ranks = megatron_ranks(job, job.architecture, Device(self._gpu.arch), inventory=inventory)
         else:
-            ranks = training_ranks(job, job.architecture, inventory=inventory)
+            ranks = stack_of(job.framework).ranks(job, job.architecture, self._gpu.arch, inventory)
         return self._answer(job, ranks, max(ranks, key=lambda r: r.peak.allocated_bytes))
 
     def worst(self, job: TrainingJob | InferenceJob) -> Estimate:
@@ -86,7 +80,7 @@ class Estimator:
         if isinstance(job, InferenceJob) or isinstance(job.architecture, Rough):
             return self.ranks(job)
         if self._worst is None:
-            self._worst = _worst(job, job.architecture, self._gpu)
+            self._worst = stack_of(job.framework).worst(job, job.architecture, self._gpu.arch)
         rank = self._worst.rank(job)
         return self._answer(job, (rank,), rank)
 
@@ -147,18 +141,6 @@ class Estimator:
         return found
 
 
-def _worst(job: TrainingJob, architecture: Architecture, gpu: Gpu) -> Worst | MegatronWorst:
-    """Where the worst rank is looked for."""
-    if job.framework == "megatron":
-        from memcheck.frameworks.megatron.workspaces import Device
-        from memcheck.frameworks.megatron.worst import MegatronWorst
-
-        return MegatronWorst(job, architecture, Device(gpu.arch))
-    from memcheck.frameworks.torch.ranks import Worst
-
-    return Worst(job, architecture)
-
-
 def _overhead_formulas(
     job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int
 ) -> tuple[Formula, ...]:
@@ -194,7 +176,5 @@ def _count(job: TrainingJob | InferenceJob, architecture: Architecture) -> tuple
         return total, 0
     if job.method == "full" and not job.freeze:
         return total, total
-    from memcheck.frameworks.torch.ranks import trainable_parameters
-
-    trained, added = trainable_parameters(job, architecture)
+    trained, added = stack_of(job.framework).trainable(job, architecture)
     return total + added, trained

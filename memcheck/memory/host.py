@@ -29,21 +29,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.accounts.estimate import HostMoment
-from memcheck.accounts.state import STATES_PER_PARAMETER
+from memcheck.accounts.moves import Components
+from memcheck.frameworks.host import NO_SAVING, HostMemory, Saving, state_bytes
+from memcheck.frameworks.registry import stack_of
 from memcheck.frameworks.torch.states import stepless
 from memcheck.job.training import ON_HOST
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.models.parameters import parameters_by_group
-from memcheck.models.types import Rough
-from memcheck.record import Record
-
-Components = tuple[tuple[str, int], ...]
-STACKED_IN_FILES = ("dbrx", "gpt_oss", "llama4_text", "llama4")
-"""Model types whose checkpoints hold experts as one tensor: nothing is stacked while they load."""
-LOADED_BY_TRANSFORMERS = ("huggingface", "pytorch", "deepspeed")
-SHARD_BYTES = 50 * 10**9
-"""transformers writes files of at most 50 GB (save_pretrained, max_shard_size), each from copies of all its tensors."""
-NOTHING: tuple[str, Components] = ("", ())
 
 
 def host_moments(job: TrainingJob, total: int, trained: int, activations: int, room: int) -> tuple[HostMoment, ...]:
@@ -57,20 +48,18 @@ def host_moments(job: TrainingJob, total: int, trained: int, activations: int, r
 
 @lru_cache(maxsize=2048)
 def _moments(job: TrainingJob, total: int, trained: int, activations: int, room: int) -> tuple[HostMoment, ...]:
-    found: list[HostMoment] = []
-    if job.initialization.place in ON_HOST or job.framework == "deepspeed":
-        found.append(HostMoment("load", _where(job), loading(job, total)))
-        found.append(HostMoment("init", "DeepSpeed laying out flat buffers", engine_init(job, total, room)))
+    host = stack_of(job.framework).host
+    found = [
+        HostMoment("load", _where(job), loading(job, total, host)),
+        HostMoment("init", "DeepSpeed laying out flat buffers", host.laid_out(job, total, room)),
+    ]
     states: Components = ()
     if job.optimizer.offload != "none" or job.parameter_offload != "none":
-        from memcheck.memory.host_states import host_states
-
-        states = host_states(job)
+        states = host.states(job)
     kept = (("activations", activations),) if activations else ()
     found.append(HostMoment("step", "holding what is offloaded", (*states, *kept)))
-    if job.checkpoint.state_dict != "none":
-        writes, staged = saving(job, total, trained)
-        found.append(HostMoment("save", writes, _sum(states, staged) if staged else ()))
+    writes, staged = saving(job, total, trained, host)
+    found.append(HostMoment("save", writes, _sum(states, staged) if staged else ()))
     return tuple(moment for moment in found if moment.bytes)
 
 
@@ -88,152 +77,21 @@ def _sum(one: Components, other: Components) -> Components:
     return tuple(found.items())
 
 
-def loading(job: TrainingJob, total: int) -> tuple[tuple[str, int], ...]:
+def loading(job: TrainingJob, total: int, host: HostMemory) -> Components:
     """What the processes of one node hold when the model is made. ``total``: its parameters."""
-    place, weights = job.initialization
+    place = job.initialization.place
     if place not in ON_HOST:
         return ()
-    dtype, processes = job.recipe.params, job.layout.gpus_per_node if place == "host" else 1
-    size = DTYPE_BYTES[dtype]
-    if job.framework == "megatron":
-        # --use-cpu-initialization makes each rank's own part (tensor_parallel/layers.py)
-        total = -(-total // (job.layout.tensor * job.layout.pipeline))
-        return (("parameters", processes * total * size),)
-    if weights == dtype:
-        total = _stacked(job)
-    return (("parameters", processes * total * size),) if total else ()
+    processes = job.layout.gpus_per_node if place == "host" else 1
+    count = processes * host.loaded(job, total) * DTYPE_BYTES[job.recipe.params]
+    return (("parameters", count),) if count else ()
 
 
-def _stacked(job: TrainingJob) -> int:
-    """Parameters of experts that transformers stacks (conversion_mapping.py, MergeModulelist)."""
-    model = job.architecture
-    if isinstance(model, Rough) or job.framework not in LOADED_BY_TRANSFORMERS:
-        return 0
-    return 0 if model.model_type in STACKED_IN_FILES else parameters_by_group(model).get("experts", 0)
-
-
-def engine_init(job: TrainingJob, total: int, room: int) -> tuple[tuple[str, int], ...]:
-    """What DeepSpeed moves to the host to lay its parameters out anew.
-
-    Stages 1 and 2 flatten a group on the GPU if its memory has room for a second copy, else on the host, where tensors
-    and flat buffer are alive together (zero/stage_1_and_2.py, ``flatten_on_accelerator``); stage 3 moves every rank's
-    partition through host memory (zero/utils.py, ``defragment``). ``room``: bytes of a GPU beside its context.
-    """
-    layout, size = job.layout, DTYPE_BYTES[job.recipe.params]
-    if job.framework != "deepspeed" or layout.zero_stage == 0 or job.method != "full":
-        return ()
-    if layout.zero_stage == 3:
-        if job.parameter_offload != "none":
-            return ()
-        partition = -(-total // (layout.tensor * max(1, layout.shard_group)))
-        return (("parameters", layout.gpus_per_node * partition * size),)
-    rank = -(-total // layout.tensor) * size
-    if 2 * rank <= room:
-        return ()
-    return (("parameters", layout.gpus_per_node * 2 * rank),)
-
-
-class ModelStateBytes(Record):
-    """Bytes of the whole model's state."""
-
-    parameters: int
-    master_weights: int
-    optimizer_states: int
-
-
-def saving(job: TrainingJob, total: int, trained: int) -> tuple[str, Components]:
+def saving(job: TrainingJob, total: int, trained: int, host: HostMemory) -> Saving:
     """What happens, and what the processes of one node hold for it beside what rests there.
 
     ``total`` and ``trained``: parameters of the whole model.
     """
-    kind = job.checkpoint.state_dict
-    whole = sizes(job, total, trained)
-    if kind == "none" or job.method == "qlora":
-        return NOTHING  # of a quantised model only the adapters are written
-    if job.framework == "megatron":
-        return _megatron(job, whole)
-    if job.framework == "deepspeed":
-        return _deepspeed(job, whole)
-    return _gathered(job, whole) if kind == "full" else _sharded(job, whole)
-
-
-def sizes(job: TrainingJob, total: int, trained: int) -> ModelStateBytes:
-    """Bytes of parameters, master weights and optimizer states; the latter as far as they are saved."""
-    recipe = job.recipe
-    states = STATES_PER_PARAMETER[job.optimizer.name] * trained
-    item = 1 if job.optimizer.name.endswith("8bit") else DTYPE_BYTES[recipe.optimizer_states]
-    saved = job.checkpoint.optimizer
-    return ModelStateBytes(
-        parameters=total * DTYPE_BYTES[recipe.params],
-        master_weights=trained * DTYPE_BYTES[recipe.master] if saved and recipe.master != "none" else 0,
-        optimizer_states=states * item if saved else 0,
-    )
-
-
-def _gathered(job: TrainingJob, whole: ModelStateBytes) -> tuple[str, Components]:
-    """A full state dict on rank 0. Without sharding it is there already: only safetensors copies a file's tensors."""
-    if job.checkpoint.offload == "none":
-        return NOTHING
-    if job.layout.zero_stage < 2 or job.layout.shard_group == 1:
-        if job.framework != "huggingface":
-            return NOTHING
-        return "rank 0 writing the model", (("parameters", min(whole.parameters, SHARD_BYTES)),)
-    model, states = ("parameters", whole.parameters), ("optimizer_states", whole.optimizer_states)
-    if job.framework != "huggingface":
-        return "rank 0 gathering model and optimizer states", (model, states)
-    # the model is written and let go of before the optimizer is gathered
-    if whole.optimizer_states > whole.parameters:
-        return "rank 0 gathering the optimizer states", (states,)
-    return "rank 0 gathering the model", (model,)
-
-
-def _sharded(job: TrainingJob, whole: ModelStateBytes) -> tuple[str, Components]:
-    """Every rank's own part: accelerate moves it to the host, torch.distributed.checkpoint only to save in parallel."""
-    model = ("parameters", _of_node(job, whole.parameters))
-    states = ("optimizer_states", _of_node(job, whole.optimizer_states))
-    if job.checkpoint.asynchronous:
-        return "every rank copying its part", (model, states)
-    if job.framework != "huggingface":
-        return NOTHING
-    # accelerate's ShardedStateDictConfig(offload_to_cpu=True): the model, then the optimizer, unless they are there
-    if job.parameter_offload != "none":
-        return NOTHING
-    return "every rank copying its part", (max(model, states, key=lambda c: c[1]),)
-
-
-def _deepspeed(job: TrainingJob, whole: ModelStateBytes) -> tuple[str, Components]:
-    if job.layout.zero_stage == 3:
-        if job.checkpoint.state_dict != "full":
-            return NOTHING
-        return "rank 0 gathering the 16-bit weights", (("parameters", whole.parameters),)
-    if job.checkpoint.state_dict != "full":
-        return NOTHING
-    # Trainer.save_model calls get_state_dict on every rank, which clones to the host (clone_tensors_for_torch_save)
-    count = job.layout.gpus_per_node
-    per_rank = -(-whole.parameters // job.layout.tensor)
-    return f"{count} processes cloning the model's state dict", (("parameters", count * per_rank),)
-
-
-def _megatron(job: TrainingJob, whole: ModelStateBytes) -> tuple[str, Components]:
-    """torch_dist: every rank moves the part that it writes to the host; the legacy format: rank 0 of a group, all."""
-    layout = job.layout
-    if job.checkpoint.state_dict == "sharded":
-        if job.optimizer.offload != "none":  # is there already
-            whole = whole._replace(master_weights=0, optimizer_states=0)
-        share = layout.gpus_per_node, layout.world_size
-        parts = tuple((name, count * share[0] // share[1]) for name, count in whole._asdict().items())
-        return "every rank moving what it writes to the host", tuple(part for part in parts if part[1])
-    stages = max(1, layout.gpus_per_node * layout.pipeline // layout.world_size)  # that share a node
-    first = min(layout.gpus_per_node, layout.tensor * stages)
-    models = layout.tensor * layout.pipeline
-    master = (whole.master_weights or whole.parameters) if job.checkpoint.optimizer else 0
-    states = whole.optimizer_states * first // models
-    found = (("master_weights", master * first // models), ("optimizer_states", states))
-    return "rank 0 of each data-parallel group gathering the optimizer states", tuple(part for part in found if part[1])
-
-
-def _of_node(job: TrainingJob, n_bytes: int) -> int:
-    """What the ranks of one node keep of a sharded state; groups that replicate it keep as many copies."""
-    layout = job.layout
-    copies = max(1, layout.data * layout.context // max(1, layout.shard_group))
-    return n_bytes * copies * layout.gpus_per_node // layout.world_size
+    if job.checkpoint.state_dict == "none" or job.method == "qlora":
+        return NO_SAVING  # of a quantised model only the adapters are written
+    return host.saving(job, state_bytes(job, total, trained))

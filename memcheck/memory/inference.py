@@ -95,7 +95,7 @@ def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> Se
     weights = []
     for block in blocks:
         for t, component in block_component_tensors(block):
-            shape = local_tensor(t, component, layout.tensor, layout.expert, expert_slices(layout, ""))
+            shape = local_tensor(t, component, layout.tensor, layout.expert, expert_slices(layout))
             weights.append(_weight(t, shape, job.weights))
     for t in outer_tensors(a):
         if (t.group == "head" and not part.head) or (t.group in ("embedding", "position") and not part.embedding):
@@ -148,7 +148,7 @@ def _working_set(job: InferenceJob, a: Architecture, part: Part, inventory: bool
             hidden=a.hidden_size,
             tensor=job.layout.tensor,
             expert=job.layout.expert,
-            expert_tensor=expert_slices(job.layout, ""),
+            expert_tensor=expert_slices(job.layout),
             params=dtype,
             compute=dtype,
             attention="flash",

@@ -12,6 +12,7 @@ the GPU's capacity, it is that of the smallest GPU on which the step still ran, 
 
 from __future__ import annotations
 
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.overhead import allocator_group
 from memcheck.memory.residuals import COMPILED, SMALL_BYTES, Residuals, look_up, residuals
@@ -72,7 +73,7 @@ def error_group(job: TrainingJob | InferenceJob) -> str:
     """``family/kind`` under which a plan's errors are recorded; compiled steps are a family of their own."""
     if isinstance(job, InferenceJob):
         return "inference/serving"
-    family = "pytorch" if job.framework == "huggingface" else job.framework
+    family = FRAMEWORKS[job.framework].errors_as or job.framework
     if str(job.option("module", "")).startswith("graph_trainer"):
         family = "graph_trainer"  # an experiment of torchtitan's, which keeps what its own passes decide
     return f"{COMPILED}{family}" if job.compiles("model") else f"{family}/{_kind(job)}"
@@ -82,7 +83,7 @@ def _kind(job: TrainingJob) -> str:
     layout = job.layout
     if job.method in ("lora", "qlora"):
         return job.method
-    if job.framework in ("megatron", "torchtitan"):
+    if FRAMEWORKS[job.framework].errors_by_model:
         return "mixture of experts" if has_experts(job) else "dense"
     if layout.pipeline > 1:
         return "pipeline"

@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.catalog.types import Gpu
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.communicators import communicator_terms
 from memcheck.memory.residuals import Spread, look_up, residuals
@@ -186,9 +187,8 @@ def allocator_group(job: TrainingJob | InferenceJob) -> str:
     """Kind of plan as the caching allocator sees it: ``streams/recompute/allocator``."""
     if isinstance(job, InferenceJob):
         return "serving"
-    if job.framework == "megatron":
-        streams = "megatron"
-    else:
+    streams = FRAMEWORKS[job.framework].allocator_group
+    if not streams:
         streams = "sharded" if job.layout.zero_stage >= 2 and job.layout.shard_group > 1 else "one stream"
         streams += "/plain" if job.checkpointing.mode == "none" else "/recompute"
     return f"{streams}/{'expandable' if job.expandable_segments else 'default'}"
@@ -208,7 +208,7 @@ def library_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple[str,
     if isinstance(job, InferenceJob):
         return (_blas(gpu, threads=1),)
     found = []
-    if job.framework != "megatron":
+    if not FRAMEWORKS[job.framework].own_workspaces:
         found.append(_blas(gpu, threads=1 if isinstance(job.architecture, Rough) else 2))
     if str(job.option("cuda_graph_impl", "none")).lower() != "none":
         size = GRAPHS_PIPELINE_BYTES if job.layout.pipeline > 1 else GRAPHS_BYTES

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.accounts.state import expert_slices
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.timings import TIMINGS
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
@@ -46,7 +47,7 @@ def dense_copies(job: TrainingJob, rates: Rates) -> Copies:
 def expert_copies(job: TrainingJob, rates: Rates) -> Copies:
     """Who shares one expert."""
     layout = job.layout
-    apart = layout.expert * expert_slices(layout, job.framework)
+    apart = layout.expert * expert_slices(layout, FRAMEWORKS[job.framework].own_engine)
     ranks = max(1, layout.data * layout.context * layout.tensor // apart)
     shard = max(1, layout.shard_group * layout.tensor // apart) if layout.zero_stage else 1
     return copies(rates, ranks, apart, shard)

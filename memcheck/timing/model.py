@@ -80,7 +80,7 @@ def shape_of(job: TrainingJob) -> Shape:
         tensor=layout.tensor,
         sequence_parallel=layout.sequence and layout.tensor > 1,
         expert=layout.expert,
-        expert_tensor=expert_slices(layout, job.framework),
+        expert_tensor=expert_slices(layout, FRAMEWORKS[job.framework].own_engine),
         item=DTYPE_BYTES[compute],
         autocast=recipe.autocast and compute != "fp32",
         fp8=recipe.recipe == "fp8-mixed",

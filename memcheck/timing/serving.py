@@ -85,7 +85,7 @@ def _layer(job: InferenceJob, a: Architecture, block: Block, r: Rates) -> Decode
     size = flops = 0.0
     for t, component in block_component_tensors(block):
         elements = 1
-        for d in local_tensor(t, component, layout.tensor, layout.expert, expert_slices(layout, "")):
+        for d in local_tensor(t, component, layout.tensor, layout.expert, expert_slices(layout)):
             elements *= d
         read, used = 1.0, 1.0
         if t.group == "experts" and isinstance(component, Moe) and not component.dense_dispatch:
@@ -104,7 +104,7 @@ def _batches(layout: Layout) -> int:
     """Batches whose tokens the ranks of one copy of the experts see: tensor ranks all have the same tokens, and add
     their parts of the layer's output up as they do without experts.
     """
-    return max(1, layout.expert * expert_slices(layout, "") // layout.tensor)
+    return max(1, layout.expert * expert_slices(layout) // layout.tensor)
 
 
 def _scores(block: Block, context: int, tensor: int) -> float:
@@ -156,7 +156,7 @@ def _prefill(job: InferenceJob, a: Architecture, r: Rates, item: int) -> float:
         tensor=layout.tensor,
         sequence_parallel=False,
         expert=layout.expert,
-        expert_tensor=expert_slices(layout, ""),
+        expert_tensor=expert_slices(layout),
         item=item,
         autocast=False,
         fp8=False,

@@ -9,7 +9,7 @@ import pytest
 
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.floor import states_floor
+from memcheck.memory.floor import states_floor
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate

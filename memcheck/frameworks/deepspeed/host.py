@@ -17,8 +17,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from memcheck.accounts.moves import Components
 from memcheck.accounts.state import STATES_PER_PARAMETER, LocalTensor
 from memcheck.frameworks.deepspeed.engine import accumulation_dtype, elements, partitions
+from memcheck.frameworks.host import NO_SAVING, HostMemory, ModelStateBytes, Saving, block
+from memcheck.frameworks.torch.host import loaded, whole_tensors
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 
 LEAST_SWAPPED = 1 << 20
@@ -49,11 +52,6 @@ def engine_host(job: TrainingJob, tensors: Sequence[LocalTensor]) -> tuple[tuple
 def pins(job: TrainingJob) -> bool:
     """``pin_memory``, which is true unless the configuration says otherwise."""
     return bool(job.option("pin_memory", True))
-
-
-def block(n_bytes: int, pinned: bool) -> int:
-    """Bytes of one buffer."""
-    return 1 << (n_bytes - 1).bit_length() if pinned and n_bytes else n_bytes
 
 
 def _master(job: TrainingJob) -> int:
@@ -138,3 +136,47 @@ def _parameters(job: TrainingJob, tensors: Sequence[LocalTensor]) -> dict[str, i
 
 def _aligned(n_bytes: int) -> int:
     return -(-n_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def laid_out(job: TrainingJob, total: int, room: int) -> Components:
+    """What DeepSpeed moves to the host to lay its parameters out anew.
+
+    Stages 1 and 2 flatten a group on the GPU if its memory has room for a second copy, else on the host, where tensors
+    and flat buffer are alive together (zero/stage_1_and_2.py, ``flatten_on_accelerator``); stage 3 moves every rank's
+    partition through host memory (zero/utils.py, ``defragment``). ``room``: bytes of a GPU beside its context.
+    """
+    layout, size = job.layout, DTYPE_BYTES[job.recipe.params]
+    if layout.zero_stage == 0 or job.method != "full":
+        return ()
+    if layout.zero_stage == 3:
+        if job.parameter_offload != "none":
+            return ()
+        partition = -(-total // (layout.tensor * max(1, layout.shard_group)))
+        return (("parameters", layout.gpus_per_node * partition * size),)
+    rank = -(-total // layout.tensor) * size
+    if 2 * rank <= room:
+        return ()
+    return (("parameters", layout.gpus_per_node * 2 * rank),)
+
+
+def saving(job: TrainingJob, whole: ModelStateBytes) -> Saving:
+    """Full state dicts alone: ZeRO-3 gathers 16-bit weights on rank 0, other stages clone the model everywhere."""
+    if job.layout.zero_stage == 3:
+        if job.checkpoint.state_dict != "full":
+            return NO_SAVING
+        return "rank 0 gathering the 16-bit weights", (("parameters", whole.parameters),)
+    if job.checkpoint.state_dict != "full":
+        return NO_SAVING
+    # Trainer.save_model calls get_state_dict on every rank, which clones to the host (clone_tensors_for_torch_save)
+    count = job.layout.gpus_per_node
+    per_rank = -(-whole.parameters // job.layout.tensor)
+    return f"{count} processes cloning the model's state dict", (("parameters", count * per_rank),)
+
+
+def states(job: TrainingJob) -> Components:
+    """What the engine keeps in the memory of one node."""
+    found = engine_host(job, whole_tensors(job))
+    return tuple((name, job.layout.gpus_per_node * count) for name, count in found)
+
+
+HOST = HostMemory(loaded=loaded, laid_out=laid_out, states=states, saving=saving)

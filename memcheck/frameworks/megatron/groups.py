@@ -21,8 +21,9 @@ network lies on NVSHMEM's heap, which grows by NVSHMEM_CUMEM_GRANULARITY.
 
 from __future__ import annotations
 
-from memcheck.job.types import Layout
-from memcheck.memory.communicators import ProcessGroup, spread
+from memcheck.accounts.process_groups import ProcessGroup, Term, spread
+from memcheck.job.types import Layout, TrainingJob
+from memcheck.models.types import Architecture, Moe
 from memcheck.record import Record
 
 
@@ -41,6 +42,35 @@ class Use(Record):
     """Hidden size of the tokens in DeepEP's buffers; 0 where it is not used."""
     routed: bool = True
     """The model has experts."""
+
+    def groups(self, layout: Layout) -> tuple[ProcessGroup, ...]:
+        """Every communicator of one rank, as far as a step uses it."""
+        return megatron_groups(layout, self)
+
+    def buffers(self, layout: Layout) -> tuple[Term, ...]:
+        """DeepEP's buffers, in place of NCCL's connections between expert ranks."""
+        ranks = layout.expert * layout.expert_tensor
+        if not self.token_width or ranks == 1:
+            return ()
+        source = f"buffers for {ranks} ranks (deepseek-ai/DeepEP csrc/config.hpp, deep_ep/buffer.py)"
+        return (("DeepEP", deepep_bytes(ranks, self.token_width), source),)
+
+
+def exchanges(job: TrainingJob) -> Use:
+    """What of a job decides which groups there are."""
+    stated = job.option("use_distributed_optimizer")
+    dispatcher = str(job.option("moe_token_dispatcher_type", "allgather"))
+    deepep = dispatcher == "flex" and job.option("moe_flex_dispatcher_backend", "deepep") == "deepep"
+    model = job.architecture
+    return Use(
+        dispatcher=dispatcher,
+        distributed=job.layout.zero_stage >= 1 if stated is None else bool(stated),
+        instances=int(str(job.option("num_distributed_optimizer_instances") or 1)),
+        tied=isinstance(model, Architecture) and model.tie_word_embeddings,
+        sends_ring=job.option("cp_comm_type", "p2p") == "p2p",
+        token_width=model.hidden_size if deepep else 0,
+        routed=isinstance(model, Architecture) and any(isinstance(block.mlp, Moe) for block, _ in model.blocks),
+    )
 
 
 def megatron_groups(layout: Layout, use: Use) -> tuple[ProcessGroup, ...]:

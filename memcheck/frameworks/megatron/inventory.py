@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Formula, Instant, RankEstimate, TensorGroup
+from memcheck.accounts.formulas import UnitsInFlight, activation_formulas, sum_of
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.curve import High
 from memcheck.autograd.tensor import rounded
@@ -11,8 +12,8 @@ from memcheck.frameworks.megatron.building import BUILDING
 from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.frameworks.megatron.setting import argument_options
 from memcheck.frameworks.megatron.step import Rank, StepMotion
+from memcheck.frameworks.torch.formulas import LEDGER
 from memcheck.job.types import TrainingJob
-from memcheck.memory.formulas import LEDGER, UnitsInFlight, activation_formulas, sum_of
 from memcheck.record import Record
 
 DISTRIBUTED = "Megatron-core distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py"

@@ -284,5 +284,8 @@ MEGATRON = Profile(
     engine_attention=True,
     own_models=("megatron-lm",),
     not_run="Megatron-Core's and TransformerEngine's kernels need CUDA",
+    errors_by_model=True,
+    own_workspaces=True,
+    allocator_group="megatron",
     source="NVIDIA/Megatron-LM d98e8a64dd",
 )

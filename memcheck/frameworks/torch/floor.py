@@ -10,7 +10,7 @@ from collections import Counter
 
 from memcheck.accounts.state import LocalTensor, Resting
 from memcheck.accounts.unit import Part
-from memcheck.frameworks.torch.pipelining import fullest, parts
+from memcheck.frameworks.torch.pipelining import parts
 from memcheck.frameworks.torch.resting import sharding, tensors_resting
 from memcheck.frameworks.torch.units import (
     base_setting,
@@ -23,16 +23,12 @@ from memcheck.frameworks.torch.units import (
     is_tied,
 )
 from memcheck.job.types import TrainingJob
-from memcheck.models.types import Architecture, Rough
+from memcheck.models.types import Architecture
 
 
-def states_floor(job: TrainingJob) -> int:
+def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     """Bytes that are allocated at every instant of a step on the fullest rank; 0 where no bound is known."""
-    if isinstance(job.architecture, Rough):
-        return 0
-    if job.framework == "megatron":
-        return _megatron(job, job.architecture)
-    return max(_part(job, job.architecture, part) for part in parts(job.architecture.num_layers, job.layout.pipeline))
+    return max(_part(job, architecture, part) for part in parts(architecture.num_layers, job.layout.pipeline))
 
 
 def _part(job: TrainingJob, a: Architecture, part: Part) -> int:
@@ -65,29 +61,3 @@ def _outer(job: TrainingJob, a: Architecture, part: Part, *, trained: bool) -> l
         head = trained and not is_head_frozen(job, a)
         found.append(head_tensors(a, tensor, tied, head, trained and "norm" not in job.freeze))
     return found
-
-
-def _megatron(job: TrainingJob, a: Architecture) -> int:
-    """Contiguous buffers hold the gradients all step, too."""
-    from memcheck.frameworks.megatron import buffers, fsdp
-    from memcheck.frameworks.megatron.stages import stages
-    from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors
-
-    if job.freeze or job.option("mtp_num_layers") or job.method != "full":
-        return 0
-    layers, worst = a.layers(), 0
-    of_block = {id(block): block_tensors(block, job, a.hidden_size) for block, _ in a.blocks}
-    held = stages(a.num_layers, job)
-    contents = [tuple((c.embedding, c.head, tuple(id(layers[i]) for i in c.layers)) for c in rank) for rank in held]
-    for rank in fullest(job, contents):
-        tensors: list[LocalTensor] = []
-        chunks = held[rank]
-        shares = a.tie_word_embeddings and any(c.embedding for c in chunks) and any(c.head for c in chunks)
-        for chunk in chunks:
-            tensors += embedding_tensors(a, job) if chunk.embedding else ()
-            for i in chunk.layers:
-                tensors += of_block[id(layers[i])]
-            tensors += head_tensors(a, job, shares=shares) if chunk.head else ()
-        rest = fsdp.resting(job, tensors) if fsdp.is_sharded(job) else buffers.resting(job, tensors)
-        worst = max(worst, sum(rest))
-    return worst

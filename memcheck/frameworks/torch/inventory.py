@@ -16,7 +16,7 @@ STEP = ("init", "forward", "loss", "backward", "optimizer")
 
 def with_inventory(job: TrainingJob, plain: RankEstimate, motion: Motion, style: str) -> RankEstimate:
     """The estimate with its largest tensors and its formulas. ``motion``: of units replayed with their inventory."""
-    from memcheck.memory.formulas import training_formulas
+    from memcheck.frameworks.torch.formulas import training_formulas
 
     peak = plain.peak
     high = motion.high(peak.name) if peak.name in STEP else None

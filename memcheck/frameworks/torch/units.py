@@ -48,7 +48,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         context=layout.context,
         sequence_parallel=layout.sequence and layout.tensor > 1,
         expert=layout.expert,
-        expert_tensor=expert_slices(layout, job.framework),
+        expert_tensor=expert_slices(layout, FRAMEWORKS[job.framework].own_engine),
         params=unit_dtype,
         compute=unit_dtype,
         autocast=recipe.compute if recipe.autocast else None,

@@ -120,5 +120,6 @@ TORCHTITAN = Profile(
     selective_recompute="operators",
     not_run="no torchtitan can be imported that runs it",
     runs_itself=True,
+    errors_by_model=True,
     source="pytorch/torchtitan b5bcd76c6",
 )

@@ -63,5 +63,6 @@ HUGGINGFACE = Profile(
     frozen_dtype="checkpoint",
     other_initializations=("rank0",),
     either_state_dict=True,
+    errors_as="pytorch",
     source="transformers 5.23.0, accelerate 1.15",
 )

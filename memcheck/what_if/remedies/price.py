@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from memcheck.accounts.estimate import Estimate
 from memcheck.errors import MemcheckError
 from memcheck.finding import Finding, Location, Span
-from memcheck.frameworks.torch.floor import states_floor
 from memcheck.job.changes import spelled, written
 from memcheck.job.resolve import Resolved, with_batch
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
+from memcheck.memory.floor import states_floor
 from memcheck.memory.overhead import slack
 from memcheck.plan.document import Document, Provenance
 from memcheck.plan.read import build_plan

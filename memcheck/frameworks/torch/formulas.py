@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Formula, Instant
+from memcheck.accounts.formulas import UnitsInFlight, activation_formulas, sum_of
 from memcheck.accounts.state import STATES_PER_PARAMETER
 from memcheck.accounts.unit import Unit
-from memcheck.autograd.curve import High, Inventory
+from memcheck.autograd.curve import High
 from memcheck.frameworks.torch.load_and_save import sharding_at
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.record import Record
 
 LEDGER = {
-    "transformers": "transformers 5.23 modeling files and torch 2.13 derivatives.yaml (memcheck.memory.ledger)",
-    "torchtitan": "torchtitan models/ and torch 2.13 derivatives.yaml, replayed by memcheck.memory.ledger",
-    "litgpt": "litgpt/model.py and lora.py, torch 2.13 derivatives.yaml, replayed by memcheck.memory.ledger",
-    "torchtune": "torchtune/modules and torch 2.13 derivatives.yaml, replayed by memcheck.memory.ledger",
-    "megatron": "Megatron-core transformer/ and TransformerEngine modules, replayed by memcheck.memory.ledger",
+    "transformers": "transformers 5.23 modeling files and torch 2.13 derivatives.yaml (memcheck.frameworks)",
+    "torchtitan": "torchtitan models/ and torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
+    "litgpt": "litgpt/model.py and lora.py, torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
+    "torchtune": "torchtune/modules and torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
+    "megatron": "Megatron-core transformer/ and TransformerEngine modules, replayed by memcheck.frameworks",
 }
 RECIPES = "docs/memory-model.md, bytes per parameter of each stack"
 SHARDING = {
@@ -96,13 +96,6 @@ def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]
     return found
 
 
-class UnitsInFlight(Record):
-    """A unit whose saved tensors are alive, for so many micro-batches."""
-
-    unit: Unit
-    times: int = 1
-
-
 def _before(units: list[Unit], peak: Instant) -> list[UnitsInFlight]:
     """Units whose saved tensors are alive while the unit at the peak runs."""
     where = peak.operation.rpartition(" in ")[2]
@@ -113,47 +106,3 @@ def _before(units: list[Unit], peak: Instant) -> list[UnitsInFlight]:
         if unit.fresh.saved:
             found.append(UnitsInFlight(unit))
     return found
-
-
-def activation_formulas(kept: list[UnitsInFlight], peak: Instant, n_bytes: int, source: str) -> list[Formula]:
-    """One line per kind of unit: what it keeps for backward."""
-    where = peak.operation.rpartition(" in ")[2]
-    alive: dict[tuple[Inventory, int], list[Unit]] = {}
-    for one in kept:
-        alive.setdefault((one.unit.fresh.saved_inventory, one.times), []).append(one.unit)
-    found = [
-        Formula(
-            "activations",
-            "tensors kept for backward by the units below, plus the unit at work",
-            where,
-            bytes=n_bytes,
-            source=source,
-        )
-    ]
-    for (inventory, times), group in alive.items():
-        first, last = group[0].name, group[-1].name
-        name = first if len(group) == 1 else f"{first} to {last}"
-        each = group[0].fresh.saved
-        batches = f" x {times} micro-batches in flight" if times > 1 else ""
-        numbers = f"{name}: {len(group)} x {each:,} B{batches}"
-        found.append(
-            sum_of("activations", inventory, times * each * len(group), numbers)._replace(source=source)
-        )
-    return found
-
-
-def sum_of(component: str, rows: Inventory, n_bytes: int, numbers: str) -> Formula:
-    """One formula of several tensors."""
-    sums: dict[str, int] = {}
-    for label, shape, dtype, size, _ in rows:
-        key = f"{label} [{' '.join(_symbol(d) for d in shape)}] {dtype}"
-        sums[key] = sums.get(key, 0) + size
-    terms = [k for k, _ in sorted(sums.items(), key=lambda kv: -kv[1])]
-    shown = " + ".join(terms[:10]) + (f" + {len(terms) - 10} smaller ones" if len(terms) > 10 else "")
-    return Formula(
-        component, shown or "no tensor of its own", numbers, bytes=n_bytes, source="torch 2.13 derivatives.yaml"
-    )
-
-
-def _symbol(size: int) -> str:
-    return str(getattr(size, "symbol", None) or int(size))

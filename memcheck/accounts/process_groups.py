@@ -1,0 +1,53 @@
+"""Process groups as one rank of them sees them: what communicators are made for."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from memcheck.job.types import Layout
+from memcheck.record import Record
+
+Term = tuple[str, int, str]
+"""Name, bytes, source."""
+
+
+class ProcessGroup(Record):
+    """One process group as a rank of it sees it."""
+
+    kind: str
+    """``world`` | ``data`` | ``tensor`` | ``context`` | ``pipeline`` | ``expert`` ..."""
+    local: int
+    """Ranks of the group in this node."""
+    nodes: int
+    collectives: bool
+    """Uses rings, trees and NVLink SHARP."""
+    peers: int = 0
+    """Ranks it sends to and receives from directly."""
+    small: bool = False
+    """Connects one algorithm alone: sums of a few numbers, or rings that gather and scatter."""
+
+
+class Exchanges(Protocol):
+    """What of a job decides which groups its ranks exchange in. Two that are equal use the same."""
+
+    def __hash__(self) -> int:
+        """Part of the key under which terms are remembered."""
+
+    def groups(self, layout: Layout) -> tuple[ProcessGroup, ...]:
+        """Every group of one rank with a communicator of its own, as far as a step uses it."""
+
+    def buffers(self, layout: Layout) -> tuple[Term, ...]:
+        """Buffers of libraries that exchange beside NCCL."""
+
+
+def spread(kind: str, degree: int, stride: int, layout: Layout) -> ProcessGroup | None:
+    """A group of ``degree`` ranks, ``stride`` apart; None for a single rank."""
+    if degree <= 1:
+        return None
+    local = max(1, min(degree, layout.gpus_per_node // stride))
+    return ProcessGroup(kind, local, nodes_of(degree, local), collectives=True)
+
+
+def nodes_of(degree: int, local: int) -> int:
+    """Nodes over which ``degree`` ranks lie, ``local`` of them in each."""
+    return max(1, -(-degree // local))

@@ -1,0 +1,36 @@
+"""A lower bound of a Megatron job's peak: what rests on the fullest rank between steps."""
+
+from __future__ import annotations
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.frameworks.megatron import buffers, fsdp
+from memcheck.frameworks.megatron.stages import stages
+from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors
+from memcheck.frameworks.torch.pipelining import fullest
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
+
+
+def states_floor(job: TrainingJob, a: Architecture) -> int:
+    """Bytes that are allocated at every instant of a step on the fullest rank; 0 where no bound is known.
+
+    Contiguous buffers hold the gradients all step, too.
+    """
+    if job.freeze or job.option("mtp_num_layers") or job.method != "full":
+        return 0
+    layers, worst = a.layers(), 0
+    of_block = {id(block): block_tensors(block, job, a.hidden_size) for block, _ in a.blocks}
+    held = stages(a.num_layers, job)
+    contents = [tuple((c.embedding, c.head, tuple(id(layers[i]) for i in c.layers)) for c in rank) for rank in held]
+    for rank in fullest(job, contents):
+        tensors: list[LocalTensor] = []
+        chunks = held[rank]
+        shares = a.tie_word_embeddings and any(c.embedding for c in chunks) and any(c.head for c in chunks)
+        for chunk in chunks:
+            tensors += embedding_tensors(a, job) if chunk.embedding else ()
+            for i in chunk.layers:
+                tensors += of_block[id(layers[i])]
+            tensors += head_tensors(a, job, shares=shares) if chunk.head else ()
+        rest = fsdp.resting(job, tensors) if fsdp.is_sharded(job) else buffers.resting(job, tensors)
+        worst = max(worst, sum(rest))
+    return worst

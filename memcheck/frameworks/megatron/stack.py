@@ -1,0 +1,35 @@
+"""What the engine asks of Megatron-LM."""
+
+from __future__ import annotations
+
+from memcheck.accounts.estimate import RankEstimate
+from memcheck.frameworks.megatron.floor import states_floor
+from memcheck.frameworks.megatron.groups import exchanges
+from memcheck.frameworks.megatron.host import HOST
+from memcheck.frameworks.megatron.ranks import megatron_ranks
+from memcheck.frameworks.megatron.workspaces import Device
+from memcheck.frameworks.megatron.worst import MegatronWorst
+from memcheck.frameworks.stack import Stack, WorstRank
+from memcheck.frameworks.torch.ranks import trainable_parameters
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
+
+
+def ranks(job: TrainingJob, architecture: Architecture, arch: str | None, inventory: bool) -> tuple[RankEstimate, ...]:
+    """One estimate per pipeline rank; Transformer Engine chooses its kernels by the GPU."""
+    return megatron_ranks(job, architecture, Device(arch), inventory=inventory)
+
+
+def worst(job: TrainingJob, architecture: Architecture, arch: str | None) -> WorstRank:
+    """What finds the worst rank."""
+    return MegatronWorst(job, architecture, Device(arch))
+
+
+STACK = Stack(
+    ranks=ranks,
+    worst=worst,
+    states_floor=states_floor,
+    trainable=trainable_parameters,
+    exchanges=exchanges,
+    host=HOST,
+)

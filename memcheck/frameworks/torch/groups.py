@@ -1,0 +1,68 @@
+"""Process groups of a device mesh, as torch.distributed makes them."""
+
+from __future__ import annotations
+
+from memcheck.accounts.process_groups import ProcessGroup, Term, nodes_of, spread
+from memcheck.job.types import Layout
+
+
+class MeshGroups:
+    """Every dimension of the mesh has a group. Ranks are laid out tensor first, then context, data, pipeline."""
+
+    def groups(self, layout: Layout) -> tuple[ProcessGroup, ...]:
+        """Every group of one rank with a communicator of its own."""
+        return mesh_groups(layout)
+
+    def buffers(self, layout: Layout) -> tuple[Term, ...]:
+        """No library exchanges beside NCCL."""
+        return ()
+
+
+MESH = MeshGroups()
+
+
+def mesh_groups(layout: Layout) -> tuple[ProcessGroup, ...]:
+    """Process groups of a device mesh (``pp, dp, cp, tp``, last fastest)."""
+    found = [_world(layout)] if layout.world_size > 1 else []
+    inner = 1
+    tensor = spread("tensor", layout.tensor, inner, layout)
+    inner *= layout.tensor
+    context = spread("context", layout.context, inner, layout)
+    inner *= layout.context
+    data = spread("data", layout.data * layout.context, layout.tensor, layout)
+    found.extend(g for g in (tensor, context, data) if g is not None and not _whole(g, layout))
+    if 1 < layout.shard_group < layout.data * layout.context:
+        shard = spread("shard", layout.shard_group, layout.tensor, layout)
+        if shard is not None:
+            found.append(shard)
+    if layout.pipeline > 1:
+        stride = layout.world_size // layout.pipeline
+        local = max(1, layout.gpus_per_node // stride)
+        neighbours = min(2, layout.pipeline - 1)
+        found.append(
+            ProcessGroup(
+                kind="pipeline",
+                local=min(local, layout.pipeline),
+                nodes=nodes_of(layout.pipeline, local),
+                collectives=False,
+                peers=neighbours,
+            )
+        )
+    expert = spread("expert", layout.expert, layout.expert_tensor, layout)
+    if expert is not None:
+        # tokens are exchanged all to all; only their counts are gathered
+        found.append(expert._replace(peers=layout.expert - 1))
+        copies = layout.data * layout.context * layout.tensor // (layout.expert * layout.expert_tensor)
+        replicas = spread("expert data", copies, layout.expert * layout.expert_tensor, layout)
+        if replicas is not None:
+            found.append(replicas)
+    return tuple(found)
+
+
+def _world(layout: Layout) -> ProcessGroup:
+    return ProcessGroup("world", min(layout.world_size, layout.gpus_per_node), layout.nodes, collectives=True)
+
+
+def _whole(group: ProcessGroup, layout: Layout) -> bool:
+    """A group of all ranks is the default group."""
+    return group.local * group.nodes == layout.world_size

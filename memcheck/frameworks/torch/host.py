@@ -1,0 +1,95 @@
+"""Host memory under torch.distributed: FSDP2's offloading, and torch.distributed.checkpoint.
+
+FSDP2's CPUOffloadPolicy pins the shard of every parameter, and its gradient is copied to the host without waiting,
+which pins it, too (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_collectives.py).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.accounts.moves import Components
+from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
+from memcheck.accounts.unit import Part
+from memcheck.frameworks.host import NO_SAVING, HostMemory, ModelStateBytes, Saving, block, of_node, optimizer_on_host
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.rank_units import part_units
+from memcheck.frameworks.torch.resting import resting_dtype, shard_of, sharding, states_dtype
+from memcheck.frameworks.torch.states import timeless
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.models.parameters import parameters_by_group
+from memcheck.models.types import Rough
+
+STACKED_IN_FILES = ("dbrx", "gpt_oss", "llama4_text", "llama4")
+"""Model types whose checkpoints hold experts as one tensor: nothing is stacked while they load."""
+
+
+def loaded(job: TrainingJob, total: int) -> int:
+    """Weights that keep their dtype are mapped files; what transformers stacks is a copy in each process."""
+    return total if job.initialization.weights != job.recipe.params else _stacked(job)
+
+
+def _stacked(job: TrainingJob) -> int:
+    """Parameters of experts that transformers stacks (conversion_mapping.py, MergeModulelist)."""
+    model = job.architecture
+    if isinstance(model, Rough) or not FRAMEWORKS[job.framework].from_pretrained:
+        return 0
+    return 0 if model.model_type in STACKED_IN_FILES else parameters_by_group(model).get("experts", 0)
+
+
+def states(job: TrainingJob) -> Components:
+    """FSDP2 takes gradients and states along, whether the plan names them or not."""
+    if job.parameter_offload != "cpu":
+        return optimizer_on_host(job)
+    layout = job.layout
+    found = zip(("parameters", "gradients", "optimizer_states"), _shards(timeless(job)), strict=True)
+    return tuple((name, count * layout.gpus_per_node // layout.pipeline) for name, count in found if count)
+
+
+def whole_tensors(job: TrainingJob) -> tuple[LocalTensor, ...]:
+    """The whole model's tensors, as a tensor-parallel rank has them."""
+    return _remembered(timeless(job))
+
+
+@lru_cache(maxsize=64)
+def _remembered(job: TrainingJob) -> tuple[LocalTensor, ...]:
+    model = job.architecture
+    if isinstance(model, Rough):
+        layer = -(-model.parameters // (job.layout.tensor * model.layers))
+        return tuple(LocalTensor(f"layer {i}", (layer,), trained=True) for i in range(model.layers))
+    units = part_units(job, model, Part(first=0, last=model.num_layers, embedding=True, head=True))
+    return tuple(t for unit in units for t in unit.tensors)
+
+
+@lru_cache(maxsize=1024)
+def _shards(job: TrainingJob) -> tuple[int, int, int]:
+    """Parameters, gradients and optimizer states of a rank that would hold every layer."""
+    cut = sharding(job)
+    parameters = gradients = states = 0
+    for t in whole_tensors(job):
+        mine = shard_of(job, t, cut.parameters, cut.flat)
+        parameters += block(weight_bytes(t, resting_dtype(job, t), mine), pinned=True)
+        if t.trained:
+            gradients += block(mine * DTYPE_BYTES[t.dtype or job.recipe.gradients], pinned=True)
+            states += optimizer_state_bytes(t, mine, job.optimizer.name, states_dtype(job, t))
+    return parameters, gradients, states
+
+
+def saving(job: TrainingJob, whole: ModelStateBytes) -> Saving:
+    """A full state dict is gathered on rank 0; parts are copied to save in parallel alone."""
+    model, states = ("parameters", whole.parameters), ("optimizer_states", whole.optimizer_states)
+    if job.checkpoint.state_dict != "full":
+        if not job.checkpoint.asynchronous:
+            return NO_SAVING
+        return "every rank copying its part", tuple((name, of_node(job, count)) for name, count in (model, states))
+    if job.checkpoint.offload == "none" or not is_sharded(job):
+        return NO_SAVING
+    return "rank 0 gathering model and optimizer states", (model, states)
+
+
+def is_sharded(job: TrainingJob) -> bool:
+    """Whether data-parallel ranks hold parts of the parameters."""
+    return job.layout.zero_stage >= 2 and job.layout.shard_group > 1
+
+
+HOST = HostMemory(loaded=loaded, laid_out=lambda _job, _total, _room: (), states=states, saving=saving)

@@ -1,0 +1,32 @@
+"""What the engine asks of torch's own data parallelism over transformers' models."""
+
+from __future__ import annotations
+
+from memcheck.accounts.estimate import RankEstimate
+from memcheck.frameworks.stack import Stack, WorstRank
+from memcheck.frameworks.torch.floor import states_floor
+from memcheck.frameworks.torch.groups import MESH
+from memcheck.frameworks.torch.host import HOST
+from memcheck.frameworks.torch.ranks import Worst, trainable_parameters, training_ranks
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
+
+
+def ranks(job: TrainingJob, architecture: Architecture, _arch: str | None, inventory: bool) -> tuple[RankEstimate, ...]:
+    """One estimate per pipeline rank; the GPU decides nothing."""
+    return training_ranks(job, architecture, inventory=inventory)
+
+
+def worst(job: TrainingJob, architecture: Architecture, _arch: str | None) -> WorstRank:
+    """What finds the worst rank; the GPU decides nothing."""
+    return Worst(job, architecture)
+
+
+STACK = Stack(
+    ranks=ranks,
+    worst=worst,
+    states_floor=states_floor,
+    trainable=trainable_parameters,
+    exchanges=lambda _job: MESH,
+    host=HOST,
+)

@@ -1,0 +1,41 @@
+"""Host memory under transformers' Trainer and accelerate while they save."""
+
+from __future__ import annotations
+
+from memcheck.frameworks.host import NO_SAVING, ModelStateBytes, Saving, of_node
+from memcheck.frameworks.torch.host import HOST as TORCH
+from memcheck.frameworks.torch.host import is_sharded
+from memcheck.job.types import TrainingJob
+
+SHARD_BYTES = 50 * 10**9
+"""transformers writes files of at most 50 GB (save_pretrained, max_shard_size), each from copies of all its tensors."""
+
+
+def saving(job: TrainingJob, whole: ModelStateBytes) -> Saving:
+    """The model is written and let go of before the optimizer is gathered or copied."""
+    return _gathered(job, whole) if job.checkpoint.state_dict == "full" else _sharded(job, whole)
+
+
+def _gathered(job: TrainingJob, whole: ModelStateBytes) -> Saving:
+    """A full state dict on rank 0. Without sharding it is there already: only safetensors copies a file's tensors."""
+    if job.checkpoint.offload == "none":
+        return NO_SAVING
+    if not is_sharded(job):
+        return "rank 0 writing the model", (("parameters", min(whole.parameters, SHARD_BYTES)),)
+    if whole.optimizer_states > whole.parameters:
+        return "rank 0 gathering the optimizer states", (("optimizer_states", whole.optimizer_states),)
+    return "rank 0 gathering the model", (("parameters", whole.parameters),)
+
+
+def _sharded(job: TrainingJob, whole: ModelStateBytes) -> Saving:
+    """Every rank's own part, which accelerate moves to the host: ShardedStateDictConfig(offload_to_cpu=True)."""
+    model = ("parameters", of_node(job, whole.parameters))
+    states = ("optimizer_states", of_node(job, whole.optimizer_states))
+    if job.checkpoint.asynchronous:
+        return "every rank copying its part", (model, states)
+    if job.parameter_offload != "none":  # they are there
+        return NO_SAVING
+    return "every rank copying its part", (max(model, states, key=lambda c: c[1]),)
+
+
+HOST = TORCH._replace(saving=saving)

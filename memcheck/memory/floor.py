@@ -1,0 +1,18 @@
+"""A lower bound of a job's peak that costs a fraction of an estimate: what rests on the fullest rank between steps.
+
+The states at rest are live at every instant of a step, so that no peak lies below them. A search leaves out whatever
+does not even hold its states, without replaying a single activation.
+"""
+
+from __future__ import annotations
+
+from memcheck.frameworks.registry import stack_of
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Rough
+
+
+def states_floor(job: TrainingJob) -> int:
+    """Bytes that are allocated at every instant of a step on the fullest rank; 0 where no bound is known."""
+    if isinstance(job.architecture, Rough):
+        return 0
+    return stack_of(job.framework).states_floor(job, job.architecture)
