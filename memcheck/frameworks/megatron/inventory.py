@@ -11,7 +11,7 @@ from memcheck.frameworks.megatron import buffers, fsdp
 from memcheck.frameworks.megatron.building import BUILDING
 from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.frameworks.megatron.setting import argument_options
-from memcheck.frameworks.megatron.step import Rank, StepMotion
+from memcheck.frameworks.megatron.step import Rank, ScheduleMotion
 from memcheck.frameworks.torch.formulas import LEDGER
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
@@ -46,7 +46,7 @@ class State(Record):
 
 def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: tuple[PassRun, ...]) -> RankEstimate:
     """The estimate with its largest tensors and its formulas. ``rank``'s curves were replayed with their inventory."""
-    peak, step = plain.peak, StepMotion(rank, schedule)
+    peak, step = plain.peak, ScheduleMotion(rank, schedule)
     index = [name for name, _ in step.tops].index(peak.name)
     high, kept = step.high(index), _kept(rank, step, index)
     return plain._replace(
@@ -83,7 +83,7 @@ def _shards_parameters(job: TrainingJob) -> bool:
     return fsdp.is_sharded(job) and fsdp.strategy(job) == "optim_grads_params"
 
 
-def _kept(rank: Rank, step: StepMotion, index: int) -> list[UnitsInFlight]:
+def _kept(rank: Rank, step: ScheduleMotion, index: int) -> list[UnitsInFlight]:
     """Units whose saved tensors are alive at an instant's highest moment, and for how many micro-batches."""
     name, where = step.tops[index][0], step.moment(index).operation.rpartition(" in ")[2]
     if name not in ("forward", "loss", "backward"):

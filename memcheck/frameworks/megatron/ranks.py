@@ -15,8 +15,8 @@ from memcheck.frameworks.megatron.building import with_building
 from memcheck.frameworks.megatron.schedule import PassRun, Place, runs, settled, warm_up
 from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.frameworks.megatron.stages import Chunk, stages
-from memcheck.frameworks.megatron.states import States, states_of, timeless
-from memcheck.frameworks.megatron.step import Rank, StepMotion
+from memcheck.frameworks.megatron.states import MegatronStates, states_of, timeless
+from memcheck.frameworks.megatron.step import Rank, ScheduleMotion
 from memcheck.frameworks.megatron.units import Alike, chunk_units, renumbered
 from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device, workspaces
 from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks
@@ -50,7 +50,7 @@ def megatron_ranks(
     return tuple(found)
 
 
-def laying(job: TrainingJob, states: States, motion: Motion) -> Components:
+def laying(job: TrainingJob, states: MegatronStates, motion: MegatronMotion) -> Components:
     """What lives on the GPU while DDP lays out the rank's buffers, if it does so there."""
     return () if job.initialization.place == "host" else states.laying(motion.held, motion.chunks)
 
@@ -96,11 +96,11 @@ def settles(job: TrainingJob, num_layers: int) -> Callable[[int], int]:
 ANY_OPTIMIZER = Optimizer("adamw", "")
 
 
-class Motion(Record):
+class MegatronMotion(Record):
     """A rank's step on top of nothing that rests."""
 
     rank: int
-    step: StepMotion
+    step: ScheduleMotion
     always: Components
     """Side buffers that live all step."""
     held: Held
@@ -119,12 +119,14 @@ class Motion(Record):
 
 
 @lru_cache(maxsize=512)
-def remembered_motions(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[Motion, ...]:
+def remembered_motions(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[MegatronMotion, ...]:
     """Kept, of every rank."""
     return motions(job, architecture, device, every_rank=True)
 
 
-def motions(job: TrainingJob, architecture: Architecture, device: Device, *, every_rank: bool) -> tuple[Motion, ...]:
+def motions(
+    job: TrainingJob, architecture: Architecture, device: Device, *, every_rank: bool
+) -> tuple[MegatronMotion, ...]:
     """The walks of a job that :func:`stateless` has reduced. They are made from that job alone.
 
     ``every_rank``: otherwise of those that may be the worst.
@@ -132,12 +134,12 @@ def motions(job: TrainingJob, architecture: Architecture, device: Device, *, eve
     held = stages(architecture.num_layers, job)
     wanted = range(len(held)) if every_rank else fullest(job, _contents(job, architecture, held))
     builder = _Ranks(job, architecture, device, inventory=False)
-    found: list[Motion] = []
+    found: list[MegatronMotion] = []
     for rank in wanted:
         outline = builder.outline(rank, held[rank])
-        step = StepMotion(outline.rank, _schedule(job, rank, len(held[rank])))
+        step = ScheduleMotion(outline.rank, _schedule(job, rank, len(held[rank])))
         chunks = tuple(map(len, outline.rank.chunks))
-        found.append(Motion(rank, step, outline.rank.always, outline.held, chunks, outline.parameters))
+        found.append(MegatronMotion(rank, step, outline.rank.always, outline.held, chunks, outline.parameters))
     return tuple(found)
 
 

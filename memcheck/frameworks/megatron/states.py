@@ -22,7 +22,7 @@ def timeless(job: TrainingJob) -> TrainingJob:
     return without_step(job)._replace(gradient_accumulation_steps=1, layout=layout)
 
 
-class States:
+class MegatronStates:
     """What follows from the states of a :func:`timeless` job alone."""
 
     __slots__ = ("_job", "_laying", "_rests")
@@ -48,9 +48,9 @@ class States:
 
 
 @lru_cache(maxsize=1024)
-def states_of(job: TrainingJob) -> States:
+def states_of(job: TrainingJob) -> MegatronStates:
     """Kept, of a :func:`timeless` job."""
-    return States(job)
+    return MegatronStates(job)
 
 
 def rests(job: TrainingJob, held: Held) -> Rest:

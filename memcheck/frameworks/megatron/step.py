@@ -85,7 +85,7 @@ class ScheduleProgram(Record):
     in_flight: tuple[InFlight, ...]
 
 
-class StepMotion:
+class ScheduleMotion:
     """A rank's step on top of nothing that rests: the highest moment of each instant."""
 
     __slots__ = ("_evaluated", "_highs", "_in_flight", "_names", "tops")

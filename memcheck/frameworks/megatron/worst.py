@@ -7,7 +7,7 @@ from functools import lru_cache
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.moves import Rest, highest, laid_on, peak_on
 from memcheck.frameworks.megatron.building import with_building
-from memcheck.frameworks.megatron.ranks import Motion, laying, motions, settles, stateless
+from memcheck.frameworks.megatron.ranks import MegatronMotion, laying, motions, settles, stateless
 from memcheck.frameworks.megatron.states import states_of, timeless
 from memcheck.frameworks.megatron.workspaces import Device
 from memcheck.job.any_batch import AnyBatch, any_batch
@@ -36,7 +36,7 @@ class MegatronWorst:
         Among ranks that hold the same the first has the most in flight, so that the others need not be looked at.
         """
         states, steps = self._states, self._settles(job.gradient_accumulation_steps)
-        best: tuple[int, Motion, Rest, bool] | None = None
+        best: tuple[int, MegatronMotion, Rest, bool] | None = None
         for motion in _motions(self._any_batch, self._device, job.micro_batch_size, job.sequence_length, steps):
             rest = states.rest(motion.held)
             peak = highest(rest, motion.tops, motion.always)
@@ -55,7 +55,7 @@ class MegatronWorst:
 @lru_cache(maxsize=2048)
 def _motions(
     job: AnyBatch, device: Device, micro_batch_size: int, sequence_length: int, steps: int
-) -> tuple[Motion, ...]:
+) -> tuple[MegatronMotion, ...]:
     """Kept. ``steps``: as :func:`memcheck.frameworks.megatron.ranks.settles` has them."""
     found = job.of(micro_batch_size, sequence_length, steps)
     return motions(found, job.architecture, device, every_rank=False)

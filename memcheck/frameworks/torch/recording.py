@@ -14,7 +14,7 @@ from memcheck.autograd.curve import High
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.pipelining import Border
 from memcheck.frameworks.torch.rank_units import Run
-from memcheck.frameworks.torch.step import EngineForm, NamedRun, NamedUnit, Step
+from memcheck.frameworks.torch.step import EngineOutline, NamedRun, NamedUnit, Step
 from memcheck.frameworks.torch.step_options import NO_UNIT_GROUPS, StepOptions, StepSizes, UnitGroups
 from memcheck.record import Record
 
@@ -121,7 +121,7 @@ class Outside(Record):
     """What is beside a step's units and groups, without its sizes."""
 
     beyond: Presence
-    engine: EngineForm | None
+    engine: EngineOutline | None
     """The engine's hooks, if there is an engine."""
 
 
@@ -132,7 +132,7 @@ class OutsideSizes(Record):
     sizes: tuple[int, ...]
 
 
-def outside_sizes(beyond: StepSizes, engine: tuple[EngineForm, tuple[int, ...]] | None) -> OutsideSizes:
+def outside_sizes(beyond: StepSizes, engine: tuple[EngineOutline, tuple[int, ...]] | None) -> OutsideSizes:
     """``engine``: its hooks without sizes, and these."""
     border = beyond.border
     edges = (border.input_gradient, border.unsent_output, border.output_gradient)

@@ -61,7 +61,7 @@ class EngineHooks(Protocol):
         """The micro-batch's backward is over."""
 
 
-class EngineForm(Protocol):
+class EngineOutline(Protocol):
     """An engine's hooks without the sizes of its buffers. Two that are equal do the same."""
 
     def __hash__(self) -> int:
