@@ -45,7 +45,8 @@ def strictness() -> list[str]:
     stated = os.environ.get("INPUT_SUPPRESSIONS", "").strip().lower() or "true"
     if stated not in {"true", "false"}:
         raise InputError("the input 'suppressions' is not one of true, false")
-    return ["--no-suppressions"] * (stated == "false")
+    ref = os.environ.get("INPUT_CONFIG_FROM_REF", "").strip()
+    return ["--no-suppressions"] * (stated == "false") + [f"--config-from-ref={ref}"] * bool(ref)
 
 
 def compare(memcheck: list[str], paths: list[str], folder: str, temp: str, summary: str | None) -> Comparison:

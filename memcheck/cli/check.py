@@ -79,6 +79,11 @@ from memcheck.rules.profiles import PROFILES
     "--config", metavar="FILE", shell_complete=files, help="This configuration file instead of the nearest one."
 )
 @click.option(
+    "--config-from-ref",
+    metavar="REF",
+    help="Configuration and baseline as this git ref has them, not as the working tree has (for gates).",
+)
+@click.option(
     "--from-ref",
     metavar="REF",
     help="Judge only plans that changed against this git ref; the merge base where it is a branch.",

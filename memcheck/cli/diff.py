@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from memcheck.cli import values
-from memcheck.cli.gate import Gates
+from memcheck.cli.gate import Gates, configurations_of
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.parameters import COLOR, gpu, typed
@@ -81,6 +81,11 @@ FINDINGS, USAGE = 1, 2
 @click.option("--ignore", type=typed(values.selectors), metavar="RULES", multiple=True, help="Not these rules.")
 @click.option("--no-suppressions", is_flag=True, help="Comments in plans hide nothing (for gates).")
 @click.option("--config", metavar="FILE", help="This configuration file instead of the nearest one.")
+@click.option(
+    "--config-from-ref",
+    metavar="REF",
+    help="For both states, configuration and baseline as this git ref has them (for gates).",
+)
 @click.option("--allow-empty", is_flag=True, help="Exit 0 if there is nothing to compare.")
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing if nothing moved.")
 @click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
@@ -88,11 +93,8 @@ def command(
     outputs: tuple[Output, ...],
     paths: tuple[str, ...],
     config: str | None,
-    gpu: str | None,
-    profile: str | None,
     select: tuple[tuple[str, ...], ...],
     ignore: tuple[tuple[str, ...], ...],
-    no_suppressions: bool,
     **rest: Any,
 ) -> int:
     """Show what changed: memory before and after, per plan and per component, and verdicts.
@@ -104,26 +106,24 @@ def command(
 
     Exit code 0 whatever changed, unless a threshold says otherwise.
     """
-    options = DiffOptions(**rest)
-    judging = CheckOptions(
-        gpu=gpu,
-        profile=profile,
-        select=sum(select, ()),
-        ignore=sum(ignore, ()),
-        no_suppressions=no_suppressions,
-    )
-    sides = SideReader(config, lambda configurations: Gates(judging, configurations).of)
+    options = DiffOptions(**{name: rest.pop(name) for name in DiffOptions._fields})
+    judging = CheckOptions(select=sum(select, ()), ignore=sum(ignore, ()), **rest)
+    configurations = configurations_of(judging._replace(config=config))
+    governed = config is not None or judging.config_from_ref is not None
+    sides = SideReader(configurations, lambda found: Gates(judging, found).of, governed=governed)
     if options.from_ref is not None:
         from memcheck.review.diff.from_ref import sides_since
 
-        paths = paths or _configured(config)
+        paths = paths or configurations.of_folder(os.getcwd()).paths or (".",)
         before, after, unchanged, label = sides_since(options.from_ref, paths, sides)
         labels = (label, "the working tree")
     else:
         old, new = _two(paths)
         if judging != CheckOptions() and any(path.endswith(".json") for path in (old, new)):
             raise UsageError(
-                "a report cannot be judged again", "leave out --gpu, --profile, --select and --ignore, or compare plans"
+                "a report cannot be judged again",
+                "leave out --gpu, --profile, --select, --ignore, --no-suppressions and --config-from-ref, "
+                "or compare plans",
             )
         before, after, unchanged, labels = _side(old, sides), _side(new, sides), 0, (old, new)
     for item in sides.unreadable:
@@ -141,13 +141,6 @@ def command(
     if sides.unreadable:
         return USAGE
     return FINDINGS if fails(comparison, limits, on_regression=options.fail_on_regression) else 0
-
-
-def _configured(config: str | None) -> tuple[str, ...]:
-    """What ``check`` without paths checks."""
-    from memcheck.config.find import Configurations
-
-    return Configurations(config).of_folder(os.getcwd()).paths or (".",)
 
 
 def _two(paths: tuple[str, ...]) -> tuple[str, str]:

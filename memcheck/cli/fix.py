@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import unified_diff
 
-from memcheck.cli.gate import CLEAN, FINDINGS, USAGE, Gates, plan_files
+from memcheck.cli.gate import CLEAN, FINDINGS, USAGE, Gates, configurations_of, plan_files
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.replace import replace_all
 from memcheck.cli.write import write_document
 from memcheck.config.discover import STDIN
-from memcheck.config.find import Configurations
 from memcheck.errors import UsageError
 from memcheck.plan.text import read_bytes
 from memcheck.result import Unreadable
@@ -25,7 +24,7 @@ def fix_paths(options: CheckOptions) -> int | None:
         UsageError: options that exclude each other, nothing to fix, or a file that cannot be written.
     """
     _refuse(options)
-    configurations = Configurations(options.config)
+    configurations = configurations_of(options)
     gates = Gates(options, configurations)
     seen, found, changed = 0, 0, 0
     defects: tuple[str, ...] = ()

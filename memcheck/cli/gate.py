@@ -65,6 +65,19 @@ def run_check(options: CheckOptions) -> int:
     return FINDINGS if fails and not options.exit_zero else CLEAN
 
 
+def configurations_of(options: CheckOptions) -> Configurations:
+    """The configurations that govern a run: those of the working tree, or those of a commit.
+
+    Raises:
+        UsageError: there is no such commit.
+    """
+    if options.config_from_ref is None:
+        return Configurations(options.config)
+    from memcheck.review.history.policy import committed_files
+
+    return Configurations(options.config, committed_files(options.config_from_ref))
+
+
 class Gates:
     """How strictly to judge each file: the command line over the file's configuration."""
 
@@ -117,7 +130,7 @@ class Gates:
         if file not in self._baselines:
             from memcheck.review.baseline.ratchet import Baseline
 
-            self._baselines[file] = Baseline(file)
+            self._baselines[file] = Baseline(file, self._configurations.files.read)
         return self._baselines[file]
 
     def warn_of_stale(self, results: Sequence[PlanResult]) -> None:
@@ -164,7 +177,7 @@ def plan_files(
 
 def check_paths(options: CheckOptions) -> tuple[Report, bool]:
     """The report over all paths, and whether any finding reaches the severity that fails the run."""
-    configurations = Configurations(options.config)
+    configurations = configurations_of(options)
     gates = Gates(options, configurations)
     plans: list[PlanResult] = []
     unreadable: list[Unreadable] = []

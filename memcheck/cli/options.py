@@ -26,6 +26,8 @@ class CheckOptions(Record):
     extend_select: tuple[str, ...] = ()
     gpu: str | None = None
     config: str | None = None
+    config_from_ref: str | None = None
+    """Read configurations and baselines from this git ref instead of the working tree."""
     baseline: str | None = None
     """Empty: none, whatever is configured."""
     fix: bool = False

@@ -31,6 +31,7 @@ SINGLE: dict[str, Callable[[str], object]] = {
     "--warn-above": values.share,
     "--color": values.color,
     "--config": str,
+    "--config-from-ref": str,
     "--baseline": str,
     "--stdin-filename": str,
     "--from-ref": str,

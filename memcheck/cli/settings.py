@@ -6,10 +6,9 @@ import json
 import os
 
 from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
-from memcheck.cli.gate import Gates
+from memcheck.cli.gate import Gates, configurations_of
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import write_stdout
-from memcheck.config.find import Configurations
 from memcheck.errors import UsageError
 
 DEFAULT, COMMAND_LINE = "default", "command line"
@@ -25,7 +24,7 @@ def show_settings(options: CheckOptions) -> int:
     path = options.show_settings or ""
     if not os.path.exists(path):
         raise UsageError(f"cannot show the settings of {path!r}: no such file", "name a plan, or a folder of plans")
-    configurations = Configurations(options.config)
+    configurations = configurations_of(options)
     inside = os.path.join(path, "plan.yaml") if os.path.isdir(path) else path
     gates = Gates(options, configurations)
     gate, settings = gates.of(inside), configurations.of(inside)
@@ -54,7 +53,7 @@ def show_settings(options: CheckOptions) -> int:
         ("baseline", named or None, _origin(options.baseline, settings.baseline, source)),
         ("severity", dict(settings.severity), _origin(None, settings.severity, source)),
     ]
-    found = f"configured by {settings.file}" if settings.file else "no configuration"
+    found = f"configured by {settings.file}{configurations.files.origin}" if settings.file else "no configuration"
     lines = [f"# {path}: {found}; a plan's own policy comes before it"]
     lines += [f"{name} = {_toml(value)}  # {origin}" for name, value, origin in rows if value is not None]
     lines += [f"# {name} is not set" for name, value, _ in rows if value is None]

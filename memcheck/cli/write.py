@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from memcheck.cli.guard import silence
 from memcheck.cli.options import Output
 from memcheck.edge.inert import inert
+from memcheck.edge.opener import refuse_way_out
 from memcheck.errors import UsageError
 from memcheck.report import BINARY
 
@@ -71,11 +72,12 @@ def write_file(path: str, report: str | bytes) -> None:
     """Write a report file, text as UTF-8; the runner's own files are appended to.
 
     Raises:
-        UsageError: the file cannot be written.
+        UsageError: the file cannot be written, or is a committed link out of the repository.
     """
     mode = "ab" if path in {os.environ.get(name) for name in APPENDED} else "wb"
     data = report.encode("utf-8", "backslashreplace") if isinstance(report, str) else report
     try:
+        refuse_way_out(path)
         with open(path, mode) as file:
             file.write(data)
     except OSError as error:

@@ -15,11 +15,31 @@ TABLE = rb"""(?m)^\s*\[?\s*["']?tool["']?\s*(?:\.\s*["']?memcheck\b|\]|=)"""
 """Every way to write ``[tool.memcheck]``. A ``pyproject.toml`` without a match has none; nothing needs to parse it."""
 
 
+class Files:
+    """Where configurations and baselines are read: here the working tree. Paths are as any command takes them."""
+
+    origin = ""
+    """What messages say behind a file's name."""
+
+    def holds(self, path: str) -> bool:
+        """Whether anything but a folder has this name, readable or not."""
+        return os.path.lexists(path) and not os.path.isdir(path)
+
+    def read(self, path: str, limit: int) -> bytes:
+        """Every byte of a file; see :func:`~memcheck.edge.opener.read_whole`."""
+        return read_whole(path, limit)
+
+    def is_top(self, folder: str) -> bool:
+        """Whether an absolute folder is the top of a repository."""
+        return os.path.exists(os.path.join(folder, ".git"))
+
+
 class Configurations:
     """The settings of every folder met in one run; each file is read once."""
 
-    def __init__(self, only: str | None = None) -> None:
+    def __init__(self, only: str | None = None, files: Files | None = None) -> None:
         """With ``only``, that file governs everything."""
+        self.files = files or Files()
         self._only = only
         self._files: dict[str, Settings] = {}
         self._folders: dict[str, Settings] = {}
@@ -46,33 +66,32 @@ class Configurations:
     def _stated(self, folder: str) -> Settings | None:
         """What a folder says; None where the folder above it has the word."""
         own = os.path.join(folder, "memcheck.toml")
-        if os.path.lexists(own) and not os.path.isdir(own):
+        if self.files.holds(own):
             return self._read(own)
         shared = os.path.join(folder, "pyproject.toml")
-        if _may_configure(shared):
+        if self._may_configure(shared):
             settings = self._read(shared)
             if settings.file:
                 return settings
-        is_top = os.path.dirname(folder) == folder or os.path.exists(os.path.join(folder, ".git"))
+        is_top = os.path.dirname(folder) == folder or self.files.is_top(folder)
         return Settings() if is_top else None
 
     def _read(self, path: str) -> Settings:
         if path not in self._files:
             from memcheck.config.read import read_settings  # brings a TOML parser
 
-            self._files[path] = read_settings(path)
+            self._files[path] = read_settings(path, self.files)
         return self._files[path]
 
-
-def _may_configure(path: str) -> bool:
-    if not os.path.lexists(path):
-        return False
-    try:
-        return may_hold_table(read_whole(path, LARGEST))
-    except RefusedError:  # the reader says what is wrong: a configuration may not be switched off by what it links to
-        return True
-    except OSError:
-        return False
+    def _may_configure(self, path: str) -> bool:
+        if not self.files.holds(path):
+            return False
+        try:
+            return may_hold_table(self.files.read(path, LARGEST))
+        except RefusedError:  # the reader says what is wrong: what it links to may not switch a configuration off
+            return True
+        except OSError:
+            return False
 
 
 def may_hold_table(data: bytes) -> bool:

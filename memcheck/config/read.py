@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable
 
 from memcheck import __version__
-from memcheck.config.find import LARGEST
+from memcheck.config.find import LARGEST, Files
 from memcheck.config.fraction import fraction
 from memcheck.config.types import FAIL_ON, Settings
 from memcheck.config.version import accepts
-from memcheck.edge.opener import read_whole
+from memcheck.edge.opener import is_inside, repository
 from memcheck.errors import ConfigurationError, UsageError
 from memcheck.finding import SEVERITIES
 from memcheck.rules.profiles import PROFILES
@@ -24,15 +24,19 @@ else:
     tomllib = import_module("tomli")
 
 
-def read_settings(path: str) -> Settings:
+def read_settings(path: str, files: Files | None = None) -> Settings:
     """The settings of ``memcheck.toml`` or of ``[tool.memcheck]``; the defaults if that table is missing.
+
+    ``files``: what the path is read from instead of the working tree.
 
     Raises:
         ConfigurationError: the file is not readable, not TOML, or has an unknown key or a wrong value.
     """
-    shown = _shown(path)
+    files = files or Files()
+    name = _shown(path)
+    shown = name + files.origin
     try:
-        table: object = tomllib.loads(read_whole(path, LARGEST).decode("utf-8"))
+        table: object = tomllib.loads(files.read(path, LARGEST).decode("utf-8"))
     except OSError as error:
         raise ConfigurationError(f"cannot read the configuration {shown}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -44,10 +48,11 @@ def read_settings(path: str) -> Settings:
             return Settings()
     if not isinstance(table, dict):
         raise ConfigurationError(f"{shown}: tool.memcheck must be a table")
-    return _settings(table, path, shown)
+    return _settings(table, path, shown)._replace(file=name)
 
 
 def _settings(table: dict[str, object], path: str, shown: str) -> Settings:
+    """Checked values, with paths relative to the working directory; ``shown`` names the file in messages."""
     values: dict[str, object] = {}
     for key, written in table.items():
         if key not in READERS:
@@ -69,8 +74,19 @@ def _settings(table: dict[str, object], path: str, shown: str) -> Settings:
     if isinstance(paths, tuple):
         values["paths"] = tuple(os.path.normpath(os.path.join(base, item)) for item in paths)
     if isinstance(baseline, str):
-        values["baseline"] = os.path.normpath(os.path.join(base, baseline))
-    return Settings(**values, file=shown)  # type: ignore[arg-type]
+        values["baseline"] = named = os.path.normpath(os.path.join(base, baseline))
+        _refuse_outside(named, path, f"{shown}: baseline: {baseline!r}")
+    return Settings(**values)  # type: ignore[arg-type]
+
+
+def _refuse_outside(named: str, path: str, shown: str) -> None:
+    """Stop at a file beyond the repository of the configuration that names it: a commit chooses that name."""
+    root, in_git = repository(os.path.dirname(os.path.abspath(path)))
+    if in_git and not is_inside(os.path.abspath(named), root):
+        raise ConfigurationError(
+            f"{shown} lies outside the repository",
+            "keep the baseline in the repository, or name it on the command line with --baseline",
+        )
 
 
 def _overhead(written: object) -> str | float:

@@ -93,6 +93,16 @@ def resolved(path: str) -> str:
     return real
 
 
+def refuse_way_out(path: str) -> None:
+    """Stop before writing to a path that a link leads elsewhere; whoever names a file without links means it.
+
+    Raises:
+        RefusedError: a link leads out of the repository that it lies in, or into its ``.git``.
+    """
+    if os.path.realpath(path) != os.path.abspath(path):
+        resolved(path)
+
+
 def _check_links(path: str, shown: str) -> None:
     """Every link on the way stays where it is committed; one above all repositories is the machine's own."""
     above = shown

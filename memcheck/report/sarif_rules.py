@@ -20,6 +20,7 @@ TAGS = {
     "MEM3": "hardware",
     "MEM4": "recipe",
     "MEM5": "framework-config",
+    "MEM6": "policy",
 }
 """What a family of codes is about."""
 PRECISIONS = {PROVABLE: "very-high", MEASURED: "high", HEURISTIC: "medium"}

@@ -76,6 +76,7 @@ from memcheck.rules import (
     mem502_config_key_not_carried,
     mem503_unusable_source,
     mem504_config_default,
+    mem601_overridden_gpu,
 )
 from memcheck.rules.types import Rule
 
@@ -151,5 +152,6 @@ RULES: tuple[Rule, ...] = (
     mem502_config_key_not_carried.RULE,
     mem503_unusable_source.RULE,
     mem504_config_default.RULE,
+    mem601_overridden_gpu.RULE,
 )
 """In the order of their codes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from memcheck import __version__
 from memcheck.edge.opener import read_whole
@@ -33,14 +33,14 @@ class AcceptedFinding(Record):
     host_bytes_per_node: int = 0
 
 
-def read_entries(file: str) -> tuple[AcceptedFinding, ...]:
-    """The entries of a baseline file.
+def read_entries(file: str, read: Callable[[str, int], bytes] = read_whole) -> tuple[AcceptedFinding, ...]:
+    """The entries of a baseline file; ``read`` gives its bytes, of which there may be so many.
 
     Raises:
         ConfigurationError: it cannot be read, or is no baseline of this format.
     """
     try:
-        data = read_whole(file, LARGEST)
+        data = read(file, LARGEST)
     except OSError as error:
         message = f"cannot read the baseline {file}: {error.strerror or error}"
         raise ConfigurationError(message, "`memcheck baseline write` writes one") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from memcheck.edge.opener import read_whole
 from memcheck.finding import Finding, key_of
 from memcheck.result import PlanResult
 from memcheck.review.baseline.file import AcceptedFinding, read_entries, relative
@@ -19,12 +20,12 @@ TOLERANCE = 0.001
 class Baseline:
     """One baseline file in one run."""
 
-    def __init__(self, file: str) -> None:
-        """Read the file; raises ConfigurationError."""
+    def __init__(self, file: str, read: Callable[[str, int], bytes] = read_whole) -> None:
+        """Read the file through ``read``; raises ConfigurationError."""
         self.file = file
         self.folder = os.path.dirname(file) or "."
         self._entries: dict[tuple[str, str], list[AcceptedFinding]] = {}
-        for entry in read_entries(file):
+        for entry in read_entries(file, read):
             self._entries.setdefault((entry.path, entry.plan), []).append(entry)
         self._met: set[AcceptedFinding] = set()
 

@@ -20,11 +20,13 @@ GateOf = Callable[[str], Gate]
 class SideReader:
     """Judges plans and remembers what went wrong."""
 
-    def __init__(self, config: str | None, gates: Callable[[Configurations], GateOf]) -> None:
-        """``config`` is a configuration file that governs everything."""
-        self._config = config
+    def __init__(
+        self, configurations: Configurations, gates: Callable[[Configurations], GateOf], *, governed: bool
+    ) -> None:
+        """``configurations`` are those of the working tree, or where ``governed`` those of both sides."""
+        self._governed = governed
         self._gates = gates
-        self._gate_of = gates(Configurations(config))
+        self._gate_of = gates(configurations)
         self.unreadable: list[Unreadable] = []
         self.defects: list[str] = []
 
@@ -66,8 +68,8 @@ class SideReader:
 
         ``now`` gives the path that an earlier plan has in the working tree.
         """
-        if self._config is not None:
-            return self._gate_of
+        if self._governed:
+            return lambda path: _moved(self._gate_of(now(path)), now)
         then = self._gates(Configurations())
 
         def of(path: str) -> Gate:
@@ -77,3 +79,11 @@ class SideReader:
                 return self._gate_of(now(path))
 
         return of
+
+
+def _moved(gate: Gate, now: Callable[[str], str]) -> Gate:
+    """The gate for a plan that lies elsewhere than the paths of its baseline say."""
+    held = gate.baseline
+    if held is None:
+        return gate
+    return gate._replace(baseline=lambda result, finding: held(result._replace(path=now(result.path)), finding))

@@ -25,15 +25,17 @@ class Base(Record):
     """The ref as it was asked for and, where that is a branch, the merge base that is used."""
 
 
-def answer(folder: str, *arguments: str, settings: tuple[tuple[str, str], ...] = ()) -> bytes:
-    """What a git command prints that has to succeed.
+def answer(
+    folder: str, *arguments: str, settings: tuple[tuple[str, str], ...] = (), option: str = "--from-ref"
+) -> bytes:
+    """What a git command prints that has to succeed; ``option`` is what asked for it.
 
     Raises:
         UsageError: it does not.
     """
     done = git(folder, *arguments, settings=settings)
     if done.returncode:
-        raise UsageError(f"git {arguments[0]} failed: {_said(done)}", "--from-ref works inside a git repository")
+        raise UsageError(f"git {arguments[0]} failed: {_said(done)}", f"{option} works inside a git repository")
     return done.stdout
 
 
@@ -67,7 +69,7 @@ def open_commit(ref: str, option: str, folder: str = ".") -> Base:
 
 def _resolved(ref: str, folder: str, option: str) -> tuple[str, str, str]:
     """The top of the working tree, the name under which git knows the ref, and its commit."""
-    root = os.path.realpath(os.fsdecode(answer(folder, "rev-parse", "--show-toplevel").rstrip(b"\r\n")))
+    root = os.path.realpath(os.fsdecode(answer(folder, "rev-parse", "--show-toplevel", option=option).rstrip(b"\r\n")))
     if not ref or ref.startswith("-"):
         raise UsageError(f"{ref!r} is not a git ref", f"{option} takes a branch, a tag or a commit")
     # A pull request is checked out without local branches: `main` is only there as `origin/main`.

@@ -8,8 +8,10 @@ from memcheck.errors import UsageError
 from memcheck.review.history.git import Base
 
 
-def inside_of(base: Base, path: str) -> str:
+def inside_of(base: Base, path: str, option: str = "--from-ref") -> str:
     """A path from the repository's root, with forward slashes; the file itself may be a link.
+
+    ``option`` is what asks for it.
 
     Raises:
         UsageError: it lies outside.
@@ -17,6 +19,6 @@ def inside_of(base: Base, path: str) -> str:
     folder, name = os.path.split(os.path.normpath(path))
     full = os.path.normpath(os.path.join(os.path.realpath(folder or "."), name))
     if full != base.root and not full.startswith(base.root.rstrip(os.sep) + os.sep):
-        raise UsageError(f"{path} lies outside the repository", "--from-ref compares files of one git repository")
+        raise UsageError(f"{path} lies outside the repository", f"{option} looks at the files of one git repository")
     inside = os.path.relpath(full, base.root).replace(os.sep, "/")
     return "" if inside == "." else inside

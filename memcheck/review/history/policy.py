@@ -1,0 +1,64 @@
+"""Configurations and baselines as an earlier commit has them, so that a branch cannot loosen what judges it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import weakref
+
+from memcheck.config.find import Files
+from memcheck.edge.opener import RefusedError
+from memcheck.review.history.git import Base, open_commit
+from memcheck.review.history.places import inside_of
+from memcheck.review.history.tree import Tree
+
+OPTION = "--config-from-ref"
+
+
+class CommittedFiles(Files):
+    """The files of one commit under their paths in the working tree; nothing of the working tree itself is read."""
+
+    def __init__(self, base: Base) -> None:
+        self.origin = f" of {base.label}"
+        self._base = base
+        self._tree = Tree(base)
+        weakref.finalize(self, self._tree.close)
+
+    def holds(self, path: str) -> bool:
+        """Whether the commit has a file or a link under this name."""
+        return self._inside(path) in self._tree
+
+    def read(self, path: str, limit: int) -> bytes:
+        """Every byte of a file.
+
+        Raises:
+            FileNotFoundError: the commit has no such file, or a link to none of its files.
+            RefusedError: the file is larger than ``limit`` bytes.
+            UsageError: git cannot read the object.
+        """
+        data = self._tree.read(self._inside(path))
+        if data is None:
+            raise FileNotFoundError(errno.ENOENT, f"there is none in {self._base.label}", path)
+        if len(data) > limit:
+            raise RefusedError(path, f"it is larger than {limit:,} bytes")
+        return data
+
+    def is_top(self, folder: str) -> bool:
+        """Whether the folder is the repository's: a submodule of the branch ends no search."""
+        return folder == self._base.root
+
+    def _inside(self, path: str) -> str:
+        """The path from the root, as it is written; through the links above the repository where it has any."""
+        full = os.path.abspath(path)
+        if full.startswith(self._base.root.rstrip(os.sep) + os.sep):
+            return os.path.relpath(full, self._base.root).replace(os.sep, "/")
+        return inside_of(self._base, path, OPTION)
+
+
+def committed_files(ref: str) -> CommittedFiles:
+    """The files of the commit that ``ref`` names, of a branch its tip.
+
+    Raises:
+        UsageError: no repository, or no such ref.
+    """
+    return CommittedFiles(open_commit(ref, OPTION))
