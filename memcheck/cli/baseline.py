@@ -17,6 +17,7 @@ from memcheck.cli.table import table
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.config.find import Configurations
+from memcheck.edge.opener import refuse_way_out
 from memcheck.errors import UsageError
 from memcheck.result import PlanResult, Unreadable
 from memcheck.review.baseline.file import DEFAULT_FILE, AcceptedFinding, entries_of, read_entries, relative, rendered
@@ -66,6 +67,7 @@ def write(paths: tuple[str, ...], baseline: str | None, config: str | None) -> i
     kept = [e for e in old if e.path not in checked and os.path.exists(os.path.join(folder, e.path))]
     new = [entry for result in results for entry in entries_of(result, folder)]
     try:
+        refuse_way_out(file)
         replace(file, rendered([*kept, *new]).encode())
     except OSError as error:
         raise UsageError(f"cannot write the baseline {file}: {error.strerror or error}") from error

@@ -68,12 +68,16 @@ def check(context: Context) -> Iterator[Finding]:
             continue
         yield RULE.finding(
             context,
-            f"{known.name} has {figure:,.5g} {unit}, and the plan says {written:,.5g}",
+            f"{known.name} has {_number(figure)} {unit}, and the plan says {_number(written)}",
             pointer,
             help=f"leave `{key}` out, or name the GPU that has it",
             related=(("the GPU", "/hardware/gpu/name"),),
             severity="" if key == "memory_gib" else "warning",
         )
+
+
+def _number(figure: float) -> str:
+    return f"{figure:,.2f}".rstrip("0").rstrip(".")
 
 
 RULE = Rule(

@@ -26,6 +26,7 @@ PLAIN = [
     ["check", "--config=", "--select", "", "a.yaml"],
     ["check", "--from-ref", "origin/main", "plans"],
     ["check", "--no-suppressions", "plans"],
+    ["check", "--config-from-ref", "origin/main", "--config-from-ref=v1", "plans"],
 ]
 
 

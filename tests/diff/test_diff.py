@@ -300,5 +300,8 @@ def test_a_report_is_not_judged_again(folder: Path, capsys: Capture) -> None:
     """Options that judge have no effect on a report, so that they are refused."""
     assert main(["check", "--format", "json=report.json", "--exit-zero"]) == 0
     capsys.readouterr()
-    assert main(["diff", "report.json", "report.json", "--gpu", "h200"]) == 2
-    assert "a report cannot be judged again" in capsys.readouterr().err
+    for option in (["--gpu", "h200"], ["--no-suppressions"], ["--config-from-ref", "HEAD"]):
+        assert main(["diff", "report.json", "report.json", *option]) == 2
+        err = capsys.readouterr().err
+        assert "a report cannot be judged again" in err
+        assert option[0] in err

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from memcheck.__main__ import main
 from memcheck.edge.opener import RefusedError, open_file, read_start, read_whole, resolved
 
 GOOD = """\
@@ -217,6 +218,50 @@ def test_outside_of_git_a_link_stays_below_the_working_directory(
         open_file(str(tmp_path / "work" / "sub" / "in.yaml"))
 
 
+@posix
+@pytest.mark.parametrize("link", ["report.json", "reports"])
+def test_a_report_is_written_through_no_link_that_leads_out(root: Path, repository: Path, link: str) -> None:
+    """A committed link, of the file or of its folder, has the report refused, and what it leads to stays as it was."""
+    outside = repository.parent / "outside"
+    outside.mkdir()
+    target = outside / "report.json"
+    target.write_text("before", encoding="utf-8")
+    os.symlink(target if link == "report.json" else outside, link)
+    file = link if link == "report.json" else "reports/report.json"
+    code, said = check(root, f"--format=json={file}", "good.yaml")
+    assert code == 2
+    assert f"cannot write the report to {file}: it is a link that leads out of the repository" in said
+    assert target.read_text(encoding="utf-8") == "before"
+
+
+@posix
+def test_a_report_is_written_through_no_link_into_git(root: Path, repository: Path) -> None:
+    """A committed link makes no report a hook of git."""
+    os.symlink(".git", "reports")
+    code, said = check(root, "--format=json=reports/pre-commit", "good.yaml")
+    assert code == 2
+    assert "it lies inside `.git`" in said
+    assert not (repository / ".git" / "pre-commit").exists()
+
+
+@posix
+def test_a_report_is_written_where_the_user_says(root: Path, repository: Path) -> None:
+    """A link inside the repository is followed, and a file beyond it that is named as such is written."""
+    os.symlink("real.json", "report.json")
+    code, said = check(root, "--format=json=report.json", "--format=json=../beside.json", "good.yaml")
+    assert code == 0, said
+    assert (repository / "real.json").read_bytes() == (repository.parent / "beside.json").read_bytes() != b""
+
+
+@posix
+def test_a_baseline_is_written_through_no_link_that_leads_out(repository: Path) -> None:
+    """A committed link under the configured name makes `baseline write` create no file elsewhere."""
+    Path("memcheck.toml").write_text('baseline = "accepted.json"\n', encoding="utf-8")
+    os.symlink(repository.parent / "new.json", "accepted.json")
+    assert main(["baseline", "write", "good.yaml"]) == 2
+    assert not (repository.parent / "new.json").exists()
+
+
 def test_the_size_is_limited_before_reading(tmp_path: Path) -> None:
     """A file of 1 TiB without content is refused, or its start read, at once."""
     file = tmp_path / "huge.yaml"
@@ -232,8 +277,8 @@ OWN = {
     "cli/guard.py": "the null device, for writing",
     "cli/init.py": "the schema, which is part of the package",
     "cli/schema.py": "the schema, which is part of the package",
+    "edge/opener.py": "opens every other file",
     "memory/residuals.py": "measured tables, which are part of the package",
-    "opener.py": "opens every other file",
     "plan/schema.py": "the schema, which is part of the package",
     "report/html/shell.py": "the style sheet, which is part of the package",
 }
