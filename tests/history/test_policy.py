@@ -104,6 +104,16 @@ def test_both_sides_have_the_policy(checkout: Path) -> None:
         assert [status(done.stdout, side) for side in ("before", "after")] == ["passed", "passed"], done.stderr
 
 
+def test_named_configuration_governs_both_sides(checkout: Path) -> None:
+    """With --config the earlier state has the file's baseline and its ignores of single files, too."""
+    accept(checkout)
+    (checkout / "memcheck.toml").rename(checkout / "ci.toml")
+    commit(checkout)
+    edit(checkout / "plans" / "over.yaml", "micro_batch_size: 4", "micro_batch_size: 3")
+    done = memcheck(checkout, "diff", "--from-ref", "HEAD", "--format=json", "--config", "ci.toml")
+    assert [status(done.stdout, side) for side in ("before", "after")] == ["passed", "passed"], done.stderr
+
+
 def status(document: str, side: str) -> str:
     """The verdict of the one plan that moved."""
     (change,) = json.loads(document)["changes"]
