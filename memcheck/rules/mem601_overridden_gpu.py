@@ -37,7 +37,7 @@ from collections.abc import Iterator
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import UnknownNameError
 from memcheck.finding import Finding
-from memcheck.rules.types import Context, Rule
+from memcheck.rules.types import Rule, RuleContext
 
 TOLERANCE = 0.005
 GIB = 2**30
@@ -50,7 +50,7 @@ RATES = {
 }
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: RuleContext) -> Iterator[Finding]:
     """One finding for each figure that is more than the catalog's."""
     if context.resolved.gpu.from_catalog:
         return
@@ -81,10 +81,10 @@ def _number(figure: float) -> str:
 
 
 RULE = Rule(
-    "MEM601",
-    "overridden-gpu",
-    "error",
-    "The plan gives a GPU of the catalog more than the catalog knows it to have.",
-    __doc__,
-    check,
+    code="MEM601",
+    name="overridden-gpu",
+    severity="error",
+    summary="The plan gives a GPU of the catalog more than the catalog knows it to have.",
+    doc=__doc__,
+    check=check,
 )

@@ -287,6 +287,8 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--gpu",
             "--config",
             "--from-ref",
+            "--config-from-ref",
+            "--no-suppressions",
             "--skip-unmarked",
             "--allow-empty",
             "--exit-zero",
@@ -300,6 +302,8 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
         "diff": {
             "paths",
             "--from-ref",
+            "--config-from-ref",
+            "--no-suppressions",
             "--fail-on-increase",
             "--fail-on-regression",
             "--min-delta",
