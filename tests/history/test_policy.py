@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,35 @@ def test_changed_configuration_still_counts_as_a_change(checkout: Path) -> None:
     assert memcheck(checkout, *arguments).returncode == 0
     ignore(checkout)
     assert memcheck(checkout, *arguments).returncode == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other links")
+def test_folders_are_those_of_the_ref(checkout: Path) -> None:
+    """A folder that is a link at the ref has the configuration it leads to, whatever the branch makes of the folder."""
+    git(checkout, "stash", "--quiet", "--include-untracked")
+    git(checkout, "switch", "--quiet", "main")
+    (checkout / "team").mkdir()
+    (checkout / "team" / "memcheck.toml").write_text('fail-above = "1%"\n', encoding="utf-8")
+    os.symlink("team", checkout / "jobs")
+    commit(checkout)
+    git(checkout, "switch", "--quiet", "topic")
+    (checkout / "jobs").mkdir()
+    write(checkout / "jobs")
+    assert memcheck(checkout, "check", "jobs").returncode == 0, LOOSENED
+    assert memcheck(checkout, "check", "--config-from-ref", "main", "jobs").returncode == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other links")
+def test_folder_made_a_link_keeps_its_configuration(checkout: Path) -> None:
+    """A branch that moves a folder and leaves a link is judged by what the folder's own name had at the ref."""
+    git(checkout, "stash", "--quiet", "--include-untracked")
+    git(checkout, "switch", "--quiet", "main")
+    (checkout / "plans" / "memcheck.toml").write_text('fail-above = "1%"\n', encoding="utf-8")
+    commit(checkout)
+    git(checkout, "switch", "--quiet", "--create", "moved")
+    (checkout / "plans" / "memcheck.toml").unlink()
+    (checkout / "plans").rename(checkout / "drafts")
+    os.symlink("drafts", checkout / "plans")
+    commit(checkout)
+    assert memcheck(checkout, "check", "plans").returncode == 0, LOOSENED
+    assert memcheck(checkout, "check", "--config-from-ref", "main", "plans").returncode == 1

@@ -48,11 +48,11 @@ class CommittedFiles(Files):
         return folder == self._base.root
 
     def _inside(self, path: str) -> str:
-        """The path from the root, as it is written; through the links above the repository where it has any."""
+        """The path from the root, through the links that the commit has: those of the working tree lead nowhere."""
         full = os.path.abspath(path)
-        if full.startswith(self._base.root.rstrip(os.sep) + os.sep):
-            return os.path.relpath(full, self._base.root).replace(os.sep, "/")
-        return inside_of(self._base, path, OPTION)
+        if not full.startswith(self._base.root.rstrip(os.sep) + os.sep):  # named through a link above the repository
+            return self._tree.place(inside_of(self._base, path, OPTION))
+        return self._tree.place(os.path.relpath(full, self._base.root).replace(os.sep, "/"))
 
 
 def committed_files(ref: str) -> CommittedFiles:

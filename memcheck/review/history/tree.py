@@ -58,6 +58,21 @@ class Tree:
             path = posixpath.normpath(posixpath.join(posixpath.dirname(path), os.fsdecode(data)))
         return None
 
+    def place(self, path: str) -> str:
+        """Where a path leads through folders that the commit has as links; the file itself may be a link."""
+        for _ in range(MAX_LINKS):
+            parts = path.split("/")
+            above = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
+            link = next((each for each in above if each in self._entries), None)
+            if link is None:
+                return path
+            mode, identity = self._entries[link]
+            if mode != SYMLINK:  # a file, below which there is nothing
+                return path
+            target = posixpath.join(posixpath.dirname(link), os.fsdecode(self._object(identity)))
+            path = posixpath.normpath(target + path[len(link) :])
+        return path
+
     def _object(self, identity: bytes) -> bytes:
         if self._process is None:
             # The same objects as `git show COMMIT:PATH`, without a process for each.
