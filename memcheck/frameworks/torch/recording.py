@@ -14,8 +14,9 @@ from memcheck.autograd.curve import High
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.pipelining import Border
 from memcheck.frameworks.torch.rank_units import Run
-from memcheck.frameworks.torch.step import EngineOutline, NamedRun, NamedUnit, Step
+from memcheck.frameworks.torch.step import Step
 from memcheck.frameworks.torch.step_options import NO_UNIT_GROUPS, StepOptions, StepSizes, UnitGroups
+from memcheck.frameworks.torch.step_parts import EngineOutline, NamedRun, NamedUnit
 from memcheck.record import Record
 
 LAYER = re.compile(r"\blayer (\d+)")
