@@ -57,10 +57,10 @@ def canonical_names(kind: str) -> tuple[str, ...]:
 
 def read_record(path: str) -> dict[str, Any]:
     """One YAML file of the catalog."""
-    import yaml
+    from memcheck.edge.libyaml import yaml
 
     with open(path, "rb") as stream:
-        record: dict[str, Any] = yaml.load(stream, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+        record: dict[str, Any] = yaml.load(stream, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return record
 
 

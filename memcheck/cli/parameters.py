@@ -43,7 +43,7 @@ def setting(written: str) -> tuple[str, object]:
     key, equals, text = written.partition("=")
     if not equals or not all(key.split(".")):
         raise click.BadParameter(f"{written!r} is not of the form training.micro_batch_size=4")
-    import yaml
+    from memcheck.edge.libyaml import yaml
 
     try:
         value = yaml.safe_load(text)

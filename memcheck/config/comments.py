@@ -8,8 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
-import yaml
-
+from memcheck.edge.libyaml import yaml
 from memcheck.finding import Edit, Span
 from memcheck.plan import compose
 from memcheck.record import Record

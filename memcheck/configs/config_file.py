@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-import yaml
-
 from memcheck.configs.types import ConfigError
+from memcheck.edge.libyaml import yaml
 from memcheck.finding import Location, Span
 from memcheck.plan.compose import Composed, ComposeError, Composer
 from memcheck.plan.load import syntax_finding

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import yaml
-
 from memcheck.configs.types import ReadSetting
+from memcheck.edge.libyaml import yaml
 
 SECTIONS = ("name", "model", "hardware", "parallelism", "training", "policy")
 WIDTH = 40

@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from memcheck.configs.config_file import composed
 from memcheck.configs.types import REMOVED, ConfigError
+from memcheck.edge.libyaml import yaml
 from memcheck.finding import Edit, Span
 from memcheck.plan.places import Collection, Marks, escape
 from memcheck.plan.text import split_lines

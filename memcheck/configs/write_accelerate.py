@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from memcheck.configs import accelerate_keys as keys
 from memcheck.configs.request import Export
 from memcheck.configs.settings import neutral, settings_of
 from memcheck.configs.sheet import Sheet
 from memcheck.configs.types import Written
 from memcheck.configs.write_deepspeed import ELSEWHERE as TRAINER
+from memcheck.edge.libyaml import yaml
 from memcheck.frameworks.registry import FRAMEWORKS
 
 ELSEWHERE = {

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import yaml
-
+from memcheck.edge.libyaml import yaml
 from memcheck.plan import codes
 from memcheck.plan.places import Collection, Entry, Via
 from memcheck.plan.scalars import NUMBER_STARTS, ODD_WORDS, WORDS, number

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import yaml
-
+from memcheck.edge.libyaml import yaml
 from memcheck.edge.opener import repository
 from memcheck.finding import Finding, Location
 from memcheck.plan import codes

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
+from memcheck.edge.libyaml import yaml
 from memcheck.finding import Finding
 from memcheck.plan.compose import Composed, ComposeError, ComposeProblem, Composer
 from memcheck.plan.document import Document

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import yaml
+from memcheck.edge.libyaml import yaml
 
 WORDS: dict[str, object] = {
     "": None,

@@ -74,8 +74,7 @@ def _other_encoding(data: bytes) -> str:
 
 def _is_parsed_as_plan(data: bytes) -> bool:
     """What the parser's events say, up to the first that cannot be parsed."""
-    import yaml
-
+    from memcheck.edge.libyaml import yaml
     from memcheck.plan.compose import events
 
     text = _UNPRINTABLE.sub(" ", data.decode("utf-8", "replace").removeprefix("\ufeff"))
@@ -143,8 +142,7 @@ class _TopKeys:
 
 def _is_composed_as_plan(text: str) -> bool:
     """For merge keys: whether the mark arrives through one. What cannot be composed is reported, not passed over."""
-    import yaml
-
+    from memcheck.edge.libyaml import yaml
     from memcheck.plan.compose import ComposeError, Composer
 
     try:

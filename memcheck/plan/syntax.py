@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
+from memcheck.edge.libyaml import yaml
 from memcheck.finding import Finding, Location, Span
 from memcheck.plan import codes
 from memcheck.plan.text import split_lines

@@ -52,7 +52,7 @@ def _write(folder: str, path: str, data: bytes) -> None:
 
 def _names(path: str, data: bytes) -> set[str]:
     """What a plan file names; nothing beyond the place where it cannot be read."""
-    import yaml
+    from memcheck.edge.libyaml import yaml
 
     text, finding = decode(path, data)
     found: set[str] = set()

@@ -31,7 +31,7 @@ def axis(written: str) -> Axis:
     key, equals, text = written.partition("=")
     if not equals or not all(key.split(".")) or not text.strip():
         raise ValueError(f"{written!r} is not of the form training.micro_batch_size=1,2,4")
-    import yaml
+    from memcheck.edge.libyaml import yaml
 
     try:
         found: list[object] = yaml.safe_load(f"[{text}]")
