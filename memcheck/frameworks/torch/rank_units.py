@@ -14,6 +14,7 @@ from memcheck.autograd.context import Setting
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import accumulated_dtype, adds_in_place, outside_dtype, wraps
 from memcheck.frameworks.torch.units import (
+    as_built,
     base_setting,
     block_unit,
     embedding_unit,
@@ -73,13 +74,11 @@ class Units:
     __slots__ = ("_added", "_alike", "_ends", "_frozen", "_inventory", "_table_trained", "architecture", "base", "job")
 
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
-        if FRAMEWORKS[job.framework].style.unties_head:
-            architecture = architecture._replace(tie_word_embeddings=False)
-        self.job, self.architecture = job, architecture
+        self.job, self.architecture = job, as_built(job, architecture)
         self.base = base_setting(job, architecture, added.dtype)
         self._added, self._inventory = added, inventory
         self._frozen = frozenset(frozen_layers(job.freeze))
-        self._table_trained = self.base.trained and not is_table_frozen(job, architecture)
+        self._table_trained = self.base.trained and not is_table_frozen(job, self.architecture)
         self._alike: dict[tuple[Hashable, ...], Unit] = {}
         self._ends: dict[tuple[Hashable, ...], Unit] = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 from memcheck.accounts.state import (
@@ -258,6 +259,11 @@ def _demand_head(a: Architecture, head: Head, setting: Setting, framework: str) 
     demand(met(run, setting), held, "the head", framework)
 
 
+def as_built(job: TrainingJob, a: Architecture) -> Architecture:
+    """The architecture with what the framework builds in its own way."""
+    return a._replace(tie_word_embeddings=False) if FRAMEWORKS[job.framework].style.unties_head else a
+
+
 def is_tied(a: Architecture, tensor: int) -> bool:
     """Whether head and embedding are one tensor on a rank: parallelize_module unties them (two DTensors)."""
     return a.tie_word_embeddings and tensor == 1
@@ -319,3 +325,17 @@ def head_tensors(
     if a.head_bias:
         tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
     return tuple(tensors)
+
+
+def model_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
+    """The parameter tensors of a whole model that is on one pipeline rank, unit by unit. Nothing is replayed."""
+    a = as_built(job, a)
+    base, frozen = base_setting(job, a, None), frozen_layers(job.freeze)
+    yield embedding_tensors(a, base.tensor, base.trained and not is_table_frozen(job, a))
+    for i, block in enumerate(a.layers()):
+        trained = base.trained and i not in frozen
+        yield block_tensors_on_rank(
+            block, base.tensor, base.expert, base.expert_tensor, trained, base.frozen, base.adapter
+        )
+    head_trained, norm_trained = base.trained and not is_head_frozen(job, a), base.trained and "norm" not in job.freeze
+    yield head_tensors(a, base.tensor, is_tied(a, base.tensor), head_trained, norm_trained)
