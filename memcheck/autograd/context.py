@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from memcheck.autograd.matrix import Weights
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Parameter, Storage, Tape, Value
+from memcheck.job.style import Style
 from memcheck.models.types import Norm, ParameterTensor
 from memcheck.record import Record
 
@@ -28,8 +29,8 @@ class Adapter(Record):
 class Setting(Record):
     """Everything that decides a unit's curve besides the unit itself. Hashable: curves are cached by it."""
 
-    style: str
-    """Whose module code runs: ``Framework.style``."""
+    style: Style
+    """Whose module code runs: ``Profile.style``."""
     batch: int
     sequence: int
     """Tokens per sequence on this rank, after context parallelism."""
@@ -74,6 +75,15 @@ class Setting(Record):
             if key == name:
                 return value
         return default
+
+    @property
+    def dtensors(self) -> bool:
+        """Whether weights and activations are DTensors."""
+        return self.tensor > 1 and self.style.dtensor
+
+    def later(self) -> Setting:
+        """For micro-batches behind the first: autograd casts new gradients alone."""
+        return self._replace(has_grad=True, grad_dtype=None)
 
 
 class Context:
@@ -226,12 +236,12 @@ def leave_tensor_parallel(ctx: Context, y: Value) -> Value:
 
 
 def _reduce_scatter(ctx: Context, whole: Value | Storage, part: tuple[int, ...], label: str) -> Storage:
-    """Functional collectives scatter along dim 0: transformers' sequence dimension 1 is first copied in front of it.
+    """Functional collectives scatter along dim 0: a sequence in dimension 1 is first copied in front of it.
 
     torch/distributed/_functional_collectives.py, reduce_scatter_tensor (``torch.cat(torch.chunk(...))``).
     """
     tape = ctx.tape
-    copied = tape.new(whole.shape, whole.dtype, "cat chunks") if ctx.setting.style == "transformers" else None
+    copied = tape.new(whole.shape, whole.dtype, "cat chunks") if ctx.setting.style.layout == "batch-first" else None
     out = tape.output("reduce-scatter", part, whole.dtype, label)
     del copied
     return out
@@ -239,4 +249,4 @@ def _reduce_scatter(ctx: Context, whole: Value | Storage, part: tuple[int, ...],
 
 def _cat_after_gather(ctx: Context) -> bool:
     """all_gather_tensor along dim 1 copies the chunks behind each other, unless the dimensions before it are 1."""
-    return ctx.setting.style == "transformers" and ctx.setting.batch > 1
+    return ctx.setting.style.layout == "batch-first" and ctx.setting.batch > 1

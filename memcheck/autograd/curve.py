@@ -70,7 +70,7 @@ def replay(
     ``shape``/``dtype``: the unit's input on this rank. ``recompute``: the unit is checkpointed as a whole.
     """
     tape = Tape(autocast=setting.autocast, inventory=inventory)
-    tape.subclass = setting.tensor > 1 and setting.style != "megatron"  # Megatron's shards are plain tensors
+    tape.subclass = setting.dtensors
     ctx = Context(tape, setting)
     storage = None if setting.external_input else tape.new(shape, dtype, "block input")
     x = Value(storage, shape, dtype, Leaf() if setting.input_grad else None)

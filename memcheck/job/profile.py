@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from memcheck.job.families import Families
+from memcheck.job.style import Style
 from memcheck.job.types import Recipe
 from memcheck.record import Record
 
@@ -47,8 +48,8 @@ class Profile(Record):
     """The words that an option may have, where upstream lists them."""
     families: Families
     """The models it builds that have a memory model."""
-    style: str
-    """Whose module code runs: ``transformers``, or its own."""
+    style: Style
+    """Whose module code runs, and what sets it apart: that of transformers' classes, or its own."""
     implementations: dict[str, str]
     """Optimizer implementation by optimizer name, where it is not ``default_implementation``."""
     replicated_amp_alone: bool = False
@@ -63,6 +64,20 @@ class Profile(Record):
     lora_targets: str | tuple[str, ...] = "all-linear"
     lora_dtype: str = "fp32"
     """Dtype of adapters: ``fp32`` (peft's default), or ``params``, which is that of the model's parameters."""
+    own_adapters: bool = False
+    """Adapters and 4-bit layers are its own model code. Else they are peft's, whose ``prepare_model_for_kbit_training``
+    (peft/utils/other.py) casts what is not quantised (norms, embeddings, head) to fp32."""
+    quantizes_head: bool = False
+    """QLoRA quantises the head, too."""
+    default_quantization: str = ""
+    """Default of its option ``quantize``, whose values without ``-dq`` leave the constants of 4-bit weights as they
+    are. Empty: constants are always quantised once more."""
+    masters_adapters: bool = False
+    """It steps on a master copy of every trained tensor. Else adapters, which have a dtype of their own, have none."""
+    wraps_ends: bool = False
+    """Embedding and head are FSDP2 groups of their own. Else they are the root's, with the final norm."""
+    wraps_one_rank: bool = False
+    """At zero_stage 3 FSDP2 wraps the model on a single rank, too, for its mixed precision."""
     lacks: Mapping[str, str] = MappingProxyType({})
     """Keys of a plan that it has nothing for, and what it does instead, with the upstream file. Their defaults hold."""
     own_gradients: bool = False

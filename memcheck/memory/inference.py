@@ -14,7 +14,8 @@ from memcheck.autograd import Tape, Value, rounded
 from memcheck.autograd.context import Context, Setting
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.pipelining import parts
-from memcheck.frameworks.transformers.block import block_forward
+from memcheck.frameworks.transformers.classes import STYLE
+from memcheck.frameworks.transformers.layers import block as layer_forward
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.memory.serving import ServingRank, Weight, formulas, largest
 from memcheck.models.parameters import outer_tensors
@@ -142,7 +143,7 @@ def _working_set(job: InferenceJob, a: Architecture, part: Part, inventory: bool
     worst = Tape()
     for block in dict.fromkeys(a.layers()[part.first : part.last]):
         setting = Setting(
-            style="transformers",
+            style=STYLE,
             batch=1,
             sequence=job.context_length,
             hidden=a.hidden_size,
@@ -160,6 +161,6 @@ def _working_set(job: InferenceJob, a: Architecture, part: Part, inventory: bool
         shape = (job.context_length, a.hidden_size)
         # the loop over the layers holds a layer's input in a variable of its own until the layer returns
         hidden = Value(tape.new(shape, dtype, "hidden states"), shape, dtype)
-        block_forward(Context(tape, setting), block, hidden)
+        layer_forward(Context(tape, setting), block, hidden)
         worst = max(worst, tape, key=lambda each: each.peak)
     return worst

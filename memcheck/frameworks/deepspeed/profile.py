@@ -9,7 +9,7 @@ Sources: ``deepspeed/runtime/zero/config.py`` (bucket sizes 5e8 elements, ``sub_
 
 from __future__ import annotations
 
-from memcheck.frameworks.transformers_families import TRANSFORMERS
+from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
 from memcheck.job.profile import Profile
 
@@ -89,7 +89,7 @@ DEEPSPEED = Profile(
         "stage3_param_persistence_threshold": ("auto",),
     },
     families=TRANSFORMERS,
-    style="transformers",
+    style=STYLE,
     implementations={"adafactor": "for-loop", "muon": "for-loop", "sgd": "foreach", "sgd-momentum": "foreach"},
     lora_dtype="params",
     lacks={
@@ -143,6 +143,7 @@ DEEPSPEED = Profile(
     data_parallel="zero",
     # ops/adam/fused_adam.py, ops/lion/fused_lion.py, ops/adam/cpu_adam.py
     own_optimizers=True,
+    masters_adapters=True,
     from_pretrained=True,
     offload_places=("cpu", "nvme"),
     context_parallel="ulysses",

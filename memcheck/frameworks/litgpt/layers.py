@@ -8,56 +8,72 @@ from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context, adapts
+from memcheck.autograd.curve import Forward
 from memcheck.autograd.elementwise import add, cast, cat, convert_weight, copy, dropout, mean_rows, mul, scale, unary
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import Weights, dense, product
 from memcheck.autograd.norm import cast_offset, fused_norm
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.attention import repeat_kv
+from memcheck.frameworks.transformers.head import Head, head_unit
 from memcheck.frameworks.transformers.mlp import activation, linear_tensors
 from memcheck.frameworks.transformers.rotary import rotate_half
 from memcheck.models.types import Attention, Block, Mlp, Norm, ParameterTensor
+
+__all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]
 
 LORA_DROPOUT = 0.05
 """litgpt/finetune/lora.py, ``lora_dropout``."""
 
 
-def litgpt_block(ctx: Context, block: Block, x: Value) -> Value:
+def block(ctx: Context, layer: Block, x: Value) -> Value:
     """Block.forward; its local variables live until it returns."""
     tape = ctx.tape
-    normed = litgpt_norm(ctx, block.input_norm, x)
-    mixed = _attention(ctx, block.mixer, normed) if isinstance(block.mixer, Attention) else normed
-    mixed = litgpt_norm(ctx, block.mixer_output_norm, mixed)
-    if block.parallel:
-        if block.mlp_norm is not None:
-            normed = litgpt_norm(ctx, block.mlp_norm, x)
+    normed = norm(ctx, layer.input_norm, x)
+    mixed = _attention(ctx, layer.mixer, normed) if isinstance(layer.mixer, Attention) else normed
+    mixed = norm(ctx, layer.mixer_output_norm, mixed)
+    if layer.parallel:
+        if layer.mlp_norm is not None:
+            normed = norm(ctx, layer.mlp_norm, x)
         x = add(tape, mixed, x, "residual")
     else:
         x = add(tape, mixed, x, "residual")
-        normed = litgpt_norm(ctx, block.mlp_norm, x)
-    out = _mlp(ctx, block.mlp, normed) if isinstance(block.mlp, Mlp) else normed
-    out = litgpt_norm(ctx, block.mlp_output_norm, out)
+        normed = norm(ctx, layer.mlp_norm, x)
+    out = _mlp(ctx, layer.mlp, normed) if isinstance(layer.mlp, Mlp) else normed
+    out = norm(ctx, layer.mlp_output_norm, out)
     return add(tape, out, x, "residual")
 
 
-def litgpt_norm(ctx: Context, norm: Norm | None, x: Value) -> Value:
+def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
+    """The layer's forward under a recompute mode, and whether ``replay`` checkpoints it: as a whole or not at all."""
+    return lambda ctx, x: block(ctx, layer, x), mode == "full"
+
+
+def norm(ctx: Context, spec: Norm | None, x: Value) -> Value:
     """RMSNorm in fp32 pieces, its weight too: ``x * x``, mean, rsqrt, two products, cast. Else F.layer_norm."""
-    if norm is None:
+    if spec is None:
         return x
     tape = ctx.tape
-    weight, bias = ctx.norm_weight(norm)
-    if not norm.kind.startswith("rmsnorm"):
+    weight, bias = ctx.norm_weight(spec)
+    if not spec.kind.startswith("rmsnorm"):
         return fused_norm(tape, x, weight, bias, "layernorm")
     wide = cast(tape, x, "fp32")
     inverse = unary(tape, mean_rows(tape, mul(tape, wide, wide, "x * x")), "rsqrt")
     normed = mul(tape, wide, inverse)
     if weight is None:
         return cast(tape, normed, x.dtype)
-    if norm.kind == "rmsnorm-unit-offset":
+    if spec.kind == "rmsnorm-unit-offset":
         factor = cast_offset(tape, weight)
     else:
         factor = convert_weight(tape, tape.parameter(weight), "fp32")
     return cast(tape, mul(tape, normed, factor), x.dtype)
+
+
+def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
+    """Logits of a few tokens at a time, and a cross entropy over each."""
+    from memcheck.frameworks.litgpt.head import litgpt_loss
+
+    return litgpt_loss(ctx, h, weights, head)
 
 
 def _attention(ctx: Context, a: Attention, x: Value) -> Value:
@@ -66,7 +82,7 @@ def _attention(ctx: Context, a: Attention, x: Value) -> Value:
     qkv = _qkv(ctx, a, x)
     q, k, v = tape.views(qkv, (b, a.heads, s, d), (b, a.kv_heads, s, d), (b, a.kv_heads, s, d))
     del qkv
-    q, k = litgpt_norm(ctx, a.query_norm, q), litgpt_norm(ctx, a.key_norm, k)
+    q, k = norm(ctx, a.query_norm, q), norm(ctx, a.key_norm, k)
     q, k = _rope(tape, q, a.rotary_dim), _rope(tape, k, a.rotary_dim)
     if a.kv_heads != a.heads:  # also of a single one: "flash attention requires it in training mode"
         k, v = _repeated(tape, k, a.heads), _repeated(tape, v, a.heads)

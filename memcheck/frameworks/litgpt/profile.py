@@ -10,6 +10,7 @@ from __future__ import annotations
 from memcheck.job import recipes as r
 from memcheck.job.families import NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.job.profile import Profile
+from memcheck.job.style import Style
 
 # Its mixtures of experts, latent attention and soft-capped scores have no forward pass here.
 FAMILIES = Families(
@@ -54,7 +55,12 @@ LITGPT = Profile(
     options={"quantize": (str,), "lora_dropout": (int, float)},
     choices={"quantize": ("bnb.nf4", "bnb.nf4-dq", "bnb.fp4", "bnb.fp4-dq")},
     families=FAMILIES,
-    style="litgpt",
+    # lm_head is a module of its own, whatever the config ties (model.py, GPT.__init__)
+    style=Style(folder="litgpt", layout="batch-first", unties_head=True),
+    own_adapters=True,
+    # Fabric replaces every nn.Linear (plugins/precision/bitsandbytes.py)
+    quantizes_head=True,
+    default_quantization="bnb.nf4",
     # 4-bit training steps with bitsandbytes' PagedAdamW, whose kernel updates in place (utils.py,
     # instantiate_bnb_optimizer)
     implementations={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},

@@ -13,6 +13,7 @@ from __future__ import annotations
 from memcheck.job import recipes as r
 from memcheck.job.families import EXPERTS, LATENT, NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.job.profile import Profile
+from memcheck.job.style import Style
 
 # GPT-OSS's experts with biases, scaled embeddings, ALiBi, soft-capping, layers whose halves are parallel and layers
 # that are not attention have no forward pass here.
@@ -202,7 +203,7 @@ MEGATRON = Profile(
         "fp8_recipe": ("tensorwise", "delayed", "mxfp8", "blockwise", "custom"),
     },
     families=FAMILIES,
-    style="megatron",
+    style=Style(folder="megatron", layout="sequence-first"),
     implementations={},
     loss_parallel="always",
     own_gradients=True,

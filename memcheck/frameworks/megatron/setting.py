@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Setting
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.megatron.profile import MEGATRON
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
@@ -47,7 +48,7 @@ def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | N
     _refuse(job)
     layout, recipe = job.layout, job.recipe
     return Setting(
-        style="megatron",
+        style=MEGATRON.style,
         batch=job.micro_batch_size,
         sequence=-(-job.sequence_length // layout.context),
         hidden=architecture.hidden_size,

@@ -44,13 +44,16 @@ class _Sizes(Record):
     dtype: str
 
 
-def compiled_block(ctx: Context, block: Block, x: Value, mode: str) -> Value:
-    """One node for the whole block. ``mode``: ``none`` | ``selective``."""
+def compiled_block(ctx: Context, block: Block, x: Value, mode: str, *, repeated: bool = False) -> Value:
+    """One node for the whole block. ``mode``: ``none`` | ``selective``.
+
+    ``repeated``: keys and values are copied to every query head, and kept as that.
+    """
     tape, a, m = ctx.tape, block.mixer, block.mlp
     if not isinstance(a, Attention) or not isinstance(m, Mlp):
         raise TypeError(block)
     width = m.tensors[-1].shape[1]
-    heads = a.heads if ctx.setting.style == "torchtune" else a.kv_heads  # copied to every query head, and kept so
+    heads = a.heads if repeated else a.kv_heads
     rows = (a.heads + 2 * a.kv_heads) * a.head_dim
     n = _Sizes(
         tokens=ctx.tokens,

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from heapq import heapreplace
 
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, orthogonalised
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import wraps
 from memcheck.frameworks.torch.resting import states_dtype
 from memcheck.job.types import TrainingJob
@@ -36,7 +37,7 @@ def buckets(job: TrainingJob) -> Buckets:
     there = (
         not wraps(job)
         and layout.data * layout.context > 1
-        and job.framework in ("huggingface", "pytorch", "torchtitan")
+        and FRAMEWORKS[job.framework].data_parallel == "torch"
         and layout.zero_stage in (0, 1)
     )
     views = there and layout.gradient_as_bucket_view
@@ -46,8 +47,7 @@ def buckets(job: TrainingJob) -> Buckets:
 
 def redundancy_free(job: TrainingJob) -> bool:
     """Whether ZeroRedundancyOptimizer divides the optimizer."""
-    foreign = job.framework in ("deepspeed", "megatron")
-    return job.layout.zero_stage == 1 and not foreign and job.layout.shard_group > 1
+    return job.layout.zero_stage == 1 and not FRAMEWORKS[job.framework].own_engine and job.layout.shard_group > 1
 
 
 def fullest_share(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[int, list[LocalTensor], int]:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from memcheck.accounts.state import FOUR_BITS, LocalTensor, shard_numel
 from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.torch import reduces_wider
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 
 
 def wraps(job: TrainingJob) -> bool:
-    """Whether FSDP2 wraps the model: it shards it, or casts it for torchtitan on one rank."""
-    layout = job.layout
-    if job.framework in ("deepspeed", "megatron") or layout.zero_stage < 2:
+    """Whether FSDP2 wraps the model: it shards it, or casts it on one rank."""
+    layout, profile = job.layout, FRAMEWORKS[job.framework]
+    if profile.own_engine or layout.zero_stage < 2:
         return False
-    return layout.shard_group > 1 or (job.framework == "torchtitan" and layout.zero_stage == 3)
+    return layout.shard_group > 1 or (profile.wraps_one_rank and layout.zero_stage == 3)
 
 
 def skips_reduction(job: TrainingJob) -> bool:
@@ -42,8 +43,8 @@ def accumulated_dtype(job: TrainingJob) -> str | None:
 
 
 def reduces_head(job: TrainingJob) -> bool:
-    """Whether the loss itself reduces the head's gradient: torchtitan's chunked one does."""
-    return job.framework == "torchtitan" and job.loss.kind == "chunked"
+    """Whether the loss itself reduces the head's gradient."""
+    return FRAMEWORKS[job.framework].loss_reduces_head and job.loss.kind == "chunked"
 
 
 def outside_dtype(job: TrainingJob) -> str | None:
@@ -51,7 +52,7 @@ def outside_dtype(job: TrainingJob) -> str | None:
 
     Their gradients come before the root's pre-backward hook has put off the cast.
     """
-    outside = job.loss.kind == "chunked" and job.framework != "torchtitan"
+    outside = job.loss.kind == "chunked" and not reduces_head(job)
     return job.recipe.reduce if outside and job.casts_gradients and wraps(job) and reduces_wider(job.recipe) else None
 
 

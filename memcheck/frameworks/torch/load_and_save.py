@@ -21,6 +21,7 @@ from functools import lru_cache
 from memcheck.accounts.estimate import Instant
 from memcheck.accounts.moves import Held
 from memcheck.accounts.state import optimizer_state_bytes, weight_bytes
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.resting import Sharding, resting_dtype, sharding, states_dtype
 from memcheck.frameworks.torch.states import counted, timeless
 from memcheck.job.types import TrainingJob
@@ -59,7 +60,7 @@ def around(job: TrainingJob, held: Held, steps: tuple[Instant, ...]) -> tuple[In
 
 
 def _shards(job: TrainingJob) -> bool:
-    least = 3 if job.framework == "deepspeed" else 2
+    least = 3 if FRAMEWORKS[job.framework].own_engine else 2
     return job.layout.zero_stage >= least
 
 

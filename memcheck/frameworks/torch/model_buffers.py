@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.layers import model_states_of
 from memcheck.frameworks.torch.pipelining import NO_BORDER, Border
 from memcheck.frameworks.torch.units import stream_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer
+from memcheck.models.types import Architecture, Attention, Block, Mixer
 from memcheck.record import Record
 
 if TYPE_CHECKING:
@@ -34,15 +35,17 @@ class ModelBuffers:
         self.item = DTYPE_BYTES[stream_dtype(self.setting)]
         self.tokens = self.setting.batch * self.setting.sequence
         self.border = self._border()
-        masks = self._masks()
-        self.per_micro_batch = self._rotary_tables() + self._received_input() + masks.graph
+        masks, tables = self._masks(), model_states_of(setting.style).rotary_tables(architecture, setting)
+        self.per_micro_batch = tables + self._received_input() + masks.graph
         """What each micro-batch in flight makes for itself."""
         self.masks = masks.variables + masks.unused
         """Attention masks that nothing but variables of the model's forward hold."""
 
     def always(self) -> list[Always]:
         """Bytes that live all step: token ids, rotary caches, pipeline receive buffers."""
-        found = [Always("activations", self._rotary_caches())] if self.job.framework == "torchtitan" else []
+        layers = self.part.last - self.part.first
+        caches = model_states_of(self.setting.style).rotary_caches(self.architecture, self.job.sequence_length, layers)
+        found = [Always("activations", caches)] if caches else []
         buffers = self._layer_buffers()
         if buffers:
             found.append(Always("activations", buffers))
@@ -62,18 +65,6 @@ class ModelBuffers:
             # since then every input is a new tensor; the losses that the last stage collects refer to all of theirs
             found.append(Always("activations", 0, all_inputs))
         return found
-
-    def _rotary_tables(self) -> int:
-        """cos and sin, [1, S, rotary_dim] in the stream's dtype, made in each forward (*RotaryEmbedding.forward)."""
-        if self.job.framework == "torchtitan":
-            return 0
-        rotary = rotary_width(self.architecture)
-        item = 4 if self.job.framework == "litgpt" else self.item  # buffers made anew in the default dtype
-        mixers = (block.mixer for block, _ in self.architecture.blocks)
-        if any(isinstance(m, Attention) and m.rotary_form == "half-fp32" for m in mixers):
-            item = 4
-        tables = 2 * self.architecture.rotary_tables
-        return tables * rounded(self.setting.sequence * rotary * item) if rotary else 0
 
     def _masks(self) -> Masks:
         """Attention masks of the whole model; checkpointed layers hold them, as arguments, to their backward."""
@@ -101,16 +92,6 @@ class ModelBuffers:
             return rounded(mixer.buffer_numel * DTYPE_BYTES[self.job.recipe.params])
         return rounded(4 * mixer.position_rows * mixer.rotary_dim) if isinstance(mixer, Attention) else 0
 
-    def _rotary_caches(self) -> int:
-        """torchtitan's buffers, one per layer: complex64 [S, dim / 2] or fp32 [S, 2 dim]."""
-        from memcheck.frameworks.torchtitan.layers import rotates_complex
-
-        mixers = [block.mixer for block, _ in self.architecture.blocks]
-        kinds = [rotates_complex(m) for m in mixers if isinstance(m, (Attention, LatentAttention))]
-        each = 4 if all(kinds) else 8
-        cache = rounded(self.job.sequence_length * rotary_width(self.architecture) * each)
-        return cache * (self.part.last - self.part.first)
-
     def _received_input(self) -> int:
         """Since torch 2.15 each micro-batch's input is received into a new tensor, which its backward lets go of."""
         lazy = self.job.layout.pipeline > 1 and self.job.casts_gradients
@@ -131,13 +112,3 @@ class ModelBuffers:
     def _boundary(self) -> int:
         rows = self.tokens // self.setting.tensor if self.setting.sequence_parallel else self.tokens
         return rounded(rows * self.setting.hidden * self.item)
-
-
-def rotary_width(architecture: Architecture) -> int:
-    """Channels of the rotary tables; 0 without rotary embedding."""
-    for block, _ in architecture.blocks:
-        if isinstance(block.mixer, Attention) and block.mixer.rotary_dim:
-            return block.mixer.rotary_dim
-        if isinstance(block.mixer, LatentAttention):
-            return block.mixer.qk_rope_head_dim
-    return architecture.rotary_dim

@@ -7,7 +7,7 @@ such loops: ``out = model(...)`` keeps the logits referenced until the next step
 
 from __future__ import annotations
 
-from memcheck.frameworks.transformers_families import TRANSFORMERS
+from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
 from memcheck.job.profile import Profile
 
@@ -38,7 +38,7 @@ PYTORCH = Profile(
     # Muon has no foreach path (torch/optim/_muon.py refuses foreach=True); the 8-bit and Lion kernels of
     # bitsandbytes update one tensor in place.
     families=TRANSFORMERS,
-    style="transformers",
+    style=STYLE,
     implementations={
         "muon": "for-loop",
         "adamw-8bit": "fused",

@@ -11,8 +11,10 @@ from functools import lru_cache
 
 from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.context import Setting
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import accumulated_dtype, adds_in_place, outside_dtype, wraps
 from memcheck.frameworks.torch.units import (
+    as_built,
     base_setting,
     block_unit,
     embedding_unit,
@@ -52,7 +54,7 @@ class Accumulation(Record):
     dtype: str | None
     """Dtype to which autograd casts the gradients that wait for a reduction; None: it casts none."""
     outside: str | None
-    """The same of weights that are used outside of their group's forward."""
+    """Dtype to which autograd casts gradients of weights that are used outside of their group's forward."""
 
 
 def accumulation(job: TrainingJob) -> Accumulation:
@@ -72,13 +74,11 @@ class Units:
     __slots__ = ("_added", "_alike", "_ends", "_frozen", "_inventory", "_table_trained", "architecture", "base", "job")
 
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
-        if job.framework == "litgpt":  # its head is a module of its own (model.py, GPT.__init__)
-            architecture = architecture._replace(tie_word_embeddings=False)
-        self.job, self.architecture = job, architecture
+        self.job, self.architecture = job, as_built(job, architecture)
         self.base = base_setting(job, architecture, added.dtype)
         self._added, self._inventory = added, inventory
         self._frozen = frozenset(frozen_layers(job.freeze))
-        self._table_trained = self.base.trained and not is_table_frozen(job, architecture)
+        self._table_trained = self.base.trained and not is_table_frozen(job, self.architecture)
         self._alike: dict[tuple[Hashable, ...], Unit] = {}
         self._ends: dict[tuple[Hashable, ...], Unit] = {}
 
@@ -99,7 +99,7 @@ class Units:
             left = times
             while left:
                 trained = base.trained and index not in frozen
-                external = index == part.first > 0 and job.framework != "megatron"
+                external = index == part.first > 0
                 unit = self._block(block, index, input_grad, trained, external)
                 after = input_grad or trained or base.adapter is not None
                 some = 1 if external or after != input_grad else left  # what follows is not like this one
@@ -140,7 +140,7 @@ class Units:
 
 @lru_cache(maxsize=512)
 def units_of(job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool = False) -> Units:
-    """Kept."""
+    """The units of a job, made once however often they are asked for."""
     return Units(job, architecture, added, inventory)
 
 
@@ -191,7 +191,7 @@ def adds_gradients(job: TrainingJob) -> bool:
     if wraps(job) and not adds_in_place(job):
         return False
     several = job.gradient_accumulation_steps > 1
-    return several or job.layout.gradient_as_bucket_view or job.framework == "deepspeed"
+    return several or job.layout.gradient_as_bucket_view or FRAMEWORKS[job.framework].own_engine
 
 
 def stretches(times: Sequence[int]) -> list[tuple[int, int]]:

@@ -7,7 +7,6 @@ from functools import lru_cache
 
 from memcheck.accounts.estimate import Instant, RankEstimate
 from memcheck.accounts.moves import Components, Held, Rest, highest, laid_on, peak_on
-from memcheck.accounts.unit import Part
 from memcheck.frameworks.torch.pipelining import fullest, parts
 from memcheck.frameworks.torch.rank_steps import (
     Motion,
@@ -18,8 +17,8 @@ from memcheck.frameworks.torch.rank_steps import (
     states_of,
     undivided,
 )
-from memcheck.frameworks.torch.rank_units import Accumulation, Units
 from memcheck.frameworks.torch.states import timeless
+from memcheck.frameworks.torch.units import model_tensors
 from memcheck.job.any_batch import AnyBatch, any_batch
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
@@ -49,7 +48,7 @@ def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bo
 
     each = [Steps(undivided(stateless(job, torch)), architecture, inventory=True) for torch in job.torch]
     found = [peak_rank(job, states, number, [steps.motion(number, states) for steps in each]) for number in numbers]
-    return tuple([with_inventory(job, laid(job, rank), rank.motion, each[0].base.style) for rank in found])
+    return tuple([with_inventory(job, laid(job, rank), rank.motion, each[0].base.style.folder) for rank in found])
 
 
 class Behaviours:
@@ -170,10 +169,9 @@ def _contents(architecture: Architecture, ways: int) -> tuple[Hashable, ...]:
 def trainable_parameters(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     """Trained parameters of the whole model, and adapter parameters added to it."""
     whole = job._replace(layout=job.layout._replace(tensor=1, sequence=False, pipeline=1, expert=1, expert_tensor=1))
-    part = Part(0, architecture.num_layers, True, True)
     trained = added = 0
-    for run in Units(whole, architecture, Accumulation(False, None, None), False).runs(part):
-        for t in run.unit.tensors:
-            trained += run.times * t.numel if t.trained else 0
-            added += run.times * t.numel if ".lora_" in t.name else 0
+    for tensors in model_tensors(whole, architecture):
+        for t in tensors:
+            trained += t.numel if t.trained else 0
+            added += t.numel if ".lora_" in t.name else 0
     return trained, added

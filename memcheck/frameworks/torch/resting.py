@@ -34,7 +34,7 @@ def expert_ways(job: TrainingJob, ways: int) -> int:
 def sharding(job: TrainingJob) -> Sharding:
     """What the plan's ZeRO stage divides. torch.distributed: 1 = ZeroRedundancyOptimizer, 2 and 3 = FSDP2."""
     stage, ways = job.layout.zero_stage, job.layout.shard_group
-    if job.framework in ("deepspeed", "megatron"):
+    if FRAMEWORKS[job.framework].own_engine:
         return Sharding(ways if stage >= 3 else 1, ways if stage >= 2 else 1, ways if stage >= 1 else 1, flat=True)
     if stage >= 2:
         return Sharding(ways, ways, ways, flat=False)
@@ -57,6 +57,7 @@ def shard_of(job: TrainingJob, tensor: LocalTensor, ways: int, flat: bool) -> in
 def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting:
     """Bytes of some tensors on one rank: parameters, gradients while they exist, master weights, optimizer states."""
     recipe, cut = job.recipe, sharding(job)
+    masters_all = FRAMEWORKS[job.framework].masters_adapters
     parameters = adapters = gradients = master = states = 0
     for t in tensors:
         held = shard_of(job, t, cut.parameters, cut.flat)
@@ -67,7 +68,7 @@ def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting
             parameters += size
         if not t.trained:
             continue
-        adapter = None if job.framework == "deepspeed" else t.dtype
+        adapter = None if masters_all else t.dtype
         reduced = held if cut.gradients == cut.parameters else shard_of(job, t, cut.gradients, cut.flat)
         mine = reduced if cut.optimizer == cut.gradients else shard_of(job, t, cut.optimizer, cut.flat)
         gradients += rounded(reduced * DTYPE_BYTES[adapter or recipe.gradients])
@@ -86,10 +87,11 @@ def tensors_resting(job: TrainingJob, tensors: Iterable[LocalTensor]) -> Resting
 
 
 def states_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
-    """Dtype of the optimizer's states of one tensor. DeepSpeed's engine steps on a master copy of adapters, too."""
-    if tensor.dtype is None or job.framework == "deepspeed":
+    """Dtype of the optimizer's states of one tensor: a master copy's, or the tensor's own."""
+    profile = FRAMEWORKS[job.framework]
+    if tensor.dtype is None or profile.masters_adapters:
         return job.recipe.optimizer_states
-    if keeps_full_states(job.optimizer, FRAMEWORKS[job.framework]):
+    if keeps_full_states(job.optimizer, profile):
         return job.recipe.optimizer_states
     return tensor.dtype
 
@@ -98,8 +100,8 @@ def resting_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
     """Dtype in which one tensor rests.
 
     With QLoRA, peft's prepare_model_for_kbit_training (peft/utils/other.py) casts what is not quantised, norms,
-    embeddings and head, to fp32. LitGPT and torchtune do not.
+    embeddings and head, to fp32.
     """
-    if job.method == "qlora" and not tensor.trained and job.framework not in ("litgpt", "torchtune"):
+    if job.method == "qlora" and not tensor.trained and not FRAMEWORKS[job.framework].own_adapters:
         return "fp32"
     return job.recipe.params

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memcheck.accounts.moves import Components, Held, Rest
 from memcheck.accounts.state import LocalTensor, Resting
 from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import wraps
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.frameworks.torch.resting import shard_of, sharding, tensors_resting
@@ -113,7 +114,7 @@ def _temporaries(
     trained: list[tuple[LocalTensor, int]] = []
     for tensors, count in kinds:
         trained += count * [(t, shard_of(job, t, cut.optimizer, cut.flat)) for t in tensors if t.trained]
-    if job.framework == "deepspeed":  # it steps on master copies
+    if FRAMEWORKS[job.framework].masters_adapters:
         trained = [(t._replace(dtype=None), n) for t, n in trained]
     if partition is not None:
         trained = [(t, t.numel) for t in partition[0]]
@@ -135,7 +136,8 @@ def _table_slice(job: TrainingJob, trained: list[LocalTensor]) -> int:
     """RowwiseParallel's embedding has a replicated gradient: DTensor's first operation with the sharded table clones
     the local rows (placement_types.py, _replicate_to_shard). Under FSDP2 they were cloned before they were reduced.
     """
-    if job.layout.tensor == 1 or wraps(job) or job.framework not in ("pytorch", "huggingface"):
+    profile = FRAMEWORKS[job.framework]
+    if job.layout.tensor == 1 or wraps(job) or profile.own_engine or not profile.style.whole_table_gradient:
         return 0
     sizes = (rounded(t.numel * DTYPE_BYTES[job.recipe.params]) for t in trained if t.name == "embed_tokens.weight")
     return max(sizes, default=0)
@@ -143,7 +145,7 @@ def _table_slice(job: TrainingJob, trained: list[LocalTensor]) -> int:
 
 def engine_of(job: TrainingJob, units: Tensors) -> EngineBuffers | None:
     """DeepSpeed's buffers, if its engine runs the step."""
-    if job.framework != "deepspeed":
+    if FRAMEWORKS[job.framework].data_parallel != "zero":
         return None
     from memcheck.frameworks.deepspeed.engine import engine_buffers
 

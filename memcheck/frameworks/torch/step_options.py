@@ -32,7 +32,7 @@ class StepOptions(Record):
     sharded: bool
     """FSDP2 wraps the units."""
     rooted: bool
-    """transformers wraps blocks and the root: embedding, final norm and head are one group, gathered all step."""
+    """Blocks and the root are wrapped: embedding, final norm and head are one group, gathered all step."""
     reshards: bool
     unsynchronised: bool
     """Micro-batches before the last leave their gradients unsharded."""
@@ -89,20 +89,19 @@ class StepSizes(Record):
 
 def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptions, tuple[float, ...]]:
     """How pipeline rank ``rank`` runs its step, and for each walk how many other micro-batches are in flight."""
-    layout = job.layout
+    layout, profile = job.layout, FRAMEWORKS[job.framework]
     sharded, pipelined = wraps(job), layout.pipeline > 1
     stays_gathered = sharded and pipelined
     unsynchronised = skips_reduction(job)
     views, views_late = (False, False) if sharded else gradient_views(job)
     steps, held = job.gradient_accumulation_steps, in_flight(rank, layout, job.gradient_accumulation_steps)
-    apart = unsynchronised or stays_gathered or views_late or job.framework == "deepspeed"
+    apart = unsynchronised or stays_gathered or views_late or profile.own_engine
     walks = _walks(steps, held, apart)
-    transformers = FRAMEWORKS[job.framework].style == "transformers"
     how = StepOptions(
         micro_batches=tuple([MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]),
         all_at_once=held >= steps,
         sharded=sharded,
-        rooted=sharded and job.framework != "torchtitan",
+        rooted=sharded and not profile.wraps_ends,
         reshards=layout.reshard_after_forward and layout.zero_stage == 3,
         unsynchronised=unsynchronised,
         in_place=adds_in_place(job),
@@ -110,13 +109,13 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         reduces_behind=stays_gathered and job.casts_gradients,
         casts_gradients=job.casts_gradients,
         loss_inside_root=not pipelined and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast,
-        loss_behind_root=not pipelined and job.loss.kind == "chunked" and transformers,
-        whole_table=layout.tensor > 1 and job.framework != "torchtitan",
+        loss_behind_root=not pipelined and job.loss.kind == "chunked" and profile.style.head_behind_model,
+        whole_table=layout.tensor > 1 and profile.style.whole_table_gradient,
         offloads=job.parameter_offload != "none",
         views=views,
         views_late=views_late,
         pipelined=pipelined,
-        holds_rows=not pipelined and transformers,
+        holds_rows=not pipelined and profile.style.holds_rows,
     )
     return how, tuple([others for _, _, others in walks])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 from memcheck.accounts.state import (
@@ -11,36 +12,31 @@ from memcheck.accounts.state import (
     block_component_tensors,
     expert_slices,
     local_tensor,
-    shard_numel,
 )
 from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.completeness import demand, elements, met, met_by, whole
 from memcheck.autograd.context import Adapter, Context, Setting, adapts, is_frozen
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Dim, Leaf, Value
+from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.fsdp import reduces_head
-from memcheck.frameworks.transformers.block import recomputing
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
-from memcheck.frameworks.transformers.head import Head, head_curve, head_forward
+from memcheck.frameworks.transformers.head import Head, head_forward
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Mixer, Mlp, Moe, Norm
 from memcheck.record import Record
 
-PER_BLOCK = ("torchtitan", "torchtune")
-"""Frameworks that compile each block as a graph of its own."""
-
 
 def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str | None) -> Setting:
     """The setting that all units of a job share. ``grad_dtype``: :class:`Accumulation`'s."""
-    layout, recipe = job.layout, job.recipe
+    layout, recipe, style = job.layout, job.recipe, FRAMEWORKS[job.framework].style
     unit_dtype = recipe.compute if not recipe.autocast else recipe.params
     adapter = None
     if job.method in ("lora", "qlora") and job.lora is not None:
         targets = job.lora.target_modules
         adapter = Adapter(job.lora.rank, targets, job.lora.dtype, job.method == "qlora", quantized_storage(job))
     return Setting(
-        style=FRAMEWORKS[job.framework].style,
+        style=style,
         batch=job.micro_batch_size,
         sequence=-(-job.sequence_length // layout.context),
         hidden=architecture.hidden_size,
@@ -57,7 +53,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         frozen=_module_patterns(job.freeze),
         adapter=adapter,
         expert_imbalance=job.expert_imbalance,
-        compiled=job.framework in PER_BLOCK and job.compiles("model"),
+        compiled=style.compiles_blocks and job.compiles("model"),
         grad_dtype=grad_dtype,
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
         options=job.options,
@@ -65,8 +61,9 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
 
 
 def quantized_storage(job: TrainingJob) -> str:
-    """How 4-bit weights rest: with doubly quantised constants, or as LitGPT's ``quantize`` says."""
-    plain = job.framework == "litgpt" and not str(job.option("quantize", "bnb.nf4")).endswith("-dq")
+    """How 4-bit weights rest: with doubly quantised constants, unless an option ``quantize`` says otherwise."""
+    default = FRAMEWORKS[job.framework].default_quantization
+    plain = default and not str(job.option("quantize", default)).endswith("-dq")
     return "nf4-single" if plain else "nf4"
 
 
@@ -103,27 +100,26 @@ def stream_dtype(setting: Setting) -> str:
 def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
     """The curve of one block; equal blocks are replayed once.
 
-    torchtitan's layers run on [tokens, hidden] (its main branch; ``ledger/torchtitan.py``), and softmax attention keeps
-    nothing of a sequence by itself: as many tokens in one sequence have the same curve. What Inductor keeps was traced.
+    Where layers run on packed tokens, softmax attention keeps nothing of a sequence by itself: as many tokens in one
+    sequence have the same curve. What Inductor keeps was traced.
     """
-    if setting.style == "torchtitan" and not setting.compiled and not isinstance(block.mixer, Mixer):
+    if setting.style.layout == "packed" and not setting.compiled and not isinstance(block.mixer, Mixer):
         setting = setting._replace(batch=1, sequence=setting.batch * setting.sequence)
     return replayed_block(block, setting, recompute, inventory)
 
 
 @lru_cache(maxsize=4096)
 def replayed_block(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
-    """The same, as the setting has it."""
+    """The curve of one block whose tokens are in as many sequences as the setting says."""
     rows = setting.batch * setting.sequence
     divided = setting.sequence_parallel and setting.tensor > 1
     if divided:
         rows //= setting.tensor
     shape = (Dim(rows, "T/tp" if divided else "T"), Dim(setting.hidden, "h"))
-    forward, whole = recomputing(block, setting.style, recompute)
+    forward, whole = layers_of(setting.style).recomputing(block, recompute)
     return replay(forward, setting, shape, stream_dtype(setting), recompute=whole, inventory=inventory)
 
 
-_cached_head = lru_cache(maxsize=512)(head_curve)
 _cached_embedding = lru_cache(maxsize=512)(embedding_curve)
 
 
@@ -175,20 +171,15 @@ def block_unit(
     )
     _demand_block(block, whole(setting), job.framework)
     fresh = block_curve(block, setting, recompute, inventory)
-    again = block_curve(block, _later(setting), recompute, inventory) if adds else fresh
+    again = block_curve(block, setting.later(), recompute, inventory) if adds else fresh
     unit = Unit("block", "layer", tensors, fresh, again)
     return _offloaded(unit) if job.checkpointing.offload == "cpu" else unit
 
 
 @lru_cache(maxsize=1024)
 def _demand_block(block: Block, setting: Setting, framework: str) -> None:
-    forward, _ = recomputing(block, setting.style, "none")
+    forward, _ = layers_of(setting.style).recomputing(block, "none")
     demand(met_by(forward, setting), elements(block), "a layer", framework)
-
-
-def _later(setting: Setting) -> Setting:
-    """For later micro-batches: autograd casts new gradients alone."""
-    return setting._replace(has_grad=True, grad_dtype=None)
 
 
 def _offloaded(unit: Unit) -> Unit:
@@ -214,9 +205,9 @@ def embedding_unit(
     """The embedding, which is trained or not, and whose table may be the head's."""
     vocab = -(-a.vocab_size // base.tensor)
     e = Embedding(
-        # RowwiseParallel on nn.Embedding: the local rows' gradient is a view of the whole table's; torchtitan's and
-        # Megatron's embeddings are vocabulary-parallel modules of their own
-        a.vocab_size if base.style == "transformers" else vocab,
+        # RowwiseParallel on nn.Embedding: the local rows' gradient is a view of the whole table's; else embeddings are
+        # vocabulary-parallel modules of their own
+        a.vocab_size if base.style.whole_table_gradient else vocab,
         a.embedding_size,
         a.learned_positions,
         a.embedding_norm,
@@ -224,7 +215,7 @@ def embedding_unit(
         a.embedding_dropout,
         trained,
         tied,
-        base.style == "transformers" and a.embedding_size != a.hidden_size,
+        a.embedding_size != a.hidden_size,
         a.positions_each,
         a.scales_outside,
         leaf=not trained and job.checkpointing.mode != "none" and job.checkpointing.reentrant,
@@ -232,7 +223,7 @@ def embedding_unit(
     dtype = stream_dtype(base)
     _demand_embedding(a, e._replace(vocab=a.vocab_size), whole(base), job.framework)
     fresh = _cached_embedding(e, base, dtype, inventory=inventory)
-    again = _cached_embedding(e, _later(base), dtype, inventory=inventory) if adds else fresh
+    again = _cached_embedding(e, base.later(), dtype, inventory=inventory) if adds else fresh
     return Unit("embedding", "embedding", embedding_tensors(a, base.tensor, trained), fresh, again)
 
 
@@ -266,6 +257,11 @@ def _demand_head(a: Architecture, head: Head, setting: Setting, framework: str) 
         head_forward(ctx, head, Value(ctx.tape.new(shape, dtype, "last hidden state"), shape, dtype, Leaf()))
 
     demand(met(run, setting), held, "the head", framework)
+
+
+def as_built(job: TrainingJob, a: Architecture) -> Architecture:
+    """The architecture with what the framework builds in its own way."""
+    return a._replace(tie_word_embeddings=False) if FRAMEWORKS[job.framework].style.unties_head else a
 
 
 def is_tied(a: Architecture, tensor: int) -> bool:
@@ -302,26 +298,19 @@ def head_unit(
     trained = base.trained and not is_head_frozen(job, a)
     norm_trained = base.trained and "norm" not in job.freeze
     tensors = head_tensors(a, base.tensor, tied, trained, norm_trained)
-    if job.method == "qlora" and job.framework == "litgpt":  # Fabric replaces every nn.Linear
+    if job.method == "qlora" and FRAMEWORKS[job.framework].quantizes_head:
         stored = quantized_storage(job)
         tensors = tuple(t._replace(dtype=stored) if t.name == "lm_head.weight" else t for t in tensors)
     setting = base._replace(trained=norm_trained)
-    # torchtune drops the compiled form of any loss but the chunked one, whose method it replaces (compile_loss)
-    compiles = job.framework == "torchtitan" or (job.framework == "torchtune" and job.loss.kind == "chunked")
     head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained, a.logit_scale)
     head = head._replace(
-        compiled=compiles and job.compiles("loss"),
+        compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
         graph_before=graph,
         grad_dtype=outside,
-        projection=a.embedding_size if base.style == "transformers" and a.embedding_size != a.hidden_size else 0,
+        projection=a.embedding_size if a.embedding_size != a.hidden_size else 0,
     )
-    dtype = stream_dtype(base)
     _demand_head(a, head, whole(base), job.framework)
-    if reduces_head(job):
-        return _chunked_unit(job, head, setting, tensors, adds, inventory)
-    fresh = _cached_head(head, setting, dtype, inventory=inventory)
-    again = _cached_head(head, _later(setting), dtype, inventory=inventory) if adds else fresh
-    return Unit("head", "head and loss", tensors, fresh, again)
+    return layers_of(base.style).head_unit(job, head, setting, tensors, adds, inventory)
 
 
 @lru_cache(maxsize=256)
@@ -338,20 +327,15 @@ def head_tensors(
     return tuple(tensors)
 
 
-def _chunked_unit(
-    job: TrainingJob, head: Head, setting: Setting, tensors: tuple[LocalTensor, ...], adds: bool, inventory: bool
-) -> Unit:
-    """torchtitan's chunked loss reduces the head's gradient by itself, inside the loss."""
-    from memcheck.frameworks.torchtitan.loss import HeadShard, chunked_head_curve
-
-    ways = job.layout.shard_group
-    table = next((t for t in tensors if t.name == "lm_head.weight"), None)
-    shard = HeadShard(0, 0)
-    if job.layout.zero_stage == 3 and table is not None:
-        part = shard_numel(table, ways)
-        shard = HeadShard(part * ways, part, job.recipe.reduce)
-    fresh = chunked_head_curve(head, setting, stream_dtype(setting), shard, inventory=inventory)
-    again = fresh
-    if adds:
-        again = chunked_head_curve(head, _later(setting), stream_dtype(setting), shard, inventory=inventory)
-    return Unit("head", "head and loss", tensors, fresh, again, reduced="lm_head.weight" if shard.padded else "")
+def model_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
+    """The parameter tensors of a whole model that is on one pipeline rank, unit by unit. Nothing is replayed."""
+    a = as_built(job, a)
+    base, frozen = base_setting(job, a, None), frozen_layers(job.freeze)
+    yield embedding_tensors(a, base.tensor, base.trained and not is_table_frozen(job, a))
+    for i, block in enumerate(a.layers()):
+        trained = base.trained and i not in frozen
+        yield block_tensors_on_rank(
+            block, base.tensor, base.expert, base.expert_tensor, trained, base.frozen, base.adapter
+        )
+    head_trained, norm_trained = base.trained and not is_head_frozen(job, a), base.trained and "norm" not in job.freeze
+    yield head_tensors(a, base.tensor, is_tied(a, base.tensor), head_trained, norm_trained)

@@ -6,40 +6,58 @@ distributed/activation_checkpoint.py. Tokens are one dimension: tensor paralleli
 
 from __future__ import annotations
 
+from memcheck.accounts.state import LocalTensor
+from memcheck.accounts.unit import Unit
 from memcheck.autograd import attention as kernels
-from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.context import Context, Setting, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.curve import Forward
 from memcheck.autograd.elementwise import add, cast, copy
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import fused_norm
 from memcheck.autograd.selective import KeptOutputs, checkpoint_whole
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
+from memcheck.frameworks.torchtitan.states import rotates_complex
+from memcheck.frameworks.transformers.head import Head, loss_in_pieces
+from memcheck.frameworks.transformers.head import head_unit as whole_head_unit
 from memcheck.frameworks.transformers.mlp import linear_tensors, mlp
 from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half
+from memcheck.job.types import TrainingJob
 from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm, ParameterTensor
+
+__all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]
 
 KEEPS = frozenset({"mm", "addmm", "bmm", "attention", "topk", "reduce-scatter", "all-to-all"})
 """SelectiveAC's operators: compute_intensive_ops of torch._functorch.partitioners and torchtitan's own additions.
 ``_grouped_mm`` is in neither list."""
 
 
-def torchtitan_block(ctx: Context, block: Block, x: Value) -> Value:
+def block(ctx: Context, layer: Block, x: Value) -> Value:
     """``h = x + attention(norm(x)); h + feed_forward(norm(h))``."""
-    if ctx.setting.compiled and is_traced(block, ctx.setting):
-        return compiled_block(ctx, block, x, "none")
-    return _eager_block(ctx, block, x)
+    if ctx.setting.compiled and is_traced(layer, ctx.setting):
+        return compiled_block(ctx, layer, x, "none")
+    return _eager_block(ctx, layer, x)
+
+
+def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
+    """The layer's forward under a recompute mode, which it checkpoints itself: its recompute runs to the end and may
+    keep chosen outputs.
+    """
+    if mode == "none":
+        return lambda ctx, x: block(ctx, layer, x), False
+    return lambda ctx, x: checkpointed_block(ctx, layer, x, mode), False
 
 
 def _eager_block(ctx: Context, block: Block, x: Value) -> Value:
     tape = ctx.tape
     if block.mixer is not None:
-        normed = _norm(ctx, block.input_norm, x)
+        normed = norm(ctx, block.input_norm, x)
         mixed = _mixer(ctx, block.mixer, normed)
         del normed
         x = add(tape, x, mixed, "residual")
         del mixed
     if block.mlp is not None:
-        normed = _norm(ctx, block.mlp_norm, x)
+        normed = norm(ctx, block.mlp_norm, x)
         out = _feed_forward(ctx, block.mlp, normed)
         del normed
         x = add(tape, x, out, "residual")
@@ -64,11 +82,23 @@ def _gates(block: Block) -> list[tuple[int, ...]]:
     return [t.shape for t in block.mlp.tensors if t.group == "router" and t.shape[0] == experts]
 
 
-def _norm(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> Value:
-    if norm is None:
+def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value:
+    """Every kind of norm is one kernel."""
+    if spec is None:
         return x
-    weight, bias = ctx.norm_weight(norm, name)
-    return fused_norm(ctx.tape, x, weight, bias, norm.kind)
+    weight, bias = ctx.norm_weight(spec, name)
+    return fused_norm(ctx.tape, x, weight, bias, spec.kind)
+
+
+def head_unit(
+    job: TrainingJob, head: Head, setting: Setting, tensors: tuple[LocalTensor, ...], adds: bool, inventory: bool
+) -> Unit:
+    """Final norm, head and loss; the chunked loss reduces the head's gradient by itself."""
+    if job.loss.kind == "chunked":
+        from memcheck.frameworks.torchtitan.loss import chunked_head_unit
+
+        return chunked_head_unit(job, head, setting, tensors, adds, inventory)
+    return whole_head_unit(job, head, setting, tensors, adds, inventory)
 
 
 def _mixer(ctx: Context, mixer: Attention | LatentAttention | Mixer, x: Value) -> Value:
@@ -97,8 +127,8 @@ def _attention(ctx: Context, a: Attention, x: Value) -> Value:
     x = enter_tensor_parallel(ctx, x)
     q, k, v = _fused_qkv(ctx, a, x)
     del x
-    q = _norm(ctx, a.query_norm, q, "q_norm")
-    k = _norm(ctx, a.key_norm, k, "k_norm")
+    q = norm(ctx, a.query_norm, q, "q_norm")
+    k = norm(ctx, a.key_norm, k, "k_norm")
     q, k = _rotary(ctx, a, q, k)
     out = kernels.flash(tape, q, k, v, a.head_dim, label="varlen attention", ring=ctx.setting.context)
     width = -(-a.heads // ctx.tp) * a.head_dim
@@ -122,14 +152,6 @@ def _fused_qkv(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Valu
     return copy(tape, q, "contiguous q"), copy(tape, k, "contiguous k"), copy(tape, v, "contiguous v")
 
 
-def rotates_complex(mixer: Attention | LatentAttention) -> bool:
-    """ComplexRoPE, whose table is complex64 [S, dim / 2], or CosSinRoPE with fp32 [S, 2 dim] (models/common/rope.py).
-
-    ``llama3`` and ``deepseek_v3`` configure the one, ``qwen3`` and ``gpt_oss`` the other (models/*/__init__.py).
-    """
-    return isinstance(mixer, LatentAttention) or (mixer.query_norm is None and not mixer.sinks)
-
-
 def _rotary(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
     """Rows of the table are picked for each layer and kept."""
     tape = ctx.tape
@@ -141,4 +163,3 @@ def _rotary(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Valu
     turned_q = rotate_half(tape, wide_q, "fp32", (rows,))
     turned_k = rotate_half(tape, wide_k, "fp32", (rows,))
     return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
-

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from memcheck.accounts.state import LocalTensor, shard_numel
+from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, enter_tensor_parallel
 from memcheck.autograd.curve import Curve, high
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.tensor import Leaf, Parameter, Storage
-from memcheck.frameworks.transformers.block import normalise
+from memcheck.frameworks.torchtitan.layers import norm
 from memcheck.frameworks.transformers.head import Head
+from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 
 
@@ -29,16 +32,32 @@ class HeadShard(Record):
     reduce: str = "fp32"
 
 
+def chunked_head_unit(
+    job: TrainingJob, head: Head, setting: Setting, tensors: tuple[LocalTensor, ...], adds: bool, inventory: bool
+) -> Unit:
+    """Final norm, head and loss. ``adds``: some micro-batch adds to gradients that are there."""
+    ways = job.layout.shard_group
+    table = next((t for t in tensors if t.name == "lm_head.weight"), None)
+    shard = HeadShard(0, 0)
+    if job.layout.zero_stage == 3 and table is not None:
+        part = shard_numel(table, ways)
+        shard = HeadShard(part * ways, part, job.recipe.reduce)
+    dtype = setting.params
+    fresh = chunked_head_curve(head, setting, dtype, shard, inventory=inventory)
+    again = chunked_head_curve(head, setting.later(), dtype, shard, inventory=inventory) if adds else fresh
+    return Unit("head", "head and loss", tensors, fresh, again, reduced="lm_head.weight" if shard.padded else "")
+
+
 @lru_cache(maxsize=512)
 def chunked_head_curve(head: Head, setting: Setting, dtype: str, shard: HeadShard, *, inventory: bool = False) -> Curve:
     """The unit's curve: everything up to the reduced head gradient is its forward."""
     tape = Tape(inventory=inventory)
-    tape.subclass = setting.tensor > 1
+    tape.subclass = setting.dtensors
     ctx = Context(tape, setting)
     shape = (ctx.residual_tokens, ctx.hidden)
     leaf = Leaf() if setting.input_grad else None
     x = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, leaf)
-    hidden = enter_tensor_parallel(ctx, normalise(ctx, head.final_norm, x))
+    hidden = enter_tensor_parallel(ctx, norm(ctx, head.final_norm, x))
     x.storage = None
     gradient = _chunks(ctx, head, hidden, dtype, shard)
     forward_high = high(tape)

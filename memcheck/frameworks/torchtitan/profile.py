@@ -11,6 +11,7 @@ from __future__ import annotations
 from memcheck.job import recipes as r
 from memcheck.job.families import EXPERTS, LATENT, NORM, Families, parts, words
 from memcheck.job.profile import Profile
+from memcheck.job.style import Style
 
 # `llama3` builds whatever is shaped like Llama, `deepseek_v3` has a router with softmax for DeepSeek V2's; GPT-OSS's
 # experts with biases and attention with sinks, and Qwen 3.5's delta nets, have no forward pass here.
@@ -81,7 +82,15 @@ TORCHTITAN = Profile(
         "context_parallel_rotate_method": ("allgather", "alltoall"),
     },
     families=FAMILIES,
-    style="torchtitan",
+    style=Style(
+        folder="torchtitan",
+        layout="packed",
+        dtensor=True,
+        compiles_blocks=True,
+        compiled_losses=("standard", "chunked", "vocab-parallel"),
+    ),
+    wraps_ends=True,
+    wraps_one_rank=True,
     implementations={},
     loss_parallel="tensor",
     loss_reduces_head=True,

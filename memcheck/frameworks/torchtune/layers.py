@@ -9,33 +9,42 @@ from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
+from memcheck.autograd.curve import Forward
 from memcheck.autograd.elementwise import add, cast, cat
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
 from memcheck.frameworks.transformers.attention import repeat_kv
-from memcheck.frameworks.transformers.block import block_parts, feed_forward
+from memcheck.frameworks.transformers.head import Head, head_unit
+from memcheck.frameworks.transformers.layers import block_parts, feed_forward
 from memcheck.frameworks.transformers.mlp import linear_tensors
-from memcheck.frameworks.transformers.norms import normalise
+from memcheck.frameworks.transformers.norms import normalise as norm
 from memcheck.frameworks.transformers.rotary import rotate_pairs
 from memcheck.models.types import Attention, Block
 
+__all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]
 
-def torchtune_layer(ctx: Context, block: Block, x: Value) -> Value:
+
+def block(ctx: Context, layer: Block, x: Value) -> Value:
     """One layer, which ``training.compile_model`` compiles by itself; checkpointing is wrapped around that."""
-    if ctx.setting.compiled and is_traced(block, ctx.setting):
-        return compiled_block(ctx, block, x, "none")
-    return torchtune_block(ctx, block, x)
+    if ctx.setting.compiled and is_traced(layer, ctx.setting):
+        return compiled_block(ctx, layer, x, "none", repeated=True)
+    return _eager_block(ctx, layer, x)
 
 
-def torchtune_block(ctx: Context, block: Block, x: Value) -> Value:
+def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
+    """The layer's forward under a recompute mode, and whether ``replay`` checkpoints it: as a whole or not at all."""
+    return lambda ctx, x: block(ctx, layer, x), mode == "full"
+
+
+def _eager_block(ctx: Context, block: Block, x: Value) -> Value:
     """``h = x + attention(norm(x)); h + mlp(norm(h))``."""
     a, m = block.mixer, block.mlp
     if not isinstance(a, Attention) or m is None or block.parallel:
         return block_parts(ctx, block, x)  # which torchtune has no builder for
-    h = add(ctx.tape, _attention(ctx, a, normalise(ctx, block.input_norm, x)), x, "residual")
-    return add(ctx.tape, h, feed_forward(ctx, m, normalise(ctx, block.mlp_norm, h)), "residual")
+    h = add(ctx.tape, _attention(ctx, a, norm(ctx, block.input_norm, x)), x, "residual")
+    return add(ctx.tape, h, feed_forward(ctx, m, norm(ctx, block.mlp_norm, h)), "residual")
 
 
 def _attention(ctx: Context, a: Attention, x: Value) -> Value:
@@ -53,7 +62,7 @@ def _attention(ctx: Context, a: Attention, x: Value) -> Value:
     )
     del x
     q, k = _rotate(tape, q), _rotate(tape, k)
-    q, k = normalise(ctx, a.query_norm, q, "qk_norm"), normalise(ctx, a.key_norm, k, "qk_norm")
+    q, k = norm(ctx, a.query_norm, q, "qk_norm"), norm(ctx, a.key_norm, k, "qk_norm")
     if a.kv_heads != a.heads:
         k, v = repeat_kv(tape, k, a.heads), repeat_kv(tape, v, a.heads)
     out = kernels.flash(tape, q, k, v, a.head_dim, label="flex attention")
@@ -67,9 +76,11 @@ def _rotate(tape: Tape, x: Value) -> Value:
     return cast(tape, rotate_pairs(tape, cast(tape, x, "fp32"), "fp32"), x.dtype)
 
 
-def chunked_loss(ctx: Context, h: Value, weights: Weights, chunks: int, *, compiled: bool) -> Value:
+def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Value | None:
     """CEWithChunkedOutputLoss: logits in pieces, all of which live; each is upcast, and its loss taken, by itself."""
-    tape = ctx.tape
+    if head.loss.kind != "chunked":
+        return None
+    tape, chunks, compiled = ctx.tape, head.loss.chunks, head.compiled
     rows = -(-ctx.tokens // chunks)
     logits = [linear(tape, part, weights, "output") for part in tape.views(h, *(((rows, ctx.hidden),) * chunks))]
     del h

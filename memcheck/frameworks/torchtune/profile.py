@@ -10,6 +10,7 @@ from __future__ import annotations
 from memcheck.job import recipes as r
 from memcheck.job.families import NORM, Families, parts, words
 from memcheck.job.profile import Profile
+from memcheck.job.style import Style
 
 # Gemma 2's soft-capped scores and its norms behind each half have no forward pass here.
 FAMILIES = Families(
@@ -52,7 +53,9 @@ TORCHTUNE = Profile(
     options={},
     choices={},
     families=FAMILIES,
-    style="torchtune",
+    # compile_loss replaces a method of the chunked loss, and drops the compiled form of any other (_compile.py)
+    style=Style(folder="torchtune", layout="batch-first", compiles_blocks=True, compiled_losses=("chunked",)),
+    own_adapters=True,
     implementations={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},
     lora_rank=8,
     lora_targets=("q_proj", "v_proj"),

@@ -15,6 +15,7 @@ from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.rotary import apply_rotary, concatenates
+from memcheck.job.style import Style
 from memcheck.models.types import Attention, Norm
 
 Heads = tuple[Value, Value, Value]
@@ -126,7 +127,7 @@ def head_view(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     return tape.record(out, (x,), lambda grad: [tape.new(source, dtype, "contiguous gradient")])
 
 
-def chosen_kernel(attention: str, dtype: str, a: Attention, sequence: int, style: str) -> str:
+def chosen_kernel(attention: str, dtype: str, a: Attention, sequence: int, style: Style) -> str:
     """``flash`` | ``efficient`` | ``math`` | ``eager``: what runs for this module on CUDA."""
     if attention in ("flash", "flex") and a.flash and not a.alibi:
         return "flash"
@@ -163,9 +164,9 @@ def repeats_kv(ctx: Context, a: Attention) -> bool:
     return kernel_of(ctx, a) in ("efficient", "eager") and (masked or a.head_dim > 256 or kernel_of(ctx, a) == "eager")
 
 
-def needs_mask(a: Attention, sequence: int, style: str) -> bool:
+def needs_mask(a: Attention, sequence: int, style: Style) -> bool:
     """transformers builds an explicit mask for a sliding window not longer than the sequence (masking_utils.py)."""
-    if style != "transformers":
+    if not style.makes_masks:
         return False
     return a.masked or a.alibi or (a.window is not None and sequence >= a.window)
 

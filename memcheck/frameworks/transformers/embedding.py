@@ -10,7 +10,7 @@ from memcheck.autograd.curve import Curve, high
 from memcheck.autograd.elementwise import add, dropout, scale
 from memcheck.autograd.matrix import embedding, linear
 from memcheck.autograd.tensor import Leaf, Parameter, Storage
-from memcheck.frameworks.transformers.block import normalise
+from memcheck.frameworks.layers import layers_of
 from memcheck.models.types import Norm, ParameterTensor
 from memcheck.record import Record
 
@@ -38,7 +38,7 @@ class Embedding(Record):
 def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
     """Replay the embedding. Its output belongs to the first block; ``saved`` is what else it keeps (masks, norms)."""
     tape = Tape(autocast=setting.autocast, inventory=inventory)
-    tape.subclass = setting.tensor > 1
+    tape.subclass = setting.dtensors
     ctx = Context(tape, setting)
     y = embedding_forward(ctx, e, dtype)
     forward_high = high(tape)
@@ -107,7 +107,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         ctx.kept.append(position)  # a variable, too
         x = _add_positions(tape, x, position)
         del position
-    x = normalise(ctx, e.norm, x)
+    x = layers_of(s.style).norm(ctx, e.norm, x)
     return dropout(tape, x, e.dropout)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, enter_tensor_parallel, wider
 from memcheck.autograd.curve import Curve, checkpointed, high
@@ -9,8 +13,8 @@ from memcheck.autograd.elementwise import cat, scale, unary
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
-from memcheck.frameworks.transformers.block import normalise
-from memcheck.job.types import Loss
+from memcheck.frameworks.layers import layers_of
+from memcheck.job.types import Loss, TrainingJob
 from memcheck.models.types import Norm, ParameterTensor
 from memcheck.record import Record
 
@@ -41,7 +45,7 @@ class Head(Record):
 def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
     """Replay final norm, head and loss. ``saved`` is what lives when backward starts."""
     tape = Tape(autocast=setting.autocast, inventory=inventory)
-    tape.subclass = setting.tensor > 1
+    tape.subclass = setting.dtensors
     ctx = Context(tape, setting)
     leaf = Leaf() if setting.input_grad else None
     shape = (ctx.residual_tokens, ctx.hidden)
@@ -82,7 +86,8 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
 def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     """Final norm, head, loss. The logits are put on ``ctx.kept``."""
     tape, s = ctx.tape, ctx.setting
-    h = _final_norm(ctx, head, x)
+    layers = layers_of(s.style)
+    h = layers.norm(ctx, head.final_norm, x)
     if head.projection:
         matrix = ParameterTensor("project_out.weight", (head.projection, s.hidden), "embedding", linear=True)
         h = linear(tape, h, ctx.weights(matrix, False, adaptable=False), "project_out")
@@ -102,16 +107,9 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     bias = ctx.parameter("lm_head.bias", (shard,)) if head.bias else None
     if head.loss.kind == "fused-linear":
         return fused_linear(tape, h, weight)
-    if s.style == "litgpt":
-        from memcheck.frameworks.litgpt.head import litgpt_loss
-
-        return litgpt_loss(ctx, h, Weights(weight, bias), head)
-    if s.style == "torchtune" and head.loss.kind == "chunked":
-        from memcheck.frameworks.torchtune.layers import chunked_loss
-
-        return chunked_loss(ctx, h, Weights(weight, bias), head.loss.chunks, compiled=head.compiled)
-    if head.loss.kind == "chunked":
-        return _chunked(ctx, head, h, Weights(weight, bias))
+    pieces = layers.loss_in_pieces(ctx, head, h, Weights(weight, bias))
+    if pieces is not None:
+        return pieces
     logits = _logits(ctx, head, h, Weights(weight, bias))
     del h
     ctx.kept.append(logits)
@@ -121,14 +119,6 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=head.loss.kind == "vocab-parallel")
     del normed
     return loss
-
-
-def _final_norm(ctx: Context, head: Head, x: Value) -> Value:
-    if ctx.setting.style != "litgpt":
-        return normalise(ctx, head.final_norm, x)
-    from memcheck.frameworks.litgpt.layers import litgpt_norm
-
-    return litgpt_norm(ctx, head.final_norm, x)
 
 
 def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
@@ -157,8 +147,10 @@ def _gather_vocabulary(ctx: Context, head: Head, shard: Value) -> Value:
     return tape.record(out, (shard,), lambda grad: [tape.new(shape, dtype, "slice logits gradient")])
 
 
-def _chunked(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
-    """Head and loss on slices of tokens, each checkpointed: one slice's logits live at a time."""
+def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Value | None:
+    """Head and chunked loss on slices of tokens, each checkpointed: one slice's logits live at a time."""
+    if head.loss.kind != "chunked":
+        return None
     tape = ctx.tape
     chunks = head.loss.chunks
     rows = -(-ctx.tokens // chunks)
@@ -176,3 +168,21 @@ def _chunked(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
         )
         del part
     return cat(tape, tuple(losses), (1,), "sum of losses")
+
+
+_remembered = lru_cache(maxsize=512)(head_curve)
+
+
+def head_unit(
+    job: TrainingJob,
+    head: Head,
+    setting: Setting,
+    tensors: tuple[LocalTensor, ...],
+    adds: bool,
+    inventory: bool,
+) -> Unit:
+    """Final norm, head and loss under autograd. ``adds``: some micro-batch adds to gradients that are there."""
+    dtype = setting.params
+    fresh = _remembered(head, setting, dtype, inventory=inventory)
+    again = _remembered(head, setting.later(), dtype, inventory=inventory) if adds else fresh
+    return Unit("head", "head and loss", tensors, fresh, again)

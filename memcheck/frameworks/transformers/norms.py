@@ -1,4 +1,4 @@
-"""Which operations a normalisation is made of, by its kind and the framework's code."""
+"""Which operations a normalisation of transformers' modeling files is made of, by its kind."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from memcheck.models.types import Norm
 
 
 def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> Value:
-    """The norm as the framework writes it: RMSNorm in pieces in transformers, in one kernel in torchtitan."""
+    """RMSNorm in pieces, LayerNorm in one kernel unless a model writes its own."""
     if norm is None:
         return x
     tape = ctx.tape
     weight, bias = ctx.norm_weight(norm, name)
     kind = norm.kind
-    if ctx.setting.style not in ("transformers", "torchtune"):
-        return fused_norm(tape, x, weight, bias, kind)
     if kind.startswith("rmsnorm"):
         return rms_norm_pieces(
             tape,

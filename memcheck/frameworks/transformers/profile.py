@@ -8,7 +8,7 @@ Sources: transformers 5.23 ``training_args.py`` (``optim`` is ``adamw_torch_fuse
 
 from __future__ import annotations
 
-from memcheck.frameworks.transformers_families import TRANSFORMERS
+from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
 from memcheck.job.profile import Profile
 
@@ -38,7 +38,7 @@ HUGGINGFACE = Profile(
     choices={},
     # transformers' own Adafactor and torch's Muon loop over tensors; bitsandbytes updates one tensor in place.
     families=TRANSFORMERS,
-    style="transformers",
+    style=STYLE,
     implementations={
         "adafactor": "for-loop",
         "muon": "for-loop",

@@ -7,7 +7,8 @@ from typing import Any
 
 from memcheck.autograd.context import Adapter, Setting
 from memcheck.autograd.curve import Curve, replay
-from memcheck.frameworks.transformers.block import recomputing
+from memcheck.frameworks.layers import layers_of
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Block
 
@@ -15,7 +16,8 @@ TOKENS = 1024
 """A multiple of the allocator's block for every tensor that counts, so that bytes per token are whole."""
 AUTOCAST = {"params": "fp32", "compute": "fp32", "autocast": "bf16"}
 FP32 = {"params": "fp32", "compute": "fp32"}
-TORCHTITAN = {"style": "torchtitan", "attention": "flash"}
+TRANSFORMERS, TITAN = (FRAMEWORKS[name].style for name in ("huggingface", "torchtitan"))
+TORCHTITAN = {"style": TITAN, "attention": "flash"}
 
 
 def block_of(config: Mapping[str, Any], layer: int = 0) -> Block:
@@ -37,12 +39,12 @@ def curve_of(
     block = architecture.layers()[layer]
     if lora:
         setting = {"trained": False, "adapter": Adapter(lora, "all-linear", "fp32", False), **setting}
-    setting = {"style": "transformers", "batch": 1, "sequence": tokens, **setting}
+    setting = {"style": TRANSFORMERS, "batch": 1, "sequence": tokens, **setting}
     s = Setting(hidden=architecture.hidden_size, **setting)
     rows = s.batch * s.sequence
     if s.sequence_parallel and s.tensor > 1:
         rows //= s.tensor
-    forward, checkpoint = recomputing(block, s.style, recompute)
+    forward, checkpoint = layers_of(s.style).recomputing(block, recompute)
     return replay(forward, s, (rows, s.hidden), s.params, recompute=checkpoint)
 
 

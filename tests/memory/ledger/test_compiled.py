@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from memcheck.autograd.curve import Curve
+from memcheck.frameworks.torchtune.profile import TORCHTUNE
 from memcheck.frameworks.transformers.head import Head, head_curve
 from memcheck.job.types import Loss
-from tests.memory.ledger.layers import TORCHTITAN, curve_of
+from tests.memory.ledger.layers import TITAN, TORCHTITAN, TRANSFORMERS, curve_of
 from tests.memory.ledger.partitioned import DATA, SIZES, TOKENS, VOCABULARY, traced
 
 RECORDED = json.loads(DATA.read_text())
@@ -34,7 +35,7 @@ def _curve(case: str, **setting: Any) -> Curve:
         "tie_word_embeddings": False,
     }
     if mode == "torchtune":
-        mode, setting = "none", {"style": "torchtune", "attention": "flex", **setting}
+        mode, setting = "none", {"style": TORCHTUNE.style, "attention": "flex", **setting}
     return curve_of(config, recompute=mode, **{**TORCHTITAN, "sequence": TOKENS, "compiled": True, **setting})
 
 
@@ -56,7 +57,7 @@ def test_a_compiled_block_never_needs_more_than_an_eager_one(case: str) -> None:
     assert compiled.gradients == eager.gradients, "the same parameters have gradients"
 
 
-@pytest.mark.parametrize("setting", [{"tensor": 2}, {"frozen": ("mlp",)}, {"style": "transformers"}])
+@pytest.mark.parametrize("setting", [{"tensor": 2}, {"frozen": ("mlp",)}, {"style": TRANSFORMERS}])
 def test_what_was_not_traced_counts_as_uncompiled(setting: dict[str, Any]) -> None:
     """Tensor parallelism, frozen parts and other frameworks' blocks keep what they keep uncompiled."""
     case = "llama-3.2-1b/none"
@@ -69,7 +70,7 @@ def test_a_compiled_loss_keeps_logits_and_two_numbers_a_row() -> None:
     head = Head(VOCABULARY, False, None, False, False, Loss(), compiled=True)
     from memcheck.autograd.context import Setting
 
-    setting = Setting("torchtitan", 1, TOKENS, 512)
+    setting = Setting(TITAN, 1, TOKENS, 512)
     logits, hidden = 2 * TOKENS * VOCABULARY, 2 * TOKENS * 512
     curve = head_curve(head, setting, "bf16")
     assert curve.saved == logits + hidden + kept + 512, "the loss itself is a block of 512 bytes"

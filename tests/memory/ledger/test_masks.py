@@ -7,6 +7,7 @@ from memcheck.catalog.models import find_model
 from memcheck.frameworks.transformers.masks import Masks, model_masks
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture
+from tests.memory.ledger.layers import TRANSFORMERS
 from tests.memory.ledger.test_closed_forms import GEMMA3, config
 
 S = 2048
@@ -14,7 +15,7 @@ S = 2048
 
 def _bytes(mapping: dict[str, object], **how: object) -> int:
     architecture = read_architecture(mapping)
-    setting = Setting("transformers", 2, S, architecture.hidden_size)._replace(**how)  # type: ignore[arg-type]
+    setting = Setting(TRANSFORMERS, 2, S, architecture.hidden_size)._replace(**how)  # type: ignore[arg-type]
     return model_masks(architecture.layers(), setting).variables
 
 
@@ -37,7 +38,7 @@ def test_eager_attention_gets_one_additive_mask_per_kind_of_layer() -> None:
 
 def _masks(name: str, *windows: int | None, **how: object) -> Masks:
     architecture = find_architecture(name)
-    setting = Setting("transformers", 2, S, architecture.hidden_size)._replace(**how)  # type: ignore[arg-type]
+    setting = Setting(TRANSFORMERS, 2, S, architecture.hidden_size)._replace(**how)  # type: ignore[arg-type]
     return model_masks(architecture.layers()[:4], setting, windows)
 
 
@@ -51,7 +52,7 @@ def test_a_biased_mask_is_kept_by_every_kernel_or_cast_for_each() -> None:
     config = {**find_model("falcon-7b").config, "alibi": True, "multi_query": False}
     architecture = read_architecture(config)
     heads = architecture.layers()[0].mixer.heads  # type: ignore[union-attr]
-    setting = Setting("transformers", 2, S, architecture.hidden_size)
+    setting = Setting(TRANSFORMERS, 2, S, architecture.hidden_size)
     kept = model_masks(architecture.layers(), setting)
     assert (kept.graph, kept.variables) == (2 * heads * S * S * 2, 2 * heads * S * 2)
     cast = model_masks(architecture.layers(), setting._replace(params="fp32", autocast="bf16"))

@@ -143,7 +143,7 @@ def setting(
     """The ledger's setting of a bf16 run with fp32 main gradients."""
     options = changes.pop("options", {})
     base = Setting(
-        style="megatron",
+        style=MEGATRON.style,
         batch=batch,
         sequence=sequence,
         hidden=hidden,

@@ -1,4 +1,4 @@
-"""One decoder layer as transformers writes it."""
+"""One decoder layer as transformers writes it, and the door to its other layers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from memcheck.autograd.curve import Forward
 from memcheck.autograd.elementwise import add, add_in_place, dropout, scale
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attention import attention
+from memcheck.frameworks.transformers.head import head_unit, loss_in_pieces
 from memcheck.frameworks.transformers.mlp import mlp
-from memcheck.frameworks.transformers.norms import normalise
+from memcheck.frameworks.transformers.norms import normalise as norm
 from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe
+
+__all__ = ["block", "block_parts", "feed_forward", "head_unit", "loss_in_pieces", "norm", "recomputing"]
 
 
 def mixer_forward(ctx: Context, mixer: Attention | LatentAttention | Mixer, x: Value, stream: str) -> Value:
@@ -34,22 +37,10 @@ def feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
     return moe(ctx, m, x)
 
 
-def block_forward(ctx: Context, block: Block, x: Value) -> Value:
+def block(ctx: Context, layer: Block, x: Value) -> Value:
     """``hidden_states = layer(hidden_states)``."""
-    if ctx.setting.style == "torchtitan":
-        from memcheck.frameworks.torchtitan.layers import torchtitan_block
-
-        return torchtitan_block(ctx, block, x)
-    if ctx.setting.style == "litgpt":
-        from memcheck.frameworks.litgpt.layers import litgpt_block
-
-        return litgpt_block(ctx, block, x)
-    if ctx.setting.style == "torchtune":
-        from memcheck.frameworks.torchtune.layers import torchtune_layer
-
-        return torchtune_layer(ctx, block, x)
     try:
-        return block_parts(ctx, block, x)
+        return block_parts(ctx, layer, x)
     finally:  # a recompute may end early
         ctx.unused = []
 
@@ -66,21 +57,15 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
     return x
 
 
-def recomputing(block: Block, style: str, mode: str) -> tuple[Forward, bool]:
-    """The block's forward under a recompute mode (``none`` | ``full`` | ``selective``), and whether ``replay`` has to
-    checkpoint it: torchtitan's forward does that itself, its recompute runs to the end and may keep chosen outputs.
-    """
-    if style == "torchtitan" and mode != "none":
-        from memcheck.frameworks.torchtitan.layers import checkpointed_block
-
-        return lambda ctx, x: checkpointed_block(ctx, block, x, mode), False
-    return lambda ctx, x: block_forward(ctx, block, x), mode == "full"
+def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
+    """The layer's forward under a recompute mode, and whether ``replay`` checkpoints it: as a whole or not at all."""
+    return lambda ctx, x: block(ctx, layer, x), mode == "full"
 
 
 def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     if block.mixer is None:
         return x
-    h = x if block.post_norm else normalise(ctx, block.input_norm, x)
+    h = x if block.post_norm else norm(ctx, block.input_norm, x)
     residual = h if block.residual_from_norm else x
     if block.named_norm:
         ctx.unused.append(h)
@@ -88,26 +73,26 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
         ctx.named.append(h)
     argument = h if block.inner_dropout else None
     h = mixer_forward(ctx, block.mixer, h, stream)
-    h = normalise(ctx, block.mixer_output_norm, h)
+    h = norm(ctx, block.mixer_output_norm, h)
     h = dropout(ctx.tape, h, block.dropout)
     del argument
     if block.named_output:
         ctx.unused.append(h)
     x = _residual(ctx, block, residual, h)
     ctx.named = []
-    return normalise(ctx, block.input_norm, x) if block.post_norm else x
+    return norm(ctx, block.input_norm, x) if block.post_norm else x
 
 
 def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
-    h = x.view(*x.shape) if block.post_norm else normalise(ctx, block.mlp_norm, x)
+    h = x.view(*x.shape) if block.post_norm else norm(ctx, block.mlp_norm, x)
     residual = h if block.residual_from_norm else x
     argument = h if block.inner_dropout else None
     h = feed_forward(ctx, m, h)
-    h = normalise(ctx, block.mlp_output_norm, h)
+    h = norm(ctx, block.mlp_output_norm, h)
     h = dropout(ctx.tape, h, block.dropout)
     del argument
     x = _residual(ctx, block, residual, h)
-    return normalise(ctx, block.mlp_norm, x) if block.post_norm else x
+    return norm(ctx, block.mlp_norm, x) if block.post_norm else x
 
 
 def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
@@ -127,10 +112,10 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     ``mlp_output + attn_output + hidden_states``: the three terms and the first sum live until the second exists.
     """
     tape = ctx.tape
-    normed = normalise(ctx, block.input_norm, x)
+    normed = norm(ctx, block.input_norm, x)
     for_mlp = normed if block.mlp_norm is None else None
     if block.mlp_norm is not None and block.norms_first:
-        for_mlp = normalise(ctx, block.mlp_norm, x)
+        for_mlp = norm(ctx, block.mlp_norm, x)
     if block.named_norm:
         ctx.unused.append(normed)
     mixed = mixer_forward(ctx, block.mixer, normed, stream) if block.mixer is not None else None
@@ -138,7 +123,7 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     if mixed is not None:
         mixed = dropout(tape, mixed, block.dropout)
     if for_mlp is None:
-        for_mlp = normalise(ctx, block.mlp_norm, x)
+        for_mlp = norm(ctx, block.mlp_norm, x)
     out = feed_forward(ctx, block.mlp, for_mlp) if block.mlp is not None else None
     if out is None:
         return x if mixed is None else add(tape, mixed, x, "residual")
@@ -148,5 +133,3 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
         first = (add_in_place if block.norms_first else add)(tape, out, mixed, "residual")
     return add(tape, first, x, "residual")
 
-
-__all__ = ["block_forward", "feed_forward", "mixer_forward", "normalise", "recomputing"]

@@ -1,0 +1,74 @@
+"""The door to a framework's model code: fixed names in its folder's ``layers.py`` and ``states.py``.
+
+Modules are imported where they are first asked for: a check replays the layers of one framework.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from memcheck.accounts.state import LocalTensor
+    from memcheck.accounts.unit import Unit
+    from memcheck.autograd.context import Context, Setting
+    from memcheck.autograd.curve import Forward
+    from memcheck.autograd.matrix import Weights
+    from memcheck.autograd.tensor import Value
+    from memcheck.frameworks.transformers.head import Head
+    from memcheck.job.style import Style
+    from memcheck.job.types import TrainingJob
+    from memcheck.models.types import Architecture, Block, Norm
+
+    class Layers(Protocol):
+        """What each ``layers.py`` has."""
+
+        def block(self, ctx: Context, block: Block, x: Value, /) -> Value:
+            """One decoder layer, from the residual stream [tokens, hidden] to it."""
+
+        def recomputing(self, block: Block, mode: str, /) -> tuple[Forward, bool]:
+            """The layer's forward under a recompute mode (``none`` | ``full`` | ``selective``), and whether ``replay``
+            has to checkpoint it.
+            """
+
+        def norm(self, ctx: Context, norm: Norm | None, x: Value, /) -> Value:
+            """A normalisation as the framework writes it; ``None`` is none."""
+
+        def loss_in_pieces(self, ctx: Context, head: Head, h: Value, weights: Weights, /) -> Value | None:
+            """Head and loss where they run piece by piece; ``None`` where the logits are one tensor."""
+
+        def head_unit(
+            self,
+            job: TrainingJob,
+            head: Head,
+            setting: Setting,
+            tensors: tuple[LocalTensor, ...],
+            adds: bool,
+            inventory: bool,
+            /,
+        ) -> Unit:
+            """Final norm, head and loss with their curves. ``adds``: some micro-batch adds to gradients."""
+
+    class ModelStates(Protocol):
+        """What each ``states.py`` has."""
+
+        def rotary_tables(self, architecture: Architecture, setting: Setting, /) -> int:
+            """Bytes of cos and sin that each forward of the model makes."""
+
+        def rotary_caches(self, architecture: Architecture, sequence: int, layers: int, /) -> int:
+            """Bytes of the tables that so many layers hold, for ``sequence`` tokens."""
+
+
+@lru_cache(maxsize=16)
+def layers_of(style: Style) -> Layers:
+    """The forward passes of a framework's modules."""
+    return cast("Layers", import_module(f"memcheck.frameworks.{style.folder}.layers"))
+
+
+@lru_cache(maxsize=16)
+def model_states_of(style: Style) -> ModelStates:
+    """The tensors that a framework's model holds beside its parameters."""
+    return cast("ModelStates", import_module(f"memcheck.frameworks.{style.folder}.states"))

@@ -1,0 +1,23 @@
+"""transformers' model classes, which several frameworks train: what they build, and how they run."""
+
+from __future__ import annotations
+
+from memcheck.job.families import Families
+from memcheck.job.style import Style
+from memcheck.models.registry import FAMILIES
+
+TRANSFORMERS = Families(
+    tuple(name for name in FAMILIES if not name.startswith("megatron")),
+    source="transformers models/*/modeling_*.py",
+)
+"""Every family that is read, but for Megatron-LM's own GPT."""
+
+STYLE = Style(
+    folder="transformers",
+    layout="batch-first",
+    dtensor=True,
+    whole_table_gradient=True,
+    makes_masks=True,
+    holds_rows=True,
+    head_behind_model=True,
+)

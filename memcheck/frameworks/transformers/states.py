@@ -1,0 +1,35 @@
+"""Tensors that transformers' models hold beside their parameters: rotary tables, made in each forward."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Setting
+from memcheck.autograd.tensor import ITEM_BYTES, rounded
+from memcheck.models.types import Architecture, Attention, LatentAttention
+
+
+def rotary_width(architecture: Architecture) -> int:
+    """Channels of the rotary tables; 0 without rotary embedding."""
+    for block, _ in architecture.blocks:
+        if isinstance(block.mixer, Attention) and block.mixer.rotary_dim:
+            return block.mixer.rotary_dim
+        if isinstance(block.mixer, LatentAttention):
+            return block.mixer.qk_rope_head_dim
+    return architecture.rotary_dim
+
+
+def rotary_tables(architecture: Architecture, setting: Setting) -> int:
+    """cos and sin, [1, S, rotary_dim] in the stream's dtype, made in each forward (*RotaryEmbedding.forward)."""
+    mixers = (block.mixer for block, _ in architecture.blocks)
+    wide = any(isinstance(m, Attention) and m.rotary_form == "half-fp32" for m in mixers)
+    return tables(architecture, setting, "fp32" if wide else setting.params)
+
+
+def rotary_caches(architecture: Architecture, sequence: int, layers: int) -> int:
+    """No layer holds a table of its own."""
+    return 0
+
+
+def tables(architecture: Architecture, setting: Setting, dtype: str) -> int:
+    """Bytes of all cos and sin of a model."""
+    size = setting.sequence * rotary_width(architecture) * ITEM_BYTES[dtype]
+    return 2 * architecture.rotary_tables * rounded(size) if size else 0

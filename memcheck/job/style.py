@@ -1,0 +1,31 @@
+"""What sets a framework's model code apart where shared code replays it."""
+
+from __future__ import annotations
+
+from memcheck.record import Record
+
+
+class Style(Record):
+    """Facts of a framework's model code. Hashable: curves are cached by it."""
+
+    folder: str
+    """Its folder in ``memcheck.frameworks``, whose ``layers.py`` and ``states.py`` say what its modules do."""
+    layout: str
+    """Of activations: ``batch-first`` ([batch, sequence, hidden], along whose dim 1 a gather copies),
+    ``sequence-first``, ``packed`` ([tokens, hidden]: softmax attention keeps nothing of a sequence by itself)."""
+    dtensor: bool = False
+    """Tensor parallelism makes DTensors, a subclass; else shards are plain tensors."""
+    whole_table_gradient: bool = False
+    """A tensor-parallel rank's embedding gradient is made for the whole table, as RowwiseParallel's is."""
+    makes_masks: bool = False
+    """The model makes attention masks once, and hands them to its layers."""
+    holds_rows: bool = False
+    """The model's forward has a variable for the rows that were looked up (``inputs_embeds``)."""
+    head_behind_model: bool = False
+    """With a chunked loss the model returns hidden states, and the head runs behind its forward."""
+    unties_head: bool = False
+    """The head is a module of its own, whatever the model's configuration ties."""
+    compiles_blocks: bool = False
+    """torch.compile runs each block as a graph of its own."""
+    compiled_losses: tuple[str, ...] = ()
+    """Kinds of loss that torch.compile runs as one graph."""

@@ -1,0 +1,68 @@
+"""Each framework's folder answers to the same names. That their types fit is what mypy checks of the table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memcheck.autograd.context import Setting
+from memcheck.autograd.curve import replay
+from memcheck.catalog.models import find_model
+from memcheck.frameworks.layers import layers_of, model_states_of
+from memcheck.frameworks.litgpt import layers as litgpt_layers
+from memcheck.frameworks.litgpt import states as litgpt_states
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torchtitan import layers as torchtitan_layers
+from memcheck.frameworks.torchtitan import states as torchtitan_states
+from memcheck.frameworks.torchtune import layers as torchtune_layers
+from memcheck.frameworks.torchtune import states as torchtune_states
+from memcheck.frameworks.transformers import layers as transformers_layers
+from memcheck.frameworks.transformers import states as transformers_states
+from memcheck.models.registry import read_architecture
+
+if TYPE_CHECKING:
+    from memcheck.frameworks.layers import Layers, ModelStates
+
+TRANSFORMERS: tuple[Layers, ModelStates] = (transformers_layers, transformers_states)
+DOORS: dict[str, tuple[Layers, ModelStates]] = {
+    "huggingface": TRANSFORMERS,
+    "pytorch": TRANSFORMERS,
+    "deepspeed": TRANSFORMERS,
+    "torchtitan": (torchtitan_layers, torchtitan_states),
+    "litgpt": (litgpt_layers, litgpt_states),
+    "torchtune": (torchtune_layers, torchtune_states),
+}
+LLAMA = read_architecture(find_model("llama-3.2-1b").config)
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_style_leads_to_its_folder(name: str) -> None:
+    """Frameworks that train transformers' classes share their layers."""
+    style = FRAMEWORKS[name].style
+    assert (layers_of(style), model_states_of(style)) == DOORS[name]
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_recomputed_layer_keeps_its_input_alone(name: str) -> None:
+    """Whether the layer checkpoints itself or ``replay`` does."""
+    setting = Setting(FRAMEWORKS[name].style, 1, 1024, LLAMA.hidden_size)
+    shape, whole = (1024, LLAMA.hidden_size), 2 * 1024 * LLAMA.hidden_size
+    kept = {}
+    for mode in ("none", "full"):
+        forward, checkpoints = layers_of(setting.style).recomputing(LLAMA.layers()[0], mode)
+        kept[mode] = replay(forward, setting, shape, "bf16", recompute=checkpoints).saved
+    assert kept["full"] == whole < kept["none"]
+
+
+def test_rotary_tables_belong_to_the_forward_or_to_the_layers() -> None:
+    """torchtitan's layers hold theirs; LitGPT's are fp32 where transformers' have the stream's dtype."""
+    found = {}
+    for name in DOORS:
+        style = FRAMEWORKS[name].style
+        states, setting = model_states_of(style), Setting(style, 1, 1024, LLAMA.hidden_size)
+        found[name] = states.rotary_tables(LLAMA, setting), states.rotary_caches(LLAMA, 1024, 16)
+    table = 1024 * 64 * 2
+    assert found["huggingface"] == found["torchtune"] == (2 * table, 0)
+    assert found["litgpt"] == (4 * table, 0)
+    assert found["torchtitan"] == (0, 16 * 2 * table)
