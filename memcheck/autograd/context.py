@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from memcheck.autograd.matrix import Weights
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Parameter, Storage, Tape, Value
 from memcheck.job.style import Style
 from memcheck.models.types import Norm, ParameterTensor
 from memcheck.record import Record
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.autograd.curve import High
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from memcheck.autograd.checkpoint import CheckpointFrame
     from memcheck.autograd.selective import KeptOutputs
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 from memcheck.edge.opener import is_inside, read_start, repository
 from memcheck.errors import MemcheckError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_BYTES = 4 * 2**20
 """A config.json is a few kilobytes; whatever is larger is something else."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 from memcheck.errors import MemcheckError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 DATA = os.path.join(os.path.dirname(__file__), "data")
 """The records: one file each, and per folder an index of names."""

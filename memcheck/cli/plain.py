@@ -7,10 +7,13 @@ click, which says what is wrong with it. A test holds both readers to the same a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from memcheck.cli import values
 from memcheck.cli.options import CheckOptions
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 FLAGS = {
     "--allow-empty": "allow_empty",

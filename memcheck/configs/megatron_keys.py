@@ -6,7 +6,7 @@ configuration classes, at megatron-core 0.16.1.
 from __future__ import annotations
 
 from memcheck.configs.types import KeyRow
-from memcheck.frameworks.megatron.profile import MEGATRON
+from memcheck.frameworks.megatron.profile import PROFILE as MEGATRON
 
 VERSION = "Megatron-LM at d98e8a64dd (August 2026)"
 TITLE = "Megatron-LM"

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _compile = re.compile
 

@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING
 
-from memcheck.frameworks.deepspeed.profile import DEEPSPEED
-from memcheck.frameworks.litgpt.profile import LITGPT
-from memcheck.frameworks.megatron.profile import MEGATRON
-from memcheck.frameworks.torch.profile import PYTORCH
-from memcheck.frameworks.torchtitan.profile import TORCHTITAN
-from memcheck.frameworks.torchtune.profile import TORCHTUNE
-from memcheck.frameworks.transformers.profile import HUGGINGFACE
-from memcheck.job.profile import Profile
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.frameworks.stack import Stack
+    from memcheck.job.profile import Profile
 
-FRAMEWORKS: dict[str, Profile] = {
-    f.name: f for f in (HUGGINGFACE, PYTORCH, TORCHTITAN, MEGATRON, DEEPSPEED, LITGPT, TORCHTUNE)
+FOLDERS = {
+    "huggingface": "transformers",
+    "pytorch": "torch",
+    "torchtitan": "torchtitan",
+    "megatron": "megatron",
+    "deepspeed": "deepspeed",
+    "litgpt": "litgpt",
+    "torchtune": "torchtune",
 }
-FOLDERS = {"huggingface": "transformers", "pytorch": "torch"}
-"""Folders of frameworks whose plan name is not the package whose code runs."""
+"""Names that a plan gives, and the folder beside this file whose code prices each."""
+
+
+class Profiles(Mapping[str, "Profile"]):
+    """Profiles by the name that a plan gives. One is loaded when it is asked for: a check needs its own."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Profile] = {}
+
+    def __getitem__(self, name: str) -> Profile:
+        """What memcheck knows of a framework; KeyError for one that it does not know."""
+        found = self._loaded.get(name)
+        if found is None:
+            found = self._loaded[name] = import_module(f"memcheck.frameworks.{FOLDERS[name]}.profile").PROFILE
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FOLDERS)
+
+    def __len__(self) -> int:
+        return len(FOLDERS)
+
+
+FRAMEWORKS = Profiles()
 
 
 @lru_cache(maxsize=16)
 def stack_of(name: str) -> Stack:
     """The doors of a framework's folder, which are loaded for a job that runs on it."""
-    stack: Stack = import_module(f"memcheck.frameworks.{FOLDERS.get(name, name)}.stack").STACK
+    stack: Stack = import_module(f"memcheck.frameworks.{FOLDERS[name]}.stack").STACK
     return stack

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from memcheck.accounts.estimate import Estimate, Formula, HostMoment, RankEstimate
 from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import stack_of
@@ -13,6 +11,7 @@ from memcheck.memory.residuals import residuals
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture, Rough
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.frameworks.stack import WorstRank
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 ENOUGH = 8
 """A group with fewer cases is widened by the widest of its neighbours."""

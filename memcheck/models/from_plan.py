@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.types import ModelSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers")
 LAYER_LISTS = ("layer_types", "no_rope_layers")

@@ -7,10 +7,13 @@ What nobody read is as important as what was: a size that goes unnoticed makes t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn
 
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.keys import ACTIVATIONS, IRRELEVANT, synonyms
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final, NoReturn
 
 MAX_LAYERS: Final = 10_000
 MAX_SIZE: Final = 2**40

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
 
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 FAMILIES: dict[str, str] = {
     "bloom": "bloom:read",

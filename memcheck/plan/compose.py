@@ -7,13 +7,16 @@ the interpreter's, aliases are followed knowingly, and nothing is built that a c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from memcheck.edge.libyaml import yaml
 from memcheck.plan import codes
 from memcheck.plan.places import Collection, Entry, Via
 from memcheck.plan.scalars import NUMBER_STARTS, ODD_WORDS, WORDS, number
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 try:
     from yaml._yaml import CParser as Parser

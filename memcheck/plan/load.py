@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from memcheck.edge.libyaml import yaml
 from memcheck.finding import Finding
 from memcheck.plan.compose import Composed, ComposeError, ComposeProblem, Composer
 from memcheck.plan.document import Document
 from memcheck.plan.places import Marks
 from memcheck.plan.text import decode, shown_path, split_lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def load_documents(path: str, data: bytes) -> list[Document]:

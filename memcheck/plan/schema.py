@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _NAME = "plan.schema.json"
 _cache: list[dict[str, Any]] = []

@@ -11,7 +11,7 @@ from benchmarks.score import resolved
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.deepspeed.engine import partitions
 from memcheck.frameworks.deepspeed.host import block, engine_host
-from memcheck.frameworks.deepspeed.profile import DEEPSPEED
+from memcheck.frameworks.deepspeed.profile import PROFILE as DEEPSPEED
 from memcheck.frameworks.deepspeed.profile import host as deepspeed_host
 from memcheck.job.types import Layout, Lora, Optimizer, TrainingJob
 from memcheck.memory.estimate import estimate

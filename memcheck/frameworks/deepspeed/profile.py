@@ -13,7 +13,7 @@ from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
 from memcheck.job.profile import Profile
 
-DEEPSPEED = Profile(
+PROFILE = Profile(
     name="deepspeed",
     title="transformers with the DeepSpeed engine",
     recipes={

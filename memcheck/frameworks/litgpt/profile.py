@@ -29,7 +29,7 @@ FAMILIES = Families(
     source="litgpt/config.py",
 )
 
-LITGPT = Profile(
+PROFILE = Profile(
     name="litgpt",
     title="LitGPT (its fine-tuning scripts)",
     recipes={"bf16-pure": r.BF16_PURE, "fp16-pure": r.FP16_PURE, "bf16-mixed": r.AUTOCAST_BF16, "fp32": r.FP32},

@@ -45,7 +45,7 @@ _STR = (str,)
 _MIXED = r.BF16_PURE._replace(gradients="fp32", master="fp32", optimizer_states="fp32", reduce="fp32")
 """bf16 forces fp32 main gradients, reduced in fp32, unless main_grads_dtype or grad_reduce_in_bf16 is given."""
 
-MEGATRON = Profile(
+PROFILE = Profile(
     name="megatron",
     title="Megatron-LM / Megatron Core (NeMo, Megatron-Bridge)",
     recipes={

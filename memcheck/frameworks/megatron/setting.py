@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Setting
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.megatron.profile import MEGATRON
+from memcheck.frameworks.megatron.profile import PROFILE as MEGATRON
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 

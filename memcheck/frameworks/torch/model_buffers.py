@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded
@@ -14,6 +12,7 @@ from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Attention, Block, Mixer
 from memcheck.record import Record
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.frameworks.transformers.masks import Masks
 

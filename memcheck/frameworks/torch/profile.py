@@ -11,7 +11,7 @@ from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
 from memcheck.job.profile import Profile
 
-PYTORCH = Profile(
+PROFILE = Profile(
     name="pytorch",
     title="a plain PyTorch loop over transformers' model classes",
     recipes=dict(r.GENERIC),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from memcheck.accounts.moves import Components, Held, Moment, Rest, one_held
 from memcheck.accounts.state import LocalTensor
@@ -30,6 +29,10 @@ from memcheck.frameworks.torch.step_options import UnitGroups, step_options, ste
 from memcheck.job.types import Checkpoint, Initialization, Layout, Optimizer, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MICRO_BATCHES = 3
 """Without a pipeline, those behind the second and before the last repeat the second."""

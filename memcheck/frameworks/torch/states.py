@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from memcheck.accounts.moves import Components, Held, Rest
 from memcheck.accounts.state import LocalTensor, Resting
@@ -14,7 +13,10 @@ from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.frameworks.torch.resting import shard_of, sharding, tensors_resting
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from memcheck.frameworks.deepspeed.engine import EngineBuffers
     from memcheck.frameworks.deepspeed.step import EngineForm
 

@@ -30,7 +30,7 @@ FAMILIES = Families(
     source="torchtitan/models/__init__.py",
 )
 
-TORCHTITAN = Profile(
+PROFILE = Profile(
     name="torchtitan",
     title="torchtitan",
     recipes={

@@ -28,7 +28,7 @@ FAMILIES = Families(
     source="torchtune/models",
 )
 
-TORCHTUNE = Profile(
+PROFILE = Profile(
     name="torchtune",
     title="torchtune's recipes",
     recipes={"bf16-pure": r.BF16_PURE, "fp32": r.FP32},

@@ -12,7 +12,7 @@ from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
 from memcheck.job.profile import Profile
 
-HUGGINGFACE = Profile(
+PROFILE = Profile(
     name="huggingface",
     title="transformers.Trainer (TRL, Axolotl, LLaMA-Factory)",
     recipes=dict(r.GENERIC),

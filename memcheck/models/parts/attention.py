@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import StackDimensions
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Attention, LatentAttention, Norm, ParameterTensor
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Projections(Record):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from memcheck.models.parts.sizes import StackDimensions
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def rms_norm(size: int, name: str, kind: str = "rmsnorm") -> Norm:

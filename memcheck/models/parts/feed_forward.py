@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from memcheck.models.parts.matrices import linear
 from memcheck.models.types import Mlp, Moe, ParameterTensor
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def gated_mlp(

@@ -6,7 +6,7 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.megatron.layers import megatron_layers
-from memcheck.frameworks.megatron.profile import MEGATRON
+from memcheck.frameworks.megatron.profile import PROFILE as MEGATRON
 from memcheck.job.types import Checkpointing, Layout, Optimizer, TrainingJob
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Norm
