@@ -23,9 +23,9 @@ def output(written: str, known: Iterable[str] = FORMATS) -> Output:
     """``FORMAT`` or ``FORMAT=FILE``."""
     name, equals, file = written.partition("=")
     if name not in known:
-        from difflib import get_close_matches
+        from memcheck.edge.closest import closest
 
-        close = get_close_matches(name, known, 1)
+        close = closest(name, known)
         hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
         raise ValueError(f"unknown format {name!r}{hint}")
     if equals and not file:
