@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, TypeVar
 
 import click
 
-from memcheck.cli import values
+from memcheck.cli import completion, values
+from memcheck.cli.check_options import Option
 
 COLOR = click.Choice(list(values.COLORS))
 
 _Value = TypeVar("_Value")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def typed(read: Callable[[str], _Value]) -> Callable[[str], _Value]:
@@ -27,15 +30,51 @@ def typed(read: Callable[[str], _Value]) -> Callable[[str], _Value]:
     return convert
 
 
-def gpu(written: str) -> str:
-    """A GPU of the catalog."""
-    from memcheck.catalog.gpus import find_gpu
-    from memcheck.catalog.names import UnknownNameError
+gpu = typed(values.gpu)
 
-    try:
-        return find_gpu(written).name
-    except UnknownNameError as error:
-        raise click.BadParameter(f"{error.message}; {error.help}" if error.help else error.message) from error
+
+def options(table: Iterable[Option]) -> Callable[[_Command], _Command]:
+    """A decorator that gives a command the options of a table, in its order, under the names of their fields.
+
+    A repeatable option that does not come is not passed on: the command's own default holds.
+    """
+
+    def decorate(command: _Command) -> _Command:
+        @wraps(command)
+        def called(**given: Any) -> Any:
+            for option in table:
+                if option.repeatable:
+                    found = sum(given.pop(option.key), ())
+                    given.update({option.key: found} if found else {})
+            return command(**given)
+
+        decorated: Any = called
+        for option in reversed(tuple(table)):
+            decorated = click.option(*option.names, option.key, **_traits(option))(decorated)
+        return decorated  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def _traits(option: Option) -> dict[str, Any]:
+    """What click wants to know of an option."""
+    if option.flag:
+        return {"is_flag": True, "help": option.help}
+    plain = str if option.read is str else typed(option.read)
+    return {
+        "type": click.Choice(option.choices) if option.choices else plain,
+        "metavar": option.metavar or None,
+        "multiple": option.repeatable,
+        "shell_complete": _completion(option.completion),
+        "help": option.help,
+        **({"default": option.default} if option.default else {}),
+    }
+
+
+def _completion(name: str) -> completion.Complete | None:
+    if not name:
+        return None
+    return completion.files if name == "files" else completion.one_of(getattr(completion, name))
 
 
 def setting(written: str) -> tuple[str, object]:
