@@ -69,11 +69,6 @@ WRAPPERS: dict[str, str] = {"gemma3": "gemma3_text", "llama4": "llama4_text", "m
 """Multimodal models: the ``model_type`` of the language model inside."""
 
 
-def model_types() -> tuple[str, ...]:
-    """Every ``model_type`` that can be read."""
-    return tuple(FAMILIES)
-
-
 def read_architecture(
     config: Mapping[str, Any], *, strict: bool = False, written: frozenset[str] = frozenset()
 ) -> Architecture:

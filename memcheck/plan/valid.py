@@ -13,8 +13,6 @@ from typing import Any
 Schema = Mapping[str, Any]
 Check = Callable[[Any, Any, Schema, Schema], bool]
 
-ANNOTATIONS = frozenset(("$schema", "title", "description", "examples", "default", "definitions"))
-
 
 def conforms(value: object, schema: Schema, root: Schema) -> bool:
     """Whether ``value`` conforms to ``schema``; ``root`` is where ``$ref`` points into."""
@@ -134,6 +132,3 @@ CHECKS: dict[str, Check] = {
     "if": _if,
 }
 """Keyword to ``check(argument, value, schema around it, root)``. A test holds the schema to these keywords."""
-
-DEPENDENT = frozenset(("then", "else"))
-"""Keywords that ``if`` reads."""
