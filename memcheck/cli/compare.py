@@ -7,10 +7,9 @@ from importlib import import_module
 
 import click
 
-from memcheck.cli import values
 from memcheck.cli.completion import files, gpus
 from memcheck.cli.options import Output
-from memcheck.cli.parameters import COLOR, typed
+from memcheck.cli.parameters import COLOR, CONFIG, outputs
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.subjects import subjects
 from memcheck.cli.terminal import screen_of
@@ -51,18 +50,9 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
     shell_complete=_complete,
     help="These GPUs, in this order. Default: the plan's own and those of data centres.",
 )
-@click.option(
-    "--format",
-    "outputs",
-    type=typed(lambda written: values.output(written, FORMATS)),
-    metavar="FORMAT[=FILE]",
-    multiple=True,
-    help="full (default), json, csv or markdown; =FILE writes there instead of stdout. Repeatable.",
-)
-@click.option(
-    "--config", metavar="FILE", shell_complete=files, help="This configuration file instead of the nearest one."
-)
-@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+@outputs(FORMATS)
+@CONFIG
+@COLOR
 def command(
     paths: tuple[str, ...], names: tuple[str, ...] | None, outputs: tuple[Output, ...], config: str | None, color: str
 ) -> int:

@@ -8,11 +8,10 @@ import click
 
 from memcheck import __version__
 from memcheck.check import Gate, check_file
-from memcheck.cli import values
 from memcheck.cli.completion import files, gpus, one_of
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import Output
-from memcheck.cli.parameters import COLOR, setting, typed
+from memcheck.cli.parameters import COLOR, CONFIG, outputs, setting
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import prepare, write
@@ -39,15 +38,7 @@ FORMATS = ("full", "json", "csv", "html", "pdf")
     help="Use another value, e.g. training.micro_batch_size=4.",
 )
 @click.option("--formulas", is_flag=True, help="Show each formula with its numbers and its source.")
-@click.option(
-    "--format",
-    "outputs",
-    type=typed(lambda written: values.output(written, FORMATS)),
-    metavar="FORMAT[=FILE]",
-    multiple=True,
-    shell_complete=one_of(lambda: [(name, "") for name in FORMATS]),
-    help="full (default), json, csv, html or pdf; =FILE writes there instead of stdout. Repeatable.",
-)
+@outputs(FORMATS)
 @click.option(
     "--gpu",
     type=known_gpu,
@@ -55,10 +46,8 @@ FORMATS = ("full", "json", "csv", "html", "pdf")
     shell_complete=one_of(gpus),
     help="Estimate for this GPU instead of the plan's own.",
 )
-@click.option(
-    "--config", metavar="FILE", shell_complete=files, help="This configuration file instead of the nearest one."
-)
-@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+@CONFIG
+@COLOR
 def command(
     paths: tuple[str, ...],
     settings: tuple[tuple[str, object], ...],

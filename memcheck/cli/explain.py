@@ -16,7 +16,7 @@ from memcheck.report.page import styled
 
 @click.command("explain")
 @click.argument("rule", metavar="CODE|NAME", shell_complete=one_of(rules))
-@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+@COLOR
 def command(rule: str, color: str) -> int:
     """Explain a rule: what it does, why, an example, how to fix it."""
     from memcheck.rules.registry import RULES

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
 import click
 
 from memcheck.cli import completion, values
-from memcheck.cli.check_options import Option
-
-COLOR = click.Choice(list(values.COLORS))
+from memcheck.cli.check_options import CHECK_OPTIONS, Option
 
 _Value = TypeVar("_Value")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -50,31 +48,57 @@ def options(table: Iterable[Option]) -> Callable[[_Command], _Command]:
 
         decorated: Any = called
         for option in reversed(tuple(table)):
-            decorated = click.option(*option.names, option.key, **_traits(option))(decorated)
+            decorated = _parameter(option)(decorated)
         return decorated  # type: ignore[no-any-return]
 
     return decorate
 
 
-def _traits(option: Option) -> dict[str, Any]:
-    """What click wants to know of an option."""
+def outputs(formats: Sequence[str]) -> Callable[[_Command], _Command]:
+    """``--format`` of a command with these formats, of which the first is the default."""
+    default, *others, last = formats
+    told = f"{', '.join([f'{default} (default)', *others])} or {last}"
+    return click.option(
+        "--format",
+        "outputs",
+        type=typed(lambda written: values.output(written, formats)),
+        metavar="FORMAT[=FILE]",
+        multiple=True,
+        shell_complete=completion.one_of(lambda: [(name, "") for name in formats]),
+        help=f"{told}; =FILE writes there instead of stdout. Repeatable.",
+    )
+
+
+def _parameter(option: Option) -> Callable[[_Command], _Command]:
+    """A decorator that gives a command one option."""
     if option.flag:
-        return {"is_flag": True, "help": option.help}
+        return click.option(*option.names, option.key, is_flag=True, help=option.help)
     plain = str if option.read is str else typed(option.read)
-    return {
-        "type": click.Choice(option.choices) if option.choices else plain,
-        "metavar": option.metavar or None,
-        "multiple": option.repeatable,
-        "shell_complete": _completion(option.completion),
-        "help": option.help,
-        **({"default": option.default} if option.default else {}),
-    }
+    default: dict[str, Any] = {"default": option.default} if option.default else {}
+    return click.option(
+        *option.names,
+        option.key,
+        type=click.Choice(option.choices) if option.choices else plain,
+        metavar=option.metavar or None,
+        multiple=option.repeatable,
+        shell_complete=_completion(option.completion),
+        help=option.help,
+        **default,
+    )
 
 
 def _completion(name: str) -> completion.Complete | None:
     if not name:
         return None
     return completion.files if name == "files" else completion.one_of(getattr(completion, name))
+
+
+def _shared(key: str) -> Callable[[_Command], _Command]:
+    return _parameter(next(each for each in CHECK_OPTIONS if each.key == key))
+
+
+CONFIG, COLOR = _shared("config"), _shared("color")
+"""Options of ``check`` that other commands have, too."""
 
 
 def setting(written: str) -> tuple[str, object]:

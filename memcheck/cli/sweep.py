@@ -7,10 +7,9 @@ from importlib import import_module
 
 import click
 
-from memcheck.cli import values
 from memcheck.cli.completion import files
 from memcheck.cli.options import Output
-from memcheck.cli.parameters import COLOR, typed
+from memcheck.cli.parameters import COLOR, CONFIG, outputs, typed
 from memcheck.cli.progress import progress
 from memcheck.cli.subjects import subjects
 from memcheck.cli.terminal import screen_of
@@ -34,19 +33,10 @@ UNREADABLE, NOTHING_PRICED = 2, 1
     required=True,
     help="A key and its values, e.g. training.micro_batch_size=1,2,4 or parallelism.tensor=1..8. Repeatable.",
 )
-@click.option(
-    "--format",
-    "outputs",
-    type=typed(lambda written: values.output(written, FORMATS)),
-    metavar="FORMAT[=FILE]",
-    multiple=True,
-    help="full (default), csv, json or html; =FILE writes there instead of stdout. Repeatable.",
-)
+@outputs(FORMATS)
 @click.option("--progress", "wanted", is_flag=True, help="Show progress on stderr though that is no terminal.")
-@click.option(
-    "--config", metavar="FILE", shell_complete=files, help="This configuration file instead of the nearest one."
-)
-@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+@CONFIG
+@COLOR
 def command(
     path: str, axes: tuple[Axis, ...], outputs: tuple[Output, ...], wanted: bool, config: str | None, color: str
 ) -> int:
