@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 
 import click
@@ -12,8 +11,7 @@ from memcheck.cli.options import Output
 from memcheck.cli.parameters import COLOR, CONFIG, outputs
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.subjects import subjects
-from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import write
+from memcheck.cli.write import write_each
 from memcheck.what_if.compare.build import compare
 
 TYPE_CHECKING = False
@@ -65,14 +63,11 @@ def command(
     """
     found, readable = subjects(paths, config, "compare")
     comparison = compare(found, names)
-    for target in sorted(outputs or (Output("full"),), key=lambda item: item.file is None):
-        render = import_module(f"memcheck.what_if.compare.{target.format}").render
-        if target.file is not None:
-            from memcheck.edge.screen import Screen
-
-            write(target.file, render(comparison, Screen()))
-        else:
-            write(None, render(comparison, screen_of(sys.stdout, color)))
+    write_each(
+        outputs or (Output("full"),),
+        color,
+        lambda form, screen: import_module(f"memcheck.what_if.compare.{form}").render(comparison, screen),
+    )
     if not readable:
         return UNREADABLE
     priced = {(row.path, row.document) for row in comparison.rows if row.point.estimated}

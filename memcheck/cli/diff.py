@@ -167,16 +167,15 @@ def _side(path: str, sides: SideReader) -> list[Side]:
 
 
 def _write(comparison: PlanDiff, outputs: tuple[Output, ...], color: str, *, quiet: bool) -> None:
-    """Each format to where it was asked for; files first: a closed pipe must not lose one."""
+    """Each format to where it was asked for."""
     from importlib import import_module
 
-    from memcheck.cli.terminal import screen_of
-    from memcheck.cli.write import write
-    from memcheck.edge.screen import Screen
+    from memcheck.cli.write import write_each
 
-    for target in sorted(outputs, key=lambda item: item.file is None):
-        render = import_module(f"memcheck.review.diff.{target.format}").render
-        if target.file is not None:
-            write(target.file, render(comparison, Screen(quiet=quiet)))
-        else:
-            write(None, render(comparison, screen_of(sys.stdout, color)._replace(quiet=quiet)))
+    write_each(
+        outputs,
+        color,
+        lambda form, screen: import_module(f"memcheck.review.diff.{form}").render(
+            comparison, screen._replace(quiet=quiet)
+        ),
+    )

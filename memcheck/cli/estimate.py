@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from memcheck import __version__
@@ -13,8 +11,7 @@ from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import Output
 from memcheck.cli.parameters import COLOR, CONFIG, outputs, setting
 from memcheck.cli.parameters import gpu as known_gpu
-from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import prepare, write
+from memcheck.cli.write import prepare, write_each
 from memcheck.config.discover import find_plans
 from memcheck.config.find import Configurations
 from memcheck.edge.screen import Screen
@@ -74,9 +71,7 @@ def command(
         complain(f"cannot read {item.path}: {item.message}")
     if not report.plans and not report.unreadable:
         raise UsageError(f"nothing to estimate: no plan in {', '.join(paths)}")
-    for each in sorted(outputs, key=lambda item: item.file is None):
-        screen = screen_of(sys.stdout, color) if each.file is None else Screen()
-        write(each.file, rendered(each.format, report, screen, formulas=formulas))
+    write_each(outputs, color, lambda form, screen: rendered(form, report, screen, formulas=formulas))
     if report.defects:
         from memcheck.cli.defect import write_bug_report
 

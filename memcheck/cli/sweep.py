@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 
 import click
@@ -12,8 +11,7 @@ from memcheck.cli.options import Output
 from memcheck.cli.parameters import COLOR, CONFIG, outputs, typed
 from memcheck.cli.progress import progress
 from memcheck.cli.subjects import subjects
-from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import write
+from memcheck.cli.write import write_each
 from memcheck.errors import UsageError
 from memcheck.what_if.sweep.grid import Axis, axis, grid
 from memcheck.what_if.sweep.run import sweep
@@ -53,12 +51,9 @@ def command(
     if len(found) != 1:
         raise UsageError(f"sweep takes one plan, and {path} has {len(found)}", "put it into a file of its own")
     answer = sweep(found[0], points, progress("sweep", points.size, wanted=wanted))
-    for target in sorted(outputs or (Output("full"),), key=lambda item: item.file is None):
-        render = import_module(f"memcheck.what_if.sweep.{target.format}").render
-        if target.file is not None:
-            from memcheck.edge.screen import Screen
-
-            write(target.file, render(answer, Screen()))
-        else:
-            write(None, render(answer, screen_of(sys.stdout, color)))
+    write_each(
+        outputs or (Output("full"),),
+        color,
+        lambda form, screen: import_module(f"memcheck.what_if.sweep.{form}").render(answer, screen),
+    )
     return 0 if any(point.estimated for point in answer.points) else NOTHING_PRICED
