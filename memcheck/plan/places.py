@@ -7,7 +7,7 @@ computed when a pointer is looked up.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from memcheck.finding import Location, Span
@@ -55,6 +55,11 @@ class Collection:
 def escape(key: str) -> str:
     """A key as a token of a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")
+
+
+def pointer_of(keys: Iterable[str]) -> str:
+    """The JSON pointer that leads through these keys."""
+    return "".join(f"/{escape(key)}" for key in keys)
 
 
 def tokens(pointer: str) -> list[str]:
