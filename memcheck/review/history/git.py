@@ -57,6 +57,16 @@ def open_base(ref: str, folder: str = ".") -> Base:
     return Base(root, commit, f"{name} (merge base {commit[:8]})")
 
 
+def open_commit(ref: str, option: str, folder: str = ".") -> Base:
+    """The very commit that ``ref`` names, of a branch its tip; ``option`` is what asked for it.
+
+    Raises:
+        UsageError: no repository, or no such ref.
+    """
+    root, name, commit = _resolved(ref, folder, option)
+    return Base(root, commit, f"{name} ({commit[:8]})")
+
+
 def _resolved(ref: str, folder: str, option: str) -> tuple[str, str, str]:
     """The top of the working tree, the name under which git knows the ref, and its commit."""
     root = os.path.realpath(os.fsdecode(answer(folder, "rev-parse", "--show-toplevel", option=option).rstrip(b"\r\n")))
