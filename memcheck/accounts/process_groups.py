@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from memcheck.job.types import Layout
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+else:
+    Protocol = object  # what a protocol is to a running program
 
 Term = tuple[str, int, str]
 """Name, bytes, source."""

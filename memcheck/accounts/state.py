@@ -34,10 +34,6 @@ class LocalTensor(Record):
 
 FOUR_BITS = ("nf4", "nf4-single")
 """Dtypes of 4-bit weights."""
-NF4_BITS = 4.127
-"""Bits per parameter of bitsandbytes NF4 with double quantisation: 4 + 8 / 64 + 32 / (64 * 256)."""
-NF4_SINGLE_BITS = 4.5
-"""Without double quantisation: 4 + 32 / 64."""
 
 
 def weight_bytes(tensor: LocalTensor, dtype: str, numel: int | None = None) -> int:
@@ -185,7 +181,3 @@ def orthogonalised(tensor: LocalTensor) -> bool:
     experts stay with AdamW (torch/optim/_muon.py: "Muon only supports 2D parameters").
     """
     return tensor.matrix and len(tensor.shape) == 2
-
-
-PAGED = frozenset({"paged-adamw", "paged-adamw-8bit"})
-"""Their states live in CUDA managed memory, which moves to the host under pressure; counted on the GPU until then."""

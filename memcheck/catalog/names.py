@@ -73,11 +73,11 @@ def _is_file_name(name: str) -> bool:
 
 def _close(wanted: str, index: dict[str, str]) -> tuple[str, ...]:
     """Up to three record names; an alias that is close counts for its record."""
-    from difflib import get_close_matches
+    from memcheck.edge.closest import closest
 
     short = wanted.rpartition("/")[2]
     found: list[str] = []
-    for match in get_close_matches(short, index, n=12, cutoff=0.6):
+    for match in closest(short, index, 12):
         if index[match] not in found:
             found.append(index[match])
     return tuple(found[:3])

@@ -48,9 +48,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command of a line; an unknown one gets the closest known name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from difflib import get_close_matches
+            from memcheck.edge.closest import closest
 
-            close = get_close_matches(args[0], COMMANDS, 1)
+            close = closest(args[0], COMMANDS)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise UsageError(f"no such command {args[0]!r}{hint}", "memcheck --help")
         return super().resolve_command(ctx, args)

@@ -11,7 +11,7 @@ from memcheck.check import check_file
 from memcheck.cli.gate import CLEAN, FINDINGS, USAGE, Gates, plan_files
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions
-from memcheck.cli.parameters import COLOR
+from memcheck.cli.parameters import COLOR, CONFIG
 from memcheck.cli.replace import replace
 from memcheck.cli.table import table
 from memcheck.cli.terminal import screen_of
@@ -23,7 +23,6 @@ from memcheck.result import PlanResult, Unreadable
 from memcheck.review.baseline.file import DEFAULT_FILE, AcceptedFinding, entries_of, read_entries, relative, rendered
 
 FILE = click.option("--baseline", metavar="FILE", help=f"The baseline [default: as configured, else {DEFAULT_FILE}].")
-CONFIG = click.option("--config", metavar="FILE", help="This configuration file instead of the nearest one.")
 
 
 @click.group("baseline", short_help="Accept today's findings.")
@@ -81,7 +80,7 @@ def write(paths: tuple[str, ...], baseline: str | None, config: str | None) -> i
 @command.command("show")
 @FILE
 @CONFIG
-@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+@COLOR
 def show(baseline: str | None, config: str | None, color: str) -> int:
     """List what is accepted."""
     file, _ = _file(Configurations(config), baseline)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 
 import click
 
-from memcheck.cli import values
 from memcheck.cli.completion import files, gpus
 from memcheck.cli.options import Output
-from memcheck.cli.parameters import COLOR, typed
+from memcheck.cli.parameters import COLOR, CONFIG, outputs
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.subjects import subjects
-from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import write
+from memcheck.cli.write import write_each
 from memcheck.what_if.compare.build import compare
 
 TYPE_CHECKING = False
@@ -51,18 +48,9 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
     shell_complete=_complete,
     help="These GPUs, in this order. Default: the plan's own and those of data centres.",
 )
-@click.option(
-    "--format",
-    "outputs",
-    type=typed(lambda written: values.output(written, FORMATS)),
-    metavar="FORMAT[=FILE]",
-    multiple=True,
-    help="full (default), json, csv or markdown; =FILE writes there instead of stdout. Repeatable.",
-)
-@click.option(
-    "--config", metavar="FILE", shell_complete=files, help="This configuration file instead of the nearest one."
-)
-@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+@outputs(FORMATS)
+@CONFIG
+@COLOR
 def command(
     paths: tuple[str, ...], names: tuple[str, ...] | None, outputs: tuple[Output, ...], config: str | None, color: str
 ) -> int:
@@ -75,14 +63,11 @@ def command(
     """
     found, readable = subjects(paths, config, "compare")
     comparison = compare(found, names)
-    for target in sorted(outputs or (Output("full"),), key=lambda item: item.file is None):
-        render = import_module(f"memcheck.what_if.compare.{target.format}").render
-        if target.file is not None:
-            from memcheck.edge.screen import Screen
-
-            write(target.file, render(comparison, Screen()))
-        else:
-            write(None, render(comparison, screen_of(sys.stdout, color)))
+    write_each(
+        outputs or (Output("full"),),
+        color,
+        lambda form, screen: import_module(f"memcheck.what_if.compare.{form}").render(comparison, screen),
+    )
     if not readable:
         return UNREADABLE
     priced = {(row.path, row.document) for row in comparison.rows if row.point.estimated}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # a command that completes nothing does not pay for it
 COMPLETING = "_MEMCHECK_COMPLETE"
 """Set by the script that click writes for a shell."""
 
-_Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
 def completing() -> bool:
@@ -32,7 +32,7 @@ def files(context: click.Context, parameter: click.Parameter, incomplete: str) -
     return [CompletionItem(incomplete, type="file")]
 
 
-def one_of(names: Callable[[], Iterable[tuple[str, str]]]) -> _Complete:
+def one_of(names: Callable[[], Iterable[tuple[str, str]]]) -> Complete:
     """One of several names, each with a description for shells that show one."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

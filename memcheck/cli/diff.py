@@ -12,7 +12,7 @@ from memcheck.cli import values
 from memcheck.cli.gate import Gates, configurations_of
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions, Output
-from memcheck.cli.parameters import COLOR, gpu, typed
+from memcheck.cli.parameters import COLOR, CONFIG, gpu, outputs, typed
 from memcheck.errors import UsageError
 from memcheck.record import Record
 from memcheck.review.diff.amount import Amount, amount, fails
@@ -61,14 +61,7 @@ FINDINGS, USAGE = 1, 2
     metavar="AMOUNT",
     help="Leave out plans that moved by less, as 0.1GiB or 1%, while their verdict stays.",
 )
-@click.option(
-    "--format",
-    "outputs",
-    type=typed(lambda written: values.output(written, FORMATS)),
-    metavar="FORMAT[=FILE]",
-    multiple=True,
-    help="full (default), markdown or json; =FILE writes there instead of stdout. Repeatable.",
-)
+@outputs(FORMATS)
 @click.option("--gpu", type=gpu, metavar="NAME", help="Judge both states on this GPU instead of the plans' own.")
 @click.option("--profile", type=click.Choice(PROFILES), help="The rules that count, as in check.")
 @click.option(
@@ -80,7 +73,7 @@ FINDINGS, USAGE = 1, 2
 )
 @click.option("--ignore", type=typed(values.selectors), metavar="RULES", multiple=True, help="Not these rules.")
 @click.option("--no-suppressions", is_flag=True, help="Comments in plans hide nothing (for gates).")
-@click.option("--config", metavar="FILE", help="This configuration file instead of the nearest one.")
+@CONFIG
 @click.option(
     "--config-from-ref",
     metavar="REF",
@@ -88,7 +81,7 @@ FINDINGS, USAGE = 1, 2
 )
 @click.option("--allow-empty", is_flag=True, help="Exit 0 if there is nothing to compare.")
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing if nothing moved.")
-@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+@COLOR
 def command(
     outputs: tuple[Output, ...],
     paths: tuple[str, ...],
@@ -174,16 +167,15 @@ def _side(path: str, sides: SideReader) -> list[Side]:
 
 
 def _write(comparison: PlanDiff, outputs: tuple[Output, ...], color: str, *, quiet: bool) -> None:
-    """Each format to where it was asked for; files first: a closed pipe must not lose one."""
+    """Each format to where it was asked for."""
     from importlib import import_module
 
-    from memcheck.cli.terminal import screen_of
-    from memcheck.cli.write import write
-    from memcheck.edge.screen import Screen
+    from memcheck.cli.write import write_each
 
-    for target in sorted(outputs, key=lambda item: item.file is None):
-        render = import_module(f"memcheck.review.diff.{target.format}").render
-        if target.file is not None:
-            write(target.file, render(comparison, Screen(quiet=quiet)))
-        else:
-            write(None, render(comparison, screen_of(sys.stdout, color)._replace(quiet=quiet)))
+    write_each(
+        outputs,
+        color,
+        lambda form, screen: import_module(f"memcheck.review.diff.{form}").render(
+            comparison, screen._replace(quiet=quiet)
+        ),
+    )

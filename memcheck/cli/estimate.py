@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from memcheck import __version__
 from memcheck.check import Gate, check_file
-from memcheck.cli import values
 from memcheck.cli.completion import files, gpus, one_of
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import Output
-from memcheck.cli.parameters import COLOR, setting, typed
+from memcheck.cli.parameters import COLOR, CONFIG, outputs, setting
 from memcheck.cli.parameters import gpu as known_gpu
-from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import prepare, write
+from memcheck.cli.write import prepare, write_each
 from memcheck.config.discover import find_plans
 from memcheck.config.find import Configurations
 from memcheck.edge.screen import Screen
@@ -39,15 +35,7 @@ FORMATS = ("full", "json", "csv", "html", "pdf")
     help="Use another value, e.g. training.micro_batch_size=4.",
 )
 @click.option("--formulas", is_flag=True, help="Show each formula with its numbers and its source.")
-@click.option(
-    "--format",
-    "outputs",
-    type=typed(lambda written: values.output(written, FORMATS)),
-    metavar="FORMAT[=FILE]",
-    multiple=True,
-    shell_complete=one_of(lambda: [(name, "") for name in FORMATS]),
-    help="full (default), json, csv, html or pdf; =FILE writes there instead of stdout. Repeatable.",
-)
+@outputs(FORMATS)
 @click.option(
     "--gpu",
     type=known_gpu,
@@ -55,10 +43,8 @@ FORMATS = ("full", "json", "csv", "html", "pdf")
     shell_complete=one_of(gpus),
     help="Estimate for this GPU instead of the plan's own.",
 )
-@click.option(
-    "--config", metavar="FILE", shell_complete=files, help="This configuration file instead of the nearest one."
-)
-@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+@CONFIG
+@COLOR
 def command(
     paths: tuple[str, ...],
     settings: tuple[tuple[str, object], ...],
@@ -85,9 +71,7 @@ def command(
         complain(f"cannot read {item.path}: {item.message}")
     if not report.plans and not report.unreadable:
         raise UsageError(f"nothing to estimate: no plan in {', '.join(paths)}")
-    for each in sorted(outputs, key=lambda item: item.file is None):
-        screen = screen_of(sys.stdout, color) if each.file is None else Screen()
-        write(each.file, rendered(each.format, report, screen, formulas=formulas))
+    write_each(outputs, color, lambda form, screen: rendered(form, report, screen, formulas=formulas))
     if report.defects:
         from memcheck.cli.defect import write_bug_report
 

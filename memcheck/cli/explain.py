@@ -16,7 +16,7 @@ from memcheck.report.page import styled
 
 @click.command("explain")
 @click.argument("rule", metavar="CODE|NAME", shell_complete=one_of(rules))
-@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+@COLOR
 def command(rule: str, color: str) -> int:
     """Explain a rule: what it does, why, an example, how to fix it."""
     from memcheck.rules.registry import RULES
@@ -26,8 +26,8 @@ def command(rule: str, color: str) -> int:
         if wanted in (known.code.lower(), known.name):
             write_stdout(styled(known.explain(), screen_of(sys.stdout, color)))
             return 0
-    from difflib import get_close_matches
+    from memcheck.edge.closest import closest
 
-    close = get_close_matches(wanted, [known.name for known in RULES], 1)
+    close = closest(wanted, [known.name for known in RULES])
     hint = f"; did you mean {close[0]}?" if close else ""
     raise UsageError(f"no rule {rule!r}{hint}", "`memcheck list rules` shows every rule")

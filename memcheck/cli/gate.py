@@ -10,7 +10,7 @@ from memcheck import __version__
 from memcheck.check import Gate, check_file, refused
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.options import CheckOptions
-from memcheck.cli.write import prepare, write
+from memcheck.cli.write import prepare, write_each
 from memcheck.config.discover import STDIN, PlanFile, find_plans
 from memcheck.config.find import Configurations
 from memcheck.config.select import known
@@ -207,16 +207,10 @@ def check_paths(options: CheckOptions) -> tuple[Report, bool]:
 
 
 def write_reports(report: Report, options: CheckOptions) -> None:
-    """Render each format and send it where it was asked for; files first: a closed pipe must not lose one."""
-    from memcheck.cli.terminal import screen_of
-    from memcheck.edge.screen import Screen
+    """Each format to where it was asked for, and then statistics."""
     from memcheck.report import renderer
 
-    for output in sorted(options.outputs, key=lambda item: item.file is None):
-        screen = Screen()
-        if output.file is None:
-            screen = screen_of(sys.stdout, options.color)._replace(quiet=options.quiet)
-        write(output.file, renderer(output.format)(report, screen), commands=output.format == "github")
+    write_each(options.outputs, options.color, lambda form, screen: renderer(form)(report, screen), quiet=options.quiet)
     if options.statistics:
         from memcheck.cli.statistics import write_statistics
 

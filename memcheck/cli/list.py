@@ -121,7 +121,7 @@ CATALOGS: dict[str, Callable[[], Listing]] = {"models": models, "gpus": gpus, "r
 @click.command("list")
 @click.argument("catalog", type=click.Choice(list(CATALOGS)))
 @click.option("--format", "form", type=click.Choice(["full", "json"]), default="full", help="A table or JSON records.")
-@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+@COLOR
 def command(catalog: str, form: str, color: str) -> int:
     """List the models, gpus, rules or frameworks that memcheck knows."""
     found = CATALOGS[catalog]()

@@ -9,7 +9,7 @@ import click
 
 from memcheck.check import Gate
 from memcheck.cli.completion import files, one_of
-from memcheck.cli.parameters import COLOR, typed
+from memcheck.cli.parameters import COLOR, CONFIG, typed
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.progress import counting
 from memcheck.cli.terminal import screen_of
@@ -76,13 +76,11 @@ def keys() -> list[tuple[str, str]]:
 @click.option(
     "--fail-above", type=typed(share), metavar="SHARE", help="How full the GPU may be, instead of the policy: 90%."
 )
-@click.option(
-    "--config", metavar="FILE", shell_complete=files, help="This configuration file instead of the nearest one."
-)
+@CONFIG
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default="full", help="For people, for programs or as a table."
 )
-@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+@COLOR
 def command(**given: Any) -> int:
     """Search for plans near this one that fit, are fastest, or need the fewest GPUs.
 

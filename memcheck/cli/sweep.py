@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 
 import click
 
-from memcheck.cli import values
 from memcheck.cli.completion import files
 from memcheck.cli.options import Output
-from memcheck.cli.parameters import COLOR, typed
+from memcheck.cli.parameters import COLOR, CONFIG, outputs, typed
 from memcheck.cli.progress import progress
 from memcheck.cli.subjects import subjects
-from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import write
+from memcheck.cli.write import write_each
 from memcheck.errors import UsageError
 from memcheck.what_if.sweep.grid import Axis, axis, grid
 from memcheck.what_if.sweep.run import sweep
@@ -34,19 +31,10 @@ UNREADABLE, NOTHING_PRICED = 2, 1
     required=True,
     help="A key and its values, e.g. training.micro_batch_size=1,2,4 or parallelism.tensor=1..8. Repeatable.",
 )
-@click.option(
-    "--format",
-    "outputs",
-    type=typed(lambda written: values.output(written, FORMATS)),
-    metavar="FORMAT[=FILE]",
-    multiple=True,
-    help="full (default), csv, json or html; =FILE writes there instead of stdout. Repeatable.",
-)
+@outputs(FORMATS)
 @click.option("--progress", "wanted", is_flag=True, help="Show progress on stderr though that is no terminal.")
-@click.option(
-    "--config", metavar="FILE", shell_complete=files, help="This configuration file instead of the nearest one."
-)
-@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+@CONFIG
+@COLOR
 def command(
     path: str, axes: tuple[Axis, ...], outputs: tuple[Output, ...], wanted: bool, config: str | None, color: str
 ) -> int:
@@ -63,12 +51,9 @@ def command(
     if len(found) != 1:
         raise UsageError(f"sweep takes one plan, and {path} has {len(found)}", "put it into a file of its own")
     answer = sweep(found[0], points, progress("sweep", points.size, wanted=wanted))
-    for target in sorted(outputs or (Output("full"),), key=lambda item: item.file is None):
-        render = import_module(f"memcheck.what_if.sweep.{target.format}").render
-        if target.file is not None:
-            from memcheck.edge.screen import Screen
-
-            write(target.file, render(answer, Screen()))
-        else:
-            write(None, render(answer, screen_of(sys.stdout, color)))
+    write_each(
+        outputs or (Output("full"),),
+        color,
+        lambda form, screen: import_module(f"memcheck.what_if.sweep.{form}").render(answer, screen),
+    )
     return 0 if any(point.estimated for point in answer.points) else NOTHING_PRICED

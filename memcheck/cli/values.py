@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memcheck.cli.options import Output
-from memcheck.config.types import FAIL_ON
 from memcheck.report import BINARY, FORMATS
-from memcheck.rules.profiles import PROFILES
 
 COLORS = ("auto", "always", "never")
 
@@ -23,9 +21,9 @@ def output(written: str, known: Iterable[str] = FORMATS) -> Output:
     """``FORMAT`` or ``FORMAT=FILE``."""
     name, equals, file = written.partition("=")
     if name not in known:
-        from difflib import get_close_matches
+        from memcheck.edge.closest import closest
 
-        close = get_close_matches(name, known, 1)
+        close = closest(name, known)
         hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
         raise ValueError(f"unknown format {name!r}{hint}")
     if equals and not file:
@@ -40,19 +38,15 @@ def selectors(written: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in written.split(",") if part.strip())
 
 
-def color(written: str) -> str:
-    """``auto``, ``always`` or ``never``."""
-    return one_of(COLORS, written)
+def gpu(written: str) -> str:
+    """A GPU of the catalog by its name there."""
+    from memcheck.catalog.gpus import find_gpu
+    from memcheck.catalog.names import UnknownNameError
 
-
-def fail_on(written: str) -> str:
-    """``error``, ``warning`` or ``never``."""
-    return one_of(FAIL_ON, written)
-
-
-def profile(written: str) -> str:
-    """``gate``, ``review`` or ``research``."""
-    return one_of(PROFILES, written)
+    try:
+        return find_gpu(written).name
+    except UnknownNameError as error:
+        raise ValueError(f"{error.message}; {error.help}" if error.help else error.message) from error
 
 
 def one_of(choices: tuple[str, ...], written: str) -> str:

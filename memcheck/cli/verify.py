@@ -70,7 +70,7 @@ class VerifyOptions(Record):
 @click.option(
     "--format", "form", type=click.Choice(["full", "json"]), default="full", help="For people or for programs."
 )
-@click.option("--color", type=COLOR, default="auto", help="Colours on stdout.")
+@COLOR
 def command(**given: Any) -> int:
     """Run the plan's step in real PyTorch and compare it with the estimate, term by term.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from memcheck.cli.guard import silence
 from memcheck.cli.options import Output
@@ -12,6 +12,10 @@ from memcheck.edge.inert import inert
 from memcheck.edge.opener import refuse_way_out
 from memcheck.errors import UsageError
 from memcheck.report import BINARY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.edge.screen import Screen
 
 APPENDED = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
 """Files of the runner that other tools of the same step write too."""
@@ -27,6 +31,21 @@ def prepare(outputs: Iterable[Output]) -> None:
         from memcheck.report.pdf.extra import require_extra
 
         require_extra()
+
+
+def write_each(
+    outputs: Iterable[Output], color: str, render: Callable[[str, Screen], str | bytes], *, quiet: bool = False
+) -> None:
+    """Render each format and send it where it was asked for; files first: a closed pipe must not lose one.
+
+    ``quiet`` is for stdout: a file holds everything.
+    """
+    from memcheck.cli.terminal import screen_of
+    from memcheck.edge.screen import Screen
+
+    for output in sorted(outputs, key=lambda item: item.file is None):
+        screen = Screen() if output.file is not None else screen_of(sys.stdout, color)._replace(quiet=quiet)
+        write(output.file, render(output.format, screen), commands=output.format == "github")
 
 
 def write(file: str | None, report: str | bytes, *, commands: bool = False) -> None:

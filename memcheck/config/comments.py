@@ -160,9 +160,9 @@ class Codes:
         if not self._guesses:
             return []
         self._guesses -= 1
-        from difflib import get_close_matches
+        from memcheck.edge.closest import closest
 
-        return get_close_matches(code, self._by_name.values(), 1) + get_close_matches(name, self._by_name, 1)
+        return closest(code, self._by_name.values()) + closest(name, self._by_name)
 
 
 def _is_date(written: str) -> bool:

@@ -164,9 +164,9 @@ READERS: dict[str, Callable[[object], object]] = {
 
 
 def _suggestion(key: str) -> str:
-    from difflib import get_close_matches
+    from memcheck.edge.closest import closest
 
-    close = get_close_matches(key.replace("_", "-"), READERS, 1)
+    close = closest(key.replace("_", "-"), READERS)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -23,9 +23,9 @@ def known(selectors: Sequence[str]) -> tuple[str, ...]:
     for selector in selectors:
         prefix = codes.get(selector, selector.upper())
         if not any(code.startswith(prefix) for code in codes.values()):
-            from difflib import get_close_matches
+            from memcheck.edge.closest import closest
 
-            close = get_close_matches(prefix, codes.values(), 1) + get_close_matches(selector, codes, 1)
+            close = closest(prefix, codes.values()) + closest(selector, codes)
             hint = f"; did you mean {close[-1]}?" if close else ""
             raise UsageError(f"no rule matches {selector!r}{hint}", "memcheck list rules")
         found.append(prefix)

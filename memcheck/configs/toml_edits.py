@@ -2,76 +2,103 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from functools import lru_cache
+from typing import Any
 
 from memcheck.configs.types import REMOVED
 from memcheck.finding import Edit, Span
 from memcheck.plan.text import split_lines
 
-_TABLE = re.compile(r"\s*\[\s*([\w.\"'-]+)\s*\]\s*(?:#.*)?\Z")
-_OTHER_TABLE = re.compile(r"\s*\[\[?")
-_ASSIGNMENT = re.compile(r"\s*([\w.\"'-]+)\s*=\s*")
-_VALUE = re.compile(
-    r'(?!"""|\'\'\')(?:"(?:[^"\\]|\\.)*"|\'[^\']*\'|[\w+.:-]+|\[(?:[^\[\]"\'#]|"(?:[^"\\]|\\.)*"|\'[^\']*\')*\])'
-    r"(?=\s*(?:#.*)?\Z)"
-)
-"""A value that ends on its line."""
+_MARK = "\ue000"
+"""What is written at a place to find it; of a private area of Unicode, so that no config holds it."""
+
+
+class _NoPlaceError(Exception):
+    """No single edit of the text gives the key a value."""
 
 
 def edit_toml(path: str, text: str, values: Mapping[str, object]) -> tuple[Edit, ...]:
     """Edits that give dotted keys of a TOML document these values; empty when one of them has no certain place."""
-    lines = split_lines(text)
-    places, headers = _places(lines)
-    found: list[Edit] = []
-    new: dict[str, list[str]] = {}
-    for key, value in values.items():
-        table, _, name = key.rpartition(".")
-        if key in places:
-            span = places[key]
-            if span is None or value is REMOVED:
-                return ()
-            found.append(Edit(span, json.dumps(value, ensure_ascii=False)))
-        elif value is not REMOVED:
-            if not table or any(each.startswith(f"{table}.") for each in places if each.count(".") > key.count(".")):
-                return ()
-            new.setdefault(table, []).append(f"{name} = {json.dumps(value, ensure_ascii=False)}\n")
-    for table, assignments in new.items():
-        if table in headers:
-            at = headers[table] + 1
-            found.append(Edit(Span(at, 1, at, 1), "".join(assignments)))
-        else:
-            at = len(lines) + 1
-            found.append(Edit(Span(at, 1, at, 1), f"\n[{table}]\n{''.join(assignments)}"))
-    return _joined(found)
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    found: dict[Span, str] = {}
+    new: dict[str, str] = {}
+    try:
+        for key, value in values.items():
+            span = _value(text, key)
+            if value is REMOVED:
+                if span is not None:
+                    return ()
+                continue
+            literal = tomlkit.item(value).as_string()
+            if span is not None:
+                found[span] = literal
+            else:
+                table, _, name = key.rpartition(".")
+                new[table] = f"{new.get(table, '')}{name} = {literal}\n"
+        for table, assignments in new.items():
+            span, header = _head(text, table)
+            found[span] = found.get(span, "") + header + assignments
+    except (_NoPlaceError, TOMLKitError):
+        return ()
+    return tuple(Edit(span, each) for span, each in sorted(found.items()))
 
 
-def _places(lines: tuple[str, ...]) -> tuple[dict[str, Span | None], dict[str, int]]:
-    """Where values are by dotted key, None for one that does not end on its line; and the lines of table headers."""
-    places: dict[str, Span | None] = {}
-    headers: dict[str, int] = {}
-    table = ""
-    for number, line in enumerate(lines, 1):
-        opened = _TABLE.match(line)
-        if opened is not None:
-            table = re.sub("[\"']", "", opened[1]) + "."
-            headers.setdefault(table[:-1], number)
-            continue
-        assigned = _ASSIGNMENT.match(line)
-        if assigned is None:
-            if _OTHER_TABLE.match(line):
-                table = "\0"  # an array of tables, or a line of a long list: no place for a value
-            continue
-        value = _VALUE.match(line, assigned.end())
-        span = None if value is None else Span(number, value.start() + 1, number, value.end() + 1)
-        places.setdefault(table + re.sub("[\"']", "", assigned[1]), span)
-    return places, headers
+@lru_cache(maxsize=256)
+def _value(text: str, key: str) -> Span | None:
+    """Where the value of a key is, which ends on its line; None when the document does not have the key."""
+    import tomlkit
+
+    *above, name = key.split(".")
+    document = tomlkit.parse(text)
+    table = _table(document, above)
+    if table is None or name not in table:
+        return None
+    table[name] = _MARK
+    before, _, after = document.as_string().partition(f'"{_MARK}"')
+    old = text[len(before) : len(text) - len(after)]
+    if before + old + after != text or len(split_lines(old)) != 1:
+        raise _NoPlaceError
+    line, column = _behind(before)
+    return Span(line, column, line, column + len(old))
 
 
-def _joined(edits: list[Edit]) -> tuple[Edit, ...]:
-    """Insertions at one place as one edit: two of them have no order."""
-    texts: dict[Span, str] = {}
-    for edit in edits:
-        texts[edit.span] = texts.get(edit.span, "") + edit.text
-    return tuple(Edit(span, text) for span, text in sorted(texts.items()))
+@lru_cache(maxsize=256)
+def _head(text: str, name: str) -> tuple[Span, str]:
+    """Below the header of a table; or the end of the document, and the header that is missing there."""
+    import tomlkit
+    from tomlkit.items import Table
+
+    document = tomlkit.parse(text)
+    table = _table(document, name.split("."))
+    if table is None:
+        header = f"\n[{name}]\n"
+        tomlkit.parse(text + header)  # an error where the table stands already, in braces or in dotted keys
+        at = len(split_lines(text)) + 1
+        return Span(at, 1, at, 1), header
+    if isinstance(table, Table):
+        table.comment(_MARK)
+    before, mark, _ = document.as_string().partition(_MARK)
+    if not mark:
+        raise _NoPlaceError
+    at = _behind(before)[0] + 1
+    return Span(at, 1, at, 1), ""
+
+
+def _table(document: MutableMapping[str, Any], names: list[str]) -> MutableMapping[str, Any] | None:
+    """A table of the document, None when it is not there."""
+    for name in names:
+        if name not in document:
+            return None
+        document = document[name]
+        if not isinstance(document, MutableMapping):
+            raise _NoPlaceError
+    return document
+
+
+def _behind(text: str) -> tuple[int, int]:
+    """Line and column of what follows a text."""
+    lines = split_lines(text + _MARK)
+    return len(lines), len(lines[-1])

@@ -10,7 +10,7 @@ from memcheck.configs.config_file import composed
 from memcheck.configs.types import REMOVED, ConfigError
 from memcheck.edge.libyaml import yaml
 from memcheck.finding import Edit, Span
-from memcheck.plan.places import Collection, Marks, escape
+from memcheck.plan.places import Collection, Marks, pointer_of
 from memcheck.plan.text import split_lines
 from memcheck.plan.value_edits import flow_text
 
@@ -63,7 +63,7 @@ def _edits(
     found: dict[Span, str] = {}
     new: dict[tuple[str, ...], dict[str, Any]] = {}
     for parts, value in values.items():
-        mark = marks.get(_pointer(parts))
+        mark = marks.get(pointer_of(parts))
         if mark is None:
             if value is not REMOVED:
                 _plant(new, marks, parts, value)
@@ -81,14 +81,10 @@ def _edits(
     return tuple(Edit(span, each) for span, each in sorted(found.items()))
 
 
-def _pointer(parts: tuple[str, ...]) -> str:
-    return "".join(f"/{escape(part)}" for part in parts)
-
-
 def _plant(new: dict[tuple[str, ...], dict[str, Any]], marks: Marks, parts: tuple[str, ...], value: object) -> None:
     """Put a value under the deepest mapping above it that the file has."""
     depth = len(parts) - 1
-    while depth and _pointer(parts[:depth]) not in marks:
+    while depth and pointer_of(parts[:depth]) not in marks:
         depth -= 1
     table = new.setdefault(parts[:depth], {})
     for part in parts[depth:-1]:
@@ -111,7 +107,7 @@ def _insertion(
     name, first = next(iter(block.items.items()))
     if first[2] is not None:
         return None  # a merge key stands there
-    mark = marks[_pointer((*above, name))]
+    mark = marks[pointer_of((*above, name))]
     if mark.key is None:
         return None
     span = mark.key.span

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
@@ -65,10 +65,12 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=16)
 def layers_of(style: Style) -> Layers:
     """The forward passes of a framework's modules."""
-    return cast("Layers", import_module(f"memcheck.frameworks.{style.folder}.layers"))
+    found: Layers = import_module(f"memcheck.frameworks.{style.folder}.layers")  # a module with those names
+    return found
 
 
 @lru_cache(maxsize=16)
 def model_states_of(style: Style) -> ModelStates:
     """The tensors that a framework's model holds beside its parameters."""
-    return cast("ModelStates", import_module(f"memcheck.frameworks.{style.folder}.states"))
+    found: ModelStates = import_module(f"memcheck.frameworks.{style.folder}.states")  # a module with those names
+    return found

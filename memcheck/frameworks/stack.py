@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
 
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.process_groups import Exchanges
@@ -11,8 +10,13 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from memcheck.frameworks.host import HostMemory
+else:
+    Protocol = object  # what a protocol is to a running program
 
 
 class WorstRank(Protocol):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from memcheck.job.types import Assumption
 
-T = TypeVar("T")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 PLAN_DEFAULT = "default"
 

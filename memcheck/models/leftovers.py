@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
+from memcheck.edge.closest import closest
 from memcheck.models.keys import synonyms
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, LatentAttention, Mlp, Moe
@@ -30,11 +30,11 @@ def check_leftovers(reader: ConfigReader, architecture: Architecture, *, written
             if value not in facts[key]:
                 _refuse_contradiction(reader, key, value, facts[key], known)
             continue
-        close = get_close_matches(key, known - set(reader.config), n=1, cutoff=0.8)
+        close = closest(key, known - set(reader.config), 1, 0.8)
         if close:
             reader.fail(key, f"unknown key {key}", f"did you mean {close[0]!r}?")
         if strict:
-            near = get_close_matches(key, known, n=1, cutoff=0.6)
+            near = closest(key, known)
             reader.fail(key, f"unknown key {key}", f"close: {near[0]}" if near else "remove it")
         if may_carry_size(value):
             reader.fail(key, f"{key} = {value!r} was not read, and may decide sizes", "remove it if it does not")

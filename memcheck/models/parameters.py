@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.models.parts.matrices import norm_tensors
-from memcheck.models.types import Architecture, Block, Moe, ParameterTensor
+from memcheck.models.types import Architecture, Block, ParameterTensor
 
 
 def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
@@ -51,16 +51,3 @@ def parameters_by_group(architecture: Architecture) -> dict[str, int]:
         for t in block_tensors(block):
             groups[t.group] = groups.get(t.group, 0) + n * t.count
     return groups
-
-
-def active_parameters(architecture: Architecture) -> int:
-    """Parameters that take part in one token's forward pass: of routed experts only the chosen ones.
-
-    Memory follows :func:`count_parameters`; this figure is for compute.
-    """
-    idle = 0
-    for block, n in architecture.blocks:
-        if isinstance(block.mlp, Moe):
-            experts = sum(t.count for t in block.mlp.tensors if t.group == "experts")
-            idle += n * (experts - experts * block.mlp.experts_per_token // block.mlp.experts)
-    return count_parameters(architecture) - idle

@@ -211,9 +211,9 @@ class ConfigReader:
 
 
 def _did_you_mean(word: str, known: Any) -> str:
-    from difflib import get_close_matches
+    from memcheck.edge.closest import closest
 
-    close = get_close_matches(word, list(known), n=1, cutoff=0.75)
+    close = closest(word, known, 1, 0.75)
     return f"did you mean {close[0]!r}?" if close else ""
 
 

@@ -72,11 +72,6 @@ WRAPPERS: dict[str, str] = {"gemma3": "gemma3_text", "llama4": "llama4_text", "m
 """Multimodal models: the ``model_type`` of the language model inside."""
 
 
-def model_types() -> tuple[str, ...]:
-    """Every ``model_type`` that can be read."""
-    return tuple(FAMILIES)
-
-
 def read_architecture(
     config: Mapping[str, Any], *, strict: bool = False, written: frozenset[str] = frozenset()
 ) -> Architecture:
@@ -110,9 +105,9 @@ def _model_type(config: Mapping[str, Any]) -> str:
     if not isinstance(model_type, str):
         raise ArchitectureError(f"model_type must be a string, not {model_type!r}", key="model_type")
     if model_type not in FAMILIES:
-        from difflib import get_close_matches
+        from memcheck.edge.closest import closest
 
-        close = get_close_matches(model_type.lower(), FAMILIES, n=3, cutoff=0.5)
+        close = closest(model_type.lower(), FAMILIES, 3, 0.5)
         help = f"close: {', '.join(close)}" if close else "see the documentation: adding a model family is one file"
         raise ArchitectureError(f"memcheck does not know model_type {model_type!r}", help, "model_type")
     return model_type

@@ -93,33 +93,3 @@ UNUSABLE_SOURCE = Code(
 CONFIG_DEFAULT = Code(
     "MEM504", "config-default", "info", summary="The framework config leaves values to its framework."
 )
-
-SOURCE_CODES = (CONFIG_DISAGREES, CONFIG_KEY_NOT_CARRIED, UNUSABLE_SOURCE, CONFIG_DEFAULT)
-"""What can be wrong between a plan and the framework configs that it takes as its source."""
-
-FILE_CODES = (
-    UNREADABLE_FILE,
-    INVALID_YAML,
-    DUPLICATE_KEY,
-    NUMBER_TRAP,
-    BOOLEAN_TRAP,
-    BROKEN_EXTENDS,
-    TOO_COMPLEX,
-    INVALID_PLAN,
-    UNKNOWN_KEY,
-    MISSING_KEY,
-    WRONG_TYPE,
-    INVALID_VALUE,
-    CONFLICTING_KEYS,
-    RENAMED_KEY,
-    UNKNOWN_MODEL,
-    UNKNOWN_GPU,
-    UNSUPPORTED_ARCHITECTURE,
-    UNREAD_CONFIG_KEY,
-    UNREADABLE_CONFIG,
-    NO_MEMORY_MODEL,
-    INVALID_SUPPRESSION,
-    UNUSED_SUPPRESSION,
-    EXPIRED_SUPPRESSION,
-)
-"""Every code of the family, in order."""

@@ -16,7 +16,7 @@ from memcheck.plan.document import Document
 from memcheck.plan.keys import misspelled, unknown_key
 from memcheck.plan.lookup import branch, branches, has_type, resolved, schema_at, text_at, value_at
 from memcheck.plan.mend import mend
-from memcheck.plan.places import escape
+from memcheck.plan.places import pointer_of
 from memcheck.plan.renamed import renamed, rewritten
 from memcheck.plan.valid import Schema, is_type
 from memcheck.plan.words import expected, flow, found, key_path, listed
@@ -61,7 +61,7 @@ class _Explainer:
     def _report(
         self, code: codes.Code, tokens: list[str], message: str, at: Location | None = None, **more: Any
     ) -> None:
-        pointer = _pointer(tokens)
+        pointer = pointer_of(tokens)
         if (pointer, message) not in self._seen:
             self._seen.add((pointer, message))
             where = self._document.locate(pointer) if at is None else at
@@ -83,7 +83,7 @@ class _Explainer:
     def _renamed(self, tokens: list[str], key: str, mapping: dict[str, Any]) -> bool:
         """Report a key under another tool's name, with both edits if its value has an equal, too."""
         entry = renamed(".".join(tokens), key)
-        mark = self._document.marks.get(_pointer([*tokens, key]))
+        mark = self._document.marks.get(pointer_of([*tokens, key]))
         if entry is None or mark is None or mark.key is None:
             return False
         text = text_at(self._document, mark.value)
@@ -154,7 +154,7 @@ class _Explainer:
 
     def _wrong(self, tokens: list[str], value: object, schema: Schema) -> None:
         """A value that does not fit its schema; everything wrong with one value is one finding."""
-        pointer = _pointer(tokens)
+        pointer = pointer_of(tokens)
         if (pointer, "") in self._seen:
             return
         self._seen.add((pointer, ""))
@@ -186,9 +186,9 @@ class _Explainer:
         return {misspelled(key, tokens, properties, self._root) for key in mapping if key not in properties}
 
     def _key_location(self, tokens: list[str]) -> Location:
-        mark = self._document.marks.get(_pointer(tokens))
+        mark = self._document.marks.get(pointer_of(tokens))
         if mark is None:
-            return self._document.locate(_pointer(tokens))
+            return self._document.locate(pointer_of(tokens))
         return mark.key or mark.value
 
     def _is_own(self, at: Location) -> bool:
@@ -200,10 +200,6 @@ def _new(tokens: list[str], key: str) -> str:
     """The plan's name of a key under another tool's name."""
     entry = renamed(".".join(tokens), key)
     return entry.new if entry is not None else ""
-
-
-def _pointer(tokens: list[str]) -> str:
-    return "".join(f"/{escape(token)}" for token in tokens)
 
 
 def _example(value: object, schema: Schema, root: Schema) -> str:

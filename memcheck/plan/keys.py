@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Any
 
+from memcheck.edge.closest import closest
 from memcheck.plan.lookup import branches
 from memcheck.plan.renamed import renamed
 from memcheck.plan.synonyms import KEYS
@@ -48,13 +48,13 @@ def misspelled(key: str, tokens: list[str], names: Schema, root: Schema) -> str:
         return name
     if _elsewhere(key, tokens, root):
         return ""
-    return next(iter(get_close_matches(snake, list(names), 1, 0.7)), "")
+    return next(iter(closest(snake, names, 1, 0.7)), "")
 
 
 def _only(key: str, meant: str, names: Schema) -> bool:
     """Whether a slip of the finger explains the key, and no other key of the mapping is anything like it."""
     snake = _snake(key)
-    return get_close_matches(snake, list(names), 2, 0.7) == [meant] and bool(get_close_matches(snake, [meant], 1, 0.85))
+    return closest(snake, names, 2, 0.7) == [meant] and bool(closest(snake, [meant], 1, 0.85))
 
 
 def _elsewhere(key: str, tokens: list[str], root: Schema) -> list[str]:

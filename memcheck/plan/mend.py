@@ -122,9 +122,9 @@ def _word(value: str, schema: Schema, root: Schema) -> Iterator[Mend]:
     if begun:
         yield Mend(INVALID_VALUE, help=f"did you mean {listed(begun)}?")
     if names:
-        from difflib import get_close_matches
+        from memcheck.edge.closest import closest
 
-        for close in get_close_matches(value.lower(), names, 1):
+        for close in closest(value.lower(), names, 1):
             yield Mend(INVALID_VALUE, help=f"did you mean `{close}`?")
     percent = re.fullmatch(r"([0-9.]+) *(?:%|percent|pct)", value)
     if percent:

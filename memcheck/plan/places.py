@@ -7,12 +7,18 @@ computed when a pointer is looked up.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from memcheck.finding import Location, Span
 from memcheck.plan.document import Provenance
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Entry = tuple[Any, Any, "Via | None"]
+    """The event of the key (None in a sequence), the place of the value (its event or a Block), how it came there."""
 
 _PROPERTIES = r"(?:[&!]\S*[ \t]+)+"
 NOWHERE = Span(1, 1, 1, 1)
@@ -29,8 +35,6 @@ class Via(Record):
     """That event as the user wrote it: ``<<: *base``, ``*base``; empty for ``extends``."""
 
 
-Entry = tuple[Any, Any, "Via | None"]
-"""The event of the key (None in a sequence), the place of the value (its event or a Block), how it came there."""
 
 
 class Collection:
@@ -55,6 +59,11 @@ class Collection:
 def escape(key: str) -> str:
     """A key as a token of a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")
+
+
+def pointer_of(keys: Iterable[str]) -> str:
+    """The JSON pointer that leads through these keys."""
+    return "".join(f"/{escape(key)}" for key in keys)
 
 
 def tokens(pointer: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 from memcheck.finding import Finding
 from memcheck.plan.document import Document
@@ -34,7 +33,11 @@ _ALONE = frozenset(("MEM006", "MEM503"))
 """What a plan takes from other files is not there: what it lacks for itself says nothing."""
 _BROKEN = frozenset(("MEM001", "MEM002", "MEM007"))
 
-_Record = TypeVar("_Record", bound=tuple[Any, ...])
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    _Record = TypeVar("_Record", bound=tuple[Any, ...])
 
 
 def read_plan(document: Document) -> tuple[Plan | None, list[Finding]]:

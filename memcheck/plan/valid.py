@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
-Schema = Mapping[str, Any]
-Check = Callable[[Any, Any, Schema, Schema], bool]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-ANNOTATIONS = frozenset(("$schema", "title", "description", "examples", "default", "definitions"))
+    Schema = Mapping[str, Any]
+    Check = Callable[[Any, Any, Schema, Schema], bool]
 
 
 def conforms(value: object, schema: Schema, root: Schema) -> bool:
@@ -134,6 +135,3 @@ CHECKS: dict[str, Check] = {
     "if": _if,
 }
 """Keyword to ``check(argument, value, schema around it, root)``. A test holds the schema to these keywords."""
-
-DEPENDENT = frozenset(("then", "else"))
-"""Keywords that ``if`` reads."""

@@ -53,7 +53,7 @@ def multiples(number: int, of: int) -> str:
 
 def close_to(word: str, known: Iterable[str]) -> str:
     """A did-you-mean for a misspelt word, or an empty string."""
-    from difflib import get_close_matches
+    from memcheck.edge.closest import closest
 
-    found = get_close_matches(word, list(known), n=3, cutoff=0.6)
+    found = closest(word, known, 3)
     return f"did you mean {listed((f'`{f}`' for f in found), 'or')}?" if found else ""

@@ -1,11 +1,8 @@
-"""Who looks on while a step runs: the tracer, the GPU's counters, or nobody."""
+"""Who looks on while a step runs: the tracer, or the GPU's counters."""
 
 from __future__ import annotations
 
 from typing import Protocol
-
-PHASES = ("forward", "loss", "backward", "optimizer")
-"""The instants of a step after ``init``, as the estimate names them."""
 
 
 class Watch(Protocol):
@@ -15,16 +12,6 @@ class Watch(Protocol):
 
     def enter(self, phase: str) -> None:
         """From now on the step is in this phase."""
-
-
-class Unwatched:
-    """A watch that only knows the phase."""
-
-    phase = ""
-
-    def enter(self, phase: str) -> None:
-        """Remember the phase."""
-        self.phase = phase
 
 
 def enter_loss(watch: Watch) -> None:

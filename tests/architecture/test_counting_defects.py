@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.catalog.models import find_model
 from memcheck.models.errors import ArchitectureError
-from memcheck.models.parameters import active_parameters, count_parameters, parameters_by_group
+from memcheck.models.parameters import count_parameters, parameters_by_group
 from memcheck.models.registry import read_architecture
 from tests.architecture.configs import LLAMA, MIXTRAL, QWEN3_MOE, without
 
@@ -52,7 +52,6 @@ def test_memory_follows_total_not_active_parameters() -> None:
     """Qwen3-30B-A3B computes with 3.3 B parameters per token and holds 30.5 B."""
     architecture = read_architecture(find_model("qwen3-30b-a3b").config)
     assert count_parameters(architecture) == 30_532_122_624
-    assert 3.2e9 < active_parameters(architecture) < 3.5e9
 
 
 def test_sparse_layers_are_not_priced_as_dense_ones() -> None:

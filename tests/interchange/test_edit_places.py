@@ -10,6 +10,7 @@ from memcheck.configs.sourced_edits import sourced_edits
 from memcheck.finding import Edit, FileEdits
 from memcheck.job.changes import spelled
 from memcheck.plan.changes import with_changes
+from memcheck.plan.file_edits import edited
 from tests.interchange.sourced_plans import DEEPSPEED, LLAMA, MEGATRON, PLANS, load, resolved, write
 
 
@@ -114,3 +115,33 @@ def test_auto_is_left_to_the_trainer() -> None:
     own, (file,) = edits_of("deepspeed", text, changes)
     assert [edit.text for edit in file.edits] == ["4"]
     assert "gradient_accumulation_steps: 2" in own[0].text
+
+
+def test_text_inside_a_string_is_no_table() -> None:
+    """Lines of a long string that look like a table and its key are left alone: the value itself is edited."""
+    note = 'note = """\n[training]\nseq_len = 8192\n"""\n\n'
+    text = PLANS["torchtitan"][1].replace("[model]\n", f"[model]\n{note}")
+    own, (file,) = edits_of("torchtitan", text, {"training.sequence_length": 4096})
+    assert not own
+    after = edited(text.encode(), file.edits).decode()
+    assert after == text.replace("\nseq_len = 8192\ndataset", "\nseq_len = 4096\ndataset")
+
+
+def test_a_new_key_goes_below_the_header_and_not_into_a_string() -> None:
+    """A table's missing key is written below its header, though a long string above holds the same header."""
+    text = PLANS["torchtitan"][1].replace("[model]\n", "[model]\nnote = '''\n[parallelism]\n'''\n")
+    own, (file,) = edits_of("torchtitan", text, {"parallelism.tensor": 2})
+    assert not own
+    after = edited(text.encode(), file.edits).decode()
+    assert after.rpartition("[parallelism]\n")[2].startswith("tensor_parallel_degree = 2\n")
+    assert after.count("tensor_parallel_degree") == 1
+
+
+@pytest.mark.parametrize("written", ['{ mode = "none" }', "{}"], ids=["with the key", "without it"])
+def test_a_table_in_braces_is_edited_in_its_braces_or_not_at_all(written: str) -> None:
+    """A value inside braces is replaced; for a key that they lack there is no edit, never a second table."""
+    head, _, _ = PLANS["torchtitan"][1].partition("[activation_checkpoint]")
+    text = f"activation_checkpoint = {written}\n{head}"
+    _, elsewhere = edits_of("torchtitan", text, {"training.activation_checkpointing.mode": "full"})
+    texts = [edit.text for file in elsewhere for edit in file.edits]
+    assert texts == (['"full"'] if "mode" in written else [])

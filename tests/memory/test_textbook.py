@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.memory.textbook import (
+from tests.memory.textbook import (
     GIB,
     adam_training,
     coarse_activations,

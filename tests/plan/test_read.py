@@ -156,7 +156,6 @@ def test_a_clean_plan_imports_nothing_heavy():
     """The libraries that only explain or suggest are not loaded for a plan in which nothing is wrong."""
     heavy = {
         "jsonschema",
-        "pydantic",
         "difflib",
         "dataclasses",
         "inspect",

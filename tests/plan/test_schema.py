@@ -14,9 +14,12 @@ import memcheck
 from memcheck.plan import types
 from memcheck.plan.lookup import branches
 from memcheck.plan.schema import integer_keys, load_schema, schema_path
-from memcheck.plan.valid import ANNOTATIONS, CHECKS, DEPENDENT, conforms, target
+from memcheck.plan.valid import CHECKS, conforms, target
 
 SCHEMA = load_schema()
+ANNOTATIONS = {"$schema", "title", "description", "examples", "default", "definitions"}
+DEPENDENT = {"then", "else"}
+"""Keywords that ``if`` reads."""
 
 
 def nodes(schema, path=""):

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 from memcheck.finding import SEVERITIES, Location, Span
-from memcheck.plan.codes import BOOLEAN_TRAP, FILE_CODES
+from memcheck.plan import codes as module
+from memcheck.plan.codes import BOOLEAN_TRAP, Code
+
+CODES = [each for each in vars(module).values() if isinstance(each, Code)]
 
 
 def test_codes_are_a_family_in_order():
-    """Codes of the file are MEM0xx, kebab-case names, each once, in order."""
-    codes = [each.code for each in FILE_CODES]
+    """Codes of files are MEM0xx, those of framework configs MEM5xx; each stands once, in order, with its own name."""
+    codes = [each.code for each in CODES]
     assert codes == sorted(set(codes))
-    assert all(code.startswith("MEM0") for code in codes)
-    assert len({each.name for each in FILE_CODES}) == len(codes)
-    assert all(each.name == each.name.lower() and " " not in each.name for each in FILE_CODES)
-    assert all(each.severity in SEVERITIES and each.summary.endswith(".") for each in FILE_CODES)
+    assert all(code.startswith(("MEM0", "MEM5")) for code in codes)
+    assert len({each.name for each in CODES}) == len(codes)
+    assert all(each.name == each.name.lower() and " " not in each.name for each in CODES)
+    assert all(each.severity in SEVERITIES and each.summary.endswith(".") for each in CODES)
 
 
 def test_a_code_makes_findings():

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.norm import fused_norm
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.models.types import Norm
 from memcheck.record import Record
 
@@ -247,8 +247,3 @@ def gather_sequence(ctx: Context, x: Value, label: str) -> Value:
     shape, dtype = x.shape, x.dtype
     out = tape.value((ctx.tokens, *shape[1:]), dtype, label)
     return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, label + " backward")])
-
-
-def split_parts(tape: Tape, x: Value, *shapes: tuple[int, ...]) -> list[Value]:
-    """Views that share ``x`` (TE's SplitAlongDim, torch.split)."""
-    return tape.views(x, *shapes)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from memcheck.accounts.program import NOTHING, Recorder
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+else:
+    Protocol = object  # what a protocol is to a running program
 
 
 class NamedUnit(Record):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memcheck.report.html import bars
-from memcheck.report.html.escape import code, text
+from memcheck.report.html.escape import NOTHING, Html, code, joined, shape, tag, text
 from memcheck.report.html.palette import css
 from memcheck.report.story.blocks import (
     Bar,
@@ -32,151 +32,149 @@ STYLES = {"1;31": "bad", "1;35": "warn", "0;36": "note"}
 """The terminal's colours of marks; what is only dimmed or a frame stays plain."""
 
 
-def block(item: Block, name: str) -> str:
+def block(item: Block, name: str) -> Html:
     """One block; ``name`` says in words where it stands, for those who do not see."""
     return RENDER[type(item)](item, name)
 
 
-def badge(verdict: Verdict) -> str:
+def badge(verdict: Verdict) -> Html:
     """A verdict."""
-    return f'<span class="badge {verdict.tone}">{text(verdict.word)}</span>'
+    return tag("span", text(verdict.word), class_=f"badge {verdict.tone}")
 
 
-def prose(item: Prose, name: str) -> str:
+def prose(item: Prose, name: str) -> Html:
     """A paragraph."""
-    return f'<p class="soft small prose">{text(item.text)}</p>'
+    return tag("p", text(item.text), class_="soft small prose")
 
 
-def chart(item: Chart, name: str) -> str:
+def chart(item: Chart, name: str) -> Html:
     """Bars as rows, or upright."""
     if item.upright:
         return bars.upright(item)
     rows = []
     for bar in item.bars:
-        title = f"{bar.label}: {bar.figure} GiB"
-        note = f'<span class="soft small optional">{text(bar.note)}</span>' if bar.note else ""
-        rows.append(
-            f'<li><div class="row"><span>{text(bar.label)} {note}</span><b class="figure">{text(bar.figure)}</b></div>'
-            f"{bars.row(bar, item.scale, title)}</li>"
-        )
-    return f'<ul class="ranks">{"".join(rows)}</ul>'
+        note = tag("span", text(bar.note), class_="soft small optional") if bar.note else NOTHING
+        named = tag("span", text(f"{bar.label} "), note)
+        head = tag("div", named, tag("b", text(bar.figure), class_="figure"), class_="row")
+        rows.append(tag("li", head, bars.row(bar, item.scale, f"{bar.label}: {bar.figure} GiB")))
+    return tag("ul", *rows, class_="ranks")
 
 
-def table(item: Table, name: str) -> str:
+def table(item: Table, name: str) -> Html:
     """A table with a caption and heads for its columns and rows."""
 
-    def kinds(column: int) -> str:
+    def kinds(column: int) -> str | None:
         found = [word for word, columns in (("num", item.right), ("optional", item.optional)) if column in columns]
-        return f' class="{" ".join(found)}"' if found else ""
+        return " ".join(found) or None
 
-    def cell(column: int, value: str, key: str = "") -> str:
-        shown = code(value) if column in item.code else text(value)
-        if column:
-            return f"<td{kinds(column)}>{shown}</td>"
-        return f'<th scope="row"{kinds(column)}>{swatch(key)}{shown}</th>'
+    def cells(row: tuple[str, ...], key: str = "") -> Html:
+        found = []
+        for column, value in enumerate(row):
+            shown = code(value) if column in item.code else text(value)
+            if column:
+                found.append(tag("td", shown, class_=kinds(column)))
+            else:
+                found.append(tag("th", swatch(key), shown, scope="row", class_=kinds(column)))
+        return tag("tr", *found)
 
-    heads = "".join(f'<th scope="col"{kinds(i)}>{text(head)}</th>' for i, head in enumerate(item.heads))
+    heads = (tag("th", text(head), scope="col", class_=kinds(i)) for i, head in enumerate(item.heads))
     keys = item.keys or ("",) * len(item.rows)
-    body = [
-        f"<tr>{''.join(cell(i, value, key) for i, value in enumerate(row))}</tr>"
-        for row, key in zip(item.rows, keys, strict=True)
-    ]
-    foot = [f"<tr>{''.join(cell(i, value) for i, value in enumerate(row))}</tr>" for row in item.foot]
-    end = f"<tfoot>{''.join(foot)}</tfoot>" if foot else ""
-    return (
-        f"<table><caption>{text(item.caption)}</caption><thead><tr>{heads}</tr></thead>"
-        f"<tbody>{''.join(body)}</tbody>{end}</table>"
+    return tag(
+        "table",
+        tag("caption", text(item.caption)),
+        tag("thead", tag("tr", *heads)),
+        tag("tbody", *(cells(row, key) for row, key in zip(item.rows, keys, strict=True))),
+        tag("tfoot", *(cells(row) for row in item.foot)) if item.foot else NOTHING,
     )
 
 
-def swatch(key: str) -> str:
+def swatch(key: str) -> Html:
     """A component's colour; its name stands beside it."""
     if not key:
-        return ""
-    return f'<svg class="swatch" aria-hidden="true"><rect class="c-{css(key)}" width="100%" height="100%"/></svg>'
+        return NOTHING
+    colour = shape("rect", class_=f"c-{css(key)}", width="100%", height="100%")
+    return tag("svg", colour, class_="swatch", aria_hidden="true")
 
 
-def cards(item: Cards, name: str) -> str:
+def cards(item: Cards, name: str) -> Html:
     """Alternatives in a grid."""
-    return f'<ul class="grid">{"".join(card(each) for each in item.cards)}</ul>'
+    return tag("ul", *(card(each) for each in item.cards), class_="grid")
 
 
-def card(item: Card) -> str:
+def card(item: Card) -> Html:
     """One alternative."""
-    bar = bars.row(item.chart.bars[0], item.chart.scale, item.chart.title, height=bars.THIN) if item.chart else ""
-    figure = f'<b class="figure">{text(item.figure)}</b>' if item.figure else ""
-    lines = "".join(f'<p class="soft small">{text(line)}</p>' for line in item.lines)
-    return (
-        f'<li><div class="row"><h4>{text(item.title)}</h4>{figure}</div>{bar}'
-        f"<p>{badge(Verdict(item.word, item.tone))}</p>{lines}</li>"
-    )
+    bar = bars.row(item.chart.bars[0], item.chart.scale, item.chart.title, height=bars.THIN) if item.chart else NOTHING
+    figure = tag("b", text(item.figure), class_="figure") if item.figure else NOTHING
+    lines = (tag("p", text(line), class_="soft small") for line in item.lines)
+    head = tag("div", tag("h4", text(item.title)), figure, class_="row")
+    return tag("li", head, bar, tag("p", badge(Verdict(item.word, item.tone))), *lines)
 
 
-def steps(item: RemedySteps, name: str) -> str:
+def steps(item: RemedySteps, name: str) -> Html:
     """Changes, numbered by their place."""
-    return f'<ol class="steps">{"".join(step(each) for each in item.steps)}</ol>'
+    return tag("ol", *(step(each) for each in item.steps), class_="steps")
 
 
-def step(item: RemedyStep) -> str:
+def step(item: RemedyStep) -> Html:
     """One change."""
-    changes = "".join(
-        f"<li><code>{text(key)}: {text(old)} <b>→ {text(new)}</b></code></li>" for key, old, new in item.changes
+    changes = (
+        tag("li", tag("code", text(f"{key}: {old} "), tag("b", text(f"→ {new}")))) for key, old, new in item.changes
     )
-    costs = "".join(f' <span class="badge {tone}">{text(words)}</span>' for tone, words in item.costs)
-    pairs = "".join(pair(bar, chart.scale) for chart in item.charts for bar in chart.bars)
-    return (
-        f'<li><div class="row"><h4>{text(item.title)}</h4><p>{costs.strip()}</p></div>'
-        f'<ul class="changes">{changes}</ul><div class="pair">{pairs}</div></li>'
-    )
+    costs = joined((tag("span", text(words), class_=f"badge {tone}") for tone, words in item.costs), " ")
+    pairs = (pair(bar, chart.scale) for chart in item.charts for bar in chart.bars)
+    head = tag("div", tag("h4", text(item.title)), tag("p", costs), class_="row")
+    return tag("li", head, tag("ul", *changes, class_="changes"), tag("div", *pairs, class_="pair"))
 
 
-def pair(bar: Bar, scale: Scale) -> str:
+def pair(bar: Bar, scale: Scale) -> Html:
     """Memory before or after."""
     drawn = bars.row(bar, scale, f"{bar.label}: {bar.figure}", height=bars.THIN)
-    return f'<span>{text(bar.label)}</span>{drawn}<b class="num">{text(bar.figure)}</b>'
+    return joined((tag("span", text(bar.label)), drawn, tag("b", text(bar.figure), class_="num")))
 
 
-def excerpts(item: Excerpts, name: str) -> str:
+def excerpts(item: Excerpts, name: str) -> Html:
     """Findings."""
-    return "".join(excerpt(each, f"Lines of {each.head}") for each in item.excerpts)
+    return joined(excerpt(each, f"Lines of {each.head}") for each in item.excerpts)
 
 
-def excerpt(item: Excerpt, name: str) -> str:
+def excerpt(item: Excerpt, name: str) -> Html:
     """One finding with its lines, which a reader without a mouse can scroll, too."""
     severity, _, rest = item.head.partition(" ")
-    help = f"<p><b>Help:</b> {text(item.help)}</p>" if item.help else ""
-    return (
-        f'<div class="finding"><h4><span class="badge {item.tone}">{text(severity)}</span> {text(rest)}</h4>'
-        f"<p>{text(item.message)}</p>"
-        f'<pre tabindex="0" role="group" aria-label="{text(name)}">{coloured(item.source)}</pre>{help}</div>'
+    return tag(
+        "div",
+        tag("h4", tag("span", text(severity), class_=f"badge {item.tone}"), text(f" {rest}")),
+        tag("p", text(item.message)),
+        tag("pre", coloured(item.source), tabindex=0, role="group", aria_label=name),
+        tag("p", tag("b", text("Help:")), text(f" {item.help}")) if item.help else NOTHING,
+        class_="finding",
     )
 
 
-def coloured(source: str) -> str:
+def coloured(source: str) -> Html:
     """Terminal text as HTML."""
     found, done = [], 0
     for match in ESCAPE.finditer(source):
         style, inside = STYLES.get(match[1]), text(match[2])
-        found += [text(source[done : match.start()]), f'<span class="{style}">{inside}</span>' if style else inside]
+        found += [text(source[done : match.start()]), tag("span", inside, class_=style) if style else inside]
         done = match.end()
-    return "".join([*found, text(source[done:])])
+    return joined([*found, text(source[done:])])
 
 
-def formulas(item: Formulas, name: str) -> str:
+def formulas(item: Formulas, name: str) -> Html:
     """The arithmetic, folded by its section."""
-    return "".join(formula(each) for each in item.formulas)
+    return joined(formula(each) for each in item.formulas)
 
 
-def formula(item: ComponentFormula) -> str:
+def formula(item: ComponentFormula) -> Html:
     """One component's."""
-    lines = "".join(f"<p><code>{text(line)}</code></p>" for line in item.lines if line)
-    source = f'<p class="soft small">Source: {text(item.source)}</p>' if item.source else ""
-    return (
-        f'<div class="formula"><h4>{swatch(item.key)}{text(item.name)}: {text(item.figure)}</h4>{lines}{source}</div>'
+    lines = (tag("p", tag("code", text(line))) for line in item.lines if line)
+    source = tag("p", text(f"Source: {item.source}"), class_="soft small") if item.source else NOTHING
+    return tag(
+        "div", tag("h4", swatch(item.key), text(f"{item.name}: {item.figure}")), *lines, source, class_="formula"
     )
 
 
-RENDER: dict[type, Callable[[Any, str], str]] = {
+RENDER: dict[type, Callable[[Any, str], Html]] = {
     Prose: prose,
     Chart: chart,
     Table: table,

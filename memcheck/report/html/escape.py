@@ -1,22 +1,57 @@
-"""User text in HTML: never markup, never a control character."""
+"""HTML as a type of its own: what is no ``Html`` cannot become part of a page, and plain text becomes it by escaping.
+
+``Html`` is made in this file alone. A literal, an f-string or a sum of texts is a ``str``, which the type checker
+refuses wherever markup is joined.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
+from typing import NewType
 
 from memcheck.edge.text import clean
 
+Html = NewType("Html", str)
+"""Markup: complete elements and escaped text."""
 
-def text(words: str) -> str:
-    """Text for element content and quoted attributes."""
-    return escape(clean(words).encode("utf-8", "replace").decode("utf-8"))
+NOTHING = Html("")
 
 
-def code(words: str) -> str:
+def text(words: str) -> Html:
+    """Plain text as content or as a quoted attribute: never markup, never a control character."""
+    return Html(escape(clean(words).encode("utf-8", "replace").decode("utf-8")))
+
+
+def code(words: str) -> Html:
     """Text as inline code, which may go on in the next line behind a dot or an underscore."""
-    return f"<code>{text(words).replace('.', '.<wbr>').replace('_', '_<wbr>')}</code>"
+    return Html(f"<code>{text(words).replace('.', '.<wbr>').replace('_', '_<wbr>')}</code>")
 
 
-def attributes(**named: str | int) -> str:
+Value = str | int | None
+"""An attribute's value: None and False leave it out, True names it alone."""
+
+
+def attributes(**named: Value) -> Html:
     """`` name="value"`` for each; underscores become hyphens, and a trailing one keeps Python's keywords apart."""
-    return "".join(f' {name.rstrip("_").replace("_", "-")}="{text(str(value))}"' for name, value in named.items())
+    found = ""
+    for name, value in named.items():
+        if value is not None and value is not False:
+            shown = "" if value is True else f'="{text(str(value))}"'
+            found += f" {name.rstrip('_').replace('_', '-')}{shown}"
+    return Html(found)
+
+
+def tag(name: str, *inside: Html, **named: Value) -> Html:
+    """An element with its attributes around what is inside."""
+    return Html(f"<{name}{attributes(**named)}>{''.join(inside)}</{name}>")
+
+
+def shape(name: str, **named: Value) -> Html:
+    """An element of SVG with nothing inside."""
+    return Html(f"<{name}{attributes(**named)}/>")
+
+
+def joined(parts: Iterable[Html], between: str = "") -> Html:
+    """Elements after each other; ``between`` them is text."""
+    return Html(text(between).join(parts))

@@ -4,82 +4,89 @@ from __future__ import annotations
 
 from memcheck.report.html import bars
 from memcheck.report.html.blocks import badge, block
-from memcheck.report.html.escape import text
+from memcheck.report.html.escape import Html, joined, tag, text
 from memcheck.report.story.blocks import PlanStory, Section, Story
 
 HALVES = frozenset({"memory", "step"})
 """Sections that stand beside each other on a wide screen."""
 
 
-def body(story: Story) -> str:
+def body(story: Story) -> Html:
     """Everything inside ``<main>``."""
-    head = f'<header><p class="brand">memcheck</p><h1>{text(story.title)}</h1><p class="soft">{text(story.summary)}</p>'
-    parts = [f"{head}</header>"]
+    head = tag(
+        "header",
+        tag("p", text("memcheck"), class_="brand"),
+        tag("h1", text(story.title)),
+        tag("p", text(story.summary), class_="soft"),
+    )
+    parts = [head]
     if story.unreadable:
         parts.append(unreadable(story))
     if len(story.plans) > 1:
         parts.append(index(story))
     parts += [plan(each, number) for number, each in enumerate(story.plans, start=1)]
-    return "\n".join(parts)
+    return joined(parts, "\n")
 
 
-def unreadable(story: Story) -> str:
+def unreadable(story: Story) -> Html:
     """Paths that could not be read."""
-    items = "".join(f"<li><code>{text(path)}</code>: {text(why)}</li>" for path, why in story.unreadable)
-    return f'<div class="card"><h2>Not readable</h2><ul>{items}</ul></div>'
+    items = (tag("li", tag("code", text(path)), text(f": {why}")) for path, why in story.unreadable)
+    return tag("div", tag("h2", text("Not readable")), tag("ul", *items), class_="card")
 
 
-def index(story: Story) -> str:
+def index(story: Story) -> Html:
     """A line per plan: verdict, name, bar, share."""
-    rows = "".join(entry(each, number) for number, each in enumerate(story.plans, start=1))
-    return (
-        '<nav class="card" aria-label="Plans"><table class="index">'
-        "<caption>The memory that decides, at its fullest moment</caption>"
-        '<thead><tr><th scope="col">Plan</th><th scope="col">Verdict</th><th scope="col" class="optional">Memory</th>'
-        f'<th scope="col" class="num">Used</th></tr></thead><tbody>{rows}</tbody></table></nav>'
+    heads = (("Plan", None), ("Verdict", None), ("Memory", "optional"), ("Used", "num"))
+    table = tag(
+        "table",
+        tag("caption", text("The memory that decides, at its fullest moment")),
+        tag("thead", tag("tr", *(tag("th", text(head), scope="col", class_=kind) for head, kind in heads))),
+        tag("tbody", *(entry(each, number) for number, each in enumerate(story.plans, start=1))),
+        class_="index",
     )
+    return tag("nav", table, class_="card", aria_label="Plans")
 
 
-def entry(story: PlanStory, number: int) -> str:
+def entry(story: PlanStory, number: int) -> Html:
     """One plan of the index."""
-    bar = ""
-    for picture in story.pictures[:1]:
-        bar = bars.row(picture.bars[0], picture.scale, picture.title, height=bars.ROW)
+    drawn = [bars.row(each.bars[0], each.scale, each.title, height=bars.ROW) for each in story.pictures[:1]]
     facts = dict(story.facts)
     where = ", ".join(filter(None, (facts.get("Model", ""), facts.get("GPUs", ""))))
-    return (
-        f'<tr><th scope="row"><a href="#plan-{number}">{text(story.name)}</a>'
-        f'<span class="soft small under">{text(where)}</span></th><td>{badge(story.verdict)}</td>'
-        f'<td class="optional">{bar}</td><td class="num"><b>{text(story.used)}</b></td></tr>'
+    name = tag("a", text(story.name), href=f"#plan-{number}")
+    return tag(
+        "tr",
+        tag("th", name, tag("span", text(where), class_="soft small under"), scope="row"),
+        tag("td", badge(story.verdict)),
+        tag("td", *drawn, class_="optional"),
+        tag("td", tag("b", text(story.used)), class_="num"),
     )
 
 
-def plan(story: PlanStory, number: int) -> str:
+def plan(story: PlanStory, number: int) -> Html:
     """All about one plan."""
     anchor = f"plan-{number}"
-    parts = [
-        f'<div class="head"><h2>{text(story.name)}</h2>{badge(story.verdict)}</div>',
-        f'<p class="soft small"><code>{text(story.path)}</code></p>',
-        '<div class="card">',
-        f'<p class="lead"><b>{text(story.lead)}</b></p>',
-    ]
-    parts += [bars.big(picture) for picture in story.pictures]
+    answer = [tag("p", tag("b", text(story.lead)), class_="lead"), *map(bars.big, story.pictures)]
     if story.advice:
-        parts.append(f"<p>{text(story.advice)}</p>")
+        answer.append(tag("p", text(story.advice)))
     if story.facts:
-        rows = "".join(f"<div><dt>{text(label)}</dt><dd>{text(value)}</dd></div>" for label, value in story.facts)
-        parts.append(f'<dl class="tiles">{rows}</dl>')
-    parts.append("</div>")
+        rows = (tag("div", tag("dt", text(label)), tag("dd", text(value))) for label, value in story.facts)
+        answer.append(tag("dl", *rows, class_="tiles"))
     halves = HALVES if {each.key for each in story.sections} >= HALVES else frozenset()
-    cards = [section(each, f"{anchor}-{each.key}", story.name, half=each.key in halves) for each in story.sections]
-    parts.append(f'<div class="cards">{"".join(cards)}</div>')
-    return f'<section class="plan" id="{anchor}">{"".join(parts)}</section>'
+    cards = (section(each, f"{anchor}-{each.key}", story.name, half=each.key in halves) for each in story.sections)
+    return tag(
+        "section",
+        tag("div", tag("h2", text(story.name)), badge(story.verdict), class_="head"),
+        tag("p", tag("code", text(story.path)), class_="soft small"),
+        tag("div", *answer, class_="card"),
+        tag("div", *cards, class_="cards"),
+        class_="plan",
+        id=anchor,
+    )
 
 
-def section(item: Section, anchor: str, name: str, *, half: bool) -> str:
+def section(item: Section, anchor: str, name: str, *, half: bool) -> Html:
     """Blocks in a card under their heading; the long ones are folded. ``half``: beside another where there is room."""
-    inside = "".join(block(each, f"{item.title}: {name}") for each in item.blocks)
-    heading = f'<h3 id="{anchor}">{text(item.title)}</h3>'
-    inside = f"<details><summary>{heading}</summary>{inside}</details>" if item.folded else heading + inside
-    kind = "card half" if half else "card"
-    return f'<div class="{kind}">{inside}</div>'
+    inside = [block(each, f"{item.title}: {name}") for each in item.blocks]
+    heading = tag("h3", text(item.title), id=anchor)
+    parts = [tag("details", tag("summary", heading), *inside)] if item.folded else [heading, *inside]
+    return tag("div", *parts, class_="card half" if half else "card")

@@ -6,11 +6,11 @@ import base64
 import hashlib
 import os
 
-from memcheck.report.html.escape import text
+from memcheck.report.html.escape import Html, text
 from memcheck.report.html.palette import stylesheet
 
 
-def page(title: str, body: str, *, version: str, styles: str = "") -> str:
+def page(title: str, body: Html, *, version: str, styles: str = "") -> str:
     """A complete document.
 
     ``title`` is plain text, ``body`` is HTML that stands inside ``<main>`` and begins with its ``<h1>``, ``styles`` is

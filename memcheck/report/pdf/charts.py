@@ -25,10 +25,6 @@ class BarRow(Flowable):
         super().__init__()
         self.bar, self.scale, self.width, self.height = bar, scale, width, height
 
-    def wrap(self, *available: float) -> tuple[float, float]:
-        """Its size."""
-        return self.width, self.height
-
     def draw(self) -> None:
         """What there is, what is held, and the lines."""
         lie(self.canv, self.bar, self.scale, (0, 0, self.width, self.height))
@@ -40,10 +36,6 @@ class Big(Flowable):
     def __init__(self, chart: Chart, width: float) -> None:
         super().__init__()
         self.chart, self.width, self.height = chart, width, 62
-
-    def wrap(self, *available: float) -> tuple[float, float]:
-        """Its size."""
-        return self.width, self.height
 
     def draw(self) -> None:
         """From the top: the limit's name, the bar, the interval, the capacity's name."""
@@ -72,10 +64,6 @@ class Moments(Flowable):
         super().__init__()
         self.chart, self.column, self.height = chart, min(80.0, width / len(chart.bars)), 130
         self.width = self.column * len(chart.bars)
-
-    def wrap(self, *available: float) -> tuple[float, float]:
-        """Its size."""
-        return self.width, self.height
 
     def draw(self) -> None:
         """Figures above, names below."""

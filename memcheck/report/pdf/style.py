@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.sax.saxutils import escape  # nosec - escapes, parses nothing
 
 from reportlab.lib.colors import HexColor
-from reportlab.lib.enums import TA_CENTER, TA_RIGHT
+from reportlab.lib.enums import TA_RIGHT
 from reportlab.lib.styles import ParagraphStyle
 
 from memcheck.edge.text import clean
@@ -74,4 +74,3 @@ NUMBER = _style("number", 8, alignment=TA_RIGHT)
 STRONG_NUMBER = _style("strong-number", 8, font=BOLD, alignment=TA_RIGHT)
 NUMBER_HEADING = _style("number-heading", 7.5, font=BOLD, ink="soft", alignment=TA_RIGHT)
 CODE = _style("code", 7.2, font=MONO)
-CENTRED = _style("centred", 8, alignment=TA_CENTER)

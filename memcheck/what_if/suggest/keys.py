@@ -33,8 +33,8 @@ def check_keys(keys: Sequence[str]) -> None:
     known = known_keys()
     for key in keys:
         if key not in known:
-            from difflib import get_close_matches
+            from memcheck.edge.closest import closest
 
-            close = get_close_matches(key, known, 1) or [each for each in known if each.endswith(f".{key}")][:1]
+            close = closest(key, known) or [each for each in known if each.endswith(f".{key}")][:1]
             hint = f"did you mean {close[0]}?" if close else "a dotted key of the plan, as training.optimizer"
             raise UsageError(f"--keep {key}: plans have no such key", hint)

@@ -10,7 +10,7 @@ from itertools import product
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import gib, percent, value
 from memcheck.memory.fit import ABOVE, FITS, UNCERTAIN
-from memcheck.report.html.escape import attributes, code, text
+from memcheck.report.html.escape import NOTHING, Html, code, joined, tag, text
 from memcheck.report.html.shell import page
 from memcheck.what_if.points.types import HOST, ILLEGAL, Point
 from memcheck.what_if.sweep.full import counts, reasons, short_keys, speed
@@ -52,18 +52,17 @@ LEGEND = (
 
 def render(sweep: Sweep, screen: Screen | None = None) -> str:
     """A complete document; the screen plays no part."""
-    maps = _maps(sweep)
     body = [
-        '<p class="brand">memcheck sweep</p>',
-        f"<h1>{text(sweep.plan)}</h1>",
-        f'<p class="lead">{text(counts(sweep))}.</p>',
-        f'<p class="soft small">{code(sweep.path)}: {_axes(sweep.axes)}</p>',
+        tag("p", text("memcheck sweep"), class_="brand"),
+        tag("h1", text(sweep.plan)),
+        tag("p", text(f"{counts(sweep)}."), class_="lead"),
+        tag("p", code(sweep.path), text(": "), _axes(sweep.axes), class_="soft small"),
         _legend(),
-        *maps,
+        *_maps(sweep),
         _fastest(sweep),
         _reasons(sweep),
     ]
-    return page(f"{sweep.plan}: sweep", "\n".join(part for part in body if part), version=sweep.version, styles=_css())
+    return page(f"{sweep.plan}: sweep", joined(filter(None, body), "\n"), version=sweep.version, styles=_css())
 
 
 def _css() -> str:
@@ -87,16 +86,16 @@ def _css() -> str:
     )
 
 
-def _axes(axes: tuple[Axis, ...]) -> str:
-    return ", ".join(f"{code(each.key)} {len(each.values)}" for each in axes)
+def _axes(axes: tuple[Axis, ...]) -> Html:
+    return joined((joined((code(each.key), text(str(len(each.values)))), " ") for each in axes), ", ")
 
 
-def _legend() -> str:
-    items = "".join(f"<li{attributes(class_=name)}>{text(words)}</li>" for name, words in LEGEND)
-    return f'<ul class="legend" aria-label="colours: device memory needed, of capacity">{items}</ul>'
+def _legend() -> Html:
+    items = (tag("li", text(words), class_=name) for name, words in LEGEND)
+    return tag("ul", *items, class_="legend", aria_label="colours: device memory needed, of capacity")
 
 
-def _maps(sweep: Sweep) -> list[str]:
+def _maps(sweep: Sweep) -> list[Html]:
     """One table per combination of the outer axes."""
     axes = sweep.axes
     columns = axes[-1] if len(axes) > 1 else Axis("", ("",))
@@ -110,45 +109,45 @@ def _maps(sweep: Sweep) -> list[str]:
         points = sweep.points[index * size : (index + 1) * size]
         table = _map(rows, columns, points)
         if not outer:
-            found.append(f'<section class="card">{table}</section>')
+            found.append(tag("section", table, class_="card"))
             continue
         title = ", ".join(f"{name} {value(item)}" for name, item in zip(names, values, strict=True))
         fitting = sum(point.verdict == FITS for point in points)
-        opened = " open" if len(combinations) <= OPEN_MAPS else ""
-        found.append(
-            f'<details class="card"{opened}><summary>{text(title)} '
-            f'<span class="soft small">{fitting} of {len(points)} fit</span></summary>{table}</details>'
-        )
+        share = tag("span", text(f"{fitting} of {len(points)} fit"), class_="soft small")
+        opened = len(combinations) <= OPEN_MAPS
+        found.append(tag("details", tag("summary", text(f"{title} "), share), table, class_="card", open=opened))
     return found
 
 
-def _map(rows: Axis, columns: Axis, points: tuple[Point, ...]) -> str:
+def _map(rows: Axis, columns: Axis, points: tuple[Point, ...]) -> Html:
     wide = len(columns.values)
     corner = f"{rows.key} ↓ {columns.key} →" if columns.key else rows.key
-    head = "".join(f'<th scope="col">{text(value(item)) if columns.key else "used"}</th>' for item in columns.values)
+    heads = [rows.key.rpartition(".")[2], *(value(item) if columns.key else "used" for item in columns.values)]
     lines = []
     for index, item in enumerate(rows.values):
-        cells = "".join(_cell(point) for point in points[index * wide : (index + 1) * wide])
-        lines.append(f'<tr><th scope="row">{text(value(item))}</th>{cells}</tr>')
-    return (
-        '<div class="wide" tabindex="0" role="group" aria-label="heat map"><table class="heat">'
-        "<caption><span>Device memory needed, of capacity; below it tokens per second and GPU. "
-        f"{text(corner)}</span></caption>"
-        f'<thead><tr><th scope="col">{text(rows.key.rpartition(".")[2])}</th>{head}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
+        cells = (_cell(point) for point in points[index * wide : (index + 1) * wide])
+        lines.append(tag("tr", tag("th", text(value(item)), scope="row"), *cells))
+    told = f"Device memory needed, of capacity; below it tokens per second and GPU. {corner}"
+    table = tag(
+        "table",
+        tag("caption", tag("span", text(told))),
+        tag("thead", tag("tr", *(tag("th", text(head), scope="col") for head in heads))),
+        tag("tbody", *lines),
+        class_="heat",
     )
+    return tag("div", table, class_="wide", tabindex=0, role="group", aria_label="heat map")
 
 
-def _cell(point: Point) -> str:
+def _cell(point: Point) -> Html:
+    problems = [f"{problem.code} {problem.message}" for problem in point.problems]
     if not point.estimated:
-        why = "; ".join(f"{problem.code} {problem.message}" for problem in point.problems)
-        return f"<td{attributes(class_='hi', title=why)}>{text(point.codes[0] if point.codes else 'illegal')}</td>"
+        return tag("td", text(point.codes[0] if point.codes else "illegal"), class_="hi", title="; ".join(problems))
     step = point.step
-    rate = f"<small>{step.tokens_per_second_per_gpu:,.0f}</small>" if step is not None else ""
+    rate = [tag("small", text(f"{step.tokens_per_second_per_gpu:,.0f}"))] if step is not None else []
     mark = {FITS: "", UNCERTAIN: "? ", ABOVE: "! "}.get(point.verdict, "× ")
     told = f"{gib(point.device_bytes)} GiB of {gib(point.capacity_bytes)}, peak in {point.instant}"
-    told = "; ".join([told, *(f"{problem.code} {problem.message}" for problem in point.problems)])
-    return f"<td{attributes(class_=shade(point), title=told)}>{mark}{percent(point.utilization)}{rate}</td>"
+    used = text(f"{mark}{percent(point.utilization)}")
+    return tag("td", used, *rate, class_=shade(point), title="; ".join([told, *problems]))
 
 
 def shade(point: Point) -> str:
@@ -162,32 +161,34 @@ def shade(point: Point) -> str:
     return "x0" if used <= 1.2 else "x1" if used <= 2 else "x2"
 
 
-def _fastest(sweep: Sweep) -> str:
+def _fastest(sweep: Sweep) -> Html:
     """The fastest points that fit."""
     ranked = sorted((p for p in sweep.points if p.verdict == FITS and p.step is not None), key=speed, reverse=True)
     if not ranked:
-        return ""
-    keys = short_keys(tuple(each.key for each in sweep.axes))
-    heads = "".join(f'<th scope="col">{text(name)}</th>' for name in keys)
+        return NOTHING
+    heads = [tag("th", text(name), scope="col") for name in short_keys(tuple(each.key for each in sweep.axes))]
+    heads += [tag("th", text(name), scope="col", class_="num") for name in ("used", "tokens/s/GPU")]
     lines = []
     for point in ranked[:FASTEST]:
-        values = "".join(f"<td>{text(value(point.set[each.key]))}</td>" for each in sweep.axes)
-        figures = f'<td class="num">{percent(point.utilization)}</td><td class="num">{speed(point):,.0f}</td>'
-        lines.append(f"<tr>{values}{figures}</tr>")
-    return (
-        '<section class="card"><h2>Fastest that fit</h2><div class="wide" tabindex="0" role="group" '
-        'aria-label="fastest points"><table><caption>By a roofline model that ranks; no measurement.</caption>'
-        f'<thead><tr>{heads}<th scope="col" class="num">used</th><th scope="col" class="num">tokens/s/GPU</th></tr>'
-        f"</thead><tbody>{''.join(lines)}</tbody></table></div></section>"
+        values = (tag("td", text(value(point.set[each.key]))) for each in sweep.axes)
+        figures = (percent(point.utilization), f"{speed(point):,.0f}")
+        lines.append(tag("tr", *values, *(tag("td", text(each), class_="num") for each in figures)))
+    table = tag(
+        "table",
+        tag("caption", text("By a roofline model that ranks; no measurement.")),
+        tag("thead", tag("tr", *heads)),
+        tag("tbody", *lines),
     )
+    wide = tag("div", table, class_="wide", tabindex=0, role="group", aria_label="fastest points")
+    return tag("section", tag("h2", text("Fastest that fit")), wide, class_="card")
 
 
-def _reasons(sweep: Sweep) -> str:
+def _reasons(sweep: Sweep) -> Html:
     found = reasons(sweep)
     if not found:
-        return ""
-    items = "".join(
-        f"<li><strong>{text(name)}</strong> ({count:,}): {text(message)}</li>"
+        return NOTHING
+    items = (
+        tag("li", tag("strong", text(name)), text(f" ({count:,}): {message}"))
         for name, (count, message) in found.items()
     )
-    return f'<section class="card"><h2>Why points fail</h2><ul>{items}</ul></section>'
+    return tag("section", tag("h2", text("Why points fail")), tag("ul", *items), class_="card")

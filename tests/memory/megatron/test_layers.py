@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.memory.textbook import layer_activations
 from tests.memory.megatron.models import MIB, deepseek_v2, gpt, layer_curve, llama_8b, setting
+from tests.memory.textbook import layer_activations
 
 STATISTICS = 16
 """Bytes per token of two LayerNorms' fp32 mean and rstd, which the paper leaves out."""

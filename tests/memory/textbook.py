@@ -1,6 +1,6 @@
 """The formulas of the papers and calculators, beside which the ledger's numbers can be read.
 
-They are what people know, not what memcheck answers with: a report shows them for comparison, and tests hold the ledger
+They are what people know, not what memcheck answers with: tests hold the ledger
 to them where their assumptions are met (unfused attention, dropout, 16-bit activations).
 """
 

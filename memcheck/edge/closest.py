@@ -1,0 +1,21 @@
+"""What somebody may have meant who wrote a word that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_LONGEST = 200
+"""Characters of a word that is compared; comparing takes time that grows with the square of them, and no name has
+more."""
+
+
+def closest(word: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Known words that are like a word, best first, as difflib's ratio of equal characters (0 to 1) has it.
+
+    Nothing is like a word of more than 200 characters.
+    """
+    if len(word) > _LONGEST:
+        return []
+    from difflib import get_close_matches
+
+    return get_close_matches(word, [each for each in known if len(each) <= _LONGEST], most, cutoff)
