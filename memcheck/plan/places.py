@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     Entry = tuple[Any, Any, "Via | None"]
-    """The event of the key (None in a sequence), the place of the value (its event or a Block), how it came there."""
+    """The event of the key (None in a sequence), the place of the value (its event or a block), how it came there."""
+else:
+    Entry = tuple
 
 _PROPERTIES = r"(?:[&!]\S*[ \t]+)+"
 NOWHERE = Span(1, 1, 1, 1)
@@ -33,8 +35,6 @@ class Via(Record):
     """The event that brought it in: an alias, a merge key, the value of ``extends``."""
     text: str
     """That event as the user wrote it: ``<<: *base``, ``*base``; empty for ``extends``."""
-
-
 
 
 class Collection:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     Schema = Mapping[str, Any]
     Check = Callable[[Any, Any, Schema, Schema], bool]
+else:
+    Schema = Mapping
 
 
 def conforms(value: object, schema: Schema, root: Schema) -> bool:
