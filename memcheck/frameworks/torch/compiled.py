@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import Node, Parameter, Storage, Tape, Value
+from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.models.types import Attention, Block, Mlp, ParameterTensor
 from memcheck.record import Record
@@ -86,10 +87,27 @@ def _weights(ctx: Context, a: Attention, m: Mlp) -> list[Parameter]:
     matrices = [
         ParameterTensor("wqkv", (rows, qkv[0].shape[1]), "attention", linear=True),
         linear_tensors(a.tensors)[-1],
-        *linear_tensors(m.tensors),
+        *_gated_matrices(m),
     ]
     norms = [ctx.parameter(name, (ctx.hidden,)) for name in ("attention_norm", "ffn_norm")]
     return norms + [ctx.parameter(t.name.removesuffix(".weight"), t.shape) for t in matrices]
+
+
+def _gated_matrices(m: Mlp) -> list[ParameterTensor]:
+    """w1, w3, w2: the model code that is compiled has one each, also where a checkpoint holds the first two as one
+    (torchtune/models/phi3/_component_builders.py, ``phi3_mlp``).
+    """
+    *first, down = linear_tensors(m.tensors)
+    if len(first) == 1 and m.gated:
+        rows, columns = first[0].shape
+        first = [first[0]._replace(name=name, shape=(rows // 2, columns)) for name in ("gate_proj", "up_proj")]
+    if len(first) != 2:
+        raise UnsupportedError(
+            "memcheck has no model of a compiled layer whose feed-forward network has no gate",
+            "leave out training.compile to get the figure without it",
+            "/training/compile",
+        )
+    return [*first, down]
 
 
 def _forward(tape: Tape, n: _Sizes, a: Attention, mode: str) -> tuple[list[Storage], dict[str, Storage]]:
