@@ -11,7 +11,8 @@ from memcheck.accounts.unit import Part
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch import rank_units as runs
 from memcheck.frameworks.torch.rank_units import Accumulation, Run, Units, part_units, stretches
-from memcheck.frameworks.torch.ranks import closed_motion, remembered_ranks
+from memcheck.frameworks.torch.ranks import _steps, remembered_ranks
+from memcheck.frameworks.torch.recording import recorded
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
 from memcheck.plan.read import build_plan
@@ -77,8 +78,8 @@ def test_walking_the_ends_of_a_run_is_exact(
     plan = values(framework, LAYOUTS[layout], RECIPES[recipe])
     shortened = answer(plan, inventory=False)
     monkeypatch.setattr(runs, "ENDS", ONE_BY_ONE)
-    remembered_ranks.cache_clear()
-    closed_motion.cache_clear()
+    for cache in (remembered_ranks, _steps, recorded):
+        cache.cache_clear()
     assert answer(plan, inventory=False) == shortened
 
 
@@ -95,7 +96,7 @@ def layers(count: int, **training: Any) -> tuple[list[Run], list[str]]:
 def test_stretches_cover_every_unit_once() -> None:
     """Stretches follow one another from the first unit to the last, and only the middle of a long run is a long one."""
     for count in range(1, 12):
-        found = stretches(layers(count)[0])
+        found = stretches([run.times for run in layers(count)[0]])
         assert [unit for start, end in found for unit in range(start, end)] == list(range(count + 2))
         assert [(start, end) for start, end in found if end - start > 1] == ([(3, count - 1)] if count > 5 else [])
 

@@ -9,10 +9,10 @@ import pytest
 from benchmarks.deepspeed_cases import offloaded, plan
 from benchmarks.score import resolved
 from memcheck.accounts.state import LocalTensor
+from memcheck.frameworks.deepspeed import host as deepspeed_host
 from memcheck.frameworks.deepspeed.engine import partitions
 from memcheck.frameworks.deepspeed.host import block, engine_host
 from memcheck.frameworks.deepspeed.profile import PROFILE as DEEPSPEED
-from memcheck.frameworks.deepspeed.profile import host as deepspeed_host
 from memcheck.job.types import Layout, Lora, Optimizer, TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.memory.host_states import host_states

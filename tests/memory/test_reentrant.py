@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.engine_speed import plan, resolved
-from memcheck.frameworks.torch.ranks import closed_motion, stateless
+from memcheck.frameworks.torch.rank_steps import Steps, stateless, states_of
+from memcheck.frameworks.torch.states import timeless
 from memcheck.job.types import Checkpointing, TrainingJob
 
 MODEL, ROWS, HIDDEN = "llama-3.1-8b", 4 * 2048, 4096
@@ -18,7 +19,8 @@ def moment(name: str, *, reentrant: bool) -> int:
     ).job
     assert isinstance(job, TrainingJob)
     job = job._replace(checkpointing=Checkpointing("full", reentrant=reentrant))
-    motion = closed_motion(stateless(job, "2.13"), job.architecture, 0)  # type: ignore[arg-type]
+    steps = Steps(stateless(job, "2.13"), job.architecture)  # type: ignore[arg-type]
+    motion = steps.motion(0, states_of(timeless(job)))
     return dict(motion.tops)[name]
 
 

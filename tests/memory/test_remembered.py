@@ -9,20 +9,18 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engine_speed import caches, forget
-from memcheck.accounts import moves
+from benchmarks.engine_speed import forget
 from memcheck.check import Gate
 from memcheck.errors import MemcheckError
-from memcheck.frameworks.megatron.profile import ranks, walk
-from memcheck.frameworks.megatron.profile import worst as megatron_worst
+from memcheck.frameworks.megatron import ranks as megatron_ranks
+from memcheck.frameworks.megatron import step as megatron_step
+from memcheck.frameworks.megatron import worst as megatron_worst
+from memcheck.frameworks.megatron.schedule import PassRun
+from memcheck.frameworks.megatron.step import Pass, Place
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch import load_and_save as around
-from memcheck.frameworks.torch import rank_steps as motion
-from memcheck.frameworks.torch import ranks as training
-from memcheck.frameworks.torch import ranks as worst
-from memcheck.frameworks.torch.ranks import Motion, States, Worst
+from memcheck.frameworks.torch import load_and_save, rank_steps, ranks
 from memcheck.job.resolve import resolve
-from memcheck.job.types import TrainingJob
+from memcheck.memory import host_states
 from memcheck.memory.estimate import estimate
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
@@ -30,6 +28,7 @@ from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.what_if.points.evaluate import Evaluator
 
+Candidates = tuple[tuple[Pass, tuple[Place, ...]], ...]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CHANGES = 12
 """Random variants of each example."""
@@ -97,23 +96,36 @@ def answer(document: Document, changes: dict[str, object]) -> object:
         return str(error)
 
 
-def closed(self: Worst, job: TrainingJob, states: States) -> list[list[Motion]]:
-    """Walks with sizes in place of those for all sizes."""
-    return self._closed(job)
+def every_place(schedule: tuple[PassRun, ...], chunks: int, every_chunk_saves: bool) -> Candidates:
+    """Every moment of a schedule, whether it can be its pass's fullest or not."""
+    counts, waits, number = [0] * chunks, False, 0
+    found: dict[Pass, list[Place]] = {}
+    for run in schedule:
+        for _ in range(run.times):
+            for forward, chunk in ((True, run.forward), (False, run.backward)):
+                if chunk is None:
+                    continue
+                counts[chunk] -= not forward
+                number += 1
+                found.setdefault(Pass(forward, chunk), []).append((number, tuple(counts), not waits))
+                counts[chunk] += forward
+            waits = waits or run.backward is not None
+    return tuple((a_pass, tuple(places)) for a_pass, places in found.items())
 
 
 @pytest.fixture
 def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Every walk and every state made from its own whole job, every pass of a pipeline walked."""
-    for module in (training, worst):
-        monkeypatch.setattr(module, "stateless", lambda job, torch: job._replace(torch=(torch,)))
-    monkeypatch.setattr(Worst, "_open", closed)
-    for module in (ranks, megatron_worst):
+    """Every step and every state made from its own whole job, every pass of a pipeline recorded."""
+    monkeypatch.setattr(ranks, "stateless", lambda job, torch: job._replace(torch=(torch,)))
+    monkeypatch.setattr(ranks, "undivided", lambda job: job)
+    monkeypatch.setattr(ranks, "settled", lambda job: job.gradient_accumulation_steps)
+    monkeypatch.setattr(rank_steps, "_unit_job", lambda job: job)
+    for module in (megatron_ranks, megatron_worst):
         monkeypatch.setattr(module, "stateless", lambda job, num_layers: job)
         monkeypatch.setattr(module, "settles", lambda job, num_layers: lambda steps: steps)
-    for module in (training, motion, around, ranks, worst, megatron_worst):
+    for module in (ranks, load_and_save, megatron_ranks, megatron_worst, host_states):
         monkeypatch.setattr(module, "timeless", lambda job: job)
-    monkeypatch.setattr(walk, "_may_win", lambda rank, passes: {one for one, _ in passes})
+    monkeypatch.setattr(megatron_step, "candidates", every_place)
     return monkeypatch
 
 
@@ -124,11 +136,9 @@ def test_estimates_that_share_are_those_that_share_nothing(request: pytest.Fixtu
     forget()
     shared = [answer(document, changes) for document, changes in asked]
     request.getfixturevalue("nothing_shared")
-    priced, kept = 0, caches()
+    priced = 0
     for (document, changes), expected in zip(asked, shared, strict=True):
-        for cache in kept:
-            cache.cache_clear()
-        moves.forget()
+        forget()
         assert answer(document, changes) == expected, (document.path, changes)
         priced += isinstance(expected, list) and isinstance(expected[0], list)
     assert priced > len(asked) // 2

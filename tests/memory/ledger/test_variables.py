@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.drawn import gaps, wide
-from memcheck.accounts.timeline import Timeline, Variables
+from memcheck.accounts.program import Evaluated, Recorder
+from memcheck.frameworks.torch.step import Variables
 
 FILE = Path(__file__).with_name("traced_variables.json")
 STEPS = {step["plan"]["name"]: step for step in json.loads(FILE.read_text(encoding="utf-8"))["steps"]}
@@ -33,11 +34,15 @@ def test_every_moment_is_predicted(name: str) -> None:
 
 def test_a_variable_holds_what_it_was_assigned_last() -> None:
     """Another assignment lets go of what was there before, and the end of the forward of everything."""
-    timeline = Timeline()
-    variables = Variables(timeline)
-    variables.assign("outputs", "activations", 5)
-    variables.assign("outputs", "logits_and_loss", 3)
-    variables.assign("inputs_embeds", "activations", 2)
-    assert (timeline.total, timeline.live["activations"], timeline.live["logits_and_loss"]) == (5, 2, 3)
+    recorder = Recorder()
+    variables = Variables(recorder)
+    variables.assign("outputs", "activations", 1)
+    variables.assign("outputs", "logits_and_loss", 2)
+    variables.assign("inputs_embeds", "activations", 3)
+    recorder.mark("forward", "held")
     variables.let_go()
-    assert (timeline.total, any(timeline.live.values())) == (0, False)
+    recorder.mark("loss", "let go of")
+    program, sizes = recorder.program(3), (5, 3, 2)
+    found = Evaluated(program, program.units(sizes), (sizes,))
+    assert found.tops == (("forward", 5), ("loss", 0))
+    assert {k: v for k, v in found.moment(0, "").live if v} == {"activations": 2, "logits_and_loss": 3}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from memcheck.frameworks.megatron.schedule import PassRun, Place, warm_up
-from memcheck.frameworks.megatron.step import Moment, Pass, Rank
+from memcheck.frameworks.megatron.step import NO_EXTRA, Pass, Rank
+from memcheck.record import Record
 
 
-def expanded(schedule: list[PassRun]) -> Iterator[Pass]:
+def expanded(schedule: Sequence[PassRun]) -> Iterator[Pass]:
     """Every pass of a schedule."""
     for run in schedule:
         for _ in range(run.times):
@@ -36,22 +38,79 @@ def every_pass(place: Place, micro_batches: int) -> list[Pass]:
     return found
 
 
-def fullest_of(rank: Rank, passes: list[Pass]) -> dict[Pass, Moment]:
-    """For every pass its fullest moment, by counting."""
-    each = [sum(u.fresh.saved for u in units) + rank.cached_output for units in rank.chunks]
-    counts = [0] * len(each)
-    found: dict[Pass, Moment] = {}
+class Event(Record):
+    """One moment of a step."""
+
+    instant: str
+    of: Pass
+    counts: tuple[int, ...]
+    """Micro-batches in flight, for each chunk."""
+    first: bool
+    """There was no backward yet."""
+    where: str
+    """The highest point's label and its unit's name."""
+    live: Mapping[str, int]
+    """Bytes by component."""
+
+    @property
+    def bytes(self) -> int:
+        """All that lives."""
+        return sum(self.live.values())
+
+
+def events(rank: Rank, passes: Sequence[Pass]) -> Iterator[Event]:
+    """The highest point of every unit in every pass of a step."""
+    counts = [0] * len(rank.chunks)
     first = True
     for one in passes:
-        if not one.forward:
-            counts[one.chunk] -= 1
-        total = sum(n * size for n, size in zip(counts, each, strict=True)) + (0 if first else rank.input_gradient)
-        if one.forward:
-            total += rank.forward_only + (0 if first else rank.output_gradient)
-        if one not in found or total > found[one].bytes:
-            found[one] = Moment(total, tuple(counts), first)
-        if one.forward:
-            counts[one.chunk] += 1
-        else:
-            first = False
+        counts[one.chunk] -= not one.forward
+        live: Counter[str] = Counter()
+        for units, count in zip(rank.chunks, counts, strict=True):
+            for unit in units:
+                live.update({name: count * n for name, n in unit.fresh.saved_components})
+            live["activations"] += count * rank.cached_output
+        if not first:
+            live["communication_buffers"] += rank.input_gradient + rank.output_gradient * one.forward
+        live["activations"] += rank.forward_only * one.forward
+        through = _forward if one.forward else _backward
+        for instant, where, components in through(rank, one.chunk, live):
+            yield Event(instant, one, tuple(counts), first, where, components)
+        counts[one.chunk] += one.forward
+        first &= one.forward
+
+
+Highs = Iterator[tuple[str, str, Counter[str]]]
+"""Instants, labels and what lives."""
+
+
+def _forward(rank: Rank, chunk: int, live: Counter[str]) -> Highs:
+    """Unit by unit; every unit leaves what it saves."""
+    for index, unit in enumerate(rank.chunks[chunk]):
+        extra = rank.extras[chunk][index] if rank.extras else NO_EXTRA
+        now = live + Counter(dict(unit.fresh.forward.components)) + Counter(communication_buffers=extra.forward)
+        yield "loss" if unit.kind == "head" else "forward", f"{unit.fresh.forward.label} in {unit.name}", now
+        live.update(dict(unit.fresh.saved_components))
+
+
+def _backward(rank: Rank, chunk: int, live: Counter[str]) -> Highs:
+    """Unit by unit from the last; every unit takes what it has saved."""
+    for unit in rank.chunks[chunk]:
+        live.update(dict(unit.fresh.saved_components))
+    for index, unit in reversed(list(enumerate(rank.chunks[chunk]))):
+        extra = rank.extras[chunk][index] if rank.extras else NO_EXTRA
+        live.subtract(dict(unit.fresh.saved_components))
+        now = live + Counter(dict(unit.fresh.backward.components)) + Counter(communication_buffers=extra.backward)
+        yield "backward", f"{unit.fresh.backward.label} in {unit.name}", now
+        live["temporaries"] += unit.fresh.lingers
+
+
+def highest(rank: Rank, passes: Sequence[Pass]) -> dict[str, list[Event]]:
+    """For every instant its highest moments, all of equal ones."""
+    found: dict[str, list[Event]] = {}
+    for event in events(rank, passes):
+        known = found.get(event.instant, [])
+        if not known or event.bytes > known[0].bytes:
+            found[event.instant] = [event]
+        elif event.bytes == known[0].bytes:
+            known.append(event)
     return found

@@ -9,50 +9,79 @@ from hypothesis import strategies as st
 
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import Curve, High
+from memcheck.frameworks.megatron.fsdp import Extra
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.schedule import Place, runs, settled
-from memcheck.frameworks.megatron.step import Rank, fullest
-from tests.memory.megatron.every_event import every_pass, expanded, fullest_of
+from memcheck.frameworks.megatron.step import Rank, StepMotion
+from tests.memory.megatron.every_event import every_pass, expanded, highest
 from tests.memory.megatron.models import grid, job, llama_8b
 
 
-def rank_of(saved: list[int], boundary: int, mask: int) -> Rank:
-    """A rank whose chunks keep so many bytes of each micro-batch."""
-    high = High(0, "", ())
-    chunks = tuple(
-        (Unit("block", f"layer {i}", (), *(Curve(n, (), (("activations", n),), 0, high, high, 0),) * 2),)
-        for i, n in enumerate(saved)
-    )
-    return Rank(chunks, (), mask, boundary, boundary, 0)
+def high(label: str, n_bytes: int) -> High:
+    """A highest point whose bytes are of two components."""
+    parts = (("temporaries", n_bytes // 3), ("logits_and_loss", n_bytes - n_bytes // 3))
+    return High(n_bytes, label, tuple([part for part in parts if part[1]]))
+
+
+@st.composite
+def ranks(draw: st.DrawFn, chunks: int) -> Rank:
+    """A rank of so many chunks, each of a few units that are alike in runs of one to nine."""
+    size = st.integers(0, 9)
+    every: list[tuple[Unit, ...]] = []
+    extras: list[tuple[Extra, ...]] = []
+    for chunk in range(chunks):
+        units: list[Unit] = []
+        around: list[Extra] = []
+        for run in range(draw(st.integers(1, 3))):
+            saved = draw(size)
+            forward, backward = saved + draw(size), saved + draw(size)  # what is saved is there at the highest point
+            components = (("activations", saved),) if saved else ()
+            curve = Curve(
+                saved, (), components, 0, high("up", forward), high("down", backward), 0, lingers=draw(size) // 5
+            )
+            kind, extra = draw(st.sampled_from(("block", "block", "head"))), Extra(draw(size) // 3, draw(size) // 3)
+            for layer in range(draw(st.integers(1, 9))):
+                units.append(Unit(kind, f"layer {chunk} {run} {layer}", (), curve, curve))
+                around.append(extra)
+        every.append(tuple(units))
+        extras.append(tuple(around))
+    edges = [draw(size) for _ in range(4)]
+    return Rank(tuple(every), (), *edges, extras=tuple(extras) if draw(st.booleans()) else ())
 
 
 @settings(max_examples=400, deadline=None)
 @given(
+    data=st.data(),
     pipeline=st.integers(1, 6),
     place=st.integers(0, 5),
-    saved=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    chunks=st.integers(1, 4),
     micro_batches=st.integers(1, 40),
     longer=st.integers(0, 3),
-    boundary=st.integers(0, 9),
-    mask=st.integers(0, 9),
     overlaps=st.booleans(),
 )
 def test_runs_say_what_every_event_says(
-    pipeline: int,
-    place: int,
-    saved: list[int],
-    micro_batches: int,
-    longer: int,
-    boundary: int,
-    mask: int,
-    overlaps: bool,
+    data: st.DataObject, pipeline: int, place: int, chunks: int, micro_batches: int, longer: int, overlaps: bool
 ) -> None:
-    """Fullest moments from runs, with repetition cut, are those of the whole step counted event by event."""
-    where = Place(place % pipeline, pipeline, len(saved), pipeline + longer, overlaps)
-    rank = rank_of(saved, boundary, mask)
-    counted = fullest_of(rank, every_pass(where, micro_batches))
-    found = fullest(rank, runs(where, micro_batches))
-    assert {p: m.bytes for p, m in found.items()} == {p: m.bytes for p, m in counted.items()}
+    """The highest moments of a step with repetition cut are those of the whole step counted event by event.
+
+    Bytes, components, the unit and the pass are held against it; among equally high moments any may be named.
+    """
+    where = Place(place % pipeline, pipeline, chunks, pipeline + longer, overlaps)
+    rank = data.draw(ranks(chunks))
+    counted = highest(rank, every_pass(where, micro_batches))
+    found = StepMotion(rank, runs(where, micro_batches))
+    tops = dict(found.tops)
+    assert (tops.pop("init"), tops.pop("optimizer")) == (0, 0)
+    assert tops == {instant: moments[0].bytes for instant, moments in counted.items()}
+    for index, (instant, _) in enumerate(found.tops):
+        if instant in counted:
+            moment, at = found.moment(index), found.pass_at(index)
+            live = {name: n for name, n in moment.live if n}
+            assert any(
+                (event.of, event.counts, event.first, event.where) == (at.of, at.counts, at.first, moment.operation)
+                and {name: n for name, n in event.live.items() if n} == live
+                for event in counted[instant]
+            )
 
 
 @settings(max_examples=200, deadline=None)
