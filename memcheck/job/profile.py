@@ -110,7 +110,7 @@ class Profile(Record):
     loads_slices: bool = False
     """With tensor parallelism ``from_pretrained`` reads only the slices of the rank."""
     frozen_dtype: str = "recipe"
-    """Of a frozen base: that of the ``recipe``, or the 16 bits of its ``checkpoint``."""
+    """The dtype of a frozen base: the ``recipe``'s, or the 16 bits of its ``checkpoint``."""
     other_initializations: tuple[str, ...] = ()
     """Places where it can make a model instead of the default one."""
     either_state_dict: bool = False

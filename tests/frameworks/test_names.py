@@ -13,7 +13,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 
 ROOT = Path(memcheck.__file__).parent
 OWN = "frameworks"
-NOT_YET = {"accounts", "autograd", "memory"}
+NOT_YET = {"autograd"}
 """Rooms that still compare names."""
 FORMAT = "the name of a config's format, which is read and written whatever framework a plan has"
 WRITER = "a config's writer leaves out what goes without saying in the framework of its format"

@@ -49,7 +49,7 @@ class MegatronStates:
 
 @lru_cache(maxsize=1024)
 def states_of(job: TrainingJob) -> MegatronStates:
-    """Kept, of a :func:`timeless` job."""
+    """The states of a :func:`timeless` job; equal jobs share them."""
     return MegatronStates(job)
 
 

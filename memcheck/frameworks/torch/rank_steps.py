@@ -85,7 +85,7 @@ class RankUnits(Record):
     runs: list[Run]
     held: Held
     reduced: tuple[str, ...]
-    """Of each run, a tensor whose gradient the loss reduces."""
+    """A tensor of each run whose gradient the loss reduces."""
     parameters: int
     offloaded: int
     """Bytes that a micro-batch sends to the host."""

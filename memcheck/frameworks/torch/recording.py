@@ -77,9 +77,9 @@ class GroupForm(Record):
     """A unit's groups without their sizes."""
 
     there: Presence
-    """Of each group its fields; new gradients in the shards' dtype are left out where they are the same buffer."""
+    """The fields of each group; new gradients in the shards' dtype are left out where they are the same buffer."""
     same: Presence
-    """Of each group, whether they are."""
+    """Whether they are, for each group."""
 
 
 class GroupSizes(Record):

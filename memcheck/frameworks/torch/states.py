@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memcheck.frameworks.deepspeed.step import EngineForm
 
 Tensors = Sequence[tuple[LocalTensor, ...]]
-"""Of each unit; equal units share the tuple."""
+"""One entry for each unit; equal units share the tuple."""
 
 
 def stepless(job: TrainingJob) -> TrainingJob:

@@ -61,9 +61,9 @@ class UnitGroups(Record):
 
     whole: Group
     early: Group = NO_GROUP
-    """Of the tensor whose gradient the loss itself reduces."""
+    """The group of the tensor whose gradient the loss itself reduces."""
     late: Group = NO_GROUP
-    """Of the others."""
+    """The group of the others."""
 
 
 NO_UNIT_GROUPS = UnitGroups(NO_GROUP)
@@ -82,7 +82,7 @@ class StepSizes(Record):
     table: int
     """The gradient of a whole embedding table."""
     table_slice: int
-    """Of this rank's rows of it."""
+    """Bytes of this rank's rows of it."""
     masks: int = 0
     """Attention masks that live while the model's forward runs."""
 
