@@ -18,9 +18,8 @@ from memcheck.frameworks.megatron import worst as megatron_worst
 from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.frameworks.megatron.step import Pass, Place
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch import load_and_save, rank_steps, ranks
+from memcheck.frameworks.torch import host, load_and_save, rank_steps, ranks
 from memcheck.job.resolve import resolve
-from memcheck.memory import host_states
 from memcheck.memory.estimate import estimate
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
@@ -123,7 +122,7 @@ def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     for module in (megatron_ranks, megatron_worst):
         monkeypatch.setattr(module, "stateless", lambda job, num_layers: job)
         monkeypatch.setattr(module, "settles", lambda job, num_layers: lambda steps: steps)
-    for module in (ranks, load_and_save, megatron_ranks, megatron_worst, host_states):
+    for module in (ranks, load_and_save, megatron_ranks, megatron_worst, host):
         monkeypatch.setattr(module, "timeless", lambda job: job)
     monkeypatch.setattr(megatron_step, "candidates", every_place)
     return monkeypatch

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from memcheck.config.comments import suppressions_of
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import beginning, width, wrap
 from memcheck.finding import Finding, Location, Span
 from memcheck.report.snippet import snippet
-from memcheck.config.comments import suppressions_of
 
 
 def steps(work: Callable[[], object]) -> int:
