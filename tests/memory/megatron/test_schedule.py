@@ -13,7 +13,7 @@ from memcheck.autograd.curve import Curve, High
 from memcheck.frameworks.megatron.fsdp import Extra
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.schedule import Place, runs, settled
-from memcheck.frameworks.megatron.step import Rank, StepMotion
+from memcheck.frameworks.megatron.step import Rank, ScheduleMotion
 from tests.memory.megatron.every_event import every_pass, expanded, highest
 from tests.memory.megatron.models import grid, job, llama_8b
 
@@ -72,7 +72,7 @@ def test_runs_say_what_every_event_says(
     where = Place(place % pipeline, pipeline, chunks, pipeline + longer, overlaps)
     rank = data.draw(ranks(chunks))
     counted = highest(rank, every_pass(where, micro_batches))
-    found = StepMotion(rank, runs(where, micro_batches))
+    found = ScheduleMotion(rank, runs(where, micro_batches))
     tops = dict(found.tops)
     assert (tops.pop("init"), tops.pop("optimizer")) == (0, 0)
     assert tops == {instant: moments[0].bytes for instant, moments in counted.items()}
