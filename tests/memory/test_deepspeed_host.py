@@ -11,11 +11,10 @@ from benchmarks.score import resolved
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.deepspeed import host as deepspeed_host
 from memcheck.frameworks.deepspeed.engine import partitions
-from memcheck.frameworks.deepspeed.host import block, engine_host
+from memcheck.frameworks.deepspeed.host import HOST, block, engine_host
 from memcheck.frameworks.deepspeed.profile import PROFILE as DEEPSPEED
 from memcheck.job.types import Layout, Lora, Optimizer, TrainingJob
 from memcheck.memory.estimate import estimate
-from memcheck.memory.host_states import host_states
 from tests.memory.jobs import job
 
 N = 1 << 30
@@ -30,7 +29,7 @@ def test_gpu_and_host_together_are_what_was_traced(record: dict[str, Any], monke
     assert isinstance(case, TrainingJob)
     found = {i.name: i.allocated_bytes for i in estimate(case, gpu, overhead).ranks[0].instants}
     found["forward"] = max(found["forward"], found["loss"])  # a traced forward has the loss in it
-    host = sum(count for name, count in host_states(case) if name != "fragmentation") // record["world"]
+    host = sum(count for name, count in HOST.states(case) if name != "fragmentation") // record["world"]
     for name in ("init", "forward", "backward"):
         assert -0.001 < (found[name] + host) / record["instants_bytes"][name] - 1 < 0.006, name
 
@@ -93,6 +92,6 @@ def test_nvme_leaves_buffers() -> None:
 
 def test_adapters_alone_are_offloaded() -> None:
     """The frozen base has neither states nor gradients."""
-    whole = sum(count for _, count in host_states(offloading(2)))
-    adapters = sum(count for _, count in host_states(offloading(2, method="lora", lora=Lora())))
+    whole = sum(count for _, count in HOST.states(offloading(2)))
+    adapters = sum(count for _, count in HOST.states(offloading(2, method="lora", lora=Lora())))
     assert adapters < whole / 50

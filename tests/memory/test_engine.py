@@ -8,12 +8,12 @@ from memcheck.accounts.estimate import COMPONENTS
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, shard_numel
 from memcheck.catalog.types import Gpu
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.deepspeed.host import HOST
 from memcheck.frameworks.torch.optimizer import step_temporaries
 from memcheck.frameworks.torch.pipelining import in_flight, parts
 from memcheck.frameworks.torch.units import base_setting, block_curve
 from memcheck.job.types import Checkpointing, InferenceJob, Layout, Lora, Loss, Optimizer, Overhead, Recipe
 from memcheck.memory.estimate import estimate
-from memcheck.memory.host_states import host_states
 from memcheck.memory.inference import kv_bytes_per_sequence
 from memcheck.models.parameters import count_parameters
 from memcheck.models.registry import read_architecture
@@ -204,9 +204,9 @@ def test_offloaded_states_move_to_the_host() -> None:
     assert "master_weights" not in found.components_bytes
     table = 2 * 128_256 * 4096
     assert found.host_bytes_per_node == 18 * P + 8 * table
-    assert found.host_components == host_states(case)
+    assert found.host_components == HOST.states(case)
     parts = {"optimizer_states": 8 * P, "master_weights": 4 * P, "gradients": 4 * P}
-    assert dict(host_states(case)) == {**parts, "communication_buffers": 2 * P + 8 * table}
+    assert dict(HOST.states(case)) == {**parts, "communication_buffers": 2 * P + 8 * table}
 
 
 def inference(**changes: object) -> InferenceJob:
