@@ -11,7 +11,7 @@ class Style(Record):
     folder: str
     """Its folder in ``memcheck.frameworks``, whose ``layers.py`` and ``states.py`` say what its modules do."""
     layout: str
-    """Of activations: ``batch-first`` ([batch, sequence, hidden], along whose dim 1 a gather copies),
+    """How activations lie: ``batch-first`` ([batch, sequence, hidden], along whose dim 1 a gather copies),
     ``sequence-first``, ``packed`` ([tokens, hidden]: softmax attention keeps nothing of a sequence by itself)."""
     dtensor: bool = False
     """Tensor parallelism makes DTensors, a subclass; else shards are plain tensors."""

@@ -13,8 +13,6 @@ from memcheck.frameworks.registry import FRAMEWORKS
 
 ROOT = Path(memcheck.__file__).parent
 OWN = "frameworks"
-NOT_YET = {"autograd"}
-"""Rooms that still compare names."""
 FORMAT = "the name of a config's format, which is read and written whatever framework a plan has"
 WRITER = "a config's writer leaves out what goes without saying in the framework of its format"
 ALLOWED = {
@@ -102,12 +100,9 @@ def test_what_decides_nothing_is_left_alone(line: str) -> None:
 
 def test_no_name_decides_outside_the_frameworks_folders() -> None:
     """What stacks do differently is a fact of their profile or timing, which the rest of the code asks for."""
-    rooms = {name: lines for name, lines in found().items() if name.partition("/")[0] not in NOT_YET}
-    assert {name: lines for name, lines in rooms.items() if name not in ALLOWED} == {}
+    assert {name: lines for name, lines in found().items() if name not in ALLOWED} == {}
 
 
 def test_every_exception_is_still_needed() -> None:
-    """A file or a room that decides by no name any more is no exception."""
-    names = found()
-    assert set(ALLOWED) <= set(names)
-    assert {name.partition("/")[0] for name in names} >= NOT_YET
+    """A file that decides by no name any more is no exception."""
+    assert set(ALLOWED) <= set(found())

@@ -45,7 +45,8 @@ def chunked_head_unit(
     dtype = setting.params
     fresh = chunked_head_curve(head, setting, dtype, shard, inventory=inventory)
     again = chunked_head_curve(head, setting.later(), dtype, shard, inventory=inventory) if adds else fresh
-    return Unit("head", "head and loss", tensors, fresh, again, reduced="lm_head.weight" if shard.padded else "")
+    reduced = "lm_head.weight" if shard.padded else ""
+    return Unit(kind="head", name="head and loss", tensors=tensors, fresh=fresh, again=again, reduced=reduced)
 
 
 @lru_cache(maxsize=512)

@@ -185,4 +185,4 @@ def head_unit(
     dtype = setting.params
     fresh = _remembered(head, setting, dtype, inventory=inventory)
     again = _remembered(head, setting.later(), dtype, inventory=inventory) if adds else fresh
-    return Unit("head", "head and loss", tensors, fresh, again)
+    return Unit(kind="head", name="head and loss", tensors=tensors, fresh=fresh, again=again)
