@@ -13,6 +13,7 @@ TWICE = {"Exchanges"}
 """Class names that still have two definitions. The list may only become shorter."""
 
 BY_PLACE = {
+    "Option": "names, help, what stands for the value and what reads it, in the order of a help page",
     "Span": "line, column, end line and end column, as every editor orders them",
 }
 """Records of more than three fields that may be made by place, each with its reason."""

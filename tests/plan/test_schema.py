@@ -114,7 +114,7 @@ def fields(schema):
 def records(record, schema, path="plan"):
     """Pairs of a typed record and its part of the schema, from the plan down."""
     yield pytest.param(record, schema, id=path)
-    hints = typing.get_type_hints(record)
+    hints = typing.get_type_hints(record, localns={"Any": typing.Any})
     for name, item in fields(schema).items():
         for kind in (hints[name], *typing.get_args(hints[name])):
             if hasattr(kind, "_fields"):
@@ -148,7 +148,7 @@ def test_integer_keys_are_those_typed_int():
     """The names that become int are the fields typed int, and none is also a fraction elsewhere."""
     typed = {"int": set(), "float": set()}
     for param in records(types.Plan, SCHEMA):
-        for name, hint in typing.get_type_hints(param.values[0]).items():
+        for name, hint in typing.get_type_hints(param.values[0], localns={"Any": typing.Any}).items():
             for kind in (hint, *typing.get_args(hint)):
                 if kind in (int, float):
                     typed[kind.__name__].add(name)
