@@ -26,7 +26,7 @@ def compiled_cross_entropy(tape: Tape, logits: Value) -> Value:
     """Cross-entropy under torch.compile: saves the logits as they came, and each row's maximum and log of the sum.
 
     Everything in between is one kernel each way: no copy in fp32 exists, and backward writes the logits' gradient only
-    (the partitioner's cut: tests/memory/ledger/compiled_blocks.json; the scatter of the labels becomes a comparison,
+    (the partitioner's cut: tests/frameworks/torch/compiled_blocks.json; the scatter of the labels becomes a comparison,
     torch/_inductor/fx_passes/post_grad.py, scatter_upon_const_tensor).
     """
     rows = (logits.shape[0], 1)

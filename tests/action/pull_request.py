@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.action.api import TOKEN, GitHub
 from tests.action.composite import ActionRun, run_action
 from tests.cli.plans import write
-from tests.history.repositories import commit, edit, git
+from tests.review.history.repositories import commit, edit, git
 
 READY = {"python": {"python-path": sys.executable}, "install": {"python": sys.executable}}
 NUMBER = r"-?[\d,]+\.\d+"

@@ -14,7 +14,7 @@ import pytest
 from tests.action.api import TOKEN, GitHub, serve
 from tests.action.pull_request import PullRequest, masked, notices
 from tests.cli.plans import write, write_over
-from tests.history.repositories import commit, edit, git
+from tests.review.history.repositories import commit, edit, git
 
 pytestmark = pytest.mark.slow
 

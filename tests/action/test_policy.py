@@ -10,7 +10,7 @@ import pytest
 from tests.action.api import GitHub, serve
 from tests.action.pull_request import PullRequest, annotations
 from tests.cli.plans import write_over
-from tests.history.repositories import commit, edit
+from tests.review.history.repositories import commit, edit
 
 
 @pytest.fixture

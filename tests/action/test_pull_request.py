@@ -13,7 +13,7 @@ from tests.action.api import GitHub, serve
 from tests.action.composite import ActionRun
 from tests.action.pull_request import PullRequest, annotations, masked
 from tests.cli.plans import write, write_over
-from tests.history.repositories import commit, edit, git
+from tests.review.history.repositories import commit, edit, git
 
 pytestmark = pytest.mark.slow
 

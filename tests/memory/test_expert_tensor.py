@@ -11,7 +11,7 @@ from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.communicators import groups
 from memcheck.memory.estimate import estimate
 from memcheck.models.from_plan import catalogued
-from tests.throughput.plans import job
+from tests.timing.plans import job
 
 GPU = find_gpu("b300")
 OPTIONS = {"moe_token_dispatcher_type": "alltoall"}

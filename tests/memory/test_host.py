@@ -7,7 +7,7 @@ import pytest
 from memcheck.accounts.estimate import Estimate
 from memcheck.models.parameters import parameters_by_group
 from memcheck.models.types import Architecture
-from tests.memory.load_and_save_plans import host_bytes, job_of, parameters, priced, resolved
+from tests.frameworks.torch.load_and_save_plans import host_bytes, job_of, parameters, priced, resolved
 
 P = parameters(resolved({"framework": "pytorch"}))
 HF, SHARDED = {"framework": "huggingface"}, {"zero_stage": 3}

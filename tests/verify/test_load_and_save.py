@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status"),
 ]
 
-from tests.memory.load_and_save_plans import host_bytes, parameters, priced, resolved  # noqa: E402
+from tests.frameworks.torch.load_and_save_plans import host_bytes, parameters, priced, resolved  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DENSE = {

@@ -1,7 +1,7 @@
 """A dense Llama-like block as torch.compile runs it: what AOTAutograd's min-cut partitioner keeps for backward.
 
 Source: torch 2.13 ``_functorch/partitioners.py`` (min_cut_rematerialization_partition), run on the joint graph of the
-block: tests/memory/ledger/compiled_blocks.json has the tensors that it kept. Without checkpointing it computes silu
+block: tests/frameworks/torch/compiled_blocks.json has the tensors that it kept. Without checkpointing it computes silu
 and the second residual again, and keeps the inputs of all matrix products, which backward has to read as a whole.
 Under SelectiveAC it keeps what the policy says, less the last product's output, which backward does not read.
 

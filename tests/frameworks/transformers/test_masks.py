@@ -1,0 +1,75 @@
+"""Masks that a model makes once."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Setting
+from memcheck.catalog.models import find_model
+from memcheck.frameworks.transformers.masks import Masks, model_masks
+from memcheck.models.registry import read_architecture
+from memcheck.models.types import Architecture
+from tests.frameworks.transformers.layers import TRANSFORMERS
+from tests.frameworks.transformers.test_closed_forms import GEMMA3, config
+
+S = 2048
+
+
+def _bytes(mapping: dict[str, object], **how: object) -> int:
+    architecture = read_architecture(mapping)
+    setting = Setting(TRANSFORMERS, 2, S, architecture.hidden_size)._replace(**how)  # type: ignore[arg-type]
+    return model_masks(architecture.layers(), setting).variables
+
+
+def test_flash_attention_needs_no_mask() -> None:
+    """A causal model without windows passes is_causal instead of a mask."""
+    assert _bytes(config("llama")) == 0
+
+
+def test_a_window_needs_one_boolean_mask_for_all_sequences() -> None:
+    """Gemma 3's sliding layers share S x S booleans; its full layers need none."""
+    assert _bytes(GEMMA3) == S * S
+
+
+def test_eager_attention_gets_one_additive_mask_per_kind_of_layer() -> None:
+    """Eager Gemma 3 has a full and a sliding mask in the stream's dtype, for each of two sequences."""
+    assert _bytes(GEMMA3, attention="eager") == 2 * 2 * S * S * 2
+    assert _bytes(config("llama"), attention="eager") == 2 * S * S * 2
+    assert _bytes(config("llama"), attention="eager", params="fp32") == 2 * S * S * 4
+
+
+def _masks(name: str, *windows: int | None, **how: object) -> Masks:
+    architecture = find_architecture(name)
+    setting = Setting(TRANSFORMERS, 2, S, architecture.hidden_size)._replace(**how)  # type: ignore[arg-type]
+    return model_masks(architecture.layers()[:4], setting, windows)
+
+
+def find_architecture(name: str) -> Architecture:
+    """A model of the catalog."""
+    return read_architecture(find_model(name).config)
+
+
+def test_a_biased_mask_is_kept_by_every_kernel_or_cast_for_each() -> None:
+    """Falcon adds ALiBi's bias to the mask of every head: bf16 kernels keep that one, autocast casts it for each."""
+    config = {**find_model("falcon-7b").config, "alibi": True, "multi_query": False}
+    architecture = read_architecture(config)
+    heads = architecture.layers()[0].mixer.heads  # type: ignore[union-attr]
+    setting = Setting(TRANSFORMERS, 2, S, architecture.hidden_size)
+    kept = model_masks(architecture.layers(), setting)
+    assert (kept.graph, kept.variables) == (2 * heads * S * S * 2, 2 * heads * S * 2)
+    cast = model_masks(architecture.layers(), setting._replace(params="fp32", autocast="bf16"))
+    assert (cast.graph, cast.variables) == (0, 2 * heads * S * S * 4 + 2 * heads * S * 4)
+    ragged = model_masks(architecture.layers(), setting._replace(sequence=S - 1))
+    assert ragged.graph == 0
+
+
+def test_mpt_keeps_a_boolean_mask_for_its_backward() -> None:
+    """Scores are filled by it; the bias is one of fp32 for all sequences."""
+    found = _masks("mpt-7b")
+    assert found.graph == 2 * S * S
+    assert found.variables == 32 * S * 4
+
+
+def test_a_mask_that_no_layer_is_given_is_a_variable() -> None:
+    """Qwen 1.5 MoE makes a windowed mask of no window beside the full one."""
+    assert _masks("qwen1.5-moe-a2.7b", None, 0).unused == S * S
+    assert _masks("qwen1.5-moe-a2.7b", None, 0, attention="eager").unused == 2 * S * S * 2
+    assert _masks("qwen1.5-moe-a2.7b", None, 0, attention="flash").unused == 0

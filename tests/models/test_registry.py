@@ -1,0 +1,80 @@
+"""Choosing the family, and what multimodal models are told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memcheck.models import families
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.registry import FAMILIES, WRAPPERS, read_architecture
+from tests.models.configs import GEMMA3, LLAMA, without
+
+
+def test_unknown_model_type_shows_close_ones() -> None:
+    """A model_type that nothing reads is an error with names that are close, never read as something else."""
+    with pytest.raises(ArchitectureError) as caught:
+        read_architecture({**LLAMA, "model_type": "lama"})
+    assert caught.value.key == "model_type"
+    assert "llama" in caught.value.help
+
+
+@pytest.mark.parametrize("config", [{}, {"model_type": None}, {"model_type": 3}, {"model_type": ["llama"]}])
+def test_model_type_must_be_stated(config: dict[str, Any]) -> None:
+    """Without a model_type nothing says which names the keys have."""
+    with pytest.raises(ArchitectureError) as caught:
+        read_architecture(config)
+    assert caught.value.key == "model_type"
+
+
+def test_every_family_function_exists() -> None:
+    """Each line of the registry leads to a function with a docstring, and no file of the folder is without a line."""
+    for target in FAMILIES.values():
+        module, function = target.split(":")
+        found = getattr(import_module("memcheck.models.families." + module), function)
+        assert found.__doc__, target
+    files = {path.stem for path in Path(families.__file__).parent.glob("[a-z]*.py")}
+    assert files == {target.partition(":")[0] for target in FAMILIES.values()}
+
+
+def test_only_the_asked_family_is_imported() -> None:
+    """Reading a Llama imports Llama's file and no other family: the clean path stays short."""
+    code = (
+        "import sys; from memcheck.models.registry import read_architecture;"
+        f"read_architecture({LLAMA!r});"
+        "print([m.rpartition('.')[2] for m in sys.modules if m.startswith('memcheck.models.families.')],"
+        "'difflib' in sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+    assert printed.strip() == "['llama'] False"
+
+
+@pytest.mark.parametrize("wrapper", sorted(WRAPPERS))
+def test_vision_tower_is_refused(wrapper: str) -> None:
+    """A multimodal model has parameters that nobody counts here, so it is an error with the way out."""
+    config = {"model_type": wrapper, "text_config": GEMMA3, "vision_config": {"hidden_size": 32}}
+    with pytest.raises(ArchitectureError) as caught:
+        read_architecture(config)
+    assert caught.value.key == "vision_config"
+    assert "vision_config: null" in caught.value.help
+
+
+def test_language_model_of_a_multimodal_one() -> None:
+    """With the vision tower switched off, the text configuration is read, under the wrapper's tie."""
+    text = without(GEMMA3, "model_type")
+    wrapped = {"model_type": "gemma3", "text_config": text, "vision_config": None, "image_token_index": 5}
+    assert read_architecture(wrapped) == read_architecture(GEMMA3)
+    untied = read_architecture({**wrapped, "tie_word_embeddings": False})
+    assert not untied.tie_word_embeddings
+
+
+def test_text_config_must_be_a_mapping() -> None:
+    """A wrapper without a language model is an error about that key."""
+    with pytest.raises(ArchitectureError) as caught:
+        read_architecture({"model_type": "gemma3", "vision_config": None, "text_config": None})
+    assert caught.value.key == "text_config"

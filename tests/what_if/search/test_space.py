@@ -1,0 +1,95 @@
+"""The space holds every layout once, and pruning it loses nothing that fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from memcheck.job.types import TrainingJob
+from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.remedies.types import UNCHANGED
+from memcheck.what_if.search.cluster import clusters
+from memcheck.what_if.search.explore import explore
+from memcheck.what_if.search.layouts import training_layouts
+from memcheck.what_if.search.space import space_of, together
+from tests.what_if.search.contexts import SERVING, TRAINING, context_of
+
+EACH = pytest.mark.parametrize("text", TRAINING.values(), ids=list(TRAINING))
+
+
+@EACH
+def test_layouts_are_distinct_and_hold_the_written_one(text: str) -> None:
+    """No layout comes twice, and exactly one of them changes nothing."""
+    context = context_of(text)
+    assert context.training is not None
+    found = [tuple(sorted(c.set.items(), key=str)) for c in training_layouts(context, context.training)]
+    assert len(found) == len(set(found))
+    assert found.count(()) == 1
+
+
+@EACH
+def test_a_legal_layout_is_the_job_that_it_says(text: str) -> None:
+    """The changes of a layout give a job on all GPUs, with the global batch of the plan as written."""
+    context = context_of(text)
+    pricer, job = Pricer(context), context.training
+    assert job is not None
+    batch = job.micro_batch_size * job.layout.data * job.gradient_accumulation_steps
+    seen = set()
+    for candidate in training_layouts(context, job):
+        resolved = pricer.legal(candidate)
+        if resolved is None:
+            continue
+        assert isinstance(resolved.job, TrainingJob)
+        layout = resolved.job.layout
+        assert layout.world_size == job.layout.world_size
+        assert layout.tensor * layout.context * layout.pipeline * layout.data == layout.world_size
+        assert resolved.job.micro_batch_size * layout.data * resolved.job.gradient_accumulation_steps == batch
+        assert layout not in seen
+        seen.add(layout)
+    assert len(seen) > 3
+
+
+@pytest.mark.slow
+@EACH
+def test_pruning_loses_nothing_that_fits(text: str) -> None:
+    """Judging every plan of the space one by one, without the lower bound, finds the same plans."""
+    context = context_of(text)
+    space = space_of(context, UNCHANGED)
+    space = space._replace(layouts=space.layouts[::5], states=space.states[-2:])
+    pruned = Pricer(context)
+    quick = [p.changes for p in explore(pruned, space)]
+    whole, thorough = Pricer(context), []
+    for layout in space.layouts:
+        for states in space.states:
+            for steps in space.steps:
+                priced = whole.price(together(layout, states, steps), prune=False)
+                if priced is not None and whole.fits(priced):
+                    thorough.append(priced.changes)
+    assert quick == thorough
+    assert pruned.tally.considered == whole.tally.considered
+    assert pruned.tally.fitting == whole.tally.fitting
+
+
+def test_what_is_kept_does_not_change() -> None:
+    """Neither a key nor a section that is kept is among the changes of any plan."""
+    context = context_of(TRAINING["pipelined"])
+    pricer = Pricer(context, ("parallelism.tensor", "training.optimizer"))
+    found = list(explore(pricer, space_of(context, UNCHANGED)))
+    assert found == []
+    pricer = Pricer(context, ("parallelism",))
+    found = list(explore(pricer, space_of(context, UNCHANGED)))
+    assert found
+    assert not any(key.startswith("parallelism") for priced in found for key in priced.changes)
+
+
+def test_serving_layouts_split_the_model_only() -> None:
+    """A served model is cut by tensor and pipeline parallelism."""
+    context = context_of(SERVING)
+    found = space_of(context).layouts
+    assert {key for c in found for key in c.set} == {"parallelism.tensor", "parallelism.pipeline"}
+
+
+def test_clusters_ascend() -> None:
+    """Parts of a node, whole nodes, the written number of nodes; never more than asked for."""
+    layout = context_of(TRAINING["titan"]).layout._replace(nodes=3)
+    assert list(clusters(layout, 24)) == [(1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (3, 8)]
+    assert [n * g for n, g in clusters(layout, 128, above=24)] == [32, 64, 128]
