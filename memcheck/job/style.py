@@ -13,6 +13,8 @@ class Style(Record):
     layout: str
     """How activations lie: ``batch-first`` ([batch, sequence, hidden], along whose dim 1 a gather copies),
     ``sequence-first``, ``packed`` ([tokens, hidden]: softmax attention keeps nothing of a sequence by itself)."""
+    source: str
+    """What its forward passes were read from, as formulas name it."""
     dtensor: bool = False
     """Tensor parallelism makes DTensors, a subclass; else shards are plain tensors."""
     whole_table_gradient: bool = False

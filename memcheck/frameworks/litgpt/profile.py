@@ -56,7 +56,12 @@ PROFILE = Profile(
     choices={"quantize": ("bnb.nf4", "bnb.nf4-dq", "bnb.fp4", "bnb.fp4-dq")},
     families=FAMILIES,
     # lm_head is a module of its own, whatever the config ties (model.py, GPT.__init__)
-    style=Style(folder="litgpt", layout="batch-first", unties_head=True),
+    style=Style(
+        folder="litgpt",
+        layout="batch-first",
+        source="litgpt/model.py and lora.py, torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
+        unties_head=True,
+    ),
     own_adapters=True,
     # Fabric replaces every nn.Linear (plugins/precision/bitsandbytes.py)
     quantizes_head=True,

@@ -203,7 +203,11 @@ PROFILE = Profile(
         "fp8_recipe": ("tensorwise", "delayed", "mxfp8", "blockwise", "custom"),
     },
     families=FAMILIES,
-    style=Style(folder="megatron", layout="sequence-first"),
+    style=Style(
+        folder="megatron",
+        layout="sequence-first",
+        source="Megatron-core transformer/ and TransformerEngine modules, replayed by memcheck.frameworks",
+    ),
     implementations={},
     loss_parallel="always",
     own_gradients=True,

@@ -7,16 +7,10 @@ from memcheck.accounts.formulas import UnitsInFlight, activation_formulas, sum_o
 from memcheck.accounts.state import STATES_PER_PARAMETER
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import High
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.load_and_save import sharding_at
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 
-LEDGER = {
-    "transformers": "transformers 5.23 modeling files and torch 2.13 derivatives.yaml (memcheck.frameworks)",
-    "torchtitan": "torchtitan models/ and torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
-    "litgpt": "litgpt/model.py and lora.py, torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
-    "torchtune": "torchtune/modules and torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
-    "megatron": "Megatron-core transformer/ and TransformerEngine modules, replayed by memcheck.frameworks",
-}
 RECIPES = "docs/memory-model.md, bytes per parameter of each stack"
 SHARDING = {
     True: "DeepSpeed ZeRO and Megatron's distributed optimizer cut flat buffers",
@@ -24,15 +18,13 @@ SHARDING = {
 }
 
 
-def training_formulas(
-    job: TrainingJob, units: list[Unit], peak: Instant, high: High | None, style: str
-) -> tuple[Formula, ...]:
+def training_formulas(job: TrainingJob, units: list[Unit], peak: Instant, high: High | None) -> tuple[Formula, ...]:
     """One formula per component that is alive at the peak."""
     found: list[Formula] = []
     at_peak = peak.components_bytes
     found += _states(job, units, peak)
     if at_peak.get("activations"):
-        source = LEDGER[style]
+        source = FRAMEWORKS[job.framework].style.source
         found += activation_formulas(_before(units, peak), peak, at_peak["activations"], source)
     for component in ("logits_and_loss", "temporaries"):
         if at_peak.get(component) and high is not None:

@@ -14,14 +14,14 @@ STEP = ("init", "forward", "loss", "backward", "optimizer")
 """Instants of a step; others come before and behind it."""
 
 
-def with_inventory(job: TrainingJob, plain: RankEstimate, motion: Motion, style: str) -> RankEstimate:
+def with_inventory(job: TrainingJob, plain: RankEstimate, motion: Motion) -> RankEstimate:
     """The estimate with its largest tensors and its formulas. ``motion``: of units replayed with their inventory."""
     from memcheck.frameworks.torch.formulas import training_formulas
 
     peak = plain.peak
     high = motion.high(peak.name) if peak.name in STEP else None
     units = [run.unit._replace(name=name) for run in motion.units.runs for name in run.names()]
-    formulas = training_formulas(job, units, peak, high, style)
+    formulas = training_formulas(job, units, peak, high)
     return plain._replace(largest=largest_tensors(job, units, peak, high), formulas=formulas)
 
 

@@ -9,6 +9,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import High
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, reduces_head, wraps
 from memcheck.frameworks.torch.model_buffers import Always, ModelBuffers
 from memcheck.frameworks.torch.pipelining import in_flight, most_in_flight, parts
@@ -50,7 +51,7 @@ def stateless(job: TrainingJob, torch: str) -> TrainingJob:
     layout = job.layout
     data = min(layout.data, 2)
     stage, group_size, optimizer = layout.zero_stage, layout.shard_group, job.optimizer
-    if job.framework != "deepspeed":
+    if not FRAMEWORKS[job.framework].own_engine:
         optimizer = NO_OPTIMIZER
         if stage < 2:
             stage, group_size = 0, 1

@@ -48,7 +48,7 @@ def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bo
 
     each = [Steps(undivided(stateless(job, torch)), architecture, inventory=True) for torch in job.torch]
     found = [peak_rank(job, states, number, [steps.motion(number, states) for steps in each]) for number in numbers]
-    return tuple([with_inventory(job, laid(job, rank), rank.motion, each[0].base.style.folder) for rank in found])
+    return tuple([with_inventory(job, laid(job, rank), rank.motion) for rank in found])
 
 
 class Behaviours:

@@ -85,6 +85,7 @@ PROFILE = Profile(
     style=Style(
         folder="torchtitan",
         layout="packed",
+        source="torchtitan models/ and torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
         dtensor=True,
         compiles_blocks=True,
         compiled_losses=("standard", "chunked", "vocab-parallel"),

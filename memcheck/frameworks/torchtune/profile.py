@@ -54,7 +54,13 @@ PROFILE = Profile(
     choices={},
     families=FAMILIES,
     # compile_loss replaces a method of the chunked loss, and drops the compiled form of any other (_compile.py)
-    style=Style(folder="torchtune", layout="batch-first", compiles_blocks=True, compiled_losses=("chunked",)),
+    style=Style(
+        folder="torchtune",
+        layout="batch-first",
+        source="torchtune/modules and torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
+        compiles_blocks=True,
+        compiled_losses=("chunked",),
+    ),
     own_adapters=True,
     implementations={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},
     lora_rank=8,

@@ -15,6 +15,7 @@ TRANSFORMERS = Families(
 STYLE = Style(
     folder="transformers",
     layout="batch-first",
+    source="transformers 5.23 modeling files and torch 2.13 derivatives.yaml (memcheck.frameworks)",
     dtensor=True,
     whole_table_gradient=True,
     makes_masks=True,

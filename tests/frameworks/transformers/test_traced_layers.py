@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from memcheck.frameworks.registry import FRAMEWORKS
 from tests.frameworks.transformers.layers import curve_of
 
 DATA = json.loads(Path(__file__).with_name("traced_layers.json").read_text())
@@ -20,6 +21,8 @@ def _curve(case: dict[str, Any]) -> Any:
     model = DATA["models"][case["model"]]
     mode = {True: "full", "selective": "selective"}.get(case.get("recompute", False), "none")
     setting = {"batch": case["batch"], "sequence": case["sequence"], **case.get("setting", {})}
+    if "style" in setting:
+        setting["style"] = FRAMEWORKS[setting["style"]].style
     return curve_of(model["config"], model["layer"], recompute=mode, lora=case.get("lora", 0), **setting)
 
 
