@@ -12,10 +12,6 @@ from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Attention, Block, Mixer
 from memcheck.record import Record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from memcheck.frameworks.transformers.masks import Masks
-
 
 class Always(Record):
     """Bytes that live all step: some, and some for each micro-batch."""
@@ -34,10 +30,11 @@ class ModelBuffers:
         self.item = DTYPE_BYTES[stream_dtype(self.setting)]
         self.tokens = self.setting.batch * self.setting.sequence
         self.border = self._border()
-        masks, tables = self._masks(), model_states_of(setting.style).rotary_tables(architecture, setting)
-        self.per_micro_batch = tables + self._received_input() + masks.graph
+        tables = model_states_of(setting.style).rotary_tables(architecture, setting)
+        held, variables = self._masks()
+        self.per_micro_batch = tables + self._received_input() + held
         """What each micro-batch in flight makes for itself."""
-        self.masks = masks.variables + masks.unused
+        self.masks = variables
         """Attention masks that nothing but variables of the model's forward hold."""
 
     def always(self) -> list[Always]:
@@ -65,17 +62,22 @@ class ModelBuffers:
             found.append(Always("activations", 0, all_inputs))
         return found
 
-    def _masks(self) -> Masks:
-        """Attention masks of the whole model; checkpointed layers hold them, as arguments, to their backward."""
-        from memcheck.frameworks.transformers.masks import Masks, model_masks
+    def _masks(self) -> tuple[int, int]:
+        """Bytes of the model's attention masks: those that a micro-batch in flight holds, and those that nothing but
+        variables of the model's forward hold.
+        """
+        if not self.setting.style.makes_masks:
+            return 0, 0
+        from memcheck.frameworks.transformers.masks import model_masks
 
         a = self.architecture
         found = model_masks((b for b, _ in a.blocks), self.setting, a.mask_windows)
-        if self.job.checkpointing.mode != "none":
-            found = Masks(0, found.variables + found.graph, found.unused)
+        held, variables = found.graph, found.variables
+        if self.job.checkpointing.mode != "none":  # layers hold them, as arguments, to their backward
+            held, variables = held + variables, 0
         if self.job.layout.pipeline > 1:  # stages are handed their layers, and make no masks
-            return Masks(graph=found.graph)
-        return found
+            return held, 0
+        return held, variables + found.unused
 
     def _layer_buffers(self) -> int:
         """Constant tables of every layer: ``embed_positions``, [positions, rotary_dim] in fp32 (modeling_gptj.py,

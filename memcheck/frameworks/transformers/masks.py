@@ -34,8 +34,6 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
     additive one in the stream's dtype, of every sequence, for each kind. MPT makes that boolean again
     (modeling_mpt.py, ``causal_mask.to(torch.bool)``) and fills scores by it, which keeps it for the backward.
     """
-    if not setting.style.makes_masks:
-        return Masks()
     s = setting.sequence
     kinds: dict[int | None, int] = {}
     bias, kept = 0, False
