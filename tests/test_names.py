@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-TWICE = {"Exchanges"}
-"""Class names that still have two definitions. The list may only become shorter."""
-
 BY_PLACE = {
     "Option": "names, help, what stands for the value and what reads it, in the order of a help page",
     "Span": "line, column, end line and end column, as every editor orders them",
@@ -129,12 +126,7 @@ def called(node: ast.Call) -> str:
 
 def test_a_class_name_has_one_meaning(package: Nodes) -> None:
     """No two modules define a class of one name."""
-    assert {name: paths for name, paths in twice(package).items() if name not in TWICE} == {}
-
-
-def test_names_that_became_unique_leave_the_list(package: Nodes) -> None:
-    """A name that has one definition is held to it from then on."""
-    assert twice(package).keys() >= TWICE
+    assert twice(package) == {}
 
 
 def test_records_of_many_fields_are_made_by_name(package: Nodes) -> None:

@@ -31,7 +31,7 @@ class ProcessGroup(Record):
     """Connects one algorithm alone: sums of a few numbers, or rings that gather and scatter."""
 
 
-class Exchanges(Protocol):
+class UsedGroups(Protocol):
     """What of a job decides which groups its ranks exchange in. Two that are equal use the same."""
 
     def __hash__(self) -> int:

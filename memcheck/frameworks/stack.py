@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memcheck.accounts.estimate import RankEstimate
-from memcheck.accounts.process_groups import Exchanges
+from memcheck.accounts.process_groups import UsedGroups
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
@@ -37,7 +37,7 @@ class Stack(Record):
     """Bytes that are allocated at every instant of a step on the fullest rank; 0 where no bound is known."""
     trainable: Callable[[TrainingJob, Architecture], tuple[int, int]]
     """Trained parameters of the whole model, and adapter parameters added to it."""
-    exchanges: Callable[[TrainingJob], Exchanges]
+    exchanges: Callable[[TrainingJob], UsedGroups]
     """The process groups that a step uses."""
     host: HostMemory
     """What its processes hold in host memory."""

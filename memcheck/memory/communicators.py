@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.accounts.process_groups import Exchanges, ProcessGroup
+from memcheck.accounts.process_groups import ProcessGroup, UsedGroups
 from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import stack_of
 from memcheck.frameworks.torch.groups import MESH
@@ -65,7 +65,7 @@ RCCL_FURTHER_BYTES = 666 * MIB
 """RCCL on MI250X: about 1 GiB, and about 0.65 GiB for each further communicator (LUMI-AI-Guide#111)."""
 
 
-def exchanges(job: TrainingJob | InferenceJob) -> Exchanges:
+def exchanges(job: TrainingJob | InferenceJob) -> UsedGroups:
     """The groups in which the ranks of a job exchange; a serving engine's are those of a device mesh."""
     return MESH if isinstance(job, InferenceJob) else stack_of(job.framework).exchanges(job)
 
@@ -129,7 +129,7 @@ def communicator_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple
 
 
 @lru_cache(maxsize=1024)
-def _terms(layout: Layout, using: Exchanges, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
+def _terms(layout: Layout, using: UsedGroups, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
     found = using.groups(layout)
     if not found:
         return ()
