@@ -23,7 +23,7 @@ class Wires(Record):
     """Seconds of one exchange of each kind, for one micro-batch of this job."""
 
     tensor: TensorWires
-    """Of the hidden states between tensor-parallel ranks."""
+    """Exchanges of hidden states between tensor-parallel ranks."""
     pipeline: float
     """Hidden states to the next stage."""
     hidden_routing: bool
