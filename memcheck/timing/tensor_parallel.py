@@ -23,7 +23,7 @@ Megatron gathers the input of a column-parallel product a second time for its we
 
 from __future__ import annotations
 
-from memcheck.frameworks.timings import TIMINGS
+from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import LatentAttention, Rough
 from memcheck.record import Record
@@ -81,7 +81,7 @@ class TensorWires(Record):
 
 def tensor_wires(job: TrainingJob, size: float, item: int, rates: Rates) -> TensorWires:
     """The exchanges of hidden states of ``size`` bytes, ``item`` an element."""
-    layout, timing = job.layout, TIMINGS[job.framework]
+    layout, timing = job.layout, timing_of(job.framework)
     ways = layout.tensor
     if ways == 1:
         return TensorWires()
