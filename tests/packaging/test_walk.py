@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -21,13 +22,11 @@ def walk(root: Path) -> str:
 
 def blocks(section: str) -> list[str]:
     """The Python blocks of a section, without the indentation of their list."""
-    found = re.findall(r"^   ```python\n(.*?)^   ```$", section, flags=re.MULTILINE | re.DOTALL)
-    return [re.sub(r"^   ", "", block, flags=re.MULTILINE) for block in found]
+    found = re.findall(r"^ +```python\n(.*?)^ +```$", section, flags=re.MULTILINE | re.DOTALL)
+    return [dedent(block) for block in found]
 
 
-def test_every_block_prints_what_stands_behind_it(
-    walk: str, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_block_prints_what_stands_behind_it(walk: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever pastes the blocks sees the numbers of the page."""
     monkeypatch.chdir(root)
     names: dict[str, object] = {}
