@@ -175,6 +175,11 @@ class Program:
             self.instants.append((instant, first, first + len(same)))
             first += len(same)
 
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """How many instructions and marks were recorded."""
+        return len(self._instructions), len(self._marks)
+
     def units(self, sizes: Sequence[int]) -> Sequence[int]:
         """What every moment has of units and of what is beside them, in the order of ``instants``."""
         return self._units.of(sizes)
@@ -224,11 +229,11 @@ def _changes(instructions: list[tuple[Parts, int, int]], marks: list[Mark]) -> l
 class Evaluated:
     """A program with its sizes: the highest moment of each instant."""
 
-    __slots__ = ("_chosen", "_program", "_sizes", "tops")
+    __slots__ = ("_chosen", "_sizes", "program", "tops")
 
     def __init__(self, program: Program, totals: Sequence[int], sizes: tuple[Sequence[int], ...]) -> None:
         """``totals``: bytes of every moment; ``sizes``: those of units, and of groups."""
-        self._program, self._sizes = program, sizes
+        self.program, self._sizes = program, sizes
         self._chosen: list[int] = []
         tops = []
         for instant, first, end in program.instants:
@@ -241,11 +246,11 @@ class Evaluated:
 
     def mark(self, index: int) -> Mark:
         """The highest moment of one instant, without its bytes."""
-        return self._program.mark(self._chosen[index])
+        return self.program.mark(self._chosen[index])
 
     def moment(self, index: int, operation: str) -> Moment:
         """The highest moment of one instant with its components. ``operation``: in words."""
         sizes = [n for some in self._sizes for n in some]
         instant, n_bytes = self.tops[index]
-        live = [(name, part.of(sizes)) for name, part in self._program.components(self._chosen[index])]
+        live = [(name, part.of(sizes)) for name, part in self.program.components(self._chosen[index])]
         return Moment(instant, operation, n_bytes, tuple(live))

@@ -46,8 +46,9 @@ def main() -> int:
     """Write the index of every kind."""
     for kind in KINDS:
         path = os.path.join(DATA, kind + "s", "index.json")
+        text = render_index(kind)  # an error in the records leaves the file as it is
         with open(path, "w", encoding="utf-8") as stream:
-            stream.write(render_index(kind))
+            stream.write(text)
         put(sys.stdout, f"{path}: {len(build_index(kind))} names\n")
     return 0
 

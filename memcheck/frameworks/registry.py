@@ -9,6 +9,7 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.frameworks.stack import Stack
+    from memcheck.frameworks.timing import Timing
     from memcheck.job.profile import Profile
 
 FOLDERS = {
@@ -51,3 +52,10 @@ def stack_of(name: str) -> Stack:
     """The doors of a framework's folder, which are loaded for a job that runs on it."""
     stack: Stack = import_module(f"memcheck.frameworks.{FOLDERS[name]}.stack").STACK
     return stack
+
+
+@lru_cache(maxsize=16)
+def timing_of(name: str) -> Timing:
+    """What decides the time of a framework's step, which is loaded for a job that is timed."""
+    timing: Timing = import_module(f"memcheck.frameworks.{FOLDERS[name]}.timing").TIMING
+    return timing

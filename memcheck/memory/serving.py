@@ -24,7 +24,7 @@ LATENT = (
 )
 STATE = "transformers modeling files: convolution and recurrent states, whose size does not depend on the tokens"
 LOGITS = "transformers generation/utils.py: the last token's logits, copied to fp32"
-WORKING = "transformers modeling files, replayed by memcheck.memory.ledger"
+WORKING = "transformers modeling files, replayed by memcheck.frameworks"
 
 
 class Weight(Record):

@@ -23,7 +23,7 @@ None.
 
 ## Source
 
-`memcheck/review/suppress`.
+`memcheck/config/suppressions.py`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ STEP_SIMPLE = {"nvlink": 3.4 * MICRO, "pcie": 5.7 * MICRO, "network": 14.0 * MIC
 STEP_LL = {"nvlink": 0.6 * MICRO, "pcie": 1.0 * MICRO, "network": 2.7 * MICRO}
 STEP_TREE = {"nvlink": 4.0 * MICRO, "pcie": 4.0 * MICRO, "network": 14.0 * MICRO}
 TREE_SHARE = 0.92
-"""Of the rings' bandwidth."""
+"""What trees reach of the bandwidth of rings, as a fraction."""
 
 
 class GroupLinks(Record):
@@ -28,15 +28,15 @@ class GroupLinks(Record):
     local: int
     """Ranks in one node (or NVLink domain)."""
     bandwidth: float
-    """Of a ring, one direction."""
+    """Bytes per second of a ring in one direction."""
     near: float
-    """Between ranks of one node."""
+    """Bytes per second between ranks of one node."""
     far: float
-    """Between nodes, per rank."""
+    """Bytes per second between nodes, per rank."""
     ring: float
-    """Latency of one pass around, protocol Simple."""
+    """Seconds of latency of one pass around, protocol Simple."""
     ring_low: float
-    """The same, protocol LL."""
+    """Seconds of latency of one pass around, protocol LL."""
     tree: float
 
 

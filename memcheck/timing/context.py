@@ -18,7 +18,7 @@
 
 from __future__ import annotations
 
-from memcheck.frameworks.timings import TIMINGS
+from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.timing.collectives import all_to_all, behind, gather, group, send
 from memcheck.timing.layer import LayerCost
@@ -29,7 +29,7 @@ ENGINE, ULYSSES, GATHER, WHOLE = "engine", "ulysses", "gather", "whole"
 
 def context_kind(job: TrainingJob) -> str:
     """Whose context parallelism runs; empty without any."""
-    return "" if job.layout.context == 1 else TIMINGS[job.framework].context(job)
+    return "" if job.layout.context == 1 else timing_of(job.framework).context(job)
 
 
 def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) -> tuple[float, float]:

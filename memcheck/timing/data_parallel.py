@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.accounts.state import expert_slices
-from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.timings import TIMINGS
+from memcheck.frameworks.registry import FRAMEWORKS, timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 from memcheck.timing.collectives import GroupLinks, all_reduce, gather, group
@@ -80,4 +79,4 @@ def reduce_seconds(c: Copies, parameters: float, p: ExchangedBytes) -> float:
 
 def overlaps(job: TrainingJob) -> tuple[bool, bool]:
     """Whether gradients' reduction and parameters' gathering run behind computation."""
-    return TIMINGS[job.framework].overlaps(job)
+    return timing_of(job.framework).overlaps(job)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import comb
 
-from memcheck.frameworks.timings import TIMINGS
+from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 from memcheck.timing.collectives import all_to_all, gather, group, send
@@ -23,7 +23,7 @@ class Wires(Record):
     """Seconds of one exchange of each kind, for one micro-batch of this job."""
 
     tensor: TensorWires
-    """Of the hidden states between tensor-parallel ranks."""
+    """Exchanges of hidden states between tensor-parallel ranks."""
     pipeline: float
     """Hidden states to the next stage."""
     hidden_routing: bool
@@ -63,7 +63,7 @@ def expert_seconds(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
     if not cost.routed_bytes or layout.expert * layout.expert_tensor == 1:
         return 0.0
     sent = cost.routed_bytes * layout.expert_tensor
-    dispatch = TIMINGS[job.framework].dispatch(job)
+    dispatch = timing_of(job.framework).dispatch(job)
     if dispatch == "copies":
         return all_to_all(group(rates, layout.expert, layout.expert_tensor), sent)
     if dispatch == "allgather":

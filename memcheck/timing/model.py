@@ -6,8 +6,7 @@ import re
 
 from memcheck.accounts.state import expert_slices
 from memcheck.autograd.context import Adapter
-from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.timings import TIMINGS
+from memcheck.frameworks.registry import FRAMEWORKS, timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Block
@@ -68,7 +67,7 @@ def shape_of(job: TrainingJob) -> Shape:
     adapter = None
     if lora is not None and job.method != "full":
         adapter = Adapter(lora.rank, lora.target_modules, lora.dtype, job.method == "qlora")
-    framework, timing = FRAMEWORKS[job.framework], TIMINGS[job.framework]
+    framework, timing = FRAMEWORKS[job.framework], timing_of(job.framework)
     recompute = job.checkpointing.mode
     by_operators = framework.selective_recompute == "operators"
     compute, fused = recipe.compute, timing.fuses(job)
@@ -172,7 +171,7 @@ def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[
         return found[1]
     runs = [count for _, _, _, count in kinds(architecture, freeze)]
     distinct: dict[tuple[tuple[int, ...], bool, bool, int], int] = {}
-    for pieces in TIMINGS[job.framework].ranks(architecture.num_layers, job, ways):
+    for pieces in timing_of(job.framework).ranks(architecture.num_layers, job, ways):
         layers, start = [], 0
         for count in runs:
             layers.append(sum(max(0, min(p.last, start + count) - max(p.first, start)) for p, _ in pieces))

@@ -26,7 +26,7 @@ TERA = 1e12
 MATMUL_NVIDIA = 0.803
 """Median of the measured shares of NVIDIA's GPUs (A100, H100, GH200, B200, GB200, B300), for those not measured."""
 MATMUL_OTHER = 0.601
-"""The same of AMD's (MI300X, MI325X, MI355X)."""
+"""Median of the measured shares of AMD's GPUs (MI300X, MI325X, MI355X), for those not measured."""
 FP8_OTHER = 0.734
 """Median of the measured fp8 shares (H100, H200, GH200, B200, GB200, B300)."""
 FP32_OF_BF16 = 1 / 16
@@ -175,7 +175,7 @@ def _flash(gpu: Gpu, engine: bool, assumed: list[Assumption]) -> float:
 
 
 def _flash_backward(gpu: Gpu, engine: bool, forward: float) -> float:
-    """The same of the backward pass, which where it is not known takes its operations at the forward's rate."""
+    """Share of the matrix rate that attention's backward reaches; that of its forward where it is not known."""
     if gpu.arch != "sm_90":
         return forward
     return FLASH_HOPPER_BACKWARD if engine else FLASH_BACKWARD

@@ -157,7 +157,7 @@ _counted: dict[tuple[object, ...], tuple[Architecture, float, float, float]] = {
 
 
 def _count(job: TrainingJob, architecture: Architecture, r: Rates) -> tuple[float, float, float]:
-    """The same with every layer recomputed as the job has it."""
+    """Operations per token on one rank: the model's, recompute's in every layer, attention kernels'."""
     whole = shape_of(job)._replace(
         batch=1,
         sequence=job.sequence_length,

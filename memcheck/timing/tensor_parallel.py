@@ -23,7 +23,7 @@ Megatron gathers the input of a column-parallel product a second time for its we
 
 from __future__ import annotations
 
-from memcheck.frameworks.timings import TIMINGS
+from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import LatentAttention, Rough
 from memcheck.record import Record
@@ -40,12 +40,12 @@ class Half(Record):
     """Seconds of the products beside the exchanges of attention, or of feed-forward."""
 
     column: float = 0.0
-    """Of those that read gathered hidden states."""
+    """Products that read gathered hidden states, in the forward pass."""
     column_inputs: float = 0.0
     """Gradients of what they read."""
     column_weights: float = 0.0
     row: float = 0.0
-    """Of the one whose result is summed."""
+    """The product whose result is summed over the ranks, in the forward pass."""
     row_inputs: float = 0.0
     readers: int = 0
     """Products that read the gathered hidden states."""
@@ -60,7 +60,7 @@ class TensorWires(Record):
     gather: float = 0.0
     scatter: float = 0.0
     copies: tuple[float, float] = (0.0, 0.0)
-    """Of what was gathered, and of what is to be scattered, where they are no parts of a chunked product."""
+    """Seconds to copy what was gathered, and what is to be scattered, where no chunked product does it."""
     hides: str = ""
     """Whose chunked products hide them: ``torch`` | ``engine``."""
     placed: float = 0.0
@@ -81,7 +81,7 @@ class TensorWires(Record):
 
 def tensor_wires(job: TrainingJob, size: float, item: int, rates: Rates) -> TensorWires:
     """The exchanges of hidden states of ``size`` bytes, ``item`` an element."""
-    layout, timing = job.layout, TIMINGS[job.framework]
+    layout, timing = job.layout, timing_of(job.framework)
     ways = layout.tensor
     if ways == 1:
         return TensorWires()

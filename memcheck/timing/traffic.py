@@ -16,7 +16,7 @@ from memcheck.record import Record
 UNFUSED_NORM = 36
 """transformers' RMSNorm, bytes per element: float 2 + 4, pow 4 + 4, mean 4, product 4 + 4, cast 4 + 2, weight 2 + 2."""
 UNFUSED_NORM_FP32 = 28
-"""The same on an fp32 stream: the two casts are no operations."""
+"""Bytes per element of transformers' RMSNorm on an fp32 stream, where the two casts are no operations."""
 
 
 class Traffic(Record):
@@ -133,7 +133,7 @@ def kept_width(block: Block) -> int:
 
 
 def kept_expert_width(block: Block) -> int:
-    """The same of one expert."""
+    """Elements of the activation function's input in a routed expert, per token that it gets; 0 without experts."""
     m = block.mlp
     return (2 if m.gated else 1) * m.width if isinstance(m, Moe) else 0
 

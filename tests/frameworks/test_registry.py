@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.timings import TIMINGS
+from memcheck.frameworks.registry import FRAMEWORKS, timing_of
 from memcheck.job.profile import Profile
 from memcheck.job.recipes import GENERIC
 from memcheck.job.resolve import DEFAULT_FRAMEWORK
@@ -71,7 +70,7 @@ def test_abilities_are_words_of_the_plan(framework: Profile) -> None:
 @EACH
 def test_facts_are_said_in_known_words(framework: Profile) -> None:
     """A misspelt word would quietly mean that a stack does none of what the others do."""
-    timing = TIMINGS[framework.name]
+    timing = timing_of(framework.name)
     assert framework.data_parallel in ("torch", "fsdp", "zero", "distributed-optimizer")
     assert framework.frozen_dtype in ("recipe", "checkpoint")
     assert framework.selective_recompute in ("", "operators", "modules")
@@ -81,11 +80,6 @@ def test_facts_are_said_in_known_words(framework: Profile) -> None:
     assert not framework.selective_recompute or "selective" in framework.recompute
     assert framework.frozen_dtype == "recipe" or framework.from_pretrained
     assert timing.latent_inputs in ("own", "gathered", "exchanged")
-
-
-def test_every_framework_is_timed() -> None:
-    """A framework with a profile has a timing."""
-    assert set(TIMINGS) == set(FRAMEWORKS)
 
 
 @EACH

@@ -1,0 +1,1 @@
+"""transformers' classes under DeepSpeed's engine: its buffers, hooks, host memory and defaults."""

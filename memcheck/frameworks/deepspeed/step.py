@@ -11,7 +11,7 @@ class EngineForm(Record):
     """The hooks without the sizes of their buffers."""
 
     stage: int
-    """Of ZeRO."""
+    """ZeRO's stage, 0 to 3."""
     several: bool
     """Micro-batches are accumulated."""
     there: tuple[bool, ...]

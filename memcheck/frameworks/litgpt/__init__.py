@@ -1,0 +1,1 @@
+"""LitGPT's layers, head and defaults around torch's data parallelism."""

@@ -1,19 +1,18 @@
-"""What Megatron-core adds to the memory of a training step.
+"""Megatron-core: its layers, its buffers, and the schedule of its pipeline.
 
-The layers' own memory is in ``memcheck.memory.ledger.megatron_*``, on the tape like every other ledger; each
-replays to a :class:`memcheck.autograd.curve.Curve`. Here is what surrounds them, as small functions:
+A forward pass is written like every other framework's, with :mod:`memcheck.autograd`, and replayed to a
+:class:`memcheck.autograd.curve.Curve`. In the order in which an estimate meets them:
 
-- ``setting.megatron_setting(job, architecture, arch)``: the ledger's setting (attention backend, recompute).
-- ``stages.stages(num_layers, job)``: which layers each pipeline rank holds, chunk by chunk (uneven splits, layouts).
-- ``tensors.block_tensors``, ``embedding_tensors``, ``head_tensors``: parameter tensors of one rank, fused as Megatron
-  fuses them, vocabulary padded.
-- ``buffers.resting(job, tensors)``: a :class:`memcheck.accounts.state.Resting` from contiguous parameter and gradient
-  buffers, master weights and optimizer states (distributed and precision-aware optimizers).
-- ``workspaces.workspaces(...)``: persistent side buffers: cuBLAS and TE workspaces, the global memory buffer, dummy
-  weight gradients, rotary tables, the micro-batch's own tensors.
-- ``schedule.runs(...)``: forwards and backwards of one rank in order, warm-up included, as runs of alike ones.
-- ``walk.walk(...)``: lays the curves along the schedule on a timeline; ``fsdp`` replaces the buffers where it shards.
-- ``ranks.megatron_ranks(job, architecture, device)``: all of it; one estimate per pipeline rank.
+- ``profile.py``: defaults, abilities, options and families.
+- ``setting.py``: what all layers of a job share (attention backend, recompute, options).
+- ``stages.py``: which layers each pipeline rank holds, chunk by chunk (uneven splits, layouts).
+- ``tensors.py``: parameter tensors of one rank, fused as Megatron fuses them, vocabulary padded.
+- ``layers.py``, ``attention.py``, ``mlp.py``, ``moe.py``, ``head.py`` and others: the forward passes.
+- ``units.py``: embedding, layers and head of a rank with their tensors and curves.
+- ``buffers.py``, ``fsdp.py``, ``states.py``: what rests, in contiguous buffers or sharded by Megatron-FSDP.
+- ``workspaces.py``: side buffers that stay: cuBLAS, Transformer Engine, rotary tables, the micro-batch's own tensors.
+- ``schedule.py``, ``step.py``: forwards and backwards of a rank in order, recorded as a program.
+- ``ranks.py``, ``worst.py``, ``stack.py``: the estimates of all ranks, or of the fullest one.
 
 Numbers are bytes; degrees are ranks; every allocation names the upstream function that makes it.
 """

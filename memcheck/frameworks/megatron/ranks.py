@@ -120,7 +120,7 @@ class MegatronMotion(Record):
 
 @lru_cache(maxsize=512)
 def remembered_motions(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[MegatronMotion, ...]:
-    """Kept, of every rank."""
+    """The steps of all pipeline ranks; equal jobs share them."""
     return motions(job, architecture, device, every_rank=True)
 
 

@@ -56,6 +56,9 @@ class MegatronWorst:
 def _motions(
     job: AnyBatch, device: Device, micro_batch_size: int, sequence_length: int, steps: int
 ) -> tuple[MegatronMotion, ...]:
-    """Kept. ``steps``: as :func:`memcheck.frameworks.megatron.ranks.settles` has them."""
+    """The steps of the ranks that may be the fullest; jobs that differ in other sizes share them.
+
+    ``steps``: micro-batches, as many as :func:`memcheck.frameworks.megatron.ranks.settles` leaves.
+    """
     found = job.of(micro_batch_size, sequence_length, steps)
     return motions(found, job.architecture, device, every_rank=False)

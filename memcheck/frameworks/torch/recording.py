@@ -175,6 +175,11 @@ class StepMotion:
         self.tops = evaluated.tops
         """Each instant and its bytes."""
 
+    @property
+    def program(self) -> Program:
+        """What was recorded of the step, without sizes."""
+        return self._evaluated.program
+
     def moment(self, index: int) -> Moment:
         """One instant with its components."""
         text = self._evaluated.mark(index).operation

@@ -1,0 +1,1 @@
+"""torchtitan's layers, loss and defaults around torch's data parallelism."""

@@ -1,0 +1,1 @@
+"""torchtune's layers, chunked loss and defaults around torch's data parallelism."""

@@ -1,0 +1,1 @@
+"""Readers of configurations, one module per family; :mod:`memcheck.models.registry` says which reads which."""

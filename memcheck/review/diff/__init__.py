@@ -1,0 +1,1 @@
+"""Two states of plans compared: what moved, by plan and by component."""

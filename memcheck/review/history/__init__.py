@@ -1,0 +1,1 @@
+"""Earlier plans out of git."""

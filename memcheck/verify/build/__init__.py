@@ -1,0 +1,1 @@
+"""A plan's model, optimizer and step, built from the real libraries."""

@@ -1,0 +1,1 @@
+"""A step on the GPUs at hand."""

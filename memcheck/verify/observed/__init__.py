@@ -1,0 +1,1 @@
+"""Figures of runs that somebody had, from logs and snapshots."""

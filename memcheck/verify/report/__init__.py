@@ -1,0 +1,1 @@
+"""What a verification has to say, for people and programs."""

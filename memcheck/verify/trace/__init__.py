@@ -1,0 +1,1 @@
+"""One training step on tensors without data, every storage followed."""

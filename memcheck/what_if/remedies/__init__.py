@@ -1,0 +1,1 @@
+"""Changes that would end a finding, each priced by the engine."""

@@ -16,7 +16,6 @@ from memcheck.what_if.search.fit import Fit
 from memcheck.what_if.search.largest import Growth, largest
 from memcheck.what_if.search.space import NOTHING, space_of
 
-GOALS = ("fit", "throughput", "gpus", "max-batch", "max-sequence")
 LARGEST_CLUSTER = 8192
 """GPUs at which the search for the smallest cluster gives up."""
 
