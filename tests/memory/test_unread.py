@@ -93,7 +93,7 @@ def _watched(value: Any) -> Any:
 def _forget() -> None:
     """Empty the engine's caches, to which a watched block is equal to a plain one."""
     for found in gc.get_objects():
-        if isinstance(found, _lru_cache_wrapper) and found.__module__.startswith("memcheck.memory"):
+        if isinstance(found, _lru_cache_wrapper) and found.__module__.startswith("memcheck."):
             found.cache_clear()
 
 
