@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 
 from memcheck import __version__
@@ -12,16 +11,10 @@ from memcheck.config.fraction import fraction
 from memcheck.config.types import FAIL_ON, Settings
 from memcheck.config.version import accepts
 from memcheck.edge.opener import is_inside, repository
+from memcheck.edge.toml import TomlError, parse_toml
 from memcheck.errors import ConfigurationError, UsageError
 from memcheck.finding import SEVERITIES
 from memcheck.rules.profiles import PROFILES
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    from importlib import import_module
-
-    tomllib = import_module("tomli")
 
 
 def read_settings(path: str, files: Files | None = None) -> Settings:
@@ -36,10 +29,10 @@ def read_settings(path: str, files: Files | None = None) -> Settings:
     name = _shown(path)
     shown = name + files.origin
     try:
-        table: object = tomllib.loads(files.read(path, LARGEST).decode("utf-8"))
+        table: object = parse_toml(files.read(path, LARGEST).decode("utf-8"))
     except OSError as error:
         raise ConfigurationError(f"cannot read the configuration {shown}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (TomlError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{shown} is not valid TOML: {error}") from error
     if os.path.basename(path) == "pyproject.toml":
         for key in ("tool", "memcheck"):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any
 
 from memcheck.configs.types import ConfigError
@@ -116,16 +114,15 @@ def load_toml(path: str, text: str) -> ConfigFile:
     """A TOML document.
 
     Raises:
-        ConfigError: no TOML.
+        ConfigError: no TOML, or more than its bounds.
     """
-    tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    from memcheck.edge.toml import TomlError, parse_toml
+
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        line, column = (int(found[1]), int(found[2])) if found else (1, 1)
-        message = f"not TOML: {str(error).partition(' (at')[0]}"
-        raise located(Location(path, Span(line, column, line, column + 1)), message) from None
+        values = parse_toml(text)
+    except TomlError as error:
+        at = Location(path, Span(error.line, error.column, error.line, error.column + 1))
+        raise located(at, f"not TOML: {error.message}") from None
     return _file(path, text, values, "a TOML document", _toml_places(path, text))
 
 
@@ -135,13 +132,18 @@ def _file(path: str, text: str, values: Any, kind: str, places: Callable[[str], 
     return ConfigFile(path, dict(flat(values)), places, split_lines(text))
 
 
-def flat(values: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+def flat(values: dict[Any, Any]) -> Iterator[tuple[str, object]]:
     """Dotted path to every scalar and list."""
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
+    waiting = [("", iter(values.items()))]  # no recursion: what a file nests may be deeper than the stack
+    while waiting:
+        prefix, items = waiting[-1]
+        for name, value in items:
+            if isinstance(value, dict):
+                waiting.append((f"{prefix}{name}.", iter(value.items())))
+                break
             yield f"{prefix}{name}", value
+        else:
+            waiting.pop()
 
 
 def composed(path: str, text: str) -> Composed:

@@ -7,7 +7,7 @@ from typing import Any
 
 from memcheck.edge.closest import closest
 from memcheck.models.keys import synonyms
-from memcheck.models.reader import ConfigReader
+from memcheck.models.reader import ConfigReader, shown
 from memcheck.models.types import Architecture, Attention, LatentAttention, Mlp, Moe
 
 
@@ -27,7 +27,7 @@ def check_leftovers(reader: ConfigReader, architecture: Architecture, *, written
         if value is None and (not strict or key in facts):
             continue
         if key in facts:
-            if value not in facts[key]:
+            if isinstance(value, (list, dict)) or value not in facts[key]:  # no set holds the former
                 _refuse_contradiction(reader, key, value, facts[key], known)
             continue
         close = closest(key, known - set(reader.config), 1, 0.8)
@@ -37,7 +37,7 @@ def check_leftovers(reader: ConfigReader, architecture: Architecture, *, written
             near = closest(key, known)
             reader.fail(key, f"unknown key {key}", f"close: {near[0]}" if near else "remove it")
         if may_carry_size(value):
-            reader.fail(key, f"{key} = {value!r} was not read, and may decide sizes", "remove it if it does not")
+            reader.fail(key, f"{key} = {shown(value)} was not read, and may decide sizes", "remove it if it does not")
         reader.note(f"{key} was not read")
 
 
@@ -60,7 +60,7 @@ def _refuse_contradiction(
     own = sorted(synonyms(key) & known)
     stated = ", ".join(str(f) for f in sorted(facts, key=str))
     help = f"this family reads {own[0]}" if own else f"remove {key}: this family does not read it"
-    reader.fail(key, f"{key} = {value!r} contradicts the rest of the configuration, which makes it {stated}", help)
+    reader.fail(key, f"{key} = {shown(value)} contradicts the rest of the configuration, which makes it {stated}", help)
 
 
 def _facts(a: Architecture) -> dict[str, set[object]]:

@@ -85,7 +85,7 @@ class ConfigReader:
                 self._missing(key)
             return fallback
         if isinstance(value, bool) or not isinstance(value, int):
-            self.fail(key, f"{key} must be a whole number, not {_shown(value)}")
+            self.fail(key, f"{key} must be a whole number, not {shown(value)}")
         if not minimum <= value <= maximum:
             self.fail(key, f"{key} = {value} is outside {minimum} ... {maximum}")
         return value
@@ -104,7 +104,7 @@ class ConfigReader:
         if value is None:
             return default
         if not isinstance(value, bool):
-            self.fail(key, f"{key} must be true or false, not {_shown(value)}")
+            self.fail(key, f"{key} must be true or false, not {shown(value)}")
         return value
 
     def number(self, key: str, *aliases: str, default: float) -> float:
@@ -113,7 +113,7 @@ class ConfigReader:
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self.fail(key, f"{key} must be a number, not {_shown(value)}")
+            self.fail(key, f"{key} must be a number, not {shown(value)}")
         return float(value)
 
     def dropout(self, key: str, *aliases: str, default: float = 0.0) -> float:
@@ -129,7 +129,7 @@ class ConfigReader:
         if value is None:
             return default
         if not isinstance(value, str):
-            self.fail(key, f"{key} must be a string, not {_shown(value)}")
+            self.fail(key, f"{key} must be a string, not {shown(value)}")
         return value
 
     def activation(self, key: str = "hidden_act", *aliases: str, default: str = "silu") -> str:
@@ -145,7 +145,7 @@ class ConfigReader:
         if value is None:
             return None
         if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
-            self.fail(key, f"{key} must be a list of strings, not {_shown(value)}")
+            self.fail(key, f"{key} must be a list of strings, not {shown(value)}")
         return tuple(value)
 
     def integers(self, key: str) -> tuple[int, ...] | None:
@@ -155,7 +155,7 @@ class ConfigReader:
             return None
         whole = isinstance(value, (list, tuple)) and all(isinstance(v, int) for v in value)
         if not whole:
-            self.fail(key, f"{key} must be a list of whole numbers, not {_shown(value)}")
+            self.fail(key, f"{key} must be a list of whole numbers, not {shown(value)}")
         return tuple(int(v) for v in value)
 
     def section(self, key: str) -> ConfigReader:
@@ -164,7 +164,7 @@ class ConfigReader:
         if value is None:
             value = {}
         if not isinstance(value, Mapping):
-            self.fail(key, f"{key} must be a mapping, not {_shown(value)}")
+            self.fail(key, f"{key} must be a mapping, not {shown(value)}")
         nested = ConfigReader(value, self.model_type, f"{self.prefix}{key}.")
         self._sections.append(nested)
         return nested
@@ -217,6 +217,7 @@ def _did_you_mean(word: str, known: Any) -> str:
     return f"did you mean {close[0]!r}?" if close else ""
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as messages show it, whatever its length."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

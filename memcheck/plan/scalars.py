@@ -20,6 +20,9 @@ NUMBER_STARTS = frozenset("0123456789+-.")
 LARGEST = 2**63 - 1
 """No size in a plan is larger; the digits behind it are not worth the arithmetic."""
 
+LONGEST_BITS = 10_000
+"""Python writes no integer with many more: 4,300 digits."""
+
 _RESOLVERS = yaml.SafeLoader.yaml_implicit_resolvers
 _INT = "tag:yaml.org,2002:int"
 _FLOAT = "tag:yaml.org,2002:float"
@@ -34,7 +37,7 @@ def number(text: str) -> tuple[object, bool]:
         if tag in {_INT, _FLOAT} and pattern.match(text):
             try:
                 return integer(text) if tag == _INT else floating(text)
-            except ValueError:
+            except (ValueError, OverflowError):
                 return _oversized(text)
     return text, looks_numeric(text)
 
@@ -49,7 +52,7 @@ def looks_numeric(text: str) -> bool:
 
 
 def integer(text: str) -> tuple[object, bool]:
-    """An integer of YAML 1.1."""
+    """An integer of YAML 1.1. Raises ValueError or OverflowError where Python cannot read it or write it again."""
     body = text.replace("_", "")
     sign = -1 if body[0] == "-" else 1
     body = body.lstrip("+-")
@@ -62,6 +65,8 @@ def integer(text: str) -> tuple[object, bool]:
         value, odd = int(_sexagesimal(body)), True
     else:
         value = int(body)
+    if value.bit_length() > LONGEST_BITS:
+        raise OverflowError
     return sign * value, odd or value > LARGEST
 
 
@@ -85,6 +90,6 @@ def _sexagesimal(body: str) -> float:
 
 def _oversized(text: str) -> tuple[object, bool]:
     """Python refuses to read more than some thousand digits; `0_` and `0x_` hold none."""
-    if sum(map(str.isdigit, text)) < 100:
+    if sum(map(str.isalnum, text)) < 100:
         return text, False
     return float("-inf" if text[0] == "-" else "inf"), True

@@ -62,6 +62,16 @@ def check(context: RuleContext) -> Iterator[Finding]:
             yield RULE.finding(context, message, "/parallelism/virtual_stages", help="remove it, or set `pipeline`")
         elif job is not None and job.option(WRITTEN):
             yield from _disagrees(context, job)
+        elif job is not None and framework is not None and framework.even_stages and (ends := _ends(job)):
+            message = f"{sum(ends.values())} layers in the stated end stage, but the only stage has all {layers}"
+            if len(ends) > 1 or sum(ends.values()) != layers:
+                yield RULE.finding(
+                    context,
+                    message,
+                    f"/training/options/{next(iter(ends))}",
+                    help=f"leave out {listed(tuple(f'`{name}`' for name in ends), 'and')}, or set `pipeline`",
+                    related=(("the model", "/model"),),
+                )
         return
     reason = ""
     if layers < stages:
@@ -125,10 +135,15 @@ def _miscounted(context: RuleContext, job: TrainingJob, letters: str) -> Iterato
             )
 
 
+def _ends(job: TrainingJob) -> dict[str, int]:
+    """The options that say how many layers the first and the last stage have, with those numbers."""
+    stated = (((n, v) for n in names if isinstance(v := job.option(n), int)) for names in ENDS)
+    return dict(found for each in stated if (found := next(each, None)) is not None)
+
+
 def _uneven(job: TrainingJob, layers: int, stages: int, where: str) -> str:
     """Why Megatron refuses the split, or an empty string."""
-    ends = [next((v for n in names if isinstance(v := job.option(n), int)), None) for names in ENDS]
-    given = [e for e in ends if e is not None]
+    given = _ends(job).values()
     if given:
         middle, ranks = layers - sum(given), job.layout.pipeline - len(given)
         if ranks < 0 or middle < 0 or (ranks and middle % ranks) or (not ranks and middle):

@@ -1,0 +1,161 @@
+"""Documents made to break their reader: every one ends in a located error, at once, and never in a defect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memcheck.__main__ import main
+from memcheck.check import Gate, check_file
+from memcheck.edge.toml import TomlError, parse_toml
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.registry import read_architecture
+from tests.cli.plans import GOOD, write
+
+Capture = pytest.CaptureFixture[str]
+
+MEGATRON = """\
+memcheck: 1
+model: llama-3.1-8b
+hardware: {gpu: h100-80gb, gpus_per_node: 8}
+parallelism: {tensor: 8, pipeline: PIPELINE}
+training: {framework: megatron, micro_batch_size: 1, sequence_length: 2048, options: {OPTIONS}}
+"""
+
+TOML = {
+    "lists in lists": ("x = " + "[" * 100_000 + "]" * 100_000, "nested deeper"),
+    "tables in tables": ("x = " + "{a=" * 20_000 + "1" + "}" * 20_000, "nested deeper"),
+    "lists a little too deep": ("x = " + "[" * 102 + "]" * 102, "nested deeper"),
+    "a long dotted key": ("a" + ".a" * 100_000 + " = 1", "a key has more than 100 parts"),
+    "a long dotted key in a table": ("x = {" + 'a . "a".' * 100 + "a = 1}", "a key has more than 100 parts"),
+    "a long table name": ("[" + "a." * 20_000 + "a]\nx = 1", "a key has more than 100 parts"),
+    "5,000 digits": ("fail-above = " + "9" * 5000, "4300 digits"),
+    "5,000 hexadecimal digits": ("fail-above = 0x" + "f" * 5000, "64 bits"),
+}
+
+
+@pytest.mark.parametrize("kind", TOML)
+def test_configuration(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A configuration that no parser survives is a wrong configuration: exit 2 with its name and the reason."""
+    text, words = TOML[kind]
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    (tmp_path / "memcheck.toml").write_text(text)
+    assert main(["check", "good.yaml"]) == 2
+    error = capsys.readouterr().err
+    assert "memcheck.toml is not valid TOML: " in error
+    assert words in error
+    assert len(error) < 500
+
+
+@pytest.mark.parametrize("kind", TOML)
+def test_torchtitan_config(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A framework's config in TOML has the bounds of memcheck's own."""
+    text, words = TOML[kind]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.toml").write_text(text)
+    assert main(["import", "train.toml", "--from", "torchtitan"]) == 1
+    error = capsys.readouterr().err
+    assert "train.toml:1:1: not TOML: " in error
+    assert words in error
+
+
+def test_toml_within_the_bounds() -> None:
+    """What people write passes: 100 levels, 100 parts, 64 bits, and dots that are no key's."""
+    deepest = "x = " + "[" * 100 + "]" * 100
+    assert parse_toml(deepest)["x"] != []
+    assert parse_toml("a" + ".a" * 99 + " = 1").keys() == {"a"}
+    assert parse_toml(f"x = {2**64 - 1}") == {"x": 2**64 - 1}
+    assert parse_toml(f'x = "{"." * 5000}"') == {"x": "." * 5000}
+    assert len(parse_toml(f"x = [{'1.5, ' * 500}]")["x"]) == 500  # type: ignore[arg-type]
+
+
+def test_toml_errors_have_the_parsers_place() -> None:
+    """Line and column are the parser's where it names them."""
+    with pytest.raises(TomlError) as found:
+        parse_toml("a = 1\nb = = 2\n")
+    assert (found.value.line, found.value.column) == (2, 5)
+    assert str(found.value) == f"{found.value.message} (at line 2, column 5)"
+
+
+def test_deep_json_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A config that nests as deep as JSON's parser goes is read without a stack of its own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}, "a":' + '{"a":' * 900 + "1" + "}" * 901)
+    assert main(["import", "ds.json", "--from", "deepspeed"]) == 1
+    assert "defect" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "number", ["0x" + "f" * 5000, "0b" + "1" * 50_000, "0" + "7" * 5000, "1" + ":1" * 400, "1" + ":1" * 400 + ".5"]
+)
+def test_numbers_that_python_cannot_write(number: str) -> None:
+    """A number in another base is too large for its key, as one of decimal digits is."""
+    text = GOOD.format(name="good").replace("2048", number)
+    (result,), traces = check_file("plan.yaml", text.encode(), Gate())
+    assert traces == []
+    assert [finding.code for finding in result.findings] == ["MEM013"]
+
+
+@pytest.mark.parametrize("value", [[], {}, [[]], ["a"]])
+@pytest.mark.parametrize("key", ["num_experts", "head_dim", "num_local_experts", "hidden_act"])
+def test_containers_where_sizes_belong(key: str, value: object) -> None:
+    """A list or a mapping never is the number that the rest of a model config says, even one that no family reads."""
+    config = {
+        "model_type": "mixtral",
+        "hidden_size": 512,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "intermediate_size": 1024,
+        "vocab_size": 32000,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        key: value,
+    }
+    with pytest.raises(ArchitectureError, match=key):
+        read_architecture(config)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "decoder_last_pipeline_num_layers: 40",
+        "decoder_first_pipeline_num_layers: 40",
+        "num_layers_in_last_pipeline_stage: 3",
+        "decoder_first_pipeline_num_layers: 1000000000, decoder_last_pipeline_num_layers: 12",
+        "decoder_first_pipeline_num_layers: 20, decoder_last_pipeline_num_layers: 12",
+    ],
+)
+def test_end_stages_of_the_only_stage(options: str) -> None:
+    """Without a pipeline there are no end stages: other layers than the model's are refused at the option."""
+    text = MEGATRON.replace("PIPELINE", "1").replace("OPTIONS", options)
+    (result,), traces = check_file("plan.yaml", text.encode(), Gate())
+    assert traces == []
+    assert result.estimate is None
+    (finding,) = result.findings
+    assert finding.code == "MEM206"
+    assert finding.location.span.line == 5
+
+
+def test_only_stage_with_all_layers() -> None:
+    """A stated end stage that holds the whole model is what Megatron builds."""
+    text = MEGATRON.replace("PIPELINE", "1").replace("OPTIONS", "decoder_last_pipeline_num_layers: 32")
+    (result,), _ = check_file("plan.yaml", text.encode(), Gate())
+    assert result.status == "passed"
+
+
+@pytest.mark.parametrize("pipeline", ["2", "4", "8"])
+@pytest.mark.parametrize("end", ["decoder_last_pipeline_num_layers", "decoder_first_pipeline_num_layers"])
+def test_end_stages_beyond_the_layers(pipeline: str, end: str) -> None:
+    """An end stage with more layers than the model is refused, whatever the rules that were chosen."""
+    text = (
+        MEGATRON.replace("PIPELINE", pipeline)
+        .replace("OPTIONS", f"{end}: 40")
+        .replace("gpus_per_node: 8", "gpus_per_node: 8, nodes: 8")
+    )
+    (result,), traces = check_file("plan.yaml", text.encode(), Gate(ignore=("MEM206",)))
+    assert traces == []
+    assert result.estimate is None
+    assert result.status != "passed"
