@@ -12,11 +12,16 @@ def main(argv: list[str] | None = None) -> int:
     0 clean, 1 findings, 2 usage, configuration or nothing to check, 3 a defect of memcheck, 130 interrupted.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
-    if arguments in (["--version"], ["-V"]):
+    if arguments in (["--version"], ["-V"]) and sys.stdout is not None:
         from memcheck import __version__
 
-        sys.stdout.write(f"memcheck {__version__}\n")
-        return 0
+        try:
+            sys.stdout.write(f"memcheck {__version__}\n")
+            sys.stdout.flush()
+        except OSError:
+            pass  # the guard says why
+        else:
+            return 0
     # Importing makes tens of thousands of objects that live to the end; collecting in between finds nothing.
     gc.set_threshold(100_000)
     from memcheck.cli.guard import guarded

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
-from memcheck.errors import MemcheckError
+from memcheck.edge.streams import open_missing, put, silence
+from memcheck.errors import MemcheckError, UsageError
 
 DEFECT = 3
 INTERRUPTED = 130
@@ -13,6 +15,8 @@ INTERRUPTED = 130
 
 def guarded(arguments: list[str]) -> int:
     """Run a command line; whatever happens becomes a message on stderr and an exit code, never a traceback."""
+    if sys.stdin is None or sys.stdout is None or sys.stderr is None:
+        open_missing()
     try:
         return dispatch(arguments)
     except MemcheckError as error:
@@ -24,7 +28,11 @@ def guarded(arguments: list[str]) -> int:
     except BrokenPipeError:
         silence()
         return 0
-    except Exception:  # noqa: BLE001 - a defect of ours, whatever it is, must end in a report
+    except Exception as error:  # noqa: BLE001 - a defect of ours, whatever it is, must end in a report
+        outside = _outside(error)
+        if outside:
+            complain(outside)
+            return UsageError.exit_code
         from memcheck.cli.defect import write_bug_report
 
         write_bug_report(arguments)
@@ -50,22 +58,28 @@ def dispatch(arguments: list[str]) -> int:
     return run_app(arguments)
 
 
+UNWRITABLE = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG)
+"""What the system says when a stream takes no more."""
+
+
+def _outside(error: Exception) -> str:
+    """What is wrong around memcheck, when that is why it failed; empty for a defect."""
+    if not isinstance(error, OSError) or error.filename is not None:
+        return ""
+    if error.errno in UNWRITABLE:
+        silence()
+        return f"cannot write to stdout: {error.strerror}"
+    try:
+        os.getcwd()
+    except OSError as gone:
+        return f"cannot read the working directory: {gone.strerror}"
+    return ""
+
+
 def complain(message: str, help: str = "") -> None:
     """One error on stderr, with what to do about it."""
-    from memcheck.edge.streams import put
-
     text = f"memcheck: error: {message}\n" + (f"  help: {help}\n" if help else "")
     try:
         put(sys.stderr, text)
     except BrokenPipeError:
         silence()
-
-
-def silence() -> None:
-    """Nobody reads any more: let the interpreter's last flush go nowhere instead of failing."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):  # noqa: PERF203 - two streams
-            os.dup2(devnull, stream.fileno())

@@ -112,10 +112,15 @@ def aligned(line: str) -> str:
 
 
 def write_new(path: str, text: str) -> None:
-    """Write a file that must not exist yet."""
+    """Write a file that must not exist yet; what cannot be written to its end is taken away again."""
     try:
         with open(path, "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:
+                os.unlink(path)
+                raise
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 

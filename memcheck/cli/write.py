@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 
-from memcheck.cli.guard import silence
 from memcheck.cli.options import Output
 from memcheck.edge.inert import inert
 from memcheck.edge.opener import refuse_way_out
+from memcheck.edge.streams import silence
 from memcheck.errors import UsageError
 from memcheck.report import BINARY
 
@@ -73,7 +73,11 @@ def write_document(text: str) -> None:
 
 
 def _print(text: str) -> None:
-    """Characters that the encoding lacks become escapes, and a reader that left is no error."""
+    """Characters that the encoding lacks become escapes, and a reader that left is no error.
+
+    Raises:
+        UsageError: stdout is closed, or takes no more.
+    """
     stream = sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
@@ -85,19 +89,41 @@ def _print(text: str) -> None:
         stream.flush()
     except BrokenPipeError:
         silence()
+    except OSError as error:
+        silence()
+        raise UsageError(f"cannot write to stdout: {error.strerror or error}") from error
 
 
 def write_file(path: str, report: str | bytes) -> None:
-    """Write a report file, text as UTF-8; the runner's own files are appended to.
+    """Write a report file, text as UTF-8: the old one stays until the new one is whole.
+
+    The runner's own files are appended to, and a device or a pipe takes the report as it comes.
 
     Raises:
         UsageError: the file cannot be written, or is a committed link out of the repository.
     """
-    mode = "ab" if path in {os.environ.get(name) for name in APPENDED} else "wb"
     data = report.encode("utf-8", "backslashreplace") if isinstance(report, str) else report
     try:
+        if os.path.abspath(path).startswith(_OPEN_FILES):
+            _send(path, data, "wb")
+            return
         refuse_way_out(path)
-        with open(path, mode) as file:
-            file.write(data)
+        if path in {os.environ.get(name) for name in APPENDED}:
+            _send(path, data, "ab")
+        elif os.path.exists(path) and not os.path.isfile(path):
+            _send(path, data, "wb")
+        else:
+            from memcheck.cli.replace import put_in_place
+
+            put_in_place(path, data)
     except OSError as error:
         raise UsageError(f"cannot write the report to {path}: {error.strerror or error}") from error
+
+
+_OPEN_FILES = ("/dev/", "/proc/self/fd/")
+"""Where a path is another name of a device or of a file that the process has open: ``/dev/stdout`` is a link."""
+
+
+def _send(path: str, data: bytes, mode: str) -> None:
+    with open(path, mode) as file:
+        file.write(data)

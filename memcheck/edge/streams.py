@@ -16,15 +16,51 @@ RUNNERS = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
 
 
 def put(stream: TextIO, text: str) -> None:
-    """Write text for people, with nothing in it that the terminal or a CI runner would obey."""
-    stream.write(inert(text))
-    stream.flush()
+    """Write text for people, with nothing in it that the terminal or a CI runner would obey.
+
+    What stderr cannot take is lost: the exit code has the verdict. Raises BrokenPipeError when nobody reads any more.
+    """
+    _write(stream, inert(text))
 
 
 def put_over(stream: TextIO, text: str) -> None:
     """Write over the terminal's current line, from its start."""
-    stream.write("\r" + inert(text))
-    stream.flush()
+    _write(stream, "\r" + inert(text))
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        silence()
+
+
+def silence() -> None:
+    """Let what a stream still holds and nobody takes go nowhere, instead of failing at the interpreter's last flush."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # noqa: PERF203 - two streams
+            os.dup2(devnull, stream.fileno())
+    os.close(devnull)
+
+
+def open_missing() -> None:
+    """Put a stream where the process was started without one: reading or writing it is an error, not a defect.
+
+    Errors alone vanish in silence. A closed descriptor is taken, too: no file that is opened later may get its number.
+    """
+    for number, (name, flags) in enumerate(
+        (("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)),
+    ):
+        if getattr(sys, name) is not None:
+            continue
+        descriptor = os.open(os.devnull, flags)  # the lowest that is free
+        setattr(sys, name, open(descriptor, "w" if number else "r", closefd=False, encoding="utf-8"))  # noqa: SIM115
 
 
 def is_log(stream: TextIO) -> bool:

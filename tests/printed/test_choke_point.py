@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 WRITES = {
-    ("memcheck/edge/streams.py", "put"): "the place itself",
-    ("memcheck/edge/streams.py", "put_over"): "the place itself, for a line that is written over",
+    ("memcheck/edge/streams.py", "_write"): "the place itself",
     ("memcheck/cli/write.py", "_print"): "the place itself on stdout, behind `inert` and `document`",
     ("memcheck/__main__.py", "main"): "the version, a literal, before anything is imported",
-    ("memcheck/cli/write.py", "write_file"): "a report's file",
+    ("memcheck/cli/write.py", "_send"): "a report's file",
     ("memcheck/cli/defect.py", "write_bug_report"): "a defect's file",
     ("memcheck/cli/init.py", "write_new"): "a new plan's file",
-    ("memcheck/cli/replace.py", "_stage"): "a mended plan's file",
+    ("memcheck/cli/replace.py", "_fill"): "a mended plan's file, or a report's",
+    ("memcheck/cli/replace.py", "put_in_place"): "a report's file that cannot be replaced",
     ("memcheck/catalog/index.py", "main"): "the index's file",
     ("memcheck/review/history/checkout.py", "_write"): "a file of another revision",
     ("memcheck/review/history/tree.py", "_object"): "a pipe to git",
