@@ -90,6 +90,7 @@ def test_report_file_without_streams(plan: str, state: str, folder: Path, root: 
     assert (folder / "found").read_bytes() == (folder / "whole").read_bytes() != b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     ["--version", "--help", "check --help", "list gpus", "estimate good.yaml", "suggest over.yaml", "explain MEM101"],
@@ -113,6 +114,7 @@ def test_plan_from_a_closed_stdin(line: str, folder: Path, root: Path) -> None:
     assert ("37.0%" in done.stdout) == ("good" in line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code"),
     [
