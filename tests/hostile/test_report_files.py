@@ -17,7 +17,12 @@ from tests.cli.plans import write
 
 ENTRY = "import sys; from memcheck.__main__ import main; sys.exit(main())"
 KILLED = "import os, signal\ndef fsync(_): os.kill(os.getpid(), signal.SIGKILL)\nos.fsync = fsync\n"
-SMALL = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+SMALL = """\
+import resource, signal, sys
+sys.dont_write_bytecode = True  # the interpreter would keep the part of a module that fits
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+"""
 
 
 def run(before: str, folder: Path, root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
