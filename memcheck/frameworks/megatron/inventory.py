@@ -119,9 +119,9 @@ def _largest(
                 part = f"1/{ways} of " if (ways := row.parts(t)) > 1 else ""
                 put(row.label + t.name, f"{part}{_shape(t.shape)} {dtypes}", row.component, row.bytes(t))
     for one in kept:
-        for label, shape, dtype, n_bytes, component in one.unit.fresh.saved_inventory:
+        for label, shape, dtype, n_bytes, component, _ in one.unit.fresh.saved_inventory:
             put(label, f"{_shape(shape)} {dtype}", component, n_bytes, one.times)
-    for label, shape, dtype, n_bytes, component in high.inventory if high is not None else ():
+    for label, shape, dtype, n_bytes, component, _ in high.inventory if high is not None else ():
         put(label, f"{_shape(shape)} {dtype}", component, n_bytes)
     found = sorted(groups.items(), key=lambda item: -item[1][1])[:top]
     return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in found)

@@ -31,10 +31,10 @@ def largest_tensors(
     """The largest groups of equal live tensors at a rank's peak."""
     groups: dict[tuple[str, str, str], list[int]] = {}
 
-    def put(label: str, shape: tuple[int, ...], dtype: str, n_bytes: int, component: str) -> None:
+    def put(label: str, shape: tuple[int, ...], dtype: str, n_bytes: int, component: str, copies: int) -> None:
         key = (label, f"[{', '.join(map(str, shape))}] {dtype}", component)
         g = groups.setdefault(key, [0, 0])
-        g[0] += 1
+        g[0] += copies
         g[1] += n_bytes
 
     from memcheck.frameworks.torch.load_and_save import sharding_at
