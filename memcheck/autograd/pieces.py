@@ -26,7 +26,7 @@ def in_pieces(length: int, size: int) -> list[Pieces]:
     """``length`` cut into pieces of ``size``, of which the last may be shorter."""
     count = -(-length // size)
     middle = count - FIRST - LAST
-    if middle < 2:  # noqa: PLR2004 - there is nothing to count
+    if middle < 2:
         return [Pieces(min(size, length - at), 1) for at in range(0, length, size)]
     front, back = [Pieces(size, 1)] * FIRST, [Pieces(size, 1)] * (LAST - 1)
     return [*front, Pieces(size, middle), *back, Pieces(length - (count - 1) * size, 1)]
