@@ -11,8 +11,9 @@ from memcheck.autograd.tensor import Tape
 from memcheck.check import Gate, check_file
 from memcheck.frameworks.torch.ddp import fullest_share
 from memcheck.job.layout_text import MAX_LETTERS, stages_of_layout
+from memcheck.memory.estimate import estimate
 from memcheck.memory.limits import NAMES, PIPELINE
-from tests.memory.jobs import job
+from tests.memory.jobs import BIG_GPU, job
 
 
 def findings(changes: dict[str, Any]) -> list[tuple[str, str]]:
@@ -49,7 +50,7 @@ def test_a_layout_that_repeats_without_end_is_refused_at_its_option(text: str) -
 def test_the_layout_of_the_deepest_model_is_read() -> None:
     """10,000 stages of a layer each are within the bounds."""
     assert len(stages_of_layout("Et|(t|)*9998tL")) == 10_000
-    assert MAX_LETTERS > len("t|") * 10_000
+    assert len("t|") * 10_000 < MAX_LETTERS
 
 
 def test_very_many_prediction_layers_are_refused_at_their_option() -> None:
@@ -103,6 +104,15 @@ def test_an_inventory_reads_the_layers_of_a_deep_model_as_one(monkeypatch: pytes
         made.append(len(events))
     assert copies[0]["mlp.down_proj.weight"] * 10 == copies[1]["mlp.down_proj.weight"]
     assert made[1] <= made[0]
+
+
+def test_dealing_out_states_does_not_bring_them_back_from_the_host() -> None:
+    """torch.optim makes states where the parameter is (``zeros_like``): ZeRO-1 divides none on the GPU."""
+    found = job(parameter_offload="cpu")
+    for stage in (0, 1):
+        layout = found.layout._replace(data=8, zero_stage=stage, shard_group=8 if stage else 1)
+        answer = estimate(found._replace(layout=layout), BIG_GPU)
+        assert not answer.components_bytes.get("optimizer_states")
 
 
 def test_ranks_without_a_tensor_are_not_listed() -> None:

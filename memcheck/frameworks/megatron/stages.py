@@ -13,7 +13,6 @@ from memcheck.job.layout_text import stages_of_layout
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
 
-
 MAX_PREDICTIONS = 128
 """Multi-token-prediction layers; each has a head of its own that is walked."""
 

@@ -26,7 +26,6 @@ from memcheck.frameworks.torch.units import (
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
-
 Kind = tuple[int, bool]
 """Identity of a block, and whether it is trained."""
 
