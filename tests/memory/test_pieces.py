@@ -17,8 +17,8 @@ from memcheck.job.style import Style
 from memcheck.job.types import Loss
 from memcheck.models.types import Norm
 
-CHUNKED = Style(folder="transformers", layout="batch-first")
-LITGPT = Style(folder="litgpt", layout="batch-first")
+CHUNKED = Style(folder="transformers", layout="batch-first", source="")
+LITGPT = Style(folder="litgpt", layout="batch-first", source="")
 
 
 def head(loss: Loss, vocab: int) -> Head:
