@@ -45,7 +45,7 @@ def activation_formulas(kept: list[UnitsInFlight], peak: Instant, n_bytes: int, 
 def sum_of(component: str, rows: Inventory, n_bytes: int, numbers: str) -> Formula:
     """One formula of several tensors."""
     sums: dict[str, int] = {}
-    for label, shape, dtype, size, _ in rows:
+    for label, shape, dtype, size, _, _ in rows:
         key = f"{label} [{' '.join(_symbol(d) for d in shape)}] {dtype}"
         sums[key] = sums.get(key, 0) + size
     terms = [k for k, _ in sorted(sums.items(), key=lambda kv: -kv[1])]

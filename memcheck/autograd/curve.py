@@ -7,10 +7,10 @@ from collections.abc import Callable
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.checkpoint import checkpoint
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.tensor import Leaf, rounded_bytes
+from memcheck.autograd.tensor import Entry, Leaf, rounded_bytes
 from memcheck.record import Record
 
-Inventory = tuple[tuple[str, tuple[int, ...], str, int, str], ...]
+Inventory = tuple[Entry, ...]
 
 
 class High(Record):

@@ -26,9 +26,12 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
     component, tape.component = tape.component, "temporaries"
     ready: list[tuple[int, Node]] = [(-node.sequence, node)]
     node = None
+    copies, silent = tape.copies, tape.silent
     while ready:
         _, current = heapq.heappop(ready)
+        tape.copies, tape.silent = current.copies, silent or current.copies > 1
         results = _call(current)
+        tape.copies = copies  # sums of gradients are there once, however many pieces add to them
         edges, current.edges = current.edges, ()
         current = None  # type: ignore[assignment]
         for i, edge in enumerate(edges):
@@ -48,6 +51,7 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
                     _arrive(tape, edge, box)
             elif box:
                 _merge(tape, edge, box)
+    tape.silent = silent
     for weight in weights:  # uses that no gradient reached
         weight.pending = 0
         if weight.buffer is not None:

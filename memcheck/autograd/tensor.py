@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from memcheck.autograd.selective import KeptOutputs
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "bool": 1, "int64": 8, "int32": 4, "fp64": 8}
+Entry = tuple[str, tuple[int, ...], str, int, str, int]
+"""Of an inventory: label, shape and dtype of a tensor, bytes of all its copies, component, how many copies."""
 BLOCK_BYTES = 512
 """The CUDA caching allocator rounds every block up to this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
 
@@ -67,15 +69,15 @@ class Storage:
         self.component = component
         self.holders = 0
         """Gradient buffers that hold this storage."""
-        self.bytes = size = rounded(numel * ITEM_BYTES[dtype])
+        self.bytes = size = rounded(numel * ITEM_BYTES[dtype]) * tape.copies
         tape.live += size
         by = tape.by_component
         by[component] = by.get(component, 0) + size
         tape.events += 1
         self.key = tape.events
         if tape.inventory is not None:
-            tape.inventory[self.key] = (label, shape, dtype, size, component)
-        if tape.live > tape.peak:
+            tape.inventory[self.key] = (label, shape, dtype, size, component, tape.copies)
+        if tape.live > tape.peak and not tape.silent:
             tape.mark_peak(label)
 
     def move(self, component: str) -> None:
@@ -88,7 +90,8 @@ class Storage:
         self.component = component
         inventory = self.tape.inventory
         if inventory is not None and self.key in inventory:
-            inventory[self.key] = (*inventory[self.key][:4], component)
+            entry = inventory[self.key]
+            inventory[self.key] = (*entry[:4], component, entry[5])
 
     def __del__(self) -> None:
         tape = self.tape
@@ -133,7 +136,7 @@ class Parameter:
 class Node:
     """A backward function with what it saved (the closure ``run``) and where its results go."""
 
-    __slots__ = ("edges", "frame", "grad", "handover", "held", "pending", "run", "sequence")
+    __slots__ = ("copies", "edges", "frame", "grad", "handover", "held", "pending", "run", "sequence")
 
     def __init__(
         self, sequence: int, edges: tuple[Node | Parameter | Leaf | None, ...], run: Callable[[Any], Any]
@@ -146,6 +149,8 @@ class Node:
         """A list for nodes with several outputs (split, unbind): their gradients wait side by side."""
         self.frame: CheckpointFrame | None = None
         """The checkpointed call that will make the saved tensors again."""
+        self.copies = 1
+        """For how many alike pieces it stands: :meth:`Tape.alike`."""
         self.handover = False
         """``run`` takes the gradient in a list, to let go of it before it returns (checkpointed units)."""
         self.pending = 0
@@ -196,11 +201,15 @@ class Tape:
 
     def __init__(self, *, autocast: str | None = None, inventory: bool = False) -> None:
         self.live = 0
+        self.copies = 1
+        """For how many alike pieces one runs now: :meth:`alike`."""
+        self.silent = False
+        """The present is no candidate for the highest point."""
         self.peak = 0
         self.peak_label = ""
         self.peak_scope = ""
         self.peak_components: dict[str, int] = {}
-        self.peak_inventory: list[tuple[str, tuple[int, ...], str, int, str]] = []
+        self.peak_inventory: list[Entry] = []
         self.by_component: dict[str, int] = {}
         self.events = 0
         self.sequence = 0
@@ -219,7 +228,7 @@ class Tape:
         """Decides in a selectively checkpointed forward which outputs are kept, and hands them out in its recompute."""
         self.subclass = False
         """Gradients are tensor subclasses (DTensor): autograd then never accumulates in place."""
-        self.inventory: dict[int, tuple[str, tuple[int, ...], str, int, str]] | None = {} if inventory else None
+        self.inventory: dict[int, Entry] | None = {} if inventory else None
         self.outliving: dict[int, int] = {}
         """Bytes, by storage, that backward does not free: they live as long as the graph is referenced."""
 
@@ -234,6 +243,13 @@ class Tape:
         if self.selection is None:
             return Storage(self, shape, dtype, label, self.component)
         return self.selection.output(self, kind, shape, dtype, label, matrix)
+
+    def alike(self, copies: int) -> Alike:
+        """A context in which what runs stands for ``copies`` alike pieces, with all that they leave behind.
+
+        Its moments are no candidates for the highest point: see :mod:`memcheck.autograd.pieces`.
+        """
+        return Alike(self, copies)
 
     def mark_peak(self, label: str) -> None:
         """Remember the present as the highest point."""
@@ -268,6 +284,7 @@ class Tape:
         if edges.count(None) < len(edges):
             self.sequence += 1
             out.origin = node = Node(self.sequence, edges, run)
+            node.copies = self.copies
             if self.frame is not None:
                 self.frame.add(node)
         return out
@@ -286,3 +303,21 @@ class Tape:
     def parameter(self, p: Parameter) -> Value:
         """A parameter as a value (a leaf of the graph when it is trained)."""
         return Value(None, p.shape, p.dtype, p if p.requires_grad else None)
+
+
+class Alike:
+    """Counts what runs inside so many times."""
+
+    __slots__ = ("_before", "_now", "_tape")
+
+    def __init__(self, tape: Tape, copies: int) -> None:
+        self._tape, self._before = tape, (tape.copies, tape.silent)
+        self._now = copies, copies > 1
+
+    def __enter__(self) -> None:
+        """From here on."""
+        self._tape.copies, self._tape.silent = self._now
+
+    def __exit__(self, *_: object) -> None:
+        """As it was before."""
+        self._tape.copies, self._tape.silent = self._before

@@ -6,6 +6,7 @@ from memcheck.accounts.estimate import Estimate, Formula, HostMoment, RankEstima
 from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import stack_of
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
+from memcheck.memory.limits import refuse_extremes
 from memcheck.memory.overhead import Surroundings, items, slack, surroundings
 from memcheck.memory.residuals import residuals
 from memcheck.models.parameters import count_parameters
@@ -50,6 +51,7 @@ class Estimator:
         Raises:
             UnsupportedError: it asks for something that has no memory model.
         """
+        refuse_extremes(job)
         if isinstance(job, TrainingJob):
             from memcheck.memory.unmodelled import refuse
 

@@ -59,7 +59,7 @@ def largest(job: InferenceJob, held: ServingRank) -> tuple[TensorGroup, ...]:
     groups: dict[tuple[str, str, str], list[int]] = {}
     rows = [(w.tensor.name, f"{_shape(w.shape)} {w.dtype}", "parameters", w.bytes) for w in held.weights]
     rows += [(f"cache of {_kind(block)}", _cached(job, block), "kv_cache", size) for block, size in held.caches if size]
-    rows += [(name, f"{_shape(shape)} {dtype}", "activations", size) for name, shape, dtype, size, _ in held.inventory]
+    rows += [(name, f"{_shape(shape)} {dtype}", "activations", size) for name, shape, dtype, size, *_ in held.inventory]
     if held.vocabulary:
         shape = f"{_shape((job.batch_size, held.vocabulary))} fp32"
         rows.append(("logits of the last token", shape, "logits_and_loss", held.logits(job.batch_size)))
@@ -93,7 +93,7 @@ def formulas(job: InferenceJob, held: ServingRank) -> tuple[Formula, ...]:
     for (formula, numbers, source), sizes in caches.items():
         found.append(Formula("kv_cache", formula, f"{len(sizes)} layers x {numbers}", bytes=sum(sizes), source=source))
     terms = sorted(held.inventory, key=lambda row: -row[3])
-    named = " + ".join(f"{label} {_shape(shape)} {dtype}" for label, shape, dtype, _, _ in terms[:TERMS])
+    named = " + ".join(f"{label} {_shape(shape)} {dtype}" for label, shape, dtype, *_ in terms[:TERMS])
     more = f" + {len(terms) - TERMS} smaller ones" if len(terms) > TERMS else ""
     if held.working:
         numbers = f"one sequence of {job.context_length:,} tokens in the block that needs most"

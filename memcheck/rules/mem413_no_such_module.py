@@ -43,6 +43,8 @@ from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import close_to, listed
 
 PART = r"embed|head|norm|layers:\d+-\d+"
+SEARCHED = 100
+"""Unknown names for which a close one is looked for; those behind them get the list."""
 RECOMPUTED = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 
 
@@ -116,11 +118,14 @@ def _missing(
     message: str,
     others: list[str] | None = None,
 ) -> Iterator[Finding]:
+    searched = 0
     for name, pointer in named if modules else ():
         if any(matches(name, module) for module in modules):
             continue
         leaves = [*(others or ()), *dict.fromkeys(module.rpartition(".")[2] for module in modules)]
-        help = close_to(name, leaves) or f"there are {listed(leaves)}"
+        searched += 1
+        close = close_to(name, leaves) if searched <= SEARCHED else ""
+        help = close or f"there are {listed(leaves)}"
         yield RULE.finding(context, message.format(name), pointer, help=help, related=(("the model", "/model"),))
 
 

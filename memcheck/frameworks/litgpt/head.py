@@ -12,6 +12,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, cat, copy
 from memcheck.autograd.loss import cross_entropy
 from memcheck.autograd.matrix import Weights
+from memcheck.autograd.pieces import Pieces, in_pieces
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.litgpt.layers import frozen_linear
 
@@ -25,30 +26,39 @@ PIECE = 128
 def litgpt_loss(ctx: Context, h: Value, weights: Weights, head: Head) -> Value:
     """Logits and loss. The logits stay referenced until the next step's replace them."""
     tape = ctx.tape
-    sizes = [min(PIECE, ctx.sequence - at) * ctx.batch for at in range(0, ctx.sequence, PIECE)]
-    before = [tape.new((size, head.vocab), "fp32", "logits of the step before") for size in sizes]
+    sizes = [Pieces(size * ctx.batch, copies) for size, copies in in_pieces(ctx.sequence, PIECE)]
+    before = []
+    for size, copies in sizes:
+        with tape.alike(copies):
+            before.append(tape.new((size, head.vocab), "fp32", "logits of the step before"))
     if head.graph_before:
         before.append(tape.new((head.graph_before,), "int8", "inputs in the graph of the step before"))
     pieces = _adapting(ctx, h, weights, sizes) if ctx.setting.adapter is not None else _whole(ctx, h, weights, sizes)
     del h
     before.clear()
     losses = []
-    while pieces:
-        losses.append(cross_entropy(tape, pieces.pop(0), upcast=True))
+    for _, copies in sizes:
+        with tape.alike(copies):
+            losses.append(cross_entropy(tape, pieces.pop(0), upcast=True))
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
-def _adapting(ctx: Context, h: Value, weights: Weights, sizes: list[int]) -> list[Value]:
+def _adapting(ctx: Context, h: Value, weights: Weights, sizes: list[Pieces]) -> list[Value]:
     """finetune/lora.py: the head runs on slices of the hidden states."""
     tape = ctx.tape
-    parts = tape.views(h, *((size, ctx.hidden) for size in sizes))
-    returned = [frozen_linear(ctx, part, weights, "lm_head") for part in parts]
-    logits = [cast(tape, each, "fp32", "convert_output") for each in returned]
+    parts = tape.views(h, *((size, ctx.hidden) for size, _ in sizes))
+    returned, logits = [], []
+    for part, (_, copies) in zip(parts, sizes, strict=True):
+        with tape.alike(copies):
+            returned.append(frozen_linear(ctx, part, weights, "lm_head"))
+    for each, (_, copies) in zip(returned, sizes, strict=True):
+        with tape.alike(copies):
+            logits.append(cast(tape, each, "fp32", "convert_output"))
     ctx.kept.extend(logits)
     return logits
 
 
-def _whole(ctx: Context, h: Value, weights: Weights, sizes: list[int]) -> list[Value]:
+def _whole(ctx: Context, h: Value, weights: Weights, sizes: list[Pieces]) -> list[Value]:
     """finetune/full.py: the last position is cut off all logits, which copies those of several sequences."""
     tape = ctx.tape
     logits = cast(tape, frozen_linear(ctx, h, weights, "lm_head"), "fp32", "convert_output")
@@ -58,4 +68,4 @@ def _whole(ctx: Context, h: Value, weights: Weights, sizes: list[int]) -> list[V
     cut = tape.record(cut, (logits,), lambda grad: [tape.new(shape, dtype, "slice backward")])
     if ctx.batch > 1:
         cut = copy(tape, cut, "reshape of the slice")
-    return tape.views(cut, *((size, shape[-1]) for size in sizes))
+    return tape.views(cut, *((size, shape[-1]) for size, _ in sizes))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from memcheck.accounts.estimate import Formula, Instant, RankEstimate, TensorGroup
 from memcheck.accounts.formulas import UnitsInFlight, activation_formulas, sum_of
 from memcheck.accounts.state import LocalTensor
@@ -112,19 +114,26 @@ def _largest(
             group[1] += times * n_bytes
 
     rows = [row for row in states(job) if row.component in peak.components_bytes]
-    for unit in (u for chunk in rank.chunks for u in chunk):
-        for t in unit.tensors:
+    for tensors, times in _alike(rank):
+        for t in tensors:
             for row in rows if t.trained else rows[:1]:
                 dtypes = "+".join(dict.fromkeys(row.dtypes))
                 part = f"1/{ways} of " if (ways := row.parts(t)) > 1 else ""
-                put(row.label + t.name, f"{part}{_shape(t.shape)} {dtypes}", row.component, row.bytes(t))
-    for one in kept:
-        for label, shape, dtype, n_bytes, component in one.unit.fresh.saved_inventory:
-            put(label, f"{_shape(shape)} {dtype}", component, n_bytes, one.times)
-    for label, shape, dtype, n_bytes, component in high.inventory if high is not None else ():
+                put(row.label + t.name, f"{part}{_shape(t.shape)} {dtypes}", row.component, row.bytes(t), times)
+    for _, some in groupby(kept, key=lambda one: id(one.unit.fresh.saved_inventory)):
+        alike = list(some)
+        for label, shape, dtype, n_bytes, component, _ in alike[0].unit.fresh.saved_inventory:
+            put(label, f"{_shape(shape)} {dtype}", component, n_bytes, sum(one.times for one in alike))
+    for label, shape, dtype, n_bytes, component, _ in high.inventory if high is not None else ():
         put(label, f"{_shape(shape)} {dtype}", component, n_bytes)
     found = sorted(groups.items(), key=lambda item: -item[1][1])[:top]
     return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in found)
+
+
+def _alike(rank: Rank) -> list[tuple[tuple[LocalTensor, ...], int]]:
+    """The tensors of the rank's units, those of units with the same ones once, with how many these are."""
+    units = [unit.tensors for chunk in rank.chunks for unit in chunk]
+    return [(next(same), 1 + sum(1 for _ in same)) for _, same in groupby(units, key=id)]
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -135,7 +144,7 @@ def _formulas(
     job: TrainingJob, rank: Rank, peak: Instant, high: High | None, kept: list[UnitsInFlight]
 ) -> tuple[Formula, ...]:
     at_peak = peak.components_bytes
-    tensors = [t for chunk in rank.chunks for u in chunk for t in u.tensors]
+    tensors = [(t, times) for alike, times in _alike(rank) for t in alike]
     found = [_state(job, row, tensors, at_peak[row.component]) for row in states(job) if at_peak.get(row.component)]
     if peak.operation == BUILDING:
         copied = "; once more in the tensors that have not been copied into them yet"
@@ -165,11 +174,12 @@ def _formulas(
     return tuple(found)
 
 
-def _state(job: TrainingJob, row: State, tensors: list[LocalTensor], n_bytes: int) -> Formula:
+def _state(job: TrainingJob, row: State, tensors: list[tuple[LocalTensor, int]], n_bytes: int) -> Formula:
     """One kind of state: elements, ranks that share them, bytes of each."""
     parts = []
     for expert, ways in ((False, row.ways), (True, row.expert_ways)):
-        elements = sum(t.numel for t in tensors if t.expert == expert and (t.trained or row.component == "parameters"))
+        every = row.component == "parameters"
+        elements = sum(times * t.numel for t, times in tensors if t.expert == expert and (t.trained or every))
         if elements:
             what = "expert elements" if expert else "elements"
             parts.append(f"{elements:,} {what}" + (f" / {ways} ranks" if ways > 1 else ""))

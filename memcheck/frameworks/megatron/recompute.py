@@ -163,6 +163,6 @@ def resize(storage: Storage, n_bytes: int) -> None:
     tape.live += change
     tape.by_component[storage.component] = tape.by_component.get(storage.component, 0) + change
     if tape.inventory is not None and (entry := tape.inventory.get(storage.key)) is not None:
-        tape.inventory[storage.key] = (*entry[:3], storage.bytes, entry[4])
+        tape.inventory[storage.key] = (*entry[:3], storage.bytes, *entry[4:])
     if tape.live > tape.peak:
         tape.mark_peak("recomputed output")

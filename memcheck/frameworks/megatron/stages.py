@@ -13,6 +13,9 @@ from memcheck.job.layout_text import stages_of_layout
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
 
+MAX_PREDICTIONS = 128
+"""Multi-token-prediction layers; each has a head of its own that is walked."""
+
 
 class Chunk(Record):
     """One model chunk of a rank: a run of layers, with the embedding or the head at its ends."""
@@ -25,8 +28,18 @@ class Chunk(Record):
 
 
 def stages(num_layers: int, job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
-    """Chunks of every pipeline rank."""
+    """Chunks of every pipeline rank.
+
+    Raises:
+        UnsupportedError: there are too many prediction layers, or a written layout does not fit the ranks.
+    """
     layout = job.layout
+    if int(str(job.option("mtp_num_layers") or 0)) > MAX_PREDICTIONS:
+        raise UnsupportedError(
+            f"mtp_num_layers is above {MAX_PREDICTIONS:,}, up to which prediction layers are priced",
+            f"write at most {MAX_PREDICTIONS:,}; models are trained with one to three",
+            "/training/options/mtp_num_layers",
+        )
     return _stages(num_layers, layout.pipeline, layout.virtual_stages, job.options)
 
 

@@ -56,11 +56,11 @@ def fullest_share(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[int
     Whole tensors go to ranks, largest first to the emptiest rank (_partition_parameters); of equal ones to the first.
     Muon's matrices and AdamW's other tensors are two optimizers, each with a partition of its own.
     """
-    ways = job.layout.shard_group
-    mine: list[list[LocalTensor]] = [[] for _ in range(ways)]
-    states = [0] * ways
     known: dict[int, int] = {}  # layers that are alike share their tensors
     trained = sorted((t for t in tensors if t.trained), key=lambda t: -t.numel)
+    ways = min(job.layout.shard_group, max(1, len(trained)))  # ranks beyond get none
+    mine: list[list[LocalTensor]] = [[] for _ in range(ways)]
+    states = [0] * ways
     split = job.optimizer.name == "muon"
     for part in (True, False) if split else (None,):
         loads = [(0, rank) for rank in range(ways)]  # a heap: the emptiest rank, the first of several

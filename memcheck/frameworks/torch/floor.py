@@ -10,6 +10,7 @@ from collections import Counter
 
 from memcheck.accounts.state import LocalTensor, Resting
 from memcheck.accounts.unit import Part
+from memcheck.autograd.context import Setting
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.frameworks.torch.resting import sharding, tensors_resting
 from memcheck.frameworks.torch.units import (
@@ -25,18 +26,25 @@ from memcheck.frameworks.torch.units import (
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
+Kind = tuple[int, bool]
+"""Identity of a block, and whether it is trained."""
+
 
 def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     """Bytes that are allocated at every instant of a step on the fullest rank; 0 where no bound is known."""
-    return max(_part(job, architecture, part) for part in parts(architecture.num_layers, job.layout.pipeline))
+    base, frozen = base_setting(job, architecture, None), frozen_layers(job.freeze)
+    layers = [(id(block), base.trained and i not in frozen) for i, block in enumerate(architecture.layers())]
+    # Ranks with as many layers of each kind rest on as many bytes.
+    alike: dict[tuple[bool, bool, frozenset[tuple[Kind, int]]], Part] = {}
+    for part in parts(architecture.num_layers, job.layout.pipeline):
+        counts = Counter(layers[part.first : part.last])
+        alike.setdefault((part.embedding, part.head, frozenset(counts.items())), part)
+    return max(_part(job, architecture, base, part, Counter(layers[part.first : part.last])) for part in alike.values())
 
 
-def _part(job: TrainingJob, a: Architecture, part: Part) -> int:
-    base, frozen = base_setting(job, a, None), frozen_layers(job.freeze)
+def _part(job: TrainingJob, a: Architecture, base: Setting, part: Part, counts: Counter[Kind]) -> int:
     total = Resting()
-    layers = a.layers()[part.first : part.last]
-    blocks = {id(block): block for block in layers}
-    counts = Counter((id(block), base.trained and i not in frozen) for i, block in enumerate(layers, part.first))
+    blocks = {id(block): block for block, _ in a.blocks}
     for (key, trained), count in counts.items():
         tensors = block_tensors_on_rank(
             blocks[key], base.tensor, base.expert, base.expert_tensor, trained, base.frozen, base.adapter

@@ -6,6 +6,7 @@ which pins it, too (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_co
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 
 from memcheck.accounts.moves import Components
@@ -66,12 +67,15 @@ def _shards(job: TrainingJob) -> tuple[int, int, int]:
     """Parameters, gradients and optimizer states of a rank that would hold every layer."""
     cut = sharding(job)
     parameters = gradients = states = 0
-    for t in whole_tensors(job):
+    every = whole_tensors(job)
+    one_of = dict(zip(map(id, every), every, strict=True))  # layers that are alike share their tensors
+    for key, times in Counter(map(id, every)).items():
+        t = one_of[key]
         mine = shard_of(job, t, cut.parameters, cut.flat)
-        parameters += block(weight_bytes(t, resting_dtype(job, t), mine), pinned=True)
+        parameters += times * block(weight_bytes(t, resting_dtype(job, t), mine), pinned=True)
         if t.trained:
-            gradients += block(mine * DTYPE_BYTES[t.dtype or job.recipe.gradients], pinned=True)
-            states += optimizer_state_bytes(t, mine, job.optimizer.name, states_dtype(job, t))
+            gradients += times * block(mine * DTYPE_BYTES[t.dtype or job.recipe.gradients], pinned=True)
+            states += times * optimizer_state_bytes(t, mine, job.optimizer.name, states_dtype(job, t))
     return parameters, gradients, states
 
 

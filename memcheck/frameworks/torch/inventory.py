@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Instant, RankEstimate, TensorGroup
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
-from memcheck.accounts.unit import Unit
-from memcheck.autograd.curve import High
+from memcheck.autograd.curve import High, Inventory
 from memcheck.frameworks.torch.rank_steps import Motion
+from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.resting import resting_dtype, shard_of, states_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 
@@ -22,27 +22,28 @@ def with_inventory(job: TrainingJob, plain: RankEstimate, motion: Motion) -> Ran
     high = motion.high(peak.name) if peak.name in STEP else None
     units = [run.unit._replace(name=name) for run in motion.units.runs for name in run.names()]
     formulas = training_formulas(job, units, peak, high)
-    return plain._replace(largest=largest_tensors(job, units, peak, high), formulas=formulas)
+    return plain._replace(largest=largest_tensors(job, motion.units.runs, peak, high), formulas=formulas)
 
 
 def largest_tensors(
-    job: TrainingJob, units: list[Unit], peak: Instant, high: High | None, top: int = 12
+    job: TrainingJob, runs: list[Run], peak: Instant, high: High | None, top: int = 12
 ) -> tuple[TensorGroup, ...]:
     """The largest groups of equal live tensors at a rank's peak."""
     groups: dict[tuple[str, str, str], list[int]] = {}
 
-    def put(label: str, shape: tuple[int, ...], dtype: str, n_bytes: int, component: str) -> None:
-        key = (label, f"[{', '.join(map(str, shape))}] {dtype}", component)
-        g = groups.setdefault(key, [0, 0])
-        g[0] += 1
-        g[1] += n_bytes
+    def put(inventory: Inventory, times: int) -> None:
+        for label, shape, dtype, n_bytes, component, copies in inventory if times else ():
+            key = (label, f"[{', '.join(map(str, shape))}] {dtype}", component)
+            g = groups.setdefault(key, [0, 0])
+            g[0] += times * copies
+            g[1] += times * n_bytes
 
     from memcheck.frameworks.torch.load_and_save import sharding_at
 
     cut = sharding_at(job, peak.name)
     held = peak.components_bytes.get("optimizer_states")
-    for unit in units:
-        for t in unit.tensors:
+    for run in runs:
+        for t in run.unit.tensors:
             mine = shard_of(job, t, cut.parameters, cut.flat)
             dtype = resting_dtype(job, t)
             size = weight_bytes(t, dtype, mine)
@@ -54,17 +55,17 @@ def largest_tensors(
             for component, of, n_bytes, elements, stated in rows:
                 if n_bytes:
                     g = groups.setdefault((of + t.name, resting_shape(t, elements, stated, n_bytes), component), [0, 0])
-                    g[0] += 1
-                    g[1] += n_bytes
+                    g[0] += run.times
+                    g[1] += run.times * n_bytes
     if peak.name in ("forward", "loss", "backward"):
         where = peak.operation.rpartition(" in ")[2]
-        for unit in units:
-            if unit.name == where:
-                for row in high.inventory if high is not None else ():
-                    put(*row)
+        for run in runs:
+            names = run.names()
+            before = names.index(where) if where in names else run.times
+            put(run.unit.fresh.saved_inventory, before)
+            if before < run.times:
+                put(high.inventory if high is not None else (), 1)
                 break
-            for row in unit.fresh.saved_inventory:
-                put(*row)
     found = sorted(groups.items(), key=lambda kv: -kv[1][1])[:top]
     return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in found)
 

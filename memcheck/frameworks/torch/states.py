@@ -66,7 +66,7 @@ def rests(job: TrainingJob, held: Held) -> Rest:
     if engine is not None:
         # ZeRO-3 partitions the persistent parameters again before it updates them
         temporaries += max(0, engine.step_temporaries - engine.persistent)
-    if partition is not None:
+    if partition is not None and total.optimizer_states:  # none where they are on the host
         total = total._replace(optimizer_states=partition[1])
     return Rest(_components(job, total, engine), operation, temporaries)
 

@@ -90,7 +90,8 @@ def _chunks(ctx: Context, head: Head, hidden: Value, dtype: str, shard: HeadShar
     accumulator = tape.new((ctx.tokens, ctx.hidden), "fp32", "gradient accumulator")
     summed: Storage | None = None
     logits: Value | None = None
-    for i in range(head.loss.chunks):
+    last = head.loss.chunks - 1
+    for i in sorted({0, min(1, last), last}):  # all between the first and the last are like the second
         chunk = Value(hidden.storage, (rows, ctx.hidden), dtype, Leaf())
         weight = Parameter("lm_head", width, s.params, head.trained, has_grad=False)
         fresh = linear(tape, chunk, Weights(weight), "lm_head")
@@ -112,7 +113,7 @@ def _chunks(ctx: Context, head: Head, hidden: Value, dtype: str, shard: HeadShar
             if summed is None:
                 summed = tape.new(width, shard.reduce, "accumulated head gradient")
             weight.grad_buffer = None
-            if i == head.loss.chunks - 1:
+            if i == last:
                 _reduce(tape, shard)
                 summed = None
         del weight, chunk, grad

@@ -12,6 +12,7 @@ from memcheck.autograd.curve import Curve, checkpointed, high
 from memcheck.autograd.elementwise import cat, scale, unary
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear
 from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
 from memcheck.frameworks.layers import layers_of
 from memcheck.job.types import Loss, TrainingJob
@@ -154,18 +155,20 @@ def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Valu
     tape = ctx.tape
     chunks = head.loss.chunks
     rows = -(-ctx.tokens // chunks)
-    parts = tape.views(h, *(((rows, ctx.hidden),) * chunks))
+    sizes = in_pieces(rows * chunks, rows)
+    parts = tape.views(h, *(((rows, ctx.hidden),) * len(sizes)))
     del h
     losses = []
-    while parts:
+    for _, copies in sizes:
         part = parts.pop(0)
-        losses.append(
-            checkpointed(
-                ctx,
-                lambda c, v: cross_entropy(c.tape, linear(c.tape, v, weights, "lm_head"), upcast=head.loss.upcast),
-                part,
+        with tape.alike(copies):
+            losses.append(
+                checkpointed(
+                    ctx,
+                    lambda c, v: cross_entropy(c.tape, linear(c.tape, v, weights, "lm_head"), upcast=head.loss.upcast),
+                    part,
+                )
             )
-        )
         del part
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
