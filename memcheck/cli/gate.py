@@ -49,11 +49,14 @@ def run_check(options: CheckOptions) -> int:
     report, fails = check_paths(options)
     for item in report.unreadable:
         complain(f"cannot read {item.path}: {item.message}")
-    if not report.plans and not report.unreadable and not report.unchanged and not options.allow_empty:
-        raise UsageError(
-            f"nothing to check: no plan in {', '.join(options.paths) or 'the working directory'}",
-            "a plan is a YAML file with the top-level key `memcheck: 1`; --allow-empty accepts none",
-        )
+    if not report.plans and not report.unreadable and not report.unchanged:
+        if report.elsewhere:
+            tell_of_empty_share(report.elsewhere, options)
+        elif not options.allow_empty:
+            raise UsageError(
+                f"nothing to check: no plan in {', '.join(options.paths) or 'the working directory'}",
+                "a plan is a YAML file with the top-level key `memcheck: 1`; --allow-empty accepts none",
+            )
     write_reports(report, options)
     if report.defects:
         from memcheck.cli.defect import write_bug_report
@@ -63,6 +66,19 @@ def run_check(options: CheckOptions) -> int:
     if report.unreadable:
         return USAGE
     return FINDINGS if fails and not options.exit_zero else CLEAN
+
+
+def tell_of_empty_share(elsewhere: int, options: CheckOptions) -> None:
+    """Say on stderr, where reports for programs do not get it, that other shares have every file."""
+    from memcheck.edge.streams import put
+
+    if not options.quiet:
+        where = (
+            "the only plan file is in another shard"
+            if elsewhere == 1
+            else f"all {elsewhere} plan files are in other shards"
+        )
+        put(sys.stderr, f"memcheck: nothing to check in shard {options.shard}: {where}\n")
 
 
 def configurations_of(options: CheckOptions) -> Configurations:
@@ -157,11 +173,17 @@ def baseline_file(options: CheckOptions, settings: Settings) -> str:
 
 
 def plan_files(
-    options: CheckOptions, configurations: Configurations, unchanged: list[str]
+    options: CheckOptions, configurations: Configurations, unchanged: list[str], elsewhere: list[str]
 ) -> Iterator[PlanFile | Unreadable]:
-    """Every file to check; those that ``--from-ref`` leaves out are added to ``unchanged``."""
+    """Every file to check; those that ``--from-ref`` leaves out are added to ``unchanged``, those of other shares to
+    ``elsewhere``.
+    """
     paths = options.paths or configurations.of_folder(os.getcwd()).paths or (".",)
     files = find_plans(paths, skip_unmarked=options.skip_unmarked, stdin_filename=options.stdin_filename)
+    if options.shard is not None:
+        from memcheck.cli.share import only_share
+
+        files = only_share(files, options.shard, elsewhere)
     if options.from_ref is None:
         return files
     from memcheck.review.history.changed import only_changed
@@ -184,7 +206,8 @@ def check_paths(options: CheckOptions) -> tuple[Report, bool]:
     defects: list[str] = []
     fails = False
     unchanged: list[str] = []
-    for found in plan_files(options, configurations, unchanged):
+    elsewhere: list[str] = []
+    for found in plan_files(options, configurations, unchanged, elsewhere):
         if isinstance(found, Unreadable) and not found.refused:
             unreadable.append(found)
             continue
@@ -203,6 +226,7 @@ def check_paths(options: CheckOptions) -> tuple[Report, bool]:
         unreadable=tuple(unreadable),
         defects=tuple(defects),
         unchanged=len(unchanged),
+        elsewhere=len(elsewhere),
     ), fails
 
 

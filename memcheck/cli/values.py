@@ -8,6 +8,12 @@ from memcheck.cli.options import Output
 from memcheck.report import BINARY, FORMATS
 
 COLORS = ("auto", "always", "never")
+MOST_DIGITS = 9
+"""Of a number of shares; longer ones take long to read, and int() refuses the longest."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.cli.share import Share
 
 
 def share(written: str) -> float:
@@ -47,6 +53,19 @@ def gpu(written: str) -> str:
         return find_gpu(written).name
     except UnknownNameError as error:
         raise ValueError(f"{error.message}; {error.help}" if error.help else error.message) from error
+
+
+def shard(written: str) -> Share:
+    """``2/4``: the second of four shares."""
+    from memcheck.cli.share import Share
+
+    number, slash, count = written.partition("/")
+    if not (slash and number.isdecimal() and count.isdecimal() and len(count) <= MOST_DIGITS):
+        raise ValueError(f"{written!r} is not of the form 2/4")
+    share = Share(int(number), int(count))
+    if not 1 <= share.number <= share.shares:
+        raise ValueError(f"{written!r} is none of the shares 1/{share.shares} to {share.shares}/{share.shares}")
+    return share
 
 
 def one_of(choices: tuple[str, ...], written: str) -> str:
