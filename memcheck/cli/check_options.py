@@ -97,6 +97,12 @@ CHECK_OPTIONS = (
         "REF",
     ),
     Option(
+        ("--jobs", "-j"),
+        "Processes that judge, where there are plans enough to be worth it [default: auto, one for each core].",
+        "N",
+        values.jobs,
+    ),
+    Option(
         ("--shard",),
         "Judge only the I-th of N shares of the plan files, by their paths (for a CI matrix).",
         "I/N",

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from memcheck import __version__
-from memcheck.check import Gate, check_file, refused
+from memcheck.check import Gate
 from memcheck.cli.guard import DEFECT, complain
+from memcheck.cli.jobs import verdicts
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import prepare, write_each
 from memcheck.config.discover import STDIN, PlanFile, find_plans
@@ -23,6 +24,7 @@ from memcheck.what_if import make_dossier, with_remedies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # read only where one is configured
+    from memcheck.review.baseline.file import AcceptedFinding
     from memcheck.review.baseline.ratchet import Baseline
 
 CLEAN, FINDINGS, USAGE = 0, 1, 2
@@ -149,6 +151,15 @@ class Gates:
             self._baselines[file] = Baseline(file, self._configurations.files.read)
         return self._baselines[file]
 
+    def take_met(self) -> dict[str, set[AcceptedFinding]]:
+        """What each baseline accepted since the last call: for the process that holds all of them together."""
+        return {file: baseline.take_met() for file, baseline in self._baselines.items()}
+
+    def add_met(self, met: dict[str, set[AcceptedFinding]]) -> None:
+        """Count what another process's baselines accepted as accepted by these."""
+        for file, entries in met.items():
+            self._baselines[file].add_met(entries)
+
     def warn_of_stale(self, results: Sequence[PlanResult]) -> None:
         """Say on stderr which entries of the baselines accept nothing any more."""
         for file, baseline in self._baselines.items():
@@ -207,18 +218,13 @@ def check_paths(options: CheckOptions) -> tuple[Report, bool]:
     fails = False
     unchanged: list[str] = []
     elsewhere: list[str] = []
-    for found in plan_files(options, configurations, unchanged, elsewhere):
-        if isinstance(found, Unreadable) and not found.refused:
-            unreadable.append(found)
+    for file, results, traces in verdicts(plan_files(options, configurations, unchanged, elsewhere), gates, options):
+        if isinstance(file, Unreadable) and not file.refused:
+            unreadable.append(file)
             continue
-        gate = gates.of(found.path)
-        if isinstance(found, Unreadable):
-            results = [refused(found, gate)]
-        else:
-            results, traces = check_file(found.path, found.data, gate)
-            defects += traces
+        defects += traces
         plans += results
-        fails |= gate.fail_on != "never" and any(plan.status != "passed" for plan in results)
+        fails |= any(plan.status != "passed" for plan in results) and gates.of(file.path).fail_on != "never"
     gates.warn_of_stale(plans)
     return Report(
         version=__version__,

@@ -10,6 +10,8 @@ from memcheck.report import BINARY, FORMATS
 COLORS = ("auto", "always", "never")
 MOST_DIGITS = 9
 """Of a number of shares; longer ones take long to read, and int() refuses the longest."""
+MOST_JOBS = 60
+"""Processes that one process can wait for on every system."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +55,15 @@ def gpu(written: str) -> str:
         return find_gpu(written).name
     except UnknownNameError as error:
         raise ValueError(f"{error.message}; {error.help}" if error.help else error.message) from error
+
+
+def jobs(written: str) -> int | None:
+    """A number of processes; None for ``auto``."""
+    if written == "auto":
+        return None
+    if not (written.isdecimal() and len(written) <= MOST_DIGITS and 1 <= int(written) <= MOST_JOBS):
+        raise ValueError(f"{written!r} is neither auto nor a number from 1 to {MOST_JOBS}")
+    return int(written)
 
 
 def shard(written: str) -> Share:
