@@ -102,6 +102,8 @@ class Report(Record):
     """Tracebacks of memcheck's own failures; never part of a report for users, only of the bug report."""
     unchanged: int = 0
     """Plan files that were left out, because nothing that decides them changed."""
+    elsewhere: int = 0
+    """Plan files that were left to other shares of the run."""
 
     @property
     def passed(self) -> int:

@@ -96,6 +96,18 @@ CHECK_OPTIONS = (
         "Judge only plans that changed against this git ref; the merge base where it is a branch.",
         "REF",
     ),
+    Option(
+        ("--jobs", "-j"),
+        "Processes that judge, where there are plans enough to be worth it [default: auto, one for each core].",
+        "N",
+        values.jobs,
+    ),
+    Option(
+        ("--shard",),
+        "Judge only the I-th of N shares of the plan files, by their paths (for a CI matrix).",
+        "I/N",
+        values.shard,
+    ),
     Option(("--no-suppressions",), "Comments in plans hide nothing (for gates)."),
     Option(("--skip-unmarked",), "Skip named files that carry no `memcheck:` key (for hooks)."),
     Option(("--allow-empty",), "Exit 0 if there is nothing to check."),

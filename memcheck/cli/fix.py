@@ -27,10 +27,11 @@ def fix_paths(options: CheckOptions) -> int | None:
     configurations = configurations_of(options)
     gates = Gates(options, configurations)
     seen, found, changed = 0, 0, 0
+    elsewhere: list[str] = []
     defects: tuple[str, ...] = ()
     unreadable = False
     texts: dict[str, bytes] = {}
-    for file in plan_files(options, configurations, []):
+    for file in plan_files(options, configurations, [], elsewhere):
         if isinstance(file, Unreadable):
             unreadable = True
             if options.diff:
@@ -61,7 +62,7 @@ def fix_paths(options: CheckOptions) -> int | None:
         return DEFECT
     if not options.diff:
         return None
-    if not seen and not unreadable and not options.allow_empty:
+    if not seen and not unreadable and not elsewhere and not options.allow_empty:
         raise UsageError("nothing to fix: no plan in the given paths", "--allow-empty accepts none")
     if unreadable:
         return USAGE

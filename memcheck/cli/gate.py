@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from memcheck import __version__
-from memcheck.check import Gate, check_file, refused
+from memcheck.check import Gate
 from memcheck.cli.guard import DEFECT, complain
+from memcheck.cli.jobs import verdicts
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import prepare, write_each
 from memcheck.config.discover import STDIN, PlanFile, find_plans
@@ -23,6 +24,7 @@ from memcheck.what_if import make_dossier, with_remedies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # read only where one is configured
+    from memcheck.review.baseline.file import AcceptedFinding
     from memcheck.review.baseline.ratchet import Baseline
 
 CLEAN, FINDINGS, USAGE = 0, 1, 2
@@ -49,11 +51,14 @@ def run_check(options: CheckOptions) -> int:
     report, fails = check_paths(options)
     for item in report.unreadable:
         complain(f"cannot read {item.path}: {item.message}")
-    if not report.plans and not report.unreadable and not report.unchanged and not options.allow_empty:
-        raise UsageError(
-            f"nothing to check: no plan in {', '.join(options.paths) or 'the working directory'}",
-            "a plan is a YAML file with the top-level key `memcheck: 1`; --allow-empty accepts none",
-        )
+    if not report.plans and not report.unreadable and not report.unchanged:
+        if report.elsewhere:
+            tell_of_empty_share(report.elsewhere, options)
+        elif not options.allow_empty:
+            raise UsageError(
+                f"nothing to check: no plan in {', '.join(options.paths) or 'the working directory'}",
+                "a plan is a YAML file with the top-level key `memcheck: 1`; --allow-empty accepts none",
+            )
     write_reports(report, options)
     if report.defects:
         from memcheck.cli.defect import write_bug_report
@@ -63,6 +68,19 @@ def run_check(options: CheckOptions) -> int:
     if report.unreadable:
         return USAGE
     return FINDINGS if fails and not options.exit_zero else CLEAN
+
+
+def tell_of_empty_share(elsewhere: int, options: CheckOptions) -> None:
+    """Say on stderr, where reports for programs do not get it, that other shares have every file."""
+    from memcheck.edge.streams import put
+
+    if not options.quiet:
+        where = (
+            "the only plan file is in another shard"
+            if elsewhere == 1
+            else f"all {elsewhere} plan files are in other shards"
+        )
+        put(sys.stderr, f"memcheck: nothing to check in shard {options.shard}: {where}\n")
 
 
 def configurations_of(options: CheckOptions) -> Configurations:
@@ -133,6 +151,15 @@ class Gates:
             self._baselines[file] = Baseline(file, self._configurations.files.read)
         return self._baselines[file]
 
+    def take_met(self) -> dict[str, set[AcceptedFinding]]:
+        """What each baseline accepted since the last call: for the process that holds all of them together."""
+        return {file: baseline.take_met() for file, baseline in self._baselines.items()}
+
+    def add_met(self, met: dict[str, set[AcceptedFinding]]) -> None:
+        """Count what another process's baselines accepted as accepted by these."""
+        for file, entries in met.items():
+            self._baselines[file].add_met(entries)
+
     def warn_of_stale(self, results: Sequence[PlanResult]) -> None:
         """Say on stderr which entries of the baselines accept nothing any more."""
         for file, baseline in self._baselines.items():
@@ -157,11 +184,17 @@ def baseline_file(options: CheckOptions, settings: Settings) -> str:
 
 
 def plan_files(
-    options: CheckOptions, configurations: Configurations, unchanged: list[str]
+    options: CheckOptions, configurations: Configurations, unchanged: list[str], elsewhere: list[str]
 ) -> Iterator[PlanFile | Unreadable]:
-    """Every file to check; those that ``--from-ref`` leaves out are added to ``unchanged``."""
+    """Every file to check; those that ``--from-ref`` leaves out are added to ``unchanged``, those of other shares to
+    ``elsewhere``.
+    """
     paths = options.paths or configurations.of_folder(os.getcwd()).paths or (".",)
     files = find_plans(paths, skip_unmarked=options.skip_unmarked, stdin_filename=options.stdin_filename)
+    if options.shard is not None:
+        from memcheck.cli.share import only_share
+
+        files = only_share(files, options.shard, elsewhere)
     if options.from_ref is None:
         return files
     from memcheck.review.history.changed import only_changed
@@ -184,18 +217,14 @@ def check_paths(options: CheckOptions) -> tuple[Report, bool]:
     defects: list[str] = []
     fails = False
     unchanged: list[str] = []
-    for found in plan_files(options, configurations, unchanged):
-        if isinstance(found, Unreadable) and not found.refused:
-            unreadable.append(found)
+    elsewhere: list[str] = []
+    for file, results, traces in verdicts(plan_files(options, configurations, unchanged, elsewhere), gates, options):
+        if isinstance(file, Unreadable) and not file.refused:
+            unreadable.append(file)
             continue
-        gate = gates.of(found.path)
-        if isinstance(found, Unreadable):
-            results = [refused(found, gate)]
-        else:
-            results, traces = check_file(found.path, found.data, gate)
-            defects += traces
+        defects += traces
         plans += results
-        fails |= gate.fail_on != "never" and any(plan.status != "passed" for plan in results)
+        fails |= any(plan.status != "passed" for plan in results) and gates.of(file.path).fail_on != "never"
     gates.warn_of_stale(plans)
     return Report(
         version=__version__,
@@ -203,6 +232,7 @@ def check_paths(options: CheckOptions) -> tuple[Report, bool]:
         unreadable=tuple(unreadable),
         defects=tuple(defects),
         unchanged=len(unchanged),
+        elsewhere=len(elsewhere),
     ), fails
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from memcheck.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.cli.share import Share
+
 
 class Output(Record):
     """One ``--format``: a format's name and the file it goes to (None: stdout)."""
@@ -43,6 +47,10 @@ class CheckOptions(Record):
     stdin_filename: str | None = None
     from_ref: str | None = None
     """Judge only plans that changed against this git ref."""
+    jobs: int | None = None
+    """Processes that judge; None: one for each core, where there are plans enough."""
+    shard: Share | None = None
+    """Judge only this share of the plan files."""
     show_settings: str | None = None
     """The file whose settings to print instead of checking anything."""
     arguments: tuple[str, ...] = ()

@@ -8,6 +8,14 @@ from memcheck.cli.options import Output
 from memcheck.report import BINARY, FORMATS
 
 COLORS = ("auto", "always", "never")
+MOST_DIGITS = 9
+"""Of a number of shares; longer ones take long to read, and int() refuses the longest."""
+MOST_JOBS = 60
+"""Processes that one process can wait for on every system."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.cli.share import Share
 
 
 def share(written: str) -> float:
@@ -47,6 +55,28 @@ def gpu(written: str) -> str:
         return find_gpu(written).name
     except UnknownNameError as error:
         raise ValueError(f"{error.message}; {error.help}" if error.help else error.message) from error
+
+
+def jobs(written: str) -> int | None:
+    """A number of processes; None for ``auto``."""
+    if written == "auto":
+        return None
+    if not (written.isdecimal() and len(written) <= MOST_DIGITS and 1 <= int(written) <= MOST_JOBS):
+        raise ValueError(f"{written!r} is neither auto nor a number from 1 to {MOST_JOBS}")
+    return int(written)
+
+
+def shard(written: str) -> Share:
+    """``2/4``: the second of four shares."""
+    from memcheck.cli.share import Share
+
+    number, slash, count = written.partition("/")
+    if not (slash and number.isdecimal() and count.isdecimal() and len(count) <= MOST_DIGITS):
+        raise ValueError(f"{written!r} is not of the form 2/4")
+    share = Share(int(number), int(count))
+    if not 1 <= share.number <= share.shares:
+        raise ValueError(f"{written!r} is none of the shares 1/{share.shares} to {share.shares}/{share.shares}")
+    return share
 
 
 def one_of(choices: tuple[str, ...], written: str) -> str:

@@ -21,6 +21,8 @@ def summary(report: Report) -> str:
         text += f", hidden: {', '.join(hidden)}"
     if report.unchanged:
         text += f", {plural(report.unchanged, 'file')} unchanged"
+    if report.elsewhere:
+        text += f", {plural(report.elsewhere, 'file')} in other shards"
     if report.unreadable:
         text += f", {plural(len(report.unreadable), 'path')} not readable"
     return text

@@ -32,6 +32,8 @@ PLAIN = [
     ["check", "--config=", "--select", "", "a.yaml"],
     ["check", "--from-ref", "origin/main", "plans"],
     ["check", "--no-suppressions", "plans"],
+    ["check", "--jobs", "4", "-j", "auto", "plans"],
+    ["check", "--shard", "1/4", "--shard=4/4", "plans"],
     ["check", "--config-from-ref", "origin/main", "--config-from-ref=v1", "plans"],
 ]
 
@@ -40,6 +42,8 @@ WRITTEN = {
     "FORMAT[=FILE]": ("json", "csv=report.csv", "jsn", "pdf"),
     "SHARE": ("90%", "0.5", "1", "90", ""),
     "RULES": ("MEM1,MEM203", " wasted-memory ", ""),
+    "I/N": ("1/1", "2/3", "0/3", "4/3", "1/0", "-1/3", "a/b", "3", "1/9999999999", ""),
+    "N": ("1", "auto", "60", "61", "0", "-1", "two", "1" * 5000, ""),
     "NAME": ("h200", "H100", "h2000"),
 }
 """Values to write by what help says for them, good and bad; any other takes a path."""

@@ -42,6 +42,15 @@ class Baseline:
                 finding = finding._replace(message=f"{finding.message}; {worse}")
         return finding
 
+    def take_met(self) -> set[AcceptedFinding]:
+        """The entries that accepted something since the last call."""
+        met, self._met = self._met, set()
+        return met
+
+    def add_met(self, entries: set[AcceptedFinding]) -> None:
+        """Entries that accepted something in another process."""
+        self._met |= entries
+
     def stale(self, results: Sequence[PlanResult], counts: Callable[[str, str], bool]) -> list[AcceptedFinding]:
         """Entries that accept nothing any more: the file or plan is gone, or the finding is.
 

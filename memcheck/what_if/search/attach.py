@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from memcheck.finding import Finding, Remedy
 from memcheck.rules.place import place
 from memcheck.rules.types import RuleContext
@@ -12,9 +14,31 @@ from memcheck.what_if.search.fit import Fit
 from memcheck.what_if.search.remedy import remedy_of
 
 SHOWN = 5
+REMEMBERED = 64
+"""Families of equal plans whose remedies are kept at most."""
 TOO_MUCH = frozenset({"MEM101", "MEM102"})
 FOLLOW = frozenset({STEPS, DATA, GROUP})
 CLOSE, UNCERTAIN, HOST = "MEM103", "MEM104", "MEM106"
+
+
+class Searches:
+    """What the last searches of a run found: the plans of a repository are often equal but for names and comments."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[object, ...], list[Priced]] = {}
+
+    def answers(self, question: str, context: RuleContext) -> list[Priced]:
+        """The least changes after which a finding is gone, as many as are shown; searched for once per family."""
+        key = (question, *_family(context))
+        found = self._found.get(key)
+        if found is None:
+            if len(self._found) >= REMEMBERED:
+                del self._found[next(iter(self._found))]
+            found = self._found[key] = _answers(question, context)[:SHOWN]
+        return found
+
+
+SEARCHES = Searches()
 
 
 def attach(findings: list[Finding], context: RuleContext) -> list[Finding]:
@@ -23,13 +47,31 @@ def attach(findings: list[Finding], context: RuleContext) -> list[Finding]:
     return [_mended(finding, context, found) for finding in findings]
 
 
+def _family(context: RuleContext) -> tuple[object, ...]:
+    """What a search is a function of: equal for plans that differ in nothing but their names and how they are written.
+
+    Values are told apart as they are printed, which tells 1 from 1.0 and from true. The job holds what is read from
+    other files.
+    """
+    values = context.document.values
+    told = {key: value for key, value in values.items() if key != "name"} if isinstance(values, dict) else values
+    resolved = context.resolved
+    return (
+        os.path.dirname(context.document.path),
+        repr(told),
+        context.plan.policy,
+        (resolved.job, resolved.gpu, resolved.overhead),
+        (context.fail_above, context.warn_above, context.host_bytes),
+    )
+
+
 def _mended(finding: Finding, context: RuleContext, found: dict[str, tuple[Remedy, ...]]) -> Finding:
     """One finding with what the search found for its question; ``found`` remembers the answers."""
     question = "MEM101" if finding.code in TOO_MUCH else finding.code
     if question not in {"MEM101", CLOSE, UNCERTAIN, HOST}:
         return finding
     if question not in found:
-        priced = _answers(question, context)[:SHOWN]
+        priced = SEARCHES.answers(question, context)
         found[question] = tuple(remedy_of(each, context.document) for each in priced)
     remedies = found[question]
     if remedies:

@@ -1,0 +1,81 @@
+"""Judges the files of a run, in this process or, where there are enough of them, in several (``check --jobs``)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from itertools import chain
+
+from memcheck.check import check_file, refused
+from memcheck.cli.options import CheckOptions
+from memcheck.config.discover import PlanFile
+from memcheck.record import Record
+from memcheck.result import PlanResult, Unreadable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.cli.gate import Gates
+
+MOST = 8
+"""Processes that are started unasked."""
+WORTH = {"fork": 24, "spawn": 96}
+"""Files of the usual size from which on several processes are faster than one, by how a process is started."""
+USUAL_BYTES = 2048
+"""Of a file with one plan; a larger one counts for as many as fit into it."""
+
+
+class Verdict(Record):
+    """One file with what became of it."""
+
+    file: PlanFile | Unreadable
+    plans: list[PlanResult]
+    traces: list[str]
+    """Of memcheck's own failures."""
+
+
+def verdicts(files: Iterator[PlanFile | Unreadable], gates: Gates, options: CheckOptions) -> Iterator[Verdict]:
+    """The verdict on every file, in their order, however many processes judge them.
+
+    Raises:
+        ConfigurationError: a configuration file that cannot be used.
+    """
+    jobs = usable_cores() if options.jobs is None else options.jobs
+    ahead: list[PlanFile | Unreadable] = []
+    if jobs > 1:
+        method, size = start_method(), 0
+        for file in files:
+            ahead.append(file)
+            size += size_of(file)
+            if size >= WORTH[method]:
+                from memcheck.cli.pool import Pool
+
+                yield from Pool(method, jobs, gates, options).verdicts(chain(ahead, files))
+                return
+    for file in chain(ahead, files):
+        yield judged(file, gates)
+
+
+def judged(file: PlanFile | Unreadable, gates: Gates) -> Verdict:
+    """The verdict on one file, reached in this process."""
+    if isinstance(file, PlanFile):
+        return Verdict(file, *check_file(file.path, file.data, gates.of(file.path)))
+    return Verdict(file, [refused(file, gates.of(file.path))] if file.refused else [], [])
+
+
+def size_of(file: PlanFile | Unreadable) -> int:
+    """How many files of the usual size a file counts for."""
+    return 1 + len(file.data) // USUAL_BYTES if isinstance(file, PlanFile) else 0
+
+
+def usable_cores() -> int:
+    """How many processes a run starts unasked: one for each core that it may use, up to ``MOST``."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST)
+
+
+def start_method() -> str:
+    """``fork`` where that is quick and safe: on Linux, and with no other thread that may hold a lock."""
+    threading = sys.modules.get("threading")
+    alone = threading is None or threading.active_count() == 1
+    return "fork" if sys.platform == "linux" and alone else "spawn"

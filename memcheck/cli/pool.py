@@ -1,0 +1,168 @@
+"""Processes that judge plan files side by side. A process that dies takes the verdict on one file with it, at most."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import deque
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
+
+from memcheck.check import stem
+from memcheck.cli.gate import Gates
+from memcheck.cli.jobs import Verdict, judged, size_of
+from memcheck.cli.options import CheckOptions
+from memcheck.cli.worker import READY, uninterrupted, work
+from memcheck.config.discover import PlanFile
+from memcheck.result import PlanResult, Unreadable, defect_result
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+    from typing import Any
+
+    Batch = list[tuple[int, PlanFile]]
+    """Files with their places in the run."""
+
+BATCH = 4
+"""Files of the usual size that are handed over at once: few enough that no process waits long for the last one."""
+PATIENCE_S = 5.0
+"""How long to wait for the exit code of a process whose pipe is closed."""
+
+
+class ProcessEndedError(RuntimeError):
+    """A process that judged a file ended without an answer."""
+
+
+class Worker:
+    """One process and the pipe to it."""
+
+    def __init__(self, method: str, options: CheckOptions) -> None:
+        """Start the process; raises OSError if the system has none left."""
+        context: Any = multiprocessing.get_context(method)
+        self.pipe, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(target=work, args=(theirs, options), daemon=True)
+        self.ready = False
+        """Whether it has got as far as to wait for files."""
+        with uninterrupted():
+            self.process.start()
+        theirs.close()  # the end of the process is then the end of the pipe
+
+    def end(self) -> int | None:
+        """Stop the process, whatever it does, and return its exit code."""
+        self.pipe.close()
+        self.process.terminate()
+        self.process.join(PATIENCE_S)
+        return self.process.exitcode
+
+
+class Pool:
+    """Judges files in up to ``count`` processes, which are started as there is work for them."""
+
+    def __init__(self, method: str, count: int, gates: Gates, options: CheckOptions) -> None:
+        """``gates`` are those of this process; every other one makes its own of the options."""
+        self._method, self._count, self._gates, self._options = method, count, gates, options
+        self._idle: list[Worker] = []
+        self._busy: dict[Connection, tuple[Worker, Batch]] = {}
+        self._again: deque[Batch] = deque()
+        self._reached: dict[int, Verdict] = {}
+
+    def verdicts(self, files: Iterator[PlanFile | Unreadable]) -> Iterator[Verdict]:
+        """The verdict on every file, in their order."""
+        batches = self._batches(files)
+        place = 0
+        try:
+            while True:
+                while batch := self._next(batches):
+                    self._hand_over(batch)
+                done = not self._busy
+                heard = [] if done else wait(list(self._busy))
+                for pipe in [each for each in self._busy if each in heard]:
+                    self._hear(*self._busy.pop(pipe))
+                while place in self._reached:
+                    yield self._reached.pop(place)
+                    place += 1
+                if done:
+                    return
+        finally:
+            for worker in [*self._idle, *(worker for worker, _ in self._busy.values())]:
+                worker.end()
+
+    def _batches(self, files: Iterator[PlanFile | Unreadable]) -> Iterator[Batch]:
+        """Neighbours in the run together: they are often alike, and what is known of one helps with the next."""
+        batch: Batch = []
+        size = 0
+        for place, file in enumerate(files):
+            if isinstance(file, Unreadable):
+                self._reached[place] = judged(file, self._gates)
+                continue
+            self._gates.of(file.path)  # what is wrong with a configuration ends the run here
+            batch.append((place, file))
+            size += size_of(file)
+            if size >= BATCH:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _next(self, batches: Iterator[Batch]) -> Batch | None:
+        """What to hand over now; None where every process is busy, or nothing is left."""
+        if not self._idle and len(self._busy) >= max(1, self._count):
+            return None
+        return self._again.popleft() if self._again else next(batches, None)
+
+    def _hand_over(self, batch: Batch) -> None:
+        """Give a batch to a process; judge it here where none can be had."""
+        worker = self._idle.pop() if self._idle else self._start()
+        if worker is None:
+            self._reached.update((place, judged(file, self._gates)) for place, file in batch)
+            return
+        self._busy[worker.pipe] = worker, batch
+        try:
+            worker.pipe.send([file for _, file in batch])
+        except OSError:  # it is gone, which the next look at its pipe finds out
+            return
+
+    def _start(self) -> Worker | None:
+        if len(self._busy) >= self._count:
+            return None
+        try:
+            return Worker(self._method, self._options)
+        except OSError:
+            self._count = len(self._busy)
+            return None
+
+    def _hear(self, worker: Worker, batch: Batch) -> None:
+        """Take what a process says: that it is ready, its verdicts, or that it is gone."""
+        try:
+            said = worker.pipe.recv()
+        except (EOFError, OSError):
+            self._lose(worker, batch)
+            return
+        if said == READY:
+            worker.ready = True
+            self._busy[worker.pipe] = worker, batch
+            return
+        self._idle.append(worker)
+        answers, met = said
+        self._gates.add_met(met)
+        for (place, file), answer in zip(batch, answers, strict=True):
+            # None: what was found does not go through a pipe.
+            self._reached[place] = judged(file, self._gates) if answer is None else Verdict(file, *answer)
+
+    def _lose(self, worker: Worker, batch: Batch) -> None:
+        """A process is gone: each of its files gets one of its own, and one that ends that, too, is a defect."""
+        code = worker.end()
+        if not worker.ready:  # processes cannot be started here: a program without a file, no memory left
+            self._count = len(self._busy)
+            self._again.append(batch)
+        elif len(batch) > 1:
+            self._again.extend([each] for each in batch)
+        else:
+            ((place, file),) = batch
+            self._reached[place] = Verdict(file, *_lost(file, code))
+
+
+def _lost(file: PlanFile, code: int | None) -> tuple[list[PlanResult], list[str]]:
+    how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+    error = ProcessEndedError(f"the process that judged {file.path} ended with {how}")
+    return [defect_result(file.path, 0, stem(file.path), error)], [f"{type(error).__name__}: {error}"]

@@ -1,0 +1,59 @@
+"""What one of several processes of ``check --jobs`` does: it judges the files that come through a pipe."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+from memcheck.check import check_file
+from memcheck.cli.gate import Gates, configurations_of
+from memcheck.cli.options import CheckOptions
+from memcheck.config.discover import PlanFile
+from memcheck.result import PlanResult
+
+READY = "ready"
+"""The first thing that a process says."""
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits meanwhile, and a process that is started in it hears none before it says so."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def work(pipe: Connection, options: CheckOptions) -> None:
+    """Answer every list of files until the pipe ends. Ctrl-C is for the process at its other end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    gc.set_threshold(100_000)
+    gates = Gates(options, configurations_of(options))
+    try:
+        pipe.send(READY)
+        while True:
+            answers = [_answer(file, gates) for file in pipe.recv()]
+            pipe.send((answers, gates.take_met()))
+    except (EOFError, OSError):  # nobody is interested any more
+        return
+
+
+def _answer(file: PlanFile, gates: Gates) -> tuple[list[PlanResult], list[str]] | None:
+    """The results of a file and memcheck's own failures; None where they cannot be sent."""
+    from pickle import dumps
+
+    try:
+        answer = check_file(file.path, file.data, gates.of(file.path))
+        dumps(answer)
+    except Exception:  # noqa: BLE001 - the process at the other end judges the file itself, and says what is wrong
+        return None
+    return answer

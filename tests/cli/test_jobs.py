@@ -1,0 +1,257 @@
+"""``check --jobs``: several processes judge, and nothing about the answer shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memcheck.__main__ import main
+from memcheck.check import check_file
+from memcheck.cli import jobs, pool, worker
+from memcheck.cli.gate import Gates, configurations_of
+from memcheck.cli.options import CheckOptions
+from memcheck.config.discover import PlanFile
+from memcheck.report import FORMATS
+from tests.cli.plans import GOOD, write, write_broken, write_over
+
+Capture = pytest.CaptureFixture[str]
+METHODS = ["spawn", *(["fork"] if sys.platform == "linux" else [])]
+forks = pytest.mark.skipif(sys.platform != "linux", reason="processes inherit what a test changes on Linux alone")
+
+
+@pytest.fixture(autouse=True)
+def in_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test runs in an empty repository, where two files are enough for two processes."""
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jobs, "WORTH", {"fork": 2, "spawn": 2})
+    monkeypatch.setattr(pool, "BATCH", 2)
+    use(monkeypatch, METHODS[-1])
+    return tmp_path
+
+
+def use(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """Start processes this way."""
+    monkeypatch.setattr(jobs, "start_method", lambda: method)
+
+
+def write_many(folder: Path, count: int = 5) -> None:
+    """Plans that pass, one that does not fit, one with a misspelt key and one that is no YAML."""
+    for number in range(count):
+        write(folder, f"good-{number}", sequence_length=str(1024 * (number + 1)))
+    write_over(folder)
+    write_broken(folder)
+    (folder / "no.yaml").write_text("memcheck: 1\n\t- {", encoding="utf-8")
+
+
+def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
+    """A line's exit code, stdout and stderr."""
+    code = main(["check", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_report_is_the_one_of_a_single_process(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Order, text and bytes of all formats are what one process writes, however processes are started."""
+    use(monkeypatch, method)
+    write_many(tmp_path)
+    text = [name for name in FORMATS if name not in {"pdf", "github"}]  # needs an extra; has a random word in it
+    found = []
+    for count in ("1", "2"):
+        folder = tmp_path.parent / f"{method}-{count}"
+        folder.mkdir()
+        outputs = [f"--format={name}={folder / name}" for name in text]
+        found.append((run(capsys, ".", "--jobs", count, *outputs), [(folder / name).read_bytes() for name in text]))
+    assert found[0] == found[1]
+    assert found[0][0][0] == 1
+
+
+def test_few_plans_start_no_process(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process costs as much as several plans: below the threshold none is started, whatever was asked for."""
+    write_many(tmp_path)
+    monkeypatch.setattr(jobs, "WORTH", {"fork": 9, "spawn": 9})
+    started: list[str] = []
+
+    class Watched(pool.Pool):
+        def __init__(self, method: str, count: int, gates: Gates, options: CheckOptions) -> None:
+            started.append(method)
+            super().__init__(method, count, gates, options)
+
+    monkeypatch.setattr(pool, "Pool", Watched)
+    run(capsys, "--jobs", "2")
+    assert started == []
+    write(tmp_path, "one-more")
+    run(capsys, "--jobs", "2")
+    assert started != []
+    started.clear()
+    run(capsys, "--jobs", "1")
+    assert started == []
+
+
+@forks
+@pytest.mark.parametrize("how", ["signal 9", "exit code 7"])
+def test_a_process_that_dies_is_a_defect_of_one_file(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Whatever ends a process, the file that it judged is named, all others are judged, and the exit code is 3."""
+
+    def dies(path: str, data: bytes, gate: jobs.Gates) -> object:
+        if path == "good-1.yaml":
+            os.kill(os.getpid(), signal.SIGKILL) if how == "signal 9" else os._exit(7)
+        return check_file(path, data, gate)
+
+    write_many(tmp_path)
+    whole = json.loads(run(capsys, "--jobs", "1", "--format", "json")[1])["plans"]
+    monkeypatch.setattr(worker, "check_file", dies)
+    code, out, err = run(capsys, "--jobs", "2", "--format", "json")
+    plans = json.loads(out)["plans"]
+    assert code == 3
+    assert f"the process that judged good-1.yaml ended with {how}" in err
+    lost = next(plan for plan in plans if plan["path"] == "good-1.yaml")
+    assert (lost["status"], lost["diagnostics"][0]["code"]) == ("error", "MEM000")
+    assert [plan for plan in plans if plan is not lost] == [plan for plan in whole if plan["path"] != "good-1.yaml"]
+
+
+@forks
+def test_what_cannot_be_sent_is_judged_here(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that does not go through a pipe costs time and nothing else."""
+    write_many(tmp_path)
+    whole = run(capsys, "--jobs", "1", "--format", "json")
+    monkeypatch.setattr(worker, "check_file", lambda *_: lambda: None)
+    assert run(capsys, "--jobs", "2", "--format", "json") == whole
+
+
+def test_without_processes_all_is_judged_here(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that has no process to spare still gets its verdicts."""
+
+    def none_left(*_: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    write_many(tmp_path)
+    whole = run(capsys, "--jobs", "1", "--format", "json")
+    monkeypatch.setattr(pool, "Worker", none_left)
+    assert run(capsys, "--jobs", "2", "--format", "json") == whole
+
+
+def test_processes_that_never_get_ready_are_given_up(tmp_path: Path) -> None:
+    """A program from stdin cannot be started again by name: its plans are judged all the same."""
+    write_many(tmp_path)
+    program = (
+        "from memcheck.cli import jobs; from memcheck.__main__ import main\n"
+        "jobs.WORTH, jobs.start_method = {'spawn': 2}, lambda: 'spawn'\n"
+        "print(main(['check', '--format=jsonl=report.jsonl', '--jobs', '2']))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-"], input=program, text=True, capture_output=True, check=True, env=environment
+    )
+    assert done.stdout == "1\n"
+    assert '"MEM000"' not in (tmp_path / "report.jsonl").read_text()
+
+
+def test_the_baseline_holds_over_all_processes(tmp_path: Path, capsys: Capture) -> None:
+    """What any process met of the baseline is met; what none did is called gone, once."""
+    write_many(tmp_path)
+    (tmp_path / "no.yaml").unlink()
+    (tmp_path / "broken.yaml").unlink()
+    for name in ("over-2", "over-3"):
+        write_over(tmp_path, name)
+    main(["baseline", "write"])
+    capsys.readouterr()
+    assert run(capsys, "--baseline=.memcheck-baseline.json", "--jobs", "2")[::2] == (0, "")
+    write(tmp_path, "over-3")
+    found = [run(capsys, "--baseline=.memcheck-baseline.json", "--jobs", count) for count in ("1", "2")]
+    assert found[0] == found[1]
+    assert "accepts what is gone: MEM101 of over-3" in found[1][2]
+
+
+def test_errors_of_the_configuration_are_the_same(tmp_path: Path, capsys: Capture) -> None:
+    """A folder with a broken configuration ends the run with its message, in this process."""
+    write_many(tmp_path)
+    folder = tmp_path / "team"
+    folder.mkdir()
+    write(folder)
+    (folder / "memcheck.toml").write_text("fail-above = 7\n", encoding="utf-8")
+    found = [run(capsys, "--jobs", count) for count in ("1", "2")]
+    assert found[0] == found[1]
+    assert found[0][0] == 2
+
+
+def test_paths_that_are_not_read_keep_their_place(tmp_path: Path, capsys: Capture) -> None:
+    """What is refused or missing is reported among the others, as by one process."""
+    write_many(tmp_path)
+    (tmp_path / "good-9.yaml").symlink_to("/dev/zero")
+    found = [run(capsys, ".", "gone.yaml", "--jobs", count, "--format", "json") for count in ("1", "2")]
+    assert found[0] == found[1]
+    assert found[0][0] == 2
+    assert "MEM001" in found[0][1]
+
+
+def test_files_are_read_as_processes_take_them(tmp_path: Path) -> None:
+    """Memory does not grow with the repository: no file is read long before somebody judges it."""
+    read: list[str] = []
+
+    def files() -> Iterator[PlanFile]:
+        for number in range(40):
+            read.append(f"{number}.yaml")
+            yield PlanFile(read[-1], GOOD.format(name=number).encode())
+
+    options = CheckOptions()
+    found = pool.Pool(METHODS[-1], 2, Gates(options, configurations_of(options)), options).verdicts(files())
+    for verdict in found:
+        assert len(read) - read.index(verdict.file.path) <= 40 // 2
+    assert len(read) == 40
+
+
+def test_fixed_files_are_judged_as_they_are_then(tmp_path: Path, capsys: Capture) -> None:
+    """``--fix`` writes first; the processes see what it wrote."""
+    for number in range(4):
+        path = write(tmp_path, f"plan-{number}")
+        path.write_text(path.read_text().replace("micro_batch_size", "per_device_train_batch_size"))
+    code, out, _ = run(capsys, "--fix", "--jobs", "2")
+    assert code == 0
+    assert out.endswith("checked 4 plans: 4 passed, 0 failed\n")
+
+
+SLOW = """
+import os, time
+from memcheck.__main__ import main
+from memcheck.cli import jobs, worker
+
+def slow(path, data, gate):
+    open(f"{os.getpid()}.judging", "w").close()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    jobs.WORTH, worker.check_file = {"fork": 2}, slow
+    raise SystemExit(main(["check", "--jobs", "2"]))
+"""
+
+
+@forks
+def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
+    """An interrupt ends the run with 130 and one line, and leaves no process behind."""
+    write_many(tmp_path)
+    (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.Popen(
+        [sys.executable, "slow.py"], stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    while len(list(tmp_path.glob("*.judging"))) < 2:
+        assert run.poll() is None
+    os.killpg(run.pid, signal.SIGINT)
+    _, err = run.communicate(timeout=60)
+    assert (run.returncode, err) == (130, "memcheck: error: interrupted\n")
+    for marker in tmp_path.glob("*.judging"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(marker.stem), 0)
