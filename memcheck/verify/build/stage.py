@@ -28,7 +28,7 @@ BODY = ("embed_tokens", "layers", "rotary_emb", "norm")
 """What the body of a model has to consist of to be cut into stages."""
 
 
-class PipelineStage(nn.Module):
+class StageModule(nn.Module):
     """A run of layers; the first stage embeds, the last one has the final norm and the head."""
 
     def __init__(self, model: nn.Module, part: Part, job: TrainingJob, device: str) -> None:
@@ -83,7 +83,7 @@ def build_stage(
     freeze(model, architecture, job.freeze)
     recompute(model, job)
     part = parts(architecture.num_layers, job.layout.pipeline)[rank]
-    module = PipelineStage(model, part, job, place.device).train()
+    module = StageModule(model, part, job, place.device).train()
     del model, body
     if job.layout.zero_stage == 3 and job.layout.data > 1:
         shard(module, list(module.layers), job, mesh)
