@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
 MOST = 8
 """Processes that are started unasked."""
-WORTH = {"fork": 24, "spawn": 96}
-"""Files of the usual size from which on several processes are faster than one, by how a process is started."""
+WORTH = {"fork": 64, "spawn": 256}
+"""Files of the usual size from which on several processes are started, by how that is done.
+
+Beside its start a process costs what it has to find out anew: plans of one model share most of their prices.
+"""
 USUAL_BYTES = 2048
-"""Of a file with one plan; a larger one counts for as many as fit into it."""
+"""The size of a file with one plan; a larger one counts for as many as fit into it."""
 
 
 class Verdict(Record):
@@ -31,7 +34,7 @@ class Verdict(Record):
     file: PlanFile | Unreadable
     plans: list[PlanResult]
     traces: list[str]
-    """Of memcheck's own failures."""
+    """Memcheck's own failures."""
 
 
 def verdicts(files: Iterator[PlanFile | Unreadable], gates: Gates, options: CheckOptions) -> Iterator[Verdict]:

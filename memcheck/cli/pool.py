@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     Batch = list[tuple[int, PlanFile]]
     """Files with their places in the run."""
 
-BATCH = 4
+BATCH = 8
 """Files of the usual size that are handed over at once: few enough that no process waits long for the last one."""
+AHEAD = 256
+"""Verdicts that wait for an earlier one at most: a file that takes long must not have all others read meanwhile."""
 PATIENCE_S = 5.0
 """How long to wait for the exit code of a process whose pipe is closed."""
 
@@ -105,10 +107,14 @@ class Pool:
             yield batch
 
     def _next(self, batches: Iterator[Batch]) -> Batch | None:
-        """What to hand over now; None where every process is busy, or nothing is left."""
+        """What to hand over now; None where all processes are busy, too many verdicts wait, or nothing is left."""
         if not self._idle and len(self._busy) >= max(1, self._count):
             return None
-        return self._again.popleft() if self._again else next(batches, None)
+        if self._again:
+            return self._again.popleft()
+        if self._busy and len(self._reached) >= AHEAD:
+            return None
+        return next(batches, None)
 
     def _hand_over(self, batch: Batch) -> None:
         """Give a batch to a process; judge it here where none can be had."""

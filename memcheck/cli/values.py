@@ -9,7 +9,7 @@ from memcheck.report import BINARY, FORMATS
 
 COLORS = ("auto", "always", "never")
 MOST_DIGITS = 9
-"""Of a number of shares; longer ones take long to read, and int() refuses the longest."""
+"""The most digits of a number of shares or processes: to read more takes long, and int() refuses the longest."""
 MOST_JOBS = 60
 """Processes that one process can wait for on every system."""
 

@@ -197,8 +197,9 @@ def test_paths_that_are_not_read_keep_their_place(tmp_path: Path, capsys: Captur
     assert "MEM001" in found[0][1]
 
 
-def test_files_are_read_as_processes_take_them(tmp_path: Path) -> None:
-    """Memory does not grow with the repository: no file is read long before somebody judges it."""
+def test_files_are_read_as_processes_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory does not grow with the repository: no file is read long before the ones in front of it are judged."""
+    monkeypatch.setattr(pool, "AHEAD", 6)
     read: list[str] = []
 
     def files() -> Iterator[PlanFile]:
@@ -209,7 +210,7 @@ def test_files_are_read_as_processes_take_them(tmp_path: Path) -> None:
     options = CheckOptions()
     found = pool.Pool(METHODS[-1], 2, Gates(options, configurations_of(options)), options).verdicts(files())
     for verdict in found:
-        assert len(read) - read.index(verdict.file.path) <= 40 // 2
+        assert len(read) - read.index(verdict.file.path) <= 2 * pool.AHEAD
     assert len(read) == 40
 
 
