@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -227,14 +228,14 @@ def test_fixed_files_are_judged_as_they_are_then(tmp_path: Path, capsys: Capture
 SLOW = """
 import os, time
 from memcheck.__main__ import main
-from memcheck.cli import jobs, worker
+from memcheck.cli import jobs, pool, worker
 
 def slow(path, data, gate):
     open(f"{os.getpid()}.judging", "w").close()
     time.sleep(600)
 
 if __name__ == "__main__":
-    jobs.WORTH, worker.check_file = {"fork": 2}, slow
+    jobs.WORTH, pool.BATCH, worker.check_file = {"fork": 2}, 1, slow
     raise SystemExit(main(["check", "--jobs", "2"]))
 """
 
@@ -250,6 +251,7 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     )
     while len(list(tmp_path.glob("*.judging"))) < 2:
         assert run.poll() is None
+        time.sleep(0.02)
     os.killpg(run.pid, signal.SIGINT)
     _, err = run.communicate(timeout=60)
     assert (run.returncode, err) == (130, "memcheck: error: interrupted\n")
