@@ -98,9 +98,10 @@ CHECK_OPTIONS = (
     ),
     Option(
         ("--jobs", "-j"),
-        "Processes that judge, where there are plans enough to be worth it [default: auto, one for each core].",
+        "Processes that judge where there are many plans; auto: one for each core [default: 1].",
         "N",
         values.jobs,
+        default="1",
     ),
     Option(
         ("--shard",),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from memcheck.cli.gate import Gates
 
 MOST = 8
-"""Processes that are started unasked."""
+"""Processes that ``auto`` starts."""
 WORTH = {"fork": 64, "spawn": 256}
 """Files of the usual size from which on several processes are started, by how that is done.
 
@@ -72,7 +72,7 @@ def size_of(file: PlanFile | Unreadable) -> int:
 
 
 def usable_cores() -> int:
-    """How many processes a run starts unasked: one for each core that it may use, up to ``MOST``."""
+    """How many processes ``auto`` is: one for each core that this one may use, up to ``MOST``."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, MOST)
 

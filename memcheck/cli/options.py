@@ -47,8 +47,8 @@ class CheckOptions(Record):
     stdin_filename: str | None = None
     from_ref: str | None = None
     """Judge only plans that changed against this git ref."""
-    jobs: int | None = None
-    """Processes that judge; None: one for each core, where there are plans enough."""
+    jobs: int | None = 1
+    """Processes that judge, where there are plans enough; None: one for each core."""
     shard: Share | None = None
     """Judge only this share of the plan files."""
     show_settings: str | None = None
