@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "bool": 1, "int64": 8, "int32": 4, "fp64": 8}
 Entry = tuple[str, tuple[int, ...], str, int, str, int]
-"""Of an inventory: label, shape and dtype of a tensor, bytes of all its copies, component, how many copies."""
+"""A row of an inventory: label, shape and dtype of a tensor, bytes of all its copies, component, how many copies."""
 BLOCK_BYTES = 512
 """The CUDA caching allocator rounds every block up to this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
 

@@ -28,7 +28,7 @@ USUAL_BYTES = 2048
 """The size of a file with one plan; a larger one counts for as many as fit into it."""
 
 
-class Verdict(Record):
+class FileVerdict(Record):
     """One file with what became of it."""
 
     file: PlanFile | Unreadable
@@ -37,7 +37,7 @@ class Verdict(Record):
     """Memcheck's own failures."""
 
 
-def verdicts(files: Iterator[PlanFile | Unreadable], gates: Gates, options: CheckOptions) -> Iterator[Verdict]:
+def verdicts(files: Iterator[PlanFile | Unreadable], gates: Gates, options: CheckOptions) -> Iterator[FileVerdict]:
     """The verdict on every file, in their order, however many processes judge them.
 
     Raises:
@@ -59,11 +59,11 @@ def verdicts(files: Iterator[PlanFile | Unreadable], gates: Gates, options: Chec
         yield judged(file, gates)
 
 
-def judged(file: PlanFile | Unreadable, gates: Gates) -> Verdict:
+def judged(file: PlanFile | Unreadable, gates: Gates) -> FileVerdict:
     """The verdict on one file, reached in this process."""
     if isinstance(file, PlanFile):
-        return Verdict(file, *check_file(file.path, file.data, gates.of(file.path)))
-    return Verdict(file, [refused(file, gates.of(file.path))] if file.refused else [], [])
+        return FileVerdict(file, *check_file(file.path, file.data, gates.of(file.path)))
+    return FileVerdict(file, [refused(file, gates.of(file.path))] if file.refused else [], [])
 
 
 def size_of(file: PlanFile | Unreadable) -> int:

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection, wait
 
 from memcheck.check import stem
 from memcheck.cli.gate import Gates
-from memcheck.cli.jobs import Verdict, judged, size_of
+from memcheck.cli.jobs import FileVerdict, judged, size_of
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.worker import READY, uninterrupted, work
 from memcheck.config.discover import PlanFile
@@ -66,9 +66,9 @@ class Pool:
         self._idle: list[Worker] = []
         self._busy: dict[Connection, tuple[Worker, Batch]] = {}
         self._again: deque[Batch] = deque()
-        self._reached: dict[int, Verdict] = {}
+        self._reached: dict[int, FileVerdict] = {}
 
-    def verdicts(self, files: Iterator[PlanFile | Unreadable]) -> Iterator[Verdict]:
+    def verdicts(self, files: Iterator[PlanFile | Unreadable]) -> Iterator[FileVerdict]:
         """The verdict on every file, in their order."""
         batches = self._batches(files)
         place = 0
@@ -153,7 +153,7 @@ class Pool:
         self._gates.add_met(met)
         for (place, file), answer in zip(batch, answers, strict=True):
             # None: what was found does not go through a pipe.
-            self._reached[place] = judged(file, self._gates) if answer is None else Verdict(file, *answer)
+            self._reached[place] = judged(file, self._gates) if answer is None else FileVerdict(file, *answer)
 
     def _lose(self, worker: Worker, batch: Batch) -> None:
         """A process is gone: each of its files gets one of its own, and one that ends that, too, is a defect."""
@@ -165,7 +165,7 @@ class Pool:
             self._again.extend([each] for each in batch)
         else:
             ((place, file),) = batch
-            self._reached[place] = Verdict(file, *_lost(file, code))
+            self._reached[place] = FileVerdict(file, *_lost(file, code))
 
 
 def _lost(file: PlanFile, code: int | None) -> tuple[list[PlanResult], list[str]]:

@@ -274,10 +274,11 @@ def test_the_size_is_limited_before_reading(tmp_path: Path) -> None:
 
 OWN = {
     "catalog/names.py": "the catalog, which is part of the package",
-    "cli/guard.py": "the null device, for writing",
+    "cli/replace.py": "the report that it writes, to replace it",
     "cli/init.py": "the schema, which is part of the package",
     "cli/schema.py": "the schema, which is part of the package",
     "edge/opener.py": "opens every other file",
+    "edge/streams.py": "the null device, in place of a stream that is closed",
     "memory/residuals.py": "measured tables, which are part of the package",
     "plan/schema.py": "the schema, which is part of the package",
     "report/html/shell.py": "the style sheet, which is part of the package",

@@ -17,7 +17,7 @@ from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.frameworks.megatron.stages import Chunk, stages
 from memcheck.frameworks.megatron.states import MegatronStates, states_of, timeless
 from memcheck.frameworks.megatron.step import Rank, ScheduleMotion
-from memcheck.frameworks.megatron.units import Alike, chunk_units, renumbered
+from memcheck.frameworks.megatron.units import SharedLayers, chunk_units, renumbered
 from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device, workspaces
 from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks
 from memcheck.frameworks.torch.pipelining import fullest
@@ -175,7 +175,7 @@ class _Ranks:
     def __init__(self, job: TrainingJob, architecture: Architecture, device: Device, *, inventory: bool) -> None:
         self.job, self.architecture, self.device, self.inventory = job, architecture, device, inventory
         self.setting = megatron_setting(job, architecture, device.arch)
-        self.alike = Alike(architecture.layers(), {})
+        self.alike = SharedLayers(architecture.layers(), {})
         self.outlines: dict[tuple[object, ...], Outline] = {}
         self.chunks: dict[tuple[object, ...], list[Unit]] = {}
         every = job.checkpointing.every_n_layers

@@ -30,7 +30,7 @@ from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
 
 
-class Alike(Record):
+class SharedLayers(Record):
     """What the chunks of one job share, so that it is built once."""
 
     layers: tuple[Block, ...]
@@ -48,7 +48,7 @@ def chunk_units(
     shares: bool,
     embeds: bool = False,
     inventory: bool = False,
-    alike: Alike | None = None,
+    alike: SharedLayers | None = None,
 ) -> list[Unit]:
     """Units in forward order.
 
@@ -56,7 +56,7 @@ def chunk_units(
     layers of the same job's other chunks, which are not built again.
     """
     units: list[Unit] = []
-    alike = Alike(a.layers(), {}) if alike is None else alike
+    alike = SharedLayers(a.layers(), {}) if alike is None else alike
     frozen = frozen_layers(job.freeze)
     table_trained = "embed" not in job.freeze
     below = range(chunk.layers[0] if chunk.layers else 0)

@@ -77,7 +77,7 @@ def _as_heads(ctx: Context, a: Attention, x: Value, heads: int, norm: Norm | Non
     if norm is not None and norm.size != a.head_dim:
         x, norm = normalise(ctx, norm._replace(size=x.shape[-1]), x, "qk_norm"), None
     x = head_view(ctx.tape, x, shape) if copies else x.view(*shape)
-    return normalise(ctx, norm, x, "qk_norm")
+    return normalise(ctx, norm, x, "qk_norm").view(*shape)  # what a norm puts together head by head is flat
 
 
 def _fused_projection(ctx: Context, a: Attention, x: Value) -> Heads:
