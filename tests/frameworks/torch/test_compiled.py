@@ -86,3 +86,20 @@ def test_the_partitioner_still_keeps_what_was_recorded() -> None:
     """Traced again by the torch that is installed."""
     now = json.loads(json.dumps(traced()))
     assert {k: v for k, v in now.items() if k != "torch"} == {k: v for k, v in RECORDED.items() if k != "torch"}
+
+
+def test_gate_and_up_projection_of_one_tensor_are_compiled_as_two() -> None:
+    """Phi-3's checkpoint joins them, and torchtune's layer has one each: the curve is Llama's of the same sizes."""
+    sizes = {
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "vocab_size": VOCABULARY,
+        "tie_word_embeddings": False,
+    }
+    setting = {"style": TORCHTUNE.style, "attention": "flex", "sequence": TOKENS, "compiled": True}
+    joined = curve_of({"model_type": "phi3", **sizes}, recompute="none", **{**TORCHTITAN, **setting})
+    apart = curve_of({"model_type": "llama", **sizes}, recompute="none", **{**TORCHTITAN, **setting})
+    assert joined == apart
