@@ -19,6 +19,8 @@ from tests.what_if.search.contexts import context_of
 from tests.what_if.search.test_dimensions import DIMENSIONS, plan_of
 from tests.what_if.search.test_expert_tensor import PLAN as EXPERTS
 
+GATE = Gate(ignore=("MEM601",))
+"""Plans are made to fail by a GPU of the catalog with more memory than it has, which is not what is tested."""
 FOLLOW = ("training.gradient_accumulation_steps", "parallelism.gradient_sync")
 """Keys that follow from a move, and are no moves here."""
 CLOSE = frozenset({"MEM103", "MEM104"})
@@ -107,7 +109,7 @@ def test_a_plan_that_it_mends_reaches_it(name: str) -> None:
         context = context_of(text)
     data = text.encode()
     (document,) = load_documents("plan.yaml", data)
-    answer = suggest(document, data, Gate(), keep=pinned(context, key), top=8)
+    answer = suggest(document, data, GATE, keep=pinned(context, key), top=8)
     assert answer.status == SUGGESTED, (before, after, answer.tally)
     chosen = [item for item in answer.found if says(item.remedy.set, key, value)]
     chosen = chosen or [item for item in answer.found if says(item.remedy.set, key, ANY)]
@@ -118,8 +120,8 @@ def test_a_plan_that_it_mends_reaches_it(name: str) -> None:
     (again,) = load_documents("plan.yaml", written)
     values = dict(leaves(again.values))  # type: ignore[arg-type]
     assert all(values[each] == new for each, new in fields(remedy.set).items() if each != "parallelism.shard_group")
-    old, _ = check_file("plan.yaml", data, Gate())
-    (result,), _ = check_file("plan.yaml", written, Gate())
+    old, _ = check_file("plan.yaml", data, GATE)
+    (result,), _ = check_file("plan.yaml", written, GATE)
     assert result.status == PASSED
     assert {f.code for f in result.findings} - CLOSE <= {f.code for f in old[0].findings}
 
