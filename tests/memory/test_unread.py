@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from functools import _lru_cache_wrapper
+import sys
+from functools import _lru_cache_wrapper, lru_cache
 from typing import Any
 
 import pytest
@@ -90,11 +91,20 @@ def _watched(value: Any) -> Any:
     return value if cls is None else tuple.__new__(cls, [_watched(each) for each in value])
 
 
+ENGINE = ("memcheck.accounts", "memcheck.autograd", "memcheck.frameworks", "memcheck.memory")
+
+
+@lru_cache(maxsize=1)
+def _caches(_modules: int) -> list[Any]:
+    """The engine's caches, found anew when another module has been loaded."""
+    found = [each for each in gc.get_objects() if isinstance(each, _lru_cache_wrapper)]
+    return [each for each in found if each.__module__.startswith(ENGINE)]
+
+
 def _forget() -> None:
     """Empty the engine's caches, to which a watched block is equal to a plain one."""
-    for found in gc.get_objects():
-        if isinstance(found, _lru_cache_wrapper) and found.__module__.startswith("memcheck."):
-            found.cache_clear()
+    for found in _caches(len(sys.modules)):
+        found.cache_clear()
 
 
 def _price(architecture: Architecture, framework: str, attention: str, method: str = "full") -> None:
