@@ -7,7 +7,6 @@ from functools import lru_cache
 from memcheck.accounts.moves import Components, Held, Moment, Rest, one_held
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Part
-from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import High
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, reduces_head, wraps
@@ -173,11 +172,6 @@ class Steps:
         self._job, self._architecture = job, architecture
         self._units = units_of(_unit_job(job), architecture, accumulation(job), inventory)
         self._steps: dict[int, _RankStep] = {}
-
-    @property
-    def base(self) -> Setting:
-        """The setting that all units share."""
-        return self._units.base
 
     def motion(self, rank: int, states: States) -> Motion:
         """The step of pipeline rank ``rank``."""
