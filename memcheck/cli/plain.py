@@ -32,9 +32,9 @@ def parse_plain(arguments: list[str]) -> CheckOptions | None:
         name, equals, written = argument.partition("=")
         try:
             option = known[name]
+            if equals and (option.flag or not name.startswith("--")):  # click takes "=1" for the value of "-j=1"
+                return None
             if option.flag:
-                if equals:
-                    return None
                 found[option.key] = True
             else:
                 value: Any = option.value(written if equals else next(rest))

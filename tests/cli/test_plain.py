@@ -77,13 +77,13 @@ def test_both_readers_agree(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("option", CHECK_OPTIONS, ids=lambda option: option.names[0])
 def test_both_readers_read_every_option_alike(option: Option) -> None:
-    """Each option under each name, with each value, in both spellings and twice, sets the same or is refused."""
+    """Each option under each name, with each value, in the spellings of its name and twice, sets the same or is refused."""
     written = (*option.choices, "other") if option.choices else WRITTEN.get(option.metavar, ("a b.toml", ""))
     for name in option.names:
         lines = [[name], [name, name], [f"{name}=x"]] if option.flag else [[name]]
         if not option.flag:
             lines += [[name, each] for each in written]
-            lines += [[f"{name}={each}", name, each] for each in written]
+            lines += [[f"{name}={each}", name, each] for each in written if name.startswith("--")]
         read = [(by_hand(["check", *line]), by_click(["check", *line])) for line in lines]
         assert all(hand == click for hand, click in read), name
         assert any(hand is not None and hand != CheckOptions() for hand, _ in read), name
@@ -130,6 +130,7 @@ def test_help_is_made_of_the_table() -> None:
         ["check", "--fail-above", "90"],
         ["check", "--form", "json"],
         ["check", "--quiet=1"],
+        ["check", "-j=1"],
         ["check", "-qq"],
         ["check", "--gpu", "h2000"],
         ["check", "--help"],
