@@ -73,9 +73,10 @@ def _is_file_name(name: str) -> bool:
 
 def _close(wanted: str, index: dict[str, str]) -> tuple[str, ...]:
     """Up to three record names; an alias that is close counts for its record."""
+    from memcheck.catalog.hub_ids import stem
     from memcheck.edge.closest import closest
 
-    short = wanted.rpartition("/")[2]
+    short = stem(wanted.rpartition("/")[2])
     found: list[str] = []
     for match in closest(short, index, 12):
         if index[match] not in found:

@@ -56,3 +56,5 @@ class Model(Record):
     """Exact count of the instantiated model (a test compares it with the count from dimensions)."""
     source: str = ""
     note: str = ""
+    read_as: str = ""
+    """Why this record was found for a name that is not in the catalog; empty for one that is."""

@@ -40,7 +40,8 @@ def architecture_of(model: ModelSpec, base_dir: str = ".") -> Architecture | Rou
         return catalogued(model.name)
     from memcheck.catalog.models import find_model
 
-    return _overridden(find_model(model.name).config, model.overrides)
+    found = find_model(model.name)
+    return _noted(_overridden(found.config, model.overrides), found.read_as)
 
 
 @lru_cache(maxsize=64)
@@ -52,7 +53,8 @@ def catalogued(name: str) -> Architecture:
     """
     from memcheck.catalog.models import find_model
 
-    return read_architecture(find_model(name).config)
+    found = find_model(name)
+    return _noted(read_architecture(found.config), found.read_as)
 
 
 def merge(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,3 +82,7 @@ def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> d
 def _overridden(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Architecture:
     """Read with overrides, whose every key must be one that is read: ``config.json`` may carry others, a person not."""
     return read_architecture(with_overrides(config, overrides), written=frozenset(overrides))
+
+
+def _noted(architecture: Architecture, note: str) -> Architecture:
+    return architecture._replace(notes=(note, *architecture.notes)) if note else architecture
