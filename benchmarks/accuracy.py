@@ -1,8 +1,9 @@
 """Score every known case: python -m benchmarks.accuracy [--check | --write] [--only REGEX] [--verbose]
 
-Without options: print the figures per group. ``--write`` regenerates what follows from the cases: RESULTS.md, peers.md
-and the plots beside this file, ``recorded.json`` and ``memcheck/memory/data/residuals.json``. ``--check`` fails when a
-group is worse than recorded or when one of those files is stale.
+Without options: print the figures per group, and of published jobs that ran or died how many the gate judges wrongly.
+``--write`` regenerates what follows from the cases: RESULTS.md, peers.md and the plots beside this file,
+``recorded.json``, ``recorded_outcomes.json``, the table in README.md and ``memcheck/memory/data/residuals.json``.
+``--check`` fails when a group or an error rate is worse than recorded or when one of those files is stale.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)  # so that a checkout is measured, not what is installed
 
-from benchmarks import deepspeed_cases, drawn, measured, peers, plots, report, traced  # noqa: E402
+from benchmarks import deepspeed_cases, drawn, measured, outcomes, peers, plots, report, traced  # noqa: E402
 from benchmarks.cases import HERE, Case, Unpriced, load  # noqa: E402
 from benchmarks.megatron_arguments import ranks_of  # noqa: E402
 from benchmarks.score import Failed, Row, priced, resolved, score  # noqa: E402
@@ -31,6 +32,8 @@ from memcheck.memory.overhead import allocator_group, context_terms, library_ter
 
 RESIDUALS = os.path.join(ROOT, "memcheck", "memory", "data", "residuals.json")
 RECORDED = os.path.join(HERE, "recorded.json")
+RECORDED_OUTCOMES = os.path.join(HERE, "recorded_outcomes.json")
+README = os.path.join(ROOT, "README.md")
 GPUS = {"a100": "a100-80gb", "h100": "h100-80gb", "gb200": "gb200"}
 WORSE = 0.0005
 """How much a figure may grow before it counts as worse: 0.05 percentage points."""
@@ -42,6 +45,7 @@ class Run(NamedTuple):
     rows: list[Row]
     failed: list[Failed]
     unpriced: list[Unpriced]
+    verdicts: list[outcomes.Verdict]
 
 
 def run(only: str = "") -> Run:
@@ -65,7 +69,8 @@ def run(only: str = "") -> Run:
     for case, facts, gpu in golden:
         if re.search(only, f"{case.group} {case.id}"):
             sort(_golden(case, facts, gpu))
-    return Run(rows, failed, unpriced + without)
+    published = [job for job in outcomes.outcomes() if re.search(only, f"outcomes {job.kind} {job.id}")]
+    return Run(rows, failed, unpriced + without, [outcomes.judged(job) for job in published])
 
 
 def _golden(case: Case, facts: dict[str, Any], gpu: str) -> Row | Failed:
@@ -145,8 +150,8 @@ def record(groups: dict[str, Figures]) -> dict[str, Any]:
     }
 
 
-def regressions(groups: dict[str, Figures]) -> list[str]:
-    """Groups that are worse than recorded."""
+def regressions(groups: dict[str, Figures], rates: dict[str, outcomes.Rates]) -> list[str]:
+    """Groups and error rates that are worse than recorded."""
     with open(RECORDED, encoding="utf-8") as file:
         before = json.load(file)
     found = []
@@ -162,7 +167,8 @@ def regressions(groups: dict[str, Figures]) -> list[str]:
             found.append(f"{name}: {now.unsafe} truths above the interval, recorded {old['unsafe']}")
         if now.phases - now.agree > old["moments"][1] - old["moments"][0]:
             found.append(f"{name}: {now.agree} of {now.phases} moments agree, recorded {old['moments'][0]}")
-    return found
+    with open(RECORDED_OUTCOMES, encoding="utf-8") as file:
+        return found + outcomes.regressions(rates, json.load(file), WORSE)
 
 
 def written(done: Run) -> dict[str, str]:
@@ -178,7 +184,14 @@ def written(done: Run) -> dict[str, str]:
         os.path.join(HERE, "predicted.svg"): plots.predicted_against_truth(done.rows),
         os.path.join(HERE, "errors.svg"): plots.errors_by_group(by_group(done.rows)),
         RECORDED: json.dumps(record(groups), indent=1) + "\n",
+        RECORDED_OUTCOMES: json.dumps(outcomes.record(outcomes.by_kind(done.verdicts)), indent=1) + "\n",
+        README: outcomes.in_readme(_text(README), done.verdicts),
     }
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def made_residuals(done: Run) -> str:
@@ -231,9 +244,16 @@ def main(argv: list[str] | None = None) -> int:
         print(f"not priced: {failure.case.group} {failure.case.id}: {failure.problem}")
     for name, found in groups.items():
         print(report.summary(name, found))
+    rates = outcomes.by_kind(done.verdicts)
+    for kind, judged in rates.items():
+        print(outcomes.line(kind, judged))
+    if options.verbose:
+        for verdict in done.verdicts:
+            if verdict.unsafe or verdict.refused:
+                print(outcomes.named(verdict))
     if not options.check:
         return 0
-    problems = regressions(groups)
+    problems = regressions(groups, rates)
     problems += [
         f"stale: {path} (python -m benchmarks.accuracy --write)"
         for path in stale({RESIDUALS: made_residuals(done), **written(done)})

@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from benchmarks import outcomes
 from benchmarks.cases import Unpriced, load
 from benchmarks.score import Row
 from benchmarks.summary import Figures, LeftOut, by_group
@@ -83,6 +84,7 @@ def results(
         errors = f"{f.median:.2%} | {f.p95:.2%} | {f.worst:.2%}"
         moment = f"{f.agree}/{f.phases}" if f.phases else ""
         lines.append(f"| {name} | {metric} | {f.n} | {errors} | {f.unsafe} | {f.inside}/{f.n} | {moment} |")
+    lines += outcomes.section(done.verdicts)
     lines += _explained(done)
     lines += _left_out(left_out)
     lines += _tables()

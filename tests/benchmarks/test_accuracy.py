@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks import accuracy, peers, report
+from benchmarks import accuracy, outcomes, peers, report
 from benchmarks.cases import load
 from benchmarks.summary import by_group, difference, figures, spread
 
@@ -28,7 +28,7 @@ def test_every_case_is_priced(done: accuracy.Run) -> None:
 def test_no_group_is_worse_than_recorded(done: accuracy.Run) -> None:
     """Median, 95th percentile, worst, truths above the interval, moments."""
     groups = {name: figures(rows) for name, rows in by_group(done.rows).items()}
-    assert accuracy.regressions(groups) == []
+    assert accuracy.regressions(groups, outcomes.by_kind(done.verdicts)) == []
 
 
 def test_no_truth_lies_above_its_interval(done: accuracy.Run) -> None:
@@ -91,8 +91,8 @@ def test_a_worse_group_is_reported() -> None:
         same._replace(agree=same.agree - 1),
         same._replace(n=same.n - 1),
     ):
-        assert [p for p in accuracy.regressions({name: worse}) if p.startswith(f"{name}:")] != []
-    assert [p for p in accuracy.regressions({name: same}) if p.startswith(f"{name}:")] == []
+        assert [p for p in accuracy.regressions({name: worse}, {}) if p.startswith(f"{name}:")] != []
+    assert [p for p in accuracy.regressions({name: same}, {}) if p.startswith(f"{name}:")] == []
 
 
 def test_spread_covers_what_it_was_made_of() -> None:
