@@ -15,7 +15,7 @@ from memcheck.cli.parameters import setting
 from memcheck.cli.write import write_document, write_file
 from memcheck.configs.documents import load_plans
 from memcheck.configs.exporting import export_plan
-from memcheck.configs.formats import FORMATS
+from memcheck.configs.formats import WRITTEN
 from memcheck.configs.types import Written
 from memcheck.edge.streams import put
 from memcheck.errors import MemcheckError, UnsupportedError, UsageError
@@ -37,7 +37,7 @@ class PlanError(MemcheckError):
 
 @click.command("export")
 @click.argument("path", metavar="PLAN", shell_complete=files)
-@click.option("--to", "format", type=click.Choice(list(FORMATS)), required=True, help="Whose config to write.")
+@click.option("--to", "format", type=click.Choice(list(WRITTEN)), required=True, help="Whose config to write.")
 @click.option(
     "--set",
     "settings",

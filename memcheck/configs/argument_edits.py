@@ -27,7 +27,7 @@ def edit_arguments(path: str, text: str, values: Mapping[str, object]) -> tuple[
     if re.search(rf"^{YAML_SECTION}\s*:", text, re.MULTILINE):
         return edit_argument_yaml(path, text, values, YAML_SECTION)
     lines = split_lines(text)
-    config = load_arguments(path, text)
+    config = load_arguments(path, text, LISTS)
     found: list[Edit] = []
     new: list[str] = []
     for name, value in values.items():

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 from memcheck.configs.config_file import ConfigFile, load_yaml
-from memcheck.configs.megatron_keys import LISTS
 from memcheck.finding import Location, Span
 from memcheck.plan.text import split_lines
 
@@ -17,15 +16,15 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::-([^}]*))?\}?\Z")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]*)\s*(?:#.*)?\Z")
 
 
-def load_arguments(path: str, text: str) -> ConfigFile:
-    """Arguments by name, without their dashes; a switch is True.
+def load_arguments(path: str, text: str, lists: frozenset[str] = frozenset()) -> ConfigFile:
+    """Arguments by name, without their dashes; a switch is True. ``lists``: those that take several words.
 
     Raises:
         ConfigError: a YAML file that is none.
     """
     if re.search(rf"^{YAML_SECTION}\s*:", text, re.MULTILINE):
         return _from_yaml(path, text)
-    return _from_text(path, text)
+    return _from_text(path, text, lists)
 
 
 def _from_yaml(path: str, text: str) -> ConfigFile:
@@ -41,7 +40,7 @@ def _from_yaml(path: str, text: str) -> ConfigFile:
     return ConfigFile(path, values, lambda name: whole.at(keys.get(name, "")), whole.lines)
 
 
-def _from_text(path: str, text: str) -> ConfigFile:
+def _from_text(path: str, text: str, lists: frozenset[str]) -> ConfigFile:
     lines = split_lines(text)
     values: dict[str, Any] = {}
     places: dict[str, Location] = {}
@@ -62,7 +61,7 @@ def _from_text(path: str, text: str) -> ConfigFile:
                 name = ""
             elif values[name] is True:
                 values[name] = _resolved(word, variables)
-            elif name in LISTS:
+            elif name in lists:
                 values[name] = f"{values[name]} {_resolved(word, variables)}"
         if not line.rstrip().endswith("\\"):
             name = ""

@@ -104,6 +104,19 @@ ROWS = (
     KeyRow("bf16.bf16_optimizer_states", "training.options.bf16_optimizer_states", "flag"),
 )
 
+EVIDENCE = (
+    ZERO,
+    f"{ZERO}.",
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "fp16.enabled",
+    "bf16.enabled",
+    "bfloat16.enabled",
+    "tensor_parallel.autotp_size",
+    "sequence_parallel_size",
+)
+"""Keys that only DeepSpeed's configs have."""
+
 REMOVED = ("training.options.mics_shard_size",)
 """Read, because older releases have it; not written: the engine refuses it now."""
 

@@ -1,56 +1,73 @@
-"""Which framework a config belongs to, from its name and its keys."""
+"""Which framework a config belongs to, by the keys that it has: never by its file's name alone."""
 
 from __future__ import annotations
 
-import re
-
-from memcheck.configs.config_file import located
+from memcheck.configs.config_file import ConfigFile, located
+from memcheck.configs.evidence import all_keys, any_key
+from memcheck.configs.formats import FORMATS
+from memcheck.configs.syntax import load_config, syntax_of
 from memcheck.configs.types import ConfigError
-from memcheck.finding import Location, Span
 
-_MARKS = (
-    ("accelerate", r"^distributed_type\s*:"),
-    ("megatron", r"^MODEL_ARGS\s*:"),
-    ("megatron", r"--(num-layers|hidden-size|micro-batch-size|tensor-model-parallel-size)\b"),
-    ("torchtitan", r"^\[(job|parallelism|activation_checkpoint|training)\]"),
-    ("deepspeed", r'"(zero_optimization|train_batch_size|train_micro_batch_size_per_gpu)"\s*:'),
-    ("deepspeed", r'"(gradient_accumulation_steps|fp16|bf16|steps_per_print)"\s*:'),
+UNREAD = (
+    (any_key("memcheck"), "a plan already", "`memcheck check FILE` judges it"),
+    (
+        any_key("actor_rollout_ref.", "actor_rollout_ref"),
+        "a verl job",
+        "its rollout engine shares the GPU, and has no memory model here",
+    ),
+    (
+        any_key("grpo.", "policy.generation.", "policy.dtensor_cfg.", "policy.megatron_cfg."),
+        "a NeMo-RL job",
+        "its rollout engine shares the GPU, and has no memory model here",
+    ),
+    (
+        any_key("ds.zero_stage", "pretrain", "actor.model_name_or_path", "ref_num_nodes", "vllm_num_engines"),
+        "an OpenRLHF launch",
+        "its arguments are not read: write the plan with training.framework: deepspeed",
+    ),
+    (any_key("base_model"), "an Axolotl config", ""),
+    (any_key("step_scheduler."), "a NeMo AutoModel recipe", ""),
+    (any_key("model._component_"), "a torchtune recipe", ""),
+    (any_key("finetuning_type", "cutoff_len"), "a LLaMA-Factory config", ""),
+    (any_key("tokens.", "optimizer.zero_stage"), "a nanotron config", ""),
+    (any_key("per_device_train_batch_size", "model_name_or_path"), "a file of TrainingArguments", ""),
+    (
+        all_keys(("model_type",), ("hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers")),
+        "a Hugging Face config.json",
+        "a plan names it as its model: `model: {config: FILE}`",
+    ),
+    (
+        any_key("fsdp_transformer_layer_cls_to_wrap", "transformer_layer_cls_to_wrap", "backward_prefetch"),
+        "the FSDP section of TrainingArguments, half of a job's layout",
+        "name the config that points at it",
+    ),
 )
-"""A line that only configs of one framework have; the first that is found decides."""
+"""Kinds of files that memcheck knows and does not read as a job: the evidence, the name, what to do instead."""
 
-_UNREAD = (
-    ("an Axolotl config", r"^base_model\s*:"),
-    ("a NeMo AutoModel recipe", r"^\s*_target_\s*:\s*nemo"),
-    ("a NeMo AutoModel recipe", r"^step_scheduler\s*:"),
-    ("a torchtune recipe", r"^\s*_component_\s*:"),
-    ("a LLaMA-Factory config", r"^(finetuning_type|cutoff_len)\s*:"),
-    ("a nanotron config", r"^tokens\s*:\s*$"),
-    ("a file of TrainingArguments", r"^(per_device_train_batch_size|model_name_or_path)\s*:"),
-    ("a Hugging Face config.json, which a plan names as `model: {config: FILE}`", r'^\s*"model_type"\s*:'),
-    ("a plan already", r"^memcheck\s*:"),
-)
-"""Kinds of files that memcheck knows and does not read."""
+HELP = f"memcheck reads {', '.join(each.title for each in FORMATS.values())}; --from says which"
 
 
 def detect(path: str, text: str) -> str:
     """The name of the format.
 
     Raises:
-        ConfigError: another framework's config, or nobody's.
+        ConfigError: another framework's config, nobody's, or no text of any config's syntax.
     """
-    for kind, mark in _UNREAD:
-        found = re.search(mark, text, re.MULTILINE)
-        if found is not None and not (kind.startswith("a Hugging") and '"zero_optimization"' in text):
-            line = text.count("\n", 0, found.end())
-            raise located(Location(path, Span(line + 1, 1, line + 1, 2)), f"this is {kind}", HELP)
-    if path.endswith(".toml"):
-        return "torchtitan"
-    for name, mark in _MARKS:
-        if re.search(mark, text, re.MULTILINE):
-            return name
-    if path.endswith(".json"):
-        return "deepspeed"
+    syntax = syntax_of(path, text)
+    config = load_config(path, text, syntax)
+    name = recognised(config, syntax)
+    if name:
+        return name
+    for recognise, kind, help in UNREAD:
+        key = recognise(config)
+        if key:
+            raise located(config.at(key), f"this is {kind}", help or HELP)
     raise ConfigError(f"{path}: this is no config that memcheck knows", HELP)
 
 
-HELP = "memcheck reads DeepSpeed JSON, Accelerate YAML, torchtitan TOML and Megatron-LM arguments; --from says which"
+def recognised(config: ConfigFile, syntax: str) -> str:
+    """The name of the first format that finds its evidence; empty when none does."""
+    plan = UNREAD[0][0]
+    if plan(config):
+        return ""
+    return next((name for name, each in FORMATS.items() if syntax in each.syntaxes and each.recognise(config)), "")

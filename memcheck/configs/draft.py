@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from memcheck.configs.config_file import ConfigFile, shown
 from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig, ReadSetting
@@ -23,8 +23,11 @@ class Draft:
         self.problems: list[ConfigProblem] = []
 
     def set(self, key: str, value: object, path: str) -> None:
-        """A value that the config states."""
+        """A value that the config states; where it has no such key, one that its framework decides."""
         self.config.see(path)
+        if path not in self.config.values:
+            self.assume(key, value)
+            return
         self.settings[key] = ReadSetting(value, shown(self.config, path), self.config.at(path))
 
     def derive(self, key: str, value: object, why: str) -> None:
@@ -90,6 +93,12 @@ class Draft:
         help = f"state it beside the config: --set {row.key}=VALUE"
         self.refuse(path, f"`{path}: {written}` has no counterpart in a plan{known}", help, (row.key,))
 
+    def irrelevant(self, groups: Mapping[str, Iterable[str]]) -> None:
+        """Keys that do not move memory, by the reason; a name that ends with a dot stands for everything below it."""
+        for names in groups.values():
+            listed = tuple(names)
+            self.harmless(listed, tuple(name for name in listed if name.endswith(".")))
+
     def harmless(self, exact: Iterable[str], prefixes: Iterable[str] = ()) -> None:
         """Keys that do not move memory."""
         self.config.see(*exact)
@@ -111,6 +120,10 @@ class Draft:
         for key in list(self.config.unread()):
             if self.config.has(key):
                 self.note(key, f"not a key that memcheck knows of {self.title}")
+        start = self.config.at("")
+        places = [each.location for each in self.settings.values()] + [each.location for each in self.problems]
+        if all(place in (None, start) for place in places):
+            self.refuse("", f"nothing in this config says how much memory it takes: is it {self.title}'s?")
         sources = {self.config.path: self.config.lines}
         return ReadConfig(
             format=self.format,

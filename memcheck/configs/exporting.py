@@ -17,12 +17,14 @@ def export_plan(plan: Plan, resolved: Resolved, format: str, path: str) -> Writt
     """The config of one format.
 
     Raises:
-        TypeError: a plan for inference, which no framework here trains.
+        TypeError: a plan for inference, which no framework here trains, or a format that is only read.
     """
     job = resolved.job
     if not isinstance(job, TrainingJob):
         raise TypeError
     kind = FORMATS[format]
+    if kind.write is None:
+        raise TypeError
     return kind.write(Export(job=job, plan=path, model=_catalogued(plan), notices=_foreign(job, kind)))
 
 

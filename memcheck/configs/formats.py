@@ -1,19 +1,21 @@
-"""Every framework format that memcheck reads and writes.
+"""Every framework format that memcheck reads, and those that it writes, too.
 
-Adding one: a table of keys, a reader, a writer, a line here.
+Adding one: a table of keys, a reader, a line here. CONTRIBUTING.md has the whole list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from memcheck.configs.arguments import load_arguments
-from memcheck.configs.config_file import ConfigFile, load_json, load_toml, load_yaml
+from memcheck.configs import deepspeed_keys, megatron_keys, torchtitan_keys
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.evidence import Recognise, any_key
 from memcheck.configs.read_accelerate import read_accelerate
 from memcheck.configs.read_deepspeed import read_deepspeed
 from memcheck.configs.read_megatron import read_megatron
 from memcheck.configs.read_torchtitan import read_torchtitan
 from memcheck.configs.request import Export
+from memcheck.configs.syntax import ARGUMENTS, JSON, TOML, YAML, load_config, syntax_of
 from memcheck.configs.types import ReadConfig, Written
 from memcheck.configs.write_accelerate import write_accelerate
 from memcheck.configs.write_deepspeed import write_deepspeed
@@ -27,11 +29,27 @@ class Format(Record):
 
     name: str
     title: str
-    load: Callable[[str, str], ConfigFile]
+    syntaxes: tuple[str, ...]
+    """How its files are written; the first is the usual one."""
+    recognise: Recognise
+    """The key that proves a config to be of this kind; empty when nothing does. No key, no config."""
     read: Callable[[ConfigFile, int | None], ReadConfig]
-    write: Callable[[Export], Written]
-    frameworks: tuple[str, ...]
+    """The config in the plan's words; the number is that of the GPUs, where it is known."""
+    write: Callable[[Export], Written] | None = None
+    """None: the format is only read."""
+    frameworks: tuple[str, ...] = ()
     """The plan's frameworks that run from it as they are."""
+    lists: frozenset[str] = frozenset()
+    """Arguments of a command line that take several words."""
+
+    def load(self, path: str, text: str) -> ConfigFile:
+        """The flat keys of a config with their places.
+
+        Raises:
+            ConfigError: the text is not of the syntax of such configs.
+        """
+        syntax = syntax_of(path, text)
+        return load_config(path, text, syntax if syntax in self.syntaxes else self.syntaxes[0], self.lists)
 
 
 FORMATS = {
@@ -40,7 +58,8 @@ FORMATS = {
         Format(
             name="deepspeed",
             title="DeepSpeed JSON",
-            load=load_json,
+            syntaxes=(JSON,),
+            recognise=any_key(*deepspeed_keys.EVIDENCE),
             read=read_deepspeed,
             write=write_deepspeed,
             frameworks=("deepspeed",),
@@ -48,7 +67,8 @@ FORMATS = {
         Format(
             name="accelerate",
             title="Accelerate YAML",
-            load=load_yaml,
+            syntaxes=(YAML, JSON),
+            recognise=any_key("distributed_type"),
             read=read_accelerate,
             write=write_accelerate,
             frameworks=("huggingface", "deepspeed"),
@@ -56,7 +76,8 @@ FORMATS = {
         Format(
             name="torchtitan",
             title="torchtitan TOML",
-            load=load_toml,
+            syntaxes=(TOML,),
+            recognise=any_key(*torchtitan_keys.EVIDENCE),
             read=read_torchtitan,
             write=write_torchtitan,
             frameworks=("torchtitan",),
@@ -64,10 +85,14 @@ FORMATS = {
         Format(
             name="megatron",
             title="Megatron-LM arguments",
-            load=load_arguments,
+            syntaxes=(ARGUMENTS,),
+            recognise=any_key(*megatron_keys.EVIDENCE),
             read=read_megatron,
             write=write_megatron,
             frameworks=("megatron",),
+            lists=megatron_keys.LISTS,
         ),
     )
 }
+WRITTEN = {name: each for name, each in FORMATS.items() if each.write is not None}
+"""The formats of ``export``."""

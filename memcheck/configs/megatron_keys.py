@@ -146,6 +146,15 @@ OPTIONS = tuple(
 )
 """Arguments that are options of a plan under the same name."""
 
+EVIDENCE = (
+    *(name for name in WHOLE_DIMENSIONS if name not in ("vocab-size", "q-lora-rank", "kv-lora-rank")),
+    *(row.path for row in LAYOUT),
+    "use-checkpoint-args",
+    "use-distributed-optimizer",
+    "use-mcore-models",
+)
+"""Arguments that say what Megatron-LM runs."""
+
 REFUSED = {
     "hybrid-layer-pattern": "a Mamba hybrid",
     "hybrid-override-pattern": "a Mamba hybrid",

@@ -197,7 +197,7 @@ def _configs(document: Document) -> Iterator[_Config]:
     for name, path in values["source"].items() if isinstance(values, dict) else ():
         try:
             config = _load(document, name, source_file(document, path))
-            if config is None:
+            if config is None or name not in EDITORS:
                 continue
             yield config
             engine = config.values.get(accelerate_keys.DEEPSPEED_FILE) if name == "accelerate" else None

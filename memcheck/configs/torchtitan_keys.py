@@ -102,6 +102,21 @@ SCHEDULE = KeyRow(
 )
 """Read and written only with a pipeline: the presets name a schedule without one."""
 
+EVIDENCE = (
+    "model.flavor",
+    "training.seq_len",
+    "training.local_batch_size",
+    "training.batch_size",
+    "training.data_parallel_degree",
+    "training.tensor_parallel_degree",
+    "activation_checkpoint.",
+    "parallelism.data_parallel_shard_degree",
+    "parallelism.tensor_parallel_degree",
+    "parallelism.pipeline_parallel_degree",
+    "experimental.pipeline_parallel_degree",
+)
+"""Keys that only torchtitan's jobs have."""
+
 LOCAL_BATCH = ("training.local_batch_size", "training.batch_size")
 REPLICATE = ("parallelism.data_parallel_replicate_degree", "training.data_parallel_replicate_degree")
 SHARD = (

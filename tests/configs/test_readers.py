@@ -349,6 +349,41 @@ def test_other_configs_are_named_and_refused(text: str, what: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pyproject.toml", '[project]\nname = "x"\n[tool.ruff]\nline-length = 120\n'),
+        ("hello.json", '{"hello": 1}'),
+        ("data.json", '{"input_ids": [[1, 2]], "labels": [[1, 2]]}'),
+        ("fsdp.json", '{"fsdp_transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"], "backward_prefetch": "backward_pre"}'),
+        ("trainer_state.json", '{"global_step": 10, "train_batch": 2, "fp16": false}'),
+        ("settings.toml", "[training]\nsteps = 100\n"),
+        ("build.sh", "#!/bin/bash\npip install --upgrade pip\n"),
+    ],
+)
+def test_files_that_are_no_job_are_no_config(name: str, text: str) -> None:
+    """A suffix is no evidence: JSON and TOML of any other kind never become a plan."""
+    with pytest.raises(ConfigError, match=r"this is (no config|the FSDP section)"):
+        read(name, text, GPUS, REST)
+
+
+def test_a_config_that_says_nothing_is_an_error() -> None:
+    """Naming the format does not make a plan of a file in which nothing decides memory."""
+    stated = {key: ReadSetting(value, "test") for key, value in {**GPUS, **REST}.items()}
+    for name, text, format in (
+        ("pyproject.toml", "[project]\nname = 'x'\n", "torchtitan"),
+        ("a.json", '{"x": 1}', "deepspeed"),
+    ):
+        assert import_config(name, text.encode(), stated, format).problems
+
+
+def test_a_default_names_no_line() -> None:
+    """What torchtitan decides by itself carries no file and line, although the file has other keys."""
+    settings = read("job.toml", TITAN.replace("data_parallel_shard_degree = -1\n", ""), GPUS).settings
+    for key in ("parallelism.zero_stage", "parallelism.reshard_after_forward"):
+        assert (settings[key].location, settings[key].assumed) == (None, True)
+
+
+@pytest.mark.parametrize(
     ("name", "text", "stated", "line", "message"),
     [
         ("job.toml", TITAN.replace("local_batch_size = 4", "local_batch_size = 0"), GPUS, 6, "micro_batch_size"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.configs.formats import FORMATS
+from memcheck.configs.formats import WRITTEN
 from memcheck.job.types import TrainingJob
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
@@ -38,7 +38,7 @@ def test_made_plans_come_back(name: str, format: str) -> None:
         assert getattr(first, field) == getattr(second, field), field
 
 
-@pytest.mark.parametrize("format", list(FORMATS))
+@pytest.mark.parametrize("format", list(WRITTEN))
 def test_examples_come_back(root: Path, format: str) -> None:
     """Every example that runs from a format comes back from it with the same peak."""
     found = 0

@@ -191,7 +191,7 @@ def test_megatron_accepts_it(root: Path) -> None:
     from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
     for name, text in texts(root, "megatron"):
-        arguments = load_arguments(f"{name}.txt", text).values
+        arguments = load_arguments(f"{name}.txt", text, megatron_keys.LISTS).values
         values = {megatron_keys.underscored(key): value for key, value in arguments.items()}
         assert {"num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size"} <= set(values)
         values["num_moe_experts"] = values.pop("num_experts", None)  # the one name that differs

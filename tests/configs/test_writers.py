@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from memcheck.configs.formats import FORMATS
+from memcheck.configs.formats import WRITTEN
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
 from tests.configs.jobs import made, written
@@ -127,7 +127,7 @@ def test_models_without_a_flavor_are_named() -> None:
     assert lost(document, "torchtitan") == ["model"]
 
 
-@pytest.mark.parametrize("format", [name for name in FORMATS if name != "deepspeed"])
+@pytest.mark.parametrize("format", [name for name in WRITTEN if name != "deepspeed"])
 def test_notices_stand_in_the_config(format: str) -> None:
     """Formats with comments carry what they do not say; JSON has none."""
     document = plan("training: {framework: huggingface, micro_batch_size: 1, sequence_length: 1024, freeze: [embed]}")

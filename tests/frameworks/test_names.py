@@ -21,7 +21,6 @@ ALLOWED = {
     "frameworks/registry.py": REGISTRY,
     "frameworks/transformers/classes.py": "model types whose names begin with that of Megatron-LM",
     "cli/export.py": FORMAT,
-    "configs/detect.py": FORMAT,
     "configs/editors.py": FORMAT,
     "configs/formats.py": FORMAT,
     "configs/served.py": FORMAT,

@@ -1,0 +1,45 @@
+"""How a config's text is written: JSON, TOML, YAML, or the arguments of a command line."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from memcheck.configs.arguments import YAML_SECTION, load_arguments
+from memcheck.configs.config_file import ConfigFile, load_json, load_toml, load_yaml
+
+JSON, TOML, YAML, ARGUMENTS = "json", "toml", "yaml", "arguments"
+_SUFFIXES = {".json": JSON, ".toml": TOML, ".yaml": YAML, ".yml": YAML, ".sh": ARGUMENTS, ".bash": ARGUMENTS}
+_FLAG = re.compile(r"(?:^|\s)--[A-Za-z][\w.-]*(?:[=\s]|$)", re.MULTILINE)
+_TABLE = re.compile(r"^\s*\[[\w.\"'-]+\]\s*(?:#.*)?$", re.MULTILINE)
+
+
+def syntax_of(path: str, text: str) -> str:
+    """The syntax of a config: by its file's suffix, and for any other suffix by its text."""
+    found = _SUFFIXES.get(os.path.splitext(path)[1].lower(), "")
+    if found in ("", YAML) and re.search(rf"^{YAML_SECTION}\s*:", text, re.MULTILINE):
+        return ARGUMENTS
+    if found:
+        return found
+    if text.lstrip().startswith("{"):
+        return JSON
+    if text.startswith("#!") or _FLAG.search(text):
+        return ARGUMENTS
+    return TOML if _TABLE.search(text) else YAML
+
+
+def load_config(path: str, text: str, syntax: str, lists: frozenset[str] = frozenset()) -> ConfigFile:
+    """The flat keys of a config with their places.
+
+    ``lists``: arguments of a command line that take several words.
+
+    Raises:
+        ConfigError: the text is not of that syntax.
+    """
+    if syntax == JSON:
+        return load_json(path, text)
+    if syntax == TOML:
+        return load_toml(path, text)
+    if syntax == ARGUMENTS:
+        return load_arguments(path, text, lists)
+    return load_yaml(path, text)
