@@ -1,0 +1,220 @@
+"""Feed ``check`` with inputs that nobody wrote, and keep those on which it misbehaves.
+
+    python -m benchmarks.fuzz_check --seconds 60 --seed 1 [--only KIND] [--keep FOLDER]
+    python -m benchmarks.fuzz_check --again SEED.NUMBER     # one input again, with what check says
+
+Input ``N`` of a seed is always the same (``benchmarks.hostile_draw``). It misbehaves where ``check``
+
+- ends in exit code 3 or in an exception: a defect;
+- takes more than a second of processor time, or 200 MB, in a process of its own: slow, large;
+- ends in 0 although a plan has no estimate: unjudged;
+- prints a control character: unclean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import re
+import resource
+import sys
+import tempfile
+import time
+from collections import Counter
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.hostile_draw import KINDS, Input, draw_input
+
+SECONDS = 1.0
+MEGABYTES = 200
+HANGS_S = 30
+"""After so long an input counts as one that does not end."""
+FRESH = 100
+"""Inputs after which a process is replaced, so that what one keeps of many is not taken for what one input needs."""
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+class Outcome(NamedTuple):
+    """What became of an input."""
+
+    code: int
+    cpu_s: float
+    peak_mb: int
+    faults: tuple[str, ...]
+    said: str
+
+
+def lay_out(given: Input, folder: Path) -> None:
+    """Write an input's files into an empty folder."""
+    for name, data in given.files.items():
+        (folder / name).write_bytes(data)
+    for name, target in given.links.items():
+        (folder / name).symlink_to(target)
+    for name in given.pipes:
+        os.mkfifo(folder / name)
+
+
+def run(given: Input) -> Outcome:
+    """Check an input in this process, in a folder of its own."""
+    from memcheck.__main__ import main
+
+    stdout, stderr = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True) for _ in range(2))
+    before, start = os.getcwd(), time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        lay_out(given, Path(folder))
+        os.chdir(folder)
+        try:
+            with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+                code = main(["check", "--format", "json", *given.arguments])
+        except BaseException as error:  # noqa: BLE001 - nothing may come out of it
+            code, _ = 3, stderr.write(f"{type(error).__name__}: {error}")
+        finally:
+            os.chdir(before)
+    cpu_s = time.process_time() - start
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    out, err = (stream.buffer.getvalue().decode("utf-8", "replace") for stream in (stdout, stderr))  # type: ignore[attr-defined]
+    faults = []
+    if code == 3:  # noqa: PLR2004 - a defect of memcheck
+        faults.append("defect")
+    if cpu_s > SECONDS:
+        faults.append("slow")
+    if peak_mb > MEGABYTES:
+        faults.append("large")
+    if code == 0 and not judged(out):
+        faults.append("unjudged")
+    if CONTROL.search(out + err):
+        faults.append("unclean")
+    return Outcome(code, cpu_s, peak_mb, tuple(faults), (err + out)[:4000])
+
+
+def judged(report: str) -> bool:
+    """Whether every plan of a report that passes has an estimate, and there is one."""
+    plans: list[dict[str, Any]] = json.loads(report)["plans"]
+    return bool(plans) and all(
+        plan["estimate"] and plan["estimate"]["device_bytes"] > 0 and plan["estimate"]["parameters"] > 0 for plan in plans
+    )
+
+
+def serve(pipe: Connection) -> None:
+    """Answer seeds and numbers with outcomes until the pipe ends."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            seed, number = pipe.recv()
+            pipe.send(run(draw_input(seed, number)))
+
+
+class Runner:
+    """A process in which inputs are checked one after the other."""
+
+    def __init__(self) -> None:
+        """Start it."""
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.served = 0
+
+    def check(self, seed: int, number: int) -> Outcome:
+        """The outcome of one input; a process that dies or does not end is an outcome, too."""
+        self.served += 1
+        self.pipe.send((seed, number))
+        if not self.pipe.poll(HANGS_S):
+            return Outcome(-1, HANGS_S, 0, ("slow",), "does not end")
+        try:
+            found: Outcome = self.pipe.recv()
+        except (EOFError, OSError):
+            return Outcome(-1, 0.0, 0, ("defect",), "the process ended")
+        return found
+
+    def end(self) -> None:
+        """Stop it, whatever it does."""
+        self.pipe.close()
+        self.process.kill()
+        self.process.join()
+
+
+def in_fresh_process(seed: int, number: int) -> Outcome:
+    """One input in a process that has the modules loaded and nothing else."""
+    runner = Runner()
+    try:
+        runner.pipe.send((0, 0))  # loads what any check loads
+        runner.pipe.poll(HANGS_S)
+        runner.pipe.recv()
+        return runner.check(seed, number)
+    finally:
+        runner.end()
+
+
+def fuzz(seed: int, first: int, seconds: float, kinds: tuple[str, ...]) -> tuple[Counter[str], dict[int, Outcome], int]:
+    """Check inputs for a while.
+
+    Returns what was counted (inputs by kind, exit codes, faults), the outcomes with faults by number, and the number
+    after the last one.
+    """
+    counted: Counter[str] = Counter()
+    faulty: dict[int, Outcome] = {}
+    runner, end, number = Runner(), time.monotonic() + seconds, first
+    try:
+        while time.monotonic() < end:
+            given = draw_input(seed, number)
+            if given.kind in kinds:
+                found = runner.check(seed, number)
+                again = found.faults or runner.served >= FRESH or found.code == -1
+                if again:
+                    runner.end()
+                    runner = Runner()
+                if set(found.faults) & {"slow", "large"} and found.code != -1:
+                    found = in_fresh_process(seed, number)
+                counted.update((f"kind {given.kind}", f"exit {found.code}", *(f"fault {each}" for each in found.faults)))
+                if found.faults:
+                    faulty[number] = found
+            number += 1
+    finally:
+        runner.end()
+    return counted, faulty, number
+
+
+def keep(given: Input, folder: Path) -> None:
+    """Write an input that misbehaves, so that it can be looked at and become a test."""
+    folder.mkdir(parents=True)
+    lay_out(given, folder)
+    (folder / "arguments.json").write_text(json.dumps(given.arguments))
+
+
+def main() -> int:
+    """Fuzz, print what was counted and each input that misbehaves, and end in 1 if there is one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--only", choices=KINDS)
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--again", metavar="SEED.NUMBER")
+    options = parser.parse_args()
+    if options.again:
+        seed, number = map(int, options.again.split("."))
+        given = draw_input(seed, number)
+        for name, data in given.files.items():
+            print(f"--- {name!r}\n{data.decode('utf-8', 'replace')}")
+        found = in_fresh_process(seed, number)
+        print(f"--- {' '.join(given.arguments)!r}: exit {found.code}, {found.cpu_s:.2f} s, {found.peak_mb} MB {found.faults}\n{found.said}")
+        return int(bool(found.faults))
+    counted, faulty, after = fuzz(options.seed, options.first, options.seconds, (options.only,) if options.only else tuple(KINDS))
+    for number, found in faulty.items():
+        line = found.said.strip().splitlines()[-1:] or [""]
+        print(f"{options.seed}.{number}: {', '.join(found.faults)} (exit {found.code}, {found.cpu_s:.2f} s, {found.peak_mb} MB) {line[0][:160]!r}")
+        if options.keep:
+            keep(draw_input(options.seed, number), options.keep / f"{options.seed}.{number}")
+    print(f"inputs {options.first} to {after - 1} of seed {options.seed}: " + ", ".join(f"{name}: {n}" for name, n in sorted(counted.items())))
+    return int(bool(faulty))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
