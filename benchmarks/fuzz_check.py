@@ -80,7 +80,7 @@ def run(given: Input) -> Outcome:
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     out, err = (stream.buffer.getvalue().decode("utf-8", "replace") for stream in (stdout, stderr))  # type: ignore[attr-defined]
     faults = []
-    if code == 3:  # noqa: PLR2004 - a defect of memcheck
+    if code == 3:
         faults.append("defect")
     if cpu_s > SECONDS:
         faults.append("slow")
@@ -97,7 +97,8 @@ def judged(report: str) -> bool:
     """Whether every plan of a report that passes has an estimate, and there is one."""
     plans: list[dict[str, Any]] = json.loads(report)["plans"]
     return bool(plans) and all(
-        plan["estimate"] and plan["estimate"]["device_bytes"] > 0 and plan["estimate"]["parameters"] > 0 for plan in plans
+        plan["estimate"] and plan["estimate"]["device_bytes"] > 0 and plan["estimate"]["parameters"] > 0
+        for plan in plans
     )
 
 
@@ -172,7 +173,9 @@ def fuzz(seed: int, first: int, seconds: float, kinds: tuple[str, ...]) -> tuple
                     runner = Runner()
                 if set(found.faults) & {"slow", "large"} and found.code != -1:
                     found = in_fresh_process(seed, number)
-                counted.update((f"kind {given.kind}", f"exit {found.code}", *(f"fault {each}" for each in found.faults)))
+                counted.update(
+                    (f"kind {given.kind}", f"exit {found.code}", *(f"fault {each}" for each in found.faults))
+                )
                 if found.faults:
                     faulty[number] = found
             number += 1
@@ -186,6 +189,11 @@ def keep(given: Input, folder: Path) -> None:
     folder.mkdir(parents=True)
     lay_out(given, folder)
     (folder / "arguments.json").write_text(json.dumps(given.arguments))
+
+
+def described(found: Outcome) -> str:
+    """An outcome in a line."""
+    return f"{', '.join(found.faults) or 'fine'} (exit {found.code}, {found.cpu_s:.2f} s, {found.peak_mb} MB)"
 
 
 def main() -> int:
@@ -204,15 +212,20 @@ def main() -> int:
         for name, data in given.files.items():
             print(f"--- {name!r}\n{data.decode('utf-8', 'replace')}")
         found = in_fresh_process(seed, number)
-        print(f"--- {' '.join(given.arguments)!r}: exit {found.code}, {found.cpu_s:.2f} s, {found.peak_mb} MB {found.faults}\n{found.said}")
+        print(f"--- {' '.join(given.arguments)!r}: {described(found)}\n{found.said}")
         return int(bool(found.faults))
-    counted, faulty, after = fuzz(options.seed, options.first, options.seconds, (options.only,) if options.only else tuple(KINDS))
+    counted, faulty, after = fuzz(
+        options.seed, options.first, options.seconds, (options.only,) if options.only else tuple(KINDS)
+    )
     for number, found in faulty.items():
         line = found.said.strip().splitlines()[-1:] or [""]
-        print(f"{options.seed}.{number}: {', '.join(found.faults)} (exit {found.code}, {found.cpu_s:.2f} s, {found.peak_mb} MB) {line[0][:160]!r}")
+        print(f"{options.seed}.{number}: {described(found)} {line[0][:160]!r}")
         if options.keep:
             keep(draw_input(options.seed, number), options.keep / f"{options.seed}.{number}")
-    print(f"inputs {options.first} to {after - 1} of seed {options.seed}: " + ", ".join(f"{name}: {n}" for name, n in sorted(counted.items())))
+    print(
+        f"inputs {options.first} to {after - 1} of seed {options.seed}: "
+        + ", ".join(f"{name}: {n}" for name, n in sorted(counted.items()))
+    )
     return int(bool(faulty))
 
 

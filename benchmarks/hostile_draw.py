@@ -1,4 +1,4 @@
-"""Draws inputs of ``check`` that nobody wrote: broken bytes, extreme values, valid plans, configs, names and kinds of files.
+"""Draws inputs of ``check`` that nobody wrote: broken bytes, extreme values, plans, configs, names and kinds of files.
 
 An input is a function of its seed and number alone. What may stand in a plan is read off the plan's own schema, so that
 a new key is drawn from the day it is there.
@@ -22,15 +22,15 @@ from memcheck.frameworks.registry import FRAMEWORKS
 ROOT = Path(__file__).parent.parent
 EXTREME: tuple[Any, ...] = (
     0, 1, -1, 2, 3, 7, 255, 1000, 8191, 65_536, 2**31, 2**32 + 1, 2**53, 2**63, 10**18, 10**30, 0.5, 1e-9, 1e300,
-    float("inf"), float("nan"), True, False, None, "", " ", "auto", "1e5", "0x10", "90%", "-1", "2**31", "\u202e", "a" * 5000,
-    "../../x", "${TP}", "::error::x", "=1+1", "\x1b[31m", [], {}, [[]], [None], {"": None}, [1] * 3000,
+    float("inf"), float("nan"), True, False, None, "", " ", "auto", "1e5", "0x10", "90%", "-1", "2**31", "\u202e",
+    "a" * 5000, "../../x", "${TP}", "::error::x", "=1+1", "\x1b[31m", [], {}, [[]], [None], {"": None}, [1] * 3000,
 )  # fmt: skip
 """Values that some reader may not expect."""
 TOKENS = (
     b"&a ", b"*a", b"<<: ", b"!!python/object:os.system ", b"!!binary ", b"!!int ", b"---\n", b"...\n", b"\t", b"\x00",
-    b"\xe2\x80\xa8", b"\xff\xfe", b"\xef\xbb\xbf", b"0x", b"1e999", b".inf", b".nan", b"null", b"~", b"{", b"[", b"}", b"]",
-    b'"', b"'", b"|\n", b">\n", b"? ", b": ", b"- ", b"#", b"%YAML 1.1\n", b"@", b"`", b"memcheck: 1\n", b"[" * 200, b"{a: " * 200,
-    b"\xf0\x9f\x92\xa5", b"\r", b"\x85", b"\x1b[2J", b"1" * 5000, b"99999999999999999999", b"extends: ./plan.yaml\n",
+    b"\xe2\x80\xa8", b"\xff\xfe", b"\xef\xbb\xbf", b"0x", b"1e999", b".inf", b".nan", b"null", b"~", b"{", b"[", b"}",
+    b"]", b'"', b"'", b"|\n", b">\n", b"? ", b": ", b"- ", b"#", b"%YAML 1.1\n", b"@", b"`", b"memcheck: 1\n", b"[" * 200,
+    b"{a: " * 200,     b"\xf0\x9f\x92\xa5", b"\r", b"\x85", b"\x1b[2J", b"1" * 5000, b"99999999999999999999", b"extends: ./plan.yaml\n",
 )  # fmt: skip
 """What changes the meaning of a text where it stands."""
 SMALL = (1, 1, 1, 2, 2, 3, 4, 5, 7, 8, 16, 64)
@@ -108,15 +108,36 @@ def _of_config(chance: Random) -> Input:
         elif change == 1:
             config[key] = chance.choice(EXTREME)
         else:
-            config[chance.choice(("num_experts", "layer_types", "quantization_config", "x", "vision_config"))] = chance.choice(EXTREME)
+            config[chance.choice(("num_experts", "layer_types", "quantization_config", "x", "vision_config"))] = (
+                chance.choice(EXTREME)
+            )
     text = json.dumps(config).encode()
     plan["model"] = {"config": "./config.json"}
-    return Input("config", {"plan.yaml": _dump(plan), "config.json": _broken(chance, text) if chance.random() < 0.2 else text}, {}, (), ("plan.yaml",))
+    return Input(
+        "config",
+        {"plan.yaml": _dump(plan), "config.json": _broken(chance, text) if chance.random() < 0.2 else text},
+        {},
+        (),
+        ("plan.yaml",),
+    )
 
 
 def _of_file(chance: Random) -> Input:
     """A plan under a name, or of a kind, that a careful reader looks at twice."""
-    name = chance.choice(("--config=x.yaml", "-j", "a\nb.yaml", "\x1b[31m.yaml", "::error::.yaml", "a b.yaml", "é.yaml", "=x.yaml", "\u202e.yaml", "x" * 200 + ".yaml"))
+    name = chance.choice(
+        (
+            "--config=x.yaml",
+            "-j",
+            "a\nb.yaml",
+            "\x1b[31m.yaml",
+            "::error::.yaml",
+            "a b.yaml",
+            "é.yaml",
+            "=x.yaml",
+            "\u202e.yaml",
+            "x" * 200 + ".yaml",
+        )
+    )
     good = chance.choice(written())
     files: dict[str, bytes] = {name: good if chance.random() < 0.5 else _broken(chance, good)}
     links: dict[str, str] = {}
@@ -129,7 +150,9 @@ def _of_file(chance: Random) -> Input:
     elif odd == 2:
         pipes = ("pipe.yaml",)
     elif odd == 3:
-        files["memcheck.toml"] = chance.choice((b"", b"fail-above = 1e999", b"[policy]\nx = 1", b"ignore = [1]", b"\xff", b'select = ["MEM999"]'))
+        files["memcheck.toml"] = chance.choice(
+            (b"", b"fail-above = 1e999", b"[policy]\nx = 1", b"ignore = [1]", b"\xff", b'select = ["MEM999"]')
+        )
     elif odd == 4:
         files["base.yaml"] = b"extends: ./plan.yaml\nmemcheck: 1\n"
         files["plan.yaml"] = b"extends: ./base.yaml\nmemcheck: 1\n"
@@ -163,11 +186,17 @@ def _valid(chance: Random) -> dict[str, Any]:
     if options and chance.random() < 0.3:
         key = chance.choice(sorted(options))
         kind = chance.choice(options[key])
-        training["options"] = {key: {bool: True, int: chance.choice(SMALL), float: 0.5, str: "auto", list: ["core_attn"]}.get(kind, 1)}
+        training["options"] = {
+            key: {bool: True, int: chance.choice(SMALL), float: 0.5, str: "auto", list: ["core_attn"]}.get(kind, 1)
+        }
     plan: dict[str, Any] = {
         "memcheck": 1,
         "model": chance.choice(model_names()),
-        "hardware": {"gpu": chance.choice(gpu_names()), "gpus_per_node": chance.choice((1, 2, 8)), "nodes": chance.choice((1, 1, 1, 2, 8, 125))},
+        "hardware": {
+            "gpu": chance.choice(gpu_names()),
+            "gpus_per_node": chance.choice((1, 2, 8)),
+            "nodes": chance.choice((1, 1, 1, 2, 8, 125)),
+        },
         "training": training,
     }
     if chance.random() < 0.1:
@@ -175,7 +204,9 @@ def _valid(chance: Random) -> dict[str, Any]:
         plan["inference"] = {"batch_size": chance.choice(SMALL), "context_length": chance.choice(LENGTHS)}
     if chance.random() < 0.6:
         keys = schema()["definitions"]["parallelism"]["properties"]
-        plan["parallelism"] = {key: _value(chance, keys[key]) for key in chance.sample(sorted(keys), chance.randint(1, 4)) if key != "data"}
+        plan["parallelism"] = {
+            key: _value(chance, keys[key]) for key in chance.sample(sorted(keys), chance.randint(1, 4)) if key != "data"
+        }
     if chance.random() < 0.1:
         plan["policy"] = _value(chance, schema()["definitions"]["policy"])
     return plan
@@ -183,16 +214,11 @@ def _valid(chance: Random) -> dict[str, Any]:
 
 def _value(chance: Random, part: dict[str, Any]) -> Any:
     """A value that a part of the schema takes; where only a pattern says what that is, an example."""
-    if "$ref" in part:
-        return _value(chance, schema()["definitions"][part["$ref"].rsplit("/", 1)[1]])
-    if "const" in part:
-        return part["const"]
-    if "enum" in part:
-        return chance.choice(part["enum"])
-    for union in ("anyOf", "oneOf"):
-        if union in part:
-            return _value(chance, chance.choice(part[union]))
+    while "$ref" in part or "anyOf" in part:
+        part = chance.choice(part["anyOf"]) if "anyOf" in part else schema()["definitions"][part["$ref"].rsplit("/", 1)[1]]
     kind = part.get("type")
+    if "const" in part or "enum" in part:
+        return chance.choice(part.get("enum") or [part.get("const")])
     if kind == "boolean":
         return chance.random() < 0.5
     if kind in {"integer", "number"}:
@@ -201,9 +227,7 @@ def _value(chance: Random, part: dict[str, Any]) -> Any:
         keys = part["properties"]
         named = set(part.get("required", ())) | set(chance.sample(sorted(keys), chance.randint(0, min(3, len(keys)))))
         return {key: _value(chance, keys[key]) for key in sorted(named)}
-    if part.get("examples"):
-        return chance.choice(part["examples"])
-    return chance.choice(("auto", "cpu", "x"))
+    return chance.choice(part.get("examples") or ("auto", "cpu", "x"))
 
 
 def _number(chance: Random, part: dict[str, Any]) -> float:

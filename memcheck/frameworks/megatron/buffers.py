@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 
-from memcheck.accounts.state import STATES_PER_PARAMETER, LocalTensor, Resting
+from memcheck.accounts.state import STATES_PER_PARAMETER, Resting
 from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.megatron.alike import Alike, elements
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 
@@ -88,19 +89,20 @@ def dtypes_of(names: DtypeNames) -> Dtypes:
     )
 
 
-def padded_elements(tensors: list[LocalTensor], ways: int, *, high_bandwidth: bool = False) -> int:
-    """Elements of one contiguous buffer whose parameters start aligned and whose end divides over ``ways`` ranks."""
-    position = 0
-    for t in reversed(tensors):
-        position = -(-position // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT + t.numel
+def padded_elements(tensors: list[Alike], ways: int, *, high_bandwidth: bool = False) -> int:
+    """Elements of one contiguous buffer whose parameters start aligned and whose end divides over ``ways`` ranks.
+
+    The end is aligned at least as parameters are, so that their order does not matter.
+    """
+    position = sum([t.times * -(-t.numel // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT for t in tensors])
     divisor = math.lcm(ways, BUCKET_ALIGNMENT, HIGH_BANDWIDTH_ALIGNMENT if high_bandwidth else 1)
     return -(-position // divisor) * divisor
 
 
-def resting(job: TrainingJob, tensors: list[LocalTensor]) -> Resting:
+def resting(job: TrainingJob, tensors: list[Alike]) -> Resting:
     """Bytes that rest on one rank between steps. Dense and expert parameters have buffers of their own."""
     item = dtypes(job).parameter
-    total = Resting(parameters=sum(rounded(t.numel * item) for t in tensors if not t.trained))
+    total = Resting(parameters=sum([t.times * rounded(t.numel * item) for t in tensors if not t.trained]))
     for expert in (False, True):
         group = [t for t in tensors if t.expert == expert and t.trained]
         if group:
@@ -108,17 +110,19 @@ def resting(job: TrainingJob, tensors: list[LocalTensor]) -> Resting:
     return total
 
 
-def group_resting(job: TrainingJob, tensors: list[LocalTensor], *, expert: bool) -> Resting:
+def group_resting(job: TrainingJob, tensors: list[Alike], *, expert: bool) -> Resting:
     """Bytes that rest for the trained parameters that share an optimizer: the dense ones, or the experts."""
     size = dtypes(job)
     on_device = on_device_share(job)
     if not distributed(job):
-        numel = sum(t.numel for t in tensors)
+        numel = elements(tensors)
         return Resting(
-            parameters=sum(rounded(t.numel * size.parameter) for t in tensors),
+            parameters=sum([t.times * rounded(t.numel * size.parameter) for t in tensors]),
             gradients=rounded(numel * size.gradient),
-            master_weights=int(on_device * sum(rounded(int(t.numel * size.master)) for t in tensors)),
-            optimizer_states=int(on_device * sum(rounded(t.numel * s) for t in tensors for s in size.states)),
+            master_weights=int(on_device * sum([t.times * rounded(int(t.numel * size.master)) for t in tensors])),
+            optimizer_states=int(
+                on_device * sum([t.times * rounded(t.numel * s) for t in tensors for s in size.states])
+            ),
         )
     ways = optimizer_ways(job, expert=expert)
     numel = padded_elements(tensors, ways, high_bandwidth=bool(job.option("ddp_pad_buckets_for_high_nccl_busbw")))
@@ -140,7 +144,7 @@ def on_device_share(job: TrainingJob) -> float:
     return 1.0
 
 
-def step_temporaries(job: TrainingJob, tensors: list[LocalTensor]) -> int:
+def step_temporaries(job: TrainingJob, tensors: list[Alike]) -> int:
     """What the optimizer's step allocates and frees.
 
     Half-precision main gradients are copied to fp32 (optimizer.py, _copy_model_grads_to_main_grads), unless the
@@ -154,15 +158,15 @@ def step_temporaries(job: TrainingJob, tensors: list[LocalTensor]) -> int:
         return 0
     found = 0
     for expert in (False, True):
-        numel = sum(t.numel for t in tensors if t.expert == expert and t.trained)
+        numel = elements([t for t in tensors if t.expert == expert and t.trained])
         ways = optimizer_ways(job, expert=expert) if distributed(job) else 1
         found += rounded(numel * 4 // ways)
     return found
 
 
-def _unscaled(job: TrainingJob, tensors: list[LocalTensor], *, expert: bool) -> int:
+def _unscaled(job: TrainingJob, tensors: list[Alike], *, expert: bool) -> int:
     """fp32 copies of the states of one optimizer that rest in fewer bits."""
     names = dtype_names(job)
     copied = sum(name != "fp32" for name in names.states) + (names.master not in ("fp32", "none", REMAINDERS))
-    numel = sum(t.numel for t in tensors if t.expert == expert and t.trained)
+    numel = elements([t for t in tensors if t.expert == expert and t.trained])
     return int(on_device_share(job) * copied * rounded(4 * -(-numel // optimizer_ways(job, expert=expert))))

@@ -13,8 +13,8 @@ from itertools import islice
 
 from memcheck.accounts.estimate import Instant
 from memcheck.accounts.moves import Components, Held
-from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.megatron.alike import Alike, alike
 from memcheck.frameworks.megatron.buffers import distributed, dtypes, group_resting
 from memcheck.frameworks.megatron.fsdp import is_sharded
 from memcheck.job.types import TrainingJob
@@ -36,11 +36,11 @@ def with_building(components: Components, instants: tuple[Instant, ...]) -> tupl
 def laying_out(job: TrainingJob, held: Held, chunks: tuple[int, ...]) -> Components:
     """Components of a rank of a ``timeless`` job while its buffers are laid out. ``chunks``: the units of each."""
     units = iter(held.units)
-    tensors: list[list[LocalTensor]] = [[t for unit in islice(units, n) for t in unit] for n in chunks]  # type: ignore[misc]
+    tensors = [alike(islice(units, n)) for n in chunks]  # type: ignore[arg-type]
     return () if is_sharded(job) else tuple(building(job, tensors).items())
 
 
-def building(job: TrainingJob, chunks: list[list[LocalTensor]]) -> dict[str, int]:
+def building(job: TrainingJob, chunks: list[list[Alike]]) -> dict[str, int]:
     """Components at the highest moment; none where parameters are not copied. ``chunks``: the tensors of each."""
     if not distributed(job):
         return {}
@@ -48,8 +48,8 @@ def building(job: TrainingJob, chunks: list[list[LocalTensor]]) -> dict[str, int
     groups = [
         [t for t in tensors if t.trained and t.expert == expert] for tensors in chunks for expert in (False, True)
     ]
-    made = [sum(rounded(t.numel * item) for t in group) for group in groups]
-    frozen = sum(rounded(t.numel * item) for tensors in chunks for t in tensors if not t.trained)
+    made = [sum([t.times * rounded(t.numel * item) for t in group]) for group in groups]
+    frozen = sum([t.times * rounded(t.numel * item) for tensors in chunks for t in tensors if not t.trained])
     parameters = gradients = 0
     best: dict[str, int] = {}
     for i, group in enumerate(groups):

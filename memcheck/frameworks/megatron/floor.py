@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.megatron import buffers, fsdp
+from memcheck.frameworks.megatron.alike import alike
 from memcheck.frameworks.megatron.stages import stages
 from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors
 from memcheck.frameworks.torch.pipelining import fullest
@@ -19,18 +20,18 @@ def states_floor(job: TrainingJob, a: Architecture) -> int:
     if job.freeze or job.option("mtp_num_layers") or job.method != "full":
         return 0
     layers, worst = a.layers(), 0
-    of_block = {id(block): block_tensors(block, job, a.hidden_size) for block, _ in a.blocks}
+    of_block = {id(block): tuple(block_tensors(block, job, a.hidden_size)) for block, _ in a.blocks}
     held = stages(a.num_layers, job)
     contents = [tuple((c.embedding, c.head, tuple(id(layers[i]) for i in c.layers)) for c in rank) for rank in held]
     for rank in fullest(job, contents):
-        tensors: list[LocalTensor] = []
+        units: list[tuple[LocalTensor, ...]] = []
         chunks = held[rank]
         shares = a.tie_word_embeddings and any(c.embedding for c in chunks) and any(c.head for c in chunks)
         for chunk in chunks:
-            tensors += embedding_tensors(a, job) if chunk.embedding else ()
-            for i in chunk.layers:
-                tensors += of_block[id(layers[i])]
-            tensors += head_tensors(a, job, shares=shares) if chunk.head else ()
+            units += [tuple(embedding_tensors(a, job))] if chunk.embedding else []
+            units += [of_block[id(layers[i])] for i in chunk.layers]
+            units += [tuple(head_tensors(a, job, shares=shares))] if chunk.head else []
+        tensors = alike(units)
         rest = fsdp.resting(job, tensors) if fsdp.is_sharded(job) else buffers.resting(job, tensors)
         worst = max(worst, sum(rest))
     return worst

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memcheck.accounts.state import LocalTensor, Resting
+from memcheck.accounts.state import Resting
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.megatron.alike import Alike, alike, elements
 from memcheck.frameworks.megatron.buffers import DtypeNames, dtype_names, dtypes_of, on_device_share, optimizer_ways
 from memcheck.frameworks.megatron.setting import argument_options
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -56,36 +57,34 @@ def sharded_dtype_names(job: TrainingJob) -> DtypeNames:
     )
 
 
-def in_fp8(job: TrainingJob, tensor: LocalTensor) -> bool:
+def in_fp8(job: TrainingJob) -> bool:
     """``fp8_param_gather``: the weights of TE's linear layers rest, and are gathered, in fp8."""
-    quantized = bool(job.option("fp8_param_gather")) and "fp8_format" in dict(argument_options(job))
-    return quantized and tensor.matrix and "linear" in tensor.name
+    return bool(job.option("fp8_param_gather")) and "fp8_format" in dict(argument_options(job))
 
 
-def parameter_bytes(job: TrainingJob, tensors: Iterable[LocalTensor], ways: int = 1) -> int:
+def parameter_bytes(job: TrainingJob, tensors: Iterable[Alike], ways: int = 1) -> int:
     """Bytes of the weight buffers. MXFP8 has a second one, by columns (fp8_need_transpose_data)."""
-    item = dtypes_of(sharded_dtype_names(job)).parameter
-    narrow = 2 if job.option("fp8_recipe") == "mxfp8" else 1
-    total = sum(t.numel * (narrow if in_fp8(job, t) else item) for t in tensors)
+    item = linear = dtypes_of(sharded_dtype_names(job)).parameter
+    if in_fp8(job):
+        linear = 2 if job.option("fp8_recipe") == "mxfp8" else 1
+    total = sum([t.times * t.numel * (linear if t.linear else item) for t in tensors])
     return -(-total // ways)
 
 
-def resting(job: TrainingJob, tensors: list[LocalTensor]) -> Resting:
+def resting(job: TrainingJob, tensors: list[Alike]) -> Resting:
     """Shards of parameters, main gradients, master weights and states; dense and expert tensors apart."""
     size, total = dtypes_of(sharded_dtype_names(job)), Resting()
     on_device = on_device_share(job)
     for expert in (False, True):
         group = [t for t in tensors if t.expert == expert]
-        numel = sum(t.numel for t in group if t.trained)
+        numel = elements([t for t in group if t.trained])
         if not group:
             continue
         ways = optimizer_ways(job, expert=expert)
         shard = -(-numel // ways)
         total = total.plus(
             Resting(
-                parameters=rounded(
-                    parameter_bytes(job, group, ways if strategy(job) == "optim_grads_params" else 1)
-                ),
+                parameters=rounded(parameter_bytes(job, group, ways if strategy(job) == "optim_grads_params" else 1)),
                 gradients=rounded(shard * size.gradient),
                 master_weights=int(on_device * rounded(int(shard * size.master))),
                 optimizer_states=int(on_device * sum(rounded(shard * s) for s in size.states)),
@@ -95,7 +94,7 @@ def resting(job: TrainingJob, tensors: list[LocalTensor]) -> Resting:
 
 
 def _elements(unit: Unit) -> int:
-    return sum(t.numel for t in unit.tensors)
+    return elements(alike([unit.tensors]))
 
 
 def gradient_dtype(job: TrainingJob) -> str:
@@ -127,7 +126,7 @@ def root_bytes(job: TrainingJob, units: list[Unit]) -> int:
     """Parameters outside the units, gathered all step."""
     if strategy(job) != "optim_grads_params":
         return 0
-    return rounded(sum(parameter_bytes(job, u.tensors) for u in units if u.kind != "block"))
+    return rounded(sum(parameter_bytes(job, alike([u.tensors])) for u in units if u.kind != "block"))
 
 
 class GatheredLayer(Record):
@@ -148,8 +147,8 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     cost = {
         i: GatheredLayer(
             _elements(units[i]),
-            parameter_bytes(job, units[i].tensors) if gathers else 0,
-            item * sum(t.numel for t in units[i].tensors if t.trained),
+            parameter_bytes(job, alike([units[i].tensors])) if gathers else 0,
+            item * elements([t for t in alike([units[i].tensors]) if t.trained]),
         )
         for i in blocks
     }

@@ -1,0 +1,53 @@
+"""A rank's parameters, those counted together that Megatron's buffers treat alike.
+
+A mixture of experts has tens of thousands of tensors in a handful of sizes. What they take is asked for every layout
+that a search looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.record import Record
+
+
+class Alike(Record):
+    """Tensors of one size that go into one kind of buffer."""
+
+    numel: int
+    """Elements of each."""
+    trained: bool
+    expert: bool
+    linear: bool
+    """Weights of TransformerEngine's linear layers, which fp8 can hold."""
+    times: int
+    """How many there are."""
+
+
+def alike(units: Iterable[tuple[LocalTensor, ...]]) -> list[Alike]:
+    """What the units hold; tuples that several units share are looked at once."""
+    units_of: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
+    for tensors in units:
+        units_of[id(tensors)] = tensors, units_of.get(id(tensors), (tensors, 0))[1] + 1
+    counts: dict[tuple[int, bool, bool, bool], int] = {}
+    for tensors, n in units_of.values():
+        for kind, count in _kinds(tensors).items():
+            counts[kind] = counts.get(kind, 0) + n * count
+    return [Alike(*kind, count) for kind, count in counts.items()]
+
+
+@lru_cache(maxsize=256)
+def _kinds(tensors: tuple[LocalTensor, ...]) -> dict[tuple[int, bool, bool, bool], int]:
+    """Tensors by elements, training, experts and linear layers."""
+    counts: dict[tuple[int, bool, bool, bool], int] = {}
+    for t in tensors:
+        kind = (t.numel, t.trained, t.expert, t.matrix and "linear" in t.name)
+        counts[kind] = counts.get(kind, 0) + 1
+    return counts
+
+
+def elements(tensors: Iterable[Alike]) -> int:
+    """Elements of all of them."""
+    return sum([t.numel * t.times for t in tensors])
