@@ -79,18 +79,19 @@ def run(given: Input) -> Outcome:
     cpu_s = time.process_time() - start
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     out, err = (stream.buffer.getvalue().decode("utf-8", "replace") for stream in (stdout, stderr))  # type: ignore[attr-defined]
-    faults = []
-    if code == 3:
-        faults.append("defect")
-    if cpu_s > SECONDS:
-        faults.append("slow")
-    if peak_mb > MEGABYTES:
-        faults.append("large")
-    if code == 0 and not judged(out):
-        faults.append("unjudged")
-    if CONTROL.search(out + err):
-        faults.append("unclean")
-    return Outcome(code, cpu_s, peak_mb, tuple(faults), (err + out)[:4000])
+    return Outcome(code, cpu_s, peak_mb, faults_of(code, cpu_s, peak_mb, out, err), (err + out)[:4000])
+
+
+def faults_of(code: int, cpu_s: float, peak_mb: float, out: str, err: str = "") -> tuple[str, ...]:
+    """What is wrong with how a check ended. ``out``: its JSON report."""
+    found = {
+        "defect": code == 3,
+        "slow": cpu_s > SECONDS,
+        "large": peak_mb > MEGABYTES,
+        "unjudged": code == 0 and not judged(out),
+        "unclean": bool(CONTROL.search(out + err)),
+    }
+    return tuple(name for name, is_so in found.items() if is_so)
 
 
 def judged(report: str) -> bool:

@@ -29,8 +29,9 @@ EXTREME: tuple[Any, ...] = (
 TOKENS = (
     b"&a ", b"*a", b"<<: ", b"!!python/object:os.system ", b"!!binary ", b"!!int ", b"---\n", b"...\n", b"\t", b"\x00",
     b"\xe2\x80\xa8", b"\xff\xfe", b"\xef\xbb\xbf", b"0x", b"1e999", b".inf", b".nan", b"null", b"~", b"{", b"[", b"}",
-    b"]", b'"', b"'", b"|\n", b">\n", b"? ", b": ", b"- ", b"#", b"%YAML 1.1\n", b"@", b"`", b"memcheck: 1\n", b"[" * 200,
-    b"{a: " * 200,     b"\xf0\x9f\x92\xa5", b"\r", b"\x85", b"\x1b[2J", b"1" * 5000, b"99999999999999999999", b"extends: ./plan.yaml\n",
+    b"]", b'"', b"'", b"|\n", b">\n", b"? ", b": ", b"- ", b"#", b"%YAML 1.1\n", b"@", b"`", b"memcheck: 1\n",
+    b"[" * 200, b"{a: " * 200, b"\xf0\x9f\x92\xa5", b"\r", b"\x85", b"\x1b[2J", b"1" * 5000, b"9" * 20,
+    b"extends: ./plan.yaml\n",
 )  # fmt: skip
 """What changes the meaning of a text where it stands."""
 SMALL = (1, 1, 1, 2, 2, 3, 4, 5, 7, 8, 16, 64)
@@ -215,7 +216,8 @@ def _valid(chance: Random) -> dict[str, Any]:
 def _value(chance: Random, part: dict[str, Any]) -> Any:
     """A value that a part of the schema takes; where only a pattern says what that is, an example."""
     while "$ref" in part or "anyOf" in part:
-        part = chance.choice(part["anyOf"]) if "anyOf" in part else schema()["definitions"][part["$ref"].rsplit("/", 1)[1]]
+        named = part.get("$ref", "").rsplit("/", 1)[-1]
+        part = schema()["definitions"][named] if named else chance.choice(part["anyOf"])
     kind = part.get("type")
     if "const" in part or "enum" in part:
         return chance.choice(part.get("enum") or [part.get("const")])
