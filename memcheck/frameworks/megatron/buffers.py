@@ -11,7 +11,7 @@ import math
 
 from memcheck.accounts.state import STATES_PER_PARAMETER, Resting
 from memcheck.autograd.tensor import rounded
-from memcheck.frameworks.megatron.alike import Alike, elements
+from memcheck.frameworks.megatron.counted import Counted, elements
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 
@@ -89,7 +89,7 @@ def dtypes_of(names: DtypeNames) -> Dtypes:
     )
 
 
-def padded_elements(tensors: list[Alike], ways: int, *, high_bandwidth: bool = False) -> int:
+def padded_elements(tensors: list[Counted], ways: int, *, high_bandwidth: bool = False) -> int:
     """Elements of one contiguous buffer whose parameters start aligned and whose end divides over ``ways`` ranks.
 
     The end is aligned at least as parameters are, so that their order does not matter.
@@ -99,7 +99,7 @@ def padded_elements(tensors: list[Alike], ways: int, *, high_bandwidth: bool = F
     return -(-position // divisor) * divisor
 
 
-def resting(job: TrainingJob, tensors: list[Alike]) -> Resting:
+def resting(job: TrainingJob, tensors: list[Counted]) -> Resting:
     """Bytes that rest on one rank between steps. Dense and expert parameters have buffers of their own."""
     item = dtypes(job).parameter
     total = Resting(parameters=sum([t.times * rounded(t.numel * item) for t in tensors if not t.trained]))
@@ -110,7 +110,7 @@ def resting(job: TrainingJob, tensors: list[Alike]) -> Resting:
     return total
 
 
-def group_resting(job: TrainingJob, tensors: list[Alike], *, expert: bool) -> Resting:
+def group_resting(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> Resting:
     """Bytes that rest for the trained parameters that share an optimizer: the dense ones, or the experts."""
     size = dtypes(job)
     on_device = on_device_share(job)
@@ -144,7 +144,7 @@ def on_device_share(job: TrainingJob) -> float:
     return 1.0
 
 
-def step_temporaries(job: TrainingJob, tensors: list[Alike]) -> int:
+def step_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
     """What the optimizer's step allocates and frees.
 
     Half-precision main gradients are copied to fp32 (optimizer.py, _copy_model_grads_to_main_grads), unless the
@@ -164,7 +164,7 @@ def step_temporaries(job: TrainingJob, tensors: list[Alike]) -> int:
     return found
 
 
-def _unscaled(job: TrainingJob, tensors: list[Alike], *, expert: bool) -> int:
+def _unscaled(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> int:
     """fp32 copies of the states of one optimizer that rest in fewer bits."""
     names = dtype_names(job)
     copied = sum(name != "fp32" for name in names.states) + (names.master not in ("fp32", "none", REMAINDERS))

@@ -14,8 +14,8 @@ from itertools import islice
 from memcheck.accounts.estimate import Instant
 from memcheck.accounts.moves import Components, Held
 from memcheck.autograd.tensor import rounded
-from memcheck.frameworks.megatron.alike import Alike, alike
 from memcheck.frameworks.megatron.buffers import distributed, dtypes, group_resting
+from memcheck.frameworks.megatron.counted import Counted, counted
 from memcheck.frameworks.megatron.fsdp import is_sharded
 from memcheck.job.types import TrainingJob
 
@@ -36,11 +36,11 @@ def with_building(components: Components, instants: tuple[Instant, ...]) -> tupl
 def laying_out(job: TrainingJob, held: Held, chunks: tuple[int, ...]) -> Components:
     """Components of a rank of a ``timeless`` job while its buffers are laid out. ``chunks``: the units of each."""
     units = iter(held.units)
-    tensors = [alike(islice(units, n)) for n in chunks]  # type: ignore[arg-type]
+    tensors = [counted(islice(units, n)) for n in chunks]  # type: ignore[arg-type]
     return () if is_sharded(job) else tuple(building(job, tensors).items())
 
 
-def building(job: TrainingJob, chunks: list[list[Alike]]) -> dict[str, int]:
+def building(job: TrainingJob, chunks: list[list[Counted]]) -> dict[str, int]:
     """Components at the highest moment; none where parameters are not copied. ``chunks``: the tensors of each."""
     if not distributed(job):
         return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.megatron import buffers, fsdp
-from memcheck.frameworks.megatron.alike import alike
+from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.megatron.stages import stages
 from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors
 from memcheck.frameworks.torch.pipelining import fullest
@@ -31,7 +31,7 @@ def states_floor(job: TrainingJob, a: Architecture) -> int:
             units += [tuple(embedding_tensors(a, job))] if chunk.embedding else []
             units += [of_block[id(layers[i])] for i in chunk.layers]
             units += [tuple(head_tensors(a, job, shares=shares))] if chunk.head else []
-        tensors = alike(units)
+        tensors = counted(units)
         rest = fsdp.resting(job, tensors) if fsdp.is_sharded(job) else buffers.resting(job, tensors)
         worst = max(worst, sum(rest))
     return worst

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from memcheck.accounts.state import Resting
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.tensor import rounded
-from memcheck.frameworks.megatron.alike import Alike, alike, elements
 from memcheck.frameworks.megatron.buffers import DtypeNames, dtype_names, dtypes_of, on_device_share, optimizer_ways
+from memcheck.frameworks.megatron.counted import Counted, counted, elements
 from memcheck.frameworks.megatron.setting import argument_options
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
@@ -62,7 +62,7 @@ def in_fp8(job: TrainingJob) -> bool:
     return bool(job.option("fp8_param_gather")) and "fp8_format" in dict(argument_options(job))
 
 
-def parameter_bytes(job: TrainingJob, tensors: Iterable[Alike], ways: int = 1) -> int:
+def parameter_bytes(job: TrainingJob, tensors: Iterable[Counted], ways: int = 1) -> int:
     """Bytes of the weight buffers. MXFP8 has a second one, by columns (fp8_need_transpose_data)."""
     item = linear = dtypes_of(sharded_dtype_names(job)).parameter
     if in_fp8(job):
@@ -71,7 +71,7 @@ def parameter_bytes(job: TrainingJob, tensors: Iterable[Alike], ways: int = 1) -
     return -(-total // ways)
 
 
-def resting(job: TrainingJob, tensors: list[Alike]) -> Resting:
+def resting(job: TrainingJob, tensors: list[Counted]) -> Resting:
     """Shards of parameters, main gradients, master weights and states; dense and expert tensors apart."""
     size, total = dtypes_of(sharded_dtype_names(job)), Resting()
     on_device = on_device_share(job)
@@ -94,7 +94,7 @@ def resting(job: TrainingJob, tensors: list[Alike]) -> Resting:
 
 
 def _elements(unit: Unit) -> int:
-    return elements(alike([unit.tensors]))
+    return elements(counted([unit.tensors]))
 
 
 def gradient_dtype(job: TrainingJob) -> str:
@@ -126,7 +126,7 @@ def root_bytes(job: TrainingJob, units: list[Unit]) -> int:
     """Parameters outside the units, gathered all step."""
     if strategy(job) != "optim_grads_params":
         return 0
-    return rounded(sum(parameter_bytes(job, alike([u.tensors])) for u in units if u.kind != "block"))
+    return rounded(sum(parameter_bytes(job, counted([u.tensors])) for u in units if u.kind != "block"))
 
 
 class GatheredLayer(Record):
@@ -147,8 +147,8 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     cost = {
         i: GatheredLayer(
             _elements(units[i]),
-            parameter_bytes(job, alike([units[i].tensors])) if gathers else 0,
-            item * elements([t for t in alike([units[i].tensors]) if t.trained]),
+            parameter_bytes(job, counted([units[i].tensors])) if gathers else 0,
+            item * elements([t for t in counted([units[i].tensors]) if t.trained]),
         )
         for i in blocks
     }

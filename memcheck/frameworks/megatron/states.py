@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from memcheck.accounts.moves import Components, Held, Rest
 from memcheck.frameworks.megatron import buffers, fsdp
-from memcheck.frameworks.megatron.alike import alike
 from memcheck.frameworks.megatron.building import laying_out
+from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.torch.states import timeless as without_step
 from memcheck.job.types import TrainingJob
 
@@ -55,7 +55,7 @@ def states_of(job: TrainingJob) -> MegatronStates:
 
 def rests(job: TrainingJob, held: Held) -> Rest:
     """The states of a rank of a :func:`timeless` job, and what the optimizer's step adds to them."""
-    tensors = alike(held.units)  # type: ignore[arg-type]
+    tensors = counted(held.units)  # type: ignore[arg-type]
     found = fsdp.resting(job, tensors) if fsdp.is_sharded(job) else buffers.resting(job, tensors)
     names = ("parameters", "gradients", "master_weights", "optimizer_states")
     components = tuple((name, getattr(found, name)) for name in names)

@@ -7,7 +7,7 @@ import pytest
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import buffers, fsdp
-from memcheck.frameworks.megatron.alike import alike
+from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
 from memcheck.frameworks.megatron.profile import PROFILE as MEGATRON
 from memcheck.frameworks.megatron.ranks import megatron_ranks
@@ -24,7 +24,7 @@ def bytes_per_parameter(**changes: object) -> float:
     """All states of one large matrix, per parameter."""
     layout = changes.pop("layout", grid(1, zero_stage=0))
     case = job(llama_8b(), layout, **changes)  # type: ignore[arg-type]
-    found = buffers.resting(case, alike([MATRIX]))
+    found = buffers.resting(case, counted([MATRIX]))
     return (found.parameters + found.gradients + found.master_weights + found.optimizer_states) / N
 
 
@@ -67,20 +67,20 @@ def test_offloaded_states_leave_the_gpu() -> None:
 def test_half_precision_main_gradients_are_copied_for_the_optimizer() -> None:
     """bf16 main gradients become fp32 during the step, unless the optimizer is precision-aware."""
     case = job(llama_8b(), grid(4), options={"grad_reduce_in_bf16": True})
-    assert buffers.step_temporaries(case, alike([MATRIX])) == N
-    assert buffers.step_temporaries(job(llama_8b(), grid(4)), alike([MATRIX])) == 0
+    assert buffers.step_temporaries(case, counted([MATRIX])) == N
+    assert buffers.step_temporaries(job(llama_8b(), grid(4)), counted([MATRIX])) == 0
 
 
 def test_states_of_fewer_bits_are_copied_to_fp32_for_the_step() -> None:
     """TE's FusedAdam: one fp32 copy for each state that is not fp32, of this rank's shard; remainders are not copied."""
     aware = {"use_precision_aware_optimizer": True}
     half = {**aware, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
-    assert buffers.step_temporaries(job(llama_8b(), grid(4), options=aware), alike([MATRIX])) == 0
-    assert buffers.step_temporaries(job(llama_8b(), grid(4), options=half), alike([MATRIX])) == 2 * 4 * N / 4
+    assert buffers.step_temporaries(job(llama_8b(), grid(4), options=aware), counted([MATRIX])) == 0
+    assert buffers.step_temporaries(job(llama_8b(), grid(4), options=half), counted([MATRIX])) == 2 * 4 * N / 4
     master = {**aware, "main_params_dtype": "fp16"}
-    assert buffers.step_temporaries(job(llama_8b(), grid(4), options=master), alike([MATRIX])) == 4 * N / 4
+    assert buffers.step_temporaries(job(llama_8b(), grid(4), options=master), counted([MATRIX])) == 4 * N / 4
     away = {**half, "optimizer_cpu_offload": True}
-    assert buffers.step_temporaries(job(llama_8b(), grid(4), options=away), alike([MATRIX])) == 0
+    assert buffers.step_temporaries(job(llama_8b(), grid(4), options=away), counted([MATRIX])) == 0
 
 
 def test_optimizers_step_one_after_the_other() -> None:
@@ -88,22 +88,22 @@ def test_optimizers_step_one_after_the_other() -> None:
     half = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "fp32"}
     case = job(deepseek_v2(), grid(8, expert=8), options=half)
     experts = (LocalTensor("expert.weight", (4096, 4096), trained=True, expert=True, matrix=True),)
-    assert buffers.step_temporaries(case, alike([experts])) == 4 * N
-    assert buffers.step_temporaries(case, alike([(*MATRIX, *experts)])) == 4 * N
+    assert buffers.step_temporaries(case, counted([experts])) == 4 * N
+    assert buffers.step_temporaries(case, counted([(*MATRIX, *experts)])) == 4 * N
 
 
 def test_buffers_are_aligned() -> None:
     """Parameters start at multiples of 64 elements, buffers end at multiples of 128 and of the ranks."""
     tensors = (LocalTensor("a", (100,), trained=True), LocalTensor("b", (65,), trained=True))
-    assert buffers.padded_elements(alike([tensors]), 1) == 256
-    assert buffers.padded_elements(alike([tensors]), 3) == 384
-    assert buffers.padded_elements(alike([tensors]), 1, high_bandwidth=True) == 2**16
+    assert buffers.padded_elements(counted([tensors]), 1) == 256
+    assert buffers.padded_elements(counted([tensors]), 3) == 384
+    assert buffers.padded_elements(counted([tensors]), 1, high_bandwidth=True) == 2**16
 
 
 def test_frozen_parameters_have_no_states() -> None:
     """A frozen tensor rests in its own dtype and nothing else."""
     frozen = tuple(t._replace(trained=False) for t in MATRIX)
-    found = buffers.resting(job(llama_8b(), grid(4)), alike([frozen]))
+    found = buffers.resting(job(llama_8b(), grid(4)), counted([frozen]))
     assert (found.parameters, found.gradients, found.master_weights, found.optimizer_states) == (2 * N, 0, 0, 0)
 
 
@@ -117,10 +117,10 @@ def test_experts_are_divided_over_their_own_ranks() -> None:
 def test_fsdp_divides_everything() -> None:
     """zero_stage 3 is Megatron-FSDP's optim_grads_params: 18 bytes over the ranks."""
     case = job(llama_8b(), grid(8, zero_stage=3))
-    found = fsdp.resting(case, alike([MATRIX]))
+    found = fsdp.resting(case, counted([MATRIX]))
     assert fsdp.is_sharded(case)
     assert (found.parameters + found.gradients + found.master_weights + found.optimizer_states) / N == 18 / 8
-    half = fsdp.resting(job(llama_8b(), grid(8, zero_stage=2)), alike([MATRIX]))
+    half = fsdp.resting(job(llama_8b(), grid(8, zero_stage=2)), counted([MATRIX]))
     assert half.parameters == 2 * N
 
 
@@ -143,9 +143,9 @@ def test_double_buffers_hold_two_units_of_parameters_and_gradients() -> None:
 def test_fsdp_keeps_main_weights_beside_fp32_parameters() -> None:
     """The buffer of main weights is there whatever the parameters' dtype; ``auto`` leaves it out."""
     case = job(llama_8b(), grid(8, zero_stage=3), recipe=MEGATRON.recipes["fp32"])
-    assert fsdp.resting(case, alike([MATRIX])).master_weights == 4 * N / 8
+    assert fsdp.resting(case, counted([MATRIX])).master_weights == 4 * N / 8
     auto = case._replace(options=(("megatron_fsdp_main_params_dtype", "auto"),))
-    assert fsdp.resting(auto, alike([MATRIX])).master_weights == 0
+    assert fsdp.resting(auto, counted([MATRIX])).master_weights == 0
 
 
 def test_fsdp_gathers_fp8_weights_as_such() -> None:
@@ -154,9 +154,9 @@ def test_fsdp_gathers_fp8_weights_as_such() -> None:
     other = LocalTensor("output_layer.weight", (1024, 512), trained=True, matrix=True)
     options = {"fp8_format": "hybrid", "fp8_param_gather": True, "fp8_recipe": "tensorwise"}
     case = job(llama_8b(), grid(8, zero_stage=3), options=options)
-    assert fsdp.parameter_bytes(case, alike([(linear, other)])) == (1 + 2) * 1024 * 512
+    assert fsdp.parameter_bytes(case, counted([(linear, other)])) == (1 + 2) * 1024 * 512
     wide = job(llama_8b(), grid(8, zero_stage=3), options={**options, "fp8_recipe": "mxfp8"})
-    assert fsdp.parameter_bytes(wide, alike([(linear, other)])) == (2 + 2) * 1024 * 512
+    assert fsdp.parameter_bytes(wide, counted([(linear, other)])) == (2 + 2) * 1024 * 512
 
 
 def test_the_heads_gradient_buffer_comes_with_its_product() -> None:

@@ -13,7 +13,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.record import Record
 
 
-class Alike(Record):
+class Counted(Record):
     """Tensors of one size that go into one kind of buffer."""
 
     numel: int
@@ -26,7 +26,7 @@ class Alike(Record):
     """How many there are."""
 
 
-def alike(units: Iterable[tuple[LocalTensor, ...]]) -> list[Alike]:
+def counted(units: Iterable[tuple[LocalTensor, ...]]) -> list[Counted]:
     """What the units hold; tuples that several units share are looked at once."""
     units_of: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
     for tensors in units:
@@ -35,7 +35,7 @@ def alike(units: Iterable[tuple[LocalTensor, ...]]) -> list[Alike]:
     for tensors, n in units_of.values():
         for kind, count in _kinds(tensors).items():
             counts[kind] = counts.get(kind, 0) + n * count
-    return [Alike(*kind, count) for kind, count in counts.items()]
+    return [Counted(*kind, count) for kind, count in counts.items()]
 
 
 @lru_cache(maxsize=256)
@@ -48,6 +48,6 @@ def _kinds(tensors: tuple[LocalTensor, ...]) -> dict[tuple[int, bool, bool, bool
     return counts
 
 
-def elements(tensors: Iterable[Alike]) -> int:
+def elements(tensors: Iterable[Counted]) -> int:
     """Elements of all of them."""
     return sum([t.numel * t.times for t in tensors])
