@@ -12,6 +12,7 @@ from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.torch import reduces_wider
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.models.types import Architecture
 from memcheck.record import Record
 
 
@@ -45,6 +46,16 @@ def accumulated_dtype(job: TrainingJob) -> str | None:
 def reduces_head(job: TrainingJob) -> bool:
     """Whether the loss itself reduces the head's gradient."""
     return FRAMEWORKS[job.framework].loss_reduces_head and job.loss.kind == "chunked"
+
+
+def ties_ends(job: TrainingJob) -> bool:
+    """Whether embedding, final norm and head share a group, which the framework wraps apart, as they share a matrix.
+
+    torchtitan/distributed/fsdp.py (``enable_weight_tying``), whatever the tensor-parallel degree.
+    """
+    architecture = job.architecture
+    ties = isinstance(architecture, Architecture) and architecture.tie_word_embeddings and architecture.head
+    return wraps(job) and FRAMEWORKS[job.framework].wraps_ends and ties
 
 
 def outside_dtype(job: TrainingJob) -> str | None:

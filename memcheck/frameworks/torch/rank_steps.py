@@ -252,7 +252,9 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
         if id(tensors) not in known or early:
             whole = UnitGroups(group_of(job, tensors))
             if early:
-                both = ([t for t in tensors if t.name == early], [t for t in tensors if t.name != early])
+                # a tied head's gradient is that of the embedding's matrix
+                owners: Any = tensors if any(t.name == early for t in tensors) else units.held.runs[0][0]
+                both = ([t for t in owners if t.name == early], [t for t in tensors if t.name != early])
                 whole = UnitGroups(whole.whole, *(group_of(job, tuple(part)) for part in both))
             known[id(tensors)] = whole
         found.append(known[id(tensors)])

@@ -12,7 +12,7 @@ from functools import lru_cache
 from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.context import Setting
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.fsdp import accumulated_dtype, adds_in_place, outside_dtype, wraps
+from memcheck.frameworks.torch.fsdp import accumulated_dtype, adds_in_place, outside_dtype, reduces_head, wraps
 from memcheck.frameworks.torch.units import (
     as_built,
     base_setting,
@@ -111,6 +111,8 @@ class Units:
         return runs
 
     def _embedding(self, tied: bool) -> Unit:
+        if reduces_head(self.job) and wraps(self.job):
+            tied = False  # the head's gradient was reduced within the loss
         found = self._ends.get((tied,))
         if found is None:
             added, trained = self._added, self._table_trained

@@ -163,7 +163,29 @@ class Step:
         if not self.how.loss_behind_root:
             return flat
         self.recorder.release("communication_buffers", flat)  # by the root's post-forward
+        if self._reduces_root_early:
+            self._gather_root_again("loss")
         return NOTHING
+
+    @property
+    def _reduces_root_early(self) -> bool:
+        """Whether the loss reduces a gradient of the root group."""
+        return self.how.tied_ends and bool(self.units[-1].reduced)
+
+    def _reduced_by_loss(self) -> int:
+        """The input of the loss's reduce-scatter of the root group, which stays until the next one."""
+        if not self._reduces_root_early:
+            return NOTHING
+        reduce_input = self.groups[-1].early.reduce_input
+        self.recorder.hold("communication_buffers", reduce_input)
+        self._gather_root_again("backward")
+        return reduce_input
+
+    def _gather_root_again(self, instant: str) -> None:
+        """The flat buffer of a group that was let go of for a moment, in which nothing else is made."""
+        self.recorder.hold("communication_buffers", self.root.flat)
+        self.recorder.mark(instant, "all-gather of the root group")
+        self.recorder.release("communication_buffers", self.root.flat)
 
     def _gather_ahead(self, own: Group, previous: int, where: str) -> None:
         """Gather a unit's parameters and let go of the previous group's flat buffer: before they are copied out, or, up
@@ -187,7 +209,7 @@ class Step:
         prefetched = NOTHING
         if self.root != NO_GROUP and self.how.loss_inside_root:
             prefetched = self._prefetch(len(self.units), gathered)  # the root's output is the loss: its hook runs first
-        reduce_input = NOTHING
+        reduce_input = self._reduced_by_loss()
         lingers: list[tuple[int, int]] = []
         unsharded_root: Amount = ()
         for i, end in reversed(self.stretches):

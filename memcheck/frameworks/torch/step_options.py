@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, adds_in_place, skips_reduction, wraps
+from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, adds_in_place, skips_reduction, ties_ends, wraps
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import Border, in_flight
 from memcheck.frameworks.torch.rank_units import Run
@@ -33,6 +33,9 @@ class StepOptions(Record):
     """FSDP2 wraps the units."""
     rooted: bool
     """Blocks and the root are wrapped: embedding, final norm and head are one group, gathered all step."""
+    tied_ends: bool
+    """That group is no root: the model's forward ends behind the head, and a loss that runs the head chunk by chunk
+    lets go of it, gathers it again and reduces its gradient, as the backward behind it does once more."""
     reshards: bool
     unsynchronised: bool
     """Micro-batches before the last leave their gradients unsharded."""
@@ -90,7 +93,7 @@ class StepSizes(Record):
 def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptions, tuple[float, ...]]:
     """How pipeline rank ``rank`` runs its step, and for each walk how many other micro-batches are in flight."""
     layout, profile = job.layout, FRAMEWORKS[job.framework]
-    sharded, pipelined = wraps(job), layout.pipeline > 1
+    sharded, pipelined, tied = wraps(job), layout.pipeline > 1, ties_ends(job)
     stays_gathered = sharded and pipelined
     unsynchronised = skips_reduction(job)
     views, views_late = (False, False) if sharded else gradient_views(job)
@@ -101,15 +104,16 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         micro_batches=tuple([MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]),
         all_at_once=held >= steps,
         sharded=sharded,
-        rooted=sharded and not profile.wraps_ends,
+        rooted=sharded and (tied or not profile.wraps_ends),
+        tied_ends=tied,
         reshards=layout.reshard_after_forward and layout.zero_stage == 3,
         unsynchronised=unsynchronised,
         in_place=adds_in_place(job),
         stays_gathered=stays_gathered,
         reduces_behind=stays_gathered and job.casts_gradients,
         casts_gradients=job.casts_gradients,
-        loss_inside_root=not pipelined and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast,
-        loss_behind_root=not pipelined and job.loss.kind == "chunked" and profile.style.head_behind_model,
+        loss_inside_root=not (pipelined or tied) and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast,
+        loss_behind_root=tied or (not pipelined and job.loss.kind == "chunked" and profile.style.head_behind_model),
         whole_table=layout.tensor > 1 and profile.style.whole_table_gradient,
         offloads=job.parameter_offload != "none",
         views=views,

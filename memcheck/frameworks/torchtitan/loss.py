@@ -22,6 +22,8 @@ from memcheck.frameworks.transformers.head import Head
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 
+TIED_TABLE = "embed_tokens.weight"
+
 
 class HeadShard(Record):
     """How FSDP2 treats the head while it is chunked, in elements."""
@@ -38,6 +40,8 @@ def chunked_head_unit(
     """Final norm, head and loss. ``adds``: some micro-batch adds to gradients that are there."""
     ways = job.layout.shard_group
     table = next((t for t in tensors if t.name == "lm_head.weight"), None)
+    if head.tied:
+        table = LocalTensor(TIED_TABLE, (-(-head.vocab // setting.tensor), setting.hidden), head.trained)
     shard = HeadShard(0, 0)
     if job.layout.zero_stage == 3 and table is not None:
         part = shard_numel(table, ways)
@@ -45,7 +49,7 @@ def chunked_head_unit(
     dtype = setting.params
     fresh = chunked_head_curve(head, setting, dtype, shard, inventory=inventory)
     again = chunked_head_curve(head, setting.later(), dtype, shard, inventory=inventory) if adds else fresh
-    reduced = "lm_head.weight" if shard.padded else ""
+    reduced = table.name if shard.padded and table is not None else ""
     return Unit(kind="head", name="head and loss", tensors=tensors, fresh=fresh, again=again, reduced=reduced)
 
 
