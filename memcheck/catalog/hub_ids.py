@@ -15,7 +15,7 @@ STORED = frozenset(
     }
 )
 """Words at the end of an id that say how weights are stored, which changes no dimension."""
-TUNED = frozenset({"instruct", "it", "chat", "base", "pt", "thinking", "reasoning", "sft", "dpo", "rlvr"})
+TUNED = frozenset({"instruct", "it", "chat", "base", "pt", "thinking", "reasoning", "sft", "mixture", "dpo", "rlvr"})
 """Words at the end of an id for a stage of training on the same dimensions."""
 _LONGEST = 96
 """Characters of a repository's name on the Hub."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ("TheBloke/Mistral-7B-v0.1-GPTQ", "mistral-7b-v0.1"),
         ("NousResearch/Meta-Llama-3.1-70B-Instruct", "llama-3.1-70b"),
         ("allenai/OLMo-2-1124-13B-SFT", "olmo-2-13b"),
+        ("OpenRLHF/Llama-3-8b-sft-mixture", "llama-3-8b"),
         ("someone/qwen2.5-7b", "qwen2.5-7b"),
         ("qwen2.5-7b-awq", "qwen2.5-7b"),
     ],
