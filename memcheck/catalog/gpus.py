@@ -14,6 +14,7 @@ def find_gpu(name: str) -> Gpu:
 
     Raises:
         UnknownNameError: the catalog has no such GPU.
+        AmbiguousNameError: the name stands for cards of different memory.
     """
     canonical, record = find_record("gpu", name)
     return Gpu(

@@ -1,6 +1,7 @@
 """Writes the index of names beside the records: ``python -m memcheck.catalog.index`` after adding or renaming one.
 
-An alias that two records claim, or that is another record's name, is an error.
+An alias that two records claim, or that is another record's name, is an error. A name that several records share
+(``shared_names``: ``A100`` is a card of 40 GB and one of 80 GB) leads to all of them, so that a lookup can say so.
 """
 
 from __future__ import annotations
@@ -16,25 +17,33 @@ from memcheck.errors import ConfigurationError
 KINDS = ("model", "gpu")
 
 
-def build_index(kind: str) -> dict[str, str]:
-    """Name or alias (as compared) -> record, from the records of ``kind``.
+def build_index(kind: str) -> dict[str, str | list[str]]:
+    """Name or alias (as compared) -> record, or records that share it, from the records of ``kind``.
 
     Raises:
         ConfigurationError: two records claim one name.
     """
     folder = os.path.join(DATA, kind + "s")
     index: dict[str, str] = {}
+    shared: dict[str, list[str]] = {}
     for file in sorted(os.listdir(folder)):
         canonical, extension = os.path.splitext(file)
         if extension != ".yaml":
             continue
         record = read_record(os.path.join(folder, file))
         names = [canonical, *([record["id"]] if "id" in record else []), *record.get("aliases", ())]
+        for name in record.get("shared_names", ()):
+            shared.setdefault(normal(name), []).append(canonical)
         for name in {normal(n): None for n in names}:
             other = index.setdefault(name, canonical)
             if other != canonical:
                 raise ConfigurationError(f"{kind} {name!r} is claimed by {other} and {canonical}", "remove one alias")
-    return dict(sorted(index.items()))
+    for name, records in shared.items():
+        if name in index or len(records) == 1:
+            others = index.get(name, "nothing else")
+            raise ConfigurationError(f"{kind} {name!r} is shared by {', '.join(records)} and {others}", "mend one")
+    every: dict[str, str | list[str]] = {**index, **shared}
+    return dict(sorted(every.items()))
 
 
 def render_index(kind: str) -> str:

@@ -24,20 +24,32 @@ class UnknownNameError(MemcheckError):
         self.close = close
 
 
+class AmbiguousNameError(UnknownNameError):
+    """Several records share this name. ``close`` holds all of them."""
+
+    def __init__(self, kind: str, name: str, records: tuple[str, ...]) -> None:
+        super().__init__(kind, name, records)
+        self.message = f"{kind} {name!r} stands for several: {', '.join(records)}"
+        self.help = f"write {' or '.join(records)}"
+
+
 def find_record(kind: str, name: str) -> tuple[str, dict[str, Any]]:
     """Canonical name and record of the ``kind`` (``model`` | ``gpu``) that is called ``name``. Reads one record.
 
     Raises:
         UnknownNameError: nothing is called so.
+        AmbiguousNameError: several are.
     """
     folder = os.path.join(DATA, kind + "s")
     wanted = normal(name)
     canonical = wanted
     if not _is_file_name(wanted) or not os.path.isfile(os.path.join(folder, wanted + ".yaml")):
-        index = read_index(kind)
-        if wanted not in index:
-            raise UnknownNameError(kind, name, _close(wanted, index))
-        canonical = index[wanted]
+        found = _read_names(kind).get(wanted)
+        if found is None:
+            raise UnknownNameError(kind, name, _close(wanted, read_index(kind)))
+        if isinstance(found, list):
+            raise AmbiguousNameError(kind, name, tuple(found))
+        canonical = found
     return canonical, read_record(os.path.join(folder, canonical + ".yaml"))
 
 
@@ -47,9 +59,13 @@ def normal(name: str) -> str:
 
 
 def read_index(kind: str) -> dict[str, str]:
-    """Every name of a kind (lower case, aliases included) and the record it stands for."""
+    """Every name of a kind (lower case, aliases included) and the record it stands for; none that several share."""
+    return {name: found for name, found in _read_names(kind).items() if isinstance(found, str)}
+
+
+def _read_names(kind: str) -> dict[str, str | list[str]]:
     with open(os.path.join(DATA, kind + "s", "index.json"), encoding="utf-8") as stream:
-        index: dict[str, str] = json.load(stream)
+        index: dict[str, str | list[str]] = json.load(stream)
     return index
 
 

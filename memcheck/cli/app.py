@@ -19,7 +19,7 @@ COMMANDS = {
     "export": ("memcheck.cli.export", "Write the framework config that runs a plan."),
     "import": ("memcheck.cli.import_", "Write a plan from a framework's config."),
     "init": ("memcheck.cli.init", "Write a first plan."),
-    "list": ("memcheck.cli.list", "List models, gpus, rules or frameworks."),
+    "list": ("memcheck.cli.list", "List models, gpus, rules, frameworks or architectures."),
     "schema": ("memcheck.cli.schema", "Print the JSON Schema of plans, reports or a command's JSON."),
     "suggest": ("memcheck.cli.suggest", "Find plans nearby that fit, are fastest or need the fewest GPUs."),
     "sweep": ("memcheck.cli.sweep", "Evaluate a grid of a plan's values."),

@@ -8,26 +8,76 @@ import click
 
 from memcheck.cli.completion import one_of, rules
 from memcheck.cli.parameters import COLOR
+from memcheck.cli.table import table
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.errors import UsageError
 from memcheck.report.page import styled
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.rules.types import Rule
+
+OTHER_WORDS = {
+    "oom": "exceeds-capacity",
+    "out of memory": "exceeds-capacity",
+    "cuda out of memory": "exceeds-capacity",
+    "outofmemoryerror": "exceeds-capacity",
+    "torch.outofmemoryerror": "exceeds-capacity",
+    "does not fit": "exceeds-capacity",
+}
+"""What people call a finding -> the rule's name."""
+
 
 @click.command("explain")
-@click.argument("rule", metavar="CODE|NAME", shell_complete=one_of(rules))
+@click.argument("rule", metavar="CODE|NAME|WORD...", nargs=-1, required=True, shell_complete=one_of(rules))
 @COLOR
-def command(rule: str, color: str) -> int:
-    """Explain a rule: what it does, why, an example, how to fix it."""
+def command(rule: tuple[str, ...], color: str) -> int:
+    """Explain a rule: what it does, why, an example, how to fix it.
+
+    A word that several rules have in them lists those.
+    """
     from memcheck.rules.registry import RULES
 
-    wanted = rule.lower()
-    for known in RULES:
-        if wanted in (known.code.lower(), known.name):
-            write_stdout(styled(known.explain(), screen_of(sys.stdout, color)))
-            return 0
+    screen = screen_of(sys.stdout, color)
+    found = about(" ".join(rule), RULES)
+    if len(found) == 1:
+        write_stdout(styled(found[0].explain(), screen))
+        return 0
+    if found:
+        rows = [(each.code, each.name, each.summary) for each in found]
+        write_stdout(table(("code", "name", "summary"), rows, screen, frozenset()))
+        return 0
     from memcheck.edge.closest import closest
 
-    close = closest(wanted, [known.name for known in RULES])
+    written = " ".join(rule)
+    close = closest("-".join(rule).lower(), [known.name for known in RULES])
     hint = f"; did you mean {close[0]}?" if close else ""
-    raise UsageError(f"no rule {rule!r}{hint}", "`memcheck list rules` shows every rule")
+    raise UsageError(f"no rule {written!r}{hint}", "`memcheck list rules` shows every rule")
+
+
+def about(written: str, known: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """The rules that somebody means: by code, number or name, else those of a family, else those with every word."""
+    text = written.lower().replace("_", " ").replace("-", " ").strip()
+    name = OTHER_WORDS.get(text, text.replace(" ", "-"))
+    code = "mem" + name if name.isdecimal() else name
+    exact = tuple(rule for rule in known if name == rule.name or code == rule.code.lower())
+    if exact or not text:
+        return exact
+    family = code.rstrip("x")
+    if family.startswith("mem") and family[3:].isdecimal():
+        return tuple(rule for rule in known if rule.code.lower().startswith(family))
+    words = text.split()
+    for part in (_title, _page):
+        found = tuple(rule for rule in known if all(word in part(rule) for word in words))
+        if found:
+            return found
+    return ()
+
+
+def _title(rule: Rule) -> str:
+    return f"{rule.name} {rule.summary}".lower()
+
+
+def _page(rule: Rule) -> str:
+    return (rule.doc or "").lower()

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 import click
+from click.shell_completion import CompletionItem
 
 from memcheck.cli.parameters import COLOR
 from memcheck.cli.table import table
@@ -13,6 +14,7 @@ from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.edge.json_text import dumps
 from memcheck.edge.text import gib
+from memcheck.errors import UsageError
 from memcheck.record import Record
 
 
@@ -115,16 +117,79 @@ def frameworks() -> Listing:
     )
 
 
-CATALOGS: dict[str, Callable[[], Listing]] = {"models": models, "gpus": gpus, "rules": rules, "frameworks": frameworks}
+def architectures() -> Listing:
+    """Every ``model_type`` that is read, with the frameworks that build it and a model of the catalog."""
+    from memcheck.catalog.models import find_model, model_names
+    from memcheck.frameworks.registry import FRAMEWORKS
+    from memcheck.models.registry import FAMILIES
+
+    models: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    for name in model_names():
+        models[str(find_model(name).config["model_type"])].append(name)
+    rows = [(family, [f.name for f in FRAMEWORKS.values() if family in f.families.names]) for family in sorted(models)]
+    return Listing(
+        ("model_type", "models", "for example", "built by"),
+        [(kind, str(len(models[kind])), next(iter(models[kind]), ""), ", ".join(by)) for kind, by in rows],
+        [{"name": kind, "models": models[kind], "frameworks": by} for kind, by in rows],
+        right=frozenset({1}),
+    )
+
+
+CATALOGS: dict[str, Callable[[], Listing]] = {
+    "models": models,
+    "gpus": gpus,
+    "rules": rules,
+    "frameworks": frameworks,
+    "architectures": architectures,
+}
+OTHER_WORDS = {"families": "architectures", "archs": "architectures", "model-types": "architectures", "cards": "gpus"}
+"""What people also type for a catalog."""
+
+
+class _Catalog(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.2
+    """A catalog's name, in the singular or plural."""
+
+    name = "catalog"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        word = str(value).lower().replace("_", "-")
+        found = OTHER_WORDS.get(word, word)
+        if found + "s" in CATALOGS:
+            found += "s"
+        if found not in CATALOGS:
+            self.fail(f"{value!r} is not one of {', '.join(map(repr, CATALOGS))}.", param, ctx)
+        return found
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in CATALOGS if name.startswith(incomplete)]
+
+
+def matching(listing: Listing, words: tuple[str, ...]) -> Listing:
+    """The rows in which every word stands somewhere, in any case. Blanks, hyphens and underscores are alike."""
+    wanted = [_plain(word) for word in words]
+    kept = [n for n, row in enumerate(listing.rows) if all(word in _plain(" ".join(row)) for word in wanted)]
+    return listing._replace(rows=[listing.rows[n] for n in kept], records=[listing.records[n] for n in kept])
+
+
+def _plain(text: str) -> str:
+    return text.lower().replace("-", " ").replace("_", " ")
 
 
 @click.command("list")
-@click.argument("catalog", type=click.Choice(list(CATALOGS)))
+@click.argument("catalog", type=_Catalog())
+@click.argument("words", nargs=-1, metavar="[WORD]...")
 @click.option("--format", "form", type=click.Choice(["full", "json"]), default="full", help="A table or JSON records.")
 @COLOR
-def command(catalog: str, form: str, color: str) -> int:
-    """List the models, gpus, rules or frameworks that memcheck knows."""
-    found = CATALOGS[catalog]()
+def command(catalog: str, words: tuple[str, ...], form: str, color: str) -> int:
+    """List the models, gpus, rules, frameworks or architectures that memcheck knows, or those with a WORD in them."""
+    listing = CATALOGS[catalog]()
+    found = matching(listing, words)
+    if words and not found.rows:
+        from memcheck.edge.closest import closest
+
+        close = closest(" ".join(words).lower(), [row[0] for row in listing.rows], 3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"`memcheck list {catalog}` shows all"
+        raise UsageError(f"none of the {len(listing.rows)} {catalog} has {' and '.join(map(repr, words))} in it", hint)
     if form == "json":
         write_stdout(dumps(found.records, indent=1) + "\n")
     else:

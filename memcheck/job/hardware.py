@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.names import UnknownNameError
+from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
 from memcheck.catalog.types import Gpu
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.plan import types as plan_types
@@ -18,10 +18,10 @@ def resolve_gpu(stated: plan_types.GpuSpec) -> Gpu:
     A GPU that the catalog does not know is fine as long as the plan gives its memory.
 
     Raises:
-        ResolutionError: the name is unknown and ``memory_gib`` is not given.
+        ResolutionError: the name is unknown, or that of several cards, and ``memory_gib`` is not given.
     """
     try:
-        gpu: Gpu | None = find_gpu(stated.name)
+        gpu: Gpu | None = _find(stated)
     except UnknownNameError as error:
         if stated.memory_gib is None:
             raise ResolutionError((JobProblem("gpu", "/hardware/gpu", error.message, help=error.help),)) from None
@@ -34,3 +34,14 @@ def resolve_gpu(stated: plan_types.GpuSpec) -> Gpu:
     if changed:
         gpu = gpu._replace(from_catalog=False, source="the plan", **changed)  # type: ignore[arg-type]
     return gpu
+
+
+def _find(stated: plan_types.GpuSpec) -> Gpu:
+    """The card that is named; of several with that name, the one whose memory is nearest to what the plan states."""
+    try:
+        return find_gpu(stated.name)
+    except AmbiguousNameError as error:
+        if stated.memory_gib is None:
+            raise
+        wanted = stated.memory_gib * GIB
+        return min((find_gpu(name) for name in error.close), key=lambda card: abs(card.memory_bytes - wanted))

@@ -7,7 +7,10 @@ import os
 import pytest
 
 from memcheck.catalog.gpus import find_gpu, gpu_names
-from memcheck.catalog.names import DATA, read_record
+from memcheck.catalog.names import DATA, AmbiguousNameError, read_record
+from memcheck.check import Gate, check_file
+from memcheck.job.hardware import resolve_gpu
+from memcheck.plan.types import GpuSpec
 
 GIB = 2**30
 RATES = ("bf16_tflops", "fp16_tflops", "fp8_tflops", "hbm_gbs", "nvlink_gbs")
@@ -24,7 +27,7 @@ GENERATIONS = {
     *("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"),
     *("gfx90a", "gfx942", "gfx950", "hpu", "tpu", "xpu"),
 }
-KEYS = {"aliases", "arch", "marketed_gb", "memory_bytes", *RATES, *SPEED, "gpus_per_node", "source", "note"}
+KEYS = {"aliases", "shared_names", "arch", "marketed_gb", "memory_bytes", *RATES, *SPEED, "gpus_per_node", "source", "note"}
 
 
 def test_every_generation_is_there() -> None:
@@ -77,7 +80,13 @@ def test_lowest_total_seen(name: str, gib: float) -> None:
         ("NVIDIA H100 80GB HBM3", "h100-80gb"),
         ("h100-nvl", "h100-nvl-94gb"),
         ("h100-pcie", "h100-pcie-80gb"),
-        ("a100", "a100-80gb"),
+        ("DGX Spark", "gb10"),
+        ("NVIDIA GeForce RTX 3060", "rtx-3060"),
+        ("RTX 4070 Ti SUPER", "rtx-4070-ti-super"),
+        ("a4000", "rtx-a4000"),
+        ("NVIDIA RTX 5000 Ada Generation", "rtx-5000-ada"),
+        ("NVIDIA GeForce RTX 5080", "rtx-5080"),
+        ("A100-PCIE-40GB", "a100-40gb"),
         ("A100-40GB", "a100-40gb"),
         ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
         ("h200", "h200"),
@@ -89,12 +98,49 @@ def test_lowest_total_seen(name: str, gib: float) -> None:
         ("4090", "rtx-4090"),
         ("NVIDIA GeForce RTX 4090", "rtx-4090"),
         ("l40s", "l40s"),
-        ("v100", "v100-32gb"),
     ],
 )
 def test_names(name: str, canonical: str) -> None:
     """Catalog names, what nvidia-smi prints and what people say lead to one record."""
     assert find_gpu(name).name == canonical
+
+
+@pytest.mark.parametrize(
+    ("name", "cards"),
+    [
+        ("A100", ("a100-40gb", "a100-80gb")),
+        ("a100-sxm4", ("a100-40gb", "a100-80gb")),
+        ("V100", ("v100-16gb", "v100-32gb")),
+        ("NVIDIA GeForce RTX 4060 Ti", ("rtx-4060-ti-16gb", "rtx-4060-ti-8gb")),
+        ("rtx-5060-ti", ("rtx-5060-ti-16gb", "rtx-5060-ti-8gb")),
+    ],
+)
+def test_a_name_of_two_cards_is_an_error(name: str, cards: tuple[str, ...]) -> None:
+    """Cards that differ in memory and share a name are listed; neither is taken without a word."""
+    with pytest.raises(AmbiguousNameError) as caught:
+        find_gpu(name)
+    assert caught.value.message == f"gpu {name!r} stands for several: {', '.join(cards)}"
+    assert caught.value.help == f"write {' or '.join(cards)}"
+
+
+def test_a_stated_memory_picks_the_card() -> None:
+    """A plan that gives the memory of its A100 has said which one it is: the rates are that card's."""
+    for gib, rates in ((39.4, 1555), (79.2, 2039)):
+        gpu = resolve_gpu(GpuSpec(name="a100", memory_gib=gib))
+        assert (gpu.hbm_gbs, gpu.memory_bytes) == (rates, round(gib * GIB))
+
+
+def test_a_plan_with_a_name_of_two_cards_is_refused() -> None:
+    """`gpu: A100` is a finding at that line which names both cards."""
+    plan = b"""memcheck: 1
+model: llama-3.1-8b
+hardware: {gpu: A100}
+training: {framework: pytorch, micro_batch_size: 1, sequence_length: 512}
+"""
+    (result,), _ = check_file("plan.yaml", plan, Gate())
+    (found,) = result.findings
+    assert (found.code, found.location.span.line) == ("MEM021", 3)
+    assert found.help == "write a100-40gb or a100-80gb"
 
 
 def test_bf16_is_absent_where_the_hardware_has_none() -> None:

@@ -45,6 +45,21 @@ def test_two_records_may_not_claim_one_name(tmp_path: Path, monkeypatch: pytest.
         build_index("model")
 
 
+def test_a_shared_name_needs_two_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is said to be shared has to be shared, and may be nobody's own."""
+    folder = tmp_path / "gpus"
+    folder.mkdir()
+    monkeypatch.setattr(index_module, "DATA", str(tmp_path))
+    (folder / "one.yaml").write_text("shared_names: [Both]\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="'both' is shared by one and nothing else"):
+        build_index("gpu")
+    (folder / "two.yaml").write_text("aliases: [Both]\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="'both' is shared by one and two"):
+        build_index("gpu")
+    (folder / "two.yaml").write_text("shared_names: [Both]\n", encoding="utf-8")
+    assert build_index("gpu") == {"both": ["one", "two"], "one": "one", "two": "two"}
+
+
 @pytest.mark.parametrize(
     ("name", "close"),
     [("llama-3.1-9b", "llama-3.1-8b"), ("qwen-2.5-7b", "qwen2.5-7b"), ("meta-llama/Llama3.1-8B", "llama-3.1-8b")],

@@ -32,7 +32,7 @@ COMMANDS = {
     "suggest hopeless": ("suggest", "suggest hopeless"),
     "suggest moe": ("suggest", "suggest mixtral-8x7b-ep8-64xh100 --document 0 --gpu a100-40gb --top 1"),
     "suggest broken": ("suggest", "suggest broken"),
-    "compare": ("compare", "compare llama-3.1-8b-tp4-a100-40gb mixtral-8x7b-ep8-64xh100 --gpu h100,v100,b200"),
+    "compare": ("compare", "compare llama-3.1-8b-tp4-a100-40gb mixtral-8x7b-ep8-64xh100 --gpu h100,v100-32gb,b200"),
     "compare inference": ("compare", "compare llama-3.3-70b-inference-4xh100"),
     "sweep": ("sweep", "sweep llama-3.1-8b-fsdp-8xh100 --set training.micro_batch_size=1,64 --set hardware.gpu=h100,l4"),
     "sweep illegal": ("sweep", "sweep llama-3.1-8b-tp4-a100-40gb --set parallelism.tensor=2,3"),

@@ -67,13 +67,13 @@ def test_speed_is_relative_to_the_first_row(tmp_path: Path, capsys: Capture) -> 
 def test_a_plan_is_legal_on_one_gpu_and_not_on_another(tmp_path: Path, capsys: Capture) -> None:
     """bf16 on a V100: the row names the rule, and has no figures."""
     write(tmp_path)
-    good, bad = rows(capsys, "good.yaml", "--gpu", "h100,v100")
+    good, bad = rows(capsys, "good.yaml", "--gpu", "h100,v100-32gb")
     assert good["verdict"] == "fits"
     assert bad["verdict"] == "illegal"
     assert "MEM301" in [problem["code"] for problem in bad["problems"]]
     assert bad["device_bytes"] is None
     assert bad["step"] is None
-    assert main(["compare", "good.yaml", "--gpu", "h100,v100"]) == 0
+    assert main(["compare", "good.yaml", "--gpu", "h100,v100-32gb"]) == 0
     assert "v100-32gb: MEM301: " in capsys.readouterr().out
 
 
@@ -103,7 +103,7 @@ def test_every_format_holds_every_row(tmp_path: Path, capsys: Capture) -> None:
     assert main(["schema", "compare"]) == 0
     schema = json.loads(capsys.readouterr().out)
     arguments = ["--format", "json=c.json", "--format", "csv=c.csv", "--format", "markdown=c.md"]
-    assert main(["compare", "good.yaml", "--gpu", "h100,v100,a100", *arguments]) == 0
+    assert main(["compare", "good.yaml", "--gpu", "h100,v100-32gb,a100-80gb", *arguments]) == 0
     document = json.loads((tmp_path / "c.json").read_text())
     jsonschema.Draft7Validator(schema).validate(document)
     table = list(csv.DictReader(io.StringIO((tmp_path / "c.csv").read_text())))

@@ -1,0 +1,105 @@
+"""``explain`` and ``list``: pages and catalogs, found by what people type."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from memcheck.__main__ import main
+from memcheck.models.registry import FAMILIES
+from memcheck.rules.registry import RULES
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_every_rule_has_a_page(rule: object, capsys: Capture) -> None:
+    """A rule's page is found by code, in any case, and by name; it fits the screen except for its code."""
+    assert main(["explain", rule.code.lower()]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith(f"{rule.code} {rule.name}\n")
+    assert "Why it matters" in page
+    assert max(len(line) for line in page.splitlines() if not line.startswith("    ")) <= 100
+    assert main(["explain", rule.name]) == 0
+    assert capsys.readouterr().out == page
+
+
+def test_unknown_rule_gets_a_suggestion(capsys: Capture) -> None:
+    """A misspelt name is corrected."""
+    assert main(["explain", "exceds-capacity"]) == 2
+    assert "did you mean exceeds-capacity?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "codes"),
+    [
+        ("oom", ["MEM101"]),
+        ("out of memory", ["MEM101"]),
+        ("101", ["MEM101"]),
+        ("Exceeds_Capacity", ["MEM101"]),
+        ("exceeds capacity", ["MEM101"]),
+        ("MEM20x", ["MEM201", "MEM202", "MEM203"]),
+        ("mem5", ["MEM501", "MEM502"]),
+        ("kv heads", ["MEM203"]),
+        ("layers", ["MEM206", "MEM410"]),
+    ],
+)
+def test_rules_are_found_by_what_people_type(capsys: Capture, words: str, codes: list[str]) -> None:
+    """One rule that is meant is explained; several are listed, by family or by words in their titles."""
+    assert main(["explain", *words.split()]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = [line.split()[0] for line in lines if line.startswith("MEM")]
+    assert found[: len(codes)] == codes
+    assert lines[0].split()[0] == (codes[0] if len(codes) == 1 else "code")
+
+
+@pytest.mark.parametrize(
+    ("catalog", "entry"),
+    [("models", "llama-3.1-8b"), ("gpus", "h100-80gb"), ("rules", "exceeds-capacity"), ("frameworks", "torchtitan"), ("architectures", "qwen3_moe")],
+)
+def test_catalogs_are_listed(capsys: Capture, catalog: str, entry: str) -> None:
+    """As a table that fits the screen, and as records with the same entries."""
+    assert main(["list", catalog]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert any(entry in line.split() for line in lines[1:])
+    assert main(["list", catalog, "--format", "json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert any(record["name"] == entry for record in records)
+    assert len(records) <= len(lines) - 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["models", "qwen3", "30b"], {"qwen3-30b-a3b", "qwen3-30b-a3b-2507"}),
+        (["model", "NEMOTRON 3"], {"nemotron-3-nano-30b-a3b", "nemotron-3-super-120b-a12b", "nemotron-3-ultra-550b-a55b"}),
+        (["gpu", "rtx", "40"], {"rtx-4090", "rtx-4080", "rtx-a4000"}),
+        (["archs", "gemma"], {"gemma", "gemma2", "gemma3_text"}),
+    ],
+)
+def test_lists_are_searched(capsys: Capture, arguments: list[str], names: set[str]) -> None:
+    """Words behind the catalog leave the entries that have all of them, in any case; singulars are understood."""
+    assert main(["list", *arguments, "--format", "json"]) == 0
+    found = {record["name"] for record in json.loads(capsys.readouterr().out)}
+    assert names <= found
+    assert all(word in json.dumps(sorted(found)) for word in arguments[1].lower().split())
+
+
+def test_a_search_without_a_hit_is_an_error(capsys: Capture) -> None:
+    """Nothing found is exit code 2 with what is close, not an empty table."""
+    assert main(["list", "models", "qwen9-8b"]) == 2
+    error = capsys.readouterr().err
+    assert "none of the" in error
+    assert "did you mean qwen3-8b" in error
+
+
+def test_architectures_say_who_builds_them(capsys: Capture) -> None:
+    """Each model_type that is read has its models and its frameworks."""
+    assert main(["list", "architectures", "--format", "json"]) == 0
+    records = {record["name"]: record for record in json.loads(capsys.readouterr().out)}
+    assert set(records) == set(FAMILIES)
+    assert "llama-3.1-8b" in records["llama"]["models"]
+    assert {"huggingface", "torchtitan"} <= set(records["llama"]["frameworks"])
+    assert "torchtitan" not in records["bloom"]["frameworks"]
