@@ -56,6 +56,7 @@ PROBLEM_CODES = {
     "gpu": codes.UNKNOWN_GPU,
     "architecture": codes.UNSUPPORTED_ARCHITECTURE,
     "config-key": codes.UNREAD_CONFIG_KEY,
+    "images": codes.INVALID_VALUE,
     "config": codes.UNREADABLE_CONFIG,
     "missing": codes.MISSING_KEY,
 }

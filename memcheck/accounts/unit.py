@@ -11,7 +11,8 @@ class Unit(Record):
     """One unit of the model on one rank."""
 
     kind: str
-    """``embedding`` | ``block`` | ``head``."""
+    """``embedding`` | ``block`` | ``head``; of a vision tower ``stem`` | ``tower`` (a layer) | ``idle`` (weights that
+    get no gradient) | ``projector``."""
     name: str
     tensors: tuple[LocalTensor, ...]
     """Without the tied head's copy of the embedding."""

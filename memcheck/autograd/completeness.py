@@ -37,6 +37,7 @@ def whole(setting: Setting) -> Setting:
         adapter=None,
         expert_imbalance=1.0,
         context=1,
+        pictures=1,
     )
 
 

@@ -67,6 +67,10 @@ class Setting(Record):
     compiled: bool = False
     """torch.compile runs each block as a graph of its own."""
     options: tuple[tuple[str, object], ...] = ()
+    pictures: int = 0
+    """Pictures or tiles that share the rows of a vision tower between them."""
+    stream: str | None = None
+    """Dtype of the residual stream where it is not that of the weights: autocast's, behind a tower's convolution."""
 
     def option(self, name: str, default: object = None) -> object:
         """One of the framework's own knobs."""

@@ -8,6 +8,7 @@ from memcheck.catalog.types import Gpu
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.hardware import resolve_gpu
+from memcheck.job.images import resolve_images
 from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
 from memcheck.job.profile import Profile
@@ -215,6 +216,7 @@ def _training_job(
         method=method,
         lora=resolve_lora(training, method, framework, recipe.params, after),
         freeze=training.freeze or (),
+        images=resolve_images(training, architecture.vision if isinstance(architecture, Architecture) else None, after),
         checkpointing=resolve_checkpointing(training.activation_checkpointing, options, after),
         attention=after.take("training.attention", training.attention, framework.default_attention),
         loss=resolve_loss(training.loss, layout, framework, after),

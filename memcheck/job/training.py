@@ -115,6 +115,7 @@ def resolve_lora(
         rank=defaults.take("training.lora.rank", stated.rank, framework.lora_rank, own),
         target_modules=defaults.take("training.lora.target_modules", stated.target_modules, targets, own),
         dtype=defaults.take("training.lora.dtype", None if lacks else stated.dtype, dtype, why),
+        parts=stated.parts or (),
     )
 
 

@@ -74,6 +74,19 @@ class Lora(Record):
     rank: int = 16
     target_modules: str | tuple[str, ...] = "all-linear"
     dtype: str = "fp32"
+    parts: tuple[str, ...] = ()
+    """Parts of a multimodal model that get adapters; empty: all of them."""
+
+
+class Images(Record):
+    """What the processor makes of the pictures of one sample."""
+
+    pictures: int
+    """Pictures, or the tiles that they are cut into."""
+    patches: int
+    """Rows of the tower, class tokens included."""
+    tokens: int
+    """Image tokens of the sequence."""
 
 
 class Optimizer(Record):
@@ -143,6 +156,8 @@ class TrainingJob(Record):
     method: str = "full"
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()
+    images: Images | None = None
+    """None: none are stated, so that a multimodal model's fill the sequence."""
     checkpointing: Checkpointing = Checkpointing()
     attention: str = "sdpa"
     loss: Loss = Loss()

@@ -18,8 +18,12 @@ from memcheck.frameworks.transformers.classes import STYLE
 from memcheck.frameworks.transformers.layers import block as layer_forward
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.memory.serving import ServingRank, Weight, formulas, largest
-from memcheck.models.parameters import outer_tensors
+from memcheck.models.parameters import outer_tensors, tower_runs
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, ParameterTensor, Rough
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.models.vision import Vision
 
 QUANTIZED_MILLIBITS = {"int8": 8125, "fp8": 8000, "int4": 4156, "fp4": 4500}
 """Thousandths of a bit per weight of a quantised matrix, scales included: int8 one fp16 scale per 128 (8 + 16 / 128);
@@ -102,11 +106,16 @@ def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> Se
         if (t.group == "head" and not part.head) or (t.group in ("embedding", "position") and not part.embedding):
             continue
         weights.append(_weight(t, local_tensor(t, None, layout.tensor, 1, 1), job.weights))
+    if part.embedding:
+        for tensors, times, _ in tower_runs(a):
+            weights += times * [_weight(t, t.shape, job.weights) for t in tensors]
     caches = tuple(
         (b, rounded(job.batch_size * kv_bytes_per_sequence(b, job.context_length, job.kv_cache, layout.tensor)))
         for b in blocks
     )
     tape = _working_set(job, a, part, inventory)
+    if part.embedding and a.vision is not None:
+        tape = max(tape, _tower_working_set(job, a.vision, inventory), key=lambda each: each.peak)
     vocabulary = -(-a.vocab_size // layout.tensor) if part.head else 0
     return ServingRank(
         weights=tuple(weights),
@@ -115,6 +124,35 @@ def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> Se
         inventory=tuple(tape.peak_inventory),
         vocabulary=vocabulary,
     )
+
+
+def _tower_working_set(job: InferenceJob, vision: Vision, inventory: bool) -> Tape:
+    """Live activations while the pictures that fill a context run through a layer of the tower without a graph."""
+    from memcheck.job.images import filling
+
+    dtype = "fp32" if job.weights == "fp32" else "bf16"
+    found = filling(vision, job.context_length)
+    worst = Tape()
+    for block, _ in vision.blocks:
+        setting = Setting(
+            style=STYLE,
+            batch=1,
+            sequence=found.patches,
+            pictures=found.pictures,
+            hidden=vision.hidden,
+            params=dtype,
+            compute=dtype,
+            attention="flash",
+            trained=False,
+            input_grad=False,
+        )
+        tape = Tape(inventory=inventory)
+        tape.grad_enabled = False
+        shape = (found.patches, vision.hidden)
+        hidden = Value(tape.new(shape, dtype, "rows of the vision tower"), shape, dtype)
+        layer_forward(Context(tape, setting), block, hidden)
+        worst = max(worst, tape, key=lambda each: each.peak)
+    return worst
 
 
 def _weight(t: ParameterTensor, shape: tuple[int, ...], weights: str) -> Weight:

@@ -24,6 +24,8 @@ def refuse(job: TrainingJob) -> None:
     """
     if isinstance(job.architecture, Architecture):
         refuse_model(job.framework, job.architecture)
+        if job.architecture.vision is not None:
+            _refuse_divided_tower(job)
     framework = FRAMEWORKS[job.framework]
     for name, value in job.options:
         if name not in framework.unmodelled:
@@ -32,6 +34,24 @@ def refuse(job: TrainingJob) -> None:
         if value != priced and (value or priced):
             message = f"`{name}` {does}, of which memcheck has no model"
             raise UnsupportedError(message, "leave it out to get the figure without it", f"/training/options/{name}")
+
+
+def _refuse_divided_tower(job: TrainingJob) -> None:
+    """Nothing, unless the layout divides a model that has a vision tower over its layers, matrices or tokens."""
+    layout = job.layout
+    for degree, name in ((layout.tensor, "tensor"), (layout.context, "context"), (layout.pipeline, "pipeline")):
+        if degree > 1:
+            raise UnsupportedError(
+                f"memcheck has no model of {name} parallelism over a model with a vision tower",
+                "shard with `zero_stage: 3`, or size the language model alone: `model: {part: language}`",
+                f"/parallelism/{name}",
+            )
+    if job.checkpointing.every_n_layers > 1:
+        raise UnsupportedError(
+            "memcheck has no model of recomputing every n-th layer across a vision tower and a language model",
+            "recompute every layer",
+            "/training/activation_checkpointing/every_n_layers",
+        )
 
 
 def refuse_model(framework: str, a: Architecture) -> None:

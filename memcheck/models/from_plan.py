@@ -29,24 +29,24 @@ def architecture_of(model: ModelSpec, base_dir: str = ".") -> Architecture | Rou
     if model.rough is not None:
         return Rough(*model.rough)
     if model.architecture is not None:
-        return read_architecture(merge(model.architecture, model.overrides or {}), strict=True)
+        return read_architecture(_part(merge(model.architecture, model.overrides or {}), model.part), strict=True)
     if model.config is not None:
         from memcheck.catalog.config_file import read_config
 
-        return _overridden(read_config(model.config, base_dir), model.overrides or {})
+        return _overridden(_part(read_config(model.config, base_dir), model.part), model.overrides or {})
     if model.name is None:
         raise ArchitectureError("the plan names no model", "write `model: llama-3.1-8b`")
     if not model.overrides:
-        return catalogued(model.name)
+        return catalogued(model.name, model.part or "whole")
     from memcheck.catalog.models import find_model
 
     found = find_model(model.name)
-    return _noted(_overridden(found.config, model.overrides), found.read_as)
+    return _noted(_overridden(_part(found.config, model.part), model.overrides), found.read_as)
 
 
 @lru_cache(maxsize=64)
-def catalogued(name: str) -> Architecture:
-    """The architecture of a catalog's model, read once.
+def catalogued(name: str, part: str = "whole") -> Architecture:
+    """The architecture of a catalog's model, or of its language model, read once.
 
     Raises:
         UnknownNameError: the catalog has no such model.
@@ -54,7 +54,16 @@ def catalogued(name: str) -> Architecture:
     from memcheck.catalog.models import find_model
 
     found = find_model(name)
-    return _noted(read_architecture(found.config), found.read_as)
+    return _noted(read_architecture(_part(found.config, part)), found.read_as)
+
+
+def _part(config: Mapping[str, Any], part: str | None) -> Mapping[str, Any]:
+    """The configuration of that part: ``language`` switches the towers of a multimodal model off."""
+    if part != "language":
+        return config
+    from memcheck.models.registry import WRAPPERS
+
+    return {**config, "vision_config": None} if str(config.get("model_type")) in WRAPPERS else config
 
 
 def merge(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,13 +33,28 @@ def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     return tuple(tensors)
 
 
+def tower_runs(architecture: Architecture) -> tuple[tuple[tuple[ParameterTensor, ...], int, str], ...]:
+    """The tensors of every tower, projectors included: (tensors, how many times, the part that they are of)."""
+    found: list[tuple[tuple[ParameterTensor, ...], int, str]] = []
+    v = architecture.vision
+    if v is not None:
+        found.append((v.stem, 1, "vision"))
+        found += [(block_tensors(block), n, "vision") for block, n in (*v.blocks, *v.idle)]
+        found += [(v.closing + v.unused, 1, "vision"), (v.projector, 1, "projector")]
+    for tower in architecture.others:
+        found += [(block_tensors(block), n, tower.part) for block, n in tower.blocks]
+        found.append((tower.tensors, 1, tower.part))
+    return tuple(found)
+
+
 def count_parameters(architecture: Architecture) -> int:
     """Number of parameters; a tied head counts once.
 
     Equal to ``sum(p.numel() for p in model.parameters())`` of the model that transformers builds.
     """
     inside = sum(n * sum(t.count for t in block_tensors(block)) for block, n in architecture.blocks)
-    return inside + sum(t.count for t in outer_tensors(architecture))
+    beside = sum(n * sum(t.count for t in tensors) for tensors, n, _ in tower_runs(architecture))
+    return inside + beside + sum(t.count for t in outer_tensors(architecture))
 
 
 def parameters_by_group(architecture: Architecture) -> dict[str, int]:
@@ -50,4 +65,6 @@ def parameters_by_group(architecture: Architecture) -> dict[str, int]:
     for block, n in architecture.blocks:
         for t in block_tensors(block):
             groups[t.group] = groups.get(t.group, 0) + n * t.count
+    for tensors, n, part in tower_runs(architecture):
+        groups[part] = groups.get(part, 0) + n * sum(t.count for t in tensors)
     return groups

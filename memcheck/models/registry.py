@@ -68,8 +68,20 @@ FAMILIES: dict[str, str] = {
 }
 """``model_type`` -> ``module:function`` in :mod:`memcheck.models.families`."""
 
-WRAPPERS: dict[str, str] = {"gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral"}
-"""Multimodal models: the ``model_type`` of the language model inside."""
+WRAPPERS: dict[str, str] = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "mistral3": "mistral",
+    "qwen2_5_vl": "qwen2",
+    "qwen2_vl": "qwen2",
+}
+"""Multimodal models: the ``model_type`` of the language model inside; its own says it where that is a family."""
+
+TOWERS: dict[str, str] = {
+    "qwen2_5_vl": "qwen:read_2_5",
+    "qwen2_vl": "qwen:read_2",
+}
+"""Multimodal models whose towers are read -> ``module:function`` in :mod:`memcheck.models.towers`."""
 
 
 def read_architecture(
@@ -84,7 +96,13 @@ def read_architecture(
     Raises:
         ArchitectureError: an unknown ``model_type``, a missing key, a wrong type, a key that nobody read.
     """
-    config = language_model(config)
+    if str(config.get("model_type")) in WRAPPERS:
+        off = "vision_config" in config and config["vision_config"] is None
+        if str(config["model_type"]) in TOWERS and not off:
+            from memcheck.models.multimodal import read
+
+            return read(config, strict=strict, written=written)
+        config = language_model(config)
     reader = ConfigReader(config, _model_type(config))
     architecture = _family(reader.model_type)(reader)
     for key in ("quantization_config", "quantization"):
@@ -121,15 +139,13 @@ def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
     outer_type = str(config["model_type"])
     if "vision_config" not in config or config["vision_config"] is not None:
         raise ArchitectureError(
-            f"{outer_type}: memcheck does not model the vision tower of a multimodal model",
-            f"to size the language model alone, state vision_config: null, or give text_config as a {inner_type} model",
+            f"{outer_type}: memcheck has no model of its vision tower here",
+            "for the language model alone write `model: {part: language}` beside its name, or vision_config: null",
             "vision_config",
         )
-    text = config.get("text_config")
-    if not isinstance(text, Mapping):
-        raise ArchitectureError(f"{outer_type}: text_config must be a mapping, not {text!r}", key="text_config")
-    tied = {"tie_word_embeddings": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
-    return {"model_type": inner_type, **tied, **text}
+    from memcheck.models.multimodal import text_of
+
+    return text_of(config)[0]
 
 
 def _family(model_type: str) -> Callable[[ConfigReader], Architecture]:

@@ -10,6 +10,10 @@ from itertools import chain, repeat
 
 from memcheck.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.models.vision import OtherTower, TowerAttention, Vision
+
 
 class ParameterTensor(Record):
     """One parameter tensor, with the shape in which transformers stores it."""
@@ -213,7 +217,7 @@ class Moe(Record):
 class Block(Record):
     """One layer of the stack."""
 
-    mixer: Attention | LatentAttention | Mixer | None
+    mixer: Attention | LatentAttention | Mixer | TowerAttention | None
     mlp: Mlp | Moe | None
     input_norm: Norm | None
     """Before the mixer."""
@@ -301,6 +305,10 @@ class Architecture(Record):
     """Multi-token-prediction layers that the configuration names. transformers does not build them, so ``blocks`` and
     every count leave them out."""
     paths: Paths = Paths()
+    vision: Vision | None = None
+    """The tower whose rows become image tokens; None: text alone."""
+    others: tuple[OtherTower, ...] = ()
+    """Towers that hold weights and do not run."""
     notes: tuple[str, ...] = ()
     """What a reader of the estimate should know about how the configuration was read."""
 

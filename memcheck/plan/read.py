@@ -12,6 +12,7 @@ from memcheck.plan.types import (
     CheckpointSpec,
     GpuSpec,
     HardwareSpec,
+    ImagesSpec,
     InferenceSpec,
     InitializationSpec,
     LoraSpec,
@@ -158,6 +159,7 @@ def parse_fraction(value: str | float) -> str | float:
 
 _RECORDS: dict[str, Callable[[Any], Any]] = {
     "lora": _record(LoraSpec, "rank"),
+    "images": _record(ImagesSpec, "per_sample"),
     "freeze": tuple,
     "precision": _record(PrecisionSpec, "recipe"),
     "optimizer": _record(OptimizerSpec, "name"),

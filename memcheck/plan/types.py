@@ -27,6 +27,7 @@ class ModelSpec(Record):
     architecture: dict[str, Any] | None = None
     rough: RoughSpec | None = None
     overrides: dict[str, Any] | None = None
+    part: str | None = None
 
 
 class GpuSpec(Record):
@@ -75,6 +76,20 @@ class LoraSpec(Record):
     rank: int | None = None
     target_modules: str | tuple[str, ...] | None = None
     dtype: str | None = None
+    parts: tuple[str, ...] | None = None
+
+
+class ImagesSpec(Record):
+    """``training.images``: of one sample."""
+
+    per_sample: int | None = None
+    width: int | None = None
+    height: int | None = None
+    patches: int | None = None
+    tokens: int | None = None
+    frames: int | None = None
+    max_pixels: int | None = None
+    min_pixels: int | None = None
 
 
 class PrecisionSpec(Record):
@@ -148,6 +163,7 @@ class TrainingSpec(Record):
     freeze: tuple[str, ...] | None = None
     micro_batch_size: int | None = None
     sequence_length: int | None = None
+    images: ImagesSpec | None = None
     gradient_accumulation_steps: int | None = None
     global_batch_size: int | None = None
     precision: PrecisionSpec | None = None

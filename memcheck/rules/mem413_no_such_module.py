@@ -43,6 +43,8 @@ from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import close_to, listed
 
 PART = r"embed|head|norm|layers:\d+-\d+"
+SIDES = {"vision": "vision", "projector": "vision", "language": "vision", "audio": "others"}
+"""Parts of a multimodal model, and the field of its architecture that has them."""
 SEARCHED = 100
 """Unknown names for which a close one is looked for; those behind them get the list."""
 RECOMPUTED = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
@@ -105,9 +107,12 @@ def _frozen(context: RuleContext, freeze: tuple[str, ...]) -> Iterator[Finding]:
     def matches(name: str, module: str) -> bool:
         return is_frozen(module, (name,))
 
-    named = [(n, pointer) for n, pointer in _places(freeze, "/training/freeze") if not re.fullmatch(PART, n)]
+    sides = [name for name, field in SIDES.items() if getattr(context.architecture, field, None)]
+    known = [n for n in freeze if re.fullmatch(PART, n) or n in sides]
+    named = [(n, pointer) for n, pointer in _places(freeze, "/training/freeze") if n not in known]
     modules = _modules(context, linear=False)
-    yield from _missing(context, named, modules, matches, "no module of the blocks is called `{}`", PART.split("|")[:3])
+    others = [*PART.split("|")[:3], *sides]
+    yield from _missing(context, named, modules, matches, "no module of the blocks is called `{}`", others)
 
 
 def _missing(
@@ -131,10 +136,12 @@ def _missing(
 
 def _modules(context: RuleContext, *, linear: bool) -> tuple[str, ...]:
     """Paths inside the blocks; ``linear``: of linear layers only. None for a model that is only roughly known."""
-    from memcheck.models.parameters import block_tensors
+    from memcheck.models.parameters import block_tensors, tower_runs
 
     blocks = context.architecture.blocks if context.architecture is not None else ()
     tensors = [tensor for block, _ in blocks for tensor in block_tensors(block)]
+    if linear and context.architecture is not None:
+        tensors += [tensor for run, _, _ in tower_runs(context.architecture) for tensor in run]
     names = [t.name.removesuffix(".weight").removesuffix(".bias") for t in tensors if t.linear or not linear]
     return tuple(dict.fromkeys(names))
 

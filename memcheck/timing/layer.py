@@ -20,6 +20,11 @@ from memcheck.timing.traffic import (
     repeat_traffic,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
 
 class LayerCost(Record):
     """Seconds of one layer and micro-batch on one rank, and what it exchanges."""
@@ -115,13 +120,14 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         tally.bytes(scale * (traffic.inner[place] * tokens / s.tensor + traffic.experts[place] * routed))
     inputs.bytes(_summed(linear, s))
     core = _attention(block, s, rates)
+    mixer: Any = block.mixer  # none of a tower, whose layers are timed as ones of text
     if s.repeats:
-        both = repeat_traffic(block.mixer, tensor=s.tensor, item=s.item) * tokens
+        both = repeat_traffic(mixer, tensor=s.tensor, item=s.item) * tokens
         forward.bytes(both)
         inputs.bytes(both)
     if s.context > 1:
         ahead, back = merge_traffic(
-            s.context_kind, block.mixer, s.context, tensor=s.tensor, fused=s.fused, repeats=s.repeats
+            s.context_kind, mixer, s.context, tensor=s.tensor, fused=s.fused, repeats=s.repeats
         )
         forward.bytes(ahead * tokens)
         inputs.bytes(back * tokens)

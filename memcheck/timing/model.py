@@ -17,6 +17,10 @@ from memcheck.timing.rates import Rates
 from memcheck.timing.shape import Shape
 from memcheck.timing.traffic import loss_traffic
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.timing.towers import TowerShape
+
 REMEMBERED = 8192
 """Entries of each cache; a full one starts again."""
 
@@ -94,7 +98,7 @@ def shape_of(job: TrainingJob) -> Shape:
         loss=job.loss.kind,
         chunks=job.loss.chunks,
         upcast=job.loss.upcast,
-        trained=adapter is None,
+        trained=adapter is None and "language" not in job.freeze,
         context_kind=context_kind(job),
         repeats=timing.repeats_keys(job),
         one_product=timing.one_product(job),
@@ -106,7 +110,17 @@ def shape_of(job: TrainingJob) -> Shape:
         own_expert_groups=framework.own_expert_groups,
         narrow_input=job.option("activation_func_fp8_input_store") is True,
         predicts=bool(job.option("mtp_num_layers")),
+        tower=_tower(job),
     )
+
+
+def _tower(job: TrainingJob) -> TowerShape | None:
+    a = job.architecture
+    if not isinstance(a, Architecture) or a.vision is None:
+        return None
+    from memcheck.timing.towers import tower_shape
+
+    return tower_shape(job, a)
 
 
 def _modules(job: TrainingJob) -> tuple[str, ...]:
@@ -132,11 +146,26 @@ def parts_of(architecture: Architecture, shape: Shape, rates: Rates) -> ModelCos
         block_cost(block, hidden, shape, rates, trained=shape.trained and trained, input_grad=below)
         for block, trained, below, _ in kinds(architecture, shape.frozen)
     )
+    if shape.tower is not None:
+        costs += _tower_costs(architecture, shape, rates)
     answer = ModelCost(costs, _head(architecture, shape, rates))
     if len(_parts) >= REMEMBERED:
         _parts.clear()
     _parts[key] = (architecture, answer)
     return answer
+
+
+def _tower_costs(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[LayerCost, ...]:
+    from memcheck.timing.towers import shape_inside, tower_kinds
+
+    vision, tower = architecture.vision, shape.tower
+    if vision is None or tower is None:
+        return ()
+    inside = shape_inside(shape, tower)
+    return tuple(
+        block_cost(block, vision.hidden, inside, rates, trained=tower.trained, input_grad=tower.graph)
+        for block, _ in tower_kinds(vision)
+    )
 
 
 def kinds(architecture: Architecture, freeze: tuple[str, ...]) -> list[tuple[Block, bool, bool, int]]:
@@ -165,11 +194,13 @@ def kinds(architecture: Architecture, freeze: tuple[str, ...]) -> list[tuple[Blo
 def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[Stage, ...]:
     """The distinct ranks of a pipeline of ``ways`` ranks."""
     freeze = job.freeze
-    key = (id(architecture), ways, freeze, job.framework, job.layout.virtual_stages, job.options)
+    key = (id(architecture), ways, freeze, job.framework, job.layout.virtual_stages, job.options, job.images)
     found = _stages.get(key)
     if found is not None and found[0] is architecture:
         return found[1]
     runs = [count for _, _, _, count in kinds(architecture, freeze)]
+    vision = architecture.vision
+    beside = [] if vision is None or _tower(job) is None else [n for _, n in (*vision.blocks, *vision.idle)]
     distinct: dict[tuple[tuple[int, ...], bool, bool, int], int] = {}
     for pieces in timing_of(job.framework).ranks(architecture.num_layers, job, ways):
         layers, start = [], 0
@@ -178,6 +209,7 @@ def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[
             start += count
         predictions = sum(more for _, more in pieces)
         layers[-1] += predictions
+        layers += beside
         ends = any(p.embedding for p, _ in pieces), any(p.head for p, _ in pieces)
         place = (tuple(layers), *ends, predictions)
         distinct[place] = distinct.get(place, 0) + 1

@@ -7,6 +7,10 @@ from memcheck.autograd.context import Adapter, adapts, is_frozen
 from memcheck.models.types import Block, Moe, ParameterTensor
 from memcheck.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.timing.towers import TowerShape
+
 
 class Shape(Record):
     """What of a job decides the cost of a layer. Hashable: costs are remembered by it."""
@@ -61,6 +65,8 @@ class Shape(Record):
     """The activation function keeps its input in fp8 (Megatron's ``activation_func_fp8_input_store``)."""
     predicts: bool = False
     """Megatron's multi-token prediction (``mtp_num_layers``)."""
+    tower: TowerShape | None = None
+    """The vision tower's, where a step has pictures."""
 
 
 class Product(Record):

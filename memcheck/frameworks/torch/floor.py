@@ -64,6 +64,10 @@ def _outer(job: TrainingJob, a: Architecture, part: Part, *, trained: bool) -> l
     tensor, found = job.layout.tensor, []
     if part.embedding:
         found.append(embedding_tensors(a, tensor, trained and not is_table_frozen(job, a)))
+        if a.vision is not None:
+            from memcheck.frameworks.torch.tower_tensors import side_tensors
+
+            found += side_tensors(job, a, base_setting(job, a, None))
     if part.head:
         tied = is_tied(a, tensor) and part.embedding
         head = trained and not is_head_frozen(job, a)

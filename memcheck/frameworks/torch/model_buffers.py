@@ -50,6 +50,10 @@ class ModelBuffers:
             found.append(Always("activations", ids))
         if self.part.head:
             found.append(Always("activations", ids))
+        if self.architecture.vision is not None and self.part.embedding:
+            from memcheck.frameworks.torch.tower_tensors import pixel_bytes
+
+            found.append(Always("activations", pixel_bytes(self.job, self.architecture.vision)))
         if self.job.layout.pipeline == 1:
             return found
         all_inputs = 0 if self.part.embedding else self._boundary()

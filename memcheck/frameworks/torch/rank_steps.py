@@ -26,6 +26,7 @@ from memcheck.frameworks.torch.recording import (
 from memcheck.frameworks.torch.resting import ways_of
 from memcheck.frameworks.torch.states import engine_hooks, rests
 from memcheck.frameworks.torch.step_options import UnitGroups, step_options, step_sizes
+from memcheck.frameworks.torch.step_parts import WRAPPED
 from memcheck.job.types import Checkpoint, Initialization, Layout, Optimizer, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
@@ -258,7 +259,7 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
                 whole = UnitGroups(whole.whole, *(group_of(job, tuple(part)) for part in both))
             known[id(tensors)] = whole
         found.append(known[id(tensors)])
-        if rooted and run.unit.kind != "block":
+        if rooted and run.unit.kind not in WRAPPED:
             root = Group(*(a + b for a, b in zip(root, found[-1].whole, strict=True)))
     return group_sizes(found, root)
 

@@ -20,6 +20,7 @@ from memcheck.frameworks.torch.units import (
     embedding_unit,
     frozen_layers,
     head_unit,
+    is_hooked,
     is_table_frozen,
     is_tied,
     recompute_mode,
@@ -30,6 +31,10 @@ from memcheck.record import Record
 
 ENDS = 2
 """Layers at each end of a run that are walked one by one: the first still frees what its neighbour left behind."""
+
+
+NUMBERED = {"block": "layer", "tower": "vision layer", "idle": "idle layer"}
+"""What layers of each kind are called, before their number."""
 
 
 class Run(Record):
@@ -43,7 +48,9 @@ class Run(Record):
 
     def names(self) -> list[str]:
         """The name of each."""
-        return [self.unit.name] if self.times == 1 else [f"layer {self.layer + i}" for i in range(self.times)]
+        if self.times == 1:
+            return [self.unit.name]
+        return [f"{NUMBERED[self.unit.kind]} {self.layer + i}" for i in range(self.times)]
 
 
 class Accumulation(Record):
@@ -89,19 +96,30 @@ class Units:
         input_grad = self._table_trained
         if part.first > 0 and not _nothing_trained_below(job, part.first, frozen, base):
             input_grad = True
-        if checkpointing.mode != "none" and checkpointing.reentrant:
+        if is_hooked(job, self.architecture):
             input_grad = True  # enable_input_require_grads: the embedding's output is made to want a gradient
         runs: list[Run] = []
         if part.embedding:
             runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor) and part.head), 1))
+        vision = self.architecture.vision
+        if vision is not None and part.embedding:
+            from memcheck.frameworks.torch.towers import side_units
+
+            side = side_units(
+                job, self.architecture, vision, base, rows_grad=input_grad, adds=self._added.adds,
+                inventory=self._inventory,
+            )
+            runs += [Run(unit, times, layer) for unit, times, layer in side.runs]
+            input_grad = side.input_grad
         graph = sum(run.unit.fresh.outlives for run in runs)
+        adapted = base.adapter is not None and base.adapter.targets != ()
         for block, index, times in _stretches(self.architecture.blocks, part, frozen, checkpointing.every_n_layers):
             left = times
             while left:
                 trained = base.trained and index not in frozen
                 external = index == part.first > 0
                 unit = self._block(block, index, input_grad, trained, external)
-                after = input_grad or trained or base.adapter is not None
+                after = input_grad or trained or adapted
                 some = 1 if external or after != input_grad else left  # what follows is not like this one
                 graph += some * unit.fresh.outlives
                 _put(runs, unit, index, some)

@@ -13,14 +13,19 @@ from memcheck.accounts.sizes import named_curve, sizes_of
 from memcheck.autograd.curve import High
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.pipelining import Border
-from memcheck.frameworks.torch.rank_units import Run
+from memcheck.frameworks.torch.rank_units import NUMBERED, Run
 from memcheck.frameworks.torch.step import Step
 from memcheck.frameworks.torch.step_options import NO_UNIT_GROUPS, StepOptions, StepSizes, UnitGroups
 from memcheck.frameworks.torch.step_parts import EngineOutline, NamedRun, NamedUnit
 from memcheck.record import Record
 
 LAYER = re.compile(r"\blayer (\d+)")
-NAMES = {"embedding": "embedding", "head": "head and loss"}
+NAMES = {
+    "embedding": "embedding",
+    "head": "head and loss",
+    "stem": "patch embedding",
+    "projector": "projector and scatter",
+}
 
 Presence = tuple[bool, ...]
 """Which sizes are not zero."""
@@ -63,7 +68,7 @@ def run_sizes(runs: Sequence[Run], layer: int) -> RunSizes:
         unit = run.unit
         of = first.setdefault((id(unit.tensors), id(unit.fresh), id(unit.again)), index)
         new, old = sizes_of(unit.fresh), None if unit.again is unit.fresh else sizes_of(unit.again)
-        number = run.layer - layer if unit.kind == "block" else 0
+        number = run.layer - layer if unit.kind in NUMBERED else 0
         again = -1 if old is None else old.form
         forms.append(RunForm(unit.kind, unit.reduced, run.times, number, new.form, again, of))
         if of == index:
@@ -137,7 +142,10 @@ def outside_sizes(beyond: StepSizes, engine: tuple[EngineOutline, tuple[int, ...
     """``engine``: its hooks without sizes, and these."""
     border = beyond.border
     edges = (border.input_gradient, border.unsent_output, border.output_gradient)
-    values = (beyond.per_micro_batch, *edges, beyond.table, beyond.table_slice, beyond.masks, *beyond.held)
+    waiting = (beyond.rows, beyond.rows_gradient)
+    values = (
+        beyond.per_micro_batch, *edges, beyond.table, beyond.table_slice, beyond.masks, *waiting, *beyond.held
+    )
     form, more = (None, ()) if engine is None else engine
     return OutsideSizes(Outside(tuple([bool(n) for n in values]), form), (*[n for n in values if n], *more))
 
@@ -201,7 +209,7 @@ def recorded(
     place, high = 1, 0
     runs: list[NamedRun] = []
     for form in forms:
-        name = f"layer {form.layer}" if form.kind == "block" else NAMES[form.kind]
+        name = NAMES.get(form.kind) or f"{NUMBERED[form.kind]} {form.layer}"
         if form.of < len(runs):
             unit = runs[form.of].unit._replace(name=name)
         else:
@@ -240,9 +248,9 @@ def _named_groups(form: GroupForm, first: int) -> UnitGroups:
 
 
 def _named_beyond(there: Presence, first: int) -> StepSizes:
-    own, arriving, unsent, leaving, table, rows, masks, *held = places(there, first)
+    own, arriving, unsent, leaving, table, slice_, masks, rows, rows_gradient, *held = places(there, first)
     border = Border(input_gradient=arriving, unsent_output=unsent, output_gradient=leaving)
-    return StepSizes(own, tuple(held), border, table, rows, masks)
+    return StepSizes(own, tuple(held), border, table, slice_, masks, rows, rows_gradient)
 
 
 def places(there: Presence, first: int) -> list[int]:

@@ -13,7 +13,7 @@ from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.rank_units import stretches
 from memcheck.frameworks.torch.step_options import StepOptions, StepSizes, UnitGroups
-from memcheck.frameworks.torch.step_parts import EngineHooks, NamedRun, NamedUnit, Variables
+from memcheck.frameworks.torch.step_parts import TOWER, WRAPPED, EngineHooks, NamedRun, NamedUnit, Variables
 
 
 class Step:
@@ -85,7 +85,7 @@ class Step:
 
     def _own_group(self, index: int) -> Group:
         """The group that is gathered for this unit alone; none when it belongs to the root."""
-        if self.units[index].kind != "block" and self.root != NO_GROUP:
+        if self.units[index].kind not in WRAPPED and self.root != NO_GROUP:
             return NO_GROUP
         return self.groups[index].whole
 
@@ -116,6 +116,7 @@ class Step:
                 recorder.hold("communication_buffers", self.root.flat)
                 held_flat = self.root.flat
                 recorder.mark("forward", "all-gather of the root group")
+        behind = 1 + sum(unit.kind in TOWER for unit in self.units)
         for i, end in self.stretches:
             unit, own, before = self.units[i], self._own_group(i), recorder.here
             if own.gathered and not here:
@@ -136,7 +137,6 @@ class Step:
             recorder.high("loss" if unit.kind == "head" else "forward", curve.forward, self.names[i])
             recorder.hold_bundle(curve.saved)
             recorder.hold("activations", curve.until_forward_ends)
-            variables.assign("outputs", "activations", curve.returned)  # of the model's loop over its layers
             if unit.reduced and first:
                 recorder.hold("gradients", self.groups[i].early.reduce_output)
             casts.append((curve.until_forward_ends, end - i))
@@ -145,15 +145,33 @@ class Step:
                 gathered[i] = NOTHING
             gathered[i:end] = [gathered[i]] * (end - i)
             recorder.repeat(before, end - i - 1)
-            if self.how.holds_rows and (unit.kind == "embedding" or (i == 1 and self.units[0].kind == "embedding")):
-                # `inputs_embeds`: a variable of the model's forward, where nothing else holds them
-                variables.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input)
-            # `causal_mask`: from the look-up of the rows until the stack has returned
-            variables.assign("causal_mask", "activations", NOTHING if unit.kind == "head" else self.beyond.masks)
+            self._assign(variables, unit, curve, i - behind)
         variables.let_go()
         recorder.release("communication_buffers", held_flat)  # the root's post-forward frees the last flat buffer
         recorder.hold_amount("activations", tuple(casts), -1)
         return gathered
+
+    def _assign(self, variables: Variables, unit: NamedUnit, curve: NamedCurve, layer: int) -> None:
+        """What variables of the model's forward refer to behind a unit. ``layer``: counted from the first one of text.
+
+        Image tokens are put into their places in a new tensor. The tower's last rows and its image tokens are in what
+        the forward got from it (``mm_encoder_outputs``).
+        """
+        if unit.kind == "projector":
+            variables.assign("rows", "activations", NOTHING)
+            variables.assign("last_hidden_state", "activations", curve.freed_input)
+            variables.assign("pooler_output", "activations", curve.returned)
+        else:
+            variables.assign("outputs", "activations", curve.returned)  # of the model's loop over its layers
+        first = layer == 0 and self.units[0].kind == "embedding"
+        if self.how.holds_rows and (unit.kind == "embedding" or first):
+            # `inputs_embeds`: a variable of the model's forward, where nothing else holds them
+            variables.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input)
+        if unit.kind == "embedding":
+            variables.assign("rows", "activations", self.beyond.rows)
+        # `causal_mask`: from the look-up of the rows until the stack has returned
+        masks = NOTHING if unit.kind == "head" or layer < -1 else self.beyond.masks
+        variables.assign("causal_mask", "activations", masks)
 
     def _before_loss(self, flat: int) -> int:
         """What is let go of behind the final norm, whose flat buffer is still ``flat``: what is left of that."""
@@ -225,8 +243,7 @@ class Step:
                 # DTensor's local slice of the full-size embedding gradient is cloned before FSDP reduces it
                 gradients = self._local_slice(gradients)
             recorder.hold_amount("gradients", gradients)
-            recorder.hold("logits_and_loss", curve.lingers)
-            recorder.hold("activations", curve.outlives)
+            self._linger(unit, curve)
             lingers.append((curve.lingers, 1))
             if unit.kind == "head" and not prefetched:
                 prefetched = self._prefetch(i, gathered)
@@ -240,7 +257,7 @@ class Step:
                 recorder.hold("temporaries", curve.input_gradient)  # made before the unit's hook runs
                 reduce_input = self._reduce(own, gradients, reduce_input, first, last, self.names[i])
                 recorder.release("temporaries", curve.input_gradient)
-            elif unit.kind != "block":
+            elif unit.kind not in WRAPPED:
                 unsharded_root += gradients
             if last and self.how.views_late:
                 recorder.release("communication_buffers", unit.fresh.gradients)  # the bucket is the gradients now
@@ -266,10 +283,19 @@ class Step:
         self.recorder.release("communication_buffers", self.root.gathered if keeps else NOTHING)
         return reduce_input
 
+    def _linger(self, unit: NamedUnit, curve: NamedCurve) -> None:
+        """What a unit's backward leaves: the gradient of the looked-up rows waits until the tower's is over."""
+        self.recorder.hold("logits_and_loss", curve.lingers)
+        self.recorder.hold("activations", curve.outlives)
+        if unit.kind == "projector":
+            self.recorder.hold("temporaries", self.beyond.rows_gradient)
+
     def _gather_again(self, index: int, gathered: list[int], prefetched: int) -> int:
         """The unit's parameters for its backward, and the next unit's flat buffer: the size of that."""
         unit, own = self.units[index], self._own_group(index)
         arrived = unit.fresh.output_gradient
+        if unit.kind == "embedding":
+            self.recorder.release("temporaries", self.beyond.rows_gradient)  # its own curve counts it
         self.recorder.hold("temporaries", arrived)
         if own.gathered and not gathered[index]:
             self._copy_out(own, prefetched, self.names[index])

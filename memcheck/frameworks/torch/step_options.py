@@ -9,6 +9,7 @@ from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import Border, in_flight
 from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.states import gradient_views
+from memcheck.frameworks.torch.units import is_hooked, stream_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 
@@ -88,6 +89,10 @@ class StepSizes(Record):
     """Bytes of this rank's rows of it."""
     masks: int = 0
     """Attention masks that live while the model's forward runs."""
+    rows: int = 0
+    """Looked-up rows that wait for the image tokens of a vision tower, where nothing has saved them."""
+    rows_gradient: int = 0
+    """Their gradient, which waits until the tower's backward is over."""
 
 
 def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptions, tuple[float, ...]]:
@@ -148,4 +153,16 @@ def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others:
         item, local = DTYPE_BYTES[job.recipe.compute], runs[0].unit.tensors[0]
         rows, whole = rounded(local.numel * item), rounded(local.numel * job.layout.tensor * item)
     held = tuple([int(count * saved) for count in others])
-    return StepSizes(own, held, border, whole, rows, buffers.masks)
+    return StepSizes(own, held, border, whole, rows, buffers.masks, *_waiting(job, buffers, runs))
+
+
+def _waiting(job: TrainingJob, buffers: ModelBuffers, runs: list[Run]) -> tuple[int, int]:
+    """Bytes of the looked-up rows while a tower runs, and of their gradient while its backward does."""
+    a = buffers.architecture
+    if a.vision is None:
+        return 0, 0
+    tokens = job.micro_batch_size * job.sequence_length
+    size = rounded(tokens * a.hidden_size * DTYPE_BYTES[stream_dtype(buffers.setting)])
+    trained = any(t.trained for t in runs[0].unit.tensors)
+    hooked = is_hooked(job, a)
+    return 0 if hooked and not trained else size, size if trained or hooked else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.program import NOTHING, Recorder
 from memcheck.accounts.sizes import NamedCurve
+from memcheck.frameworks.torch.rank_units import NUMBERED
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -13,11 +14,17 @@ else:
     Protocol = object  # what a protocol is to a running program
 
 
+WRAPPED = ("block", "tower", "idle")
+"""Kinds of units that FSDP2 makes groups of their own of: layers, by ``_no_split_modules``."""
+TOWER = ("stem", "tower", "idle", "projector")
+"""Kinds of units between the look-up of the text and the first layer."""
+
+
 class NamedUnit(Record):
     """A unit with the places of its sizes."""
 
     kind: str
-    """``embedding`` | ``block`` | ``head``."""
+    """``embedding`` | ``stem`` | ``tower`` | ``idle`` | ``projector`` | ``block`` | ``head``."""
     name: str
     fresh: NamedCurve
     again: NamedCurve
@@ -35,7 +42,9 @@ class NamedRun(Record):
 
     def names(self) -> list[str]:
         """The name of each."""
-        return [self.unit.name] if self.times == 1 else [f"layer {self.layer + i}" for i in range(self.times)]
+        if self.times == 1:
+            return [self.unit.name]
+        return [f"{NUMBERED[self.unit.kind]} {self.layer + i}" for i in range(self.times)]
 
 
 class EngineHooks(Protocol):

@@ -32,8 +32,10 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     layout, recipe, style = job.layout, job.recipe, FRAMEWORKS[job.framework].style
     unit_dtype = recipe.compute if not recipe.autocast else recipe.params
     adapter = None
+    trained = job.method == "full" and "language" not in job.freeze
     if job.method in ("lora", "qlora") and job.lora is not None:
-        targets = job.lora.target_modules
+        reached = not job.lora.parts or "language" in job.lora.parts
+        targets = job.lora.target_modules if reached else ()
         adapter = Adapter(job.lora.rank, targets, job.lora.dtype, job.method == "qlora", quantized_storage(job))
     return Setting(
         style=style,
@@ -49,7 +51,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         compute=unit_dtype,
         autocast=recipe.compute if recipe.autocast else None,
         attention=job.attention,
-        trained=adapter is None,
+        trained=trained,
         frozen=_module_patterns(job.freeze),
         adapter=adapter,
         expert_imbalance=job.expert_imbalance,
@@ -68,10 +70,12 @@ def quantized_storage(job: TrainingJob) -> str:
 
 
 _LAYERS = r"layers:(\d+)-(\d+)"
+WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio")
+"""Words of ``training.freeze`` that are no module patterns."""
 
 
 def _module_patterns(freeze: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f for f in freeze if f not in ("embed", "head", "norm") and not re.fullmatch(_LAYERS, f))
+    return tuple(f for f in freeze if f not in WORDS and not re.fullmatch(_LAYERS, f))
 
 
 def frozen_layers(freeze: tuple[str, ...]) -> set[int]:
@@ -93,8 +97,8 @@ def recompute_mode(job: TrainingJob, layer: int) -> str:
 
 
 def stream_dtype(setting: Setting) -> str:
-    """Dtype of the residual stream: under autocast that of the embedding's weights."""
-    return setting.params
+    """Dtype of the residual stream: under autocast that of the embedding's weights, unless a convolution made it."""
+    return setting.stream or setting.params
 
 
 def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
@@ -218,7 +222,8 @@ def embedding_unit(
         a.embedding_size != a.hidden_size,
         a.positions_each,
         a.scales_outside,
-        leaf=not trained and job.checkpointing.mode != "none" and job.checkpointing.reentrant,
+        leaf=not trained and is_hooked(job, a),
+        scattered=a.vision is not None,
     )
     dtype = stream_dtype(base)
     _demand_embedding(a, e._replace(vocab=a.vocab_size), whole(base), job.framework)
@@ -262,6 +267,17 @@ def _demand_head(a: Architecture, head: Head, setting: Setting, framework: str) 
 def as_built(job: TrainingJob, a: Architecture) -> Architecture:
     """The architecture with what the framework builds in its own way."""
     return a._replace(tie_word_embeddings=False) if FRAMEWORKS[job.framework].style.unties_head else a
+
+
+def is_hooked(job: TrainingJob, a: Architecture) -> bool:
+    """Whether the rows that are looked up are made to want a gradient (``enable_input_require_grads``).
+
+    A script asks for it before reentrant checkpoints. transformers 5.23 does so by itself for every model whose main
+    input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), and finds the patch embeddings of
+    towers, too.
+    """
+    mode, reentrant = job.checkpointing.mode, job.checkpointing.reentrant
+    return mode != "none" and (reentrant or a.vision is not None)
 
 
 def is_tied(a: Architecture, tensor: int) -> bool:
@@ -337,5 +353,9 @@ def model_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTens
         yield block_tensors_on_rank(
             block, base.tensor, base.expert, base.expert_tensor, trained, base.frozen, base.adapter
         )
+    if a.vision is not None or a.others:
+        from memcheck.frameworks.torch.tower_tensors import side_tensors
+
+        yield from side_tensors(job, a, base)
     head_trained, norm_trained = base.trained and not is_head_frozen(job, a), base.trained and "norm" not in job.freeze
     yield head_tensors(a, base.tensor, is_tied(a, base.tensor), head_trained, norm_trained)

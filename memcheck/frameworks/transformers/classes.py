@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from memcheck.job.families import Families
 from memcheck.job.style import Style
-from memcheck.models.registry import FAMILIES
+from memcheck.models.registry import FAMILIES, TOWERS
 
 TRANSFORMERS = Families(
-    tuple(name for name in FAMILIES if not name.startswith("megatron")),
+    (*(name for name in FAMILIES if not name.startswith("megatron")), *TOWERS),
     source="transformers models/*/modeling_*.py",
 )
-"""Every family that is read, but for Megatron-LM's own GPT."""
+"""Every family and every multimodal model that is read, but for Megatron-LM's own GPT."""
 
 STYLE = Style(
     folder="transformers",

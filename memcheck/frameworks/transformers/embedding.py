@@ -31,6 +31,8 @@ class Embedding(Record):
     positions_each: bool = False
     """Positions are looked up for every sequence."""
     scaled_outside: bool = False
+    scattered: bool = False
+    """Image tokens take the places that the text left them, in a new tensor."""
     leaf: bool = False
     """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
 
@@ -82,7 +84,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         # add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which then is the gradient.
         table.sink = lambda grad: _forget(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
     x = embedding(tape, table, (ctx.tokens,), dtype)
-    changed = ctx.tp > 1 or e.positions or e.norm or e.dropout or e.scaled_outside
+    changed = ctx.tp > 1 or e.positions or e.norm or e.dropout or e.scaled_outside or e.scattered
     if e.leaf and changed:  # else the first block's input is the leaf
         x.origin = Leaf()
         x = tape.record(Value(x.storage, x.shape, x.dtype), (x,), _holding(x.storage))

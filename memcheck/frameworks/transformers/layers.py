@@ -12,10 +12,16 @@ from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.norms import normalise as norm
 from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.models.vision import TowerAttention
+
 __all__ = ["block", "block_parts", "feed_forward", "head_unit", "loss_in_pieces", "norm", "recomputing"]
 
 
-def mixer_forward(ctx: Context, mixer: Attention | LatentAttention | Mixer, x: Value, stream: str) -> Value:
+def mixer_forward(
+    ctx: Context, mixer: Attention | LatentAttention | Mixer | TowerAttention, x: Value, stream: str
+) -> Value:
     """Whatever mixes tokens in this block."""
     if isinstance(mixer, Attention):
         return attention(ctx, mixer, x, stream)
@@ -23,9 +29,13 @@ def mixer_forward(ctx: Context, mixer: Attention | LatentAttention | Mixer, x: V
         from memcheck.frameworks.transformers.latent import latent_attention
 
         return latent_attention(ctx, mixer, x, stream)
-    from memcheck.frameworks.transformers.mixer import recurrent_mixer
+    if isinstance(mixer, Mixer):
+        from memcheck.frameworks.transformers.mixer import recurrent_mixer
 
-    return recurrent_mixer(ctx, mixer, x)
+        return recurrent_mixer(ctx, mixer, x)
+    from memcheck.frameworks.transformers.towers.attention import tower_attention
+
+    return tower_attention(ctx, mixer, x)
 
 
 def feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:

@@ -1,0 +1,84 @@
+"""The parameter tensors of towers and projectors, and what is trained of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.context import Adapter, Setting
+from memcheck.autograd.tensor import rounded_bytes
+from memcheck.frameworks.torch.units import block_tensors_on_rank, quantized_storage
+from memcheck.job.images import Pictures, pictures_of
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture, Block, ParameterTensor
+from memcheck.models.vision import Vision
+
+
+def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:
+    """The setting of a part: whether it is trained, and whether adapters reach it."""
+    adapter = base.adapter
+    if job.lora is not None and job.method != "full":
+        reached = not job.lora.parts or part in job.lora.parts
+        targets = job.lora.target_modules if reached else ()
+        adapter = Adapter(job.lora.rank, targets, job.lora.dtype, job.method == "qlora", quantized_storage(job))
+    return base._replace(trained=job.method == "full" and part not in job.freeze, adapter=adapter, frozen=())
+
+
+@lru_cache(maxsize=256)
+def as_block(tensors: tuple[ParameterTensor, ...]) -> Block:
+    """Tensors outside layers, for what reads blocks."""
+    return Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=tensors)
+
+
+def part_tensors(block: Block, setting: Setting) -> tuple[LocalTensor, ...]:
+    """The tensors of a block of that part, adapters included."""
+    return block_tensors_on_rank(block, 1, 1, 1, setting.trained, setting.frozen, setting.adapter)
+
+
+def idle_tensors(block: Block) -> tuple[LocalTensor, ...]:
+    """The tensors of a block that no gradient reaches."""
+    return block_tensors_on_rank(block, 1, 1, 1, False, (), None)
+
+
+def reaches(setting: Setting, block: Block) -> bool:
+    """Whether some linear layer of the block has an adapter."""
+    return any(".lora_" in t.name for t in part_tensors(block, setting))
+
+
+def idle_blocks(a: Architecture, pictures: Pictures) -> list[tuple[Block, int]]:
+    """What rests without ever getting a gradient, as blocks: towers without inputs, layers behind the features."""
+    found = [(block, n) for other in a.others for block, n in other.blocks]
+    found += [(as_block(other.tensors), 1) for other in a.others if other.tensors]
+    v = a.vision
+    if v is None:
+        return found
+    found += list(v.idle)
+    if v.unused:
+        found.append((as_block(v.unused), 1))
+    if not pictures.rows:
+        found += [*v.blocks, (as_block(v.stem + v.closing + v.projector), 1)]
+    return found
+
+
+def side_tensors(job: TrainingJob, a: Architecture, base: Setting) -> Iterator[tuple[LocalTensor, ...]]:
+    """The tensors of everything beside the language model, unit by unit."""
+    v = a.vision
+    pictures = pictures_of(job, v) if v is not None else None
+    for block, n in idle_blocks(a, pictures) if pictures is not None else ():
+        yield from n * [idle_tensors(block)]
+    if v is None or pictures is None or not pictures.rows:
+        return
+    tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
+    yield part_tensors(as_block(v.stem), tower)
+    for block, n in v.blocks:
+        yield from n * [part_tensors(block, tower)]
+    if v.closing:
+        yield part_tensors(as_block(v.closing), tower)
+    yield part_tensors(as_block(v.projector), projector)
+
+
+def pixel_bytes(job: TrainingJob, vision: Vision) -> int:
+    """``pixel_values`` in fp32, as the processor made them, which stay all step."""
+    rows = pictures_of(job, vision).rows
+    return rounded_bytes((rows, vision.channels), "fp32") if rows else 0

@@ -1,0 +1,184 @@
+"""What runs between the look-up of the text and the first layer: a vision tower, its projector, and the scatter."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.accounts.unit import Unit
+from memcheck.autograd import Tape, Value, backward
+from memcheck.autograd.completeness import demand, elements, met, met_by, whole
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.curve import Curve, High, high, replay
+from memcheck.autograd.tensor import Dim, Leaf
+from memcheck.frameworks.torch.tower_tensors import (
+    as_block,
+    idle_blocks,
+    idle_tensors,
+    part_setting,
+    part_tensors,
+    reaches,
+)
+from memcheck.frameworks.torch.units import block_unit, is_hooked, recompute_mode
+from memcheck.frameworks.towers import scatter_code, tower_code
+from memcheck.job.images import Pictures, pictures_of
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture, Block
+from memcheck.models.vision import Vision
+from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Side(Record):
+    """The units of a tower, and what its rows leave for the language model."""
+
+    runs: tuple[tuple[Unit, int, int], ...]
+    """Units in forward order, each with how many alike there are, and the number of the first layer."""
+    input_grad: bool
+    """What the first layer is given wants a gradient."""
+
+
+def side_units(
+    job: TrainingJob, a: Architecture, vision: Vision, base: Setting, *, rows_grad: bool, adds: bool, inventory: bool
+) -> Side:
+    """The units of the tower. ``rows_grad``: the rows that were looked up want a gradient."""
+    pictures = pictures_of(job, vision)
+    tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
+    runs = [(_idle(block), n, 0) for block, n in idle_blocks(a, pictures)]
+    if pictures.rows == 0:
+        return Side(tuple(runs), rows_grad)
+    tower = tower._replace(
+        hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, stream=base.autocast
+    )
+    hooked = vision.hooked and is_hooked(job, a)
+    graph = tower.trained or _adapted(vision, tower) or hooked
+    leaf = hooked and not tower.trained
+    stem = _stem_unit(job, vision, tower, graph=graph, leaf=leaf, adds=adds, inventory=inventory)
+    runs.append((stem, 1, 0))
+    below = tower.trained or hooked or reaches(tower, as_block(vision.stem))
+    index = 0
+    for block, times in vision.blocks:
+        left = times
+        while left:
+            setting = tower._replace(input_grad=below)
+            unit = block_unit(job, block, setting, recompute_mode(job, index), adds, inventory)
+            after = below or tower.trained or reaches(tower, block)
+            some = 1 if after != below else left
+            runs.append((unit._replace(kind="tower", name=f"vision layer {index}"), some, index))
+            below, index, left = after, index + some, left - some
+    projector = projector._replace(
+        hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, input_grad=below
+    )
+    end = _projector_unit(job, a, vision, projector, pictures, rows_grad=rows_grad, adds=adds, inventory=inventory)
+    runs.append((end, 1, 0))
+    trained = projector.trained or reaches(projector, as_block(vision.projector))
+    return Side(tuple(runs), rows_grad or below or trained)
+
+
+def _adapted(vision: Vision, setting: Setting) -> bool:
+    return any(reaches(setting, block) for block, _ in vision.blocks) or reaches(setting, as_block(vision.stem))
+
+
+NOTHING_RUNS = Curve(0, (), (), 0, High(0, "", ()), High(0, "", ()), 0)
+
+
+def _idle(block: Block) -> Unit:
+    """Weights that rest: no gradient reaches them, so that they have no optimizer state either."""
+    return Unit("idle", "idle layer", idle_tensors(block), NOTHING_RUNS, NOTHING_RUNS)
+
+
+def _stem_unit(
+    job: TrainingJob, vision: Vision, setting: Setting, *, graph: bool, leaf: bool, adds: bool, inventory: bool
+) -> Unit:
+    block = as_block(vision.stem)
+    held = elements(block)
+
+    def run(ctx: Context) -> None:
+        tower_code(setting.style, vision.kind).stem(ctx, vision, False)
+
+    demand(met(run, whole(setting)), held, "the vision tower's stem", job.framework)
+    fresh = stem_curve(vision, setting, graph, leaf, inventory)
+    again = stem_curve(vision, setting.later(), graph, leaf, inventory) if adds else fresh
+    return Unit("stem", "patch embedding", part_tensors(block, setting), fresh, again)
+
+
+@lru_cache(maxsize=512)
+def stem_curve(vision: Vision, setting: Setting, graph: bool, leaf: bool, inventory: bool) -> Curve:
+    """Replay the stem. Its output belongs to the first layer.
+
+    ``graph``: some layer runs with a graph, which keeps the tables that all of them read. ``leaf``: the rows are made a
+    leaf, which its AccumulateGrad keeps.
+    """
+    tape = Tape(autocast=setting.autocast, inventory=inventory)
+    ctx = Context(tape, setting)
+    y, tables = tower_code(setting.style, vision.kind).stem(ctx, vision, leaf)
+    tables = [t for t in tables if t.storage is not y.storage]  # the first layer's input counts as its own
+    forward_high = high(tape)
+    output = (y.shape, y.dtype)
+    y.storage = None
+    if not graph:
+        tables.clear()
+    with_casts = tape.live
+    tape.casts.clear()
+    saved = tape.live
+    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
+    components = tuple((k, v) for k, v in tape.by_component.items() if v)
+    tape.component = "temporaries"
+    tape.reset_peak()
+    backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
+    gradients = tape.by_component.get("gradients", 0)
+    return Curve(
+        saved=saved,
+        saved_inventory=saved_inventory,
+        saved_components=components,
+        until_forward_ends=with_casts - saved,
+        forward=forward_high,
+        backward=high(tape),
+        gradients=gradients,
+    )
+
+
+def _projector_unit(
+    job: TrainingJob,
+    a: Architecture,
+    vision: Vision,
+    setting: Setting,
+    pictures: Pictures,
+    *,
+    rows_grad: bool,
+    adds: bool,
+    inventory: bool,
+) -> Unit:
+    block = as_block(vision.closing + vision.projector)
+    project = tower_code(setting.style, vision.kind).project
+    seen = met_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
+    demand(seen, elements(block), "the projector", job.framework)
+    shape = (job.micro_batch_size * job.sequence_length, a.hidden_size)
+    fresh = projector_curve(vision, setting, shape, pictures.tokens, rows_grad, inventory)
+    again = projector_curve(vision, setting.later(), shape, pictures.tokens, rows_grad, inventory) if adds else fresh
+    return Unit("projector", "projector and scatter", part_tensors(block, setting), fresh, again)
+
+
+@lru_cache(maxsize=512)
+def projector_curve(
+    vision: Vision, setting: Setting, rows: tuple[int, int], tokens: int, rows_grad: bool, inventory: bool
+) -> Curve:
+    """Replay the projector, and the scatter of ``tokens`` image tokens into the looked-up ``rows``."""
+    stream = setting.params
+    forward = _scattering(vision, rows, tokens, stream, rows_grad)
+    shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
+    return replay(forward, setting, shape, setting.autocast or stream, inventory=inventory)
+
+
+def _scattering(
+    vision: Vision, shape: tuple[int, int], tokens: int, stream: str, rows_grad: bool
+) -> Callable[[Context, Value], Value]:
+    def run(ctx: Context, x: Value) -> Value:
+        features = tower_code(ctx.setting.style, vision.kind).project(ctx, vision, x)
+        features = Value(features.storage, (tokens, shape[1]), features.dtype, features.origin)
+        rows = Value(None, shape, stream, Leaf() if rows_grad else None)
+        return scatter_code(ctx.setting.style).scatter(ctx, rows, features)
+
+    return run

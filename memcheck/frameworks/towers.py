@@ -1,0 +1,48 @@
+"""The door to a framework's vision towers: fixed names in its folder's ``towers``, one module a kind."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from memcheck.autograd.context import Context
+    from memcheck.autograd.tensor import Value
+    from memcheck.job.style import Style
+    from memcheck.models.vision import Vision
+
+    class TowerCode(Protocol):
+        """What each module has."""
+
+        def stem(self, ctx: Context, vision: Vision, leaf: bool, /) -> tuple[Value, list[Value]]:
+            """From ``pixel_values`` to the rows of the first layer; behind them what every layer reads: rotary tables,
+            masks. ``leaf``: the patch embedding's output is made a leaf, which its AccumulateGrad keeps: it is among
+            the others, too.
+            """
+
+        def project(self, ctx: Context, vision: Vision, x: Value, /) -> Value:
+            """Image tokens of the last layer's rows. What variables of the model's forward refer to goes to
+            ``ctx.returned``.
+            """
+
+    class ScatterCode(Protocol):
+        """What ``towers/scatter.py`` has."""
+
+        def scatter(self, ctx: Context, rows: Value, features: Value, /) -> Value:
+            """The looked-up rows with the image tokens in their places."""
+
+
+@lru_cache(maxsize=32)
+def tower_code(style: Style, kind: str) -> TowerCode:
+    """The forward passes of a kind of tower."""
+    found: TowerCode = import_module(f"memcheck.frameworks.{style.folder}.towers.{kind}")  # a module with those names
+    return found
+
+
+def scatter_code(style: Style) -> ScatterCode:
+    """How image tokens come to their places."""
+    found: ScatterCode = import_module(f"memcheck.frameworks.{style.folder}.towers.scatter")
+    return found

@@ -1,0 +1,125 @@
+"""From ``training.images`` to what a vision tower gets of one sample, and of a micro-batch."""
+
+from __future__ import annotations
+
+from memcheck.job.defaults import Defaults
+from memcheck.job.errors import JobProblem, ResolutionError
+from memcheck.job.types import Images, TrainingJob
+from memcheck.models.vision import Vision
+from memcheck.plan import types as plan_types
+from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+PLACE = "/training/images"
+
+
+class Pictures(Record):
+    """What the tower gets of one micro-batch."""
+
+    pictures: int
+    """Pictures or tiles."""
+    rows: int
+    """Rows of the tower, class tokens included."""
+    tokens: int
+    """Image tokens."""
+
+
+NO_PICTURES = Pictures(0, 0, 0)
+
+
+def pictures_of(job: TrainingJob, vision: Vision) -> Pictures:
+    """The pictures of a micro-batch of the job."""
+    found = job.images or filling(vision, job.sequence_length)
+    each = job.micro_batch_size
+    return Pictures(each * found.pictures, each * found.patches, each * found.tokens)
+
+
+def filling(vision: Vision, sequence: int) -> Images:
+    """As many pictures as a sequence of so many tokens can hold: no tower gets more rows of it."""
+    if vision.tile:
+        tiles = -(-sequence // vision.tile_tokens)
+        return Images(tiles, tiles * vision.tile, min(sequence, tiles * vision.tile_tokens))
+    return Images(1, sequence * vision.merge, sequence)
+
+
+def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, defaults: Defaults) -> Images | None:
+    """What the processor makes of one sample's pictures; None where the plan does not state them.
+
+    Raises:
+        ResolutionError: the model has no tower, or the pictures have more tokens than the sequence.
+    """
+    stated = training.images
+    if vision is None:
+        if stated is not None:
+            _fail("a model without a vision tower gets no pictures", "remove `images`, or name a vision-language model")
+        return None
+    if stated is None:
+        why = "not stated: pictures that fill the sequence, the most that it can hold"
+        defaults.note("training.images", "sequence_length image tokens a sample", why)
+        return None
+    per_sample = defaults.take("training.images.per_sample", stated.per_sample, 1)
+    if stated.patches is not None and stated.tokens is not None:
+        found = _counted(vision, per_sample, stated.patches, stated.tokens)
+    elif per_sample == 0:
+        found = Images(0, 0, 0)
+    elif stated.width is not None and stated.height is not None:
+        from memcheck.models.pictures import Limits, PictureError, tokens_of
+
+        try:
+            limits = Limits(stated.min_pixels, stated.max_pixels)
+            one = tokens_of(vision, stated.height, stated.width, stated.frames, limits)
+        except PictureError as error:
+            _fail(error.message, error.help)
+        for key, value, why in one.defaults:
+            defaults.note(f"training.images.{key}", value, why)
+        found = Images(per_sample * one.pictures, per_sample * one.patches, per_sample * one.tokens)
+    else:
+        _fail(
+            f"{per_sample} pictures a sample of unknown size",
+            "write their width and height in pixels, or patches and tokens as the processor counts them",
+        )
+    return _fitting(training, vision, found, defaults)
+
+
+def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Images:
+    if vision.tile:
+        if patches % vision.tile:
+            _fail(
+                f"{patches:,} patches are no multiple of the {vision.tile:,} of a tile",
+                "count the rows of every tile, its class token included",
+            )
+        return Images(patches // vision.tile, patches, tokens)
+    return Images(per_sample, patches, tokens)
+
+
+def _fitting(
+    training: plan_types.TrainingSpec, vision: Vision, found: Images, defaults: Defaults
+) -> Images:
+    """The pictures, if the sequence holds their tokens and something to learn from.
+
+    Numbers that are too many for one sample, and not for all samples of the micro-batch together, are those of all.
+    """
+    sequence, samples = training.sequence_length, training.micro_batch_size or 1
+    if sequence is None or found.tokens + vision.separators * found.pictures < sequence:
+        return found
+    share = Images(*[-(-n // samples) for n in found])
+    stated = training.images
+    if samples > 1 and stated is not None and stated.patches is not None and share.tokens < sequence:
+        if stated.per_sample is not None and not vision.tile:
+            share = share._replace(pictures=stated.per_sample)
+        why = f"{found.tokens:,} are more than a sequence of {sequence:,} holds: read as of all {samples} samples"
+        defaults.note("training.images.tokens", share.tokens, why)
+        return share
+    if found.tokens < sequence:
+        return found
+    return _fail(
+        f"the pictures of a sample become {found.tokens:,} tokens, and sequence_length is {sequence:,}",
+        "sequence_length counts image tokens, too: raise it, or write fewer or smaller pictures",
+    )
+
+
+def _fail(message: str, help: str) -> NoReturn:
+    raise ResolutionError((JobProblem("images", PLACE, message, help=help),))

@@ -1,0 +1,130 @@
+"""Configurations of several parts: a language model, a vision tower with its projector, perhaps an audio tower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.reader import ConfigReader, shown
+from memcheck.models.registry import FAMILIES, TOWERS, WRAPPERS, read_architecture
+from memcheck.models.types import Architecture
+from memcheck.models.vision import Vision
+from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+TOKENS = frozenset(
+    """
+    audio_token_id audio_token_index boa_token_id boa_token_index boi_token_id boi_token_index eoa_token_id
+    eoa_token_index eoi_token_id eoi_token_index image_token_id image_token_index video_token_id video_token_index
+    vision_start_token_id vision_end_token_id vision_token_id
+    """.split()  # noqa: SIM905  # a list of quoted names is harder to read
+)
+"""Ids of the tokens that stand for pictures and sounds."""
+LANGUAGE = "model.language_model."
+
+
+class Whole(Record):
+    """What a tower's reader is given beside its own section."""
+
+    outer: ConfigReader
+    """The configuration around it."""
+    language: Architecture
+
+
+def is_multimodal(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration has a tower that is not switched off by ``vision_config: null``."""
+    return str(config.get("model_type")) in WRAPPERS and not switched_off(config)
+
+
+def switched_off(config: Mapping[str, Any]) -> bool:
+    """Whether the configuration says ``vision_config: null``: the language model alone."""
+    return "vision_config" in config and config["vision_config"] is None
+
+
+def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The language model's own configuration, and the prefix of its keys: ``text_config.``, or none where they lie
+    beside ``vision_config``, as in the files of Qwen2-VL and Qwen2.5-VL.
+    """
+    outer_type = str(config["model_type"])
+    inner_type = WRAPPERS[outer_type]
+    text = config.get("text_config")
+    if text is None and "hidden_size" in config:
+        flat = {k: v for k, v in config.items() if k not in TOKENS and not k.endswith("_config")}
+        return {**flat, "model_type": inner_type or outer_type}, ""
+    if not isinstance(text, Mapping):
+        raise ArchitectureError(f"{outer_type}: text_config must be a mapping, not {shown(text)}", key="text_config")
+    own = text.get("model_type")
+    if own in FAMILIES:
+        inner_type = own
+    tied = {"tie_word_embeddings": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
+    if not inner_type:
+        raise ArchitectureError(
+            f"{outer_type}: memcheck does not know model_type {shown(own)} of its language model",
+            "state text_config.model_type: it names the family, such as llama",
+            "text_config.model_type",
+        )
+    return {**tied, **text, "model_type": inner_type}, "text_config."
+
+
+def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) -> Architecture:
+    """The whole model: its language model's architecture with the towers beside it.
+
+    Raises:
+        ArchitectureError: a part that cannot be read; its key has the path inside the configuration.
+    """
+    text, prefix = text_of(config)
+    named = frozenset(text) if strict or (prefix and "text_config" in written) else written
+    try:
+        language = read_architecture(text, strict=strict, written=named)
+    except ArchitectureError as error:
+        raise ArchitectureError(error.message, error.help, prefix + error.key if error.key else "") from None
+    outer = ConfigReader(config, str(config["model_type"]))
+    outer.ignore(*TOKENS, "text_config", "model_type", "tie_word_embeddings")
+    if not prefix:
+        outer.ignore(*text)
+    if not isinstance(config.get("vision_config"), Mapping):
+        outer.fail(
+            "vision_config",
+            "vision_config is missing: the tower's dimensions are in it",
+            "state it, or vision_config: null for the language model alone",
+        )
+    section = outer.section("vision_config")
+    vision = _tower(outer.model_type)(section, Whole(outer, language))
+    _check_leftovers(outer, strict=strict, written=written)
+    return language._replace(
+        model_type=outer.model_type,
+        vision=vision,
+        paths=language.paths._replace(
+            layers=LANGUAGE + "layers", embedding=LANGUAGE + "embed_tokens", head=language.paths.head
+        ),
+        notes=language.notes + tuple(outer.notes) + tuple(section.notes),
+    )
+
+
+def _check_leftovers(outer: ConfigReader, *, strict: bool, written: frozenset[str]) -> None:
+    """Refuse what nobody read of the tower and around it, if a person wrote it or it may be a size."""
+    from memcheck.edge.closest import closest
+    from memcheck.models.leftovers import may_carry_size
+
+    for key, value in outer.unread():
+        if value is None:
+            continue
+        if strict or key.partition(".")[0] in written:
+            near = closest(key.rpartition(".")[2], outer.known_keys(), 1, 0.75)
+            outer.fail(key, f"unknown key {key}", f"did you mean {near[0]!r}?" if near else "remove it")
+        if may_carry_size(value):
+            outer.fail(key, f"{key} = {shown(value)} was not read, and may decide sizes", "remove it if it does not")
+        outer.note(f"{key} was not read")
+
+
+def _tower(model_type: str) -> Callable[[ConfigReader, Whole], Vision]:
+    module, function = TOWERS[model_type].split(":")
+    found: Callable[[ConfigReader, Whole], Vision] = getattr(
+        import_module("memcheck.models.towers." + module), function
+    )
+    return found

@@ -1,0 +1,150 @@
+"""The towers of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: patches of all pictures in one row, merged by fours.
+
+modeling_qwen2_vl.py, modeling_qwen2_5_vl.py, modeling_qwen3_vl.py of transformers 5.23.
+"""
+
+from __future__ import annotations
+
+from memcheck.models.multimodal import Whole
+from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.stack import stack
+from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.types import Block, Mlp, Norm, ParameterTensor
+from memcheck.models.vision import TowerAttention, Vision
+
+HARMLESS = ("model_type", "tokens_per_second", "temporal_patch_size", "rope_parameters", "initializer_range", "dtype")
+
+
+def read_2(config: ConfigReader, whole: Whole) -> Vision:
+    """Qwen2-VL: LayerNorm, QuickGELU. ``hidden_size`` repeats the language model's."""
+    hidden = whole.language.hidden_size
+    width = config.integer("embed_dim")
+    heads = _heads(config, width)
+    outputs = config.integer("hidden_size")
+    if outputs != hidden:
+        config.fail("hidden_size", f"hidden_size = {outputs} of the tower is not the language model's {hidden}")
+    config.ignore("spatial_patch_size")
+    activation = config.activation(default="quick_gelu")
+    mlp = _mlp(width, int(width * config.number("mlp_ratio", default=4)), activation, ("fc1", "fc2"), gated=False)
+    block = _block(width, heads, mlp, "layernorm")
+    merge = config.integer("spatial_merge_size", default=2) ** 2
+    depth = config.integer("depth", maximum=MAX_LAYERS)
+    return Vision(
+        kind="qwen",
+        hidden=width,
+        blocks=((block, depth),),
+        channels=_channels(config, 14),
+        merge=merge,
+        outputs=outputs,
+        stem=_patch_embedding(config, width, 14),
+        projector=_merger("merger", width, merge, outputs, "ln_q", ("mlp.0", "mlp.2"), bias=True),
+        hooked=True,
+        patch=config.integer("patch_size", default=14),
+        processor="qwen:see_2",
+        separators=2,
+        heads=heads,
+        activation="gelu",
+    )
+
+
+def read_2_5(config: ConfigReader, whole: Whole) -> Vision:
+    """Qwen2.5-VL: RMSNorm, gated MLP with biases, windows of 112 pixels but in ``fullatt_block_indexes``."""
+    width = config.integer("hidden_size")
+    heads, outputs = _heads(config, width), _outputs(config, whole.language.hidden_size)
+    config.ignore("spatial_patch_size")
+    mlp = _mlp(width, config.integer("intermediate_size"), config.activation(), ("gate_proj", "up_proj", "down_proj"))
+    depth = config.integer("depth", maximum=MAX_LAYERS)
+    merge = config.integer("spatial_merge_size", default=2) ** 2
+    side = config.integer("window_size", default=112) // config.integer("patch_size", default=14)
+    stated = config.integers("fullatt_block_indexes")
+    unwindowed = (7, 15, 23, 31) if stated is None else stated
+    made = {
+        window: _block(width, heads, mlp, "rmsnorm", side * side if window else 0) for window in (True, False)
+    }
+    return Vision(
+        kind="qwen2_5",
+        hidden=width,
+        blocks=stack([i not in unwindowed for i in range(depth)], made.__getitem__),
+        channels=_channels(config, 14),
+        merge=merge,
+        outputs=outputs,
+        stem=_patch_embedding(config, width, 14),
+        projector=_merger("merger", width, merge, outputs, "ln_q", ("mlp.0", "mlp.2"), bias=False),
+        hooked=True,
+        patch=config.integer("patch_size", default=14),
+        processor="qwen:see_2",
+        separators=2,
+        heads=heads,
+        activation="gelu",
+    )
+
+
+def _block(width: int, heads: int, mlp: Mlp, norm: str, window: int = 0) -> Block:
+    attention = TowerAttention(
+        heads,
+        width // heads,
+        "qwen",
+        linear("attn.qkv", 3 * width, width, "attention", "column", bias=True)
+        + linear("attn.proj", width, width, "attention", "row", bias=True),
+        window=window,
+    )
+    bias = norm == "layernorm"
+    return Block(
+        mixer=attention,
+        mlp=mlp,
+        input_norm=Norm(norm, width, bias=bias, name="norm1"),
+        mlp_norm=Norm(norm, width, bias=bias, name="norm2"),
+    )
+
+
+def _mlp(width: int, inner: int, activation: str, names: tuple[str, ...], *, gated: bool = True) -> Mlp:
+    tensors: tuple[ParameterTensor, ...] = ()
+    for name in names[:-1]:
+        tensors += linear(f"mlp.{name}", inner, width, "mlp", "column", bias=True)
+    tensors += linear(f"mlp.{names[-1]}", width, inner, "mlp", "row", bias=True)
+    return Mlp(inner, gated, activation, bias=True, tensors=tensors)
+
+
+def _merger(
+    path: str, width: int, merge: int, outputs: int, norm: str, names: tuple[str, str], *, bias: bool, rows: int = 1
+) -> tuple[ParameterTensor, ...]:
+    """Norm over ``rows`` patches, two matrices. Its tensors in the order of the forward pass."""
+    wide = width * merge
+    found = [ParameterTensor(f"{path}.{norm}.weight", (width * rows,), "norm")]
+    if bias:
+        found.append(ParameterTensor(f"{path}.{norm}.bias", (width * rows,), "norm"))
+    first = linear(f"{path}.{names[0]}", wide, wide, "mlp", "none", bias=True)
+    return (*found, *first, *linear(f"{path}.{names[1]}", outputs, wide, "mlp", "none", bias=True))
+
+
+def _patch_embedding(
+    config: ConfigReader, width: int, patch: int, *, bias: bool = False
+) -> tuple[ParameterTensor, ...]:
+    side = config.integer("patch_size", default=patch)
+    shape = (width, _colours(config), config.integer("temporal_patch_size", default=2), side, side)
+    found = (ParameterTensor("patch_embed.proj.weight", shape, "vision"),)
+    return (*found, ParameterTensor("patch_embed.proj.bias", (width,), "vision")) if bias else found
+
+
+def _colours(config: ConfigReader) -> int:
+    return config.integer("in_channels", "in_chans", default=3)
+
+
+def _channels(config: ConfigReader, patch: int) -> int:
+    side, frames = config.integer("patch_size", default=patch), config.integer("temporal_patch_size", default=2)
+    config.ignore(*HARMLESS)
+    return _colours(config) * frames * side * side
+
+
+def _heads(config: ConfigReader, width: int) -> int:
+    heads = config.integer("num_heads")
+    if width % heads:
+        config.fail("num_heads", f"the tower's width {width} is no multiple of {heads} heads")
+    return heads
+
+
+def _outputs(config: ConfigReader, hidden: int) -> int:
+    outputs = config.integer("out_hidden_size")
+    if outputs != hidden:
+        config.fail("out_hidden_size", f"out_hidden_size = {outputs} is not the language model's width {hidden}")
+    return outputs

@@ -1,0 +1,74 @@
+"""The towers of a multimodal model beside its language model, as a memory model sees them."""
+
+from __future__ import annotations
+
+from memcheck.models.types import Block, Norm, ParameterTensor
+from memcheck.record import Record
+
+
+class TowerAttention(Record):
+    """Bidirectional attention of a vision tower, over the rows of each picture by themselves."""
+
+    heads: int
+    head_dim: int
+    kind: str
+    """How its module is written: a name in :mod:`memcheck.frameworks.transformers.towers.attention`."""
+    tensors: tuple[ParameterTensor, ...] = ()
+    bias: bool = True
+    """Its projections have biases."""
+    window: int = 0
+    """Rows that attend to each other: Qwen2.5-VL's windows; 0 = all of a picture."""
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+
+
+class Vision(Record):
+    """A vision tower, and the projector that makes image tokens of its rows."""
+
+    kind: str
+    """Whose forward passes run: a module of :mod:`memcheck.frameworks.transformers.towers`."""
+    hidden: int
+    blocks: tuple[tuple[Block, int], ...]
+    """Runs of equal layers that run with a graph, in order."""
+    channels: int
+    """Numbers of one patch in ``pixel_values``, which arrive in fp32."""
+    merge: int
+    """Patches that become one image token."""
+    outputs: int
+    """Width of an image token: the language model's."""
+    stem: tuple[ParameterTensor, ...]
+    """Patch embedding, positions, and what else runs before the layers."""
+    projector: tuple[ParameterTensor, ...]
+    hooked: bool
+    """``enable_input_require_grads`` finds its patch embedding (``_input_embed_layer``), so that checkpointing makes a
+    frozen tower part of the graph."""
+    closing: tuple[ParameterTensor, ...] = ()
+    """What runs behind the layers and belongs to the tower: a last norm."""
+    idle: tuple[tuple[Block, int], ...] = ()
+    """Layers behind the features that are read: they run, and get no gradient."""
+    unused: tuple[ParameterTensor, ...] = ()
+    """Tensors that the forward pass of a picture never meets."""
+    tile: int = 0
+    """Rows of a tile, class token included; 0 = pictures have as many as their size gives."""
+    tile_tokens: int = 0
+    """Image tokens of a tile."""
+    patch: int = 0
+    """Pixels of a patch's side."""
+    processor: str = ""
+    """``module:function`` in :mod:`memcheck.models.processors`; empty: nothing is known of the image processor."""
+    separators: int = 0
+    """Tokens that the processor puts around the tokens of a picture, at least."""
+    heads: int = 0
+    activation: str = "gelu"
+    path: str = "visual"
+    """Path of the tower: what module patterns match."""
+    projector_path: str = "visual.merger"
+
+
+class OtherTower(Record):
+    """A tower that a step without its inputs holds and never runs: the audio tower of a Gemma."""
+
+    part: str
+    """What ``training.freeze`` calls it."""
+    blocks: tuple[tuple[Block, int], ...]
+    tensors: tuple[ParameterTensor, ...]

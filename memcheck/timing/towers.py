@@ -1,0 +1,72 @@
+"""The time of a vision tower: its layers cost what layers of text of the same shape cost, picture by picture.
+
+The patch embedding, the merger and the projector, one or two products on a quarter of the rows, are left out.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.job.images import pictures_of
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture, Attention, Block
+from memcheck.models.vision import TowerAttention, Vision
+from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.timing.shape import Shape
+
+
+class TowerShape(Record):
+    """What of a job decides the cost of its tower."""
+
+    pictures: int
+    rows: int
+    """Of one picture."""
+    trained: bool
+    adapted: bool
+    """Adapters reach it."""
+    graph: bool
+    """Gradients go through it: it, or something below it, is trained, or checkpointing woke it."""
+
+
+def tower_shape(job: TrainingJob, a: Architecture) -> TowerShape | None:
+    """The tower's shape; None without pictures."""
+    if a.vision is None:
+        return None
+    found = pictures_of(job, a.vision)
+    if not found.rows:
+        return None
+    trained = job.method == "full" and "vision" not in job.freeze
+    adapted = job.method != "full" and job.lora is not None and (not job.lora.parts or "vision" in job.lora.parts)
+    woken = a.vision.hooked and job.checkpointing.mode != "none"
+    pictures = max(1, found.pictures)
+    return TowerShape(pictures, -(-found.rows // pictures), trained, adapted, trained or adapted or woken)
+
+
+def tower_kinds(vision: Vision) -> tuple[tuple[Block, int], ...]:
+    """Kinds of layers as ones of text, and how many there are of each."""
+    return tuple((_as_text(block), n) for block, n in (*vision.blocks, *vision.idle))
+
+
+def shape_inside(s: Shape, tower: TowerShape) -> Shape:
+    """The shape of the tower's layers."""
+    return s._replace(
+        batch=tower.pictures,
+        sequence=tower.rows,
+        adapter=s.adapter if tower.adapted else None,
+        trained=tower.trained,
+        frozen=(),
+        fp8=False,
+    )
+
+
+@lru_cache(maxsize=64)
+def _as_text(block: Block) -> Block:
+    mixer = block.mixer
+    if not isinstance(mixer, TowerAttention):
+        return block
+    return block._replace(
+        mixer=Attention(mixer.heads, mixer.heads, mixer.head_dim, rotary_dim=mixer.head_dim, tensors=mixer.tensors)
+    )
