@@ -28,7 +28,7 @@ TOKENS = frozenset(
 LANGUAGE = "model.language_model."
 
 
-class Whole(Record):
+class AroundTower(Record):
     """What a tower's reader is given beside its own section."""
 
     outer: ConfigReader
@@ -94,7 +94,7 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
             "state it, or vision_config: null for the language model alone",
         )
     section = outer.section("vision_config")
-    vision = _tower(outer.model_type)(section, Whole(outer, language))
+    vision = _tower(outer.model_type)(section, AroundTower(outer, language))
     _check_leftovers(outer, strict=strict, written=written)
     return language._replace(
         model_type=outer.model_type,
@@ -122,9 +122,9 @@ def _check_leftovers(outer: ConfigReader, *, strict: bool, written: frozenset[st
         outer.note(f"{key} was not read")
 
 
-def _tower(model_type: str) -> Callable[[ConfigReader, Whole], Vision]:
+def _tower(model_type: str) -> Callable[[ConfigReader, AroundTower], Vision]:
     module, function = TOWERS[model_type].split(":")
-    found: Callable[[ConfigReader, Whole], Vision] = getattr(
+    found: Callable[[ConfigReader, AroundTower], Vision] = getattr(
         import_module("memcheck.models.towers." + module), function
     )
     return found

@@ -42,7 +42,13 @@ def tower_shape(job: TrainingJob, a: Architecture) -> TowerShape | None:
     adapted = job.method != "full" and job.lora is not None and (not job.lora.parts or "vision" in job.lora.parts)
     woken = a.vision.hooked and job.checkpointing.mode != "none"
     pictures = max(1, found.pictures)
-    return TowerShape(pictures, -(-found.rows // pictures), trained, adapted, trained or adapted or woken)
+    return TowerShape(
+        pictures=pictures,
+        rows=-(-found.rows // pictures),
+        trained=trained,
+        adapted=adapted,
+        graph=trained or adapted or woken,
+    )
 
 
 def tower_kinds(vision: Vision) -> tuple[tuple[Block, int], ...]:

@@ -21,7 +21,13 @@ def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:
     if job.lora is not None and job.method != "full":
         reached = not job.lora.parts or part in job.lora.parts
         targets = job.lora.target_modules if reached else ()
-        adapter = Adapter(job.lora.rank, targets, job.lora.dtype, job.method == "qlora", quantized_storage(job))
+        adapter = Adapter(
+            rank=job.lora.rank,
+            targets=targets,
+            dtype=job.lora.dtype,
+            quantized=job.method == "qlora",
+            storage=quantized_storage(job),
+        )
     return base._replace(trained=job.method == "full" and part not in job.freeze, adapter=adapter, frozen=())
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Side(Record):
+class SideUnits(Record):
     """The units of a tower, and what its rows leave for the language model."""
 
     runs: tuple[tuple[Unit, int, int], ...]
@@ -42,13 +42,13 @@ class Side(Record):
 
 def side_units(
     job: TrainingJob, a: Architecture, vision: Vision, base: Setting, *, rows_grad: bool, adds: bool, inventory: bool
-) -> Side:
+) -> SideUnits:
     """The units of the tower. ``rows_grad``: the rows that were looked up want a gradient."""
     pictures = pictures_of(job, vision)
     tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
     runs = [(_idle(block), n, 0) for block, n in idle_blocks(a, pictures)]
     if pictures.rows == 0:
-        return Side(tuple(runs), rows_grad)
+        return SideUnits(tuple(runs), rows_grad)
     tower = tower._replace(
         hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, stream=base.autocast
     )
@@ -74,19 +74,30 @@ def side_units(
     end = _projector_unit(job, a, vision, projector, pictures, rows_grad=rows_grad, adds=adds, inventory=inventory)
     runs.append((end, 1, 0))
     trained = projector.trained or reaches(projector, as_block(vision.projector))
-    return Side(tuple(runs), rows_grad or below or trained)
+    return SideUnits(tuple(runs), rows_grad or below or trained)
 
 
 def _adapted(vision: Vision, setting: Setting) -> bool:
     return any(reaches(setting, block) for block, _ in vision.blocks) or reaches(setting, as_block(vision.stem))
 
 
-NOTHING_RUNS = Curve(0, (), (), 0, High(0, "", ()), High(0, "", ()), 0)
+NO_HIGH = High(0, "", ())
+NOTHING_RUNS = Curve(
+    saved=0,
+    saved_inventory=(),
+    saved_components=(),
+    until_forward_ends=0,
+    forward=NO_HIGH,
+    backward=NO_HIGH,
+    gradients=0,
+)
 
 
 def _idle(block: Block) -> Unit:
     """Weights that rest: no gradient reaches them, so that they have no optimizer state either."""
-    return Unit("idle", "idle layer", idle_tensors(block), NOTHING_RUNS, NOTHING_RUNS)
+    return Unit(
+        kind="idle", name="idle layer", tensors=idle_tensors(block), fresh=NOTHING_RUNS, again=NOTHING_RUNS
+    )
 
 
 def _stem_unit(
@@ -101,7 +112,9 @@ def _stem_unit(
     demand(met(run, whole(setting)), held, "the vision tower's stem", job.framework)
     fresh = stem_curve(vision, setting, graph, leaf, inventory)
     again = stem_curve(vision, setting.later(), graph, leaf, inventory) if adds else fresh
-    return Unit("stem", "patch embedding", part_tensors(block, setting), fresh, again)
+    return Unit(
+        kind="stem", name="patch embedding", tensors=part_tensors(block, setting), fresh=fresh, again=again
+    )
 
 
 @lru_cache(maxsize=512)
@@ -158,7 +171,9 @@ def _projector_unit(
     shape = (job.micro_batch_size * job.sequence_length, a.hidden_size)
     fresh = projector_curve(vision, setting, shape, pictures.tokens, rows_grad, inventory)
     again = projector_curve(vision, setting.later(), shape, pictures.tokens, rows_grad, inventory) if adds else fresh
-    return Unit("projector", "projector and scatter", part_tensors(block, setting), fresh, again)
+    return Unit(
+        kind="projector", name="projector and scatter", tensors=part_tensors(block, setting), fresh=fresh, again=again
+    )
 
 
 @lru_cache(maxsize=512)

@@ -79,4 +79,6 @@ def _seen(
     why = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
     named = zip(("min_pixels", "max_pixels"), limits, stated, strict=True)
     defaults = tuple((name, value, why) for name, value, mine in named if mine is None)
-    return Seen(grids, patches, patches // vision.merge, 2, defaults)
+    return Seen(
+        pictures=grids, patches=patches, tokens=patches // vision.merge, separators=2, defaults=defaults
+    )

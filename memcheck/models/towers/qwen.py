@@ -5,7 +5,7 @@ modeling_qwen2_vl.py, modeling_qwen2_5_vl.py, modeling_qwen3_vl.py of transforme
 
 from __future__ import annotations
 
-from memcheck.models.multimodal import Whole
+from memcheck.models.multimodal import AroundTower
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -15,7 +15,7 @@ from memcheck.models.vision import TowerAttention, Vision
 HARMLESS = ("model_type", "tokens_per_second", "temporal_patch_size", "rope_parameters", "initializer_range", "dtype")
 
 
-def read_2(config: ConfigReader, whole: Whole) -> Vision:
+def read_2(config: ConfigReader, whole: AroundTower) -> Vision:
     """Qwen2-VL: LayerNorm, QuickGELU. ``hidden_size`` repeats the language model's."""
     hidden = whole.language.hidden_size
     width = config.integer("embed_dim")
@@ -47,7 +47,7 @@ def read_2(config: ConfigReader, whole: Whole) -> Vision:
     )
 
 
-def read_2_5(config: ConfigReader, whole: Whole) -> Vision:
+def read_2_5(config: ConfigReader, whole: AroundTower) -> Vision:
     """Qwen2.5-VL: RMSNorm, gated MLP with biases, windows of 112 pixels but in ``fullatt_block_indexes``."""
     width = config.integer("hidden_size")
     heads, outputs = _heads(config, width), _outputs(config, whole.language.hidden_size)
@@ -81,10 +81,10 @@ def read_2_5(config: ConfigReader, whole: Whole) -> Vision:
 
 def _block(width: int, heads: int, mlp: Mlp, norm: str, window: int = 0) -> Block:
     attention = TowerAttention(
-        heads,
-        width // heads,
-        "qwen",
-        linear("attn.qkv", 3 * width, width, "attention", "column", bias=True)
+        heads=heads,
+        head_dim=width // heads,
+        kind="qwen",
+        tensors=linear("attn.qkv", 3 * width, width, "attention", "column", bias=True)
         + linear("attn.proj", width, width, "attention", "row", bias=True),
         window=window,
     )
