@@ -27,8 +27,9 @@ from memcheck.catalog.gpus import find_gpu  # noqa: E402
 from memcheck.errors import MemcheckError  # noqa: E402
 from memcheck.job.types import Layout, TrainingJob  # noqa: E402
 from memcheck.memory import residuals as stored_residuals  # noqa: E402
+from memcheck.memory.allocator import allocator_group  # noqa: E402
 from memcheck.memory.communicators import ProcessGroup, communicator_terms, group_bytes  # noqa: E402
-from memcheck.memory.overhead import allocator_group, context_terms, library_terms  # noqa: E402
+from memcheck.memory.overhead import context_terms, library_terms  # noqa: E402
 
 RESIDUALS = os.path.join(ROOT, "memcheck", "memory", "data", "residuals.json")
 RECORDED = os.path.join(HERE, "recorded.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from benchmarks import outcomes
 from benchmarks.cases import Unpriced, load
 from benchmarks.score import Row
 from benchmarks.summary import Figures, LeftOut, by_group
-from memcheck.memory.residuals import residuals
+from memcheck.memory.residuals import SMALL_BYTES, residuals
 
 if TYPE_CHECKING:
     from benchmarks.accuracy import Run
@@ -87,6 +88,7 @@ def results(
     lines += outcomes.section(done.verdicts)
     lines += _explained(done)
     lines += _left_out(left_out)
+    lines += _widths(done.rows)
     lines += _tables()
     lines += _outside(readings)
     for name, rows in by_group(done.rows).items():
@@ -161,6 +163,31 @@ def _tables() -> list[str]:
             + (f"{t.n} | {t.median:.3f} | {t.high:.3f} |" if t else " | | |")
         )
     return found
+
+
+def _widths(rows: Sequence[Row]) -> list[str]:
+    found = [
+        "",
+        "## How wide the intervals are",
+        "",
+        f"Of `needed` as a share of it, over the cases of this page with at least {SMALL_BYTES // GIB} GiB of live",
+        "tensors, by how steps err and how the allocator sees them.",
+        "*In one*: a single interval from live tensors to what may be seen, as it was before the cache stood apart,",
+        "over what is seen.",
+        "",
+        "| kind of plan | n | needed, median | widest | in one, median |",
+        "|---|---|---|---|---|",
+    ]
+    kinds: dict[str, list[Row]] = {}
+    large = [row for row in rows if row.allocated_bytes >= SMALL_BYTES]
+    for row in large:
+        kinds.setdefault(f"{row.error_group}; {row.allocator_group}", []).append(row)
+    for kind, mine in sorted(kinds.items()):
+        widths = [row.width for row in mine]
+        both = statistics.median(row.width_in_one for row in mine)
+        found.append(f"| {kind} | {len(mine)} | {statistics.median(widths):.1%} | {max(widths):.1%} | {both:.1%} |")
+    both = statistics.median(row.width_in_one for row in large)
+    return [*found, f"| **all** | {len(large)} | {statistics.median(r.width for r in large):.1%} | | {both:.1%} |"]
 
 
 def _outside(readings: Sequence[tuple[str, int, int, str]]) -> list[str]:

@@ -12,9 +12,10 @@ from memcheck.errors import MemcheckError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
+from memcheck.memory.allocator import allocator_group
 from memcheck.memory.estimate import estimate
-from memcheck.memory.interval import error_group, interval
-from memcheck.memory.overhead import allocator_group, slack
+from memcheck.memory.interval import Intervals, error_group, intervals
+from memcheck.memory.overhead import slack
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture
 from memcheck.plan.load import load_documents
@@ -30,7 +31,8 @@ class Row(NamedTuple):
     allocated_bytes: int
     reserved_bytes: int
     device_bytes: int
-    interval_bytes: tuple[int, int]
+    needed_bytes: int
+    intervals: Intervals
     capacity_bytes: int
     phase: str
     error_group: str
@@ -48,8 +50,31 @@ class Row(NamedTuple):
 
     @property
     def unsafe(self) -> bool:
-        """The truth is above what the interval allows."""
+        """The truth is above what the interval allows: a plan might have been called safe and was not."""
         return self.case.truth_bytes > self.interval_bytes[1]
+
+    @property
+    def interval_bytes(self) -> tuple[int, int]:
+        """The interval of what was measured.
+
+        A reading of live tensors is held against the interval of ``needed`` without what is predicted on top of live
+        tensors, a reading of reserved memory against that of *seen* without what is outside the allocator.
+        """
+        if self.case.metric == "allocated":
+            ends, on_top = self.intervals.needed, self.needed_bytes - self.allocated_bytes
+        else:
+            ends, on_top = self.intervals.seen, self.device_bytes - self.reserved_bytes
+        return ends[0] - on_top, ends[1] - on_top
+
+    @property
+    def width(self) -> float:
+        """Of the interval of ``needed``, as a share of it."""
+        return (self.intervals.needed[1] - self.intervals.needed[0]) / self.needed_bytes
+
+    @property
+    def width_in_one(self) -> float:
+        """Of one interval for both figures, from live tensors to the most that is seen, as a share of what is seen."""
+        return (self.intervals.seen[1] - min(self.allocated_bytes, self.intervals.needed[0])) / self.device_bytes
 
     @property
     def inside(self) -> bool:
@@ -127,7 +152,8 @@ def priced(case: Case, job: TrainingJob | InferenceJob, gpu: Gpu, rank: RankEsti
         allocated,
         reserved,
         device,
-        interval(job, allocated, device, gpu.memory_bytes, extra.context_and_nccl),
+        device - extra.cache,
+        intervals(job, allocated, extra.context_and_nccl, gpu.memory_bytes),
         gpu.memory_bytes,
         rank.peak.name,
         error_group(job),

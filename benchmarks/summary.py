@@ -126,7 +126,29 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Sequence[float]) 
             _, share = look_up(shares, row.allocator_group)
             truth /= share.median
         allocated.setdefault(row.error_group, []).append(difference(truth, row.allocated_bytes))
-    return Residuals(_spreads(allocated), shares, _spreads(tight), spread(outside))
+    return Residuals(_spreads(allocated), shares, _stuck(tight), spread(outside))
+
+
+def _stuck(ratios: dict[str, list[float]]) -> dict[str, Spread]:
+    """What cannot be returned: recomputation widens its ends, and its middle is that of all steps on these streams.
+
+    So a need grows with every byte that is live, also where recomputing less is what makes more of them live. A kind
+    with few cases has the ends of all on these streams, too.
+    """
+    pools: dict[str, list[float]] = {}
+    for group, found in ratios.items():
+        pools.setdefault(_pool(group), []).extend(found)
+    all_of = {group: spread(pools[_pool(group)]) for group in ratios}
+    return {
+        group: found._replace(median=min(found.high, all_of[group].median)) if found.n >= ENOUGH else all_of[group]
+        for group, found in _spreads(ratios).items()
+    }
+
+
+def _pool(group: str) -> str:
+    """``sharded/recompute/default`` without what is recomputed."""
+    streams, _, rest = group.partition("/")
+    return f"{streams}/{rest.rpartition('/')[2]}"
 
 
 def _with_middle(found: Spread, middle: float | None) -> Spread:
@@ -171,9 +193,9 @@ def leave_one_family_out(rows: Sequence[Row], kept: Sequence[Kept], outside: Seq
         for row in mine:
             groups = (row.error_group, row.allocator_group)
             outside_bytes = row.device_bytes - row.reserved_bytes
-            low, high = ends(made, groups, row.allocated_bytes, outside_bytes, row.capacity_bytes)
-            above += row.case.truth_bytes > high
-            inside += low <= row.case.truth_bytes <= high
+            there = row._replace(intervals=ends(made, groups, row.allocated_bytes, outside_bytes, row.capacity_bytes))
+            above += there.unsafe
+            inside += there.inside
         found.append(LeftOut(family, len(mine), inside, above))
     return found
 

@@ -48,6 +48,7 @@ class Remedy(Record):
     """Dotted plan keys and their new values, e.g. ``{"parallelism.zero_stage": 3}``."""
     device_bytes: int
     utilization: float
+    """``needed / capacity``."""
     slowdown: float | None
     """Relative time per token against the plan as written: 0.33 = a third slower (a model, not a measurement); None:
     there is no model of it."""
@@ -58,7 +59,11 @@ class Remedy(Record):
     host_bytes_per_node: int = 0
     """Host memory that the processes of a node need with the change."""
     interval_bytes: tuple[int, int] = (0, 0)
-    """95% interval of ``device_bytes``."""
+    """95% interval of ``device_bytes``, which is what is seen."""
+    needed_bytes: int = 0
+    """The floor below which the changed plan dies."""
+    needed_interval_bytes: tuple[int, int] = (0, 0)
+    """95% interval of ``needed_bytes``."""
     sure: bool = True
     """Whether the whole 95% interval of the changed plan lies within the GPU."""
     elsewhere: tuple[FileEdits, ...] = ()
@@ -67,8 +72,8 @@ class Remedy(Record):
 
     @property
     def high_utilization(self) -> float:
-        """The upper end of the interval over the capacity of the changed plan's GPU."""
-        return self.utilization * self.interval_bytes[1] / self.device_bytes if self.device_bytes else 0.0
+        """The upper end of what is needed over the capacity of the changed plan's GPU."""
+        return self.utilization * self.needed_interval_bytes[1] / self.needed_bytes if self.needed_bytes else 0.0
 
     @property
     def is_edit(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import CACHE
 from memcheck.record import Record
 
 
@@ -10,9 +11,10 @@ class OnGpu(Record):
 
     gpu: str
     capacity_bytes: int
-    device_bytes: int = 0
+    needed_bytes: int = 0
     """0 when the plan cannot run there."""
-    interval_high_bytes: int = 0
+    needed_high_bytes: int = 0
+    """The upper end of its 95% interval."""
     bf16_tflops: float | None = None
     """Dense, by the maker; None when not known."""
     refused: str = ""
@@ -28,8 +30,8 @@ class OnGpu(Record):
 
     @property
     def utilization(self) -> float:
-        """``device / capacity``."""
-        return self.device_bytes / self.capacity_bytes if self.capacity_bytes else 0.0
+        """``needed / capacity``."""
+        return self.needed_bytes / self.capacity_bytes if self.capacity_bytes else 0.0
 
 
 class RankDevice(Record):
@@ -40,9 +42,9 @@ class RankDevice(Record):
     components_bytes: dict[str, int]
 
     @property
-    def device_bytes(self) -> int:
-        """What ``nvidia-smi`` would show."""
-        return sum(self.components_bytes.values())
+    def needed_bytes(self) -> int:
+        """What the rank cannot do without: all but the allocator's cache."""
+        return sum(count for name, count in self.components_bytes.items() if name != CACHE)
 
 
 class Dossier(Record):

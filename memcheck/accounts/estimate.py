@@ -20,6 +20,11 @@ COMPONENTS = (
 )
 """Every byte belongs to exactly one of these; the order is the order of reports."""
 
+CACHE = "cache"
+"""What of ``fragmentation`` the allocator returns before an allocation fails: seen, and no need of the step."""
+PARTS = (*COMPONENTS, CACHE)
+"""What people see: the parts of a need, then the cache."""
+
 
 class TensorGroup(Record):
     """Equal live tensors at a peak."""
@@ -96,10 +101,16 @@ class Estimate(Record):
     """The answer for one plan: the worst rank, and every pipeline rank."""
 
     allocated_bytes: int
+    """Live tensors at the peak: ``torch.cuda.max_memory_allocated()``."""
     reserved_bytes: int
+    """With all that the allocator holds, its cache included: ``torch.cuda.max_memory_reserved()``."""
     device_bytes: int
+    """What ``nvidia-smi`` will show, the allocator's cache included."""
     capacity_bytes: int
     interval_bytes: tuple[int, int]
+    """95 % interval of ``device_bytes``."""
+    needed_interval_bytes: tuple[int, int]
+    """95 % interval of ``needed_bytes``."""
     instant: str
     operation: str
     pipeline_rank: int
@@ -125,6 +136,24 @@ class Estimate(Record):
         return max(self.host_moments, key=lambda m: m.bytes, default=None)
 
     @property
+    def needed_bytes(self) -> int:
+        """The floor below which the job dies: ``device_bytes`` without the allocator's cache."""
+        return self.device_bytes - self.cache_bytes
+
+    @property
     def utilization(self) -> float:
-        """``device / capacity``."""
-        return self.device_bytes / self.capacity_bytes if self.capacity_bytes else 0.0
+        """``needed / capacity``."""
+        return self.needed_bytes / self.capacity_bytes if self.capacity_bytes else 0.0
+
+    @property
+    def needed_parts_bytes(self) -> dict[str, int]:
+        """What ``needed_bytes`` is made of: of ``fragmentation`` what the allocator cannot return."""
+        parts = dict(self.components_bytes)
+        if self.cache_bytes:
+            parts["fragmentation"] -= self.cache_bytes
+        return {name: count for name, count in parts.items() if count}
+
+    @property
+    def parts_bytes(self) -> dict[str, int]:
+        """What ``device_bytes`` is made of, for people: the parts of the need, then the allocator's cache."""
+        return {**self.needed_parts_bytes, **({CACHE: self.cache_bytes} if self.cache_bytes else {})}

@@ -24,8 +24,8 @@ STYLES = {
     "bar": "36",
 }
 
-UNICODE_GLYPHS = {"full": "█", "track": "░", "limit": "│", "rule": "─", "sliver": "▏", "ellipsis": "…"}
-ASCII_GLYPHS = {"full": "#", "track": ".", "limit": "|", "rule": "-", "sliver": "|", "ellipsis": "..."}
+UNICODE_GLYPHS = {"full": "█", "track": "░", "tail": "▒", "limit": "│", "rule": "─", "sliver": "▏", "ellipsis": "…"}
+ASCII_GLYPHS = {"full": "#", "track": ".", "tail": ":", "limit": "|", "rule": "-", "sliver": "|", "ellipsis": "..."}
 
 
 MADE: set[str] = set()

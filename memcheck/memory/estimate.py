@@ -97,6 +97,8 @@ class Estimator:
         allocated = peak.allocated_bytes
         extra = slack(job, gpu, overhead, allocated, self._surroundings)
         reserved = allocated + extra.fragmentation
+        device = reserved + extra.context_and_nccl
+        found = ends(residuals(), self._groups, allocated, extra.context_and_nccl, gpu.memory_bytes)
         components = dict(peak.components_bytes)
         components["fragmentation"] = components.get("fragmentation", 0) + extra.fragmentation
         components["context_and_nccl"] = components.get("context_and_nccl", 0) + extra.context_and_nccl
@@ -106,9 +108,10 @@ class Estimator:
         return Estimate(
             allocated_bytes=allocated,
             reserved_bytes=reserved,
-            device_bytes=reserved + extra.context_and_nccl,
+            device_bytes=device,
             capacity_bytes=gpu.memory_bytes,
-            interval_bytes=ends(residuals(), self._groups, allocated, extra.context_and_nccl, gpu.memory_bytes),
+            interval_bytes=around(device, found.seen),
+            needed_interval_bytes=around(device - extra.cache, found.needed),
             instant=peak.name,
             operation=peak.operation,
             pipeline_rank=worst.pipeline_rank,
@@ -140,6 +143,11 @@ class Estimator:
             found = host_moments(job, total, trained, kept, self._gpu.memory_bytes - outside)
             self._hosts[several, kept] = found
         return found
+
+
+def around(count: int, ends: tuple[int, int]) -> tuple[int, int]:
+    """An interval that holds its own figure, also where a policy states the overhead that the figure counts."""
+    return min(count, ends[0]), max(count, ends[1])
 
 
 def _overhead_formulas(

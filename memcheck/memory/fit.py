@@ -12,18 +12,18 @@ RUNS = frozenset({FITS, UNCERTAIN})
 GIB = 2**30
 
 
-def on_gpu(device_bytes: int, high_bytes: int, capacity_bytes: int, fail_above: float) -> str:
+def on_gpu(needed_bytes: int, high_bytes: int, capacity_bytes: int, fail_above: float) -> str:
     """The verdict on a GPU's memory; ``high_bytes`` is the upper end of the need's interval."""
-    if device_bytes > capacity_bytes:
+    if needed_bytes > capacity_bytes:
         return TOO_LARGE
-    if capacity_bytes and device_bytes / capacity_bytes > fail_above:
+    if capacity_bytes and needed_bytes / capacity_bytes > fail_above:
         return ABOVE
     return UNCERTAIN if high_bytes > capacity_bytes else FITS
 
 
 def gpu_fit(estimate: Estimate, fail_above: float) -> str:
-    """The verdict on an estimate's GPU memory, with the upper end of its interval as the need's."""
-    return on_gpu(estimate.device_bytes, estimate.interval_bytes[1], estimate.capacity_bytes, fail_above)
+    """The verdict on an estimate's GPU memory, with the upper end of the need's interval."""
+    return on_gpu(estimate.needed_bytes, estimate.needed_interval_bytes[1], estimate.capacity_bytes, fail_above)
 
 
 def host_capacity(gib: float | None) -> int | None:

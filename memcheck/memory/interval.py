@@ -1,37 +1,37 @@
-"""The 95 % interval of device bytes.
+"""95 % intervals of ``needed`` and of *seen* device bytes.
 
-The lower end is what ``allocated`` may be too high by, with nothing on top: a reading of
-``torch.cuda.max_memory_allocated()`` lies above it. The upper end, on which rule MEM104 decides, adds to the prediction
-what ``allocated`` may be too low by and what the allocator may keep beyond its median (independent of each other, so
-added in quadrature), and what context and communicators were seen to take beyond their formulas. It takes the largest
-error seen on plans of that kind, not a quantile: a plan that is called safe and fails costs more than a warning.
+Both take in what ``allocated`` may be off by, what the allocator was seen to hold beyond or below its median
+(independent of each other, so added in quadrature), and what context and communicators were seen to take against their
+formulas. The ends are the largest errors seen on plans of that kind, not quantiles: a plan that is called safe and
+fails costs more than a warning.
 
-What the allocator keeps only while there is room does not stand in the way of a plan: where the upper end lies beyond
-the GPU's capacity, it is that of the smallest GPU on which the step still ran, but not below the capacity.
+- ``needed`` rests on what the allocator cannot return. Rules MEM101 to MEM104 decide on it and on its upper end.
+- *Seen* rests on what the allocator holds with memory to spare. What it keeps only while there is room ends at the
+  GPU's capacity, unless the plan itself needs more.
 """
 
 from __future__ import annotations
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.memory.overhead import allocator_group
-from memcheck.memory.residuals import COMPILED, SMALL_BYTES, Residuals, look_up, residuals
+from memcheck.memory.allocator import allocator_group, shares_of
+from memcheck.memory.residuals import COMPILED, SMALL_BYTES, Residuals, Spread, look_up, residuals
 from memcheck.models.types import Architecture, Moe
+from memcheck.record import Record
 
 
-def interval(
-    job: TrainingJob | InferenceJob,
-    allocated: int,
-    device: int,
-    capacity: int | None = None,
-    outside: int | None = None,
-) -> tuple[int, int]:
-    """Lower and upper end, in bytes.
+class Intervals(Record):
+    """Lower and upper ends, in bytes."""
 
-    ``capacity``: of the GPU; None for one without end. ``outside``: what of ``device`` is not the allocator's; None
-    when that is not known.
+    needed: tuple[int, int]
+    seen: tuple[int, int]
+
+
+def intervals(job: TrainingJob | InferenceJob, allocated: int, outside: int, capacity: int | None) -> Intervals:
+    """Both of them. ``outside``: bytes of context, libraries, communicators. ``capacity``: None for a GPU without end.
+
+    ``allocated``: predicted, in bytes.
     """
-    outside = device - allocated if outside is None else outside
     return ends(residuals(), interval_groups(job), allocated, outside, capacity)
 
 
@@ -40,21 +40,25 @@ def interval_groups(job: TrainingJob | InferenceJob) -> tuple[str, str]:
     return error_group(job), allocator_group(job)
 
 
-def ends(
-    tables: Residuals, groups: tuple[str, str], allocated: int, outside: int, capacity: int | None
-) -> tuple[int, int]:
-    """The interval from given tables, for a plan of some kind of error and some kind of allocation."""
-    _, own = look_up(tables.allocated, groups[0])
-    _, free = look_up(tables.reserved, groups[1])
-    base = max(allocated, SMALL_BYTES)
-    short = max(0.0, own.high - 1) * base / max(1, allocated)
-    around = int(outside * max(1.0, tables.outside.high))
-    high = around + int(allocated * (free.median + _together(short, free.high - free.median)))
-    if capacity is not None and high > capacity:
-        _, tight = look_up(tables.tight, groups[1])
-        needed = around + int(allocated * (tight.median + _together(short, tight.high - tight.median)))
-        high = min(high, max(needed, capacity))
-    return max(0, allocated - int(base * max(0.0, 1 - own.low))), high
+def ends(tables: Residuals, groups: tuple[str, str], allocated: int, outside: int, capacity: int | None) -> Intervals:
+    """The intervals from given tables, for a plan of some kind of error and some kind of allocation."""
+    own = look_up(tables.allocated, groups[0])[1]
+    found = shares_of(tables, groups[1])
+    scale = max(allocated, SMALL_BYTES) / max(1, allocated)
+    off = max(0.0, 1 - own.low) * scale, max(0.0, own.high - 1) * scale
+    around = int(outside * min(1.0, tables.outside.low)), int(outside * max(1.0, tables.outside.high))
+    needed = _ends(found.stuck, off, allocated, around)
+    low, high = _ends(found.held, off, allocated, around)
+    if capacity is not None:
+        low, high = min(low, max(capacity, needed[0])), min(high, max(capacity, needed[1]))
+    return Intervals(needed, (low, max(high, needed[1])))
+
+
+def _ends(share: Spread, off: tuple[float, float], allocated: int, outside: tuple[int, int]) -> tuple[int, int]:
+    """What ``allocated`` may be off by, below and above, and what a share of the allocator may."""
+    low = outside[0] + int(allocated * (share.median - _together(off[0], share.median - max(1.0, share.low))))
+    high = outside[1] + int(allocated * (share.median + _together(off[1], share.high - share.median)))
+    return max(0, low), high
 
 
 def _together(a: float, b: float) -> float:
@@ -62,10 +66,10 @@ def _together(a: float, b: float) -> float:
 
 
 def interval_basis(job: TrainingJob | InferenceJob) -> tuple[str, int]:
-    """Which errors the interval rests on, and on how many cases."""
+    """Which errors the interval of ``needed`` rests on, and on how many cases."""
     tables, group = residuals(), error_group(job)
     errors, own = look_up(tables.allocated, group)
-    kept, allocator = look_up(tables.reserved, allocator_group(job))
+    kept, allocator = look_up(tables.tight, allocator_group(job))
     return f"{errors}; allocator: {kept}", min(own.n, allocator.n)
 
 

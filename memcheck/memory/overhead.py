@@ -16,8 +16,8 @@ from functools import lru_cache
 from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
+from memcheck.memory.allocator import Shares, allocator_group, kept, shares
 from memcheck.memory.communicators import communicator_terms
-from memcheck.memory.residuals import Spread, look_up, residuals
 from memcheck.models.types import Rough
 from memcheck.record import Record
 
@@ -53,11 +53,6 @@ GRAPHS_PIPELINE_BYTES = 10 * 1024 * MIB
 known: their private pools depend on which layers are captured."""
 
 
-CACHE_PERCENT = 85
-"""How far the allocator's cache counts, in percent of the GPU: no plan should fail or warn by default (``fail_above``,
-``warn_above``) for memory that the allocator returns as soon as it is needed."""
-
-
 FRAGMENTATION, CACHE = "allocator, fragmentation", "allocator, cache"
 """Names of the allocator's two terms."""
 
@@ -86,15 +81,13 @@ class Surroundings(Record):
 
     outside: int
     """Bytes of context, libraries, communicators."""
-    free: Spread
-    """Reserved over allocated with memory to spare."""
-    tight: Spread
-    """Reserved over allocated on the smallest memory on which the step still runs."""
+    shares: Shares
+    """What the caching allocator holds over ``allocated``."""
 
 
 def surroundings(job: TrainingJob | InferenceJob, gpu: Gpu) -> Surroundings:
     """What surrounds the live tensors of a job, whatever its batch."""
-    return Surroundings(sum(t.bytes for t in _outside(job, gpu)), *_spreads(job))
+    return Surroundings(sum(t.bytes for t in _outside(job, gpu)), shares(job))
 
 
 def slack(
@@ -107,8 +100,8 @@ def slack(
     """Fragmentation, and everything outside the caching allocator. ``known``: :func:`surroundings`, if they are."""
     if overhead.kind == "flat":
         return Slack(0, int(allocated * overhead.fraction))
-    outside, free, tight = known or surroundings(job, gpu)
-    stuck, cache = _kept(free, tight, allocated, _room(gpu, outside, allocated))
+    outside, found = known or surroundings(job, gpu)
+    stuck, cache = kept(found, allocated, _room(gpu, outside, allocated))
     return Slack(stuck + cache, outside, cache)
 
 
@@ -130,8 +123,8 @@ def items(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocat
 
 
 def _room(gpu: Gpu, outside: int, allocated: int) -> int:
-    """What the allocator may still cache."""
-    return gpu.memory_bytes * CACHE_PERCENT // 100 - outside - allocated
+    """What the allocator can hold beyond live tensors."""
+    return gpu.memory_bytes - outside - allocated
 
 
 def _outside(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[OverheadTerm, ...]:
@@ -153,45 +146,21 @@ def allocator_terms(job: TrainingJob | InferenceJob, allocated: int, room: int) 
 
     Fragmentation proper, the free parts of segments that are in use, grows with what is allocated, on every GPU. Cache,
     whole segments that are free, is returned to the driver before an allocation fails: it is what is left of the
-    difference to a step with memory to spare, and no more than ``room``. So it shrinks as a GPU fills, while the sum of
-    both and ``allocated`` never does.
+    difference to a step with memory to spare, and no more than there is ``room`` for. So it shrinks as a GPU fills.
     """
-    free, tight = _spreads(job)
-    stuck, cache = _kept(free, tight, allocated, room)
-    share = min(max(0.0, tight.median - 1), max(0.0, free.median - 1))
+    found = shares(job)
+    stuck, cache = kept(found, allocated, room)
     where = f"({allocator_group(job)}; docs/accuracy.md)"
-    fixed = f"{share:.1%} of allocated, which cannot be returned: median of {tight.n or free.n} steps {where}"
+    fixed = (
+        f"{found.stuck.median - 1:.1%} of allocated, which cannot be returned: median of {found.stuck.n} steps {where}"
+    )
     spare = (
-        f"up to {free.median - 1:.1%} of allocated with the fragmentation, and up to {CACHE_PERCENT}% of the GPU; "
-        f"returned before an allocation fails: median of {free.n} steps {where}"
+        f"up to {found.held.median - 1:.1%} of allocated with the fragmentation, as far as the GPU has room; "
+        f"returned before an allocation fails: median of {found.held.n} steps {where}"
     )
     return OverheadTerm(name=FRAGMENTATION, bytes=stuck, source=fixed, component="fragmentation"), OverheadTerm(
         name=CACHE, bytes=cache, source=spare, component="fragmentation"
     )
-
-
-def _spreads(job: TrainingJob | InferenceJob) -> tuple[Spread, Spread]:
-    """Those of :class:`Surroundings`."""
-    group, tables = allocator_group(job), residuals()
-    return look_up(tables.reserved, group)[1], look_up(tables.tight, group)[1]
-
-
-def _kept(free: Spread, tight: Spread, allocated: int, room: int) -> tuple[int, int]:
-    """Bytes that the allocator cannot return, and those that it keeps while there is room."""
-    whole = int(allocated * max(0.0, free.median - 1))
-    stuck = min(whole, int(allocated * max(0.0, tight.median - 1)))
-    return stuck, max(0, min(whole, room) - stuck)
-
-
-def allocator_group(job: TrainingJob | InferenceJob) -> str:
-    """Kind of plan as the caching allocator sees it: ``streams/recompute/allocator``."""
-    if isinstance(job, InferenceJob):
-        return "serving"
-    streams = FRAMEWORKS[job.framework].allocator_group
-    if not streams:
-        streams = "sharded" if job.layout.zero_stage >= 2 and job.layout.shard_group > 1 else "one stream"
-        streams += "/plain" if job.checkpointing.mode == "none" else "/recompute"
-    return f"{streams}/{'expandable' if job.expandable_segments else 'default'}"
 
 
 def context_terms(gpu: Gpu) -> tuple[tuple[str, int, str], ...]:

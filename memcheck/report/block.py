@@ -24,9 +24,9 @@ def block(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
         lines[0] += f"  {screen.paint(path, 'dim')}"
     else:
         lines.append(f"      {screen.paint(path, 'dim')}")
-    low, high = estimate.interval_bytes
+    low, high = estimate.needed_interval_bytes
     used = f"{percent(estimate.utilization).rjust(6)}"
-    need = gib(estimate.device_bytes).rjust(6)
+    need = gib(estimate.needed_bytes).rjust(6)
     numbers = f"{need} of {gib(estimate.capacity_bytes)} GiB, 95% {gib(low)} to {gib(high)}"
     cells = min(screen.columns - 64, BAR)  # the same for every plan, so that bars can be compared
     if cells >= LEAST_BAR and 6 + cells + 1 + len(used) + 2 + len(numbers) <= screen.columns:
@@ -61,7 +61,7 @@ def facts(plan: PlanResult, estimate: Estimate, columns: int) -> str:
         part for part in (clean(where), clean(plan.framework), f"peak in {estimate.instant}{rank}") if part
     )
     separator = ": "
-    for name, count in sorted(estimate.components_bytes.items(), key=lambda item: -item[1])[:TOP_COMPONENTS]:
+    for name, count in sorted(estimate.needed_parts_bytes.items(), key=lambda item: -item[1])[:TOP_COMPONENTS]:
         part = f"{separator}{words(name)} {gib(count)}"
         if not count or width(text + part) > columns:
             break

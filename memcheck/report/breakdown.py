@@ -6,7 +6,7 @@ from memcheck.accounts.estimate import Estimate, Formula, RankEstimate
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, one_line, value, width, words, wrap
 from memcheck.report.budget import budget, host_budget
-from memcheck.report.details import host_line, interval, labelled, largest, peak
+from memcheck.report.details import host_line, interval, labelled, largest, peak, span
 from memcheck.result import PlanResult
 
 
@@ -44,10 +44,14 @@ def heading(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
 def totals(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
     """The quantities one compares with torch and nvidia-smi."""
     text = (
-        f"allocated {gib(estimate.allocated_bytes)}, reserved {gib(estimate.reserved_bytes)},"
-        f" device {gib(estimate.device_bytes)} GiB; interval {interval(estimate)}"
+        f"allocated {gib(estimate.allocated_bytes)}, needed {gib(estimate.needed_bytes)} GiB; interval"
+        f" {interval(estimate)}"
     )
-    lines = labelled("peak", peak(estimate), screen) + labelled("total", text, screen)
+    seen = (
+        f"reserved {gib(estimate.reserved_bytes)}, nvidia-smi {gib(estimate.device_bytes)} GiB with the cache; interval"
+        f" {span(estimate.interval_bytes)}"
+    )
+    lines = labelled("peak", peak(estimate), screen) + labelled("total", text, screen) + labelled("seen", seen, screen)
     if estimate.host_bytes_per_node and plan.host_capacity_bytes is None:
         lines += labelled("host", host_line(estimate), screen)
     return lines

@@ -6,31 +6,33 @@ from memcheck.accounts.estimate import COMPONENTS, Estimate
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import gib, one_line, percent, width, words, wrap
 from memcheck.memory.fit import RUNS, UNCERTAIN, gpu_fit
+from memcheck.report.seen import cache_note
 from memcheck.result import PlanResult
 
 FIGURES = 25
 """Columns of the two figures with the space around them: ``      12.34   123.4%``."""
 LEAST_BAR = 10
-NAMED_CACHE_BYTES = 2**30
-"""Cache from which on a reader should know that it is no need of the step."""
+CACHE_ROW = "cache, given back"
 
 
 def budget(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
-    """Rows for every component that holds memory, then what is needed, the capacity and what is left or missing."""
-    capacity = estimate.capacity_bytes
-    held = [(words(name), estimate.components_bytes.get(name, 0)) for name in COMPONENTS]
+    """Rows for every component that holds memory, then what is needed, the capacity and what is left or missing.
+
+    The allocator's cache is a tail of what is needed, and no part of it.
+    """
+    capacity, parts = estimate.capacity_bytes, estimate.needed_parts_bytes
+    held = [(words(name), parts.get(name, 0)) for name in COMPONENTS]
     lines = waterfall(
         ("memory of one GPU", "of capacity"),
         [(name, count) for name, count in held if count > 0],
-        ("device memory needed", estimate.device_bytes),
+        ("device memory needed", estimate.needed_bytes),
         (f"capacity of {one_line(plan.gpu)}" if plan.gpu else "capacity", capacity),
         tone(plan, estimate),
         screen,
+        tail=(CACHE_ROW, estimate.cache_bytes),
     )
-    if estimate.cache_bytes >= NAMED_CACHE_BYTES:
-        note = f"{gib(estimate.cache_bytes)} of fragmentation is cache, returned when memory is short"
-        lines += [screen.paint(line, "dim") for line in wrap(note, screen.columns)]
-    return lines
+    note = cache_note(estimate)
+    return lines + [screen.paint(line, "dim") for line in wrap(note, screen.columns) if note]
 
 
 def host_budget(plan: PlanResult, screen: Screen) -> list[str]:
@@ -57,10 +59,16 @@ def waterfall(
     there: tuple[str, int],
     style: str,
     screen: Screen,
+    *,
+    tail: tuple[str, int] = ("", 0),
 ) -> list[str]:
-    """Parts that add up to a need, what there is, and what is left or missing; ``style`` is that of the whole need."""
+    """Parts that add up to a need, what there is, and what is left or missing; ``style`` is that of the whole need.
+
+    ``tail``: what is held beyond the need as long as nothing else wants it; it lies within what is left.
+    """
     need, capacity = needed[1], there[1]
-    first = max(width(label) for label in (heads[0], needed[0], there[0], *(label for label, _ in parts)))
+    rows = [*parts, tail] if tail[1] else parts
+    first = max(width(label) for label in (heads[0], needed[0], there[0], *(label for label, _ in rows)))
     room = screen.columns - first - FIGURES
     scale = CellScale(max(need, capacity, 1), capacity, room if room >= LEAST_BAR else 0, screen)
     lines = [screen.paint(f"{heads[0].ljust(first)}{'GiB'.rjust(11)}{heads[1].rjust(13)}", "dim")]
@@ -71,6 +79,9 @@ def waterfall(
     lines.append(screen.paint(screen.glyph("rule") * (first + FIGURES + scale.cells), "dim"))
     whole = _figures(needed[0], first, need, capacity)
     lines.append(f"{screen.paint(whole, 'strong')} {scale.bar(0, need, style)}".rstrip())
+    if tail[1]:
+        shown = f"{_figures(tail[0], first, tail[1], capacity)} {scale.bar(need, tail[1], 'dim', 'tail')}"
+        lines.append(screen.paint(shown.rstrip(), "dim"))
     lines.append(f"{_figures(there[0], first, capacity, capacity)} {scale.bar(0, 0, '')}".rstrip())
     slack = capacity - need
     verdict = _figures("missing" if slack < 0 else "left", first, abs(slack), capacity)
@@ -86,12 +97,14 @@ def tone(plan: PlanResult, estimate: Estimate) -> str:
 
 
 def gauge(plan: PlanResult, estimate: Estimate, cells: int, screen: Screen) -> str:
-    """One horizontal bar: what is used, what is free, and a mark where the plan's policy says stop."""
+    """One horizontal bar: what is needed, the cache behind it, what is free, and a mark where the policy says stop."""
     full = max(estimate.device_bytes, estimate.capacity_bytes, 1)
-    used = min(cells, max(1, round(estimate.device_bytes / full * cells)))
+    used = min(cells, max(1, round(estimate.needed_bytes / full * cells)))
+    seen = max(used, min(cells, round(estimate.device_bytes / full * cells)))
     limit = min(estimate.capacity_bytes, full) * plan.fail_above / full
     at = min(cells - 1, round(limit * cells))
-    chars = [screen.glyph("full")] * used + [screen.glyph("track")] * (cells - used)
+    chars = [screen.glyph("full")] * used + [screen.glyph("tail")] * (seen - used)
+    chars += [screen.glyph("track")] * (cells - seen)
     style = tone(plan, estimate)
     if at >= used:
         chars[at] = screen.glyph("limit")
@@ -114,7 +127,7 @@ class CellScale:
         over = full > capacity
         self.limit = min(round(capacity / full * (cells - 1)), cells - 2) if over else cells - 1
 
-    def bar(self, start: int, count: int, style: str) -> str:
+    def bar(self, start: int, count: int, style: str, glyph: str = "full") -> str:
         """A stretch from ``start`` over ``count`` bytes; the part behind the capacity line is shown in red."""
         if not self.cells:
             return ""
@@ -129,7 +142,7 @@ class CellScale:
             if cell == self.limit:
                 row.append(("limit", "dim"))
             elif inside:
-                row.append(("full", "bad-bar" if cell > self.limit else style))
+                row.append((glyph, "bad-bar" if cell > self.limit else style))
             else:
                 row.append(("", ""))
         return self._draw(row)

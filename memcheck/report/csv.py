@@ -23,6 +23,10 @@ FIGURES = (
     "capacity_bytes",
     "interval_low_bytes",
     "interval_high_bytes",
+    "needed_bytes",
+    "needed_low_bytes",
+    "needed_high_bytes",
+    "cache_bytes",
     "allocated_bytes",
     "reserved_bytes",
     "instant",
@@ -84,6 +88,9 @@ def figures(estimate: Estimate) -> dict[str, object]:
         "utilization": round(estimate.utilization, 6),
         "interval_low_bytes": low,
         "interval_high_bytes": high,
+        "needed_bytes": estimate.needed_bytes,
+        "needed_low_bytes": estimate.needed_interval_bytes[0],
+        "needed_high_bytes": estimate.needed_interval_bytes[1],
         **{f"{name}_bytes": estimate.components_bytes.get(name, 0) for name in COMPONENTS},
     }
 

@@ -30,7 +30,7 @@ def parts(plan: PlanResult, estimate: Estimate) -> Iterator[tuple[str, Row]]:
         yield "tensor", _row(group.name, group.shape, group.component, group.bytes, count=group.copies)
     for remedy in all_remedies(plan):
         price = "; ".join(filter(None, (cost(remedy), on_the_host(plan, remedy))))
-        cells = _row(remedy.title, "; ".join(change(plan, remedy)), price, remedy.device_bytes)
+        cells = _row(remedy.title, "; ".join(change(plan, remedy)), price, remedy.needed_bytes)
         yield "remedy", {**cells, "share": round(remedy.utilization, 6)}
     for row in gpus(plan):
         yield "gpu", row
@@ -72,5 +72,5 @@ def gpus(plan: PlanResult) -> Iterator[Row]:
             continue
         verdict = verdict_on(plan, there, judged=False)
         speed = "" if there.relative_speed is None else f"{there.relative_speed:.2f} x the speed"
-        cells = _row(there.gpu, verdict.word, speed, there.device_bytes)
+        cells = _row(there.gpu, verdict.word, speed, there.needed_bytes)
         yield {**cells, "share": round(there.utilization, 6)}

@@ -50,9 +50,13 @@ def host_line(estimate: Estimate) -> str:
 
 
 def interval(estimate: Estimate) -> str:
-    """``56.10 to 57.90 GiB (95%)``."""
-    low, high = estimate.interval_bytes
-    return f"{gib(low)} to {gib(high)} GiB (95%)"
+    """The 95 % interval of what is needed: ``56.10 to 57.90 GiB (95%)``."""
+    return span(estimate.needed_interval_bytes)
+
+
+def span(ends: tuple[int, int]) -> str:
+    """Both ends of a 95 % interval."""
+    return f"{gib(ends[0])} to {gib(ends[1])} GiB (95%)"
 
 
 def largest(groups: tuple[TensorGroup, ...], screen: Screen) -> list[str]:

@@ -38,7 +38,7 @@ def effects(plan: PlanResult, remedy: Remedy, arrow: str = "->") -> tuple[tuple[
 
 def high_utilization(estimate: Estimate) -> float:
     """The upper end of the interval over the capacity."""
-    return estimate.interval_bytes[1] / estimate.capacity_bytes if estimate.capacity_bytes else 0.0
+    return estimate.needed_interval_bytes[1] / estimate.capacity_bytes if estimate.capacity_bytes else 0.0
 
 
 def effect(plan: PlanResult, remedy: Remedy, arrow: str = "->") -> str:

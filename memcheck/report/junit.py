@@ -91,7 +91,7 @@ def figures(plan: PlanResult) -> str:
     estimate = plan.estimate
     if estimate is None:
         return ""
-    need, capacity = gib(estimate.device_bytes), gib(estimate.capacity_bytes)
+    need, capacity = gib(estimate.needed_bytes), gib(estimate.capacity_bytes)
     return f"{need} of the {capacity} GiB of {plan.gpu} ({percent(estimate.utilization)})"
 
 

@@ -8,8 +8,10 @@ from memcheck.accounts.estimate import COMPONENTS, Estimate
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, percent, plural, value, words
 from memcheck.finding import Finding
+from memcheck.report.budget import CACHE_ROW
 from memcheck.report.details import change, interval, peak
 from memcheck.report.effect import cost, effect, on_the_host
+from memcheck.report.seen import cache_note
 from memcheck.report.summary import summary as summary_text
 from memcheck.report.verdict import pressure, short_of_host, verdict
 from memcheck.result import PlanResult, Report
@@ -67,7 +69,7 @@ def row(plan: PlanResult) -> str:
     for moment in short_of_host(plan)[:1]:
         word += f"<br>{gib(moment.bytes)} of {gib(plan.host_capacity_bytes or 0)} GiB a node, in {moment.name}"
     gpu = escape(f"{plan.gpus} x {plan.gpu}" if plan.gpus else plan.gpu)
-    numbers = f"{gib(e.device_bytes)} GiB | {gib(e.capacity_bytes)} GiB<br>{gpu} | {percent(e.utilization)}"
+    numbers = f"{gib(e.needed_bytes)} GiB | {gib(e.capacity_bytes)} GiB<br>{gpu} | {percent(e.utilization)}"
     return f"| {name} | {word} | {numbers} | {escape(peak(e))} |"
 
 
@@ -121,16 +123,18 @@ def host_budget(plan: PlanResult) -> list[str]:
 
 def budget(plan: PlanResult, estimate: Estimate) -> list[str]:
     """What holds the memory at the peak."""
-    capacity = estimate.capacity_bytes
+    capacity, parts = estimate.capacity_bytes, estimate.needed_parts_bytes
     lines = ["| At the peak | GiB | of capacity |", "|---|---:|---:|"]
-    rows = [(words(name), estimate.components_bytes.get(name, 0)) for name in COMPONENTS]
+    rows = [(words(name), parts.get(name, 0)) for name in COMPONENTS]
     rows = [(name, count) for name, count in rows if count]
-    slack = capacity - estimate.device_bytes
-    rows.append(("**device memory needed**", estimate.device_bytes))
+    slack = capacity - estimate.needed_bytes
+    rows.append(("**device memory needed**", estimate.needed_bytes))
+    rows += [(f"*{CACHE_ROW}*", estimate.cache_bytes)] if estimate.cache_bytes else []
     rows.append((f"capacity of {escape(plan.gpu)}" if plan.gpu else "capacity", capacity))
     rows.append(("missing" if slack < 0 else "left", abs(slack)))
     lines += [f"| {name} | {gib(count)} | {percent(count / capacity) if capacity else ''} |" for name, count in rows]
-    return [*lines, "", f"Peak: {escape(peak(estimate))}. Interval: {interval(estimate)}.", ""]
+    said = f"Peak: {escape(peak(estimate))}. Interval: {interval(estimate)}. {cache_note(estimate)}"
+    return [*lines, "", said.rstrip(), ""]
 
 
 _LINKS = re.compile(

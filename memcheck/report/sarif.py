@@ -139,6 +139,7 @@ def properties(plan: PlanResult, finding: Finding) -> dict[str, object]:
     record: dict[str, object] = {"plan": plan.name, "document": plan.document, "pointer": finding.pointer}
     if plan.estimate is not None:
         record["deviceBytes"] = plan.estimate.device_bytes
+        record["neededBytes"] = plan.estimate.needed_bytes
         record["capacityBytes"] = plan.estimate.capacity_bytes
         record["utilization"] = round(plan.estimate.utilization, 6)
         if plan.host_capacity_bytes is not None:

@@ -57,7 +57,7 @@ def fullest(report: Report, screen: Screen) -> list[str]:
 
 def row(plan: PlanResult, estimate: Estimate) -> tuple[str, str, str]:
     """One plan: share; figures and name; its place, which is left out where the screen is too narrow for it."""
-    need, has, whose = estimate.device_bytes, estimate.capacity_bytes, ""
+    need, has, whose = estimate.needed_bytes, estimate.capacity_bytes, ""
     if host_decides(plan):
         need, has, whose = estimate.host_bytes_per_node, plan.host_capacity_bytes or 0, " (host memory of a node)"
     figures = f"{gib(need).rjust(8)} of {gib(has).rjust(6)} GiB"

@@ -154,7 +154,7 @@ def named(finding: Finding, *, kind: bool = True) -> str:
 
 def gpu_sentence(plan: PlanResult, estimate: Estimate) -> str:
     """What each GPU needs, what it has, what is left or missing."""
-    need, capacity = estimate.device_bytes, estimate.capacity_bytes
+    need, capacity = estimate.needed_bytes, estimate.capacity_bytes
     gpu = plan.gpu or "GPU"
     when = f" {WHILE[estimate.instant]} ({estimate.operation})" if estimate.instant in OUTSIDE else ""
     if estimate.operation in AT_REST:
@@ -168,7 +168,7 @@ def gpu_sentence(plan: PlanResult, estimate: Estimate) -> str:
         over = gib(need - int(capacity * plan.fail_above))
         return f"{sentence} That is {over} GiB more than the {percent(plan.fail_above)} that the plan may use."
     if found == UNCERTAIN:
-        high = estimate.interval_bytes[1]
+        high = estimate.needed_interval_bytes[1]
         over = gib(high - capacity)
         return f"{sentence} The upper end of the 95% interval, {gib(high)} GiB, does not fit, by {over} GiB."
     return sentence

@@ -19,7 +19,7 @@ BATCH = ("activations", "logits_and_loss", "temporaries")
 def need(context: RuleContext, estimate: Estimate) -> str:
     """``needs 96.31 GiB of the 79.10 GiB of h100-80gb (121.8%)``."""
     capacity = f"{gib(estimate.capacity_bytes)} of {context.resolved.gpu.name}"
-    return f"needs {gib(estimate.device_bytes)} of the {capacity} ({percent(estimate.utilization)})"
+    return f"needs {gib(estimate.needed_bytes)} of the {capacity} ({percent(estimate.utilization)})"
 
 
 def lacking(moment: HostMoment, host_bytes: int, gpus: int) -> str:
@@ -54,7 +54,7 @@ def peak(context: RuleContext, estimate: Estimate) -> str:
 
 def largest(estimate: Estimate, count: int = 2) -> str:
     """The biggest components with their bytes."""
-    ordered = sorted(estimate.components_bytes.items(), key=lambda item: -item[1])
+    ordered = sorted(estimate.needed_parts_bytes.items(), key=lambda item: -item[1])
     return listed(f"{component(name)} {gib(b)}" for name, b in ordered[:count] if b > 0)
 
 

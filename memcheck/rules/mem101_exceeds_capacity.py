@@ -2,8 +2,9 @@
 
 ## What it does
 
-Predicts the peak of `device` bytes (tensors, what the caching allocator holds on top, the CUDA or ROCm context and the
-communicators) of the worst pipeline rank, and compares it with what the driver gives a process on that GPU.
+Predicts what the worst pipeline rank needs at its peak (tensors, what the caching allocator cannot return, the CUDA or
+ROCm context and the communicators), and compares it with what the driver gives a process on that GPU. What the
+allocator caches beyond that is seen in `nvidia-smi` and returned before an allocation fails: it is not counted.
 
 ## Why it matters
 
@@ -41,13 +42,13 @@ from memcheck.rules.words import gib
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when the predicted device bytes exceed the capacity."""
+    """One finding when what is needed exceeds the capacity."""
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != TOO_LARGE:
         return
     from memcheck.rules.budget import key_pointer, need, peak, related  # for a finding alone
 
-    missing = estimate.device_bytes - estimate.capacity_bytes
+    missing = estimate.needed_bytes - estimate.capacity_bytes
     yield RULE.finding(
         context,
         f"{need(context, estimate)}, {gib(missing)} too much; {peak(context, estimate)}",

@@ -2,7 +2,7 @@
 
 ## What it does
 
-Compares the predicted utilisation (`device / capacity`) with `warn_above`. What lies above `fail_above` is MEM102's.
+Compares the predicted utilisation (`needed / capacity`) with `warn_above`. What lies above `fail_above` is MEM102's.
 
 ## Why it matters
 
@@ -10,7 +10,7 @@ There is little room left for a longer sequence, one more feature, or an error o
 
 ## Example
 
-    policy: {warn_above: 85%}      # and a plan that is predicted to use 87 %
+    policy: {warn_above: 85%}      # and a plan that is predicted to need 87 %
 
 ## How to fix
 
@@ -44,7 +44,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         return
     from memcheck.rules.budget import key_pointer, need, peak, related  # for a finding alone
 
-    left = gib(estimate.capacity_bytes - estimate.device_bytes)
+    left = gib(estimate.capacity_bytes - estimate.needed_bytes)
     yield RULE.finding(
         context,
         f"{need(context, estimate)}, above {percent(context.warn_above)}; {left} left; {peak(context, estimate)}",

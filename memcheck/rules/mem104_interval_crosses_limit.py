@@ -2,8 +2,8 @@
 
 ## What it does
 
-Compares the upper end of the 95 % interval with the capacity. The interval comes from the engine's own measured errors
-on plans of that kind (framework and metric), not from a flat margin.
+Compares the upper end of the 95 % interval of what is needed with the capacity. The interval comes from the engine's
+own measured errors on plans of that kind (framework and metric), not from a flat margin.
 
 ## Why it matters
 
@@ -44,7 +44,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         return
     from memcheck.rules.budget import key_pointer, need, related  # for a finding alone
 
-    low, high = estimate.interval_bytes
+    low, high = estimate.needed_interval_bytes
     yield RULE.finding(
         context,
         f"{need(context, estimate)}, but the 95% interval {gib(low)} to {gib(high)} reaches "

@@ -2,7 +2,7 @@
 
 ## What it does
 
-Compares the predicted utilisation with `policy.waste_below`. Silent unless a plan sets it.
+Compares the predicted utilisation (`needed / capacity`) with `policy.waste_below`. Silent unless a plan sets it.
 
 ## Why it matters
 
@@ -43,7 +43,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         return
     from memcheck.rules.budget import need  # for a finding alone
 
-    unused = gib(estimate.capacity_bytes - estimate.device_bytes)
+    unused = gib(estimate.capacity_bytes - estimate.needed_bytes)
     yield RULE.finding(
         context,
         f"{need(context, estimate)}, below {percent(context.waste_below)}: {unused} of every GPU stay unused",

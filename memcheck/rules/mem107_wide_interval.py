@@ -2,8 +2,8 @@
 
 ## What it does
 
-Compares the width of the 95 % interval with the GPU's capacity, and reports more than a quarter. Whether the interval
-crosses a limit is MEM104's.
+Compares the width of the 95 % interval of what is needed with the GPU's capacity, and reports more than 15 %.
+Whether the interval crosses a limit is MEM104's.
 
 ## Why it matters
 
@@ -21,7 +21,7 @@ components, which differ by less than their sums.
 
 ## Options
 
-None. The quarter is a matter of judgement, which is why only the profile for studying plans has the rule.
+None. The 15 % are a matter of judgement, which is why only the profile for studying plans has the rule.
 
 ## Source
 
@@ -38,22 +38,22 @@ from memcheck.rules.profiles import RESEARCH
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.words import gib, percent
 
-WIDEST = 0.25
+WIDEST = 0.15
 """The widest interval that is not reported, as a share of the capacity."""
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when the interval covers more than a quarter of the GPU."""
+    """One finding when the interval covers more than 15 % of the GPU."""
     estimate = context.estimate
     if estimate is None:
         return
-    low, high = estimate.interval_bytes
+    low, high = estimate.needed_interval_bytes
     if high - low <= WIDEST * estimate.capacity_bytes:
         return
     share = percent((high - low) / estimate.capacity_bytes)
     yield RULE.finding(
         context,
-        f"the 95% interval of {gib(estimate.device_bytes)} is {gib(low)} to {gib(high)}, {share} of the capacity",
+        f"the 95% interval of {gib(estimate.needed_bytes)} is {gib(low)} to {gib(high)}, {share} of the capacity",
         key_pointer(context, estimate),
         help="measure the plan with `memcheck verify`, or compare plans by their components",
         related=related(context),
@@ -64,7 +64,7 @@ RULE = Rule(
     code="MEM107",
     name="wide-interval",
     severity="info",
-    summary="The prediction's interval is wider than a quarter of the GPU.",
+    summary="The prediction's interval is wider than 15 % of the GPU.",
     doc=__doc__,
     check=check,
     precision=MEASURED,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.dossier import Dossier, OnGpu, RankDevice
-from memcheck.accounts.estimate import Estimate
+from memcheck.accounts.estimate import CACHE, Estimate
 from memcheck.catalog.gpus import find_gpu
 from memcheck.check import Gate
 from memcheck.memory.fit import on_host
@@ -23,15 +23,16 @@ def dossier(context: RuleContext, answer: Estimate, gate: Gate) -> Dossier:
 
 
 def rank_devices(context: RuleContext, answer: Estimate) -> tuple[RankDevice, ...]:
-    """Device bytes of every pipeline rank; on the worst one they are those of the estimate."""
+    """What every pipeline rank holds; on the worst one they are those of the estimate."""
     job, gpu, overhead = context.job, context.resolved.gpu, context.resolved.overhead
     found = []
     for rank in answer.ranks:
         extra = slack(job, gpu, overhead, rank.peak.allocated_bytes)
         components = dict(rank.peak.components_bytes)
         for name, n_bytes in (
-            ("fragmentation", extra.fragmentation),
+            ("fragmentation", extra.fragmentation - extra.cache),
             ("context_and_nccl", extra.context_and_nccl),
+            (CACHE, extra.cache),
         ):
             components[name] = components.get(name, 0) + n_bytes
         found.append(RankDevice(rank.pipeline_rank, rank.peak.name, {k: v for k, v in components.items() if v}))
@@ -51,8 +52,8 @@ def on_gpus(context: RuleContext, answer: Estimate, gate: Gate) -> tuple[OnGpu, 
     own = OnGpu(
         gpu=gpu.name,
         capacity_bytes=gpu.memory_bytes,
-        device_bytes=answer.device_bytes,
-        interval_high_bytes=answer.interval_bytes[1],
+        needed_bytes=answer.needed_bytes,
+        needed_high_bytes=answer.needed_interval_bytes[1],
         bf16_tflops=gpu.bf16_tflops,
         fails="".join(f"{error.code}: {error.message}" for error in errors[:1]),
         host_short=not on_host(answer.host_bytes_per_node, context.host_bytes),
@@ -83,8 +84,8 @@ def on_gpu(name: str, there: Point, here: Point) -> OnGpu:
     if not there.estimated:
         return found._replace(refused=_first(there))
     found = found._replace(
-        device_bytes=there.device_bytes,
-        interval_high_bytes=there.interval_bytes[1],
+        needed_bytes=there.needed_bytes,
+        needed_high_bytes=there.needed_interval_bytes[1],
         host_short=there.host_short,
     )
     if there.step is None or here.step is None:

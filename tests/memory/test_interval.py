@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memcheck.job.types import InferenceJob, Layout, Lora, Loss, Optimizer, TrainingJob
-from memcheck.memory.interval import ends, error_group, interval, interval_basis
+from memcheck.memory.allocator import shares, shares_of
+from memcheck.memory.interval import ends, error_group, interval_basis, intervals
 from memcheck.memory.residuals import ENOUGH, SMALL_BYTES, Residuals, Spread, look_up, residuals
 from tests.memory.jobs import BF16_PURE, llama_8b
 
@@ -29,46 +30,64 @@ def tables(error: Spread, free: Spread, tight: Spread, outside: float = 1.0) -> 
 EXACT = Spread(100, 1.0, 1.0, 1.0)
 
 
-def test_without_errors_the_interval_is_allocated_to_device() -> None:
-    """Nothing on top at the lower end, the usual share of the allocator at the upper."""
-    found = ends(tables(EXACT, Spread(100, 1.0, 1.1, 1.1), EXACT), KIND, 50 * GIB, 2 * GIB, None)
-    assert found == (50 * GIB, 57 * GIB)
+def test_without_errors_the_intervals_are_what_is_held() -> None:
+    """What cannot be returned on top of the need, the usual share of the allocator on top of what is seen."""
+    found = ends(tables(EXACT, Spread(100, 1.1, 1.1, 1.1), EXACT), KIND, 50 * GIB, 2 * GIB, None)
+    assert found.needed == (52 * GIB, 52 * GIB)
+    assert found.seen == pytest.approx((57 * GIB, 57 * GIB), abs=2)
 
 
 def test_errors_widen_both_ends() -> None:
     """What is too high lowers the lower end, what is too low raises the upper one."""
-    low, high = ends(tables(Spread(100, 0.9, 1.0, 1.2), EXACT, EXACT), KIND, 50 * GIB, 0, None)
+    low, high = ends(tables(Spread(100, 0.9, 1.0, 1.2), EXACT, EXACT), KIND, 50 * GIB, 0, None).needed
     assert low == pytest.approx(45 * GIB)
     assert high == pytest.approx(60 * GIB)
 
 
 def test_independent_errors_add_in_quadrature() -> None:
     """3 % of allocated and 4 % of the allocator are 5 % together."""
-    found = ends(tables(Spread(100, 1.0, 1.0, 1.03), Spread(100, 1.0, 1.0, 1.04), EXACT), KIND, 100 * GIB, 0, None)
-    assert found[1] == pytest.approx(105 * GIB, rel=1e-6)
+    wide = Spread(100, 1.0, 1.0, 1.04)
+    found = ends(tables(Spread(100, 1.0, 1.0, 1.03), wide, wide), KIND, 100 * GIB, 0, None)
+    assert found.needed[1] == found.seen[1] == pytest.approx(105 * GIB, rel=1e-6)
 
 
 def test_small_jobs_have_errors_of_constant_size() -> None:
     """A difference counts relative to a few GiB at least."""
-    _, high = ends(tables(Spread(100, 1.0, 1.0, 1.05), EXACT, EXACT), KIND, GIB, 0, None)
+    _, high = ends(tables(Spread(100, 1.0, 1.0, 1.05), EXACT, EXACT), KIND, GIB, 0, None).needed
     assert high == pytest.approx(GIB + 0.05 * SMALL_BYTES)
 
 
-def test_cache_does_not_cross_the_capacity() -> None:
-    """Free segments are returned: beyond the capacity only what a tight GPU needs counts."""
+def test_cache_widens_what_is_seen_alone() -> None:
+    """Free segments are returned: the need does not count them, and nobody sees more than the GPU has."""
     made = tables(EXACT, Spread(100, 1.0, 1.2, 1.5), Spread(100, 1.0, 1.01, 1.02))
-    assert ends(made, KIND, 60 * GIB, 0, None)[1] == pytest.approx(90 * GIB)
-    assert ends(made, KIND, 60 * GIB, 0, 80 * GIB)[1] == 80 * GIB
-    assert ends(made, KIND, 79 * GIB, 0, 80 * GIB)[1] == pytest.approx(79 * GIB * 1.02)
+    for capacity in (None, 80 * GIB):
+        assert ends(made, KIND, 60 * GIB, 0, capacity).needed == pytest.approx((60 * GIB, 60 * GIB * 1.02))
+    assert ends(made, KIND, 60 * GIB, 0, None).seen[1] == pytest.approx(90 * GIB)
+    assert ends(made, KIND, 60 * GIB, 0, 80 * GIB).seen[1] == 80 * GIB
+    assert ends(made, KIND, 79 * GIB, 0, 80 * GIB).seen[1] == pytest.approx(79 * GIB * 1.02)
+
+
+def test_the_need_is_nowhere_below_live_tensors() -> None:
+    """No allocator holds less than what is live, whatever a small sample's tail says."""
+    made = tables(EXACT, Spread(9, 0.8, 1.2, 1.5), Spread(9, 0.9, 1.05, 1.1))
+    assert ends(made, KIND, 50 * GIB, 0, None).needed[0] == 50 * GIB
+
+
+def test_what_cannot_be_returned_is_no_more_than_what_is_held() -> None:
+    """A kind whose need borrows a neighbour's spread is held to its own reserved figures."""
+    made = tables(EXACT, Spread(20, 1.0, 1.04, 1.1), Spread(20, 1.0, 1.09, 1.3))
+    stuck, held = shares_of(made, KIND[1])
+    assert (stuck.median, stuck.high) == (held.median, held.high) == (1.04, 1.1)
 
 
 def test_readings_outside_the_allocator_widen_it() -> None:
-    """Communicators were seen to take more than their formulas."""
-    assert ends(tables(EXACT, EXACT, EXACT, 1.5), KIND, 50 * GIB, 2 * GIB, None)[1] == 53 * GIB
+    """Communicators were seen to take more than their formulas, and less."""
+    made = tables(EXACT, EXACT, EXACT, 1.5)._replace(outside=Spread(3, 0.5, 1.0, 1.5))
+    assert ends(made, KIND, 50 * GIB, 2 * GIB, None).needed == (51 * GIB, 53 * GIB)
 
 
 def test_real_intervals_hold_the_prediction() -> None:
-    """Both ends lie around allocated and device, for every kind of plan."""
+    """The need's ends lie around its figure, for every kind of plan."""
     sharded = Layout(gpus_per_node=8, data=8, zero_stage=3, shard_group=8)
     jobs = [
         job(),
@@ -80,8 +99,11 @@ def test_real_intervals_hold_the_prediction() -> None:
         InferenceJob(llama_8b(1), Layout(), 1, 1, "bf16", "bf16"),
     ]
     for each in jobs:
-        low, high = interval(each, 40 * GIB, 44 * GIB, None, 2 * GIB)
-        assert low <= 40 * GIB < 42 * GIB < high, error_group(each)
+        needed, seen = intervals(each, 40 * GIB, 2 * GIB, None)
+        stuck, held = shares(each)
+        assert needed[0] < 40 * GIB * stuck.median + 2 * GIB < needed[1], error_group(each)
+        assert seen[0] < 40 * GIB * held.median + 2 * GIB < seen[1], error_group(each)
+        assert needed[1] <= seen[1], error_group(each)
         name, n = interval_basis(each)
         assert name
         assert n >= 1

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from memcheck.check import DEFAULT_FAIL_ABOVE
 from memcheck.config.read import READERS, read_settings
 
 
@@ -27,5 +28,5 @@ def test_configuration_example_is_complete(root: Path, tmp_path: Path) -> None:
     )
     (tmp_path / "memcheck.toml").write_text(example, encoding="utf-8")
     settings = read_settings(str(tmp_path / "memcheck.toml"))
-    assert settings.fail_above == 0.9
+    assert settings.fail_above == DEFAULT_FAIL_ABOVE
     assert set(re.findall(r"^([\w-]+) =", example, re.MULTILINE)) == set(READERS)

@@ -24,7 +24,7 @@ def estimate(device: float, ranks: int = 1) -> Estimate:
 
 def dossier(answer: Estimate, gpu: str) -> Dossier:
     """What goes with it: one GPU where it fits, one where it may, two where it does not, one where it cannot run."""
-    need = answer.device_bytes
+    need = answer.needed_bytes
     others = (
         OnGpu("a100-80gb", int(79.15 * GIB), need, int(need * 1.05), 312, relative_speed=1.25),
         OnGpu("tight", int(need * 1.12), need, int(need * 1.13), 400),
@@ -32,8 +32,8 @@ def dossier(answer: Estimate, gpu: str) -> Dossier:
         OnGpu("t4", int(14.5 * GIB), need, int(need * 1.05), 65),
         OnGpu("v100-32gb", int(31.7 * GIB), bf16_tflops=None, refused="MEM301: v100-32gb has no bf16"),
     )
-    own = OnGpu(gpu, answer.capacity_bytes, need, answer.interval_bytes[1], 312, relative_speed=1.0)
-    ranks = tuple(RankDevice(rank.pipeline_rank, "backward", dict(answer.components_bytes)) for rank in answer.ranks)
+    own = OnGpu(gpu, answer.capacity_bytes, need, answer.needed_interval_bytes[1], 312, relative_speed=1.0)
+    ranks = tuple(RankDevice(rank.pipeline_rank, "backward", dict(answer.parts_bytes)) for rank in answer.ranks)
     return Dossier(ranks, (own, *others), "megatron/dense; allocator: megatron/default", 8)
 
 

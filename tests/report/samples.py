@@ -71,6 +71,7 @@ def estimate(device: float = 54.31, capacity: float = 39.38, ranks: int = 1) -> 
         device_bytes=total,
         capacity_bytes=int(capacity * GIB),
         interval_bytes=(int(total * 0.98), int(total * 1.02)),
+        needed_interval_bytes=(int(total * 0.98), int(total * 1.02)),
         instant="backward",
         operation="softmax backward of layer 31",
         pipeline_rank=0,

@@ -87,7 +87,7 @@ def test_estimates_hold_what_the_page_shows() -> None:
         assert dossier is not None
         assert all(row["device_bytes"] == "" for row in rows[1:])
         for rank in dossier.ranks:
-            assert _total(of["rank"], str(rank.pipeline_rank)) == rank.device_bytes
+            assert _total(of["rank"], str(rank.pipeline_rank)) == rank.needed_bytes
         for instant in estimate.ranks[0].instants:
             assert _total(of["instant"], instant.name) == sum(instant.components_bytes.values())
         assert [row["item"] for row in of["tensor"]] == [group.name for group in estimate.largest]
@@ -97,7 +97,7 @@ def test_estimates_hold_what_the_page_shows() -> None:
         assert [row["detail"] for row in of["assumption"]] == [item.why for item in plan.assumptions]
         assert [row["count"] for row in of["interval"]] == ["8"]
         remedies = [remedy for finding in plan.findings for remedy in finding.remedies]
-        assert [int(row["item_bytes"]) for row in of.get("remedy", [])] == [each.device_bytes for each in remedies]
+        assert [int(row["item_bytes"]) for row in of.get("remedy", [])] == [each.needed_bytes for each in remedies]
     assert [row["code"] for row in found if row["kind"] == "finding"] == ["MEM010"]
 
 

@@ -186,7 +186,7 @@ def test_bars_never_lie_about_the_limit(used: float) -> None:
     lines = render(samples.report(plan), Screen(100)).splitlines()
     needed = next(line for line in lines if line.startswith("device memory needed"))
     assert needed.count("│") == 1
-    assert bool(needed.rpartition("│")[2].strip()) == (plan.estimate.device_bytes > plan.estimate.capacity_bytes)
+    assert bool(needed.rpartition("│")[2].strip()) == (plan.estimate.needed_bytes > plan.estimate.capacity_bytes)
 
 
 def test_breakdown_tells_where_and_when() -> None:
@@ -196,7 +196,8 @@ def test_breakdown_tells_where_and_when() -> None:
     for part in (
         "llama-3.1-8b, 8,030,261,248 parameters, 4 x a100-40gb, megatron",
         "peak: backward on pipeline rank 0 of 4, during softmax backward of layer 31",
-        "allocated 28.80, reserved 29.30, device 30.00 GiB; interval 29.40 to 30.60 GiB (95%)",
+        "total: allocated 28.80, needed 30.00 GiB; interval 29.40 to 30.60 GiB (95%)",
+        "seen: reserved 29.30, nvidia-smi 30.00 GiB with the cache; interval 29.40 to 30.60 GiB (95%)",
         "rank 3",
         "training.clip_grad_norm  true      default of megatron",
     ):

@@ -238,7 +238,7 @@ def test_bars_end_where_the_figures_say() -> None:
     ]
     estimate = plan.estimate
     assert estimate is not None
-    full = estimate.interval_bytes[1]
+    full = estimate.needed_interval_bytes[1]
     assert sum(widths) == pytest.approx(100 * estimate.device_bytes / full, abs=0.1)
     (line,) = [each for each in svg.all("line") if "line" in each.classes]
     assert float(line.attributes["x1"].rstrip("%")) == pytest.approx(100 * estimate.capacity_bytes / full, abs=0.01)

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from memcheck.accounts.estimate import COMPONENTS
+from memcheck.accounts.estimate import PARTS
 from memcheck.report.html.palette import BACKGROUNDS, BARS, TEXT
 from memcheck.report.html.shell import page
 from tests.report.html_page import Page
@@ -46,9 +46,9 @@ def test_every_colour_is_legible(role: str, shade: str) -> None:
 
 def test_every_component_has_a_colour_of_its_own() -> None:
     """A new component of memory cannot be forgotten, and no two look the same."""
-    assert tuple(BARS) == COMPONENTS
+    assert tuple(BARS) == PARTS
     for shade in ("light", "dark"):
-        assert len({getattr(colour, shade) for colour in BARS.values()}) == len(COMPONENTS)
+        assert len({getattr(colour, shade) for colour in BARS.values()}) == len(PARTS)
 
 
 def test_page_allows_its_own_style_alone() -> None:

@@ -93,6 +93,8 @@ def test_surface_is_frozen() -> None:
         "utilization",
         "fits",
         "interval_bytes",
+        "needed_bytes",
+        "needed_interval_bytes",
         "instant",
         "operation",
         "pipeline_rank",
@@ -127,6 +129,8 @@ def test_surface_is_frozen() -> None:
         "device_bytes",
         "utilization",
         "interval_bytes",
+        "needed_bytes",
+        "needed_interval_bytes",
         "slowdown",
         "safe",
         "sure",
@@ -149,7 +153,8 @@ def test_numbers_are_those_of_the_estimate() -> None:
     record = document(samples.report(result))["plans"][0]["estimate"]
     assert record["device_bytes"] == result.estimate.device_bytes
     assert sum(record["components_bytes"].values()) == record["device_bytes"]
-    assert record["utilization"] == pytest.approx(record["device_bytes"] / record["capacity_bytes"], abs=1e-6)
+    assert record["needed_bytes"] == record["device_bytes"] - record["cache_bytes"]
+    assert record["utilization"] == pytest.approx(record["needed_bytes"] / record["capacity_bytes"], abs=1e-6)
 
 
 def test_repeated_instants_count_with_their_highest() -> None:

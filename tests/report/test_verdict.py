@@ -177,7 +177,7 @@ def test_moments_outside_the_steps_are_named(name: str, when: str) -> None:
     plan = judged(name)
     assert ("while" in lead(plan)) == bool(when)
     assert when in lead(plan)
-    assert f"{gib(plan.estimate.device_bytes - plan.estimate.capacity_bytes)} GiB too much" in lead(plan)
+    assert f"{gib(plan.estimate.needed_bytes - plan.estimate.capacity_bytes)} GiB too much" in lead(plan)
     heading = "Memory over a step" if not when else "Memory from loading to saving"
     assert heading in [each.text for each in page(name).all("h3")]
 
@@ -202,8 +202,8 @@ def test_both_memories_are_told() -> None:
 def test_uncertain_says_by_how_much() -> None:
     """The upper end of the interval, and how far it reaches beyond the capacity."""
     plan = judged("uncertain")
-    low, high = plan.estimate.interval_bytes
-    assert low < plan.estimate.device_bytes <= plan.estimate.capacity_bytes < high
+    low, high = plan.estimate.needed_interval_bytes
+    assert low < plan.estimate.needed_bytes <= plan.estimate.capacity_bytes < high
     assert f"{gib(high)} GiB, does not fit, by {gib(high - plan.estimate.capacity_bytes)} GiB" in lead(plan)
 
 

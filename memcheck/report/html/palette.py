@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.estimate import CACHE
 from memcheck.record import Record
 
 
@@ -43,8 +44,12 @@ BARS = {
     "adapters": Colour("#be1a5d", "#ff8fbd"),
     "context_and_nccl": Colour("#4b5563", "#9aa5b4"),
     "fragmentation": Colour("#6a7280", "#c6cdd7"),
+    "cache": Colour("#717780", "#8b939f"),
 }
 """One per component of memory: state in blue, what a batch needs in orange, what a machine needs in grey."""
+
+CACHE_OPACITY = 0.45
+"""The cache is a tail of what is needed: there, and of less weight."""
 
 LINES = {"rule": Colour("#d9dde3", "#333a45"), "track": Colour("#e3e7ec", "#2b313b")}
 """Decoration, which carries no meaning of its own."""
@@ -59,6 +64,7 @@ def variables(shade: str) -> str:
 def stylesheet() -> str:
     """The palette as CSS: light, dark where the reader's system is, and a class per bar colour."""
     bars = "".join(f".c-{css(name)}{{fill:var(--{css(name)})}}" for name in (*BARS, "good", "warn", "bad", "note"))
+    bars += f".c-{CACHE}{{fill-opacity:{CACHE_OPACITY}}}"
     return (
         f":root{{color-scheme:light dark;{variables('light')}}}\n"
         f"@media screen and (prefers-color-scheme:dark){{:root{{{variables('dark')}}}}}\n{bars}\n"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import Flowable
 
+from memcheck.accounts.estimate import CACHE
 from memcheck.edge.text import gib, percent
+from memcheck.report.html.palette import CACHE_OPACITY
 from memcheck.report.pdf.style import BOLD, PLAIN, colour, words
 from memcheck.report.story.blocks import Bar, Chart, Scale
 
@@ -72,7 +74,7 @@ class Moments(Flowable):
             x, y = place * self.column, foot
             for segment in bar.segments:
                 height = at(segment.bytes, scale, room)
-                canvas.setFillColor(colour(segment.key))
+                fill(canvas, segment.key)
                 canvas.rect(x + self.column * 0.12, y, self.column * 0.76, max(0.0, height - GAP), stroke=0, fill=1)
                 y += height
             middle = x + self.column / 2
@@ -99,7 +101,7 @@ def lie(canvas: Canvas, bar: Bar, scale: Scale, box: tuple[float, float, float, 
     start = 0
     for segment in bar.segments:
         x, end = at(start, scale, width), at(start + segment.bytes, scale, width)
-        canvas.setFillColor(colour(segment.key))
+        fill(canvas, segment.key)
         canvas.rect(left + x, bottom, max(0.0, end - x - GAP), height, stroke=0, fill=1)
         start += segment.bytes
     canvas.setStrokeColor(colour("ink"))
@@ -113,6 +115,11 @@ def lie(canvas: Canvas, bar: Bar, scale: Scale, box: tuple[float, float, float, 
         x = left + min(at(scale.capacity_bytes, scale, width), width - 0.6)
         canvas.setLineWidth(1.2)
         canvas.line(x, bottom - 1, x, bottom + height)
+
+
+def fill(canvas: Canvas, key: str) -> None:
+    """A stretch's colour; the cache, which is a tail of what is needed, is paler."""
+    canvas.setFillColor(colour(key), alpha=CACHE_OPACITY if key == CACHE else 1)
 
 
 def say(canvas: Canvas, x: float, y: float, text: str, width: float, font: str = PLAIN) -> None:

@@ -72,7 +72,7 @@ def remedies(plan: PlanResult, estimate: Estimate) -> Section | None:
     found = all_remedies(plan)
     if not found:
         return None
-    axis = Scale(max(estimate.capacity_bytes, estimate.device_bytes), estimate.capacity_bytes)
+    axis = Scale(max(estimate.capacity_bytes, estimate.needed_bytes), estimate.capacity_bytes)
     note = "Each is priced by the same model as the plan, cheapest first. Times are a model's, not measured."
     steps = tuple(one_step(plan, estimate, remedy, axis) for remedy in found)
     return Section("remedies", "What would help", (Prose(note), RemedySteps(steps)))
@@ -97,15 +97,15 @@ def on_gpu(plan: PlanResult, estimate: Estimate, remedy: Remedy, axis: Scale, wh
     after = int(remedy.utilization * estimate.capacity_bytes)
     here = TONES[gpu_fit(estimate, plan.fail_above)]
     fits = "bad" if remedy.utilization > min(plan.fail_above, 1.0) else "good" if remedy.sure else "warn"
-    before = Bar(f"{whose}now", (Segment(here, estimate.device_bytes),), percent(estimate.utilization))
+    before = Bar(f"{whose}now", (Segment(here, estimate.needed_bytes),), percent(estimate.utilization))
     then = Bar(f"{whose}then", (Segment(fits, after),), percent(remedy.utilization))
-    title = f"{before.figure} of the capacity now, {then.figure} then ({gib(remedy.device_bytes)} GiB)"
+    title = f"{before.figure} of the capacity now, {then.figure} then ({gib(remedy.needed_bytes)} GiB)"
     return Chart(title, (before, then), axis)
 
 
 def upper_end(estimate: Estimate, remedy: Remedy) -> Chart:
     """How far the intervals reach, as shares of the capacity that each is held against."""
-    capacity, now = estimate.capacity_bytes, estimate.interval_bytes[1]
+    capacity, now = estimate.capacity_bytes, estimate.needed_interval_bytes[1]
     after = int(remedy.high_utilization * capacity)
     before = Bar("95% now", (Segment("warn", now),), percent(high_utilization(estimate)))
     then = Bar("95% then", (Segment("good" if remedy.sure else "warn", after),), percent(remedy.high_utilization))
@@ -173,10 +173,10 @@ def card(plan: PlanResult, there: OnGpu, note: str = "", *, judged: bool = True)
             lines=tuple(filter(None, (there.refused, has, *rates, note))),
         )
     found = verdict_on(plan, there, judged=judged)
-    needs = f"{gib(there.device_bytes)} of {has}"
+    needs = f"{gib(there.needed_bytes)} of {has}"
     share = percent(there.utilization)
-    bar = Bar("", (Segment(TONES[fit_on(plan, there)], there.device_bytes),), share)
-    axis = Scale(max(there.capacity_bytes, there.device_bytes), there.capacity_bytes)
+    bar = Bar("", (Segment(TONES[fit_on(plan, there)], there.needed_bytes),), share)
+    axis = Scale(max(there.capacity_bytes, there.needed_bytes), there.capacity_bytes)
     chart = Chart(f"{share} of {there.gpu}", (bar,), axis)
     why = there.fails if found.word == FAILS else ""
     return Card(
@@ -191,7 +191,7 @@ def card(plan: PlanResult, there: OnGpu, note: str = "", *, judged: bool = True)
 
 def fit_on(plan: PlanResult, there: OnGpu) -> str:
     """The verdict on the memory of that GPU."""
-    return gpu_verdict(there.device_bytes, there.interval_high_bytes, there.capacity_bytes, plan.fail_above)
+    return gpu_verdict(there.needed_bytes, there.needed_high_bytes, there.capacity_bytes, plan.fail_above)
 
 
 def verdict_on(plan: PlanResult, there: OnGpu, *, judged: bool = True) -> Verdict:

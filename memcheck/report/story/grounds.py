@@ -36,10 +36,11 @@ def excerpt(plan: PlanResult, finding: Finding) -> Excerpt:
 
 def certainty(plan: PlanResult, estimate: Estimate) -> Section:
     """The interval and how it was measured; the quantities to compare with."""
-    low, high = estimate.interval_bytes
+    (low, high), seen = estimate.needed_interval_bytes, estimate.interval_bytes
     text = (
-        f"The 95% interval is {gib(low)} to {gib(high)} GiB: the prediction with the largest errors that it was seen to"
-        " make, and with what the allocator was seen to keep."
+        f"The 95% interval of what is needed is {gib(low)} to {gib(high)} GiB: the prediction with the largest errors"
+        " that it was seen to make, and with what the allocator was seen to be unable to return."
+        f" The verdict goes by it. With the allocator's cache {gib(seen[0])} to {gib(seen[1])} GiB are seen."
     )
     if plan.dossier is not None:
         text += (
@@ -48,8 +49,9 @@ def certainty(plan: PlanResult, estimate: Estimate) -> Section:
         )
     rows = [
         ("allocated", gib(estimate.allocated_bytes), "torch.cuda.max_memory_allocated()"),
-        ("reserved", gib(estimate.reserved_bytes), "torch.cuda.max_memory_reserved()"),
-        ("device", gib(estimate.device_bytes), "nvidia-smi"),
+        ("needed", gib(estimate.needed_bytes), "the smallest GPU on which the step runs"),
+        ("reserved, cache included", gib(estimate.reserved_bytes), "torch.cuda.max_memory_reserved()"),
+        ("seen, cache included", gib(estimate.device_bytes), "nvidia-smi"),
         ("capacity", gib(estimate.capacity_bytes), "torch.cuda.mem_get_info()"),
     ]
     if estimate.host_bytes_per_node:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.accounts.estimate import COMPONENTS, Estimate, HostMoment, RankEstimate
+from memcheck.accounts.estimate import CACHE, PARTS, Estimate, HostMoment, RankEstimate
 from memcheck.edge.text import gib, percent, words
-from memcheck.report.budget import NAMED_CACHE_BYTES
+from memcheck.report.budget import CACHE_ROW
 from memcheck.report.details import peak
+from memcheck.report.seen import cache_note
 from memcheck.report.story.blocks import Bar, Chart, Prose, Scale, Section, Segment, Table
 from memcheck.report.verdict import host_decides, short_of_host
 from memcheck.result import PlanResult
@@ -22,7 +23,7 @@ CLOSE_UP = 0.5
 
 def segments(components: Mapping[str, int]) -> tuple[Segment, ...]:
     """A bar's stretches, in the order of all reports."""
-    return tuple(Segment(name, components[name]) for name in COMPONENTS if components.get(name, 0) > 0)
+    return tuple(Segment(name, components[name]) for name in PARTS if components.get(name, 0) > 0)
 
 
 def scale(plan: PlanResult, *needs: int) -> Scale:
@@ -50,12 +51,12 @@ def node(plan: PlanResult, moment: HostMoment) -> Chart:
 
 
 def picture(plan: PlanResult, estimate: Estimate) -> Chart:
-    """What the fullest GPU holds at its peak against what it has."""
-    low, high = estimate.interval_bytes
+    """What the fullest GPU holds at its peak against what it has; the allocator's cache is a tail of it."""
+    low, high = estimate.needed_interval_bytes
     share = percent(estimate.utilization)
-    bar = Bar("", segments(estimate.components_bytes), f"{gib(estimate.device_bytes)} GiB")
+    bar = Bar("", segments(estimate.parts_bytes), f"{gib(estimate.needed_bytes)} GiB")
     parts = ", ".join(f"{words(each.key)} {gib(each.bytes)}" for each in bar.segments)
-    title = f"{gib(estimate.device_bytes)} GiB, {share} of {gib(estimate.capacity_bytes)} GiB: {parts}"
+    title = f"{gib(estimate.needed_bytes)} GiB, {share} of {gib(estimate.capacity_bytes)} GiB: {parts}"
     reach = scale(plan, estimate.device_bytes, high)
     name = "capacity of a GPU" if short_of_host(plan) else "capacity"
     return Chart(title, (bar,), reach, interval_bytes=(low, high), capacity_name=name)
@@ -64,8 +65,9 @@ def picture(plan: PlanResult, estimate: Estimate) -> Chart:
 def components(plan: PlanResult, estimate: Estimate) -> Section:
     """The table beside the picture."""
     capacity = estimate.capacity_bytes
-    found = segments(estimate.components_bytes)
-    slack = capacity - estimate.device_bytes
+    found = segments(estimate.needed_parts_bytes)
+    slack = capacity - estimate.needed_bytes
+    cache = (CACHE_ROW, gib(estimate.cache_bytes), share(estimate.cache_bytes, capacity))
     table = Table(
         f"One GPU at the peak: {peak(estimate)}",
         ("Component", "GiB", "of capacity"),
@@ -73,15 +75,14 @@ def components(plan: PlanResult, estimate: Estimate) -> Section:
         right=(1, 2),
         keys=tuple(each.key for each in found),
         foot=(
-            ("device memory needed", gib(estimate.device_bytes), share(estimate.device_bytes, capacity)),
+            ("device memory needed", gib(estimate.needed_bytes), share(estimate.needed_bytes, capacity)),
+            *((cache,) if estimate.cache_bytes else ()),
             (f"capacity of {plan.gpu}" if plan.gpu else "capacity", gib(capacity), share(capacity, capacity)),
             ("missing" if slack < 0 else "left", gib(abs(slack)), share(abs(slack), capacity)),
         ),
     )
-    if estimate.cache_bytes < NAMED_CACHE_BYTES:
-        return Section("memory", "Where the memory goes", (table,))
-    note = f"{gib(estimate.cache_bytes)} GiB of fragmentation are cache, which is returned when memory is short."
-    return Section("memory", "Where the memory goes", (table, Prose(note)))
+    note = cache_note(estimate)
+    return Section("memory", "Where the memory goes", (table, Prose(note)) if note else (table,))
 
 
 def share(count: int, capacity: int) -> str:
@@ -104,7 +105,7 @@ def step(plan: PlanResult, estimate: Estimate) -> Section | None:
     outside = estimate.components_bytes.get("context_and_nccl", 0)
     note = (
         f"The highest moment of each phase{where}. Context and NCCL ({gib(outside)} GiB) are there from the start; "
-        "fragmentation is added at the peak, where it decides."
+        "what the allocator holds is added at the peak, where it decides."
     )
     if axis.full_bytes < axis.capacity_bytes:
         note += f" The capacity, {gib(axis.capacity_bytes)} GiB, lies above this picture."
@@ -158,8 +159,8 @@ def moments(rank: RankEstimate, estimate: Estimate) -> tuple[Bar, ...]:
     bars = []
     for instant in rank.instants:
         held = {**instant.components_bytes, "context_and_nccl": outside}
-        found = segments(estimate.components_bytes if instant is top else held)
-        bars.append(Bar(instant.name, found, gib(sum(each.bytes for each in found))))
+        found = segments(estimate.parts_bytes if instant is top else held)
+        bars.append(Bar(instant.name, found, gib(sum(each.bytes for each in found if each.key != CACHE))))
     return tuple(bars)
 
 
@@ -172,7 +173,7 @@ def ranks(plan: PlanResult, estimate: Estimate) -> Section | None:
         Bar(
             label=f"rank {rank.pipeline_rank}",
             segments=segments(rank.components_bytes),
-            figure=gib(rank.device_bytes),
+            figure=gib(rank.needed_bytes),
             note=f"peak in {rank.instant}, {parameters.get(rank.pipeline_rank, 0):,} parameters",
         )
         for rank in plan.dossier.ranks

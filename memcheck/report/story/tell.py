@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.text import gib, percent, plural
+from memcheck.report.seen import cache_note
 from memcheck.report.story import choices, grounds, memory
 from memcheck.report.story.blocks import PlanStory, Section, Story
 from memcheck.report.summary import summary
@@ -69,10 +70,11 @@ def facts(plan: PlanResult) -> tuple[tuple[str, str], ...]:
     where = f"{plan.gpus:,} × {plan.gpu}" if plan.gpus else plan.gpu
     rows = [("GPUs", where), ("Model", plan.model), ("Framework", plan.framework)]
     if estimate is not None:
-        low, high = estimate.interval_bytes
+        low, high = estimate.needed_interval_bytes
         rows = [
             ("Used of each GPU", percent(estimate.utilization)),
             ("95% interval", f"{gib(low)} to {gib(high)} GiB"),
+            ("Seen with the cache", f"{gib(estimate.device_bytes)} GiB" if cache_note(estimate) else ""),
             *host_facts(plan, estimate),
             *rows,
             ("Parameters", counted(estimate.parameters)),

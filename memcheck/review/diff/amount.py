@@ -41,10 +41,10 @@ def amount(written: str) -> Amount:
 
 def exceeds(change: Change, limits: tuple[Amount, ...]) -> bool:
     """Whether a plan grew by more than one of the limits; one that can no longer be estimated may have."""
-    if not limits or change.before is None or change.after is None or change.before.device_bytes is None:
+    if not limits or change.before is None or change.after is None or change.before.needed_bytes is None:
         return False
     delta = change.delta_bytes
-    return delta is None or any(delta > limit.of(change.before.device_bytes) for limit in limits)
+    return delta is None or any(delta > limit.of(change.before.needed_bytes) for limit in limits)
 
 
 def is_minor(change: Change, least: Amount | None) -> bool:
@@ -55,7 +55,7 @@ def is_minor(change: Change, least: Amount | None) -> bool:
     host = abs(change.delta_host_bytes or 0)
     if host and host >= least.of(change.before.host_bytes):
         return False
-    return abs(delta) < least.of(change.before.device_bytes or 0)
+    return abs(delta) < least.of(change.before.needed_bytes or 0)
 
 
 def fails(comparison: PlanDiff, limits: tuple[Amount, ...], *, on_regression: bool) -> list[Change]:

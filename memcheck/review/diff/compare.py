@@ -54,10 +54,11 @@ def side_of(result: PlanResult, path: str, key: str) -> Side:
     if estimate is None:
         return side
     return side._replace(
+        needed_bytes=estimate.needed_bytes,
         device_bytes=estimate.device_bytes,
         capacity_bytes=estimate.capacity_bytes,
         utilization=estimate.utilization,
-        components_bytes=estimate.components_bytes,
+        components_bytes=estimate.needed_parts_bytes,
         host_bytes=estimate.host_bytes_per_node,
         host_capacity_bytes=result.host_capacity_bytes,
     )

@@ -42,14 +42,14 @@ def rows(change: Change) -> list[str]:
     """Columns: what, before, after, change."""
     before, after = change.before, change.after
     if before is None or after is None or change.delta_bytes is None:
-        parts = [size(each.device_bytes) for each in (before, after) if each is not None]
-        shares = [f"{percent(each.utilization)} of capacity" for each in (before, after) if each and each.device_bytes]
+        parts = [size(each.needed_bytes) for each in (before, after) if each is not None]
+        shares = [f"{percent(each.utilization)} of capacity" for each in (before, after) if each and each.needed_bytes]
         return ["  " + ", ".join([" -> ".join(parts), " -> ".join(shares)]).rstrip(", ")]
     if before.figures == after.figures:
-        return [f"  {size(after.device_bytes)}, {percent(after.utilization)} of capacity"]
-    device = (gib(before.device_bytes or 0), gib(after.device_bytes or 0), f"{signed_gib(change.delta_bytes)} GiB")
+        return [f"  {size(after.needed_bytes)}, {percent(after.utilization)} of capacity"]
+    device = (gib(before.needed_bytes or 0), gib(after.needed_bytes or 0), f"{signed_gib(change.delta_bytes)} GiB")
     used = (percent(before.utilization), percent(after.utilization), points(change))
-    table = [("device memory", *device), ("of capacity", *used)]
+    table = [("device memory needed", *device), ("of capacity", *used)]
     if before.capacity_bytes != after.capacity_bytes:
         moved = after.capacity_bytes - before.capacity_bytes
         table.append(("capacity", gib(before.capacity_bytes), gib(after.capacity_bytes), f"{signed_gib(moved)} GiB"))

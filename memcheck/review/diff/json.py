@@ -51,13 +51,14 @@ def record(change: Change) -> dict[str, object]:
 
 def side(plan: Side) -> dict[str, object]:
     """One plan, before or after."""
-    estimated = plan.device_bytes is not None
+    estimated = plan.needed_bytes is not None
     return {
         "path": plan.path,
         "document": plan.document,
         "name": plan.name,
         "status": plan.status,
         "device_bytes": plan.device_bytes,
+        "needed_bytes": plan.needed_bytes,
         "capacity_bytes": plan.capacity_bytes if estimated else None,
         "utilization": round(plan.utilization, 6) if estimated else None,
         "components_bytes": dict(plan.components_bytes),

@@ -81,14 +81,14 @@ def row(change: Change) -> str:
         moved += f"<br>{told}"
     if change.delta_host_bytes:
         moved += f"{'<br>' if moved else ''}host {signed_gib(change.delta_host_bytes)} GiB a node"
-    old, new = (size(each.device_bytes) if each else "" for each in (before, after))
+    old, new = (size(each.needed_bytes) if each else "" for each in (before, after))
     return f"| {icon} | {name} | {old} | {new} | {moved} | {used(before, after, change)} |"
 
 
 def used(before: Side | None, after: Side | None, change: Change) -> str:
     """``62.5% → 77.6%<br>+15.1 points``."""
     shares = [
-        percent(each.utilization) for each in (before, after) if each is not None and each.device_bytes is not None
+        percent(each.utilization) for each in (before, after) if each is not None and each.needed_bytes is not None
     ]
     return " → ".join(shares if change.moved else shares[:1]) + (
         f"<br>{points(change)}" if change.moved and change.delta_bytes is not None else ""

@@ -10,7 +10,7 @@ Key = Callable[[Side], Hashable]
 
 # A document that was inserted above shifts the numbers of those below it, so names go before numbers.
 SAME_FILE: tuple[Key, ...] = (lambda side: (side.key, side.name), lambda side: (side.key, side.document))
-OTHER_FILE: tuple[Key, ...] = (lambda side: side.name, lambda side: side.figures if side.device_bytes else id(side))
+OTHER_FILE: tuple[Key, ...] = (lambda side: side.name, lambda side: side.figures if side.needed_bytes else id(side))
 
 
 def pair(before: Sequence[Side], after: Sequence[Side]) -> list[Change]:

@@ -45,11 +45,14 @@ def _side(plan: dict[str, Any]) -> Side:
     if estimate is None:
         return side
     capacity = estimate.get("host_capacity_bytes")
+    parts = {str(name): int(count) for name, count in estimate["components_bytes"].items()}
+    parts["fragmentation"] -= int(estimate["cache_bytes"])
     return side._replace(
+        needed_bytes=int(estimate["needed_bytes"]),
         device_bytes=int(estimate["device_bytes"]),
         capacity_bytes=int(estimate["capacity_bytes"]),
         utilization=float(estimate["utilization"]),
         host_bytes=int(estimate.get("host_bytes_per_node", 0)),
         host_capacity_bytes=None if capacity is None else int(capacity),
-        components_bytes={str(name): int(count) for name, count in estimate["components_bytes"].items()},
+        components_bytes=parts,
     )

@@ -23,24 +23,27 @@ class Side(Record):
     name: str
     status: str
     """``passed`` | ``failed`` | ``error``."""
-    device_bytes: int | None = None
+    needed_bytes: int | None = None
     """None when the plan could not be estimated."""
     capacity_bytes: int = 0
     utilization: float = 0.0
     components_bytes: Mapping[str, int] = MappingProxyType({})
+    """What ``needed_bytes`` is made of."""
     codes: tuple[str, ...] = ()
     """``MEM101 exceeds-capacity``, once each: the errors."""
     host_bytes: int = 0
     """What the processes of a node need of its memory at most."""
     host_capacity_bytes: int | None = None
     """None where the plan does not state it."""
+    device_bytes: int | None = None
+    """What is seen, the allocator's cache included."""
 
     @property
     def figures(self) -> tuple[object, ...]:
         """What has to be equal for a plan to count as the same."""
         parts = tuple(sorted((name, count) for name, count in self.components_bytes.items() if count))
         host = (self.host_bytes, self.host_capacity_bytes)
-        return (self.status, self.device_bytes, self.capacity_bytes, parts, *host, self.codes)
+        return (self.status, self.needed_bytes, self.capacity_bytes, parts, *host, self.codes)
 
 
 class Change(Record):
@@ -76,10 +79,10 @@ class Change(Record):
 
     @property
     def delta_bytes(self) -> int | None:
-        """By how much the device memory grew; None unless both sides were estimated."""
+        """By how much the need for device memory grew; None unless both sides were estimated."""
         if self.before is None or self.after is None:
             return None
-        before, after = self.before.device_bytes, self.after.device_bytes
+        before, after = self.before.needed_bytes, self.after.needed_bytes
         return None if before is None or after is None else after - before
 
     @property
@@ -115,8 +118,8 @@ class Change(Record):
     @property
     def rank(self) -> tuple[bool, int]:
         """Sorts what fails now first, then by growth; a plan that came grew from nothing."""
-        now = (self.after.device_bytes or 0) if self.after else 0
-        before = (self.before.device_bytes or 0) if self.before else 0
+        now = (self.after.needed_bytes or 0) if self.after else 0
+        before = (self.before.needed_bytes or 0) if self.before else 0
         return (self.verdict != FAILS_NOW, before - now)
 
 

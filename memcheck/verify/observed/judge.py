@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.job.types import TrainingJob
+from memcheck.memory.allocator import allocator_group
 from memcheck.memory.interval import error_group
-from memcheck.memory.overhead import allocator_group, library_terms
+from memcheck.memory.overhead import library_terms
 from memcheck.memory.residuals import look_up, residuals
 from memcheck.record import Record
 from memcheck.verify.observed.reading import MemoryReading
@@ -50,7 +51,7 @@ def workspaces(subject: Subject) -> int:
 def judge(subject: Subject, reading: MemoryReading) -> Judgement:
     """Compare a reading with the prediction and its interval."""
     estimate = subject.estimate
-    low, high = estimate.interval_bytes
+    low, high = min(estimate.interval_bytes[0], estimate.allocated_bytes), estimate.interval_bytes[1]
     said = predicted(subject, estimate, reading.metric)
     tables = residuals()
     _, own = look_up(tables.allocated, error_group(subject.job))

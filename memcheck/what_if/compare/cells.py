@@ -39,7 +39,7 @@ def cells(row: ComparedPoint) -> tuple[str, ...]:
     return (
         name,
         verdict(point),
-        gib(point.device_bytes),
+        gib(point.needed_bytes),
         percent(point.utilization),
         gib(point.headroom_bytes),
         NONE if size is None else f"{size.micro_batch} ({size.global_batch})",

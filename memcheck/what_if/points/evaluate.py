@@ -87,6 +87,8 @@ def _priced(
         set=changes,
         verdict=verdict,
         problems=problems,
+        needed_bytes=answer.needed_bytes,
+        needed_interval_bytes=answer.needed_interval_bytes,
         device_bytes=answer.device_bytes,
         capacity_bytes=answer.capacity_bytes,
         interval_bytes=answer.interval_bytes,

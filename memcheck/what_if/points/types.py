@@ -41,7 +41,11 @@ class Point(Record):
     verdict: str
     """One of ``VERDICTS``."""
     problems: tuple[PointProblem, ...] = ()
+    needed_bytes: int = 0
+    """The floor below which the job dies; the verdict is taken on it."""
+    needed_interval_bytes: tuple[int, int] = (0, 0)
     device_bytes: int = 0
+    """What is seen on the GPU, the allocator's cache included."""
     capacity_bytes: int = 0
     interval_bytes: tuple[int, int] = (0, 0)
     instant: str = ""
@@ -63,12 +67,12 @@ class Point(Record):
     @property
     def utilization(self) -> float:
         """Need over capacity."""
-        return self.device_bytes / self.capacity_bytes if self.capacity_bytes else 0.0
+        return self.needed_bytes / self.capacity_bytes if self.capacity_bytes else 0.0
 
     @property
     def headroom_bytes(self) -> int:
         """What is left; negative where it is missing."""
-        return self.capacity_bytes - self.device_bytes
+        return self.capacity_bytes - self.needed_bytes
 
     @property
     def codes(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ def larger_gpus(context: RuleContext) -> Iterator[CandidateChange]:
     now, estimate = context.resolved.gpu, context.estimate
     least = now.memory_bytes * 1.05
     if estimate is not None:
-        least = max(least, ABOUT * estimate.device_bytes / min(context.fail_above, 1.0))
+        least = max(least, ABOUT * estimate.needed_bytes / min(context.fail_above, 1.0))
     seen: set[int] = set()
     for gpu in sorted((find_gpu(name) for name in gpu_names()), key=lambda g: (g.memory_bytes, -(g.bf16_tflops or 0))):
         size = round(gpu.memory_bytes / 2**30 / 4)

@@ -163,7 +163,7 @@ class Pricer:
         if floor > limit:
             return True
         extra = slack(job, gpu, resolved.overhead, floor)
-        return floor + extra.fragmentation + extra.context_and_nccl > limit
+        return floor + extra.fragmentation - extra.cache + extra.context_and_nccl > limit
 
     def legal(self, candidate: CandidateChange) -> Resolved | None:
         """The changed plan's job, or None."""

@@ -81,8 +81,8 @@ class Priced(Record):
 
     @property
     def sure(self) -> bool:
-        """Whether the whole 95% interval lies within the GPU (what rule MEM104 warns of)."""
-        return self.estimate.interval_bytes[1] <= self.estimate.capacity_bytes
+        """Whether the whole 95% interval of what is needed lies within the GPU (what rule MEM104 warns of)."""
+        return self.estimate.needed_interval_bytes[1] <= self.estimate.capacity_bytes
 
     @property
     def rank(self) -> tuple[int, float, float]:

@@ -87,16 +87,16 @@ def _answers(question: str, context: RuleContext) -> list[Priced]:
     estimate = context.estimate
     if question == CLOSE:
         context = context._replace(fail_above=min(context.fail_above, context.warn_above))
-    elif question == UNCERTAIN and estimate is not None and estimate.interval_bytes[1]:
+    elif question == UNCERTAIN and estimate is not None and estimate.needed_interval_bytes[1]:
         # Intervals grow about as the need does: this is where to look, and the interval itself decides.
-        aim = estimate.utilization * estimate.capacity_bytes / estimate.interval_bytes[1]
+        aim = estimate.utilization * estimate.capacity_bytes / estimate.needed_interval_bytes[1]
         context = context._replace(fail_above=min(context.fail_above, aim))
     search = Fit(Pricer(context), thorough=False)
     found = search.run()
     if question == HOST:
         return search.mildest(found + _less_on_the_host(search, context))
     if question == UNCERTAIN:
-        return [p for p in found if p.estimate.interval_bytes[1] <= p.estimate.capacity_bytes]
+        return [p for p in found if p.sure]
     return found
 
 
@@ -119,7 +119,7 @@ def _gain(best: Remedy, context: RuleContext, question: str) -> str:
         now, then = context.estimate.host_bytes_per_node / 2**30, best.host_bytes_per_node / 2**30
         return f"{best.title}: {now:,.2f} -> {then:,.2f} GiB of host memory in a node"
     if question == UNCERTAIN:
-        now = context.estimate.interval_bytes[1] / context.estimate.capacity_bytes
+        now = context.estimate.needed_interval_bytes[1] / context.estimate.capacity_bytes
         return f"{best.title}: the interval ends at {best.high_utilization:.1%} of the capacity instead of {now:.1%}"
     return f"{best.title}: {context.estimate.utilization:.1%} -> {best.utilization:.1%}"
 

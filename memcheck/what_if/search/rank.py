@@ -35,7 +35,7 @@ def least_change(priced: Priced) -> tuple[object, ...]:
 def fastest(priced: Priced) -> tuple[object, ...]:
     """Time of a step; then what it does to the numbers, the settings changed, host memory."""
     numerics = NUMERIC_ORDER.index(priced.candidate.numerics)
-    host, use = priced.estimate.host_bytes_per_node, priced.estimate.device_bytes
+    host, use = priced.estimate.host_bytes_per_node, priced.estimate.needed_bytes
     return round(priced.slowdown or 0.0, 4), numerics, changed(priced), host, use
 
 

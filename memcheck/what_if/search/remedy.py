@@ -21,6 +21,8 @@ def remedy_of(priced: Priced, document: Document) -> Remedy:
         safe=priced.candidate.cost == UNCHANGED,
         host_bytes_per_node=priced.estimate.host_bytes_per_node,
         interval_bytes=priced.estimate.interval_bytes,
+        needed_bytes=priced.estimate.needed_bytes,
+        needed_interval_bytes=priced.estimate.needed_interval_bytes,
         sure=priced.sure,
         edits=own,
         elsewhere=elsewhere,

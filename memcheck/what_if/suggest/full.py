@@ -67,7 +67,7 @@ def _fits(answer: Suggestions) -> str:
     estimate = answer.plan.estimate
     if estimate is None or gpu_fit(estimate, answer.plan.fail_above) != UNCERTAIN:
         return "nothing to do: the plan fits"
-    high, has = gib(estimate.interval_bytes[1]), gib(estimate.capacity_bytes)
+    high, has = gib(estimate.needed_interval_bytes[1]), gib(estimate.capacity_bytes)
     told = f"nothing to do: the plan fits as predicted; its 95% interval ends at {high} of {has} GiB (MEM104)"
     return f"{told}: check lists what would end it"
 

@@ -31,6 +31,7 @@ def document(answer: Suggestions) -> dict[str, object]:
             "status": plan.status,
             "gpus": plan.gpus,
             "device_bytes": estimate.device_bytes,
+            "needed_bytes": estimate.needed_bytes,
             "capacity_bytes": estimate.capacity_bytes,
             "utilization": round(estimate.utilization, 6),
             "host_bytes_per_node": estimate.host_bytes_per_node,

@@ -97,8 +97,8 @@ def passes(suggestion: Suggestion, document: Document, data: bytes, gate: Gate) 
     estimate = result.estimate
     if result.status != PASSED or estimate is None:
         return False
-    there = (estimate.device_bytes, estimate.host_bytes_per_node)
-    return there == (remedy.device_bytes, remedy.host_bytes_per_node)
+    there = (estimate.needed_bytes, estimate.host_bytes_per_node)
+    return there == (remedy.needed_bytes, remedy.host_bytes_per_node)
 
 
 def _context(document: Document, gate: Gate, result: PlanResult) -> RuleContext:

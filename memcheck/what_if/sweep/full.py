@@ -118,7 +118,7 @@ def _cells(sweep: Sweep, point: Point) -> tuple[str, ...]:
     return (
         *values,
         verdict(point),
-        gib(point.device_bytes),
+        gib(point.needed_bytes),
         percent(point.utilization),
         gib(point.headroom_bytes),
         NONE if step is None else f"{step.tokens_per_second_per_gpu:,.0f}",

@@ -38,8 +38,8 @@ SHADES = {
 LEGEND = (
     ("h0", "to 50%"),
     ("h1", "to 70%"),
-    ("h2", "to 85%"),
-    ("h3", "fits, above 85%"),
+    ("h2", "to 90%"),
+    ("h3", "fits, above 90%"),
     ("hu", "? uncertain"),
     ("ha", "! above the limit"),
     ("x0", "× to 120%"),
@@ -145,7 +145,7 @@ def _cell(point: Point) -> Html:
     step = point.step
     rate = [tag("small", text(f"{step.tokens_per_second_per_gpu:,.0f}"))] if step is not None else []
     mark = {FITS: "", UNCERTAIN: "? ", ABOVE: "! "}.get(point.verdict, "× ")
-    told = f"{gib(point.device_bytes)} GiB of {gib(point.capacity_bytes)}, peak in {point.instant}"
+    told = f"{gib(point.needed_bytes)} GiB of {gib(point.capacity_bytes)}, peak in {point.instant}"
     used = text(f"{mark}{percent(point.utilization)}")
     return tag("td", used, *rate, class_=shade(point), title="; ".join([told, *problems]))
 
@@ -157,7 +157,7 @@ def shade(point: Point) -> str:
     if plain is not None:
         return plain
     if point.verdict == FITS:
-        return "h0" if used <= 0.5 else "h1" if used <= 0.7 else "h2" if used <= 0.85 else "h3"
+        return "h0" if used <= 0.5 else "h1" if used <= 0.7 else "h2" if used <= 0.9 else "h3"
     return "x0" if used <= 1.2 else "x1" if used <= 2 else "x2"
 
 

@@ -41,7 +41,7 @@ def test_two_files(tmp_path: Path, capsys: Capture) -> None:
     old, new = write(tmp_path, "old"), write(tmp_path, "new", micro_batch_size="2")
     (change,) = diff(capsys, str(old), str(new))["changes"]
     before, after = change["before"], change["after"]
-    assert change["delta_bytes"] == after["device_bytes"] - before["device_bytes"] > 0
+    assert change["delta_bytes"] == after["needed_bytes"] - before["needed_bytes"] > 0
     assert sum(change["components_delta_bytes"].values()) == change["delta_bytes"]
     assert change["delta_points"] == pytest.approx(100 * (after["utilization"] - before["utilization"]), abs=1e-3)
     assert change["verdict"] == "same"

@@ -40,9 +40,9 @@ def moved() -> PlanDiff:
 
 FULL = """\
 a  plans/a.yaml: changed, fails now
-  device memory  30.00 ->  90.00  +60.00 GiB
-  of capacity    37.5% -> 112.5%  +75.0 points
-    activations  10.00 ->  70.00  +60.00
+  device memory needed  30.00 ->  90.00  +60.00 GiB
+  of capacity           37.5% -> 112.5%  +75.0 points
+    activations         10.00 ->  70.00  +60.00
   MEM101 exceeds-capacity
 
 new  plans/new.yaml: added
@@ -52,9 +52,9 @@ m  moved/m.yaml: renamed from plans/m.yaml
   27.00 GiB, 33.8% of capacity
 
 b  plans/b.yaml: changed
-  device memory  50.00 -> 40.50  -9.50 GiB
-  of capacity    62.5% -> 50.6%  -11.9 points
-    activations  30.00 -> 20.50  -9.50
+  device memory needed  50.00 -> 40.50  -9.50 GiB
+  of capacity           62.5% -> 50.6%  -11.9 points
+    activations         30.00 -> 20.50  -9.50
 
 gone  plans/gone.yaml: removed
   25.00 GiB, 31.2% of capacity

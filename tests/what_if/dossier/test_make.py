@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.accounts.estimate import COMPONENTS
+from memcheck.accounts.estimate import PARTS
 from memcheck.check import Gate, check_file
 from memcheck.result import PlanResult
 from memcheck.what_if import make_dossier, with_remedies
@@ -18,7 +18,9 @@ NAMES = ("deepseek-v3-1024xh100", "llama-3.1-8b-tp4-a100-40gb", "llama-3.3-70b-i
 def results(root: Path, name: str, *, dossier: bool = True) -> list[PlanResult]:
     """The plans of an example."""
     path = root / "examples" / f"{name}.yaml"
-    plans, traces = check_file(str(path), path.read_bytes(), Gate(dossier=make_dossier if dossier else None, remedies=with_remedies))
+    plans, traces = check_file(
+        str(path), path.read_bytes(), Gate(dossier=make_dossier if dossier else None, remedies=with_remedies)
+    )
     assert not traces
     return plans
 
@@ -32,9 +34,9 @@ def test_ranks_hold_what_the_estimate_says(root: Path, name: str) -> None:
         assert dossier is not None
         assert [rank.pipeline_rank for rank in dossier.ranks] == [rank.pipeline_rank for rank in estimate.ranks]
         worst = next(rank for rank in dossier.ranks if rank.pipeline_rank == estimate.pipeline_rank)
-        assert worst.components_bytes == estimate.components_bytes
-        assert worst.device_bytes == estimate.device_bytes == max(rank.device_bytes for rank in dossier.ranks)
-        assert all(set(rank.components_bytes) <= set(COMPONENTS) for rank in dossier.ranks)
+        assert worst.components_bytes == estimate.parts_bytes
+        assert worst.needed_bytes == estimate.needed_bytes == max(rank.needed_bytes for rank in dossier.ranks)
+        assert all(set(rank.components_bytes) <= set(PARTS) for rank in dossier.ranks)
 
 
 @pytest.mark.slow
@@ -56,13 +58,13 @@ def test_gpus_are_those_of_compare(root: Path) -> None:
     assert plan.dossier is not None
     assert plan.estimate is not None
     own, *others = plan.dossier.gpus
-    assert (own.gpu, own.device_bytes, own.relative_speed) == ("h100-80gb", plan.estimate.device_bytes, 1.0)
+    assert (own.gpu, own.needed_bytes, own.relative_speed) == ("h100-80gb", plan.estimate.needed_bytes, 1.0)
     assert [there.gpu for there in others] == [name for name in DATA_CENTRE if name != "h100-80gb"]
     refused = {there.gpu: there.refused for there in others if there.refused}
     assert set(refused) == {"a100-40gb", "a100-80gb"}
     assert all(reason.startswith("MEM302: ") for reason in refused.values())
     assert all(
-        there.device_bytes and there.interval_high_bytes >= there.device_bytes for there in others if not there.refused
+        there.needed_bytes and there.needed_high_bytes >= there.needed_bytes for there in others if not there.refused
     )
 
 

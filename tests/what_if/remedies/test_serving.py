@@ -29,8 +29,8 @@ inference:
 """
 NARROW = {"model": "llama-3.1-8b", "gpu": "rtx-4090", "gpus": 1, "tensor": 1, "weights": "bf16"}
 LONG = {**NARROW, "batch": 1, "context": 65536}
-MANY = {**NARROW, "batch": 24, "context": 2048}
-SHORT = {**NARROW, "batch": 48, "context": 1024}
+MANY = {**NARROW, "batch": 28, "context": 2048}
+SHORT = {**NARROW, "batch": 56, "context": 1024}
 LARGE = {**NARROW, "model": "qwen2.5-14b", "batch": 1, "context": 4096}
 SPLIT = {**LARGE, "gpus": 4}
 FULL = {**NARROW, "batch": 8, "context": 1024, "weights": "fp32"}
@@ -68,7 +68,7 @@ def test_each_kind_is_found_and_does_what_it_says(name: str) -> None:
     assert [f.code for f in result.findings if f.severity == "error"] == []
     assert result.estimate is not None
     assert result.estimate.device_bytes == remedy.device_bytes
-    assert remedy.utilization <= 0.9
+    assert remedy.utilization <= 0.95
     assert remedy.edits
 
 

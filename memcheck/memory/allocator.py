@@ -1,0 +1,66 @@
+"""What the caching allocator holds beyond live tensors, decided in one place for every job.
+
+Two shares, each relative to ``allocated``, each with its spread (:class:`Shares`):
+
+- *stuck*: the smallest memory on which the step still runs. Before an allocation fails the allocator gives back every
+  segment that is wholly free and tries again (c10/cuda/CUDACachingAllocator.cpp, ``release_cached_blocks``), so what is
+  left is the unused remainder of segments that still hold a live block, which expandable segments cut down to pages.
+- *held*: what it keeps with memory to spare, the stuck part included. The difference is its *cache*: it is seen in
+  ``nvidia-smi`` and is no need of the step.
+
+Which data decides follows from :func:`allocator_group`; the tables are ``tight`` and ``reserved`` of
+``data/residuals.json``, which ``python -m benchmarks.accuracy --write`` makes from replays of traced steps. A better
+table, or a kind of step more, changes this file and that data, and nothing else.
+"""
+
+from __future__ import annotations
+
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.memory.residuals import Residuals, Spread, look_up, residuals
+from memcheck.record import Record
+
+
+class Shares(Record):
+    """What is held over ``allocated``, as ratios to it; ``held`` is nowhere below ``stuck``."""
+
+    stuck: Spread
+    """On the smallest memory on which the step runs: what cannot be returned."""
+    held: Spread
+    """With memory to spare: what is seen."""
+
+
+def shares(job: TrainingJob | InferenceJob) -> Shares:
+    """A job's, whatever its batch."""
+    return shares_of(residuals(), allocator_group(job))
+
+
+def shares_of(tables: Residuals, group: str) -> Shares:
+    """Those of a kind of step, from given tables.
+
+    No allocator holds less than what is live, nor keeps less with memory to spare than it cannot return: a kind that
+    borrows either share from its neighbours is held to both.
+    """
+    held = look_up(tables.reserved, group)[1]
+    stuck = look_up(tables.tight, group)[1]
+    held = held._replace(median=max(1.0, held.median), high=max(1.0, held.high))
+    median, high = (max(1.0, min(a, b)) for a, b in ((stuck.median, held.median), (stuck.high, held.high)))
+    return Shares(Spread(n=stuck.n or held.n, low=min(max(1.0, stuck.low), median), median=median, high=high), held)
+
+
+def kept(found: Shares, allocated: int, room: int) -> tuple[int, int]:
+    """Bytes that the allocator cannot return, and those of its cache, which is no more than the ``room`` for both."""
+    stuck = int(allocated * (found.stuck.median - 1))
+    held = int(allocated * (found.held.median - 1))
+    return stuck, max(0, min(held, room) - stuck)
+
+
+def allocator_group(job: TrainingJob | InferenceJob) -> str:
+    """Kind of plan as the caching allocator sees it: ``streams/recompute/allocator``."""
+    if isinstance(job, InferenceJob):
+        return "serving"
+    streams = FRAMEWORKS[job.framework].allocator_group
+    if not streams:
+        streams = "sharded" if job.layout.zero_stage >= 2 and job.layout.shard_group > 1 else "one stream"
+        streams += "/plain" if job.checkpointing.mode == "none" else "/recompute"
+    return f"{streams}/{'expandable' if job.expandable_segments else 'default'}"

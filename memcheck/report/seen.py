@@ -1,0 +1,19 @@
+"""The allocator's cache in words: why ``nvidia-smi`` shows more than a job needs."""
+
+from __future__ import annotations
+
+from memcheck.accounts.estimate import Estimate
+from memcheck.edge.text import gib
+
+NAMED_CACHE_BYTES = 2**30
+"""Cache from which on a reader should know that it is no need of the step."""
+
+
+def cache_note(estimate: Estimate) -> str:
+    """One sentence; empty where there is so little cache that nobody sees it."""
+    if estimate.cache_bytes < NAMED_CACHE_BYTES:
+        return ""
+    return (
+        f"Cache: {gib(estimate.cache_bytes)} GiB that PyTorch's allocator keeps while there is room and gives back"
+        f" before an allocation fails; with it, nvidia-smi shows about {gib(estimate.device_bytes)} GiB."
+    )

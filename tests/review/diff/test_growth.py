@@ -1,0 +1,80 @@
+"""More live tensors are never a smaller need: what ``diff`` and ``--fail-on-increase`` rest on."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from memcheck.accounts.estimate import Estimate
+from memcheck.check import Gate, check_document
+from memcheck.plan.changes import with_changes
+from memcheck.plan.document import Document
+from memcheck.plan.load import load_documents
+from memcheck.review.diff.compare import side_of
+from memcheck.review.diff.types import Change, Side
+from memcheck.review.diff.words import signed_gib
+
+PLAN = """\
+memcheck: 1
+model: {name: llama-3.2-1b, overrides: {num_hidden_layers: 4}}
+hardware: {gpu: a100-40gb, gpus_per_node: 8}
+parallelism: {zero_stage: 0}
+training:
+  framework: pytorch
+  method: full
+  micro_batch_size: 1
+  sequence_length: 1024
+  precision: bf16-mixed
+"""
+STACK: dict[str, tuple[object, ...]] = {
+    "parallelism.zero_stage": (0, 3),
+    "hardware.gpus_per_node": (1, 8),
+    "training.framework": ("pytorch", "huggingface", "torchtitan", "deepspeed"),
+    "training.expandable_segments": (True, False),
+}
+"""What decides communicators and how the allocator works, which move the need by themselves: drawn, and not edited."""
+EDITS: dict[str, tuple[object, ...]] = {
+    "parallelism.reshard_after_forward": (True, False),
+    "training.micro_batch_size": (1, 2, 3, 5, 8, 13, 40),
+    "training.sequence_length": (512, 1024, 1536, 4096, 6144, 16384),
+    "training.gradient_accumulation_steps": (1, 4),
+    "training.precision": ("bf16-mixed", "fp32", "bf16-pure"),
+    "training.optimizer": ("adamw", "sgd", "adamw-8bit", {"name": "adamw", "implementation": "foreach"}),
+    "training.activation_checkpointing": ("none", "full"),
+    "training.attention": ("sdpa", "eager"),
+    "training.loss": ("standard", "chunked"),
+    "model.overrides.num_hidden_layers": (2, 4, 6),
+}
+
+
+def side(document: Document, changes: dict[str, Any]) -> tuple[Estimate, Side] | None:
+    """The estimate with values set, as ``diff`` has it; None for what is no plan."""
+    result = check_document(with_changes(document, changes), Gate())
+    return None if result.estimate is None else (result.estimate, side_of(result, "p.yaml", "p.yaml"))
+
+
+@pytest.mark.parametrize("edits", [60, pytest.param(2000, marks=pytest.mark.slow)])
+def test_a_need_grows_with_what_is_live(edits: int) -> None:
+    """Whatever is edited, one key or two: if ``allocated`` rises, ``needed`` does, and ``diff`` never tells it as +0.00.
+
+    What is seen may stand still on a full GPU; nothing goes by it.
+    """
+    (document,) = load_documents("p.yaml", PLAN.encode())
+    draw = random.Random(20261122)  # noqa: S311 - the same plans every time
+    raised = 0
+    while raised < edits:
+        start = {key: draw.choice(values) for key, values in (STACK | EDITS).items()}
+        keys = draw.sample(sorted(EDITS), draw.choice((1, 1, 2)))
+        sides = [side(document, values) for values in (start, {**start, **{k: draw.choice(EDITS[k]) for k in keys}})]
+        judged = [each for each in sides if each is not None]
+        if len(judged) < 2 or judged[0][0].allocated_bytes == judged[1][0].allocated_bytes:
+            continue
+        raised += 1
+        (low, before), (high, after) = sorted(judged, key=lambda each: each[0].allocated_bytes)
+        delta = Change(before, after).delta_bytes
+        told = f"{start} with {keys}: {low.allocated_bytes:,} -> {high.allocated_bytes:,} live"
+        assert delta is not None, told
+        assert delta > 0, told
+        assert float(signed_gib(delta).replace(",", "")) > 0, told
