@@ -36,10 +36,15 @@ GPU = "h100-80gb"
 """Any: the job does not depend on it."""
 
 
+def _at(case: str, line: int) -> Location:
+    return Location(case, Span(line, 1, line, 1))
+
+
 def job_of(record: dict[str, Any], gpu: str) -> TrainingJob:
     """The job of one test on one GPU."""
     arguments = record["arguments"]
-    config = ConfigFile(record["case"], arguments, lambda key: Location(record["case"], Span(1, 1, 1, 1)), ())
+    lines = {key: number for number, key in enumerate(arguments, 2)}
+    config = ConfigFile(record["case"], arguments, lambda key: _at(record["case"], lines.get(key, 1)), ())
     stated: dict[str, object] = {
         "hardware.gpu": GPU,
         "hardware.nodes": record["nodes"],
