@@ -40,6 +40,12 @@ FLAGS = {
 @click.option("--micro-batch-size", type=click.IntRange(1), help="Sequences per GPU per forward pass.")
 @click.option("--sequence-length", type=click.IntRange(1), help="Tokens per sequence.")
 @click.option(
+    "--framework-version",
+    metavar="VERSION",
+    default="",
+    help="The framework's release, whose defaults count [default: the newest].",
+)
+@click.option(
     "--set",
     "settings",
     type=set_option,
@@ -55,9 +61,10 @@ def command(
     settings: tuple[tuple[str, object], ...],
     output: str | None,
     strict: bool,
+    framework_version: str,
     **flags: object,
 ) -> int:
-    """Read a DeepSpeed JSON, an Accelerate YAML, a torchtitan TOML or Megatron-LM arguments, and write the plan.
+    """Read a framework's config or launch script, and write the plan (docs/import.md lists the frameworks).
 
     Each value has a comment with the file and line it came from. What the config cannot say is asked for; what the plan
     cannot carry is listed on stderr.
@@ -67,7 +74,7 @@ def command(
         if flags[name] is not None:
             stated[key] = ReadSetting(flags[name], flag)
     try:
-        imported = import_config(shown_path(path), _data(path), stated, format or "")
+        imported = import_config(shown_path(path), _data(path), stated, format or "", framework_version)
     except ConfigError as error:
         complain(error.message, error.help)
         return error.exit_code

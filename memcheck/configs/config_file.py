@@ -32,8 +32,24 @@ class ConfigFile:
         """The folder within which the config may name other files; empty: any."""
         self.read: Callable[[str], bytes] = read_bytes
         """How the files that the config names are read."""
+        self.version = ""
+        """The framework's release, where it was stated: defaults moved under unchanged files."""
+        self.gpus_per_node: int | None = None
+        """How many GPUs a node has, where it was stated."""
         self._locate = locate
         self._read: set[str] = set()
+
+    def adopt(self, key: str, value: object, at: Location) -> None:
+        """A key of a file that this one names, shown where it is named."""
+        own = self._locate
+        self.values[key] = value
+        self._locate = lambda name: at if name == key else own(name)
+
+    def rename(self, key: str, plain: str) -> None:
+        """Another spelling of a key."""
+        own = self._locate
+        self.values[plain] = self.values.pop(key)
+        self._locate = lambda name: own(key if name == plain else name)
 
     def take(self, key: str) -> object:
         """The value of a key, now read; None when the config is silent."""

@@ -25,12 +25,15 @@ UNREAD = (
         "an OpenRLHF launch",
         "its arguments are not read: write the plan with training.framework: deepspeed",
     ),
-    (any_key("base_model"), "an Axolotl config", ""),
     (any_key("step_scheduler."), "a NeMo AutoModel recipe", ""),
     (any_key("model._component_"), "a torchtune recipe", ""),
-    (any_key("finetuning_type", "cutoff_len"), "a LLaMA-Factory config", ""),
+    (any_key("infer_backend"), "a LLaMA-Factory chat, which trains nothing", ""),
     (any_key("tokens.", "optimizer.zero_stage"), "a nanotron config", ""),
-    (any_key("per_device_train_batch_size", "model_name_or_path"), "a file of TrainingArguments", ""),
+    (
+        any_key("per_device_train_batch_size"),
+        "a file of TrainingArguments without a model",
+        "state it: --from transformers --model NAME",
+    ),
     (
         all_keys(("model_type",), ("hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers")),
         "a Hugging Face config.json",

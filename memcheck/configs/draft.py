@@ -21,6 +21,7 @@ class Draft:
         self.settings: dict[str, ReadSetting] = {}
         self.notes: list[Note] = []
         self.problems: list[ConfigProblem] = []
+        self.sources: dict[str, tuple[str, ...]] = {config.path: config.lines}
 
     def set(self, key: str, value: object, path: str) -> None:
         """A value that the config states; where it has no such key, one that its framework decides."""
@@ -124,13 +125,12 @@ class Draft:
         places = [each.location for each in self.settings.values()] + [each.location for each in self.problems]
         if all(place in (None, start) for place in places):
             self.refuse("", f"nothing in this config says how much memory it takes: is it {self.title}'s?")
-        sources = {self.config.path: self.config.lines}
         return ReadConfig(
             format=self.format,
             settings=self.settings,
             notes=tuple(self.notes),
             problems=tuple(self.problems),
-            sources=sources,
+            sources=self.sources,
         )
 
 

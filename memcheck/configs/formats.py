@@ -7,13 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memcheck.configs import deepspeed_keys, megatron_keys, torchtitan_keys
+from memcheck.configs import (
+    axolotl_keys,
+    deepspeed_keys,
+    llamafactory_keys,
+    megatron_keys,
+    swift_keys,
+    torchtitan_keys,
+    trainer_keys,
+    trl_keys,
+)
 from memcheck.configs.config_file import ConfigFile
-from memcheck.configs.evidence import Recognise, any_key
+from memcheck.configs.evidence import Recognise, all_keys, any_key
 from memcheck.configs.read_accelerate import read_accelerate
+from memcheck.configs.read_axolotl import read_axolotl
 from memcheck.configs.read_deepspeed import read_deepspeed
+from memcheck.configs.read_llamafactory import read_llamafactory
 from memcheck.configs.read_megatron import read_megatron
+from memcheck.configs.read_swift import read_swift
 from memcheck.configs.read_torchtitan import read_torchtitan
+from memcheck.configs.read_trl import read_transformers, read_trl
 from memcheck.configs.request import Export
 from memcheck.configs.syntax import ARGUMENTS, JSON, TOML, YAML, load_config, syntax_of
 from memcheck.configs.types import ReadConfig, Written
@@ -55,6 +68,45 @@ class Format(Record):
 FORMATS = {
     each.name: each
     for each in (
+        Format(
+            name="axolotl",
+            title="Axolotl YAML",
+            syntaxes=(YAML, JSON),
+            recognise=all_keys(*axolotl_keys.EVIDENCE),
+            read=read_axolotl,
+        ),
+        Format(
+            name="llamafactory",
+            title="LLaMA-Factory YAML",
+            syntaxes=(YAML, JSON, ARGUMENTS),
+            recognise=llamafactory_keys.recognise,
+            read=read_llamafactory,
+            lists=trainer_keys.LISTS,
+        ),
+        Format(
+            name="ms-swift",
+            title="ms-swift arguments",
+            syntaxes=(ARGUMENTS, YAML, JSON),
+            recognise=swift_keys.recognise,
+            read=read_swift,
+            lists=trainer_keys.LISTS,
+        ),
+        Format(
+            name="trl",
+            title="TRL YAML",
+            syntaxes=(YAML, JSON, ARGUMENTS),
+            recognise=trl_keys.recognise,
+            read=read_trl,
+            lists=trainer_keys.LISTS,
+        ),
+        Format(
+            name="transformers",
+            title="TrainingArguments",
+            syntaxes=(YAML, JSON, ARGUMENTS),
+            recognise=all_keys(*trl_keys.EVIDENCE),
+            read=read_transformers,
+            lists=trainer_keys.LISTS,
+        ),
         Format(
             name="deepspeed",
             title="DeepSpeed JSON",

@@ -62,8 +62,12 @@ class Imported(Record):
         return [(key, setting) for key, setting in self.settings.items() if setting.assumed]
 
 
-def import_config(path: str, data: bytes, stated: dict[str, ReadSetting], format: str = "") -> Imported:
+def import_config(
+    path: str, data: bytes, stated: dict[str, ReadSetting], format: str = "", version: str = ""
+) -> Imported:
     """Read a config; ``stated`` (by dotted plan key) fills in what it cannot say, and must agree with what it does.
+
+    ``version``: the framework's release, by which its defaults are chosen; empty for the newest.
 
     Raises:
         ConfigError: the config cannot be read at all.
@@ -71,6 +75,9 @@ def import_config(path: str, data: bytes, stated: dict[str, ReadSetting], format
     text = parse_text(path, data)
     kind = FORMATS[format or detect(path, text)]
     config = kind.load(path, text)
+    config.version = version
+    per_node = stated.get("hardware.gpus_per_node")
+    config.gpus_per_node = per_node.value if per_node is not None and isinstance(per_node.value, int) else None
     reading = reading_for(kind.read(config, _world(stated)), serving=False)
     settings, problems = merged(reading, stated)
     if "hardware.nodes" not in settings:

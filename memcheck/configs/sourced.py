@@ -13,6 +13,7 @@ from memcheck.configs.documents import NO_TEXTS
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.leaves import grown, leaves, spelled_out
 from memcheck.configs.served import SERVING, reading_for
+from memcheck.configs.trainer_pairs import reconciled
 from memcheck.configs.types import ConfigError, ReadConfig, ReadSetting
 from memcheck.edge.opener import repository
 from memcheck.finding import Finding, Location
@@ -73,6 +74,9 @@ class _Source:
             config = kind.load(shown, parse_text(shown, self.read(shown)))
             config.inside, _ = repository(os.path.realpath(os.path.dirname(self.document.path) or "."))
             config.read = self.read
+            config.version = self._version()
+            per_node = self.stated.get("hardware.gpus_per_node")
+            config.gpus_per_node = per_node if isinstance(per_node, int) else None
             reading = reading_for(kind.read(config, self._world()), serving=self.serving)
         except ConfigError as error:
             related = () if error.location is None else ((error.message.rpartition(": ")[2], error.location),)
@@ -86,6 +90,11 @@ class _Source:
         self._notes(reading, pointer, at)
         for key, setting in reading.settings.items():
             self._setting(spelled_out(key), setting, at)
+
+    def _version(self) -> str:
+        """The framework's release, by which its defaults are chosen; empty for the newest."""
+        keys = ("training.trainer.version", "training.framework_version")
+        return next((str(self.stated[key]) for key in keys if key in self.stated), "")
 
     def _world(self) -> int | None:
         nodes, per_node = self.stated.get("hardware.nodes", 1), self.stated.get("hardware.gpus_per_node")
@@ -173,6 +182,13 @@ class _Source:
         at = self.document.locate(pointer)
         self.findings.append(codes.CONFIG_DISAGREES.at(at, message, help=help, pointer=pointer, related=related))
 
+    def reconcile(self) -> None:
+        """What the configs mean together, where it is not what each of them means alone."""
+        values = self.document.values
+        if isinstance(values, dict) and len(values["source"]) > 1:
+            for key in reconciled(self.found, tuple(values["source"])):
+                del self.found[key]
+
     def defaults(self) -> None:
         """What no config says and its framework decides, in one finding."""
         assumed = {key: setting for key, setting in self.found.items() if setting.assumed}
@@ -237,5 +253,6 @@ def with_source(document: Document, texts: Mapping[str, bytes] = NO_TEXTS) -> Do
     for name, path in values["source"].items():
         if isinstance(path, str) and path:
             source.take(name, path)
+    source.reconcile()
     source.defaults()
     return source.result(values)

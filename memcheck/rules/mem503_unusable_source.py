@@ -11,12 +11,11 @@ Without it the plan is half of a job: nothing is judged.
 
 ## Example
 
-    source: {axolotl: ./train.yml}
+    source: {deepspeed: ./gone.json}
 
 ## How to fix
 
-Correct the path, or state in the plan what the message asks for. Configs of DeepSpeed, Accelerate, torchtitan and
-Megatron-LM are read.
+Correct the path, or state in the plan what the message asks for. docs/import.md lists the configs that are read.
 
 ## Options
 

@@ -128,8 +128,9 @@ def test_what_is_assumed(line: Line) -> None:
 @pytest.mark.parametrize("line", lines("Not modelled"), ids=lambda line: f"{line.page}: {line.first}")
 def test_what_is_not_modelled(line: Line) -> None:
     """A key without a place in a plan is a note or a refusal at that key: never silence."""
-    found = read(line.page, *with_key(line.page, line.first))
-    said = [each.message for each in found.problems if line.second.startswith("refused")]
+    name, data = with_key(line.page, line.first)
+    alone, found = import_config(name, data, {}, line.page), read(line.page, name, data)
+    said = [each.message for each in (*alone.problems, *found.problems) if line.second.startswith("refused")]
     said += [each.message for each in found.notes if line.second.startswith("a note")]
     key = line.first.partition(":")[0]
     assert any(key in each or key.rpartition(".")[2] in each or line.first.partition(": ")[2] in each for each in said)

@@ -334,9 +334,8 @@ def test_a_missing_deepspeed_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("base_model: meta-llama/Llama-3.1-8B\nsequence_len: 4096\n", "Axolotl"),
         ("model:\n  _component_: torchtune.models.llama3_1.llama3_1_8b\n", "torchtune"),
-        ("stage: sft\nfinetuning_type: full\ncutoff_len: 2048\n", "LLaMA-Factory"),
+        ("model_name_or_path: a/b\ntemplate: llama3\ninfer_backend: vllm\n", "LLaMA-Factory"),
         ("per_device_train_batch_size: 2\n", "TrainingArguments"),
         ("memcheck: 1\nmodel: gpt2\n", "a plan already"),
         ("apples: 3\n", "no config that memcheck knows"),

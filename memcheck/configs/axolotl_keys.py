@@ -1,0 +1,263 @@
+"""Axolotl's keys beside the plan's. Read at axolotl 067b021c of July 2026 (``src/axolotl/utils/schemas/*.py``,
+``utils/config/__init__.py``, ``core/builders/base.py``).
+"""
+
+from __future__ import annotations
+
+from memcheck.configs.trainer_adapters import AdapterKeys
+
+VERSION = "Axolotl at 067b021c (July 2026)"
+TITLE = "Axolotl"
+
+MODEL = "base_model"
+EVIDENCE = ((MODEL,), ("micro_batch_size", "sequence_len", "datasets", "adapter", "pretraining_dataset", "num_epochs"))
+MICRO, STEPS, TOTAL = "micro_batch_size", "gradient_accumulation_steps", "batch_size"
+LENGTH = "sequence_len"
+DEFAULT_LENGTH = 512
+
+ADAPTERS = AdapterKeys(
+    rank="lora_r",
+    default_rank=8,
+    targets=("lora_target_modules",),
+    default_targets=None,
+    dropout="lora_dropout",
+    default_dropout=0.0,
+    saved="lora_modules_to_save",
+    dora="peft_use_dora",
+    parameters="lora_target_parameters",
+)
+
+OBJECTIVES = {"dpo": "dpo", "ipo": "ipo", "orpo": "orpo", "kto": "kto", "simpo": "simpo"}
+ROLLOUTS = ("grpo", "gdpo", "ebft", "ppo")
+"""Reinforcement learning with a rollout engine."""
+
+OLD_ATTENTIONS = {
+    "flash_attention": "flash",
+    "sdp_attention": "sdpa",
+    "flex_attention": "flex",
+    "eager_attention": "eager",
+}
+"""Switches of the time before ``attn_implementation``."""
+UNKNOWN_ATTENTIONS = ("xformers_attention", "sage_attention", "s2_attention")
+
+CCE_PLUGIN = "cut_cross_entropy"
+LIGER_FUSED = "liger_fused_linear_cross_entropy"
+PLUGINS_KNOWN = ("LigerPlugin", "CutCrossEntropyPlugin", "SpectrumPlugin", "SwanLabPlugin", "LMEvalPlugin")
+
+REFUSED: dict[str, str] = {
+    "diffusion.": "a diffusion language model",
+    "use_onebitllms": "a 1-bit model",
+    "layer_offloading": "layers that are kept in host memory",
+    "relora": "ReLoRA",
+    "loftq_bits": "LoftQ",
+    "qat.": "quantization-aware training",
+    "nvfp4_merge_aware": "adapters on an NVFP4 base",
+    "quantize_moe_experts": "experts that are quantized while they load",
+    "model_quantization_config": "a base of another quantization",
+    "tiled_mlp": "tiled feed-forward networks",
+    "ebft.": "energy-based fine-tuning",
+    "nemo_gym_enabled": "reinforcement learning",
+    "lora_embedding_kernel": "LoRA kernels of the embedding",
+    "selective_checkpointing": "selective recompute",
+    "peft_layer_replication": "replicated layers",
+    "peft_trainable_token_indices": "trained tokens",
+    "lora_rank_pattern.": "ranks by module",
+    "peft_layers_to_transform": "adapters on some layers",
+}
+"""Constructs without a memory model: they change what rests or what is saved."""
+
+UPPER: dict[str, str] = {
+    "liger_rms_norm": "Liger's RMSNorm",
+    "liger_rms_norm_gated": "Liger's gated RMSNorm",
+    "liger_layer_norm": "Liger's LayerNorm",
+    "liger_rope": "Liger's rotary embedding",
+    "liger_glu_activation": "Liger's gated activation",
+    "liger_swiglu": "Liger's gated activation",
+    "liger_cross_entropy": "Liger's cross entropy",
+    "lora_mlp_kernel": "the fused LoRA kernel of the feed-forward network",
+    "lora_qkv_kernel": "the fused LoRA kernel of query, key and value",
+    "lora_o_kernel": "the fused LoRA kernel of the output projection",
+    "fused_attn_kernel": "the fused attention kernel",
+    "use_scattermoe": "ScatterMoE",
+    "use_sonicmoe": "SonicMoE",
+    "flash_attn_cross_entropy": "flash-attention's cross entropy",
+    "flash_attn_fuse_mlp": "flash-attention's feed-forward network",
+    "use_kernels": "kernels of the hub",
+}
+"""Kernels that keep less than transformers' own code, as which they are priced."""
+
+UNMODELLED: dict[str, tuple[object, str]] = {
+    "neftune_noise_alpha": (None, "the noise on embeddings, one more copy of them, is not modelled"),
+    "fp32_norms": (False, "norms held in fp32 are not modelled"),
+    "model_config": (None, "overrides of the model's configuration are not read"),
+    "overrides_of_model_config": (None, "overrides of the model's configuration are not read"),
+    "overrides_of_model_kwargs": (None, "arguments of the model's loading are not read"),
+    "resize_token_embeddings_to_32x": (False, "a vocabulary rounded up to 32 is not modelled"),
+    "tokens": ([], "added tokens enlarge the vocabulary"),
+    "auto_find_batch_size": (False, "the batch may become smaller than what is judged"),
+    "experts_implementation": (None, "another dispatch of experts is priced as transformers' own"),
+    "bnb_config_kwargs": (None, "arguments of bitsandbytes are not read"),
+    "torch_compile_mode": (None, "graphs of another mode of torch.compile are not modelled"),
+    "torch_compile_options": (None, "options of torch.compile are not modelled"),
+    "llama4_linearized_experts": (False, "experts as separate linear layers are not modelled"),
+    "gemma4_hybrid_attn_impl": (None, "attention by kind of layer is not modelled"),
+    "deepcompile": (False, "DeepCompile's own schedule of gathers is not modelled"),
+    "scaling_softmax": (False, "a scaled softmax is not modelled"),
+    "reinit_weights": (False, "weights are made anew: another way of loading them"),
+    "max_memory": (None, "limits of memory by device are not modelled"),
+    "gpu_memory_limit": (None, "limits of memory by device are not modelled"),
+    "lora_on_cpu": (False, "adapters in host memory while they load are not modelled"),
+    "generate_samples": (False, "generation between steps is not modelled"),
+    "do_causal_lm_eval": (False, "generation while evaluating is not modelled"),
+    "do_bench_eval": (False, "benchmarks between steps are not modelled"),
+    "eval_table_size": (0, "generation while evaluating is not modelled"),
+    "embeddings_skip_upcast": (False, "embeddings that stay in 16 bits beside a quantized base are not modelled"),
+    "dsv4_fp4_grouped_mode": (None, "DeepSeek-V4's own kernels are not modelled"),
+    "use_dsv4_kernels": (None, "DeepSeek-V4's own kernels are not modelled"),
+    "use_glm_dsa_kernels": (None, "kernels of sparse attention are not modelled"),
+    "batch_flattening": (None, "a batch flattened into one row is priced as padded rows"),
+    "ddp_bucket_cap_mb": (None, "another size of DDP's buckets is not modelled"),
+}
+
+IRRELEVANT: dict[str, tuple[str, ...]] = {
+    "data and templates": (
+        "test_datasets",
+        "pretraining_dataset",
+        "val_set_size",
+        "dataset_shard_num",
+        "dataset_shard_idx",
+        "dataset_exact_deduplication",
+        "dataset_keep_in_memory",
+        "push_dataset_to_hub",
+        "shuffle_merged_datasets",
+        "shuffle_before_merging_datasets",
+        "skip_prepare_dataset",
+        "streaming_multipack_buffer_size",
+        "pretrain_multipack_buffer_size",
+        "pretrain_multipack_attn",
+        "multipack_real_batches",
+        "sample_packing_group_size",
+        "sample_packing_bin_size",
+        "sample_packing_sequentially",
+        "sample_packing_mp_start_method",
+        "sample_packing_eff_est",
+        "total_num_tokens",
+        "total_supervised_tokens",
+        "min_sample_len",
+        "excess_length_strategy",
+        "curriculum_sampling",
+        "group_by_length",
+        "pad_to_sequence_len",
+        "eval_sample_packing",
+        "eot_tokens",
+        "default_system_message",
+        "tokenizer_use_mistral_common",
+        "tokenizer_legacy",
+        "tokenizer_save_jinja_files",
+        "added_tokens_overrides.",
+        "hf_use_auth_token",
+        "memory_preprocess",
+        "max_prompt_len",
+    ),
+    "which class and revision": (
+        "model_type",
+        "base_model_config",
+        "base_model_ignore_patterns",
+        "revision_of_model",
+        "is_falcon_derived_model",
+        "is_llama_derived_model",
+        "is_mistral_derived_model",
+        "is_qwen_derived_model",
+        "processor_kwargs.",
+        "trainer_cls",
+        "strict",
+        "test_value",
+    ),
+    "adapters: how they start and scale": (
+        "lora_model_dir",
+        "lora_fan_in_fan_out",
+        "lora_alpha_pattern.",
+        "peft_use_rslora",
+        "peft_init_lora_weights",
+        "peft_ensure_weight_tying",
+        "loraplus_lr_ratio",
+        "loraplus_lr_embedding",
+        "merge_lora",
+        "merge_method",
+        "gptq_groupsize",
+        "gptq_model_v1",
+        "torchdistx_path",
+        "peft.loftq_config.",
+        "qlora_sharded_model_loading",
+    ),
+    "schedules": (
+        "cosine_min_lr_ratio",
+        "cosine_constant_lr_ratio",
+        "lr_quadratic_warmup",
+        "lr_div_factor",
+        "lr_groups",
+        "eta_min",
+        "embedding_lr",
+        "embedding_lr_scale",
+        "adam_epsilon2",
+        "loss_watchdog_threshold",
+        "loss_watchdog_patience",
+        "orpo_alpha",
+        "rl_beta",
+        "kto_desirable_weight",
+        "kto_undesirable_weight",
+        "dpo_label_smoothing",
+        "dpo_loss_weights",
+        "center_rewards_coefficient",
+        "curriculum_sampling",
+        "use_eaft",
+        "eaft_alpha",
+        "eaft_k",
+    ),
+    "logs": (
+        "use_wandb",
+        "use_mlflow",
+        "mlflow_tracking_uri",
+        "mlflow_experiment_name",
+        "use_tensorboard",
+        "use_swanlab",
+        "swanlab_project",
+        "swanlab_experiment_name",
+        "swanlab_description",
+        "swanlab_mode",
+        "swanlab_workspace",
+        "swanlab_log_completions",
+        "use_otel_metrics",
+        "otel_metrics_host",
+        "otel_metrics_port",
+        "trackio_project_name",
+        "trackio_run_name",
+        "trackio_space_id",
+        "project_name",
+        "profiler_steps",
+        "profiler_steps_start",
+        "include_tkps",
+        "eval_max_new_tokens",
+        "eval_causal_lm_metrics",
+    ),
+    "launchers and clouds": (
+        "device_map",
+        "ddp",
+        "use_ray",
+        "ray_num_workers",
+        "save_first_step",
+        "auto_resume_from_checkpoints",
+        "fix_untrained_tokens",
+        "gc_steps",
+        "gc_collect_steps",
+        "torch_empty_cache_steps",
+        "experimental_skip_move_to_device",
+        "torch_compile_backend",
+        "flex_attn_compile_kwargs.",
+        "heads_k_stride",
+        "ring_attn_func",
+        "timeout_preprocess",
+        "axolotl_config_path",
+        "env_capabilities.",
+    ),
+}

@@ -1,0 +1,209 @@
+"""LLaMA-Factory's keys beside the plan's. Read at ff6d4d12 of August 2026 (``src/llamafactory/hparams/*.py``,
+``model/adapter.py``, ``model/model_utils/checkpointing.py``, ``model/model_utils/liger_kernel.py``; the second
+generation: ``src/llamafactory/v1/config/*.py``, ``v1/core/base_trainer.py``).
+"""
+
+from __future__ import annotations
+
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.trainer_adapters import AdapterKeys
+
+VERSION = "LLaMA-Factory at ff6d4d12 (August 2026)"
+TITLE = "LLaMA-Factory"
+
+SECOND = ("dist_config.", "kernel_config.", "peft_config.", "train_dataset", "model_class")
+"""Keys of the second generation alone."""
+
+
+def recognise(config: ConfigFile) -> str:
+    """A training of either generation; a chat or an export has neither a stage nor data."""
+    if config.has("model_name_or_path"):
+        return next((key for key in ("finetuning_type", "cutoff_len", "stage") if config.has(key)), "")
+    if config.has("model"):
+        return next((key for key in config.values if key.startswith(SECOND)), "")
+    return ""
+
+
+ADAPTERS = AdapterKeys(
+    rank="lora_rank",
+    default_rank=8,
+    targets=("lora_target",),
+    default_targets="all-linear",
+    dropout="lora_dropout",
+    default_dropout=0.0,
+    saved="additional_target",
+    dora="use_dora",
+)
+SECOND_ADAPTERS = AdapterKeys(
+    rank="peft_config.r",
+    default_rank=8,
+    targets=("peft_config.target_modules",),
+    default_targets="all-linear",
+    dropout="peft_config.lora_dropout",
+    default_dropout=0.05,
+    saved="peft_config.modules_to_save",
+    dora="peft_config.use_dora",
+)
+STAGES = {"pt": "sft", "sft": "sft", "rm": "reward", "dpo": "dpo", "kto": "kto"}
+PREFERENCES = {"sigmoid": "dpo", "hinge": "dpo", "ipo": "ipo", "kto_pair": "dpo", "orpo": "orpo", "simpo": "simpo"}
+
+REFUSED: dict[str, str] = {
+    "use_galore": "GaLore's optimizer",
+    "use_apollo": "APOLLO's optimizer",
+    "use_badam": "BAdam's optimizer",
+    "use_adam_mini": "Adam-mini",
+    "use_unsloth": "unsloth's own kernels",
+    "use_kt": "KTransformers' experts on the host",
+    "use_mca": "Megatron-Core under LLaMA-Factory",
+    "use_megatron_bridge": "Megatron-Bridge under LLaMA-Factory",
+    "use_hyper_parallel": "HyperParallel",
+    "use_llama_pro": "LLaMA Pro's new blocks",
+    "shift_attn": "shifted attention",
+    "mixture_of_depths": "mixture of depths",
+    "use_asft_loss": "the loss of ASFT, with a second model",
+    "fp8": "fp8, whose products are not in the config",
+}
+VISION = ("image_max_pixels", "video_max_pixels", "freeze_language_model", "freeze_vision_tower")
+
+UNMODELLED: dict[str, tuple[object, str]] = {
+    "upcast_layernorm": (False, "norms held in fp32 are not modelled"),
+    "upcast_lmhead_output": (False, "the logits' early copy in fp32 is not modelled"),
+    "resize_vocab": (False, "a vocabulary of another size is not modelled"),
+    "add_tokens": (None, "added tokens enlarge the vocabulary"),
+    "moe_aux_loss_coef": (None, "the router's logits, which the loss keeps, are not modelled"),
+    "use_dft_loss": (False, "the loss of DFT is priced as the standard one"),
+    "use_eaft_loss": (False, "the loss of EAFT is priced as the standard one"),
+    "compute_accuracy": (False, "what accuracy keeps while evaluating is not modelled"),
+    "use_v1_kernels": (None, "the second generation's kernels are priced as transformers' own"),
+    "fp8_backend": (None, "fp8 is not modelled"),
+    "pref_ftx": (0.0, "the supervised loss beside the preference's is not modelled"),
+}
+IRRELEVANT: dict[str, tuple[str, ...]] = {
+    "data": (
+        "dataset_dir",
+        "media_dir",
+        "eval_dataset",
+        "val_size",
+        "mix_strategy",
+        "interleave_probs",
+        "buffer_size",
+        "mask_history",
+        "tokenized_path",
+        "tool_format",
+        "default_system",
+        "enable_thinking",
+        "preserve_thinking",
+        "data_shared_file_system",
+        "disable_shuffling",
+        "eval_on_each_dataset",
+        "train_dataset",
+        "eval_num_beams",
+        "split_special_tokens",
+        "new_special_tokens_config",
+        "init_special_tokens",
+        "custom_chat_template",
+    ),
+    "adapters: how they start and scale": (
+        "adapter_name_or_path",
+        "adapter_folder",
+        "create_new_adapter",
+        "loraplus_lr_ratio",
+        "loraplus_lr_embedding",
+        "use_rslora",
+        "pissa_init",
+        "pissa_iter",
+        "pissa_convert",
+        "peft_config.lora_alpha",
+        "peft_config.name",
+        "peft_config.use_rslora",
+        "init_config.name",
+    ),
+    "weights of losses": (
+        "pref_beta",
+        "pref_bco_weight",
+        "dpo_label_smoothing",
+        "kto_chosen_weight",
+        "kto_rejected_weight",
+        "ld_alpha",
+        "asft_alpha",
+        "eaft_alpha",
+        "use_eaft",
+    ),
+    "details of what is refused or off": (
+        "galore_target",
+        "galore_rank",
+        "galore_update_interval",
+        "galore_scale",
+        "galore_proj_type",
+        "galore_layerwise",
+        "apollo_target",
+        "apollo_rank",
+        "apollo_update_interval",
+        "apollo_scale",
+        "apollo_proj",
+        "apollo_proj_type",
+        "apollo_scale_type",
+        "apollo_layerwise",
+        "apollo_scale_front",
+        "badam_mode",
+        "badam_start_block",
+        "badam_switch_mode",
+        "badam_switch_interval",
+        "badam_update_ratio",
+        "badam_mask_mode",
+        "badam_verbose",
+        "oft_rank",
+        "oft_block_size",
+        "oft_target",
+        "module_dropout",
+        "kt_config.",
+        "kt_cpu_activation",
+        "kt_weight_path",
+        "kt_non_expert_weight_path",
+        "fp8_enable_fsdp_float8_all_gather",
+        "freeze_multi_modal_projector",
+        "video_fps",
+        "video_maxlen",
+        "image_min_pixels",
+        "video_min_pixels",
+    ),
+    "serving and sampling beside the training": (
+        "infer_dtype",
+        "infer_backend",
+        "use_kv_cache",
+        "offload_folder",
+        "sample_backend",
+        "max_new_tokens",
+        "export_dir",
+    ),
+    "hosts, logs and hubs": (
+        "hf_hub_token",
+        "ms_hub_token",
+        "om_hub_token",
+        "print_param_status",
+        "ray_num_workers",
+        "ray_init_kwargs",
+        "master_addr",
+        "master_port",
+        "use_swanlab",
+        "swanlab_project",
+        "swanlab_workspace",
+        "swanlab_run_name",
+        "swanlab_mode",
+        "swanlab_api_key",
+        "swanlab_logdir",
+        "include_effective_tokens_per_second",
+        "early_stopping_steps",
+        "rope_scaling",
+        "train_from_scratch",
+        "quantization_device_map",
+        "model_class",
+        "dist_config.dcp_path",
+        "dist_timeout",
+        "batching_workers",
+        "save_epochs",
+        "save_ckpt_as_hf",
+        "lr_scheduler_config.",
+        "cp_mode",
+    ),
+}

@@ -1,0 +1,252 @@
+"""An Axolotl YAML config in the plan's words."""
+
+from __future__ import annotations
+
+from memcheck.configs import axolotl_keys as keys
+from memcheck.configs import trainer_parts as parts
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.draft import Draft
+from memcheck.configs.shipped import AXOLOTL
+from memcheck.configs.trainer_adapters import adapters, base, unused
+from memcheck.configs.trainer_objective import objective, trainer
+from memcheck.configs.trainer_parts import Division, off, on, text
+from memcheck.configs.trainer_split import GROUP, STAGE, deepspeed, fsdp
+from memcheck.configs.types import KeyRow, ReadConfig
+
+
+def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
+    """The settings of one job. ``world``: how many GPUs run it, where that is known."""
+    draft = Draft(config, "axolotl", keys.TITLE)
+    draft.derive("training.framework", "huggingface", "Axolotl runs transformers.Trainer")
+    trainer(draft, "axolotl")
+    _refuse(draft)
+    parts.model(draft, keys.MODEL)
+    split = _split(draft, world)
+    trains_all = _method(draft)
+    _batch(draft)
+    packed = on(draft, "sample_packing")
+    parts.length(draft, (keys.LENGTH,), keys.DEFAULT_LENGTH, packed)
+    _precision(draft, split, trains_all=trains_all)
+    _optimizer(draft, split)
+    _recompute(draft)
+    _attention(draft)
+    _loss(draft)
+    _objective(draft)
+    _evaluation(draft)
+    parts.clipping(draft, "max_grad_norm")
+    parts.compiled(draft, "torch_compile")
+    parts.saved(draft)
+    for name, what in keys.UPPER.items():
+        if on(draft, name):
+            draft.note(name, f"{what} keeps less than transformers' own code, as which it is priced: an upper bound")
+        config.see(name)
+    draft.unmodelled(keys.UNMODELLED)
+    parts.irrelevant(draft, keys.IRRELEVANT)
+    return draft.finish()
+
+
+def _refuse(draft: Draft) -> None:
+    config = draft.config
+    for name, what in keys.REFUSED.items():
+        path = next((key for key in config.values if key == name or (name[-1] == "." and key.startswith(name))), "")
+        if not path:
+            continue
+        config.see(*(key for key in config.values if name[-1] == "." and key.startswith(name)))
+        if config.has(path) and (name[-1] == "." or not off(draft, path)) and config.values[path] not in ([], 0):
+            draft.refuse(path, f"`{path}`: the job is one with {what}, which has no memory model here")
+        config.see(path)
+    for name in keys.UNKNOWN_ATTENTIONS:
+        if on(draft, name):
+            message = f"the attention kernel `{name}` has no memory model"
+            draft.refuse(name, message, parts.STATE_IT.format("training.attention"), ("training.attention",))
+    if config.has("processor_type"):
+        message = "`processor_type`: the job trains on images or sound, whose number and size are not in the config"
+        draft.refuse("processor_type", message, "write the plan with training.images", ("training.images",))
+    for name in ("unfrozen_parameters", "freeze_mm_modules"):
+        if config.has(name) and not off(draft, name) and config.values[name] != []:
+            message = f"`{name}` freezes by patterns that are not read"
+            draft.refuse(name, message, "state what is frozen: --set training.freeze=[embed]", ("training.freeze",))
+        config.see(name)
+
+
+def _split(draft: Draft, world: int | None) -> Division:
+    config = draft.config
+    draft.rows(
+        (
+            KeyRow("tensor_parallel_size", "parallelism.tensor"),
+            KeyRow("context_parallel_size", "parallelism.context", aliases=("sequence_parallel_degree",)),
+        )
+    )
+    experts = draft.whole("expert_parallel_size", "parallelism.expert")
+    if experts and experts > 1:
+        draft.set("parallelism.expert", experts, "expert_parallel_size")
+    below = (name for name in config.values if name.startswith("expert_parallel_"))
+    config.see(*below)
+    split = deepspeed(draft, "deepspeed", world, AXOLOTL)
+    split = split or fsdp(draft, "fsdp", "fsdp_config", version=1, versions=("fsdp_version",))
+    shard, replicate = draft.whole("dp_shard_size", GROUP) or 1, draft.whole("dp_replicate_size", GROUP) or 1
+    context = draft.value("parallelism.context") or 1
+    if replicate > 1 and split is not None and split.sharded and isinstance(context, int):
+        draft.set(GROUP, shard * context, "dp_replicate_size")
+    config.see("fsdp_version")
+    if split is None:
+        draft.assume(STAGE, 0, "neither deepspeed nor fsdp: every GPU holds the whole state")
+    return split or Division()
+
+
+def _method(draft: Draft) -> bool:
+    """Whether everything is trained. ``adapter: lora`` on a 4-bit base is what others call QLoRA."""
+    config = draft.config
+    adapter = text(draft, "adapter").lower()
+    bits4, bits8, gptq = on(draft, "load_in_4bit"), on(draft, "load_in_8bit"), on(draft, "gptq")
+    config.see("adapter")
+    if adapter in ("", "none", "false"):
+        draft.set("training.method", "full", "adapter")
+        unused(draft, keys.ADAPTERS)
+        config.see("lora_target_linear")
+        if bits4 or bits8 or gptq:
+            name = "load_in_4bit" if bits4 else "load_in_8bit" if bits8 else "gptq"
+            draft.refuse(name, f"`{name}` without an adapter: a quantized base is not trained whole")
+        return True
+    if adapter not in ("lora", "qlora"):
+        draft.refuse("adapter", f"adapters of kind `{adapter}` have no memory model", keys=("training.method",))
+        return False
+    draft.set("training.method", "qlora" if bits4 or adapter == "qlora" else "lora", "adapter")
+    if bits8:
+        base(draft, "int8", "load_in_8bit")
+    elif gptq:
+        base(draft, "gptq-4bit", "gptq")
+    if on(draft, "lora_target_linear"):
+        config.see("lora_target_modules")
+        draft.set("training.lora.target_modules", "all-linear", "lora_target_linear")
+        adapters(draft, keys.ADAPTERS._replace(targets=(), default_targets="all-linear"))
+        draft.set("training.lora.target_modules", "all-linear", "lora_target_linear")
+    elif config.values.get("lora_target_parameters") and not config.has("lora_target_modules"):
+        adapters(draft, keys.ADAPTERS._replace(targets=(), default_targets=[]))
+        draft.settings.pop("training.lora.target_modules", None)
+    else:
+        adapters(draft, keys.ADAPTERS)
+    return False
+
+
+def _batch(draft: Draft) -> None:
+    micro = parts.whole(draft, KeyRow(keys.MICRO, "training.micro_batch_size"), 1)
+    steps = "training.gradient_accumulation_steps"
+    total = draft.whole(keys.TOTAL, steps)
+    if draft.config.has(keys.STEPS) or not total or not micro:
+        parts.whole(draft, KeyRow(keys.STEPS, steps), 1)
+    else:
+        draft.set(steps, max(1, total // micro), keys.TOTAL)
+
+
+def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:
+    """``resolve_dtype``: weights are loaded in the dtype of the step; ``bf16: full`` is without autocast."""
+    config = draft.config
+    bf16, fp16 = text(draft, "bf16").lower(), on(draft, "fp16")
+    loaded8 = on(draft, "load_in_8bit")
+    config.see("bf16", "fp16", "bfloat16", "float16", "float32", "torch_dtype")
+    written = "bf16" in config.values
+    if on(draft, "fp8"):
+        name = "fp8"
+        draft.refuse(name, "`fp8`: which products run in fp8 is not in the config", keys=("training.precision",))
+        config.see("fp8_enable_fsdp_float8_all_gather")
+        return
+    config.see("fp8", "fp8_enable_fsdp_float8_all_gather")
+    if bf16 == "full":
+        parts.precision(draft, "bf16", split, amp="", weights="bf16", trains_all=trains_all)
+    elif bf16 in ("true", "1", "yes") or (bf16 == "auto" and not fp16) or (not written and not fp16):
+        parts.precision(draft, "bf16", split, amp="bf16", weights="bf16", trains_all=trains_all)
+    elif on(draft, "bfloat16"):
+        parts.precision(draft, "bfloat16", split, amp="bf16", weights="bf16", trains_all=trains_all)
+    elif fp16:
+        parts.precision(draft, "fp16", split, amp="fp16", weights="fp16", trains_all=trains_all)
+    elif loaded8 or on(draft, "float16"):
+        name = "float16" if on(draft, "float16") else "load_in_8bit"
+        parts.precision(draft, name, split, amp="", weights="fp16", trains_all=trains_all)
+    else:
+        parts.precision(draft, "bf16", split, amp="", weights="fp32", trains_all=trains_all)
+
+
+def _optimizer(draft: Draft, split: Division) -> None:
+    parts.optimizer(draft, "optimizer", "adamw_torch_fused", "Axolotl's default")
+    if split.engine:
+        draft.settings.pop("training.optimizer.implementation", None)
+
+
+def _recompute(draft: Draft) -> None:
+    name, offloaded = "gradient_checkpointing", f"{parts.RECOMPUTE}.offload"
+    by_fsdp = draft.value(f"{parts.RECOMPUTE}.mode") == "full"
+    if not by_fsdp or on(draft, name):
+        parts.recompute(draft, name, default=False, reentrant=False, kwargs="gradient_checkpointing_kwargs")
+    draft.config.see(name, *(key for key in draft.config.values if key.startswith("gradient_checkpointing_kwargs")))
+    if text(draft, name) in ("offload", "offload_disk"):
+        draft.set(offloaded, "cpu", name)
+    other = "activation_offloading"
+    if draft.config.has(other) and not off(draft, other):
+        if draft.value(f"{parts.RECOMPUTE}.mode") == "full":
+            draft.set(offloaded, "cpu", other)
+        else:
+            message = "saved activations that are offloaded without recompute have no memory model"
+            draft.refuse(other, message, "turn gradient_checkpointing on", (parts.RECOMPUTE,))
+
+
+def _attention(draft: Draft) -> None:
+    old = next((name for name in keys.OLD_ATTENTIONS if on(draft, name)), "")
+    draft.config.see(*keys.OLD_ATTENTIONS, *keys.UNKNOWN_ATTENTIONS)
+    if draft.config.has("attn_implementation") or not old:
+        parts.attention(draft, "attn_implementation")
+    else:
+        draft.set("training.attention", keys.OLD_ATTENTIONS[old], old)
+    draft.config.see("attn_implementation")
+
+
+def _loss(draft: Draft) -> None:
+    """Cut cross entropy comes with its plugin; Liger's has a switch of its own."""
+    config = draft.config
+    plugins = [each for each in parts.words(draft, "plugins") if each]
+    cut = any(keys.CCE_PLUGIN in each for each in plugins)
+    if cut and not off(draft, keys.CCE_PLUGIN):
+        draft.set("training.loss.kind", "fused-linear", "plugins")
+    elif on(draft, keys.LIGER_FUSED):
+        draft.set("training.loss.kind", "fused-linear", keys.LIGER_FUSED)
+    elif on(draft, "chunked_cross_entropy"):
+        draft.set("training.loss.kind", "chunked", "chunked_cross_entropy")
+        draft.rows((KeyRow("chunked_cross_entropy_num_chunks", "training.loss.chunks"),))
+    else:
+        draft.assume("training.loss.kind", "standard")
+    config.see(keys.CCE_PLUGIN, keys.LIGER_FUSED, "chunked_cross_entropy", "chunked_cross_entropy_num_chunks")
+    for each in plugins:
+        if not each.endswith((*keys.PLUGINS_KNOWN, "KernelsPlugin", "ExpertParallelPlugin")):
+            draft.note("plugins", f"what the plugin `{each}` does to memory is not modelled")
+
+
+def _objective(draft: Draft) -> None:
+    written = text(draft, "rl").lower()
+    draft.config.see(*(key for key in draft.config.values if key.startswith(("trl.", "vllm."))))
+    if written in keys.ROLLOUTS:
+        message = f"`rl: {written}` needs a rollout engine on the same GPUs, which has no memory model here"
+        draft.refuse("rl", message)
+    elif written:
+        kind = keys.OBJECTIVES.get(written, written)
+        objective(draft, kind, "rl", precomputed="precompute_ref_log_probs", prompt="max_prompt_len")
+    for name in ("reward_model", "process_reward_model"):
+        if on(draft, name):
+            objective(draft, "reward", name)
+    if draft.config.has("num_labels") and not on(draft, "reward_model") and not on(draft, "process_reward_model"):
+        parts.say(draft, "training.head", "classification", "num_labels")
+    draft.config.see("num_labels", "dpo_loss_type", "dpo_use_weighting", "dpo_padding_free", "dpo_use_liger_kernel")
+
+
+def _evaluation(draft: Draft) -> None:
+    config = draft.config
+    share = str(config.values.get("val_set_size") or 0)
+    held = config.has("test_datasets") or share not in ("0", "0.0")
+    strategy = text(draft, "eval_strategy").lower() or text(draft, "evaluation_strategy").lower()
+    name = "test_datasets" if config.has("test_datasets") else "val_set_size"
+    micro = draft.value("training.micro_batch_size")
+    runs = held and strategy not in ("no", "none")
+    default = micro if isinstance(micro, int) else 1
+    parts.evaluation(draft, name, batch=("eval_batch_size",), default=default, runs=runs)
+    if runs and config.has("eval_sequence_len"):
+        draft.rows((KeyRow("eval_sequence_len", "training.evaluation.sequence_length"),))
+    config.see("eval_sequence_len", "eval_strategy", "evaluation_strategy")

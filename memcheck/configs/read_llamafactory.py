@@ -1,0 +1,146 @@
+"""A LLaMA-Factory YAML config in the plan's words."""
+
+from __future__ import annotations
+
+from memcheck.configs import llamafactory_keys as keys
+from memcheck.configs import trainer_arguments as arguments
+from memcheck.configs import trainer_parts as parts
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.draft import Draft
+from memcheck.configs.read_llamafactory_v1 import is_second, read_second
+from memcheck.configs.shipped import LLAMA_FACTORY
+from memcheck.configs.trainer_adapters import adapters, base, unused
+from memcheck.configs.trainer_frozen import last_layers
+from memcheck.configs.trainer_objective import objective, trainer
+from memcheck.configs.trainer_parts import Division, on, text
+from memcheck.configs.types import ReadConfig
+
+
+def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
+    """The settings of one job. ``world``: how many GPUs run it, where that is known."""
+    draft = Draft(config, "llamafactory", keys.TITLE)
+    if is_second(config):
+        return read_second(draft, world)
+    draft.derive("training.framework", "huggingface", "LLaMA-Factory runs transformers.Trainer")
+    trainer(draft, "llama-factory")
+    _refuse(draft)
+    parts.launcher(draft)
+    parts.model(draft, "model_name_or_path")
+    split = arguments.split(draft, world, LLAMA_FACTORY, version=1)
+    trains_all = _method(draft)
+    arguments.batch(draft)
+    packed = on(draft, "packing") or on(draft, "neat_packing")
+    pretrains = text(draft, "stage") == "pt" and not parts.off(draft, "packing")
+    draft.config.see("packing", "neat_packing")
+    parts.length(draft, ("cutoff_len",), 2048, packed or pretrains)
+    _precision(draft, split, trains_all=trains_all)
+    arguments.step(draft, split)
+    if on(draft, "use_muon"):
+        draft.set("training.optimizer.name", "muon", "use_muon")
+        draft.settings.pop("training.optimizer.implementation", None)
+    _recompute(draft)
+    parts.attention(draft, "flash_attn")
+    _objective(draft)
+    _evaluation(draft)
+    draft.unmodelled(keys.UNMODELLED)
+    parts.irrelevant(draft, keys.IRRELEVANT)
+    draft.harmless((*keys.REFUSED, *keys.VISION, "do_train", "stage", "ref_model"))
+    return draft.finish()
+
+
+def _refuse(draft: Draft) -> None:
+    for name, what in keys.REFUSED.items():
+        if on(draft, name):
+            draft.refuse(name, f"`{name}`: the job is one with {what}, which has no memory model here")
+    vision = next((name for name in keys.VISION if draft.config.has(name)), "")
+    if vision:
+        message = f"`{vision}`: the job trains on images or video, whose number and size are not in the config"
+        draft.refuse(vision, message, "write the plan with training.images", ("training.images",))
+    if text(draft, "stage") == "ppo":
+        draft.refuse("stage", "`stage: ppo` generates between its steps, which has no memory model here")
+
+
+def _method(draft: Draft) -> bool:
+    kind = text(draft, "finetuning_type").lower() or "lora"
+    path = "finetuning_type"
+    bits = draft.whole("quantization_bit", "training.base")
+    how = text(draft, "quantization_method").lower().rpartition(".")[2] or "bnb"
+    draft.config.see("quantization_type", "double_quantization", "lora_alpha")
+    if kind in ("full", "freeze"):
+        draft.set("training.method", "full", path)
+        unused(draft, keys.ADAPTERS)
+        if kind == "freeze":
+            last_layers(draft)
+        draft.config.see("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules")
+        return True
+    draft.config.see("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules")
+    if kind != "lora":
+        message = f"`finetuning_type: {kind}` has no memory model here"
+        draft.refuse(path, message, parts.STATE_IT.format("training.method"), ("training.method",))
+        return False
+    four = bits == 4 and how in ("bnb", "bitsandbytes")
+    draft.set("training.method", "qlora" if four else "lora", "quantization_bit" if four else path)
+    if bits and not four:
+        held = "int8" if bits == 8 and how in ("bnb", "bitsandbytes") else f"{how}-{bits}bit"
+        base(draft, held, "quantization_bit")
+    adapters(draft, keys.ADAPTERS)
+    return False
+
+
+def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:
+    """What is trained is upcast to fp32 (``init_adapter``), but for ``pure_bf16``, and for the engine's own copies."""
+    amp, path = arguments.mixed(draft)
+    if on(draft, "pure_bf16"):
+        parts.precision(draft, "pure_bf16", split, amp="", weights="bf16", trains_all=trains_all)
+    else:
+        weights = "fp32" if trains_all or not amp else amp
+        parts.precision(draft, path or "bf16", split, amp=amp, weights=weights, trains_all=trains_all)
+    draft.config.see("pure_bf16")
+
+
+def _recompute(draft: Draft) -> None:
+    """On unless ``disable_gradient_checkpointing``; FSDP 2 turns the reentrant kind off."""
+    mode, config = f"{parts.RECOMPUTE}.mode", draft.config
+    if on(draft, "disable_gradient_checkpointing"):
+        if on(draft, "gradient_checkpointing"):
+            draft.set(mode, "full", "gradient_checkpointing")
+        else:
+            draft.set(mode, "none", "disable_gradient_checkpointing")
+    else:
+        draft.assume(mode, "full")
+        if config.has("use_reentrant_gc"):
+            draft.set(f"{parts.RECOMPUTE}.reentrant", on(draft, "use_reentrant_gc"), "use_reentrant_gc")
+        else:
+            draft.assume(f"{parts.RECOMPUTE}.reentrant", True)
+        if on(draft, "use_unsloth_gc"):
+            draft.set(f"{parts.RECOMPUTE}.offload", "cpu", "use_unsloth_gc")
+    config.see("gradient_checkpointing", "use_reentrant_gc", "use_unsloth_gc", "disable_gradient_checkpointing")
+    config.see(*(name for name in config.values if name.startswith("gradient_checkpointing_kwargs")))
+
+
+def _objective(draft: Draft) -> None:
+    stage = text(draft, "stage").lower() or "sft"
+    kind = keys.STAGES.get(stage, stage)
+    if stage == "dpo":
+        kind = keys.PREFERENCES.get(text(draft, "pref_loss").lower() or "sigmoid", "dpo")
+    draft.config.see("pref_loss")
+    supervised = kind == "sft"
+    if on(draft, "enable_liger_kernel") and supervised:
+        draft.set("training.loss.kind", "fused-linear", "enable_liger_kernel")
+        draft.note("enable_liger_kernel", "Liger's other kernels keep less than transformers' own: an upper bound")
+    else:
+        draft.assume("training.loss.kind", "standard")
+    draft.config.see("enable_liger_kernel", "use_liger_kernel")
+    if kind in ("dpo", "ipo", "orpo", "kto", "simpo", "reward"):
+        objective(draft, kind, "stage", reference="ref_model")
+
+
+def _evaluation(draft: Draft) -> None:
+    share = str(draft.config.values.get("val_size") or 0)
+    held = draft.config.has("eval_dataset") or share not in ("0", "0.0")
+    strategy = text(draft, "eval_strategy").lower() or text(draft, "evaluation_strategy").lower()
+    path = "eval_dataset" if draft.config.has("eval_dataset") else "val_size"
+    batches = ("per_device_eval_batch_size", "per_gpu_eval_batch_size")
+    runs = held and strategy not in ("", "no", "none")
+    parts.evaluation(draft, path, batch=batches, default=8, runs=runs)
+    draft.config.see("eval_strategy", "evaluation_strategy", "do_eval")

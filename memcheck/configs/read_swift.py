@@ -1,0 +1,153 @@
+"""An ms-swift launch in the plan's words: a shell line, or the same keys as YAML or JSON."""
+
+from __future__ import annotations
+
+import re
+
+from memcheck.configs import swift_keys as keys
+from memcheck.configs import trainer_arguments as arguments
+from memcheck.configs import trainer_parts as parts
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.draft import Draft
+from memcheck.configs.shipped import SWIFT
+from memcheck.configs.trainer_adapters import adapters, base, unused
+from memcheck.configs.trainer_keys import DTYPES
+from memcheck.configs.trainer_objective import objective, trainer
+from memcheck.configs.trainer_parts import Division, on, text
+from memcheck.configs.trainer_script import spelled_with_underscores
+from memcheck.configs.types import KeyRow, ReadConfig
+from memcheck.finding import Location, Span
+
+
+def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
+    """The settings of one job. ``world``: how many GPUs run it, where that is known."""
+    draft = Draft(config, "ms-swift", keys.TITLE)
+    spelled_with_underscores(config)
+    draft.derive("training.framework", "huggingface", "ms-swift runs transformers.Trainer")
+    trainer(draft, "ms-swift")
+    parts.launcher(draft)
+    _environment(draft)
+    parts.model(draft, next((name for name in keys.MODELS if config.has(name)), "model"))
+    config.see(*keys.MODELS)
+    _refuse(draft)
+    if text(draft, "fsdp") == "fsdp2":
+        at = config.at("fsdp")
+        for name, value in keys.FSDP2.items():
+            config.adopt(name, value, at)
+        config.values["fsdp"] = "full_shard"
+    split = arguments.split(draft, world, SWIFT, version=2)
+    trains_all = _method(draft)
+    arguments.batch(draft, 1, "ms-swift's default")
+    if not config.has("gradient_accumulation_steps") and world:
+        micro = draft.value("training.micro_batch_size")
+        steps = max(1, 16 // (world * micro)) if isinstance(micro, int) and micro else 1
+        why = "ms-swift fills up to 16 sequences per step"
+        draft.assume("training.gradient_accumulation_steps", steps, why)
+    context = KeyRow("sequence_parallel_size", "parallelism.context")
+    draft.rows((context,))
+    packed = on(draft, "packing")
+    config.see("packing")
+    parts.length(draft, ("max_length",), None, packed)
+    draft.ask("training.sequence_length", "how long a sequence is", "state it: --sequence-length 4096")
+    _precision(draft, split, trains_all=trains_all)
+    arguments.step(draft, split)
+    by_fsdp = draft.value(f"{parts.RECOMPUTE}.mode") == "full"
+    if by_fsdp:
+        config.see("gradient_checkpointing")
+    else:
+        name, kwargs = "gradient_checkpointing", "gradient_checkpointing_kwargs"
+        parts.recompute(draft, name, default=True, reentrant=False, kwargs=kwargs, why="ms-swift's default")
+    old = "use_flash_attn"
+    if on(draft, old):
+        draft.set("training.attention", "flash", old)
+        config.see("attn_impl")
+    else:
+        parts.attention(draft, "attn_impl")
+    _objective(draft)
+    arguments.evaluation(draft, 1)
+    draft.unmodelled(keys.UNMODELLED)
+    parts.irrelevant(draft, keys.IRRELEVANT)
+    draft.harmless((), ("galore_", "lisa_", "quant_", "swanlab_"))
+    return draft.finish()
+
+
+def _environment(draft: Draft) -> None:
+    """``NPROC_PER_NODE=4`` in front of the command, as ms-swift takes it."""
+    for name, key in (("NPROC_PER_NODE", "hardware.gpus_per_node"), ("NNODES", "hardware.nodes")):
+        for number, line in enumerate(draft.config.lines, 1):
+            found = re.match(rf"\s*(?:export\s+)?(?:\w+=\S*\s+)*{name}=(\d+)\b", line[:1000])
+            if found is not None and key not in draft.settings:
+                at = Span(number, found.start(1) + 1, number, found.end(1) + 1)
+                draft.config.adopt(name, int(found[1]), Location(draft.config.path, at))
+                draft.rows((KeyRow(name, key),))
+
+
+def _refuse(draft: Draft) -> None:
+    config = draft.config
+    for name in ("use_galore", "use_ray", "freeze_parameters", "freeze_parameters_regex", "trainable_parameters"):
+        if config.has(name) and not parts.off(draft, name) and config.values[name] != []:
+            message = f"`{name}` has no memory model here"
+            draft.refuse(name, message, keys=("training.freeze",) if "parameters" in name else ())
+        config.see(name)
+    for name in ("freeze_parameters_ratio", "lisa_activated_layers"):
+        if str(config.values.get(name) or 0) not in ("0", "0.0"):
+            draft.refuse(name, f"`{name}` trains changing parts, which has no memory model here")
+    vision = next((name for name in keys.VISION if config.has(name)), "")
+    if vision:
+        message = f"`{vision}`: the job trains on images or video, whose number and size are not in the config"
+        draft.refuse(vision, message, "write the plan with training.images", ("training.images",))
+    if text(draft, "task_type").lower() not in ("", "causal_lm"):
+        head = {"seq_cls": "classification", "embedding": "embedding", "reranker": "classification"}
+        parts.say(draft, "training.head", head.get(text(draft, "task_type"), text(draft, "task_type")), "task_type")
+
+
+def _method(draft: Draft) -> bool:
+    path = next((name for name in keys.TUNERS if draft.config.has(name)), keys.TUNERS[0])
+    kind = text(draft, path).lower() or "lora"
+    bits = text(draft, "quant_bits") or text(draft, "quantization_bit")
+    how = text(draft, "quant_method").lower() or "bnb"
+    name = "quant_bits" if draft.config.has("quant_bits") else "quantization_bit"
+    draft.config.see(*keys.TUNERS, "quantization_bit")
+    if kind == "full":
+        draft.set("training.method", "full", path)
+        unused(draft, keys.ADAPTERS)
+        return True
+    if kind != "lora":
+        message = f"`{path}: {kind}` has no memory model here"
+        draft.refuse(path, message, parts.STATE_IT.format("training.method"), ("training.method",))
+        return False
+    four = bits == "4" and how == "bnb"
+    draft.set("training.method", "qlora" if four else "lora", path)
+    if bits not in ("", "0") and not four:
+        base(draft, "int8" if bits == "8" and how == "bnb" else f"{how}-{bits}bit", name)
+    adapters(draft, keys.ADAPTERS)
+    if draft.config.has("lora_dtype"):
+        draft.set("training.lora.dtype", DTYPES.get(text(draft, "lora_dtype"), "fp32"), "lora_dtype")
+    return False
+
+
+def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:
+    """``torch_dtype`` is the checkpoint's unless stated, and decides bf16 or fp16 where neither is."""
+    written = text(draft, "torch_dtype").lower()
+    amp, path = arguments.mixed(draft)
+    weights = DTYPES.get(written or "bfloat16", "bf16")
+    if not amp and not parts.off(draft, "bf16") and weights != "fp32":
+        amp, path = weights, "torch_dtype"
+    parts.precision(draft, path or "torch_dtype", split, amp=amp, weights=weights, trains_all=trains_all)
+
+
+def _objective(draft: Draft) -> None:
+    kind = text(draft, "rlhf_type").lower()
+    if kind in keys.ROLLOUTS:
+        draft.refuse("rlhf_type", f"`rlhf_type: {kind}` generates between its steps, which has no memory model here")
+    elif kind == "rm":
+        objective(draft, "reward", "rlhf_type")
+    elif kind:
+        objective(draft, kind, "rlhf_type", reference="ref_model")
+    name = "use_liger_kernel"
+    if on(draft, name) and not kind:
+        draft.set("training.loss.kind", "fused-linear", name)
+        draft.note(name, "Liger's other kernels keep less than transformers' own: an upper bound")
+    else:
+        draft.assume("training.loss.kind", "standard")
+    draft.config.see("use_liger", "loss_type")

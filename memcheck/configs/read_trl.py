@@ -1,0 +1,187 @@
+"""TRL, alignment-handbook, open-instruct, and transformers' own examples: TrainingArguments beside a model's name."""
+
+from __future__ import annotations
+
+from memcheck.configs import trainer_arguments as arguments
+from memcheck.configs import trainer_parts as parts
+from memcheck.configs import trl_keys as keys
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_adapters import adapters, base, unused
+from memcheck.configs.trainer_keys import DTYPES
+from memcheck.configs.trainer_objective import objective, trainer
+from memcheck.configs.trainer_pairs import join_launch, join_recipe
+from memcheck.configs.trainer_parts import Division, on, text
+from memcheck.configs.trainer_script import kind_of, spelled_with_underscores
+from memcheck.configs.types import ReadConfig
+
+
+def read_trl(config: ConfigFile, world: int | None) -> ReadConfig:
+    """The settings of a job of TRL, or of what is built on it."""
+    return _read(Draft(config, "trl", keys.TITLE), world, alone=True)
+
+
+def read_transformers(config: ConfigFile, world: int | None) -> ReadConfig:
+    """The settings of a job of transformers.Trainer itself."""
+    return _read(Draft(config, "transformers", "transformers"), world, alone=False)
+
+
+def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
+    config = draft.config
+    spelled_with_underscores(config)
+    join_recipe(draft)
+    opened = any(config.has(name) for name in keys.OPEN_INSTRUCT)
+    draft.derive("training.framework", "huggingface", f"the config is {draft.title}'s")
+    trainer(draft, "open-instruct" if opened else "trl" if alone else "transformers")
+    parts.launcher(draft)
+    parts.model(draft, "model_name_or_path")
+    launched = join_launch(draft, world)
+    split = launched or arguments.split(draft, world)
+    trains_all = _method(draft, opened=opened)
+    arguments.batch(draft)
+    _length(draft, alone=alone)
+    _precision(draft, split, alone=alone, opened=opened, trains_all=trains_all)
+    if opened:
+        _open_instruct(draft)
+    arguments.step(draft, split)
+    _recompute(draft, alone=alone and not opened)
+    _attention(draft, opened=opened)
+    _loss(draft, supervised=_objective(draft))
+    arguments.evaluation(draft)
+    draft.unmodelled(keys.UNMODELLED)
+    parts.irrelevant(draft, keys.IRRELEVANT)
+    return draft.finish()
+
+
+def _method(draft: Draft, *, opened: bool) -> bool:
+    """Whether everything is trained."""
+    names = keys.OPEN_ADAPTERS if opened else keys.ADAPTERS
+    adapted = on(draft, "use_peft") or on(draft, "use_lora") or on(draft, "use_qlora")
+    four, eight = on(draft, "load_in_4bit") or on(draft, "use_qlora"), on(draft, "load_in_8bit")
+    path = next((name for name in ("use_qlora", "use_lora", "use_peft") if on(draft, name)), "use_peft")
+    draft.config.see("use_peft", "use_lora", "use_qlora", "load_in_4bit", "load_in_8bit", "lora_alpha")
+    if not adapted:
+        if four or eight:
+            name = "load_in_4bit" if four else "load_in_8bit"
+            draft.refuse(name, f"`{name}` without `use_peft`: a quantized base is not trained whole")
+        draft.set("training.method", "full", path)
+        unused(draft, names)
+        return True
+    draft.set("training.method", "qlora" if four else "lora", path)
+    if eight:
+        base(draft, "int8", "load_in_8bit")
+    adapters(draft, names)
+    return False
+
+
+def _length(draft: Draft, *, alone: bool) -> None:
+    packed = on(draft, "packing")
+    draft.config.see("packing")
+    names = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len")
+    stated_none = any(name in draft.config.values and not draft.config.has(name) for name in names)
+    default = 1024 if alone and not stated_none else None
+    parts.length(draft, names, default, packed, "TRL's default max_length")
+    draft.config.see(*names)
+    help = "state the longest that a row gets: --sequence-length 4096"
+    draft.ask("training.sequence_length", "how long a sequence is", help)
+
+
+def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool, trains_all: bool) -> None:
+    config = draft.config
+    name = "dtype" if config.has("dtype") else "torch_dtype"
+    written = text(draft, name).lower()
+    amp, path = arguments.mixed(draft)
+    if not amp and alone and not opened and not parts.off(draft, "bf16") and not parts.older(draft, 0, 20):
+        amp, path = "bf16", "bf16"
+    if opened and not amp:
+        amp, path = "bf16", "bf16"
+    weights = DTYPES.get(written, "")
+    if written in ("", "auto", "none"):
+        auto = written == "auto" or opened or (not alone and not parts.older(draft, 5))
+        weights = "bf16" if auto else "fp32"
+    if not weights:
+        draft.refuse(name, f"`{name}: {written}` is no dtype", keys=("training.precision",))
+        return
+    config.see("dtype", "torch_dtype")
+    parts.precision(draft, path or name, split, amp=amp, weights=weights, trains_all=trains_all)
+
+
+def _open_instruct(draft: Draft) -> None:
+    """Its own loop: AdamW, fused where ``fused_optimizer``, or bitsandbytes' 8 bits; ``clip_grad_norm`` off at -1."""
+    config = draft.config
+    if on(draft, "use_8bit_optimizer"):
+        draft.set("training.optimizer.name", "adamw-8bit", "use_8bit_optimizer")
+    config.see("use_8bit_optimizer", "fused_optimizer")
+    clip = config.take("clip_grad_norm")
+    if clip is not None:
+        draft.set("training.clip_grad_norm", str(clip) not in ("-1", "-1.0", "0"), "clip_grad_norm")
+    sequence = draft.whole("sequence_parallel_size", "parallelism.context")
+    if sequence and sequence > 1:
+        draft.set("parallelism.context", sequence, "sequence_parallel_size")
+
+
+def _recompute(draft: Draft, *, alone: bool) -> None:
+    name = "gradient_checkpointing"
+    if draft.config.has("activation_checkpointing"):
+        name = "activation_checkpointing"
+    kwargs = f"{name}_kwargs"
+    by_fsdp = draft.value(f"{parts.RECOMPUTE}.mode") == "full"
+    if by_fsdp and not draft.config.has(name):
+        draft.config.see(*(key for key in draft.config.values if key.startswith(kwargs)))
+        return
+    reentrant = parts.older(draft, 5) and not alone
+    why = "TRL's default" if alone else "transformers' default"
+    parts.recompute(draft, name, default=alone, reentrant=reentrant, kwargs=kwargs, why=why)
+    draft.config.see("use_reentrant")
+
+
+def _attention(draft: Draft, *, opened: bool) -> None:
+    for name in ("use_flash_attn", "use_flash_attention_2"):
+        if on(draft, name):
+            draft.set("training.attention", "flash", name)
+            draft.config.see("attn_implementation", "use_flash_attn", "use_flash_attention_2")
+            return
+    draft.config.see("use_flash_attn", "use_flash_attention_2")
+    parts.attention(draft, "attn_implementation", "flash" if opened else "sdpa")
+
+
+def _objective(draft: Draft) -> bool:
+    """Whether the job is supervised: the loss is the language model's."""
+    config = draft.config
+    rollout = next((name for name in keys.ROLLOUT_KEYS if config.has(name) and name != "max_completion_length"), "")
+    kind, path = kind_of(config, keys.SCRIPTS, keys.PREFERENCE_KEYS)
+    loss = str(config.values.get("loss_type") or "")
+    if rollout or kind in keys.ROLLOUTS:
+        what = f"`{rollout}`" if rollout else f"the script of {kind}"
+        draft.refuse(rollout, f"{what}: the job generates between its steps, which has no memory model here")
+        draft.harmless(keys.ROLLOUT_KEYS)
+        return False
+    if kind == "sft":
+        return True
+    kind = keys.LOSSES.get(loss.strip("[]'\""), kind) if kind in ("dpo", "cpo") else kind
+    objective(
+        draft,
+        kind,
+        path,
+        precomputed="precompute_ref_log_probs",
+        prompt="max_prompt_length",
+        reference="ref_model",
+    )
+    config.see("loss_type", "max_prompt_length", *keys.PREFERENCE_KEYS)
+    return False
+
+
+def _loss(draft: Draft, *, supervised: bool) -> None:
+    config = draft.config
+    name = next((each for each in ("use_liger_kernel", "use_liger", "use_liger_loss") if on(draft, each)), "")
+    config.see("use_liger_kernel", "use_liger", "use_liger_loss", "liger_kernel_config")
+    if name and supervised:
+        draft.set("training.loss.kind", "fused-linear", name)
+        draft.note(name, "Liger's other kernels keep less than transformers' own: an upper bound")
+    elif name:
+        draft.note(name, "Liger's loss of preferences is priced as TRL's own: an upper bound")
+    else:
+        draft.assume("training.loss.kind", "standard")
+    if supervised and text(draft, "loss_type").lower() not in ("", "nll", "sft"):
+        draft.note("loss_type", f"the loss `{text(draft, 'loss_type')}` is priced as the standard one")
+    config.see("loss_type")

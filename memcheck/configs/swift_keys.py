@@ -1,0 +1,149 @@
+"""ms-swift's keys beside the plan's. Read at 3602360a of August 2026 (``swift/arguments/*.py``,
+``swift/trainers/arguments.py``, ``swift/config/*.json``).
+"""
+
+from __future__ import annotations
+
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.trainer_adapters import AdapterKeys
+from memcheck.configs.trainer_script import commands
+
+VERSION = "ms-swift at 3602360a (August 2026)"
+TITLE = "ms-swift"
+
+MODELS = ("model", "model_id_or_path", "model_name_or_path")
+TUNERS = ("tuner_type", "train_type", "sft_type")
+COMMANDS = ("sft", "pt", "rlhf")
+ADAPTERS = AdapterKeys(
+    rank="lora_rank",
+    default_rank=8,
+    targets=("target_modules", "lora_target_modules"),
+    default_targets="all-linear",
+    dropout="lora_dropout",
+    default_dropout=0.05,
+    saved="modules_to_save",
+    dora="use_dora",
+    parameters="target_parameters",
+)
+OBJECTIVES = ("dpo", "orpo", "simpo", "kto", "cpo", "gkd")
+ROLLOUTS = ("grpo", "ppo")
+VISION = ("max_pixels", "freeze_aligner", "freeze_llm", "vit_gradient_checkpointing")
+FSDP2 = {
+    "fsdp_config.fsdp_version": 2,
+    "fsdp_config.reshard_after_forward": True,
+    "fsdp_config.cpu_ram_efficient_loading": True,
+    "fsdp_config.state_dict_type": "SHARDED_STATE_DICT",
+    "fsdp_config.activation_checkpointing": True,
+}
+"""``--fsdp fsdp2`` (``swift/config/fsdp2.json``)."""
+
+
+def recognise(config: ConfigFile) -> str:
+    """A tuner's name beside a model's, or a command of ``swift``."""
+    model = next((name for name in MODELS if config.has(name)), "")
+    tuner = next((name for name in (*TUNERS, "rlhf_type") if config.has(name)), "")
+    if model and tuner:
+        return tuner
+    if model and any("swift " in line for line in config.lines) and set(COMMANDS) & set(commands(config)):
+        return model
+    return ""
+
+
+UNMODELLED: dict[str, tuple[object, str]] = {
+    "padding_free": (False, "rows without padding are priced as padded ones: an upper bound"),
+    "enable_dft_loss": (False, "the loss of DFT is priced as the standard one"),
+    "enable_channel_loss": (False, "losses by channel are not modelled"),
+    "use_logits_to_keep": (None, "logits of the answers alone are priced as all of them: an upper bound"),
+    "experts_impl": (None, "another dispatch of experts is priced as transformers' own"),
+    "zero_hpz_partition_size": (None, "keeps a second copy of the parameters in every node"),
+    "router_aux_loss_coef": (0.0, "the router's logits, which the loss keeps, are not modelled"),
+    "bnb_4bit_quant_storage": (None, "another storage of the 4-bit weights is not modelled"),
+    "device_map": (None, "a model laid over the GPUs of one process is not modelled"),
+    "max_memory": (None, "limits of memory by device are not modelled"),
+}
+IRRELEVANT: dict[str, tuple[str, ...]] = {
+    "data and templates": (
+        "val_dataset",
+        "custom_dataset_path",
+        "custom_register_path",
+        "external_plugins",
+        "dataset_shuffle",
+        "val_dataset_shuffle",
+        "dataset_num_proc",
+        "dataset_sample",
+        "train_dataset_sample",
+        "cached_dataset",
+        "load_from_cache_file",
+        "strict",
+        "lazy_tokenize",
+        "truncation_strategy",
+        "template_type",
+        "template_backend",
+        "agent_template",
+        "loss_scale",
+        "norm_bbox",
+        "use_chat_template",
+        "padding_side",
+        "response_prefix",
+        "enable_thinking",
+        "self_cognition_sample",
+        "new_special_tokens",
+        "packing_length",
+        "packing_num_proc",
+        "train_dataloader_shuffle",
+        "check_dataset_strategy",
+        "columns",
+    ),
+    "names, hubs and logs": (
+        "model_type",
+        "model_author",
+        "model_name",
+        "model_revision",
+        "use_hf",
+        "hub_token",
+        "add_version",
+        "add_output_dir_suffix",
+        "create_checkpoint_symlink",
+        "check_model",
+        "check_model_is_latest",
+        "ddp_backend",
+        "self_cognition_sample",
+        "acc_strategy",
+        "safe_serialization",
+        "max_shard_size",
+        "load_args",
+        "temperature",
+        "max_new_tokens",
+        "use_flash_ckpt",
+        "local_repo_path",
+        "resume_only_model",
+        "swanlab_project",
+        "swanlab_mode",
+        "max_epochs",
+        "logging_steps",
+        "metric",
+        "model_author",
+        "callbacks",
+    ),
+    "adapters and losses: weights and starts": (
+        "adapters",
+        "lora_bias",
+        "lorap_lr_ratio",
+        "init_weights",
+        "tuner_backend",
+        "aligner_lr",
+        "vit_lr",
+        "bnb_4bit_compute_dtype",
+        "bnb_4bit_quant_type",
+        "bnb_4bit_use_double_quant",
+        "label_smoothing",
+        "rpo_alpha",
+        "ref_adapters",
+        "freeze_vit",
+        "freeze_aligner",
+        "freeze_llm",
+        "sft_alpha",
+        "lmbda",
+        "seq_kd",
+    ),
+}

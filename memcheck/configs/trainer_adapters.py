@@ -1,0 +1,128 @@
+"""LoRA and quantized bases, as the dialects of TrainingArguments spell them."""
+
+from __future__ import annotations
+
+import re
+
+from memcheck.configs.contract import speaks
+from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_parts import on, say, say_or_note, words
+from memcheck.configs.types import KeyRow
+from memcheck.record import Record
+
+EVERY_LINEAR = frozenset({"all-linear", "all", "linear"})
+_PATTERN = re.compile(r"[\\()|\[\]*+?^$]")
+
+
+class AdapterKeys(Record):
+    """The names of one dialect."""
+
+    rank: str
+    default_rank: int
+    targets: tuple[str, ...]
+    default_targets: object
+    """What PEFT or the framework takes where the config is silent; None: it has to say."""
+    dropout: str
+    default_dropout: float
+    saved: str
+    dora: str
+    parameters: str = ""
+
+
+def method(draft: Draft, name: str, path: str) -> None:
+    """``training.method``."""
+    draft.set("training.method", name, path)
+
+
+def adapters(draft: Draft, names: AdapterKeys) -> None:
+    """Rank, targets, dropout, whole copies of modules, DoRA."""
+    draft.rows((KeyRow(names.rank, "training.lora.rank", default=names.default_rank),))
+    _targets(draft, names)
+    _dropout(draft, names)
+    if names.saved and words(draft, names.saved):
+        say(draft, "training.lora.modules_to_save", words(draft, names.saved), names.saved)
+    if names.dora and on(draft, names.dora):
+        say(draft, "training.lora.dora", True, names.dora)
+    if names.parameters and words(draft, names.parameters):
+        say(draft, "training.lora.target_parameters", words(draft, names.parameters), names.parameters)
+
+
+def unused(draft: Draft, names: AdapterKeys) -> None:
+    """Keys of adapters in a config that trains none."""
+    listed = (names.rank, *names.targets, names.dropout, names.saved, names.dora, names.parameters)
+    draft.config.see(*filter(None, listed))
+
+
+def _targets(draft: Draft, names: AdapterKeys) -> None:
+    key = "training.lora.target_modules"
+    path = next((name for name in names.targets if words(draft, name)), "")
+    if not path:
+        if names.default_targets is not None:
+            draft.assume(key, names.default_targets)
+        else:
+            help = "state them: --set training.lora.target_modules=all-linear"
+            draft.refuse("", "the config does not say which modules get an adapter", help, (key,))
+        return
+    found = words(draft, path)
+    if len(found) == 1 and found[0].lower() in EVERY_LINEAR:
+        draft.set(key, "all-linear", path)
+    elif isinstance(draft.config.values[path], str) and len(found) == 1 and _PATTERN.search(found[0]):
+        expanded = expand(found[0])
+        if expanded:
+            draft.set(key, expanded, path)
+        else:
+            message = f"the modules of the pattern `{found[0]}` are not told apart here"
+            draft.refuse(path, message, "name them: --set training.lora.target_modules=[q_proj, v_proj]", (key,))
+    else:
+        draft.set(key, found, path)
+    draft.config.see(*names.targets)
+
+
+_LAST = re.compile(
+    r"(?:\.|\\\.)?"
+    r"(?:\(?(?:\?:)?(?:mlp|self_attn|cross_attn|attention|linear_attn)(?:\|(?:mlp|self_attn|cross_attn|attention|linear_attn))*\)?)"
+    r"(?:\.|\\\.)"
+    r"\((?:\?:)?([a-z_]+(?:\|[a-z_]+)*)\)(_proj)?\Z"
+)
+_LAYERS = re.compile(
+    r"layers(?:\.|\\\.)(?:\[\\?d\]|\[0-9\]|\\d|\d)\+?(?:\.|\\\.)|layers(?:\.|\\\.)\[\\d\]\+(?:\.|\\\.)"
+)
+
+
+def expand(pattern: str) -> list[str]:
+    r"""The modules of ``model.layers.[\d]+.(mlp|self_attn).(up|down|q|v)_proj``; none for any other form.
+
+    The pattern is never run: what a file says is matched against this one shape.
+    """
+    layers = _LAYERS.search(pattern)
+    if layers is None or len(pattern) > 300:
+        return []
+    rest = pattern[layers.end() :].replace("(_checkpoint_wrapped_module.)?", "")
+    found = _LAST.fullmatch(rest)
+    if found is None:
+        return []
+    return [f"{name}{found[2] or ''}" for name in found[1].split("|")]
+
+
+def _dropout(draft: Draft, names: AdapterKeys) -> None:
+    key = "training.lora.dropout"
+    written = draft.config.take(names.dropout)
+    value = names.default_dropout
+    if written is not None:
+        try:
+            value = float(str(written))
+        except ValueError:
+            draft.refuse(names.dropout, f"`{names.dropout}: {written}` is no number", keys=(key,))
+            return
+    if not value and not speaks(key):
+        return
+    effect = "dropout on the adapters' inputs keeps a mask and a copy of each, which are not in the estimate"
+    if draft.config.has(names.dropout) or not speaks(key):
+        say_or_note(draft, key, value, names.dropout, effect)
+    else:
+        draft.assume(key, value)
+
+
+def base(draft: Draft, held: str, path: str) -> bool:
+    """What a frozen base is held in, apart from NF4, which is the method qlora."""
+    return say(draft, "training.base.held_in", held, path)

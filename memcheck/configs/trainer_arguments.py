@@ -1,0 +1,87 @@
+"""The keys that TRL, LLaMA-Factory and ms-swift take from ``transformers.TrainingArguments`` as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memcheck.configs import trainer_parts as parts
+from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_parts import Division, text
+from memcheck.configs.trainer_split import STAGE, deepspeed, fsdp
+from memcheck.configs.types import KeyRow
+
+UNMODELLED: dict[str, tuple[object, str]] = {
+    "neftune_noise_alpha": (None, "the noise on embeddings, one more copy of them, is not modelled"),
+    "auto_find_batch_size": (False, "the batch may become smaller than what is judged"),
+    "torch_compile_mode": (None, "graphs of another mode of torch.compile are not modelled"),
+    "torch_compile_backend": ("inductor", "another backend of torch.compile is not modelled"),
+    "predict_with_generate": (False, "generation while evaluating is not modelled"),
+    "ddp_bucket_cap_mb": (None, "another size of DDP's buckets is not modelled"),
+    "optim_target_modules": (None, "an optimizer of some modules is not modelled"),
+    "include_inputs_for_metrics": (False, "inputs that are kept for metrics are not modelled"),
+}
+
+
+def batch(draft: Draft, default: int = 8, why: str = "") -> None:
+    """Micro-batch and accumulation; the old names go before 3.0."""
+    names = ("per_gpu_train_batch_size", "train_batch_size", "batch_size")
+    row = KeyRow("per_device_train_batch_size", "training.micro_batch_size", aliases=names)
+    parts.whole(draft, row, default, why)
+    parts.whole(draft, KeyRow("gradient_accumulation_steps", "training.gradient_accumulation_steps"), 1)
+
+
+def split(
+    draft: Draft, world: int | None, shipped: Mapping[str, Mapping[str, object]] | None = None, version: int = 0
+) -> Division:
+    """DeepSpeed, FSDP, or a whole copy on every GPU."""
+    version = version or (1 if parts.older(draft, 5, 10) else 2)
+    found = deepspeed(draft, "deepspeed", world, shipped) or fsdp(draft, "fsdp", "fsdp_config", version=version)
+    if found is None:
+        launched = draft.config.has("config_file")
+        if not launched:
+            draft.assume(STAGE, 0, "neither deepspeed nor fsdp: every GPU holds the whole state")
+        return Division()
+    return found
+
+
+def step(draft: Draft, split: Division) -> None:
+    """Optimizer, clipping, compilation, what is saved, and what is not modelled."""
+    default, why = parts.default_optimizer(draft)
+    if not draft.config.has("optim") and "training.optimizer.name" in draft.settings:
+        draft.config.see("optim")  # DeepSpeed's own, which its config names
+    else:
+        parts.optimizer(draft, "optim", default, why)
+    if split.engine:
+        draft.settings.pop("training.optimizer.implementation", None)
+    parts.clipping(draft, "max_grad_norm")
+    parts.compiled(draft, "torch_compile")
+    parts.saved(draft)
+    draft.unmodelled(UNMODELLED)
+    draft.harmless(("torch_empty_cache_steps", "group_by_length", "length_column_name"))
+
+
+def evaluates(draft: Draft, data: tuple[str, ...] = ()) -> bool:
+    """Whether there is a pass between steps: a strategy, or ``do_eval``, or data for it."""
+    strategy = text(draft, "eval_strategy").lower() or text(draft, "evaluation_strategy").lower()
+    draft.config.see("eval_strategy", "evaluation_strategy", "do_eval", *data)
+    if strategy:
+        return strategy not in ("no", "none", "false")
+    return draft.config.values.get("do_eval") in parts.TRUE
+
+
+def evaluation(draft: Draft, default: int = 8, data: tuple[str, ...] = ()) -> None:
+    """The pass between steps."""
+    runs = evaluates(draft, data)
+    path = next((name for name in ("eval_strategy", "evaluation_strategy", "do_eval") if draft.config.has(name)), "")
+    batches = ("per_device_eval_batch_size", "per_gpu_eval_batch_size")
+    parts.evaluation(draft, path, batch=batches, default=default, runs=runs)
+
+
+def mixed(draft: Draft) -> tuple[str, str]:
+    """The dtype of autocast and the key that says it; empty without one."""
+    for name in ("bf16", "fp16"):
+        if parts.on(draft, name):
+            draft.config.see("bf16", "fp16")
+            return name, name
+    draft.config.see("bf16", "fp16", "bf16_full_eval", "fp16_full_eval")
+    return "", ""

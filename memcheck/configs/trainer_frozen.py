@@ -1,0 +1,38 @@
+"""Jobs that train some layers and freeze the rest."""
+
+from __future__ import annotations
+
+from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_parts import text
+from memcheck.errors import MemcheckError
+from memcheck.models.from_plan import architecture_of
+from memcheck.models.types import Architecture
+from memcheck.plan.types import ModelSpec
+
+KEY = "training.freeze"
+
+
+def last_layers(draft: Draft) -> None:
+    """``finetuning_type: freeze`` trains the last (or first) layers whole: embedding, norm and head are frozen."""
+    count, path = draft.whole("freeze_trainable_layers", KEY), "freeze_trainable_layers"
+    count = 2 if count is None else count
+    layers = layers_of(draft)
+    modules, extra = text(draft, "freeze_trainable_modules") or "all", text(draft, "freeze_extra_modules")
+    if modules != "all" or extra or layers is None or not 0 < abs(count) <= layers:
+        at = path if draft.config.has(path) else "finetuning_type"
+        help = "state what is frozen: --set training.freeze=[embed, head, norm, layers:0-30]"
+        draft.refuse(at, "which part is trained is not read from here", help, (KEY,))
+        return
+    frozen = f"layers:0-{layers - count}" if count > 0 else f"layers:{-count}-{layers}"
+    parts = ["embed", "head", "norm", *([frozen] if abs(count) < layers else [])]
+    draft.set(KEY, parts, path)
+
+
+def layers_of(draft: Draft) -> int | None:
+    """How many blocks the model has, if the catalog knows it."""
+    name = draft.value("model.name") or draft.value("model")
+    try:
+        architecture = architecture_of(ModelSpec(name=str(name)))
+    except MemcheckError:
+        return None
+    return architecture.num_layers if isinstance(architecture, Architecture) else None

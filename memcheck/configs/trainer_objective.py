@@ -1,0 +1,45 @@
+"""What a trainer optimizes: preferences double the rows and may need a second model, rewards another head."""
+
+from __future__ import annotations
+
+from memcheck.configs.contract import speaks
+from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_parts import on, say
+
+REFERRED = ("dpo", "ipo", "kto")
+"""Objectives that compare with a reference model."""
+
+
+def trainer(draft: Draft, name: str) -> None:
+    """Whose loss and loop run, and which release, where it was stated."""
+    if speaks("training.trainer.name", name):
+        draft.derive("training.trainer.name", name, f"the config is {draft.title}'s")
+
+
+def objective(
+    draft: Draft, kind: str, path: str, *, precomputed: str = "", prompt: str = "", reference: str = ""
+) -> None:
+    """``training.objective`` and what it compares with.
+
+    ``precomputed`` is the switch for log-probabilities that are computed once, ``prompt`` the key of a prompt's length,
+    ``reference`` the key of a reference model of its own.
+    """
+    if not say(draft, "training.objective.name", kind, path):
+        return
+    if kind in REFERRED:
+        adapted = draft.value("training.method") in ("lora", "qlora")
+        if precomputed and on(draft, precomputed):
+            draft.set("training.reference", "precomputed", precomputed)
+        elif reference and draft.config.has(reference):
+            draft.set("training.reference", "resident", reference)
+        elif adapted:
+            draft.assume("training.reference", "adapter-off", "the base without its adapters is the reference")
+        else:
+            draft.assume("training.reference", "resident", "a second copy of the model is the reference")
+    if kind == "reward":
+        say(draft, "training.head", "reward", path)
+    if prompt and draft.config.has(prompt):
+        length = draft.whole(prompt, "training.objective.prompt_length")
+        if length:
+            draft.set("training.objective.prompt_length", length, prompt)
+    draft.config.see(*filter(None, (precomputed, prompt, reference)))

@@ -1,0 +1,91 @@
+"""Jobs in two files: a launch line that names a recipe, and one that names Accelerate's config."""
+
+from __future__ import annotations
+
+import os
+
+from memcheck.configs.config_file import ConfigFile, load_yaml, parse_text
+from memcheck.configs.draft import Draft
+from memcheck.configs.read_accelerate import read_accelerate
+from memcheck.configs.trainer_parts import Division, text
+from memcheck.configs.trainer_split import STAGE, named_files
+from memcheck.configs.types import ConfigError, ReadSetting
+
+RECIPES = ("config",)
+PARAMETERS = "training.precision.params"
+LAUNCH_OWN = (
+    "training.gradient_accumulation_steps",
+    "training.activation_checkpointing",
+    "training.optimizer.name",
+    "training.precision",
+    "training.clip_grad_norm",
+)
+"""What TrainingArguments say for the launcher, too."""
+
+
+def join_recipe(draft: Draft) -> None:
+    """``--config recipe.yaml``: its keys, where the command line says nothing else."""
+    config = draft.config
+    path = next((name for name in RECIPES if isinstance(config.values.get(name), str)), "")
+    if not path or config.has("learning_rate"):
+        return
+    found = _file(draft, path)
+    if found is None:
+        return
+    for key, value in found.values.items():
+        if key not in config.values:
+            config.adopt(key, value, found.at(key))
+    draft.sources[found.path] = found.lines
+
+
+def join_launch(draft: Draft, world: int | None) -> Division | None:
+    """``--config_file fsdp.yaml`` of ``accelerate launch``: how the job is split."""
+    if not text(draft, "config_file"):
+        return None
+    found = _file(draft, "config_file")
+    if found is None:
+        return Division()
+    found.gpus_per_node, found.inside, found.read = draft.config.gpus_per_node, draft.config.inside, draft.config.read
+    reading = read_accelerate(found, world)
+    for key, setting in reading.settings.items():
+        if setting.assumed and not key.startswith(("hardware.", "parallelism.")):
+            continue
+        if key.startswith(LAUNCH_OWN) and not (key.endswith(".mode") and not setting.assumed):
+            continue
+        if key not in draft.settings or draft.settings[key].location is None:
+            draft.settings[key] = setting
+    draft.notes += reading.notes
+    draft.problems += [each for each in reading.problems if not all(key.startswith(LAUNCH_OWN) for key in each.keys)]
+    draft.sources.update(reading.sources)
+    engine = str(found.values.get("distributed_type")).upper() == "DEEPSPEED"
+    return Division(engine=engine, sharded=draft.value(STAGE) == 3 and not engine)
+
+
+def _file(draft: Draft, path: str) -> ConfigFile | None:
+    config = draft.config
+    name = str(config.values[path])
+    config.see(path)
+    for each in named_files(config, name):
+        if not os.path.isfile(each):
+            continue
+        try:
+            return load_yaml(each, parse_text(each, config.read(each)))
+        except (ConfigError, OSError) as error:
+            message = error.message if isinstance(error, ConfigError) else f"{each}: {error.strerror or error}"
+            draft.refuse(path, message, "mend the file")
+            return None
+    draft.refuse(path, f"there is no `{name}` beside the config, nor at the top of its repository", "mend the path")
+    return None
+
+
+def reconciled(found: dict[str, ReadSetting], formats: tuple[str, ...]) -> list[str]:
+    """Keys that a recipe and its launcher leave out together: what is trained is upcast before FSDP shards it, and
+    DeepSpeed casts the model itself.
+    """
+    if "accelerate" not in formats or PARAMETERS not in found:
+        return []
+    stage, method = found.get(STAGE), found.get("training.method")
+    engine = any(key.startswith("training.options.") for key in found)
+    sharded = stage is not None and stage.value in (1, 2, 3)
+    trains_all = method is None or method.value == "full"
+    return [PARAMETERS] if engine or (sharded and trains_all) else []

@@ -1,0 +1,242 @@
+"""What every dialect of TrainingArguments says in much the same words: model, batch, optimizer, recompute."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from memcheck.configs import trainer_keys as keys
+from memcheck.configs.contract import speaks
+from memcheck.configs.draft import Draft
+from memcheck.configs.types import KeyRow
+from memcheck.record import Record
+
+TRUE = (True, "true", "True", "yes", "1", 1)
+FALSE = (False, "false", "False", "no", "0", 0)
+RECOMPUTE = "training.activation_checkpointing"
+STATE_IT = "state what comes closest beside the config: --set {}=VALUE"
+
+
+class Division(Record):
+    """How the training state is divided, as far as its dtypes depend on it."""
+
+    engine: bool = False
+    """DeepSpeed casts and keeps master weights itself."""
+    sharded: bool = False
+    """FSDP: Accelerate upcasts what is trained before it is sharded."""
+
+
+def on(draft: Draft, path: str) -> bool:
+    """A switch of the config, however YAML, JSON or a command line spells it."""
+    return draft.config.take(path) in TRUE
+
+
+def off(draft: Draft, path: str) -> bool:
+    """A switch that the config turns off itself."""
+    return draft.config.has(path) and draft.config.take(path) in FALSE
+
+
+def text(draft: Draft, path: str) -> str:
+    """A word of the config; empty where it is silent."""
+    value = draft.config.take(path)
+    return "" if value is None else str(value).strip()
+
+
+def words(draft: Draft, path: str) -> list[str]:
+    """A list of the config: YAML's, or words between commas or spaces."""
+    value = draft.config.take(path)
+    if value is None:
+        return []
+    return [str(each) for each in value] if isinstance(value, list) else re.split(r"[,\s]+", str(value).strip())
+
+
+def say(draft: Draft, key: str, value: object, path: str) -> bool:
+    """State a key of the plan; where a plan has no such key or word, refuse the config's line by its name."""
+    if speaks(key, value):
+        draft.set(key, value, path)
+        return True
+    written = draft.config.values.get(path)
+    message = f"`{path}: {written}` has no memory model here yet: a plan cannot say `{key}: {value}`"
+    draft.refuse(path, message, STATE_IT.format(key), (key,))
+    return False
+
+
+def say_or_note(draft: Draft, key: str, value: object, path: str, effect: str) -> None:
+    """State a key of the plan; where a plan has no such key, say what the estimate lacks."""
+    if speaks(key, value):
+        draft.set(key, value, path)
+    else:
+        draft.note(path, effect)
+
+
+def assume_if_known(draft: Draft, key: str, value: object, why: str) -> None:
+    """What the framework decides, where a plan has a key for it."""
+    if speaks(key, value):
+        draft.assume(key, value, why)
+
+
+def model(draft: Draft, path: str) -> None:
+    """The model by its repository's id; a folder on somebody's disk is no id."""
+    name = text(draft, path)
+    if not name:
+        return
+    if name.startswith(("/", "./", "../", "~", "$")) or name.count("/") > 1 or os.path.isdir(name):
+        message = f"`{path}: {name}` is a folder, and its config.json is not read from here"
+        draft.refuse(path, message, "name the model that lies there: --model NAME", ("model", "model.name"))
+        return
+    draft.set("model.name", name, path)
+
+
+def whole(draft: Draft, row: KeyRow, default: int | None, why: str = "") -> int | None:
+    """A whole number of the config, or its framework's default."""
+    draft.rows((row,))
+    if row.key not in draft.settings and not any(row.key in each.keys for each in draft.problems):
+        if default is not None:
+            draft.assume(row.key, default, why)
+        return default
+    value = draft.value(row.key)
+    return value if isinstance(value, int) else None
+
+
+def length(draft: Draft, paths: tuple[str, ...], default: int | None, packed: bool, why: str = "") -> None:
+    """Tokens per sequence: exact where rows are packed, else the longest that a row can be."""
+    row = KeyRow(paths[0], "training.sequence_length", aliases=paths[1:])
+    whole(draft, row, default, why)
+    if "training.sequence_length" in draft.settings:
+        said = "rows are packed" if packed else "rows are padded to the longest of a micro-batch: an upper bound"
+        assume_if_known(draft, "training.sequences", "packed" if packed else "padded", said)
+
+
+def optimizer(draft: Draft, path: str, default: str, why: str = "") -> None:
+    """``optim``: the states it keeps, and how it steps."""
+    key = "training.optimizer.name"
+    written = text(draft, path).lower().removeprefix("optimizernames.")
+    name, implementation = keys.OPTIMIZERS.get(written or default, ("", ""))
+    if not name:
+        message = f"the states of `{path}: {written}` have no memory model"
+        draft.refuse(path, message, STATE_IT.format("training.optimizer"), (key, "training.optimizer"))
+        return
+    if not written:
+        draft.assume(key, name, why)
+        if implementation:
+            draft.assume("training.optimizer.implementation", implementation, why)
+        return
+    if say(draft, key, name, path) and implementation:
+        draft.set("training.optimizer.implementation", implementation, path)
+    if written.startswith("paged"):
+        draft.config.see(path)
+
+
+def default_optimizer(draft: Draft) -> tuple[str, str]:
+    """``optim`` of the release: fused since transformers 5 (on torch 2.8 and later), foreach before."""
+    if older(draft, 5):
+        return "adamw_torch", "transformers 4's default"
+    return "adamw_torch_fused", "transformers' default since 5.0 (--framework-version says another release)"
+
+
+def older(draft: Draft, major: int, minor: int = 0) -> bool:
+    """Whether the framework's release, where it was stated, is before another one."""
+    found = re.match(r"(\d+)(?:\.(\d+))?", draft.config.version)
+    return found is not None and (int(found[1]), int(found[2] or 0)) < (major, minor)
+
+
+def recompute(draft: Draft, path: str, *, default: bool, reentrant: bool, kwargs: str = "", why: str = "") -> None:
+    """``gradient_checkpointing``: every block is computed again in backward."""
+    mode = f"{RECOMPUTE}.mode"
+    if draft.config.has(path):
+        enabled = draft.config.take(path) not in FALSE
+        draft.set(mode, "full" if enabled else "none", path)
+    else:
+        enabled = default
+        draft.assume(mode, "full" if default else "none", why)
+    option = f"{kwargs}.use_reentrant"
+    if enabled:
+        if kwargs and draft.config.has(option):
+            draft.set(f"{RECOMPUTE}.reentrant", on(draft, option), option)
+        else:
+            draft.assume(f"{RECOMPUTE}.reentrant", reentrant, why)
+    draft.config.see(*(name for name in draft.config.values if kwargs and name.startswith(kwargs)))
+
+
+def attention(draft: Draft, path: str, default: str = "sdpa") -> None:
+    """``attn_implementation``; a kernel of the hub is a flash attention by its name."""
+    key = "training.attention"
+    written = text(draft, path).lower()
+    found = keys.ATTENTIONS.get(written, "flash" if "flash" in written and "/" in written else "")
+    if not written:
+        draft.assume(key, default)
+    elif found:
+        draft.set(key, found, path)
+    else:
+        message = f"the attention kernel `{path}: {written}` has no memory model"
+        draft.refuse(path, message, STATE_IT.format(key), (key,))
+
+
+def precision(draft: Draft, path: str, split: Division, *, amp: str, weights: str, trains_all: bool) -> None:
+    """The recipe of the step, and what the weights rest in where that is not what the recipe means.
+
+    ``amp``: the dtype of autocast, empty for none; ``weights``: the dtype in which the model is loaded.
+    """
+    recipe = f"{amp}-mixed" if amp else "fp32" if weights == "fp32" else f"{weights}-pure"
+    draft.set("training.precision.recipe", recipe, path)
+    if not amp or split.engine or (split.sharded and trains_all):
+        return
+    if weights != ("fp32" if trains_all else amp):
+        draft.set("training.precision.params", weights, path)
+
+
+def clipping(draft: Draft, path: str) -> None:
+    """``max_grad_norm``: 1.0 unless the config says otherwise; 0 turns it off."""
+    written = draft.config.take(path)
+    if written is None:
+        draft.assume("training.clip_grad_norm", True)
+    else:
+        draft.set("training.clip_grad_norm", str(written) not in ("0", "0.0", "False", "false"), path)
+
+
+def compiled(draft: Draft, path: str) -> None:
+    """``torch_compile``."""
+    if draft.config.has(path):
+        draft.set("training.compile", draft.config.take(path) not in FALSE, path)
+
+
+def saved(draft: Draft, strategy: str = "save_strategy", only_model: str = "save_only_model") -> None:
+    """What a checkpoint gathers: nothing where nothing is saved, no optimizer where only the model is."""
+    if text(draft, strategy).lower() in ("no", "none", "false"):
+        draft.set("training.checkpoint.state_dict", "none", strategy)
+    elif draft.config.has(only_model) and on(draft, only_model):
+        draft.set("training.checkpoint.optimizer", False, only_model)
+    draft.config.see(strategy, only_model)
+
+
+def launcher(draft: Draft) -> None:
+    """torchrun's and accelerate's arguments on the same command line."""
+    config = draft.config
+    for name, key in keys.LAUNCHER.items():
+        if config.has(name):
+            draft.rows((KeyRow(name, key),))
+    processes, nodes = draft.whole("num_processes", "hardware.gpus_per_node"), draft.value("hardware.nodes")
+    if processes:
+        each = processes // nodes if isinstance(nodes, int) and nodes else processes
+        draft.set("hardware.gpus_per_node", each, "num_processes")
+    draft.harmless(keys.LAUNCHER_IRRELEVANT)
+
+
+def evaluation(draft: Draft, path: str, *, batch: tuple[str, ...], default: int, runs: bool) -> None:
+    """The pass between steps: its batch, and whether its logits are kept."""
+    draft.config.see(path, *batch, "prediction_loss_only")
+    if not runs:
+        return
+    name = next((each for each in batch if draft.config.has(each)), "")
+    size = draft.whole(name, "training.evaluation.micro_batch_size") if name else default
+    at = name or path
+    effect = f"the evaluation pass, of {size} sequences at once, is not in the estimate"
+    say_or_note(draft, "training.evaluation.micro_batch_size", size, at, effect)
+    if speaks("training.evaluation.logits", "dropped") and on(draft, "prediction_loss_only"):
+        draft.set("training.evaluation.logits", "dropped", "prediction_loss_only")
+
+
+def irrelevant(draft: Draft, own: dict[str, tuple[str, ...]]) -> None:
+    """The keys of TrainingArguments and of one dialect that move no memory."""
+    draft.irrelevant(keys.IRRELEVANT)
+    draft.irrelevant(own)

@@ -1,0 +1,47 @@
+"""What a launch line says beside its arguments: the script that it runs, and how arguments are spelled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from memcheck.configs.config_file import ConfigFile
+
+_SCRIPT = re.compile(r"(?:^|[\s/\"'])(?:run_)?([a-z_]+?)(?:_training|_trainer|_finetune|_llm)?\.py\b")
+_COMMAND = re.compile(r"\b(?:trl|swift|llamafactory-cli)\s+([a-z_]+)")
+
+
+def spelled_with_underscores(config: ConfigFile) -> None:
+    """``--per-device-train-batch-size`` is the same argument as ``--per_device_train_batch_size``."""
+    for name in [each for each in config.values if "-" in each and "." not in each]:
+        plain = name.replace("-", "_")
+        if plain not in config.values:
+            config.rename(name, plain)
+
+
+def commands(config: ConfigFile) -> list[str]:
+    """The names of scripts and subcommands on the lines of a launch."""
+    found = []
+    for line in config.lines:
+        code = re.sub(r"(?:^|\s)#.*", "", line)[:2000]
+        found += _COMMAND.findall(code) + _SCRIPT.findall(code)
+    return found
+
+
+def kind_of(config: ConfigFile, kinds: Iterable[str], preference: Iterable[str]) -> tuple[str, str]:
+    """What is optimized, and the key that says so.
+
+    A script's or a command's name decides; in a file without one, a key that only objectives over preferences have
+    does, and which of them it is, the names of its folder and file.
+    """
+    known = tuple(kinds)
+    for name in commands(config):
+        if name in known:
+            return name, ""
+        if name in ("dpo_tune_cache", "dpo_tune"):
+            return "dpo", ""
+    key = next((name for name in preference if config.has(name)), "")
+    if not key:
+        return "sft", ""
+    parts = re.split(r"[^a-z0-9]+", config.path.lower())
+    return next((name for name in known if name in parts and name != "sft"), "dpo"), key

@@ -1,0 +1,253 @@
+"""The ``deepspeed`` and ``fsdp`` sections of TrainingArguments, inline or in files of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from memcheck.configs.config_file import ConfigFile, load_json, parse_text
+from memcheck.configs.draft import Draft
+from memcheck.configs.read_deepspeed import read_deepspeed
+from memcheck.configs.trainer_parts import TRUE, Division
+from memcheck.configs.types import ConfigError, ReadConfig
+from memcheck.edge.opener import repository
+from memcheck.plan.text import shown_path
+
+STAGE, GROUP = "parallelism.zero_stage", "parallelism.shard_group"
+RESHARDED = "parallelism.reshard_after_forward"
+OWN = (
+    "training.framework",
+    "training.precision",
+    "training.activation_checkpointing",
+    "training.micro_batch_size",
+    "training.gradient_accumulation_steps",
+    "training.global_batch_size",
+    "training.clip_grad_norm",
+)
+"""What the trainer's arguments say for the engine, too."""
+_STRATEGIES = {
+    "full_shard": (3, True, False),
+    "shard_grad_op": (3, False, False),
+    "hybrid_shard": (3, True, True),
+    "hybrid_shard_zero2": (3, False, True),
+    "no_shard": (0, True, False),
+}
+_NUMBERS = {"1": "full_shard", "2": "shard_grad_op", "3": "no_shard", "4": "hybrid_shard", "5": "hybrid_shard_zero2"}
+_FSDP_HARMLESS = frozenset(
+    {
+        "transformer_layer_cls_to_wrap",
+        "use_orig_params",
+        "sync_module_states",
+        "limit_all_gathers",
+        "final_state_dict_type",
+        "xla",
+        "xla_fsdp_v2",
+        "xla_fsdp_grad_ckpt",
+        "fsdp",
+    }
+)
+
+
+def deepspeed(
+    draft: Draft, path: str, world: int | None, shipped: Mapping[str, Mapping[str, object]] | None = None
+) -> Division | None:
+    """The engine that ``path`` states or names, joined into the draft; None without one."""
+    config = draft.config
+    below = [key for key in config.values if key.startswith(f"{path}.")]
+    config.see(path, *below)
+    if not below and not config.has(path):
+        return None
+    draft.derive("training.framework", "deepspeed", f"the config has `{path}`")
+    if below:
+        inner = {key[len(path) + 1 :]: config.values[key] for key in below}
+        engine = ConfigFile(config.path, inner, lambda key: config.at(f"{path}.{key}"), config.lines)
+    else:
+        found = _named(draft, path, str(config.values[path]), shipped or {})
+        if found is None:
+            return Division(engine=True)
+        engine = found
+    _join(draft, read_deepspeed(engine, world))
+    return Division(engine=True)
+
+
+def _named(draft: Draft, path: str, name: str, shipped: Mapping[str, Mapping[str, object]]) -> ConfigFile | None:
+    config = draft.config
+    for each in named_files(config, name):
+        if not os.path.isfile(each):
+            continue
+        try:
+            return load_json(each, parse_text(each, config.read(each)))
+        except (ConfigError, OSError) as error:
+            message = error.message if isinstance(error, ConfigError) else f"{each}: {error.strerror or error}"
+            draft.refuse(path, message, "mend the file", (STAGE,))
+            return None
+    stem = os.path.splitext(name.rpartition("/")[2])[0]
+    if stem in shipped:
+        at = config.at(path)
+        return ConfigFile(config.path, dict(shipped[stem]), lambda _key: at, config.lines)
+    message = f"there is no `{name}` beside the config, nor at the top of its repository"
+    draft.refuse(
+        path, message, "mend the path, or state how the job is split: --set parallelism.zero_stage=3", (STAGE,)
+    )
+    return None
+
+
+def named_files(config: ConfigFile, name: str) -> list[str]:
+    """Where a file that a config names may be: beside it, in a folder above it, or where the command runs."""
+    folder = os.path.dirname(config.path)
+    root, _ = repository(os.path.realpath(config.inside or folder or "."))
+    found = []
+    here = os.path.realpath(folder or ".")
+    while True:
+        found.append(os.path.join(here, name))
+        if here == root or os.path.dirname(here) == here or not here.startswith(root):
+            break
+        here = os.path.dirname(here)
+    if not config.inside:
+        found.append(os.path.realpath(name))
+    inside = [each for each in found if os.path.commonpath((root, os.path.realpath(each))) == root]
+    usable = inside if config.inside else found
+    absolute = os.path.isabs(config.path)
+    return [shown_path(each if absolute else os.path.relpath(each)) for each in usable]
+
+
+def _join(draft: Draft, engine: ReadConfig) -> None:
+    """The engine's settings under those of the trainer, which fills in every ``auto``."""
+    for key, setting in engine.settings.items():
+        if key.startswith(OWN):
+            continue
+        if key == "training.optimizer.name" and setting.assumed:
+            continue
+        draft.settings[key] = setting
+    draft.notes += engine.notes
+    draft.problems += [each for each in engine.problems if not all(key.startswith(OWN) for key in each.keys)]
+    draft.sources.update(engine.sources)
+
+
+def fsdp(draft: Draft, switch: str, section: str, *, version: int, versions: tuple[str, ...] = ()) -> Division | None:
+    """FSDP by its words and its section; None where the config has neither. ``version`` is the release's default."""
+    config = draft.config
+    written = config.take(switch)
+    below = [key for key in config.values if key.startswith(f"{section}.")]
+    config.see(section, *below)
+    if written in (None, "", False, "false", "False") and not below and not config.has(section):
+        return None
+    words = written if isinstance(written, list) else str("" if written is None else written).split()
+    words = [str(word).lower() for word in words]
+    values = {key[len(section) + 1 :].removeprefix("fsdp_"): key for key in below}
+    at = switch if config.has(switch) else next(iter(below), section)
+    if isinstance(config.values.get(section), str):
+        named = _section_file(draft, section)
+        if named is None:
+            return Division(sharded=True)
+        values = named
+    _version(draft, values, at, version, versions)
+    _strategy(draft, words, values, at)
+    sharded = draft.value(STAGE) == 3
+    if "offload" in words or _is(draft, values, "offload_params") or _is(draft, values, "cpu_offload"):
+        key = at if "offload" in words else values.get("offload_params", values.get("cpu_offload", at))
+        draft.set("training.offload.parameters", "cpu", key)
+        draft.set("training.optimizer.offload", "cpu", key)
+    if _is(draft, values, "activation_checkpointing"):
+        draft.set("training.activation_checkpointing.mode", "full", values["activation_checkpointing"])
+        draft.settings.pop("training.activation_checkpointing.reentrant", None)
+    if _is(draft, values, "cpu_ram_efficient_loading") and sharded:
+        draft.set("training.initialization.place", "rank0", values["cpu_ram_efficient_loading"])
+    _state_dict(draft, values)
+    _rest(draft, values)
+    return Division(sharded=sharded)
+
+
+def _section_file(draft: Draft, section: str) -> dict[str, str] | None:
+    """``fsdp_config`` may name a JSON file, whose keys are read as if they stood here."""
+    config = draft.config
+    name = str(config.values[section])
+    for each in named_files(config, name):
+        if os.path.isfile(each):
+            found = load_json(each, parse_text(each, config.read(each)))
+            at = config.at(section)
+            for key, value in found.values.items():
+                config.adopt(f"{section}.{key}", value, at)
+            return {key.removeprefix("fsdp_"): f"{section}.{key}" for key in found.values}
+    draft.refuse(section, f"there is no `{name}` beside the config", "mend the path", (STAGE,))
+    return None
+
+
+def _is(draft: Draft, values: Mapping[str, str], name: str) -> bool:
+    return name in values and draft.config.values[values[name]] in TRUE
+
+
+def _version(draft: Draft, values: Mapping[str, str], at: str, version: int, versions: tuple[str, ...]) -> None:
+    path = next((name for name in versions if draft.config.has(name)), values.get("version", ""))
+    draft.config.see(*versions)
+    number = draft.whole(path, STAGE) if path else None
+    if (number or version) == 1:
+        draft.note(path or at, "FSDP 1 keeps one flat parameter per unit; memcheck models FSDP 2 (version 2)")
+
+
+def _strategy(draft: Draft, words: list[str], values: Mapping[str, str], at: str) -> None:
+    config = draft.config
+    word = next((each for each in words if each in _STRATEGIES), "full_shard")
+    path = at
+    for name in ("sharding_strategy", "reshard_after_forward"):
+        if name in values and config.has(values[name]):
+            path, written = values[name], config.values[values[name]]
+            if isinstance(written, bool) or str(written).lower() in ("true", "false"):
+                word = "full_shard" if str(written).lower() == "true" else "shard_grad_op"
+            else:
+                word = _NUMBERS.get(str(written), str(written).lower().rpartition(".")[2])
+    if word not in _STRATEGIES:
+        draft.refuse(path, f"`{word}` is no sharding strategy", ", ".join(_STRATEGIES), (STAGE,))
+        return
+    stage, reshard, hybrid = _STRATEGIES[word]
+    draft.set(STAGE, stage, path)
+    if stage == 3:
+        draft.set(RESHARDED, reshard, path)
+    if hybrid:
+        per_node = draft.value("hardware.gpus_per_node") or config.gpus_per_node
+        if isinstance(per_node, int):
+            draft.set(GROUP, per_node, path)
+        else:
+            draft.refuse(path, f"`{word}` shards within a node", "state --gpus-per-node", (GROUP,))
+
+
+def _state_dict(draft: Draft, values: Mapping[str, str]) -> None:
+    path = values.get("state_dict_type", "")
+    written = str(draft.config.values.get(path) or "").upper()
+    kinds = {"FULL_STATE_DICT": "full", "SHARDED_STATE_DICT": "sharded"}
+    if written in kinds:
+        if "training.checkpoint.state_dict" not in draft.settings:
+            draft.set("training.checkpoint.state_dict", kinds[written], path)
+    elif written:
+        draft.note(path, f"`{written}` is not modelled: full or sharded")
+
+
+def _rest(draft: Draft, values: Mapping[str, str]) -> None:
+    config = draft.config
+    policy = str(config.values.get(values.get("auto_wrap_policy", "")) or "").upper()
+    if policy == "NO_WRAP":
+        draft.note(values["auto_wrap_policy"], "without a wrap policy the whole model is one unit")
+    if policy == "SIZE_BASED_WRAP" or str(config.values.get(values.get("min_num_params", ""), 0)) not in ("0", "None"):
+        draft.note(values.get("min_num_params", values.get("auto_wrap_policy", "")), "units by size are not modelled")
+    prefetch = str(config.values.get(values.get("backward_prefetch", "")) or "BACKWARD_PRE").upper()
+    if prefetch != "BACKWARD_PRE":
+        draft.note(values["backward_prefetch"], f"`{prefetch}` is not modelled: memcheck gathers one ahead")
+    if _is(draft, values, "forward_prefetch"):
+        draft.note(values["forward_prefetch"], "explicit forward prefetch, one more gathered unit, is not modelled")
+    known = _FSDP_HARMLESS | {
+        "version",
+        "sharding_strategy",
+        "reshard_after_forward",
+        "offload_params",
+        "cpu_offload",
+        "activation_checkpointing",
+        "cpu_ram_efficient_loading",
+        "state_dict_type",
+        "auto_wrap_policy",
+        "min_num_params",
+        "backward_prefetch",
+        "forward_prefetch",
+    }
+    for name, path in values.items():
+        if name.partition(".")[0] not in known and config.has(path):
+            draft.note(path, "not a key that memcheck knows of FSDP")

@@ -1,0 +1,165 @@
+"""TRL's keys beside the plan's, and those of what is built on it. Read at trl f2cd5771 of July 2026
+(``trl/trainer/base_config.py``, ``model_config.py``, ``sft_config.py``, ``dpo_config.py``), alignment-handbook's
+``src/alignment/configs.py`` and open-instruct's ``finetune.py``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.evidence import all_keys, any_key
+from memcheck.configs.trainer_adapters import AdapterKeys
+
+VERSION = "TRL 1.9 (July 2026)"
+TITLE = "TRL"
+
+EVIDENCE = (
+    ("model_name_or_path",),
+    (
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "gradient_checkpointing",
+        "learning_rate",
+        "num_train_epochs",
+        "dataset_mixer.",
+        "dataset_mixture.",
+        "dataset_name",
+        "dataset_mixer_list",
+    ),
+)
+TRL_ALONE = (
+    "max_length",
+    "max_seq_length",
+    "dataset_mixer.",
+    "dataset_mixture.",
+    "dataset_name",
+    "packing",
+    "beta",
+    "max_prompt_length",
+    "use_peft",
+    "lora_r",
+    "precompute_ref_log_probs",
+    "loss_type",
+    "dataset_test_split",
+    "dataset_train_split",
+    "trl",
+)
+"""Keys that transformers' own examples have not."""
+
+
+def recognise(config: ConfigFile) -> str:
+    """TrainingArguments beside a model's name, and a key or a command that only TRL has."""
+    key = _arguments(config)
+    if not key:
+        return ""
+    if any(re.search(r"\btrl\s+[a-z]", line) for line in config.lines if not line.lstrip().startswith("#")):
+        return key
+    return key if _alone(config) else ""
+
+
+_arguments = all_keys(*EVIDENCE)
+_alone = any_key(*TRL_ALONE)
+
+OPEN_INSTRUCT = ("dataset_mixer_list", "use_flash_attn", "use_lora", "use_qlora", "use_slow_tokenizer", "exp_name")
+
+ADAPTERS = AdapterKeys(
+    rank="lora_r",
+    default_rank=16,
+    targets=("lora_target_modules",),
+    default_targets=None,
+    dropout="lora_dropout",
+    default_dropout=0.05,
+    saved="lora_modules_to_save",
+    dora="use_dora",
+    parameters="lora_target_parameters",
+)
+OPEN_ADAPTERS = ADAPTERS._replace(
+    rank="lora_rank",
+    default_rank=64,
+    targets=("lora_target_modules",),
+    default_targets=["q_proj", "o_proj", "v_proj", "k_proj", "gate_proj", "up_proj", "down_proj"],
+    default_dropout=0.1,
+)
+
+SCRIPTS = ("dpo", "orpo", "kto", "cpo", "simpo", "ipo", "reward", "gkd", "grpo", "rloo", "ppo", "online_dpo", "sft")
+"""Names of scripts, of commands and of folders that say what is optimized."""
+ROLLOUTS = ("grpo", "rloo", "ppo", "online_dpo", "xpo", "nash_md")
+PREFERENCE_KEYS = ("max_prompt_length", "precompute_ref_log_probs", "ref_model_init_kwargs", "beta", "sync_ref_model")
+ROLLOUT_KEYS = ("num_generations", "max_completion_length", "use_vllm", "vllm_mode", "reward_funcs")
+LOSSES = {"ipo": "ipo", "orpo": "orpo", "simpo": "simpo", "cpo": "cpo"}
+
+UNMODELLED: dict[str, tuple[object, str]] = {
+    "padding_free": (False, "rows without padding are priced as padded ones: an upper bound"),
+    "activation_offloading": (False, "saved activations that are offloaded without recompute are not modelled"),
+    "router_aux_loss_coef": (None, "the router's logits, which the loss keeps, are not modelled"),
+    "model_init_kwargs": (None, "arguments of the model's loading are not read"),
+    "sync_ref_model": (False, "the copy that the reference is mixed from is not modelled"),
+    "use_unsloth": (False, "unsloth's own kernels are not modelled"),
+    "generate_during_eval": (False, "generation while evaluating is not modelled"),
+    "load_balancing_loss": (False, "the router's logits, which the loss keeps, are not modelled"),
+    "sync_each_batch": (False, "a reduction with every micro-batch is not read"),
+    "ld_alpha": (None, "the loss of LD-DPO is priced as DPO's"),
+    "use_weighting": (False, "the weights of WPO are not modelled"),
+    "f_divergence_type": ("reverse_kl", "another divergence is priced as DPO's"),
+    "bnb_4bit_quant_storage": (None, "another storage of the 4-bit weights is not modelled"),
+}
+IRRELEVANT: dict[str, tuple[str, ...]] = {
+    "data": (
+        "shuffle_dataset",
+        "eval_packing",
+        "packing_strategy",
+        "pad_to_multiple_of",
+        "skip_prepare_dataset",
+        "num_proc",
+        "dataset_transform_fn",
+        "dataset_target_columns",
+        "dataset_cache_mode",
+        "dataset_local_cache_dir",
+        "dataset_config_hash",
+        "dataset_skip_cache",
+        "dataset_mix_dir",
+        "ignore_bias_buffers",
+        "is_encoder_decoder",
+        "disable_dropout",
+        "truncation_mode",
+        "max_completion_length",
+        "env",
+        "env.",
+    ),
+    "weights of losses": (
+        "loss_weights",
+        "f_alpha_divergence_coef",
+        "discopop_tau",
+        "reference_free",
+        "use_num_logits_to_keep",
+        "load_balancing_weight",
+        "dpo_loss_type",
+        "precompute_ref_batch_size",
+    ),
+    "adapters: how they start": ("lora_task_type", "bnb_4bit_quant_type", "use_bnb_nested_quant"),
+    "open-instruct's jobs": (
+        "exp_name",
+        "do_not_randomize_output_dir",
+        "config_name",
+        "final_lr_ratio",
+        "save_to_hub",
+        "max_train_steps",
+        "clean_checkpoints_at_end",
+        "wandb_project_name",
+        "hf_entity",
+        "hf_repo_id",
+        "hf_repo_revision",
+        "hf_repo_url",
+        "hf_metadata_dataset",
+        "try_launch_beaker_eval_jobs",
+        "try_auto_save_to_beaker",
+        "cache_dataset_only",
+        "gs_bucket_path",
+        "oe_eval_tasks",
+        "oe_eval_max_length",
+        "verbose",
+        "reduce_loss",
+    ),
+    "how the launcher finds its config": ("config", "config_file", "gpu_ids"),
+}
