@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from memcheck.autograd.matrix import Weights
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Parameter, Storage, Tape, Value
 from memcheck.job.style import Style
@@ -10,7 +12,18 @@ from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from memcheck.autograd.curve import High
+
+    class Stepping(Protocol):
+        """An optimizer that steps in backward. Two that are equal do the same."""
+
+        def temporaries(self, shape: tuple[int, ...], dtype: str) -> int:
+            """Bytes that its step of one tensor takes for itself."""
+
+        def __hash__(self) -> int:
+            """Part of the key of a curve."""
 
 
 class Adapter(Record):
@@ -59,6 +72,8 @@ class Setting(Record):
     external_input: bool = False
     """The unit's input lives in a buffer that is counted elsewhere (a pipeline stage's receive buffer)."""
     adapter: Adapter | None = None
+    stepped: Stepping | None = None
+    """How an optimizer steps each weight as its gradient arrives; None: gradients are kept for a step behind."""
     main_grad: str | None = None
     """Dtype of persistent gradient buffers that take the gradient in place of ``.grad`` (Megatron, DeepSpeed)."""
     expert_imbalance: float = 1.0
@@ -125,12 +140,26 @@ class Context:
 
     def register(self, parameter: Parameter) -> Parameter:
         """Remember a weight, and send its gradient where the framework accumulates gradients."""
-        if self.setting.main_grad is not None:
+        stepping = self.setting.stepped
+        if stepping is not None:
+            parameter.sink = self.step(stepping)
+        elif self.setting.main_grad is not None:
             parameter.sink = _drop  # added into a persistent buffer that is counted with the states
         elif not self.setting.has_grad:
             parameter.cast_to = wider(parameter.dtype, self.setting.grad_dtype)
         self.parameters.append(parameter)
         return parameter
+
+    def step(self, stepping: Stepping) -> Callable[[Storage], None]:
+        """A gradient is stepped with, and dies."""
+        tape = self.tape
+
+        def run(grad: Storage) -> None:
+            size = stepping.temporaries(grad.shape, grad.dtype)
+            held = tape.new((size,), "int8", "optimizer step in backward") if size else None
+            del held
+
+        return run
 
     def norm_weight(self, norm: Norm | None, name: str = "norm") -> tuple[Parameter | None, Parameter | None]:
         """Weight and bias of a normalisation."""

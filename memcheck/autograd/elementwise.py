@@ -127,6 +127,17 @@ def unary(tape: Tape, x: Value, name: str) -> Value:
     return tape.record(out, (x,), run)
 
 
+def subtract(tape: Tape, a: Value, b: Value, label: str = "sub") -> Value:
+    """``a - b`` of equal shapes: keeps nothing; the second one's gradient is a negated copy."""
+    out = tape.value(a.shape, promote(a.dtype, b.dtype), label)
+    shape, dtype, na, nb = a.shape, b.dtype, a.origin is not None, b.origin is not None
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [grad if na else None, tape.new(shape, dtype, label + " backward") if nb else None]
+
+    return tape.record(out, (a, b), run)
+
+
 def scale(tape: Tape, x: Value, label: str = "mul") -> Value:
     """Multiplication by a Python number: keeps nothing."""
     out = tape.value(x.shape, x.dtype, label)

@@ -18,8 +18,8 @@ def cross_entropy(tape: Tape, logits: Value, *, upcast: bool, parallel: bool = F
     """
     wide = cast(tape, logits, "fp32", "logits.float()") if upcast or tape.autocast else logits
     del logits
-    log_probabilities = _log_softmax(tape, wide, parallel)
-    return _nll_loss(tape, log_probabilities)
+    log_probabilities = log_softmax(tape, wide, parallel=parallel)
+    return nll_loss(tape, log_probabilities)
 
 
 def compiled_cross_entropy(tape: Tape, logits: Value) -> Value:
@@ -40,7 +40,8 @@ def compiled_cross_entropy(tape: Tape, logits: Value) -> Value:
     return tape.record(out, (logits,), run)
 
 
-def _log_softmax(tape: Tape, x: Value, parallel: bool) -> Value:
+def log_softmax(tape: Tape, x: Value, *, parallel: bool = False) -> Value:
+    """``F.log_softmax(x, -1)``: keeps its result. ``parallel``: of a vocabulary shard, in pieces."""
     shape, dtype = x.shape, x.dtype
     if parallel:
         shifted = tape.new(shape, dtype, "shifted logits")
@@ -63,7 +64,8 @@ def _log_softmax(tape: Tape, x: Value, parallel: bool) -> Value:
     return tape.record(out, (x,), run)
 
 
-def _nll_loss(tape: Tape, log_probabilities: Value) -> Value:
+def nll_loss(tape: Tape, log_probabilities: Value) -> Value:
+    """``F.nll_loss`` with a mean: keeps the log-probabilities, whose gradient is as large as they are."""
     out = tape.value((1,), "fp32", "loss")
     shape, dtype, kept = log_probabilities.shape, log_probabilities.dtype, log_probabilities.storage
 

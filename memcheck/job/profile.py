@@ -52,6 +52,19 @@ class Profile(Record):
     """Whose module code runs, and what sets it apart: that of transformers' classes, or its own."""
     implementations: dict[str, str]
     """Optimizer implementation by optimizer name, where it is not ``default_implementation``."""
+    objectives: tuple[str, ...] = ("sft",)
+    """Those that it has, of ``training.objective``."""
+    heads: tuple[str, ...] = ("lm",)
+    """Those that it has, of ``training.head``."""
+    evaluates: bool = False
+    """What its evaluation pass holds is known."""
+    pads: bool = False
+    """Rows of different lengths are known: it runs transformers' classes, which mask the padding."""
+    steps_in_backward: bool = False
+    trainers: tuple[str, ...] = ()
+    """Those that run on top of it, of ``training.trainer``."""
+    wide_outputs: bool = False
+    """Under mixed precision the model's outputs are copied to fp32 as its forward returns."""
     replicated_amp_alone: bool = False
     """Below zero_stage 3, mixed precision works only without tensor and pipeline parallelism; else all is fp32."""
     loss_parallel: str = "never"

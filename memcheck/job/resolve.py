@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from memcheck.catalog.types import Gpu
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
+from memcheck.job.evaluation import resolve_evaluation
 from memcheck.job.hardware import resolve_gpu
+from memcheck.job.head import resolve_head, with_head
 from memcheck.job.images import resolve_images
 from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
+from memcheck.job.objective import resolve_companions, resolve_objective
 from memcheck.job.profile import Profile
 from memcheck.job.recipe import resolve_recipe, with_optimizer
+from memcheck.job.teacher import resolve_teacher
 from memcheck.job.torch import resolve_torch
 from memcheck.job.training import (
     known_options,
@@ -102,15 +106,14 @@ def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir
             why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
             defaults.note("model", f"{package} is installed", why)
         framework = frameworks[defaults.take("training.framework", plan.training.framework, DEFAULT_FRAMEWORK)]
-        job, notes = _training_job(plan, plan.training, architecture, framework, defaults)
+        teacher = resolve_teacher(plan.training.teacher, base_dir)
+        job, notes = _training_job(plan, plan.training, architecture, framework, defaults, teacher)
         behind = Defaults()
         overhead = _overhead(plan.policy, behind)
         return JobFrame(job=job, gpu=gpu, overhead=overhead, framework=framework, notes=(*notes, behind.taken()))
     serving = _inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, defaults)
     overhead = _overhead(plan.policy, defaults)
-    return JobFrame(
-        job=serving, gpu=gpu, overhead=overhead, framework=None, notes=(defaults.taken(), (), (), ())
-    )
+    return JobFrame(job=serving, gpu=gpu, overhead=overhead, framework=None, notes=(defaults.taken(), (), (), ()))
 
 
 def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Resolved:
@@ -183,6 +186,7 @@ def _training_job(
     architecture: Architecture | Rough,
     framework: Profile,
     defaults: Defaults,
+    teacher: Architecture | Rough | None,
 ) -> tuple[TrainingJob, tuple[tuple[Assumption, ...], ...]]:
     """The job without its batch, and what was assumed, as :class:`JobFrame` has it."""
     options = known_options(training.options, framework)
@@ -203,6 +207,12 @@ def _training_job(
         between.note("training.options.pin_memory", True, why)
     recipe = resolve_recipe(training.precision, method, layout, framework, between)
     optimizer = resolve_optimizer(training.optimizer, framework, between)
+    lora = resolve_lora(training, method, framework, recipe.params, after)
+    checkpointing = resolve_checkpointing(training.activation_checkpointing, options, after)
+    objective = resolve_objective(training, method, recipe, layout, framework, architecture, checkpointing, between)
+    offloaded = (training.offload and training.offload.parameters) or "none"
+    head = resolve_head(training, between)
+    architecture = with_head(architecture, head)
     job = TrainingJob(
         architecture=architecture,
         framework=framework.name,
@@ -214,20 +224,25 @@ def _training_job(
         sequence_length=1,
         gradient_accumulation_steps=1,
         method=method,
-        lora=resolve_lora(training, method, framework, recipe.params, after),
+        lora=lora,
         freeze=training.freeze or (),
         images=resolve_images(training, architecture.vision if isinstance(architecture, Architecture) else None, after),
-        checkpointing=resolve_checkpointing(training.activation_checkpointing, options, after),
+        checkpointing=checkpointing,
         attention=after.take("training.attention", training.attention, framework.default_attention),
         loss=resolve_loss(training.loss, layout, framework, after),
         clip_grad_norm=after.take("training.clip_grad_norm", training.clip_grad_norm, framework.clip_grad_norm, why),
         expert_imbalance=_imbalance(training, layout.expert, after),
         compile=bool(training.compile),
         expandable_segments=_expandable(training, framework, after),
-        parameter_offload=(training.offload and training.offload.parameters) or "none",
+        parameter_offload=offloaded,
         initialization=resolve_initialization(training.initialization, layout, method, framework, after),
         checkpoint=resolve_checkpoint(training.checkpoint, layout, framework, options, after),
         options=tuple(options.items()),
+        objective=objective,
+        head=head,
+        evaluation=resolve_evaluation(training.evaluation, after),
+        sequences=training.sequences or "packed",
+        companions=resolve_companions(objective, architecture, recipe, offloaded, teacher),
     )
     return job, (defaults.taken(), between.taken(), after.taken())
 

@@ -54,7 +54,12 @@ def resolve_optimizer(stated: plan_types.OptimizerSpec | None, framework: Profil
     implementation = framework.implementations.get(name, framework.default_implementation)
     why = f"default of {framework.name} for {name}"
     implementation = defaults.take("training.optimizer.implementation", stated.implementation, implementation, why)
-    return Optimizer(name, implementation, stated.offload or "none")
+    return Optimizer(
+        name=name,
+        implementation=implementation,
+        offload=stated.offload or "none",
+        in_backward=bool(stated.in_backward),
+    )
 
 
 def resolve_checkpointing(

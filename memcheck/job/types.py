@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.job.objective_types import Companion, Evaluation, ModelHead, Objective
 from memcheck.models.types import Architecture, Rough
 from memcheck.record import Record
 
@@ -96,6 +97,8 @@ class Optimizer(Record):
     implementation: str
     """``foreach`` | ``fused`` | ``for-loop``."""
     offload: str = "none"
+    in_backward: bool = False
+    """Each tensor is stepped as its gradient is made (torchtune ``register_optim_in_bwd_hooks``)."""
 
 
 class Checkpointing(Record):
@@ -170,8 +173,30 @@ class TrainingJob(Record):
     checkpoint: Checkpoint = Checkpoint()
     options: tuple[tuple[str, object], ...] = ()
     """The framework's own knobs, sorted by name."""
+    objective: Objective = Objective()
+    head: ModelHead = ModelHead()
+    evaluation: Evaluation | None = None
+    sequences: str = "packed"
+    """``packed`` (every row is full) | ``padded`` (a row of padding may be in every micro-batch)."""
+    companions: tuple[Companion, ...] = ()
+    """Models beside the one that is trained: they rest, and run forward without gradients."""
     torch: tuple[str, ...] = (TORCH_2_15,)
     """How PyTorch behaves, by version; several where that is unknown, and the one that needs most counts."""
+
+    @property
+    def rows(self) -> int:
+        """Sequences in one forward pass."""
+        return self.micro_batch_size * self.objective.rows
+
+    @property
+    def pads(self) -> bool:
+        """Whether a micro-batch has rows of different lengths."""
+        return self.sequences == "padded" and self.rows > 1
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of an optimizer step that build a graph."""
+        return self.gradient_accumulation_steps * self.head.columns
 
     @property
     def casts_gradients(self) -> bool:

@@ -30,7 +30,15 @@ def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
         tensors.append(ParameterTensor(paths.head + ".weight", shape, "head", shard="vocab", linear=True))
     if a.head and a.head_bias:
         tensors.append(ParameterTensor(paths.head + ".bias", (a.vocab_size,), "head", shard="vocab"))
-    return tuple(tensors)
+    return (*tensors, *task_tensors(a))
+
+
+def task_tensors(a: Architecture) -> tuple[ParameterTensor, ...]:
+    """The matrix from hidden states to labels (transformers ``modeling_layers.py``: ``self.score``)."""
+    if a.task is None or not a.task.labels:
+        return ()
+    found = (ParameterTensor("score.weight", (a.task.labels, a.hidden_size), "head", linear=True),)
+    return (*found, ParameterTensor("score.bias", (a.task.labels,), "head")) if a.task.bias else found
 
 
 def tower_runs(architecture: Architecture) -> tuple[tuple[tuple[ParameterTensor, ...], int, str], ...]:

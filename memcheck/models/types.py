@@ -108,6 +108,8 @@ class Attention(Record):
     """Queries and keys are cast to fp32 before their product (GPT-J)."""
     masked: bool = False
     """transformers always passes an explicit causal mask (Falcon), which the flash kernel does not take."""
+    padded: bool = False
+    """Rows of a micro-batch are padded, so that each has a mask of its own."""
     softmax_fp32: bool = True
     """Eager attention's softmax runs in fp32; False: in the scores' own dtype (GPT-2, Falcon, Llama 4)."""
     expanded_kv: bool = False
@@ -263,6 +265,16 @@ class Paths(Record):
     head: str = "lm_head"
 
 
+class TaskHead(Record):
+    """What a model ends in instead of logits over its vocabulary."""
+
+    kind: str
+    """``classification`` (one answer a sequence) | ``token-classification`` | ``embedding`` (pooled hidden states)."""
+    labels: int = 0
+    bias: bool = False
+    dropout: float = 0.0
+
+
 class Architecture(Record):
     """A whole causal language model."""
 
@@ -280,6 +292,8 @@ class Architecture(Record):
     """Rows of a learned position table; 0 = none."""
     head_bias: bool = False
     head: bool = True
+    """It has a matrix to the vocabulary, its own or the embedding's."""
+    task: TaskHead | None = None
     max_position_embeddings: int = 0
     """0 = unbounded (ALiBi, no positions)."""
     final_softcap: bool = False

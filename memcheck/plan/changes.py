@@ -9,6 +9,9 @@ from memcheck.plan.document import Document
 
 SHORT = {
     "hardware.gpu": "name",
+    "training.trainer": "name",
+    "training.objective": "name",
+    "training.head": "kind",
     "training.lora": "rank",
     "training.precision": "recipe",
     "training.optimizer": "name",

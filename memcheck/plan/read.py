@@ -10,14 +10,17 @@ from memcheck.plan.schema import integer_keys, load_schema
 from memcheck.plan.types import (
     ActivationCheckpointingSpec,
     CheckpointSpec,
+    EvaluationSpec,
     GpuSpec,
     HardwareSpec,
+    HeadSpec,
     ImagesSpec,
     InferenceSpec,
     InitializationSpec,
     LoraSpec,
     LossSpec,
     ModelSpec,
+    ObjectiveSpec,
     OffloadSpec,
     OptimizerSpec,
     ParallelismSpec,
@@ -25,6 +28,8 @@ from memcheck.plan.types import (
     PolicySpec,
     PrecisionSpec,
     RoughSpec,
+    TeacherSpec,
+    TrainerSpec,
     TrainingSpec,
 )
 from memcheck.plan.valid import conforms
@@ -124,6 +129,10 @@ def _training(values: dict[str, Any]) -> TrainingSpec:
     return TrainingSpec(**typed)
 
 
+def _teacher(value: dict[str, Any]) -> TeacherSpec:
+    return TeacherSpec(_model(value["model"]))
+
+
 def _record(record: Callable[..., _Record], short: str) -> Callable[[Any], _Record]:
     """A reader for a record that may be written as one word, which then is its ``short`` field."""
 
@@ -158,6 +167,11 @@ def parse_fraction(value: str | float) -> str | float:
 
 
 _RECORDS: dict[str, Callable[[Any], Any]] = {
+    "teacher": _teacher,
+    "trainer": _record(TrainerSpec, "name"),
+    "evaluation": _record(EvaluationSpec, "micro_batch_size"),
+    "head": _record(HeadSpec, "kind"),
+    "objective": _record(ObjectiveSpec, "name"),
     "lora": _record(LoraSpec, "rank"),
     "images": _record(ImagesSpec, "per_sample"),
     "freeze": tuple,

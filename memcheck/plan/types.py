@@ -109,6 +109,7 @@ class OptimizerSpec(Record):
     name: str | None = None
     implementation: str | None = None
     offload: str | None = None
+    in_backward: bool | None = None
 
 
 class ActivationCheckpointingSpec(Record):
@@ -152,18 +153,62 @@ class CheckpointSpec(Record):
     asynchronous: bool | None = None
 
 
+class TrainerSpec(Record):
+    """``training.trainer``."""
+
+    name: str | None = None
+    version: str | None = None
+
+
+class ObjectiveSpec(Record):
+    """``training.objective``."""
+
+    name: str | None = None
+    prompt_length: int | None = None
+    beta: float | None = None
+
+
+class EvaluationSpec(Record):
+    """``training.evaluation``."""
+
+    micro_batch_size: int | None = None
+    sequence_length: int | None = None
+    steps: int | None = None
+    logits: str | None = None
+
+
+class TeacherSpec(Record):
+    """``training.teacher``."""
+
+    model: ModelSpec
+
+
+class HeadSpec(Record):
+    """``training.head``."""
+
+    kind: str | None = None
+    labels: int | None = None
+
+
 class TrainingSpec(Record):
     """``training``."""
 
     framework: str | None = None
     framework_version: str | None = None
     torch_version: str | None = None
+    trainer: TrainerSpec | None = None
+    objective: ObjectiveSpec | None = None
+    reference: str | None = None
+    head: HeadSpec | None = None
+    teacher: TeacherSpec | None = None
     method: str | None = None
     lora: LoraSpec | None = None
     freeze: tuple[str, ...] | None = None
     micro_batch_size: int | None = None
     sequence_length: int | None = None
     images: ImagesSpec | None = None
+    sequences: str | None = None
+    evaluation: EvaluationSpec | None = None
     gradient_accumulation_steps: int | None = None
     global_batch_size: int | None = None
     precision: PrecisionSpec | None = None

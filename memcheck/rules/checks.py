@@ -41,6 +41,7 @@ from memcheck.rules import (
     mem412_unsupported_offload,
     mem413_no_such_module,
     mem416_setting_without_effect,
+    mem417_unsupported_objective,
     mem601_overridden_gpu,
 )
 from memcheck.rules.types import Rule
@@ -82,6 +83,7 @@ CHECKS: tuple[Rule, ...] = (
     mem412_unsupported_offload.RULE,
     mem413_no_such_module.RULE,
     mem416_setting_without_effect.RULE,
+    mem417_unsupported_objective.RULE,
     mem601_overridden_gpu.RULE,
 )
 

@@ -35,7 +35,7 @@ class Wires(Record):
 def wires(job: TrainingJob, hidden: int, item: int, rates: Rates) -> Wires:
     """The exchanges of a job whose hidden states have ``hidden`` channels of ``item`` bytes."""
     layout = job.layout
-    tokens = job.micro_batch_size * -(-job.sequence_length // layout.context)
+    tokens = job.rows * -(-job.sequence_length // layout.context)
     size = float(tokens * hidden * item)
     pipeline = 0.0
     if layout.pipeline > 1:

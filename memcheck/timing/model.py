@@ -77,7 +77,7 @@ def shape_of(job: TrainingJob) -> Shape:
     compute, fused = recipe.compute, timing.fuses(job)
     own_loss = framework.loss_parallel == "always"
     return Shape(
-        batch=job.micro_batch_size,
+        batch=job.rows * job.head.columns,
         sequence=-(-job.sequence_length // layout.context),
         context=layout.context,
         tensor=layout.tensor,

@@ -24,6 +24,7 @@ from memcheck.timing.model import REMEMBERED, ModelCost, Stage, parts_of, shape_
 from memcheck.timing.optimizer import offload_seconds, step_seconds
 from memcheck.timing.rates import TERA, Rates, rates
 from memcheck.timing.schedule import bubble_seconds, pipeline_seconds
+from memcheck.timing.second_passes import NONE, second_passes
 from memcheck.timing.stage import Sharing, StageTime, layer_time, stage_time
 from memcheck.timing.types import Exchanges, StepTime
 
@@ -98,18 +99,19 @@ def _answer(
     offload, assumed = offload_seconds(job, parameters, resting, passes, r)
     if job.checkpointing.offload != "none":
         offload += _activation_offload(job, architecture, slowest, r) * m
-    compute = m * slowest.arithmetic + step[0]
-    hbm = m * (slowest.memory + _accumulation(job, slowest) / r.hbm) + step[1]
+    beside = second_passes(job, architecture, r, sharing) if job.objective.code else NONE
+    compute = m * (slowest.arithmetic + beside.arithmetic) + step[0]
+    hbm = m * (slowest.memory + beside.memory + _accumulation(job, slowest) / r.hbm) + step[1]
     exchanges = Exchanges(
         m * slowest.tensor,
         m * slowest.context,
         m * slowest.expert,
-        m * slowest.data + slowest.last_data + _after(job, slowest, sharing, r),
+        m * (slowest.data + beside.data) + slowest.last_data + _after(job, slowest, sharing, r),
         pipeline_seconds(layout, m, w.pipeline),
     )
     bubble = bubble_seconds(layout, m, stages, times, slowest)
     seconds = compute + hbm + exchanges.seconds + bubble + offload
-    tokens = job.micro_batch_size * job.sequence_length * m * layout.data / layout.world_size
+    tokens = job.rows * job.head.columns * job.sequence_length * m * layout.data / layout.world_size
     model, again, kernels = _flops(job, architecture, r, share)
     model_rate, hardware_rate = model * tokens / seconds, (model + again + kernels) * tokens / seconds
     return StepTime(
@@ -215,7 +217,7 @@ def _after(job: TrainingJob, t: StageTime, s: Sharing, r: Rates) -> float:
 def _activation_offload(job: TrainingJob, architecture: Architecture, t: StageTime, r: Rates) -> float:
     """The input of every layer goes to the host in forward and comes back in backward, behind the computation."""
     layout = job.layout
-    rows = job.micro_batch_size * job.sequence_length // layout.context
+    rows = job.rows * job.sequence_length // layout.context
     rows = rows // layout.tensor if layout.sequence else rows
     held = architecture.num_layers / layout.pipeline
     each = rows * architecture.hidden_size * DTYPE_BYTES[job.recipe.compute] * held / r.host

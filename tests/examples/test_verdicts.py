@@ -33,6 +33,11 @@ VERDICTS = {
     "llama-3.1-8b-qlora-rtx-4090": {"llama-3.1-8b-qlora-rtx-4090": ("passed", [])},
     "llama-3.1-8b-tp4-a100-40gb": {"llama-3.1-8b-tp4-a100-40gb": ("failed", ["MEM101"])},
     "llama-3.1-8b-zero2-8xa100-80gb": {"llama-3.1-8b-zero2-8xa100-80gb": ("passed", [])},
+    "llama-3.2-1b-dpo-a100-40gb": {
+        "llama-3.2-1b-dpo-trl-0.29": ("failed", ["MEM102"]),
+        "llama-3.2-1b-dpo-precomputed": ("passed", []),
+        "llama-3.2-1b-dpo-trl-1.16": ("passed", []),
+    },
     "llama-3.2-1b-optimizers-a10g": {
         "llama-3.2-1b-adamw-foreach": ("failed", ["MEM101"]),
         "llama-3.2-1b-adamw-fused": ("failed", ["MEM102"]),

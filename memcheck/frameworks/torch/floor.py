@@ -71,5 +71,6 @@ def _outer(job: TrainingJob, a: Architecture, part: Part, *, trained: bool) -> l
     if part.head:
         tied = is_tied(a, tensor) and part.embedding
         head = trained and not is_head_frozen(job, a)
-        found.append(head_tensors(a, tensor, tied, head, trained and "norm" not in job.freeze))
+        adapts = job.lora is not None
+        found.append(head_tensors(a, tensor, tied, head, trained and "norm" not in job.freeze, adapts))
     return found

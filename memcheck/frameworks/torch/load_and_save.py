@@ -46,10 +46,17 @@ def around(job: TrainingJob, held: Held, steps: tuple[Instant, ...]) -> tuple[In
     """The instants of a step with those before and behind it."""
     loads = job.initialization.place == "device" and job.layout.shard_group > 1 and _shards(job)
     gathers = job.checkpoint.state_dict == "full" and job.checkpoint.offload == "none" and _shards(job)
-    if not loads and not gathers:
+    evaluates = job.evaluation is not None
+    if not loads and not gathers and not evaluates:
         return steps
-    whole = _whole(timeless(job), held)
     found = list(steps)
+    if evaluates:
+        from memcheck.frameworks.torch.evaluation import evaluation_instant
+
+        found.append(evaluation_instant(job, next(i for i in steps if i.name == "init")))
+    if not loads and not gathers:
+        return tuple(found)
+    whole = _whole(timeless(job), held)
     if loads:
         found.insert(0, _instant("load", "making the whole model on every GPU", whole._replace(optimizer_states=0)))
     if gathers:

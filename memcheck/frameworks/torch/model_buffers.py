@@ -21,6 +21,16 @@ class Always(Record):
     each: int = 0
 
 
+def masks_of(architecture: Architecture, setting: Setting) -> int:
+    """Bytes of all attention masks of one forward pass."""
+    if not setting.style.makes_masks:
+        return 0
+    from memcheck.frameworks.transformers.masks import model_masks
+
+    found = model_masks((b for b, _ in architecture.blocks), setting, architecture.mask_windows)
+    return found.variables + found.graph + found.unused
+
+
 class ModelBuffers:
     """What a pipeline rank holds beside its units."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor, orthogonalised
 from memcheck.autograd.tensor import rounded
-from memcheck.job.types import DTYPE_BYTES
+from memcheck.job.types import DTYPE_BYTES, Optimizer
 from memcheck.record import Record
 
 ADAM_LIKE = frozenset({"adamw", "adam"})
@@ -23,6 +23,23 @@ class Mesh(Record):
 
 
 ALONE = Mesh()
+
+
+class StepInBackward(Record):
+    """An optimizer for every tensor, stepped by a hook behind AccumulateGrad (torchtune ``training/memory.py``)."""
+
+    optimizer: str
+    implementation: str
+
+    def temporaries(self, shape: tuple[int, ...], dtype: str) -> int:
+        """Bytes that its step of one tensor takes for itself."""
+        tensor = LocalTensor("", shape, trained=True, matrix=len(shape) > 1)
+        return step_temporaries([(tensor, tensor.numel)], self.optimizer, self.implementation, dtype)
+
+
+def step_in_backward(optimizer: Optimizer) -> StepInBackward | None:
+    """The optimizer that steps in backward, if it does."""
+    return StepInBackward(optimizer.name, optimizer.implementation) if optimizer.in_backward else None
 
 
 def step_temporaries(

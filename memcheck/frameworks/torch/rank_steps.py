@@ -27,6 +27,7 @@ from memcheck.frameworks.torch.resting import ways_of
 from memcheck.frameworks.torch.states import engine_hooks, rests
 from memcheck.frameworks.torch.step_options import UnitGroups, step_options, step_sizes
 from memcheck.frameworks.torch.step_parts import WRAPPED
+from memcheck.frameworks.torch.units import as_built
 from memcheck.job.types import Checkpoint, Initialization, Layout, Optimizer, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
@@ -52,7 +53,7 @@ def stateless(job: TrainingJob, torch: str) -> TrainingJob:
     data = min(layout.data, 2)
     stage, group_size, optimizer = layout.zero_stage, layout.shard_group, job.optimizer
     if not FRAMEWORKS[job.framework].own_engine:
-        optimizer = NO_OPTIMIZER
+        optimizer = optimizer if optimizer.in_backward else NO_OPTIMIZER
         if stage < 2:
             stage, group_size = 0, 1
     return job._replace(
@@ -186,7 +187,7 @@ class Steps:
         job, architecture = self._job, self._architecture
         part = parts(architecture.num_layers, job.layout.pipeline)[rank]
         units = _rank_units(self._units, part)
-        buffers = ModelBuffers(job, architecture, part, self._units.base)
+        buffers = ModelBuffers(job, as_built(job, architecture), part, self._units.base)
         how, others = step_options(job, rank, buffers.border)
         engine = engine_hooks(job, units.held)
         outside = outside_sizes(step_sizes(job, units.runs, buffers, others), engine)
@@ -211,11 +212,11 @@ def _unit_job(job: TrainingJob) -> TrainingJob:
         expert=layout.expert,
         expert_tensor=layout.expert_tensor,
     )
-    if reduces_head(job):
+    if reduces_head(job) or (job.objective.second_pass and wraps(job)):
         alone = alone._replace(zero_stage=layout.zero_stage, shard_group=layout.shard_group)
     return job._replace(
         layout=alone,
-        optimizer=NO_OPTIMIZER,
+        optimizer=job.optimizer if job.optimizer.in_backward else NO_OPTIMIZER,
         gradient_accumulation_steps=1,
         parameter_offload="none",
         initialization=NO_INITIALIZATION,

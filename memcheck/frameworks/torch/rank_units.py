@@ -125,7 +125,8 @@ class Units:
                 _put(runs, unit, index, some)
                 input_grad, index, left = after, index + some, left - some
         if part.head:
-            runs.append(Run(self._head(part, input_grad, graph), 1))
+            states = sum(run.times * run.unit.fresh.freed_input for run in runs if run.unit.kind == "block")
+            runs.append(Run(self._head(part, input_grad, graph, states), 1))
         return runs
 
     def _embedding(self, tied: bool) -> Unit:
@@ -147,13 +148,13 @@ class Units:
             found = self._alike[key] = block_unit(self.job, block, setting, mode, self._added.adds, self._inventory)
         return found
 
-    def _head(self, part: Part, input_grad: bool, graph: int) -> Unit:
-        key = (part.embedding, input_grad, graph)
+    def _head(self, part: Part, input_grad: bool, graph: int, states: int) -> Unit:
+        key = (part.embedding, input_grad, graph, states)
         found = self._ends.get(key)
         if found is None:
             base, (adds, _, outside) = self.base._replace(input_grad=input_grad), self._added
             job, architecture = self.job, self.architecture
-            found = head_unit(job, architecture, base, part, adds, outside, graph, self._inventory)
+            found = head_unit(job, architecture, base, part, adds, outside, (graph, states), self._inventory)
             self._ends[key] = found
         return found
 
@@ -210,7 +211,7 @@ def adds_gradients(job: TrainingJob) -> bool:
     """
     if wraps(job) and not adds_in_place(job):
         return False
-    several = job.gradient_accumulation_steps > 1
+    several = job.passes > 1
     return several or job.layout.gradient_as_bucket_view or FRAMEWORKS[job.framework].own_engine
 
 

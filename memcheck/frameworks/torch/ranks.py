@@ -110,7 +110,7 @@ def laid(job: TrainingJob, rank: PeakRank) -> RankEstimate:
 
 def is_fixed_by_step(job: TrainingJob) -> bool:
     """Whether no moment before or behind the step may exceed it."""
-    return job.initialization.place != "device" and job.checkpoint.offload != "none"
+    return job.initialization.place != "device" and job.checkpoint.offload != "none" and job.evaluation is None
 
 
 def _with_around(job: TrainingJob, held: Held, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:

@@ -11,6 +11,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import wraps
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.frameworks.torch.resting import shard_of, sharding, tensors_resting
+from memcheck.job.objective_types import Objective
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Checkpointing, Initialization, Loss, TrainingJob
 
 TYPE_CHECKING = False
@@ -33,6 +34,7 @@ def stepless(job: TrainingJob) -> TrainingJob:
         checkpointing=Checkpointing(),
         attention="",
         loss=Loss(),
+        objective=Objective(),
         torch=(),
     )
 
@@ -62,7 +64,7 @@ def rests(job: TrainingJob, held: Held) -> Rest:
     engine = engine_of(job, units)
     operation = f"{job.optimizer.name} step ({job.optimizer.implementation})"
     partition = _partition(job, units)
-    temporaries = _temporaries(job, kinds, partition)
+    temporaries = 0 if job.optimizer.in_backward else _temporaries(job, kinds, partition)
     if engine is not None:
         # ZeRO-3 partitions the persistent parameters again before it updates them
         temporaries += max(0, engine.step_temporaries - engine.persistent)
@@ -86,6 +88,10 @@ def _components(job: TrainingJob, total: Resting, engine: EngineBuffers | None) 
         ("master_weights", total.master_weights),
         ("optimizer_states", total.optimizer_states),
     ]
+    if job.companions:
+        from memcheck.frameworks.torch.second_models import companion_bytes
+
+        found.append(("parameters", companion_bytes(job)))
     if not wraps(job):
         from memcheck.frameworks.torch.ddp import buckets
 

@@ -133,7 +133,7 @@ class Step:
                 recorder.high("forward", curve.before, self.names[i])
                 variables.let_go()
             if unit.kind == "head":
-                held_flat = self._before_loss(held_flat)
+                held_flat = self._before_loss(held_flat, casts)
             recorder.high("loss" if unit.kind == "head" else "forward", curve.forward, self.names[i])
             recorder.hold_bundle(curve.saved)
             recorder.hold("activations", curve.until_forward_ends)
@@ -173,12 +173,18 @@ class Step:
         masks = NOTHING if unit.kind == "head" or layer < -1 else self.beyond.masks
         variables.assign("causal_mask", "activations", masks)
 
-    def _before_loss(self, flat: int) -> int:
-        """What is let go of behind the final norm, whose flat buffer is still ``flat``: what is left of that."""
+    def _before_loss(self, flat: int, casts: list[tuple[int, int]]) -> int:
+        """What is let go of behind the final norm, whose flat buffer is still ``flat``: what is left of that.
+
+        ``casts``: autocast's copies, which go with the model's forward.
+        """
+        if self.how.loss_behind_model:
+            self.recorder.hold_amount("activations", tuple(casts), -1)
+            casts.clear()
         self._hold_graph(-1)  # the curve counts it until its logits replace the old ones
         if self.engine is not None:
             self.engine.before_head()
-        if not self.how.loss_behind_root:
+        if not self.how.loss_behind_root and not self.how.loss_behind_model:
             return flat
         self.recorder.release("communication_buffers", flat)  # by the root's post-forward
         if self._reduces_root_early:

@@ -47,6 +47,8 @@ class StepOptions(Record):
     """Since torch 2.15 it reduces behind the last backward instead of within it (stage.py, perform_reduce_grad)."""
     casts_gradients: bool
     loss_inside_root: bool
+    loss_behind_model: bool
+    """A trainer takes the loss, or metrics, of what the model's forward has returned."""
     loss_behind_root: bool
     """The root's forward returns hidden states, and the head runs chunk by chunk behind it."""
     whole_table: bool
@@ -102,7 +104,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
     stays_gathered = sharded and pipelined
     unsynchronised = skips_reduction(job)
     views, views_late = (False, False) if sharded else gradient_views(job)
-    steps, held = job.gradient_accumulation_steps, in_flight(rank, layout, job.gradient_accumulation_steps)
+    steps, held = job.passes, max(in_flight(rank, layout, job.gradient_accumulation_steps), job.head.columns)
     apart = unsynchronised or stays_gathered or views_late or profile.own_engine
     walks = _walks(steps, held, apart)
     how = StepOptions(
@@ -117,7 +119,10 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         stays_gathered=stays_gathered,
         reduces_behind=stays_gathered and job.casts_gradients,
         casts_gradients=job.casts_gradients,
-        loss_inside_root=not (pipelined or tied) and job.loss.kind in ("standard", "fused-linear") and job.loss.upcast,
+        loss_inside_root=not (pipelined or tied or job.objective.outside)
+        and job.loss.kind in ("standard", "fused-linear")
+        and job.loss.upcast,
+        loss_behind_model=job.objective.outside or job.objective.watched,
         loss_behind_root=tied or (not pipelined and job.loss.kind == "chunked" and profile.style.head_behind_model),
         whole_table=layout.tensor > 1 and profile.style.whole_table_gradient,
         offloads=job.parameter_offload != "none",

@@ -20,9 +20,13 @@ from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Dim, Leaf, Value
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.optimizer import step_in_backward
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward
+from memcheck.job.objective_types import Objective
 from memcheck.job.types import TrainingJob
+from memcheck.models.padding import padded
+from memcheck.models.parameters import task_tensors
 from memcheck.models.types import Architecture, Block, Mixer, Mlp, Moe, Norm
 from memcheck.record import Record
 
@@ -39,7 +43,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         adapter = Adapter(job.lora.rank, targets, job.lora.dtype, job.method == "qlora", quantized_storage(job))
     return Setting(
         style=style,
-        batch=job.micro_batch_size,
+        batch=job.rows,
         sequence=-(-job.sequence_length // layout.context),
         hidden=architecture.hidden_size,
         tensor=layout.tensor,
@@ -56,6 +60,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         adapter=adapter,
         expert_imbalance=job.expert_imbalance,
         compiled=style.compiles_blocks and job.compiles("model"),
+        stepped=step_in_backward(job.optimizer),
         grad_dtype=grad_dtype,
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
         options=job.options,
@@ -166,9 +171,7 @@ class _Rank(Record):
     dtype: str
 
 
-def block_unit(
-    job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool
-) -> Unit:
+def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool) -> Unit:
     """A layer. ``adds``: some micro-batch adds to gradients that are there."""
     tensors = block_tensors_on_rank(
         block, setting.tensor, setting.expert, setting.expert_tensor, setting.trained, setting.frozen, setting.adapter
@@ -189,9 +192,7 @@ def _demand_block(block: Block, setting: Setting, framework: str) -> None:
 def _offloaded(unit: Unit) -> Unit:
     """Saved tensors leave the GPU after the unit's forward and come back for its backward, whose curve counts them."""
     gone = unit.fresh.saved
-    fresh, again = (
-        c._replace(saved=0, saved_components=(), saved_inventory=()) for c in (unit.fresh, unit.again)
-    )
+    fresh, again = (c._replace(saved=0, saved_components=(), saved_inventory=()) for c in (unit.fresh, unit.again))
     return unit._replace(fresh=fresh, again=again, offloaded=gone)
 
 
@@ -266,6 +267,8 @@ def _demand_head(a: Architecture, head: Head, setting: Setting, framework: str) 
 
 def as_built(job: TrainingJob, a: Architecture) -> Architecture:
     """The architecture with what the framework builds in its own way."""
+    if job.pads and FRAMEWORKS[job.framework].style.makes_masks:
+        a = padded(a)
     return a._replace(tie_word_embeddings=False) if FRAMEWORKS[job.framework].style.unties_head else a
 
 
@@ -302,22 +305,34 @@ def head_unit(
     part: Part,
     adds: bool,
     outside: str | None,
-    graph: int,
+    before: tuple[int, int],
     inventory: bool,
 ) -> Unit:
     """Final norm, head and loss.
 
     ``outside``: dtype to which autograd casts the gradient of the head's weights where the root's forward has not used
-    them; ``graph``: bytes of the graph before it that outlive a backward.
+    them; ``before``: bytes of the graph before it that outlive a backward, and of layers' inputs that nothing saved.
     """
     tied = is_tied(a, base.tensor) and part.embedding
+    head = head_of(job, a, base, part, outside, before)
     trained = base.trained and not is_head_frozen(job, a)
     norm_trained = base.trained and "norm" not in job.freeze
-    tensors = head_tensors(a, base.tensor, tied, trained, norm_trained)
+    tensors = head_tensors(a, base.tensor, tied, trained, norm_trained, base.adapter is not None)
     if job.method == "qlora" and FRAMEWORKS[job.framework].quantizes_head:
         stored = quantized_storage(job)
         tensors = tuple(t._replace(dtype=stored) if t.name == "lm_head.weight" else t for t in tensors)
     setting = base._replace(trained=norm_trained)
+    _demand_head(a, head._replace(objective=Objective(), second=None), whole(base), job.framework)
+    return layers_of(base.style).head_unit(job, head, setting, tensors, adds, inventory)
+
+
+def head_of(
+    job: TrainingJob, a: Architecture, base: Setting, part: Part, outside: str | None, before: tuple[int, int]
+) -> Head:
+    """What the last unit consists of. ``outside`` and ``before``: as :func:`head_unit` has them."""
+    graph, states = before
+    tied = is_tied(a, base.tensor) and part.embedding
+    trained = base.trained and not is_head_frozen(job, a)
     head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained, a.logit_scale)
     head = head._replace(
         compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
@@ -325,13 +340,31 @@ def head_unit(
         grad_dtype=outside,
         projection=a.embedding_size if a.embedding_size != a.hidden_size else 0,
     )
-    _demand_head(a, head, whole(base), job.framework)
-    return layers_of(base.style).head_unit(job, head, setting, tensors, adds, inventory)
+    if a.task is not None:
+        return head._replace(task=a.task, trained=trained or base.adapter is not None)
+    return _with_objective(job, a, base, head, states) if job.objective.code else head
+
+
+def run_head(ctx: Context, head: Head, x: Value) -> Value:
+    """Final norm, head and loss of hidden states, on the context's own terms."""
+    return head_forward(ctx, head, x)
+
+
+def _with_objective(job: TrainingJob, a: Architecture, base: Setting, head: Head, states: int) -> Head:
+    """The head with the loss that a trainer takes of it. ``states``: as :func:`head_unit` has them."""
+    from memcheck.frameworks.torch.second_models import hidden_states, second_pass
+
+    return head._replace(
+        objective=job.objective,
+        second=second_pass(job, a, base),
+        states=states,
+        all_states=hidden_states(job, a, base.batch * base.sequence, stream_dtype(base)),
+    )
 
 
 @lru_cache(maxsize=256)
 def head_tensors(
-    a: Architecture, tensor: int, tied: bool, trained: bool, norm_trained: bool
+    a: Architecture, tensor: int, tied: bool, trained: bool, norm_trained: bool, adapts: bool = False
 ) -> tuple[LocalTensor, ...]:
     """The final norm's and the head's parameter tensors on one rank."""
     tensors = _norm_tensors(a.final_norm, "final_norm", norm_trained)
@@ -340,6 +373,11 @@ def head_tensors(
         tensors.append(LocalTensor("lm_head.weight", (vocab, a.embedding_size), trained))
     if a.head_bias:
         tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
+    for t in task_tensors(a):
+        if adapts:
+            # peft makes a trained copy of the score layer beside the frozen one (task types SEQ_CLS, TOKEN_CLS)
+            tensors.append(LocalTensor("frozen " + t.name, t.shape, False, matrix=len(t.shape) > 1))
+        tensors.append(LocalTensor(t.name, t.shape, trained or adapts, matrix=len(t.shape) > 1))
     return tuple(tensors)
 
 
@@ -358,4 +396,5 @@ def model_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTens
 
         yield from side_tensors(job, a, base)
     head_trained, norm_trained = base.trained and not is_head_frozen(job, a), base.trained and "norm" not in job.freeze
-    yield head_tensors(a, base.tensor, is_tied(a, base.tensor), head_trained, norm_trained)
+    tied, adapted = is_tied(a, base.tensor), base.adapter is not None
+    yield head_tensors(a, base.tensor, tied, head_trained, norm_trained, adapted)

@@ -48,6 +48,7 @@ PROFILE = Profile(
     schedules=(),
     methods=("full", "lora", "qlora"),
     losses=("standard", "chunked"),
+    steps_in_backward=True,
     attentions=("sdpa", "flex"),
     recompute=("none", "full"),
     options={},

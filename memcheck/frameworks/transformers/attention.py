@@ -165,10 +165,12 @@ def repeats_kv(ctx: Context, a: Attention) -> bool:
 
 
 def needs_mask(a: Attention, sequence: int, style: Style) -> bool:
-    """transformers builds an explicit mask for a sliding window not longer than the sequence (masking_utils.py)."""
+    """transformers builds an explicit mask for padding, and for a sliding window not longer than the sequence
+    (masking_utils.py).
+    """
     if not style.makes_masks:
         return False
-    return a.masked or a.alibi or (a.window is not None and sequence >= a.window)
+    return a.masked or a.padded or a.alibi or (a.window is not None and sequence >= a.window)
 
 
 def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:

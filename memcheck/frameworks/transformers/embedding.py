@@ -82,7 +82,8 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     if e.tied:
         # The head's gradient waits in AccumulateGrad's buffer; both are added into a third tensor (aten::add, never
         # add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which then is the gradient.
-        table.sink = lambda grad: _forget(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
+        steps = ctx.step(s.stepped) if s.stepped is not None else _forget
+        table.sink = lambda grad: steps(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
     x = embedding(tape, table, (ctx.tokens,), dtype)
     changed = ctx.tp > 1 or e.positions or e.norm or e.dropout or e.scaled_outside or e.scattered
     if e.leaf and changed:  # else the first block's input is the leaf

@@ -9,14 +9,17 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, enter_tensor_parallel, wider
 from memcheck.autograd.curve import Curve, checkpointed, high
-from memcheck.autograd.elementwise import cat, scale, unary
+from memcheck.autograd.elementwise import cat
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
 from memcheck.frameworks.layers import layers_of
+from memcheck.frameworks.second_pass import SecondPass
+from memcheck.frameworks.transformers.second_pass import Outputs, capped, returned
+from memcheck.job.objective_types import DISTILLED, Objective
 from memcheck.job.types import Loss, TrainingJob
-from memcheck.models.types import Norm, ParameterTensor
+from memcheck.models.types import Norm, ParameterTensor, TaskHead
 from memcheck.record import Record
 
 
@@ -41,6 +44,14 @@ class Head(Record):
     grad_dtype: str | None = None
     """Dtype to which autograd casts every gradient of the head, where it is used outside of FSDP2's forward: its group
     learns of the backward only after them."""
+    task: TaskHead | None = None
+    objective: Objective = Objective()
+    second: SecondPass | None = None
+    """The forward pass of a reference that the loss runs."""
+    states: int = 0
+    """Bytes of hidden states that only the model's output holds, where the loss asks for them."""
+    all_states: int = 0
+    """Bytes of all hidden states."""
 
 
 def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
@@ -100,12 +111,26 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     ctx.before = high(tape)
     tape.reset_peak()
     tape.component = "logits_and_loss"
+    if head.task is not None:
+        from memcheck.frameworks.transformers.task_heads import task_loss
+
+        box = [h]
+        del h, normed
+        return task_loss(ctx, head.task, box, trained=head.trained)
     shard = Dim(-(-head.vocab // ctx.tp), "V/tp" if ctx.tp > 1 else "V")
     weight = Parameter("lm_head", (shard, head.projection or ctx.hidden), s.params, head.trained, has_grad=s.has_grad)
     weight = ctx.register(weight)
     weight.cast_to = wider(weight.dtype, head.grad_dtype) or weight.cast_to
-    weight.waits = head.tied and head.trained and s.has_grad
+    weight.waits = head.tied and head.trained and (s.has_grad or s.stepped is not None)
+    if weight.waits:
+        weight.sink = None  # the table is stepped once, behind its other use
     bias = ctx.parameter("lm_head.bias", (shard,)) if head.bias else None
+    if head.objective.fused:
+        from memcheck.frameworks.transformers.fused_head import fused_loss
+
+        box = [h]
+        del h, normed
+        return fused_loss(ctx, head.objective, head.second, box, Weights(weight, bias))
     if head.loss.kind == "fused-linear":
         return fused_linear(tape, h, weight)
     pieces = layers.loss_in_pieces(ctx, head, h, Weights(weight, bias))
@@ -113,25 +138,73 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         return pieces
     logits = _logits(ctx, head, h, Weights(weight, bias))
     del h
+    if head.objective.outside:
+        model = [logits, normed]
+        del logits, normed
+        return _outside(ctx, head, [_returned(ctx, head, model)])
     ctx.kept.append(logits)
     if head.compiled:
         del normed
         return compiled_cross_entropy(tape, logits)
     loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=head.loss.kind == "vocab-parallel")
     del normed
+    if head.objective.watched:
+        _watch(ctx, head, logits)
     return loss
+
+
+def _returned(ctx: Context, head: Head, model: list[Value]) -> Outputs:
+    """The model's forward returns: autocast is left, and nothing but the output refers to what it made."""
+    tape = ctx.tape
+    logits, normed = model
+    model.clear()
+    states = []
+    if head.all_states:
+        states = [tape.new((head.states,), "int8", "hidden states of all layers")]
+        states += [normed.storage] if normed.storage is not None else []
+    del normed
+    tape.casts.clear()
+    tape.autocast = None
+    outputs = returned(ctx, Outputs(logits, states, head.all_states), wide=head.objective.wide_outputs)
+    ctx.before = high(tape)
+    tape.reset_peak()
+    return outputs
+
+
+def _outside(ctx: Context, head: Head, box: list[Outputs]) -> Value:
+    if head.objective.name in DISTILLED:
+        from memcheck.frameworks.transformers.distillation import generalized_jsd
+
+        return generalized_jsd(ctx, head.objective, box, head.vocab, head.second)
+    from memcheck.frameworks.transformers.preference import preference_loss
+
+    return preference_loss(ctx, head.objective, box, head.vocab, head.second)
+
+
+def _watch(ctx: Context, head: Head, logits: Value) -> None:
+    """The metrics of TRL's SFTTrainer behind the model's own loss: entropies, and a shifted copy for the accuracy."""
+    from memcheck.autograd.log_probabilities import entropies
+
+    tape, rows, tokens = ctx.tape, ctx.setting.batch, ctx.setting.sequence
+    tape.casts.clear()
+    ctx.before = high(tape)
+    tape.reset_peak()
+    outputs = Value(logits.storage, logits.shape, logits.dtype)
+    if head.objective.wide_outputs:
+        outputs = tape.value(logits.shape, "fp32", "logits in fp32")
+        if not head.loss.keep_logits:
+            logits.storage = None
+            ctx.kept.clear()
+    entropies(tape, rows * tokens, head.vocab, outputs.dtype)
+    shifted = tape.new((rows, tokens - 1, head.vocab), outputs.dtype, "shifted logits")
+    del shifted
 
 
 def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
     tape = ctx.tape
     logits = linear(tape, h, weights, "lm_head")
     del h
-    if head.scaled:
-        logits = scale(tape, logits, "logit scale")
-    if head.softcap:
-        logits = scale(tape, logits, "softcap")
-        logits = unary(tape, logits, "tanh")
-        logits = scale(tape, logits, "softcap")
+    logits = capped(ctx, logits, scaled=head.scaled, softcap=head.softcap)
     if ctx.tp > 1 and head.loss.kind != "vocab-parallel":
         logits = _gather_vocabulary(ctx, head, logits)
     return logits

@@ -1,0 +1,119 @@
+"""Traced steps of other objectives (``data/objectives.json``) to plans: losses, references, heads and evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.cases import Case, load
+from benchmarks.traced import MIB, OPTIMIZERS, TORCH, architecture
+
+GROUP = "objectives, traced"
+RECIPES = {"bf16": "bf16-pure", "amp": "bf16-mixed", "fp32": "fp32"}
+OBJECTIVES = ("dpo", "ipo", "orpo", "kto", "simpo", "cpo", "reward", "gkd", "distillation")
+HEADS = {"seq_cls": "classification", "token_cls": "token-classification"}
+REFERENCES = {"model": "resident", "adapter_off": "adapter-off", None: "none"}
+
+
+def records() -> list[dict[str, Any]]:
+    """Every record."""
+    found: list[dict[str, Any]] = load("objectives.json")["cases"]
+    return found
+
+
+def cases() -> list[Case]:
+    """Every record with its plan."""
+    return [
+        Case(
+            id=record["id"],
+            group=GROUP,
+            plan=plan(record),
+            truth_bytes=int(record["peak_mib"] * MIB),
+            metric="allocated",
+            phase=record["peak_phase"],
+            parameters=record["params"],
+            source=f"traces of torch {TORCH}, transformers 5.23, TRL {record.get('trl', '-')}",
+        )
+        for record in records()
+    ]
+
+
+def plan(record: dict[str, Any]) -> dict[str, Any]:
+    """The plan of one record."""
+    trained = bool(record.get("trl") or record.get("trainer_autocast") or record.get("evaluation"))
+    training: dict[str, Any] = {
+        "framework": "huggingface" if trained else "pytorch",
+        "torch_version": TORCH,
+        "micro_batch_size": record["batch"],
+        "sequence_length": record["seq"],
+        "precision": _precision(record),
+        "optimizer": {
+            "name": OPTIMIZERS[record["optimizer"]],
+            "implementation": {"single": "for-loop"}.get(record["opt_impl"], record["opt_impl"]),
+        },
+        "attention": record["attn"],
+        "activation_checkpointing": record.get("recompute", "none"),
+        "clip_grad_norm": bool(record.get("clip_grad")),
+        "initialization": "device",
+        "checkpoint": "none",
+    }
+    if record.get("optimizer_in_backward"):
+        training["optimizer"]["in_backward"] = True
+    if record.get("padded"):
+        training["sequences"] = "padded"
+    _loss(record, training)
+    if record.get("teacher_dims"):
+        training["teacher"] = {"model": {"architecture": architecture(record["teacher_dims"])}}
+    _head(record, training)
+    _evaluation(record, training)
+    world = record.get("parallel", {}).get("world", 1)
+    return {
+        "memcheck": 1,
+        "name": record["id"],
+        "model": {"architecture": architecture(record["dims"])},
+        "hardware": {"gpu": {"name": "any", "memory_gib": 1000}, "gpus_per_node": world},
+        "parallelism": {"zero_stage": 3} if world > 1 else {},
+        "training": training,
+    }
+
+
+def _precision(record: dict[str, Any]) -> dict[str, str]:
+    found = {"recipe": RECIPES[record["precision"]]}
+    if record.get("trainer_autocast") and record["precision"] == "bf16":
+        found = {"recipe": "bf16-mixed", "params": "bf16"}  # TrainingArguments(bf16=True) around bf16 parameters
+    if record.get("parallel"):
+        found["reduce"] = record["parallel"].get("reduce_dtype") or "bf16"
+    return found
+
+
+def _loss(record: dict[str, Any], training: dict[str, Any]) -> None:
+    """Whose code computes what of the logits."""
+    if record.get("trl"):
+        training["trainer"] = {"name": "trl", "version": record["trl"]}
+    elif training["framework"] == "pytorch" and record.get("head", "lm") == "lm":
+        training["loss"] = {"kind": "standard", "keep_logits": False}  # the traced loop asked for the loss alone
+    if record["objective"] in OBJECTIVES:
+        name = "distill" if record["objective"] == "distillation" else record["objective"]
+        more = record.get("objective_args", {})
+        training["objective"] = {"name": name, "prompt_length": record["prompt_len"], **more}
+        training["reference"] = REFERENCES.get(record.get("reference"), record.get("reference"))
+
+
+def _head(record: dict[str, Any], training: dict[str, Any]) -> None:
+    """What the model ends in."""
+    if record["objective"] == "reward":
+        training["head"] = "reward"
+    elif record["objective"] == "embedding":
+        training["head"] = "embedding"
+    elif record.get("head") in HEADS:
+        training["head"] = {"kind": HEADS[record["head"]], "labels": record["num_labels"]}
+
+
+def _evaluation(record: dict[str, Any], training: dict[str, Any]) -> None:
+    """The pass behind the step."""
+    found = record.get("evaluation")
+    if found:
+        training["evaluation"] = {
+            "micro_batch_size": found["batch"],
+            "steps": found["steps"],
+            "logits": "dropped" if found["prediction_loss_only"] else "kept",
+        }

@@ -1,0 +1,37 @@
+"""What a step knows of a whole forward pass without gradients beside its own: of a reference or a teacher."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Setting
+from memcheck.models.types import Norm
+from memcheck.record import Record
+
+
+class SecondHead(Record):
+    """The last unit of the other model."""
+
+    vocab: int
+    hidden: int
+    bias: bool
+    final_norm: Norm | None
+    softcap: bool
+    scaled: bool
+    dtype: str
+    """Of its weights as the product sees them."""
+    trained: bool
+    """They want a gradient, so that autocast keeps its copy of them (they get none under ``no_grad``)."""
+
+
+class SecondPass(Record):
+    """What another model's forward pass holds, in bytes, and how its head is made."""
+
+    head: SecondHead
+    setting: Setting
+    layers: int
+    """At its highest, embedding and layers."""
+    casts: int
+    """Autocast's copies of its weights, once all layers have run."""
+    gathered: int
+    """Its parameters while it runs, and their flat buffer, where FSDP2 gathers them as one group."""
+    states: int
+    """Hidden states of all layers, where the loss asks for them."""

@@ -1,0 +1,152 @@
+"""Models beside the one that is trained: what rests of them, and what their forward passes hold."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.accounts.state import LocalTensor, shard_numel, weight_bytes
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded, rounded_bytes
+from memcheck.frameworks.layers import layers_of, model_states_of
+from memcheck.frameworks.second_pass import SecondHead, SecondPass
+from memcheck.frameworks.torch.fsdp import group, wraps
+from memcheck.job.objective_types import Companion, Objective
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture, Block
+
+
+def alone(job: TrainingJob, companion: Companion) -> TrainingJob:
+    """The job that would train the companion in full: its tensors are what rests of it."""
+    return job._replace(
+        architecture=companion.architecture,
+        method="full",
+        lora=None,
+        freeze=(),
+        objective=Objective(),
+        companions=(),
+        recipe=job.recipe._replace(params=companion.dtype),
+    )
+
+
+def companion_bytes(job: TrainingJob) -> int:
+    """What rests of all companions on one rank's GPU: FSDP2 shards them, other data parallelism holds whole copies."""
+    return sum(_resting(job, companion) for companion in job.companions if companion.place == "device")
+
+
+def _resting(job: TrainingJob, companion: Companion) -> int:
+    ways = job.layout.shard_group if wraps(job) else 1
+    return sum(weight_bytes(t, companion.dtype, shard_numel(t, ways)) for t in companion_tensors(alone(job, companion)))
+
+
+def companion_tensors(job: TrainingJob) -> list[LocalTensor]:
+    """The parameters of an :func:`alone` job's model."""
+    from memcheck.frameworks.torch.units import model_tensors
+
+    architecture = job.architecture
+    assert isinstance(architecture, Architecture)  # noqa: S101 - a companion has one
+    return [t for tensors in model_tensors(job, architecture) for t in tensors]
+
+
+def second_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> SecondPass | None:
+    """The forward pass without gradients that each micro-batch runs beside its own; None where there is none."""
+    objective = job.objective
+    if not objective.second_pass:
+        return None
+    from memcheck.frameworks.torch.units import as_built
+
+    companion = next(iter(job.companions), None)
+    other = companion.architecture if companion is not None else architecture
+    own = companion is None
+    dtype = job.recipe.compute if not job.recipe.autocast else (companion.dtype if companion else job.recipe.params)
+    trained = companion is not None
+    setting = base._replace(
+        hidden=other.hidden_size, params=dtype, compute=dtype, adapter=None, trained=trained, frozen=(),
+        input_grad=False, external_input=False, has_grad=True,
+    )  # fmt: skip
+    layers, casts = passing(as_built(alone(job, companion), other) if companion else other, setting)
+    gathered = 0
+    if wraps(job):
+        gathered = _gathered(job, companion) if companion is not None else 0
+        layers += layer_gathers(job, architecture, base) if own else 0
+    head = SecondHead(
+        vocab=other.vocab_size,
+        hidden=other.hidden_size,
+        bias=other.head_bias,
+        final_norm=other.final_norm,
+        softcap=other.final_softcap,
+        scaled=other.logit_scale,
+        dtype=dtype,
+        trained=trained,
+    )
+    states = (other.num_layers + 1) * rounded_bytes((setting.batch * setting.sequence, other.hidden_size), dtype)
+    return SecondPass(head=head, setting=setting, layers=layers, casts=casts, gathered=gathered, states=states)
+
+
+def _gathered(job: TrainingJob, companion: Companion) -> int:
+    """TRL wraps a reference as one FSDP2 unit (``models/utils.py``, ``prepare_fsdp``): its parameters and their flat
+    buffer live as long as its forward runs.
+    """
+    ways = job.layout.shard_group
+    found = group(
+        [(t, ways) for t in companion_tensors(alone(job, companion))],
+        job.recipe.compute,
+        job.recipe.reduce,
+        companion.dtype,
+    )
+    return found.gathered + found.flat
+
+
+def layer_gathers(job: TrainingJob, architecture: Architecture, base: Setting) -> int:
+    """A layer's parameters, their flat buffer and that of the layer before: the root's are gathered anyway."""
+    from memcheck.frameworks.torch.units import block_tensors_on_rank
+
+    most = 0
+    for block, _ in architecture.blocks:
+        tensors = block_tensors_on_rank(
+            block, base.tensor, base.expert, base.expert_tensor, base.trained, base.frozen, base.adapter
+        )
+        found = group([(t, job.layout.shard_group) for t in tensors], job.recipe.compute, job.recipe.reduce, "fp32")
+        most = max(most, found.gathered + 2 * found.flat)
+    return most
+
+
+@lru_cache(maxsize=512)
+def passing(architecture: Architecture, setting: Setting) -> tuple[int, int]:
+    """A forward pass through all layers without gradients: its highest point, and autocast's copies at its end."""
+    from memcheck.frameworks.torch.model_buffers import masks_of
+
+    tokens, a = setting.batch * setting.sequence, architecture
+    stream = rounded_bytes((tokens, a.hidden_size), setting.params)
+    around = model_states_of(setting.style).rotary_tables(a, setting)
+    around += stream if setting.style.holds_rows else 0  # `inputs_embeds`
+    around += masks_of(a, setting)
+    most = casts = 0
+    for block, times in a.blocks:
+        high, more = _layer(block, setting)
+        most = max(most, casts + (times - 1) * more + high)
+        casts += times * more
+    return most + around, casts
+
+
+@lru_cache(maxsize=1024)
+def _layer(block: Block, setting: Setting) -> tuple[int, int]:
+    tape = Tape(autocast=setting.autocast)
+    tape.grad_enabled = False
+    ctx = Context(tape, setting)
+    shape = (ctx.residual_tokens, ctx.hidden)
+    x = Value(tape.new(shape, setting.params, "block input"), shape, setting.params)
+    forward, _ = layers_of(setting.style).recomputing(block, "none")
+    y = forward(ctx, x)
+    peak = tape.peak
+    x.storage = y.storage = None
+    for value in (*ctx.returned, *ctx.unused, *ctx.named):
+        value.storage = None
+    casts = sum(value.storage.bytes for value in tape.casts.values() if value.storage is not None)
+    return peak, casts
+
+
+def hidden_states(job: TrainingJob, architecture: Architecture, tokens: int, dtype: str) -> int:
+    """Bytes of the hidden states that TRL up to 0.28 asks for: the embedding's rows and every layer's output."""
+    if job.objective.code != "trl-0.24":
+        return 0
+    return (architecture.num_layers + 1) * rounded(tokens * architecture.hidden_size * ITEM_BYTES[dtype])

@@ -1,0 +1,52 @@
+"""TRL's fused head (1.15 and newer): losses over log-probabilities that no logits are made for.
+
+Sources: TRL 1.16 trainer/utils.py (``add_fused_lm_head``), trainer/dpo_trainer.py, kto_trainer.py, sft_trainer.py.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.curve import high
+from memcheck.autograd.log_probabilities import fused_log_probabilities
+from memcheck.autograd.matrix import Weights
+from memcheck.autograd.tensor import Parameter, Value
+from memcheck.frameworks.second_pass import SecondPass
+from memcheck.frameworks.transformers.preference import total
+from memcheck.frameworks.transformers.second_pass import leave, second_hidden
+from memcheck.job.objective_types import Objective
+
+
+def fused_loss(
+    ctx: Context, objective: Objective, second: SecondPass | None, box: list[Value], weights: Weights
+) -> Value:
+    """Scores of the completions, by the model and, without gradients, by its reference. ``box``: the hidden states."""
+    if objective.name == "distill":
+        from memcheck.frameworks.transformers.distillation import chunked_divergence
+
+        return chunked_divergence(ctx, objective, second, box, weights)
+    tape, s = ctx.tape, ctx.setting
+    scored = scored_tokens(ctx, objective)
+    compute = s.autocast or box[0].dtype
+    found = fused_log_probabilities(tape, box.pop(), weights.weight, weights.bias, scored, compute)
+    if objective.outside:
+        tape.casts.clear()
+        tape.autocast = None
+        ctx.before = high(tape)
+        tape.reset_peak()
+    loss = total(tape, (found,))
+    if second is not None:
+        h, around = second_hidden(ctx, second)
+        head = second.head
+        weight = Parameter("lm_head", (head.vocab, head.hidden), head.dtype, False, has_grad=True)
+        bias = Parameter("lm_head.bias", (head.vocab,), head.dtype, False, has_grad=True) if head.bias else None
+        theirs = [h]
+        del h
+        fused_log_probabilities(tape, theirs.pop(), weight, bias, scored, compute)
+        leave(ctx, around)
+    return loss
+
+
+def scored_tokens(ctx: Context, objective: Objective) -> int:
+    """Tokens that are scored: those of completions, and never a row's first."""
+    rows, sequence = ctx.setting.batch, ctx.setting.sequence
+    return max(1, rows * min(sequence - objective.prompt_length, sequence - 1))

@@ -1,0 +1,158 @@
+"""Losses over log-probabilities of completions, as TRL computes them behind the model's forward.
+
+Each function is written with upstream's variables, because these decide which logits live how long. Sources: TRL 0.29.1
+trainer/dpo_trainer.py (``_compute_loss``), experimental/orpo, cpo and kto; TRL 0.24.0 trainer/dpo_trainer.py
+(``concatenated_forward``); TRL 1.16 trainer/dpo_trainer.py, kto_trainer.py.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import copy
+from memcheck.autograd.indexing import slices
+from memcheck.autograd.log_probabilities import entropies, selective_log_softmax
+from memcheck.autograd.loss import log_softmax, nll_loss
+from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.frameworks.second_pass import SecondPass
+from memcheck.frameworks.transformers.second_pass import Outputs, second_outputs
+from memcheck.job.objective_types import Objective
+
+
+class Batch:
+    """How the rows of a forward pass are cut for a loss."""
+
+    __slots__ = ("completion", "rows", "sequence", "vocab")
+
+    def __init__(self, ctx: Context, objective: Objective, vocab: int) -> None:
+        self.rows, self.sequence, self.vocab = ctx.setting.batch, ctx.setting.sequence, vocab
+        self.completion = max(1, self.sequence - objective.prompt_length)
+        """Scored tokens of a row."""
+
+    @property
+    def whole(self) -> tuple[int, int, int]:
+        """All logits."""
+        return (self.rows, self.sequence, self.vocab)
+
+    @property
+    def shifted(self) -> tuple[int, int, int]:
+        """Logits that predict a token of the row."""
+        return (self.rows, self.sequence - 1, self.vocab)
+
+
+def preference_loss(
+    ctx: Context, objective: Objective, box: list[Outputs], vocab: int, second: SecondPass | None
+) -> Value:
+    """The loss of what the model returned. ``box``: nobody else refers to it."""
+    batch = Batch(ctx, objective, vocab)
+    if objective.name == "kto":
+        return _kto(ctx, box, batch, second, wide=objective.wide_outputs)
+    if objective.name in ("dpo", "ipo"):
+        run = _dpo if objective.code == "trl-0.29" else _dpo_with_states
+        return run(ctx, box, batch, second, wide=objective.wide_outputs)
+    return _odds(ctx, box, batch, nll=objective.name != "simpo")
+
+
+def total(tape: Tape, scores: tuple[Value, ...]) -> Value:
+    """What follows on log-probabilities: sums, ratios and a mean, a number a token at most."""
+    out = tape.value((1,), "fp32", "loss")
+    shapes = [(score.shape, score.dtype) for score in scores]
+    return tape.record(
+        out, scores, lambda grad: [tape.new(shape, dtype, "gradient of scores") for shape, dtype in shapes]
+    )
+
+
+def _dpo(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
+    """DPOTrainer._compute_loss of TRL 0.29: logits, their shifted copies and the reference's are local variables."""
+    tape = ctx.tape
+    outputs = box.pop()
+    shift_logits = copy(tape, slices(tape, outputs.logits, batch.shifted)[0], "shifted logits")
+    loss = total(tape, (selective_log_softmax(tape, shift_logits),))
+    variables: list[Outputs | Value] = [outputs]
+    if second is not None:
+        ref_outputs = second_outputs(ctx, second, wide=wide)
+        ref_shift_logits = copy(tape, _rows(ref_outputs.logits, batch), "shifted logits of the reference")
+        selective_log_softmax(tape, ref_shift_logits)
+        variables += [ref_outputs, ref_shift_logits]
+    entropies(tape, batch.rows * (batch.sequence - 1), batch.vocab, shift_logits.dtype)
+    chosen = tape.new((batch.rows // 2 * batch.completion, batch.vocab), shift_logits.dtype, "completion logits")
+    del chosen, variables
+    return loss
+
+
+def _dpo_with_states(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
+    """DPOTrainer.concatenated_forward of TRL 0.24: twice, each time with the hidden states of all layers."""
+    tape = ctx.tape
+    loss = total(tape, (_concatenated(ctx, box, batch),))
+    if second is not None:
+        theirs = [second_outputs(ctx, second, wide=wide, states=True)]
+        _concatenated(ctx, theirs, batch)
+    return loss
+
+
+def _concatenated(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
+    tape = ctx.tape
+    outputs = box.pop()
+    logits = outputs.logits.view(*batch.whole)
+    scores = selective_log_softmax(tape, logits)
+    chosen = tape.new((batch.rows // 2 * batch.completion, batch.vocab), logits.dtype, "completion logits")
+    del chosen, outputs
+    return scores
+
+
+def _rows(logits: Value, batch: Batch) -> Value:
+    """The logits but for the last token of each row, without a graph."""
+    return Value(logits.storage, batch.shifted, logits.dtype)
+
+
+def _odds(ctx: Context, box: list[Outputs], batch: Batch, *, nll: bool) -> Value:
+    """ORPOTrainer and CPOTrainer.concatenated_forward: the chosen rows' cross-entropy, then every row's scores.
+
+    Views of the logits (``chosen_logits``) hold them until the metrics are taken.
+    """
+    tape = ctx.tape
+    outputs = box.pop()
+    all_logits = outputs.logits
+    rows, tokens, vocab = batch.shifted
+    found: list[Value] = []
+    if nll:
+        chosen = slices(tape, all_logits, (rows // 2, batch.sequence, vocab))[0]
+        chosen = slices(tape, chosen, (rows // 2, tokens, vocab))[0]
+        shifted = copy(tape, chosen, "shifted logits of the chosen rows")
+        del chosen
+        found.append(nll_loss(tape, log_softmax(tape, shifted)))
+        del shifted
+    found.append(selective_log_softmax(tape, slices(tape, all_logits, batch.shifted)[0]))
+    loss = total(tape, tuple(found))
+    del outputs, all_logits
+    return loss
+
+
+def _kto(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
+    """KTOTrainer.get_batch_loss_metrics: copies of the policy's logits live to its end, for their sums.
+
+    The passes over mismatched pairs (``_compute_kl_logps``) hold less than those that follow them.
+    """
+    scores, copies = _kto_forward(ctx, box, batch)
+    loss = total(ctx.tape, (scores,))
+    rest: list[Storage] = []
+    if second is not None:
+        theirs = [second_outputs(ctx, second, wide=wide)]
+        _, rest = _kto_forward(ctx, theirs, batch)
+        rest = rest[1:]  # `_, _`: the last one stays
+    del copies, rest
+    return loss
+
+
+def _kto_forward(ctx: Context, box: list[Outputs], batch: Batch) -> tuple[Value, list[Storage]]:
+    tape = ctx.tape
+    outputs = box.pop()
+    completion_logits = outputs.logits
+    scores = selective_log_softmax(tape, slices(tape, completion_logits, batch.shifted)[0])
+    half = batch.rows // 2
+    copies = [
+        tape.new((count, batch.sequence, batch.vocab), completion_logits.dtype, "logits of desired rows")
+        for count in (batch.rows - half, half)
+        if count
+    ]
+    del outputs, completion_logits
+    return scores, copies

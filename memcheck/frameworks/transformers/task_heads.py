@@ -1,0 +1,67 @@
+"""Heads without a vocabulary: labels of sequences or tokens, rewards, and pooled embeddings.
+
+Sources: transformers 5.23 modeling_layers.py (GenericForSequenceClassification, GenericForTokenClassification) and
+loss/loss_utils.py; sentence-transformers 6.2 models/Pooling.py (mean) and losses/MultipleNegativesRankingLoss.py.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import dropout
+from memcheck.autograd.indexing import index
+from memcheck.autograd.loss import cross_entropy
+from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.models.types import TaskHead
+
+
+def task_loss(ctx: Context, task: TaskHead, box: list[Value], *, trained: bool) -> Value:
+    """The loss of the last hidden states [tokens, hidden]. ``box``: nobody else refers to them."""
+    if task.kind == "embedding":
+        return _embedding(ctx, box)
+    tape = ctx.tape
+    hidden_states = box.pop()
+    if task.dropout:
+        hidden_states = dropout(tape, hidden_states, task.dropout)
+    logits = linear(tape, hidden_states, _score(ctx, task, trained=trained), "score")
+    if task.kind == "token-classification":
+        return cross_entropy(tape, logits, upcast=True)
+    last = tape.new((ctx.setting.batch,), "int64", "last token of each row")
+    pooled = index(tape, logits, last, (ctx.setting.batch, task.labels), "pooled logits")
+    loss = cross_entropy(tape, pooled, upcast=False)
+    del hidden_states, logits
+    return loss
+
+
+def _score(ctx: Context, task: TaskHead, *, trained: bool) -> Weights:
+    s = ctx.setting
+    weight = Parameter("score", (task.labels, ctx.hidden), s.params, trained, has_grad=s.has_grad)
+    bias = Parameter("score.bias", (task.labels,), s.params, trained, has_grad=s.has_grad) if task.bias else None
+    return Weights(ctx.register(weight), ctx.register(bias) if bias is not None else None)
+
+
+def _embedding(ctx: Context, box: list[Value]) -> Value:
+    """Mean pooling: ``(x * mask).sum(1, dtype=float32)``, divided and compared with the batch's other rows.
+
+    The sum's gradient is an expanded view, which becomes a tensor of the product's dtype before it is multiplied.
+    """
+    tape, x = ctx.tape, box.pop()
+    product = _masked(tape, x)
+    rows, hidden = ctx.setting.batch, ctx.hidden
+    pooled = tape.value((rows, hidden), "fp32", "pooled sum")
+    shape, dtype = product.shape, product.dtype
+    pooled = tape.record(pooled, (product,), lambda grad: [tape.new(shape, dtype, "expanded gradient")])
+    del product, x
+    return pooled
+
+
+def _masked(tape: Tape, x: Value) -> Value:
+    """``x * mask`` with a mask that needs no gradient: keeps the mask."""
+    mask = tape.new((x.shape[0],), x.dtype, "attention mask")
+    out = tape.value(x.shape, x.dtype, "masked hidden states")
+    shape, dtype = x.shape, x.dtype
+
+    def run(grad: Storage, kept: Storage = mask) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "masked gradient")]
+
+    return tape.record(out, (x,), run)

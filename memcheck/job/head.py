@@ -1,0 +1,46 @@
+"""From ``training.head`` to the model that ends in it."""
+
+from __future__ import annotations
+
+from memcheck.job.defaults import Defaults
+from memcheck.job.objective_types import ModelHead
+from memcheck.models.types import Architecture, Rough, TaskHead
+from memcheck.plan import types as plan_types
+
+CLASSIFIER_DROPOUT = 0.1
+"""transformers ``modeling_layers.py``, GenericForTokenClassification, where the configuration states none."""
+DEFAULT_LABELS = 2
+"""``num_labels`` of a configuration that states none (transformers ``configuration_utils.py``)."""
+
+
+def resolve_head(training: plan_types.TrainingSpec, defaults: Defaults) -> ModelHead:
+    """What the trained model ends in."""
+    stated = training.head
+    objective = training.objective.name if training.objective else None
+    if stated is None and objective != "reward":
+        return ModelHead()
+    stated = stated or plan_types.HeadSpec()
+    why = "a reward is one number a sequence"
+    kind = defaults.take("training.head.kind", stated.kind, "reward" if objective == "reward" else "lm", why)
+    labels = 0
+    if kind == "reward":
+        labels = defaults.take("training.head.labels", stated.labels, 1, why)
+    elif kind in ("classification", "token-classification"):
+        labels = defaults.take("training.head.labels", stated.labels, DEFAULT_LABELS, "default of transformers")
+    if kind == "token-classification":
+        defaults.note("training.head", f"dropout {CLASSIFIER_DROPOUT}", "default of transformers for this head")
+    if kind == "embedding":
+        defaults.note("training.head", "two columns, mean pooling", "pairs of texts, compared within the batch")
+    return ModelHead(kind, labels)
+
+
+def with_head(architecture: Architecture | Rough, head: ModelHead) -> Architecture | Rough:
+    """The model with its head (transformers ``GenericForSequenceClassification``, ``...TokenClassification``)."""
+    if head.kind == "lm" or not isinstance(architecture, Architecture):
+        return architecture
+    by_token = head.kind == "token-classification"
+    kind = "classification" if head.kind == "reward" else head.kind
+    task = TaskHead(kind, head.labels, bias=by_token, dropout=CLASSIFIER_DROPOUT if by_token else 0.0)
+    return architecture._replace(
+        task=task, head=False, head_bias=False, tie_word_embeddings=False, final_softcap=False, logit_scale=False
+    )

@@ -1,0 +1,95 @@
+"""What a step optimises: the objective, the head that it needs, and the models beside the one that is trained."""
+
+from __future__ import annotations
+
+from memcheck.models.types import Architecture
+from memcheck.record import Record
+
+PAIRED = ("dpo", "ipo", "orpo", "simpo", "cpo", "reward")
+"""Objectives whose samples are pairs: the chosen and the rejected sequence are two rows of one forward pass."""
+COMPARED = ("dpo", "ipo", "kto")
+"""Objectives that compare the policy with a reference."""
+SCORED = (*COMPARED, "orpo", "simpo", "cpo")
+"""Objectives over log-probabilities of a completion."""
+DISTILLED = ("gkd", "distill")
+"""Objectives that compare the student with a teacher."""
+SECOND_PASSES = ("resident", "host", "adapter-off")
+"""References whose log-probabilities are made in the step."""
+SECOND_MODELS = ("resident", "host")
+"""References that are a model of their own."""
+
+
+class Objective(Record):
+    """The loss, and whose code computes it. As it is by default, the model computes it: next-token cross-entropy."""
+
+    name: str = "sft"
+    code: str = ""
+    """Which lines compute the loss: ``trl-0.24`` | ``trl-0.29`` | ``trl-1.15``. Empty: the model's own."""
+    prompt_length: int = 0
+    """Tokens of a row that are not scored."""
+    beta: float = 0.5
+    """Of distillation: 0 is the forward divergence, 1 the reverse one, between them both are mixed."""
+    reference: str = "none"
+    """``resident`` | ``host`` | ``precomputed`` | ``adapter-off`` | ``none``."""
+    wide_outputs: bool = False
+    """accelerate copies the model's outputs to fp32 as its forward returns (``convert_outputs_to_fp32``)."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of a forward pass for each sample of a micro-batch."""
+        return 2 if self.name in PAIRED else 1
+
+    @property
+    def outside(self) -> bool:
+        """Whether the loss is taken behind the model's forward, on what that returned."""
+        return bool(self.code) and self.name not in ("sft", "reward", "distill")
+
+    @property
+    def fused(self) -> bool:
+        """Whether the loss is taken from hidden states, without logits."""
+        return self.code == "trl-1.15" and self.name not in ("gkd", "reward")
+
+    @property
+    def watched(self) -> bool:
+        """Whether the trainer reads the model's logits behind its forward, for metrics."""
+        return self.name == "sft" and self.code == "trl-0.29"
+
+    @property
+    def second_pass(self) -> bool:
+        """Whether another forward pass runs without gradients in each micro-batch."""
+        return self.name in DISTILLED or (self.name in COMPARED and self.reference in SECOND_PASSES)
+
+
+class ModelHead(Record):
+    """What the trained model ends in."""
+
+    kind: str = "lm"
+    """``lm`` | ``classification`` | ``token-classification`` | ``reward`` | ``embedding``."""
+    labels: int = 0
+
+    @property
+    def columns(self) -> int:
+        """Forward passes of a micro-batch whose graphs live side by side: texts are embedded column by column."""
+        return 2 if self.kind == "embedding" else 1
+
+
+class Evaluation(Record):
+    """The pass between steps."""
+
+    micro_batch_size: int
+    sequence_length: int
+    """0: that of the training."""
+    steps: int = 1
+    keeps_logits: bool = False
+    """They pile up on the GPU until the pass is over."""
+
+
+class Companion(Record):
+    """A model beside the one that is trained."""
+
+    role: str
+    """``reference`` | ``teacher``."""
+    architecture: Architecture
+    place: str = "device"
+    """``device`` | ``host``: where its parameters rest."""
+    dtype: str = "bf16"

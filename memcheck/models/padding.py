@@ -1,0 +1,17 @@
+"""Models whose rows differ in length."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.models.types import Architecture, Attention
+
+
+@lru_cache(maxsize=64)
+def padded(a: Architecture) -> Architecture:
+    """The model with a mask for every row in its attention."""
+    blocks = [
+        (b._replace(mixer=b.mixer._replace(padded=True)) if isinstance(b.mixer, Attention) else b, count)
+        for b, count in a.blocks
+    ]
+    return a._replace(blocks=tuple(blocks))

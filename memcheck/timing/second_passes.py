@@ -1,0 +1,72 @@
+"""Forward passes without gradients beside a micro-batch's own: of a reference, and those that estimate a divergence."""
+
+from __future__ import annotations
+
+from memcheck.job.objective_types import COMPARED, SECOND_PASSES
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
+from memcheck.record import Record
+from memcheck.timing.data_parallel import gather_seconds
+from memcheck.timing.model import parts_of, shape_of, stages_of
+from memcheck.timing.rates import Rates
+from memcheck.timing.stage import Sharing
+
+
+class SecondPasses(Record):
+    """Seconds that a micro-batch spends in them."""
+
+    arithmetic: float = 0.0
+    memory: float = 0.0
+    data: float = 0.0
+    """Gathering parameters that FSDP2 shards as one unit: nothing of the pass can hide it."""
+
+
+NONE = SecondPasses()
+
+
+def passes_of(job: TrainingJob) -> tuple[int, int]:
+    """Forward passes without gradients in a micro-batch: of the model itself, and of another model.
+
+    KTO also runs mismatched pairs, once through each (TRL ``kto_trainer.py``, ``_compute_kl_logps``).
+    """
+    objective = job.objective
+    if objective.name not in COMPARED:
+        return 0, len(job.companions)
+    mismatched = 1 if objective.name == "kto" else 0
+    compared = (1 + mismatched) if objective.reference in SECOND_PASSES else 0
+    return (mismatched, compared) if job.companions else (mismatched + compared, 0)
+
+
+def second_passes(job: TrainingJob, architecture: Architecture, r: Rates, sharing: Sharing) -> SecondPasses:
+    """The seconds of them all."""
+    own, others = passes_of(job)
+    found = NONE
+    if own:
+        found = _forward(job, architecture, r, own)
+    if others and job.companions:
+        companion = job.companions[0]
+        plain = job._replace(method="full", lora=None, architecture=companion.architecture)
+        theirs = _forward(plain, companion.architecture, r, others)
+        data = 0.0
+        if sharing.precision.stage == 3:
+            size = _parameters(plain, companion.architecture, r)
+            data = others * gather_seconds(sharing.dense, size, sharing.precision)
+        found = SecondPasses(found.arithmetic + theirs.arithmetic, found.memory + theirs.memory, data)
+    return found
+
+
+def _forward(job: TrainingJob, architecture: Architecture, r: Rates, times: int) -> SecondPasses:
+    parts = parts_of(architecture, shape_of(job), r)
+    (stage,) = stages_of(architecture, job, 1)
+    arithmetic, memory = parts.head.forward
+    for count, cost in zip(stage.layers, parts.costs, strict=True):
+        arithmetic += count * cost.forward[0]
+        memory += count * cost.forward[1]
+    return SecondPasses(times * arithmetic, times * memory)
+
+
+def _parameters(job: TrainingJob, architecture: Architecture, r: Rates) -> int:
+    parts = parts_of(architecture, shape_of(job), r)
+    (stage,) = stages_of(architecture, job, 1)
+    layers = sum(count * (cost.dense + cost.experts) for count, cost in zip(stage.layers, parts.costs, strict=True))
+    return layers + parts.head.embedding + parts.head.head
