@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)  # so that a checkout is measured, not what is installed
 
-from benchmarks import deepspeed_cases, drawn, measured, outcomes, peers, plots, report, traced  # noqa: E402
+from benchmarks import deepspeed_cases, drawn, measured, objective_cases, outcomes, peers, plots, report, traced  # noqa: E402
 from benchmarks.cases import HERE, Case, Unpriced, load  # noqa: E402
 from benchmarks.megatron_arguments import ranks_of  # noqa: E402
 from benchmarks.score import Failed, Row, priced, resolved, score  # noqa: E402
@@ -61,7 +61,8 @@ def run(only: str = "") -> Run:
         else:
             failed.append(found)
 
-    for case in [*traced.cases(), *measured.cases(), *drawn.cases(), *deepspeed_cases.cases()]:
+    retraced = [*drawn.cases(), *deepspeed_cases.cases(), *objective_cases.cases()]
+    for case in [*traced.cases(), *measured.cases(), *retraced]:
         if isinstance(case, Unpriced):
             unpriced.append(case)
         elif re.search(only, f"{case.group} {case.id}"):

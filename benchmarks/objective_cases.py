@@ -31,6 +31,7 @@ def cases() -> list[Case]:
             metric="allocated",
             phase=record["peak_phase"],
             parameters=record["params"],
+            widens=False,  # exact, and of other moments than the steps that intervals are made from
             source=f"traces of torch {TORCH}, transformers 5.23, TRL {record.get('trl', '-')}",
         )
         for record in records()
