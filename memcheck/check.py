@@ -87,6 +87,8 @@ class Gate(Record):
     baseline_file: str = ""
     remedies: Remedies | None = None
     """Puts remedies on the findings of a full GPU, which takes many estimates; None: they have none."""
+    hardware: Mapping[str, object] = {}
+    """What a framework's own config runs on: ``gpu``, ``gpus_per_node``, ``nodes``."""
     texts: Mapping[str, bytes] = {}
     """Configs, by path, that plans take values from as if they held these bytes: edits that are not written yet."""
     dossier: DossierMaker | None = None
@@ -115,7 +117,7 @@ def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], li
 
     # A defect of ours, whatever it is, must not hide the verdict on the other plans.
     try:
-        documents = load_plans(path, data, gate.texts)
+        documents = load_plans(path, data, gate.texts, gate.hardware)
     except Exception as error:  # noqa: BLE001
         failed(error, 0, stem(path))
         return results, traces
@@ -150,7 +152,7 @@ def is_marked(document: Document, data: bytes) -> bool:
 
 def check_document(document: Document, gate: Gate, comments: Suppressions | None = None) -> PlanResult:
     """Judge one plan: read it, resolve it, check its layout, predict its memory, check that."""
-    if gate.changes:
+    if gate.changes and document.values is not None:
         from memcheck.plan.changes import with_changes
 
         document = with_changes(document, gate.changes)

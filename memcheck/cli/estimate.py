@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import click
 
 from memcheck import __version__
 from memcheck.check import Gate, check_file
 from memcheck.cli.completion import files, gpus, one_of
 from memcheck.cli.guard import DEFECT, complain
+from memcheck.cli.job import JOB, job_of
 from memcheck.cli.options import Output
 from memcheck.cli.parameters import COLOR, CONFIG, outputs, setting
 from memcheck.cli.parameters import gpu as known_gpu
-from memcheck.cli.write import prepare, write_each
-from memcheck.config.discover import find_plans
+from memcheck.cli.write import prepare, write_document, write_each
+from memcheck.config.discover import PlanFile, find_plans
 from memcheck.config.find import Configurations
 from memcheck.edge.screen import Screen
 from memcheck.errors import UsageError
@@ -25,7 +28,7 @@ FORMATS = ("full", "json", "csv", "html", "pdf")
 
 
 @click.command("estimate")
-@click.argument("paths", nargs=-1, required=True, metavar="PLAN...", shell_complete=files)
+@click.argument("paths", nargs=-1, required=True, metavar="PLAN|MODEL|-- COMMAND...", shell_complete=files)
 @click.option(
     "--set",
     "settings",
@@ -43,6 +46,9 @@ FORMATS = ("full", "json", "csv", "html", "pdf")
     shell_complete=one_of(gpus),
     help="Estimate for this GPU instead of the plan's own.",
 )
+@click.option("--gpus-per-node", type=click.IntRange(1), help="On so many GPUs of a node.")
+@click.option("--nodes", type=click.IntRange(1), help="On so many nodes.")
+@JOB
 @CONFIG
 @COLOR
 def command(
@@ -50,23 +56,32 @@ def command(
     settings: tuple[tuple[str, object], ...],
     formulas: bool,
     outputs: tuple[Output, ...],
-    gpu: str | None,
     config: str | None,
     color: str,
+    **job: object,
 ) -> int:
     """Show the memory of plans: components, instants of the step, pipeline ranks, largest tensors, assumptions.
 
+    Instead of a plan: a framework's own config, with --gpu, --gpus-per-node and --nodes; a model's name, with --gpu and
+    --gpus, whose plan is printed; or, behind --, the command that launches the job.
+
     Exit code 0 if every plan could be estimated, whether it fits or not.
     """
+    hardware = {key: job[key] for key in ("gpu", "gpus_per_node", "nodes") if job[key] is not None}
     changes = dict(settings)
-    if gpu is not None:
-        changes["hardware.gpu"] = gpu
+    changes.update((f"hardware.{key}", value) for key, value in hardware.items())
     outputs = outputs or (Output("full"),)
     prepare(outputs)
-    gate = Gate(changes=changes, inventory=True)
+    gate = Gate(changes=changes, hardware=hardware, inventory=True)
     if any(each.format == "csv" or each.format in WITH_DOSSIER for each in outputs):
         gate = gate._replace(dossier=make_dossier, remedies=with_remedies)
-    report = estimate_paths(paths, gate, Configurations(config))
+    told = job_of(paths, job)
+    if told is None:
+        report = estimate_paths(paths, gate, Configurations(config))
+    else:
+        report = estimate_files([told.file], gate._replace(changes=dict(settings)), Configurations(config))
+        if told.plan and any(each.format == "full" and each.file is None for each in outputs):
+            write_document(told.plan)
     for item in report.unreadable:
         complain(f"cannot read {item.path}: {item.message}")
     if not report.plans and not report.unreadable:
@@ -84,14 +99,21 @@ def command(
 
 def estimate_paths(paths: tuple[str, ...], gate: Gate, configurations: Configurations) -> Report:
     """Estimate every plan of the paths."""
+    return estimate_files(find_plans(paths), gate, configurations)
+
+
+def estimate_files(files: Iterable[PlanFile | Unreadable], gate: Gate, configurations: Configurations) -> Report:
+    """Estimate every plan of the files, and every config that a project maps to hardware."""
     plans: list[PlanResult] = []
     unreadable: list[Unreadable] = []
     defects: list[str] = []
-    for found in find_plans(paths):
+    for found in files:
         if isinstance(found, Unreadable):
             unreadable.append(found)
             continue
-        results, traces = check_file(found.path, found.data, gate._replace(settings=configurations.of(found.path)))
+        settings = configurations.of(found.path)
+        hardware = {**(settings.hardware_of(found.path) or {}), **gate.hardware}
+        results, traces = check_file(found.path, found.data, gate._replace(settings=settings, hardware=hardware))
         plans += results
         defects += traces
     return Report(version=__version__, plans=tuple(plans), unreadable=tuple(unreadable), defects=tuple(defects))

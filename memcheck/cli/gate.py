@@ -126,7 +126,8 @@ class Gates:
             profile=options.profile or settings.profile or GATE,
             select=select,
             ignore=(*self._ignore, *inherited),
-            changes={} if options.gpu is None else {"hardware.gpu": options.gpu},
+            changes={f"hardware.{key}": value for key, value in stated_hardware(options).items()},
+            hardware={**(settings.hardware_of(path) or {}), **stated_hardware(options)},
             baseline=None if baseline is None else baseline.judge,
             baseline_file="" if baseline is None else baseline.file,
             suppressions=not options.no_suppressions,
@@ -176,6 +177,12 @@ class Gates:
                 )
 
 
+def stated_hardware(options: CheckOptions) -> dict[str, object]:
+    """What the command line says the job runs on."""
+    values = {"gpu": options.gpu, "gpus_per_node": options.gpus_per_node, "nodes": options.nodes}
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def baseline_file(options: CheckOptions, settings: Settings) -> str:
     """The baseline that counts; none on another GPU, where the accepted numbers mean nothing."""
     if options.gpu is not None:
@@ -190,7 +197,12 @@ def plan_files(
     ``elsewhere``.
     """
     paths = options.paths or configurations.of_folder(os.getcwd()).paths or (".",)
-    files = find_plans(paths, skip_unmarked=options.skip_unmarked, stdin_filename=options.stdin_filename)
+    files = find_plans(
+        paths,
+        skip_unmarked=options.skip_unmarked,
+        stdin_filename=options.stdin_filename,
+        configured=lambda path: configurations.of(path).hardware_of(path) is not None,
+    )
     if options.shard is not None:
         from memcheck.cli.share import only_share
 

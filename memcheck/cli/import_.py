@@ -30,6 +30,14 @@ FLAGS = {
 """Options that state a key of the plan."""
 
 
+def define(written: str) -> tuple[str, str]:
+    """``NAME=VALUE``."""
+    name, equals, value = written.partition("=")
+    if not equals or not name.isidentifier():
+        raise click.BadParameter(f"{written!r} is not of the form TP=8")
+    return name, value
+
+
 @click.command("import")
 @click.argument("path", metavar="FILE", shell_complete=files)
 @click.option("--from", "format", type=click.Choice(list(FORMATS)), help="Whose config it is, where that is not plain.")
@@ -44,6 +52,14 @@ FLAGS = {
     metavar="VERSION",
     default="",
     help="The framework's release, whose defaults count [default: the newest].",
+)
+@click.option(
+    "--define",
+    "defines",
+    type=define,
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A variable that a script leaves to its caller, e.g. TP=8.",
 )
 @click.option(
     "--set",
@@ -62,6 +78,7 @@ def command(
     output: str | None,
     strict: bool,
     framework_version: str,
+    defines: tuple[tuple[str, str], ...],
     **flags: object,
 ) -> int:
     """Read a framework's config or launch script, and write the plan (docs/import.md lists the frameworks).
@@ -74,7 +91,7 @@ def command(
         if flags[name] is not None:
             stated[key] = ReadSetting(flags[name], flag)
     try:
-        imported = import_config(shown_path(path), _data(path), stated, format or "", framework_version)
+        imported = import_config(shown_path(path), _data(path), stated, format or "", framework_version, dict(defines))
     except ConfigError as error:
         complain(error.message, error.help)
         return error.exit_code

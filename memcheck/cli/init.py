@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
 import click
 
-from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.models import find_model
-from memcheck.catalog.names import UnknownNameError
 from memcheck.cli.completion import gpus, models, one_of
+from memcheck.cli.job import METHODS, assumed
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.errors import UsageError
-from memcheck.models.registry import read_architecture
 from memcheck.plan.schema import schema_path
 
 SCHEMA = "plan.schema.json"
-USUAL_GPUS_PER_NODE = 8
-USUAL_SEQUENCE = 4096
 
 PLAN = """\
 # yaml-language-server: $schema={schema}
@@ -40,12 +36,16 @@ parallelism:
 
 training:
   framework: huggingface        # pytorch, torchtitan, megatron, deepspeed, litgpt, torchtune: whose code runs it
-  micro_batch_size: 1           # sequences per GPU per forward pass
+{adapters}  micro_batch_size: {micro_batch_size}           # sequences per GPU per forward pass
   sequence_length: {sequence_length}
   gradient_accumulation_steps: 1
   precision: bf16-mixed
   optimizer: adamw
   activation_checkpointing: full
+"""
+ADAPTERS = """\
+  method: {method}
+  lora: {{rank: 16, target_modules: all-linear}}
 """
 
 
@@ -62,11 +62,16 @@ training:
     "--gpu", default="h100-80gb", show_default=True, shell_complete=one_of(gpus), help="A GPU of the catalog."
 )
 @click.option("--gpus", default=8, show_default=True, type=click.IntRange(1), help="How many of them.")
-def command(path: str, model: str, gpu: str, gpus: int) -> int:
+@click.option("--gpus-per-node", type=click.IntRange(1), help="How many of them a node has.")
+@click.option("--method", type=click.Choice(METHODS), help="How it is trained [default: full].")
+@click.option("--sequence-length", type=click.IntRange(1), help="Tokens per sequence.")
+@click.option("--micro-batch-size", type=click.IntRange(1), help="Sequences per GPU per forward pass.")
+@click.option("--zero-stage", type=click.IntRange(0, 3), help="How its state is sharded: 0 not at all, 3 fully.")
+def command(path: str, model: str, gpu: str, gpus: int, **job: object) -> int:
     """Write a first plan to PATH (default: plan.yaml), ready to edit, and show what memcheck says of it."""
     if os.path.lexists(path):
         raise UsageError(f"{path} exists", "name another file: init never overwrites one")
-    text = plan_text(os.path.splitext(os.path.basename(path))[0], model, gpu, gpus)
+    text = plan_text(os.path.splitext(os.path.basename(path))[0], model, gpu, gpus, job)
     write_new(path, text)
     schema = os.path.join(os.path.dirname(path), SCHEMA)
     if not os.path.lexists(schema):
@@ -76,29 +81,28 @@ def command(path: str, model: str, gpu: str, gpus: int) -> int:
     return 0
 
 
-def plan_text(name: str, model: str, gpu: str, gpus: int) -> str:
+def plan_text(name: str, model: str, gpu: str, gpus: int, job: Mapping[str, object]) -> str:
     """The plan's text.
 
     Raises:
         UsageError: an unknown model or GPU, or a number of GPUs that does not fill whole nodes.
     """
-    try:
-        known_model, known_gpu = find_model(model), find_gpu(gpu)
-    except UnknownNameError as error:
-        raise UsageError(error.message, error.help) from error
-    per_node = known_gpu.gpus_per_node or USUAL_GPUS_PER_NODE
-    if gpus > per_node and gpus % per_node:
-        raise UsageError(f"{gpus} GPUs do not fill nodes of {per_node}", f"use a multiple of {per_node}")
-    positions = read_architecture(known_model.config).max_position_embeddings  # 0: unbounded
+    per_node = job.get("gpus_per_node")
+    found = assumed(model, gpu, gpus, per_node if isinstance(per_node, int) else None, job)
+    values = {key: setting.value for key, setting in found.items()}
+    method = values["training.method"]
+    adapters = "" if method == "full" else ADAPTERS.format(method=method)
     text = PLAN.format(
         schema=SCHEMA,
         name=name,
-        model=known_model.name,
-        gpu=known_gpu.name,
-        gpus_per_node=min(gpus, per_node),
-        nodes=max(1, gpus // per_node),
-        zero_stage=3 if gpus > 1 else 0,
-        sequence_length=min(USUAL_SEQUENCE, positions or USUAL_SEQUENCE),
+        model=values["model"],
+        gpu=values["hardware.gpu"],
+        gpus_per_node=values["hardware.gpus_per_node"],
+        nodes=values["hardware.nodes"],
+        zero_stage=values["parallelism.zero_stage"],
+        adapters=adapters,
+        micro_batch_size=values["training.micro_batch_size"],
+        sequence_length=values["training.sequence_length"],
     )
     return "".join(aligned(line) for line in text.splitlines(keepends=True))
 

@@ -29,6 +29,8 @@ class CheckOptions(Record):
     ignore: tuple[str, ...] = ()
     extend_select: tuple[str, ...] = ()
     gpu: str | None = None
+    gpus_per_node: int | None = None
+    nodes: int | None = None
     config: str | None = None
     config_from_ref: str | None = None
     """Read configurations and baselines from this git ref instead of the working tree."""

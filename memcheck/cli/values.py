@@ -57,6 +57,13 @@ def gpu(written: str) -> str:
         raise ValueError(f"{error.message}; {error.help}" if error.help else error.message) from error
 
 
+def count(written: str) -> int:
+    """A whole number of at least 1."""
+    if not (written.isdecimal() and len(written) <= MOST_DIGITS and int(written) >= 1):
+        raise ValueError(f"{written!r} is not a whole number of at least 1")
+    return int(written)
+
+
 def jobs(written: str) -> int | None:
     """A number of processes; None for ``auto``."""
     if written == "auto":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from memcheck.edge.opener import RefusedError, open_file, resolved
 from memcheck.plan.text import MAX_BYTES, read_bytes
@@ -12,6 +12,8 @@ from memcheck.record import Record
 from memcheck.result import Unreadable
 
 SUFFIXES = (".yaml", ".yml")
+CONFIG_SUFFIXES = (".json", ".toml", ".sh")
+"""Of configs that are no YAML, and are looked at only where the project's configuration means them."""
 SKIPPED_FOLDERS = {"node_modules", "__pycache__"}
 """Besides those whose names start with a dot."""
 STDIN = "-"
@@ -26,12 +28,18 @@ class PlanFile(Record):
 
 
 def find_plans(
-    paths: Sequence[str], *, skip_unmarked: bool = False, stdin_filename: str | None = None
+    paths: Sequence[str],
+    *,
+    skip_unmarked: bool = False,
+    stdin_filename: str | None = None,
+    configured: Callable[[str], bool] | None = None,
 ) -> Iterator[PlanFile | Unreadable]:
     """Every plan file of the paths, sorted and each once; paths that cannot be read come as :class:`Unreadable`.
 
     Folders are searched recursively for YAML files that carry the mark of a plan. A file that was named is taken
     whatever it holds, unless ``skip_unmarked``: then it must carry the mark too. Files are read one at a time.
+    ``configured``: files in folders that are taken for what the project's configuration says of them, whatever they
+    hold.
     """
     named: dict[str, bool] = {}
     stdin = False
@@ -44,10 +52,12 @@ def find_plans(
             except RefusedError as error:
                 yield _unreadable(_shown(path), error)
                 continue
-            for found in _walk(path):
+            for found in _walk(path, SUFFIXES if configured is None else (*SUFFIXES, *CONFIG_SUFFIXES)):
                 if isinstance(found, Unreadable):
                     yield found
-                else:
+                elif configured is not None and configured(_shown(found)):
+                    named.setdefault(_shown(found), True)
+                elif found.lower().endswith(SUFFIXES):
                     named.setdefault(_shown(found), False)
         else:
             named[_shown(path)] = True
@@ -62,8 +72,8 @@ def _shown(path: str) -> str:
     return os.path.normpath(path).replace(os.sep, "/")
 
 
-def _walk(folder: str) -> Iterator[str | Unreadable]:
-    """YAML files below a folder; links to folders are not followed, so that no loop can arise."""
+def _walk(folder: str, suffixes: tuple[str, ...]) -> Iterator[str | Unreadable]:
+    """Files with these suffixes below a folder; links to folders are not followed, so that no loop can arise."""
     waiting = [folder]  # no recursion: folders may be deeper than the interpreter's stack
     while waiting:
         folder = waiting.pop()
@@ -77,7 +87,7 @@ def _walk(folder: str) -> Iterator[str | Unreadable]:
             if entry.is_dir(follow_symlinks=False):
                 if not entry.name.startswith(".") and entry.name not in SKIPPED_FOLDERS:
                     waiting.append(entry.path)
-            elif entry.name.lower().endswith(SUFFIXES) and not os.path.isdir(entry.path):
+            elif entry.name.lower().endswith(suffixes) and not os.path.isdir(entry.path):
                 yield entry.path  # a link to nowhere, a pipe or a device, too: that the user must be told
 
 

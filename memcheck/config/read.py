@@ -8,7 +8,7 @@ from collections.abc import Callable
 from memcheck import __version__
 from memcheck.config.find import LARGEST, Files
 from memcheck.config.fraction import fraction
-from memcheck.config.types import FAIL_ON, Settings
+from memcheck.config.types import FAIL_ON, ConfigHardware, Settings
 from memcheck.config.version import accepts
 from memcheck.edge.opener import is_inside, repository
 from memcheck.edge.toml import TomlError, parse_toml
@@ -138,6 +138,31 @@ def _required(written: object) -> str:
     return "" if accepts(written, __version__) else written
 
 
+def _configs(written: object) -> tuple[ConfigHardware, ...]:
+    if not isinstance(written, list) or not all(isinstance(each, dict) for each in written):
+        raise ValueError(f"{written!r} is not a list of tables: [[tool.memcheck.configs]]")
+    return tuple(_config(each) for each in written)
+
+
+def _config(table: dict[str, object]) -> ConfigHardware:
+    known = {"path", "gpu", "gpus-per-node", "nodes"}
+    unknown = sorted(set(table) - known)
+    if unknown:
+        raise ValueError(f"unknown key {unknown[0]!r} of an entry; known: {', '.join(sorted(known))}")
+    path, gpu = table.get("path"), table.get("gpu")
+    if not isinstance(path, str) or not path:
+        raise ValueError(f"{path!r} is not a pattern of paths: path = 'configs/**/*.yml'")
+    if gpu is not None and not isinstance(gpu, str):
+        raise ValueError(f"{gpu!r} is not the name of a GPU")
+    numbers: dict[str, int | None] = {}
+    for key in ("gpus-per-node", "nodes"):
+        number = table.get(key)
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            raise ValueError(f"{key} is {number!r}, not a whole number of at least 1")
+        numbers[key] = number if isinstance(number, int) else None
+    return ConfigHardware(path=path, gpu=gpu, gpus_per_node=numbers["gpus-per-node"], nodes=numbers["nodes"])
+
+
 READERS: dict[str, Callable[[object], object]] = {
     "paths": _strings,
     "fail-above": fraction,
@@ -153,6 +178,7 @@ READERS: dict[str, Callable[[object], object]] = {
     "severity": _severity,
     "baseline": _file,
     "required-version": _required,
+    "configs": _configs,
 }
 
 

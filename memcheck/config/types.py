@@ -5,6 +5,22 @@ from __future__ import annotations
 from memcheck.record import Record
 
 
+class ConfigHardware(Record):
+    """``[[configs]]``: configs of frameworks, and what they run on."""
+
+    path: str
+    """A pattern of paths, relative to the configuration's folder."""
+    gpu: str | None = None
+    gpus_per_node: int | None = None
+    nodes: int | None = None
+
+    @property
+    def stated(self) -> dict[str, object]:
+        """The keys of ``hardware`` that it states."""
+        values = {"gpu": self.gpu, "gpus_per_node": self.gpus_per_node, "nodes": self.nodes}
+        return {key: value for key, value in values.items() if value is not None}
+
+
 class Settings(Record):
     """One configuration file, or the defaults. None means: not configured."""
 
@@ -27,8 +43,19 @@ class Settings(Record):
     """Codes or prefixes of codes, and the severity that their findings get."""
     baseline: str = ""
     """The baseline file, relative to the working directory."""
+    configs: tuple[ConfigHardware, ...] = ()
+    """Configs of frameworks that are judged like plans; the first pattern that fits a file counts."""
     file: str = ""
     """Where the settings come from; empty for the defaults."""
+
+    def hardware_of(self, path: str) -> dict[str, object] | None:
+        """What a framework's config runs on; None for a file that no pattern means."""
+        if not self.configs:
+            return None
+        from memcheck.config.patterns import matches
+
+        folder = self.file.rpartition("/")[0] or "."
+        return next((each.stated for each in self.configs if matches(path, each.path, folder)), None)
 
     def ignored_for(self, path: str) -> tuple[str, ...]:
         """The rules that do not count for a file, besides those that count nowhere."""

@@ -24,6 +24,8 @@ RESHARD = f"{FSDP}.fsdp_reshard_after_forward"
 OFFLOAD = f"{FSDP}.fsdp_offload_params"
 STATE_DICT = f"{FSDP}.fsdp_state_dict_type"
 STATE_DICTS = {"FULL_STATE_DICT": "full", "SHARDED_STATE_DICT": "sharded"}
+RANK0 = f"{FSDP}.fsdp_cpu_ram_efficient_loading"
+CPU = "use_cpu"
 CHECKPOINTING = f"{FSDP}.fsdp_activation_checkpointing"
 WRAP = f"{FSDP}.fsdp_auto_wrap_policy"
 STRATEGIES = {
@@ -45,6 +47,8 @@ DEGREES = (
 """``sp_size`` is Ulysses through DeepSpeed: the sequence is cut over as many ranks, too."""
 
 DEEPSPEED = "deepspeed_config"
+INIT = f"{DEEPSPEED}.zero3_init_flag"
+GATHER = f"{DEEPSPEED}.zero3_save_16bit_model"
 DEEPSPEED_FILE = f"{DEEPSPEED}.deepspeed_config_file"
 PLACES: dict[str, object] = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
 ENGINE = (
@@ -70,7 +74,6 @@ HARMLESS = (
     "main_training_function",
     "enable_cpu_affinity",
     "downcast_bf16",
-    "use_cpu",
     "tpu_name",
     "tpu_zone",
     "tpu_env",
@@ -82,10 +85,7 @@ HARMLESS = (
     "fp16",
     f"{FSDP}.fsdp_sync_module_states",
     f"{FSDP}.fsdp_use_orig_params",
-    f"{FSDP}.fsdp_cpu_ram_efficient_loading",
     f"{FSDP}.fsdp_transformer_layer_cls_to_wrap",
-    f"{DEEPSPEED}.zero3_init_flag",
-    f"{DEEPSPEED}.zero3_save_16bit_model",
     f"{DEEPSPEED}.deepspeed_multinode_launcher",
     f"{DEEPSPEED}.deepspeed_hostfile",
     f"{DEEPSPEED}.deepspeed_inclusion_filter",

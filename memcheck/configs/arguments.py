@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from memcheck.configs.config_file import ConfigFile, load_yaml
@@ -12,19 +13,28 @@ from memcheck.plan.text import split_lines
 YAML_SECTION = "MODEL_ARGS"
 _TOKEN = re.compile(r"""[^\s"'()#;|&<>\\]+(?:"[^"]*"|'[^']*')?|"[^"]*"|'[^']*'|[;|&<>]+""")
 _OPERATORS = {";", "|", "&", "<", ">"}
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::-([^}]*))?\}?\Z")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|\d+)(?::?-([^}]*))?\}?\Z")
+_OPENS = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*(?:if|case)\b")
+_CLOSES = re.compile(r"(?:^|[;\s])(?:fi|esac)\b")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]*)\s*(?:#.*)?\Z")
 
 
-def load_arguments(path: str, text: str, lists: frozenset[str] = frozenset()) -> ConfigFile:
-    """Arguments by name, without their dashes; a switch is True. ``lists``: those that take several words.
+NO_DEFINES: Mapping[str, str] = {}
+
+
+def load_arguments(
+    path: str, text: str, lists: frozenset[str] = frozenset(), defines: Mapping[str, str] = NO_DEFINES
+) -> ConfigFile:
+    """Arguments by name, without their dashes; a switch is True.
+
+    ``lists``: those that take several words. ``defines``: variables that the script leaves to its caller.
 
     Raises:
         ConfigError: a YAML file that is none.
     """
     if re.search(rf"^{YAML_SECTION}\s*:", text, re.MULTILINE):
         return _from_yaml(path, text)
-    return _from_text(path, text, lists)
+    return _from_text(path, text, lists, defines)
 
 
 def _from_yaml(path: str, text: str) -> ConfigFile:
@@ -40,38 +50,63 @@ def _from_yaml(path: str, text: str) -> ConfigFile:
     return ConfigFile(path, values, lambda name: whole.at(keys.get(name, "")), whole.lines)
 
 
-def _from_text(path: str, text: str, lists: frozenset[str]) -> ConfigFile:
+def _from_text(path: str, text: str, lists: frozenset[str], defines: Mapping[str, str]) -> ConfigFile:
     lines = split_lines(text)
     values: dict[str, Any] = {}
     places: dict[str, Location] = {}
-    variables: dict[str, str] = {}
+    variables: dict[str, str] = dict(defines)
+    branches: set[str] = set()
+    hanging: dict[str, str] = {}
+    depth = 0
     name = ""
     for number, line in enumerate(lines, 1):
+        depth = max(0, depth + len(_OPENS.findall(_code(line))) - len(_CLOSES.findall(_code(line))))
         assigned = _ASSIGNMENT.match(line)
         if assigned is not None:
-            variables[assigned[1]] = assigned[2].strip("\"'")
+            if assigned[1] in defines:
+                variables[assigned[1]] = defines[assigned[1]]
+                continue
+            if depth:
+                branches.add(assigned[1])
+            variables[assigned[1]] = _resolved(assigned[2].strip("\"'"), variables)
             continue
         for column, word in _words(line):
             flag = re.match(r"--([A-Za-z][\w-]*)(?:=(.*))?\Z", word)
             if flag is not None:
                 name = flag[1]
                 values[name] = True if flag[2] is None else _resolved(flag[2], variables)
+                hanging.pop(name, None)
+                if depth or (flag[2] is not None and _name_of(flag[2]) in branches):
+                    hanging[name] = _name_of(flag[2] or "")
                 places[name] = Location(path, Span(number, column, number, column + len(word)))
             elif not name or word[:1] in _OPERATORS:
                 name = ""
             elif values[name] is True:
                 values[name] = _resolved(word, variables)
+                if _name_of(word) in branches:
+                    hanging[name] = _name_of(word)
             elif name in lists:
                 values[name] = f"{values[name]} {_resolved(word, variables)}"
         if not line.rstrip().endswith("\\"):
             name = ""
-    return ConfigFile(path, values, lambda key: places.get(key, Location(path, Span(1, 1, 1, 1))), lines)
+    found = ConfigFile(path, values, lambda key: places.get(key, Location(path, Span(1, 1, 1, 1))), lines)
+    found.hanging = hanging
+    return found
 
 
 def _words(line: str) -> list[tuple[int, str]]:
     """Words of a shell line with their columns; what follows a ``#`` is a comment."""
-    code = re.sub(r"(?:^|\s)#.*", "", line)
-    return [(found.start() + 1, found[0].strip("\"'")) for found in _TOKEN.finditer(code)]
+    return [(found.start() + 1, found[0].strip("\"'")) for found in _TOKEN.finditer(_code(line))]
+
+
+def _code(line: str) -> str:
+    return re.sub(r"(?:^|\s)#.*", "", line)
+
+
+def _name_of(word: str) -> str:
+    """The variable that a word is; empty for plain text."""
+    found = _VARIABLE.match(word.strip("\"'"))
+    return "" if found is None else found[1]
 
 
 def _resolved(word: str, variables: dict[str, str]) -> str:

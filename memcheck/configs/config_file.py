@@ -32,6 +32,8 @@ class ConfigFile:
         """The folder within which the config may name other files; empty: any."""
         self.read: Callable[[str], bytes] = read_bytes
         """How the files that the config names are read."""
+        self.hanging: dict[str, str] = {}
+        """Arguments of a script that hang on an ``if``, and the variable that does; empty for the argument itself."""
         self.version = ""
         """The framework's release, where it was stated: defaults moved under unchanged files."""
         self.gpus_per_node: int | None = None

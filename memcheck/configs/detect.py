@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.evidence import all_keys, any_key
 from memcheck.configs.formats import FORMATS
-from memcheck.configs.syntax import load_config, syntax_of
+from memcheck.configs.syntax import ARGUMENTS, load_config, syntax_of
 from memcheck.configs.types import ConfigError
+from memcheck.finding import Location, Span
 
 UNREAD = (
     (any_key("memcheck"), "a plan already", "`memcheck check FILE` judges it"),
@@ -65,6 +68,12 @@ def detect(path: str, text: str) -> str:
         key = recognise(config)
         if key:
             raise located(config.at(key), f"this is {kind}", help or HELP)
+    for number, line in enumerate(config.lines if syntax == ARGUMENTS else (), 1):
+        sourced = re.match(r"\s*(?:source|\.)\s+(\S+)", line)
+        if sourced is not None:
+            at = Location(path, Span(number, sourced.start(1) + 1, number, sourced.end(1) + 1))
+            message = f"the script's arguments are in `{sourced[1]}`, which it sources"
+            raise located(at, message, "name that script, with --define for what this one sets")
     raise ConfigError(f"{path}: this is no config that memcheck knows", HELP)
 
 

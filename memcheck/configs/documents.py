@@ -10,11 +10,26 @@ from memcheck.plan.load import load_documents
 NO_TEXTS: Mapping[str, bytes] = {}
 
 
-def load_plans(path: str, data: bytes, texts: Mapping[str, bytes] = NO_TEXTS) -> list[Document]:
+NOTHING: Mapping[str, object] = {}
+
+
+def load_plans(
+    path: str, data: bytes, texts: Mapping[str, bytes] = NO_TEXTS, hardware: Mapping[str, object] = NOTHING
+) -> list[Document]:
     """Every document of a file: ``extends`` and ``source`` applied. Never raises for bad input.
 
-    ``texts``: configs, by their shown path, that are read as if they held these bytes.
+    ``texts``: configs, by their shown path, that are read as if they held these bytes. ``hardware``: what a framework's
+    own config runs on; a plan says that itself.
     """
+    if b"memcheck" not in data or not path.lower().endswith((".yaml", ".yml")):
+        from memcheck.plan.sniff import looks_like_plan
+
+        if not looks_like_plan(data):
+            from memcheck.configs.direct import config_document
+
+            found = config_document(path, data, hardware)
+            if found is not None:
+                return [found]
     return [_with_source(document, texts) for document in load_documents(path, data)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 
 from memcheck.configs.config_file import ConfigFile, shown
@@ -65,7 +66,7 @@ class Draft:
     def whole(self, path: str, *keys: str) -> int | None:
         """An integer of the config for code that combines several; settled by the plan keys when it cannot be read."""
         written = self.config.take(path)
-        if written is None:
+        if written is None or self._unset(path, written, *keys):
             return None
         value = converted(KeyRow(path, "", "whole"), written)
         if isinstance(value, int):
@@ -86,6 +87,8 @@ class Draft:
 
     def _row(self, row: KeyRow, path: str) -> None:
         written = self.config.take(path)
+        if self._unset(path, written, row.key):
+            return
         value = converted(row, written)
         if value is not MISSING:
             self.set(row.key, value, path)
@@ -100,11 +103,22 @@ class Draft:
             listed = tuple(names)
             self.harmless(listed, tuple(name for name in listed if name.endswith(".")))
 
+    def _unset(self, path: str, written: object, *keys: str) -> bool:
+        """Whether a value is a variable that the script does not set; then that is said."""
+        found = re.match(r"\$\{?(\w+)", written) if isinstance(written, str) else None
+        if found is None:
+            return False
+        message = f"`{path}`: `{written}` is not set in the script"
+        self.refuse(path, message, f"say what its caller does: --define {found[1]}=8", keys)
+        return True
+
     def harmless(self, exact: Iterable[str], prefixes: Iterable[str] = ()) -> None:
         """Keys that do not move memory."""
-        self.config.see(*exact)
         below = tuple(prefixes)
-        self.config.see(*(key for key in self.config.unread() if key.startswith(below)))
+        found = [*exact, *(key for key in self.config.unread() if below and key.startswith(below))]
+        self.config.see(*found)
+        for key in found:
+            self.config.hanging.pop(key, None)
 
     def unmodelled(self, reasons: dict[str, tuple[object, str]]) -> None:
         """Keys that move memory and have no place in a plan: a note, unless they are at their default."""
@@ -121,6 +135,10 @@ class Draft:
         for key in list(self.config.unread()):
             if self.config.has(key):
                 self.note(key, f"not a key that memcheck knows of {self.title}")
+        for key, variable in self.config.hanging.items():
+            what = f"`${variable}` is set" if variable else "the argument stands"
+            help = f"say which it is: --define {variable}=VALUE" if variable else "name a script for each case"
+            self.refuse(key, f"`{key}`: {what} in an `if` of the script, and which branch runs is not known", help)
         start = self.config.at("")
         places = [each.location for each in self.settings.values()] + [each.location for each in self.problems]
         if all(place in (None, start) for place in places):
@@ -143,7 +161,8 @@ def converted(row: KeyRow, written: object) -> object:
     if row.kind == "flag":
         return _FLAGS.get(text.lower(), MISSING)
     if row.kind == "list":
-        return list(written) if isinstance(written, list) else [int(w) if w.isdigit() else w for w in text.split()]
+        items = written if isinstance(written, list) else text.strip("[]").replace(",", " ").split()
+        return [int(item) if isinstance(item, str) and item.isdigit() else item for item in items]
     if row.kind == "text":
         return text
     return row.words[text.lower()] if text.lower() in row.words else _number(written, row.kind)

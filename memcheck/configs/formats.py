@@ -5,7 +5,7 @@ Adding one: a table of keys, a reader, a line here. CONTRIBUTING.md has the whol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from memcheck.configs import (
     axolotl_keys,
@@ -17,6 +17,7 @@ from memcheck.configs import (
     trainer_keys,
     trl_keys,
 )
+from memcheck.configs.arguments import NO_DEFINES
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.evidence import Recognise, all_keys, any_key
 from memcheck.configs.read_accelerate import read_accelerate
@@ -55,14 +56,15 @@ class Format(Record):
     lists: frozenset[str] = frozenset()
     """Arguments of a command line that take several words."""
 
-    def load(self, path: str, text: str) -> ConfigFile:
-        """The flat keys of a config with their places.
+    def load(self, path: str, text: str, defines: Mapping[str, str] = NO_DEFINES) -> ConfigFile:
+        """The flat keys of a config with their places; ``defines``: variables that a script leaves to its caller.
 
         Raises:
             ConfigError: the text is not of the syntax of such configs.
         """
         syntax = syntax_of(path, text)
-        return load_config(path, text, syntax if syntax in self.syntaxes else self.syntaxes[0], self.lists)
+        usable = syntax if syntax in self.syntaxes else self.syntaxes[0]
+        return load_config(path, text, usable, self.lists, defines)
 
 
 FORMATS = {

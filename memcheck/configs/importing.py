@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memcheck.configs.arguments import NO_DEFINES
 from memcheck.configs.config_file import parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.formats import FORMATS
@@ -63,18 +64,24 @@ class Imported(Record):
 
 
 def import_config(
-    path: str, data: bytes, stated: dict[str, ReadSetting], format: str = "", version: str = ""
+    path: str,
+    data: bytes,
+    stated: dict[str, ReadSetting],
+    format: str = "",
+    version: str = "",
+    defines: Mapping[str, str] = NO_DEFINES,
 ) -> Imported:
     """Read a config; ``stated`` (by dotted plan key) fills in what it cannot say, and must agree with what it does.
 
-    ``version``: the framework's release, by which its defaults are chosen; empty for the newest.
+    ``version``: the framework's release, by which its defaults are chosen; empty for the newest. ``defines``: variables
+    that a script leaves to its caller.
 
     Raises:
         ConfigError: the config cannot be read at all.
     """
     text = parse_text(path, data)
     kind = FORMATS[format or detect(path, text)]
-    config = kind.load(path, text)
+    config = kind.load(path, text, defines)
     config.version = version
     per_node = stated.get("hardware.gpus_per_node")
     config.gpus_per_node = per_node.value if per_node is not None and isinstance(per_node.value, int) else None

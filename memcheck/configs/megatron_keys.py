@@ -141,6 +141,8 @@ def _kind(name: str) -> str:
 
 LISTS = frozenset(dashed(name) for name, types in MEGATRON.options.items() if list in types)
 """Arguments that take several words."""
+NUMBERS = ("hierarchical-context-parallel-sizes",)
+"""Lists of whole numbers alone."""
 OPTIONS = tuple(
     KeyRow(dashed(name), f"training.options.{name}", _kind(name)) for name in MEGATRON.options if name not in SETTLED
 )
@@ -169,8 +171,36 @@ REFUSED = {
     "perform-rl-step": "reinforcement learning, where an inference engine shares the GPU",
     "export-kd-teacher-load": "distillation, where a teacher is loaded beside the model",
     "flextron": "an elastic model",
+    "experimental-attention-variant": "a model with an experimental attention (gated delta nets, sparse attention)",
+    "linear-attention-type": "a model with linear attention",
+    "linear-attention-freq": "a model with linear attention",
+    "dsa-indexer-n-heads": "a model with sparse attention",
+    "dsa-indexer-topk": "a model with sparse attention",
+    "hybrid-attention-ratio": "a Mamba hybrid",
+    "hybrid-mlp-ratio": "a Mamba hybrid",
+    "mamba-state-dim": "a Mamba hybrid",
+    "mamba-head-dim": "a Mamba hybrid",
+    "heterogeneous-layers-config-path": "a model whose layers differ by a file",
+    "heterogeneous-layers-config-encoded-json": "a model whose layers differ by a file",
+    "vision-model-type": "a multimodal model",
+    "retro-project-dir": "a retrieval model (RETRO)",
 }
 """Arguments that say that the job trains something else than a decoder of text alone."""
+SERVERS = (
+    "inference-dynamic-batching",
+    "inference-dynamic-batching-buffer-size-gb",
+    "inference-dynamic-batching-max-requests",
+    "inference-dynamic-batching-max-requests-override",
+    "inference-dynamic-batching-max-tokens",
+    "inference-dynamic-batching-num-cuda-graphs",
+    "inference-max-requests",
+    "inference-max-batch-size",
+    "num-tokens-to-generate",
+    "output-path",
+    "prompts",
+)
+"""Arguments of text generation and of the inference server, which no training has."""
+SERVING_SCRIPTS = ("run_text_generation_server", "gpt_static_inference", "gpt_dynamic_inference", "generate_samples")
 TOKENIZERS = ("merge-file", "tokenizer-type", "tokenizer-model")
 """One of them stands beside the vocabulary of every decoder."""
 REFUSED_SCRIPTS = {

@@ -21,6 +21,8 @@ def read_accelerate(config: ConfigFile, world: int | None) -> ReadConfig:
     draft = Draft(config, "accelerate", keys.TITLE)
     kind = str(config.take(keys.TYPE) or "").upper()
     draft.derive("training.framework", "huggingface", "the config is Accelerate's")
+    if config.take(keys.CPU) in (True, "true", "True"):
+        draft.refuse(keys.CPU, "`use_cpu: true` runs on no GPU")
     _hardware(draft)
     if world is None:
         world = _whole(draft, "hardware.nodes", 1) * _whole(draft, "hardware.gpus_per_node", 0) or None
@@ -109,6 +111,9 @@ def _fsdp(draft: Draft) -> None:
     if config.take(keys.OFFLOAD) is True:
         draft.set("training.offload.parameters", "cpu", keys.OFFLOAD)
         draft.set("training.optimizer.offload", "cpu", keys.OFFLOAD)
+    if config.take(keys.RANK0) in (True, "true", "True") and draft.value(STAGE) == 3:
+        # utils/fsdp_utils.py: rank 0 of a node loads, the others make the model on meta and receive it
+        draft.set("training.initialization.place", "rank0", keys.RANK0)
     _state_dict(draft)
     recompute = config.take(keys.CHECKPOINTING)
     if recompute is True:
@@ -163,6 +168,7 @@ def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
     name = config.take(keys.DEEPSPEED_FILE)
     if name is None:
         draft.rows(keys.ENGINE)
+        _model_at_either_end(draft)
         clip = config.take(keys.ENGINE_CLIP)
         if clip is not None:
             draft.set("training.clip_grad_norm", str(clip) not in ("0", "0.0", "none"), keys.ENGINE_CLIP)
@@ -176,6 +182,18 @@ def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
                 return None
     draft.refuse(keys.DEEPSPEED_FILE, f"there is no `{name}` beside the config, nor here", "mend the path")
     return None
+
+
+def _model_at_either_end(draft: Draft) -> None:
+    """How ZeRO 3 makes the model and saves it: ``zero3_init_flag`` and ``zero3_save_16bit_model``."""
+    config = draft.config
+    flag, gather = config.take(keys.INIT), config.take(keys.GATHER)
+    if draft.value(STAGE) != 3:
+        return
+    if flag in (False, "false", "False"):
+        draft.set("training.initialization.place", "host", keys.INIT)
+    if gather in (True, "true", "True"):
+        draft.set("training.options.stage3_gather_16bit_weights_on_model_save", True, keys.GATHER)
 
 
 def engine_files(config: ConfigFile, name: str) -> list[str]:

@@ -7,6 +7,8 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.megatron_harmless import HARMLESS
 from memcheck.configs.types import ReadConfig
+from memcheck.errors import UnsupportedError
+from memcheck.job.layout_text import stages_of_layout
 from memcheck.models.families.megatron_lm import DROPOUT, MODEL_TYPE
 
 STAGE = "parallelism.zero_stage"
@@ -19,6 +21,7 @@ def read_megatron(config: ConfigFile, world: int | None) -> ReadConfig:
     draft = Draft(config, "megatron", keys.TITLE)
     draft.derive("training.framework", "megatron", "the arguments are Megatron-LM's")
     _refuse(draft)
+    _serves(draft)
     _model(draft)
     draft.rows((*keys.LAUNCHER, *keys.LAYOUT, *keys.SERVING, keys.OPTIMIZER))
     if "training.optimizer.name" not in draft.settings and not config.has(keys.OPTIMIZER.path):
@@ -33,13 +36,28 @@ def read_megatron(config: ConfigFile, world: int | None) -> ReadConfig:
     clip = config.take("clip-grad")
     if clip is not None:
         draft.set("training.clip_grad_norm", str(clip) not in ("0", "0.0"), "clip-grad")
-    config.see(*HARMLESS)
+    draft.harmless(HARMLESS)
     draft.unmodelled(keys.UNMODELLED)
     return draft.finish()
 
 
 def _on(config: ConfigFile, name: str) -> bool:
     return config.take(name) in (True, "true", "True")
+
+
+SERVED = "training.served"
+"""Key of what is wrong with a server's arguments as a training plan: a plan that serves has nothing against it."""
+
+
+def _serves(draft: Draft) -> None:
+    """A server's arguments are no training step."""
+    config = draft.config
+    path = next((name for name in keys.SERVERS if config.has(name) and config.values[name] is not False), "")
+    script = next((name for name in keys.SERVING_SCRIPTS if any(name in line for line in config.lines)), "")
+    if path or script:
+        what = f"`--{path}`" if path else f"`{script}`"
+        help = "write a plan with `inference:`, and take what it serves from here: source: {megatron: FILE}"
+        draft.refuse(path, f"{what}: the job generates text, and trains nothing", help, (SERVED,))
 
 
 def _refuse(draft: Draft) -> None:
@@ -82,8 +100,13 @@ def _model(draft: Draft) -> None:
     positions, length = f"{keys.MODEL}.max_position_embeddings", config.values.get("seq-length")
     if positions not in draft.settings and length is not None and not config.has("max-position-embeddings"):
         draft.assume(positions, int(str(length)) if str(length).isdigit() else length, "as long as --seq-length")
-    vocabulary = f"{keys.MODEL}.vocab_size"
-    if not config.has("vocab-size"):
+    vocabulary, padded = f"{keys.MODEL}.vocab_size", "padded-vocab-size"
+    if config.has(padded) and not config.has("vocab-size"):
+        size = draft.whole(padded, vocabulary)
+        if size is not None:
+            draft.set(vocabulary, size, padded)  # padding it again changes nothing
+    config.see(padded)
+    if not config.has("vocab-size") and vocabulary not in draft.settings:
         help = f"state it beside the config: --set {vocabulary}=50257"
         where = "tokenizer-type" if config.has("tokenizer-type") else "vocab-file" if config.has("vocab-file") else ""
         draft.refuse(
@@ -113,6 +136,13 @@ def _layout(draft: Draft) -> None:
     per_chunk = draft.whole("num-layers-per-virtual-pipeline-stage", "parallelism.virtual_stages")
     chunks = draft.whole("num-virtual-stages-per-pipeline-rank", "parallelism.virtual_stages")
     layers = draft.value(f"{keys.MODEL}.num_layers")
+    if isinstance(layers, int):  # transformer_config.py counts the embedding and the loss as layers where it is told
+        layers += sum(_on(config, f"account-for-{each}-in-pipeline-split") for each in ("embedding", "loss"))
+    written = "pipeline-model-parallel-layout"
+    if config.has(written) and pipeline > 1:
+        _written_layout(draft, written, pipeline)
+        config.see("num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank")
+        return
     path = "num-layers-per-virtual-pipeline-stage" if per_chunk else "num-virtual-stages-per-pipeline-rank"
     if per_chunk and isinstance(layers, int):
         chunks = max(1, layers // pipeline // per_chunk)
@@ -124,6 +154,20 @@ def _layout(draft: Draft) -> None:
             draft.set("parallelism.pipeline_schedule", schedule, path)
         else:
             draft.assume("parallelism.pipeline_schedule", schedule)
+
+
+def _written_layout(draft: Draft, path: str, pipeline: int) -> None:
+    """A layout names every stage: how many each rank has follows from it."""
+    try:
+        stages = len(stages_of_layout(draft.config.values[path]))
+    except UnsupportedError as error:
+        draft.refuse(path, error.message, error.help, ("parallelism.virtual_stages",))
+        return
+    each = stages // pipeline
+    if each > 1 and stages % pipeline == 0:
+        draft.set("parallelism.virtual_stages", each, path)
+    schedule = "interleaved-1f1b" if each > 1 else "1f1b"
+    draft.set("parallelism.pipeline_schedule", schedule, path)
 
 
 def _degree(draft: Draft, name: str) -> int:
@@ -168,6 +212,11 @@ def _precision(draft: Draft) -> None:
 def _options(draft: Draft) -> None:
     config = draft.config
     draft.rows(keys.OPTIONS)
+    for name in keys.NUMBERS:
+        setting = draft.settings.get(f"{OPTION}{keys.underscored(name)}")
+        wrong = [] if setting is None else [each for each in _items(setting.value) if not isinstance(each, int)]
+        if wrong:
+            draft.refuse(name, f"`--{name}`: `{wrong[0]}` is not a whole number", keys=(f"{OPTION}{name}",))
     for old, new in keys.RENAMED.items():
         setting = draft.settings.pop(f"{OPTION}{old}", None)
         if setting is not None:
@@ -188,6 +237,10 @@ def _options(draft: Draft) -> None:
         draft.settings.pop(f"{OPTION}attention_backend", None)
     if _on(config, "use-flash-attn") and f"{OPTION}attention_backend" not in draft.settings:
         draft.set(f"{OPTION}attention_backend", "flash", "use-flash-attn")
+
+
+def _items(value: object) -> list[object]:
+    return list(value) if isinstance(value, (list, tuple)) else []
 
 
 def _recompute(draft: Draft) -> None:

@@ -43,7 +43,8 @@ def settings_of(job: TrainingJob) -> dict[str, object]:
         details = {name: getattr(job.checkpointing, name) for name in _CHECKPOINTING}
         training.update((f"activation_checkpointing.{name}", value) for name, value in details.items())
     if job.lora is not None:
-        training.update((f"lora.{name}", getattr(job.lora, name)) for name in Lora._fields)
+        stated = {name: getattr(job.lora, name) for name in Lora._fields}
+        training.update((f"lora.{name}", value) for name, value in stated.items() if value)
     training.update((f"precision.{name}", value) for name, value in _deviations(job).items())
     training.update(_around(job))
     training.update((f"options.{name}", value) for name, value in job.options)

@@ -249,7 +249,13 @@ def with_source(document: Document, texts: Mapping[str, bytes] = NO_TEXTS) -> Do
     values = document.values
     if not isinstance(values, dict) or not isinstance(values.get("source"), dict):
         return document  # the schema says what is wrong with it
-    source = _Source(document, values, lambda path: texts[path] if path in texts else read_bytes(path))
+    return sourced(document, lambda path: texts[path] if path in texts else read_bytes(path))
+
+
+def sourced(document: Document, read: Callable[[str], bytes]) -> Document:
+    """The plan with what the configs of its ``source`` say; ``read`` gives the bytes of a shown path."""
+    values: Any = document.values
+    source = _Source(document, values, read)
     for name, path in values["source"].items():
         if isinstance(path, str) and path:
             source.take(name, path)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 
-from memcheck.configs.arguments import YAML_SECTION, load_arguments
+from memcheck.configs.arguments import NO_DEFINES, YAML_SECTION, load_arguments
 from memcheck.configs.config_file import ConfigFile, load_json, load_toml, load_yaml
 
 JSON, TOML, YAML, ARGUMENTS = "json", "toml", "yaml", "arguments"
@@ -28,10 +29,16 @@ def syntax_of(path: str, text: str) -> str:
     return TOML if _TABLE.search(text) else YAML
 
 
-def load_config(path: str, text: str, syntax: str, lists: frozenset[str] = frozenset()) -> ConfigFile:
+def load_config(
+    path: str,
+    text: str,
+    syntax: str,
+    lists: frozenset[str] = frozenset(),
+    defines: Mapping[str, str] = NO_DEFINES,
+) -> ConfigFile:
     """The flat keys of a config with their places.
 
-    ``lists``: arguments of a command line that take several words.
+    ``lists``: arguments of a command line that take several words; ``defines``: variables of its caller.
 
     Raises:
         ConfigError: the text is not of that syntax.
@@ -41,5 +48,5 @@ def load_config(path: str, text: str, syntax: str, lists: frozenset[str] = froze
     if syntax == TOML:
         return load_toml(path, text)
     if syntax == ARGUMENTS:
-        return load_arguments(path, text, lists)
+        return load_arguments(path, text, lists, defines)
     return load_yaml(path, text)

@@ -245,6 +245,8 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--ignore",
             "--extend-select",
             "--no-suppressions",
+            "--gpus-per-node",
+            "--nodes",
             "--baseline",
             "--fix",
             "--unsafe-fixes",
@@ -286,7 +288,10 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "-q",
             "--color",
         },
-        "estimate": {"paths", "--set", "--formulas", "--format", "--gpu", "--config", "--color"},
+        "estimate": {
+            *("paths", "--set", "--formulas", "--format", "--gpu", "--gpus", "--nodes", "--config", "--color"),
+            *("--gpus-per-node", "--method", "--sequence-length", "--micro-batch-size", "--zero-stage"),
+        },
         "explain": {"rule", "--color"},
         "export": {"path", "--to", "--apply-remedy", "--set", "--document", "--output", "-o", "--strict"},
         "import": {
@@ -302,8 +307,10 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--output",
             "-o",
             "--strict",
+            "--framework-version",
+            "--define",
         },
-        "init": {"path", "--model", "--gpu", "--gpus"},
+        "init": {"path", "--model", "--gpu", "--gpus", "--gpus-per-node", "--method", "--sequence-length", "--micro-batch-size", "--zero-stage"},
         "list": {"catalog", "words", "--format", "--color"},
         "schema": {"what"},
             "suggest": {

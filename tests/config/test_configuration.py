@@ -11,7 +11,7 @@ import pytest
 
 from memcheck.config.find import Configurations
 from memcheck.config.read import READERS
-from memcheck.config.types import Settings
+from memcheck.config.types import ConfigHardware, Settings
 from memcheck.errors import ConfigurationError
 
 EVERYTHING = """\
@@ -29,6 +29,7 @@ required-version = ">=0.1"
 baseline = ".memcheck-baseline.json"
 severity = {world-size = "warning", MEM1 = "info"}
 per-file-ignores = {"drafts/*" = ["MEM1", "world-size"]}
+configs = [{path = "jobs/*.yml", gpu = "a100-80gb", gpus-per-node = 8}]
 """
 
 
@@ -63,6 +64,7 @@ def test_everything_that_can_be_set(project: Path) -> None:
         severity=(("MEM201", "warning"), ("MEM1", "info")),
         per_file_ignores=(("drafts/*", ("MEM1", "MEM201")),),
         baseline=os.path.join("team", ".memcheck-baseline.json"),
+        configs=(ConfigHardware(path="jobs/*.yml", gpu="a100-80gb", gpus_per_node=8),),
         file="team/memcheck.toml",
     )
     assert {line.split(" =")[0] for line in EVERYTHING.splitlines()} == set(READERS)

@@ -73,7 +73,6 @@ def test_by_config_file(tmp_path: Path) -> None:
         (b"{\n  'hidden_size': 64\n}", 2, "not JSON"),
         (b"[1, 2]", 1, "list"),
         (b"", 1, "not JSON"),
-        (b'{"hidden_size": NaN}', 0, "NaN"),
         (b"\xff\xfe\x00", 0, "not JSON"),
         (b'{"a":' * 100_000, 0, "not JSON"),
         (b'"' + b"x" * (5 * 2**20) + b'"', 0, "larger"),
@@ -86,6 +85,16 @@ def test_broken_config_file(tmp_path: Path, text: bytes, line: int, says: str) -
         architecture_of(ModelSpec(config="config.json"), str(tmp_path))
     assert caught.value.line == line
     assert says in caught.value.message
+
+
+def test_infinity_beside_the_sizes_is_read(tmp_path: Path) -> None:
+    """Configs are shipped with `Infinity` in keys that are no size; in a size it is an error, and never a number."""
+    expected = read_architecture(LLAMA)
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "initializer_range": float("inf")}))
+    assert architecture_of(ModelSpec(config="config.json"), str(tmp_path)) == expected
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "hidden_size": float("nan")}))
+    with pytest.raises(ArchitectureError, match="hidden_size"):
+        architecture_of(ModelSpec(config="config.json"), str(tmp_path))
 
 
 def test_missing_config_file(tmp_path: Path) -> None:

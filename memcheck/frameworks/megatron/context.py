@@ -51,7 +51,13 @@ def ring_ways(setting: Setting) -> int:
     if exchange(setting) != "a2a+p2p":
         return setting.context
     stated = setting.option("hierarchical_context_parallel_sizes")
-    sizes = [int(str(n)) for n in stated] if isinstance(stated, (list, tuple)) else []
+    sizes = [n for n in stated if isinstance(n, int)] if isinstance(stated, (list, tuple)) else []
+    if isinstance(stated, (list, tuple)) and len(sizes) != len(stated):
+        raise UnsupportedError(
+            "hierarchical_context_parallel_sizes is no list of whole numbers",
+            "write the sizes from the inner group to the outer one: [2, 2]",
+            "/training/options/hierarchical_context_parallel_sizes",
+        )
     return prod(sizes[1:]) if sizes else setting.context
 
 

@@ -1,0 +1,91 @@
+"""A framework's own config as a plan: what ``check train.yml --gpu h100-80gb --gpus-per-node 8`` judges."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from memcheck.configs.config_file import parse_text
+from memcheck.configs.detect import detect
+from memcheck.configs.sourced import sourced
+from memcheck.configs.syntax import YAML, syntax_of
+from memcheck.configs.types import ConfigError
+from memcheck.edge.toml import TomlError
+from memcheck.finding import Location, Span
+from memcheck.plan import codes
+from memcheck.plan.document import Document, Provenance
+from memcheck.plan.text import read_bytes, split_lines
+
+STATED = "stated beside the config"
+NEEDED = (
+    ("hardware.gpu", "which GPU it runs on", "name it: --gpu h100-80gb, or [[tool.memcheck.configs]] in the project"),
+    ("hardware.gpus_per_node", "how many GPUs run it", "state them: --gpus-per-node 8, and --nodes for more than one"),
+    ("training.sequence_length", "how long a sequence is", "a plan states it beside `source:`"),
+    ("training.micro_batch_size", "how many sequences a GPU takes at once", "a plan states it beside `source:`"),
+    ("model.name", "which model it trains", "a plan states it beside `source:`"),
+)
+"""What has to be known, and who says it where the config does not."""
+
+
+def config_document(path: str, data: bytes, hardware: Mapping[str, object]) -> Document | None:
+    """The document that a config stands for; None for a YAML file that no framework's reader knows.
+
+    ``hardware``: ``gpu``, ``gpus_per_node``, ``nodes``, as far as they were stated. Never raises for bad input.
+    """
+    try:
+        text = parse_text(path, data)
+    except ConfigError as error:
+        return None if path.lower().endswith((".yaml", ".yml")) else _failed(path, "", error)
+    try:
+        name = detect(path, text)
+    except (ConfigError, TomlError) as error:
+        known = isinstance(error, ConfigError) and error.location is not None and "this is" in error.message
+        if syntax_of(path, text) == YAML and not known:
+            return None  # a plan without its mark, or no plan at all: the plan's own reader says so
+        return _failed(path, text, error)
+    start = Location(path, Span(1, 1, 1, 1))
+    lines = split_lines(text)
+    values: dict[str, Any] = {"memcheck": 1, "source": {name: os.path.basename(path)}}
+    if hardware:
+        values["hardware"] = dict(hardware)
+    bare = Document(path=path, index=0, values=values, marks={"": Provenance(None, start)}, sources={path: lines})
+    found = sourced(bare, lambda each: data if each == path else read_bytes(each))
+    missing = [] if any(each.severity == "error" for each in found.findings) else list(_missing(found))
+    findings = (*found.findings, *missing)
+    whole = not any(each.severity == "error" for each in findings)
+    if whole and isinstance(found.values, dict):
+        found = found._replace(values={key: each for key, each in found.values.items() if key != "source"})
+    return found._replace(findings=findings)
+
+
+def _missing(document: Document) -> list[Any]:
+    """What nobody said."""
+    at = document.locate("")
+    found = []
+    for key, what, help in NEEDED:
+        table: object = document.values
+        for part in key.split("."):
+            table = table.get(part) if isinstance(table, dict) else table if part == "name" else None
+        if table is None:
+            found.append(codes.UNUSABLE_SOURCE.at(at, f"the config does not say {what}", help=help))
+    return found
+
+
+def _failed(path: str, text: str, error: ConfigError | TomlError) -> Document:
+    """A document with nothing but the reason why it cannot be read."""
+    start = Location(path, Span(1, 1, 1, 1))
+    at, message, help = start, str(error), ""
+    if isinstance(error, ConfigError):
+        at, message, help = error.location or start, error.message, error.help
+        prefix = f"{at.path}:{at.span.line}:{at.span.column}: "
+        message = message.removeprefix(prefix).removeprefix(f"{path}: ")
+    finding = codes.UNUSABLE_SOURCE.at(at, message, help=help)
+    return Document(
+        path=path,
+        index=0,
+        values=None,
+        marks={"": Provenance(None, start)},
+        sources={path: split_lines(text)},
+        findings=(finding,),
+    )

@@ -1,0 +1,161 @@
+"""Judging what is launched: a framework's own config, a command line, a model by its name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from memcheck.__main__ import main
+
+TRAIN = """\
+base_model: meta-llama/Llama-3.1-8B
+sequence_len: 2048
+sample_packing: true
+micro_batch_size: 1
+gradient_accumulation_steps: 4
+optimizer: adamw_torch_fused
+adapter: lora
+lora_r: 16
+lora_target_linear: true
+bf16: auto
+gradient_checkpointing: true
+learning_rate: 2e-5
+"""
+COMMAND = (
+    "torchrun --nproc_per_node 8 train.py --model_name_or_path meta-llama/Llama-3.2-1B --block_size 2048 "
+    "--per_device_train_batch_size 2 --learning_rate 2e-5 --bf16 --gradient_checkpointing"
+)
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repository with one config."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "train.yml").write_text(TRAIN)
+
+
+def plans(capsys: Capture) -> list[dict[str, object]]:
+    """The plans of a JSON report."""
+    found: list[dict[str, object]] = json.loads(capsys.readouterr().out)["plans"]
+    return found
+
+
+def test_a_config_is_judged_like_a_plan(capsys: Capture) -> None:
+    """`check train.yml --gpu --gpus-per-node` gives a verdict, and findings point into the config."""
+    arguments = ["check", "configs/train.yml", "--gpu", "rtx-4090", "--gpus-per-node", "2", "--format", "json"]
+    code = main(arguments)
+    (plan,) = plans(capsys)
+    assert (plan["path"], plan["name"]) == ("configs/train.yml", "train")
+    assert plan["estimate"] is not None
+    assert code == (0 if plan["status"] == "passed" else 1)
+
+
+def test_a_config_and_its_import_give_the_same_estimate(capsys: Capture) -> None:
+    """What is judged directly is what `import` writes."""
+    where = ["--gpu", "h100-80gb", "--gpus-per-node", "8"]
+    assert main(["import", "configs/train.yml", *where, "-o", "plan.yaml"]) == 0
+    capsys.readouterr()
+    found = []
+    for path in (["plan.yaml"], ["configs/train.yml", *where]):
+        assert main(["estimate", *path, "--format", "json"]) == 0
+        found.append(plans(capsys)[0]["estimate"])
+    keys = ("allocated_bytes", "device_bytes", "host_bytes_per_node", "components_bytes")
+    imported, judged = ([each[key] for key in keys] for each in found)  # type: ignore[index]
+    assert imported == judged
+
+
+def test_what_nobody_said_is_asked_for(capsys: Capture) -> None:
+    """Without a GPU there is no verdict, and the flag that names one is in the help."""
+    assert main(["check", "configs/train.yml"]) == 1
+    out = capsys.readouterr().out
+    assert "does not say which GPU" in out
+    assert "--gpu" in out
+    assert "Traceback" not in out
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("some.toml", '[project]\nname = "x"\n'), ("some.json", '{"hello": 1}\n'), ("run.sh", "#!/bin/sh\nls\n")],
+)
+def test_a_file_that_is_no_config_is_one_error(tmp_path: Path, capsys: Capture, name: str, text: str) -> None:
+    """TOML, JSON and scripts of any other kind get one finding, and none about YAML or plans."""
+    (tmp_path / name).write_text(text)
+    assert main(["check", name, "--gpu", "h100-80gb", "--format", "json"]) == 1
+    (plan,) = plans(capsys)
+    assert [each["code"] for each in plan["diagnostics"]] == ["MEM503"]  # type: ignore[union-attr,index,attr-defined]
+
+
+def test_a_folder_is_gated_with_five_lines(tmp_path: Path, capsys: Capture) -> None:
+    """A mapping of paths to hardware judges every config that it means, and no other file."""
+    (tmp_path / "configs" / "other.yml").write_text(TRAIN.replace("2048", "1024"))
+    (tmp_path / "configs" / "notes.yml").write_text("apples: 3\n")
+    (tmp_path / "elsewhere.yml").write_text(TRAIN)
+    (tmp_path / "memcheck.toml").write_text(
+        '[[configs]]\npath = "configs/[!n]*.yml"\ngpu = "a100-80gb"\ngpus-per-node = 8\nnodes = 1\n'
+    )
+    assert main(["check", "--format", "json"]) == 0
+    assert [each["path"] for each in plans(capsys)] == ["configs/other.yml", "configs/train.yml"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ('path = "a"\ngpus = 8\n', "unknown key 'gpus'"),
+        ("gpu = 'a100-80gb'\n", "is not a pattern of paths"),
+        ('path = "a"\nnodes = 0\n', "nodes is 0"),
+    ],
+)
+def test_a_wrong_mapping_is_an_error(tmp_path: Path, capsys: Capture, entry: str, message: str) -> None:
+    """An entry with a key that it does not have, or without a pattern, stops the run."""
+    (tmp_path / "memcheck.toml").write_text(f"[[configs]]\n{entry}")
+    assert main(["check", "configs/train.yml"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_drift_is_found_with_both_places(tmp_path: Path, capsys: Capture) -> None:
+    """A plan that states another micro-batch than its config fails, and both lines are shown."""
+    (tmp_path / "plan.yaml").write_text(
+        "memcheck: 1\nsource: {axolotl: ./configs/train.yml}\nhardware: {gpu: h100-80gb, gpus_per_node: 8}\n"
+        "training: {micro_batch_size: 2}\n"
+    )
+    assert main(["check", "plan.yaml", "--format", "json"]) == 1
+    (found,) = [each for each in plans(capsys)[0]["diagnostics"] if each["code"] == "MEM501"]  # type: ignore[union-attr,index,attr-defined]
+    assert found["location"]["line"] == 4
+    assert "1 in the config" in found["message"]
+
+
+def test_a_model_needs_no_file(capsys: Capture) -> None:
+    """`estimate MODEL --gpu --gpus` prints the plan that it assumed, and the estimate of that plan."""
+    arguments = ["llama-3.2-1b", "--gpu", "h100-80gb", "--gpus", "2", "--method", "lora", "--sequence-length", "1024"]
+    assert main(["estimate", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "sequence_length: 1024" in out
+    assert "method: lora" in out
+    assert "device memory needed" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["llama-3.2-1bb", "--gpu", "h100-80gb", "--gpus", "2"], "llama-3.2-1b"),
+        (["llama-3.2-1b", "--gpus", "2"], "needs a GPU"),
+        (["llama-3.2-1b", "--gpu", "h100-80gb", "--gpus", "12"], "do not fill nodes"),
+        (["configs/train.yml", "--method", "lora"], "--method is for a model's name"),
+    ],
+)
+def test_a_model_is_never_guessed(capsys: Capture, arguments: list[str], message: str) -> None:
+    """An unknown name, no GPU, nodes that are not full, and options that a file would not heed are usage errors."""
+    assert main(["estimate", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_command_line_is_a_job(capsys: Capture) -> None:
+    """Behind `--` stands what is launched: its arguments are read like a script's."""
+    assert main(["estimate", "--gpu", "h100-80gb", "--format", "json", "--", *COMMAND.split()]) == 0
+    (plan,) = plans(capsys)
+    assert plan["estimate"]["parameters"] > 1_000_000_000  # type: ignore[index]
