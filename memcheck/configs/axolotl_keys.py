@@ -36,9 +36,10 @@ OLD_ATTENTIONS = {
     "sdp_attention": "sdpa",
     "flex_attention": "flex",
     "eager_attention": "eager",
+    "xformers_attention": "sdpa",
 }
 """Switches of the time before ``attn_implementation``."""
-UNKNOWN_ATTENTIONS = ("xformers_attention", "sage_attention", "s2_attention")
+UNKNOWN_ATTENTIONS = ("sage_attention", "s2_attention")
 
 CCE_PLUGIN = "cut_cross_entropy"
 LIGER_FUSED = "liger_fused_linear_cross_entropy"

@@ -66,6 +66,13 @@ _ALIASES = {
 }
 """``populate_by_name``: DeepSpeed takes these with and without their prefix."""
 
+GATHER = KeyRow(
+    f"{ZERO}.stage3_gather_16bit_weights_on_model_save",
+    "training.options.stage3_gather_16bit_weights_on_model_save",
+    "flag",
+    aliases=(f"{ZERO}.gather_16bit_weights_on_model_save", f"{ZERO}.stage3_gather_fp16_weights_on_model_save"),
+)
+
 
 def _option(name: str, kind: str, words: dict[str, object] | None = None) -> KeyRow:
     return KeyRow(
@@ -84,12 +91,7 @@ ROWS = (
     *(_option(name, "whole", AUTO) for name in _ZERO_AUTO),
     *(_option(name, "whole") for name in _ZERO_WHOLE),
     *(_option(name, "flag") for name in _ZERO_FLAGS),
-    KeyRow(
-        f"{ZERO}.stage3_gather_16bit_weights_on_model_save",
-        "training.options.stage3_gather_16bit_weights_on_model_save",
-        "flag",
-        aliases=(f"{ZERO}.gather_16bit_weights_on_model_save", f"{ZERO}.stage3_gather_fp16_weights_on_model_save"),
-    ),
+    GATHER,
     KeyRow("tensor_parallel.autotp_size", "parallelism.tensor"),
     KeyRow("sequence_parallel_size", "parallelism.context"),
     KeyRow(path="communication_data_type", key="training.options.communication_data_type", kind="word", words=DTYPES),

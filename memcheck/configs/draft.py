@@ -141,7 +141,8 @@ class Draft:
             self.refuse(key, f"`{key}`: {what} in an `if` of the script, and which branch runs is not known", help)
         start = self.config.at("")
         places = [each.location for each in self.settings.values()] + [each.location for each in self.problems]
-        if all(place in (None, start) for place in places):
+        left_open = "auto" in self.config.values.values()
+        if not left_open and all(place in (None, start) for place in places):
             self.refuse("", f"nothing in this config says how much memory it takes: is it {self.title}'s?")
         return ReadConfig(
             format=self.format,

@@ -168,7 +168,7 @@ def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
     name = config.take(keys.DEEPSPEED_FILE)
     if name is None:
         draft.rows(keys.ENGINE)
-        _model_at_either_end(draft)
+        _model_at_either_end(draft, draft.value(STAGE))
         clip = config.take(keys.ENGINE_CLIP)
         if clip is not None:
             draft.set("training.clip_grad_norm", str(clip) not in ("0", "0.0", "none"), keys.ENGINE_CLIP)
@@ -176,7 +176,10 @@ def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
     for path in engine_files(config, str(name)):
         if os.path.isfile(path):
             try:
-                return read_deepspeed(load_json(path, parse_text(path, config.read(path))), world)
+                found = read_deepspeed(load_json(path, parse_text(path, config.read(path))), world)
+                stage = found.settings.get(STAGE)
+                _model_at_either_end(draft, None if stage is None else stage.value)
+                return found  # noqa: TRY300
             except ConfigError as error:
                 draft.refuse(keys.DEEPSPEED_FILE, error.message, error.help)
                 return None
@@ -184,11 +187,11 @@ def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
     return None
 
 
-def _model_at_either_end(draft: Draft) -> None:
+def _model_at_either_end(draft: Draft, stage: object) -> None:
     """How ZeRO 3 makes the model and saves it: ``zero3_init_flag`` and ``zero3_save_16bit_model``."""
     config = draft.config
     flag, gather = config.take(keys.INIT), config.take(keys.GATHER)
-    if draft.value(STAGE) != 3:
+    if stage != 3:
         return
     if flag in (False, "false", "False"):
         draft.set("training.initialization.place", "host", keys.INIT)

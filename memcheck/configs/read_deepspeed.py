@@ -16,6 +16,7 @@ def read_deepspeed(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.derive("training.framework", "deepspeed", "the config is DeepSpeed's")
     _old_zero(draft)
     draft.unmodelled(keys.UNMODELLED)
+    _gathered(draft)
     draft.rows(keys.ROWS)
     _batch(draft, world)
     _precision(draft)
@@ -30,6 +31,14 @@ def read_deepspeed(config: ConfigFile, world: int | None) -> ReadConfig:
 
 def _auto(value: object) -> bool:
     return isinstance(value, str) and value.lower() == "auto"
+
+
+def _gathered(draft: Draft) -> None:
+    """``auto`` is Accelerate's to fill in, from ``zero3_save_16bit_model``: nothing is gathered unless that says so."""
+    for name in (keys.GATHER.path, *keys.GATHER.aliases):
+        if _auto(draft.config.values.get(name)):
+            draft.config.values[name] = None
+            draft.config.see(name)
 
 
 def _old_zero(draft: Draft) -> None:

@@ -39,13 +39,16 @@ ATTENTIONS = {
     "flash_attn_3": "flash",
     "sdpa": "sdpa",
     "eager": "eager",
+    "xformers": "sdpa",
     "flex_attention": "flex",
     "fa2": "flash",
     "fa3": "flash",
     "disabled": "eager",
     "auto": "sdpa",
 }
-"""``attn_implementation``; kernels of the hub are told by their name."""
+"""``attn_implementation``; kernels of the hub are told by their name. xformers saves what torch's own memory-efficient
+kernel saves: the output and one number per row and head (``ops/fmha/cutlass.py``).
+"""
 
 DTYPES = {
     "bfloat16": "bf16",

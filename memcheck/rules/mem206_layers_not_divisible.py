@@ -74,7 +74,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
                 )
         return
     reason = ""
-    if layers < stages:
+    if layers + (0 if job is None else _counted(job)) < stages:
         reason = f"{layers} layers cannot fill pipeline {layout.pipeline}{virtual}"
     elif job is not None and framework is not None and framework.even_stages:
         if job.option(WRITTEN):
@@ -149,13 +149,17 @@ def _uneven(job: TrainingJob, layers: int, stages: int, where: str) -> str:
         if ranks < 0 or middle < 0 or (ranks and middle % ranks) or (not ranks and middle):
             return f"{middle} layers between the stated end stages do not split over {ranks} pipeline ranks"
         return ""
-    counted = layers + sum(
-        bool(job.option(n)) for n in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-    )
+    counted = layers + _counted(job)
     if counted % stages:
         extra = f" (counting {counted - layers} for embedding and loss)" if counted > layers else ""
         return f"{layers} layers{extra} do not split equally over {where}"
     return ""
+
+
+def _counted(job: TrainingJob) -> int:
+    """How many of embedding and loss count as a layer."""
+    names = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+    return sum(bool(job.option(name)) for name in names)
 
 
 RULE = Rule(
