@@ -22,6 +22,7 @@ REST: dict[str, object] = {
     "hardware.gpu": "h100-80gb",
     "hardware.gpus_per_node": 8,
     "training.sequence_length": 4096,
+    "training.micro_batch_size": 1,
 }
 """What an example that is half of a job leaves open; stated only where its reading asks for it."""
 
