@@ -40,6 +40,12 @@ class FileEdits(Record):
     edits: tuple[Edit, ...]
 
 
+CHEAP, ROOMY, HARDWARE = "cheap", "roomy", "other hardware"
+ROLES = (CHEAP, ROOMY, HARDWARE)
+"""What a remedy is among several: the one that costs least time with the same results, the cheapest of those that leave
+room, the least that other hardware would take."""
+
+
 class Remedy(Record):
     """A change of the plan that was re-computed by the engine."""
 
@@ -64,6 +70,8 @@ class Remedy(Record):
     """The floor below which the changed plan dies."""
     needed_interval_bytes: tuple[int, int] = (0, 0)
     """95% interval of ``needed_bytes``."""
+    role: str = ""
+    """One of :data:`ROLES`; empty for the other ones."""
     sure: bool = True
     """Whether the whole 95% interval of the changed plan lies within the GPU."""
     elsewhere: tuple[FileEdits, ...] = ()

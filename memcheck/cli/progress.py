@@ -14,17 +14,20 @@ PATIENCE_S = 1.0
 """A search that answers sooner shows nothing."""
 SECONDS = 0.1
 """Between two updates of a terminal's line."""
+LOG_S = 5.0
+"""Between two lines of a log, where there is no terminal."""
 
 
 @contextmanager
-def counting(noun: str, things: str) -> Iterator[Callable[[int], None] | None]:
-    """A function that shows how many things an open-ended search has looked at; None when nobody looks.
+def counting(noun: str, things: str, of_s: float) -> Iterator[Callable[[int], None]]:
+    """A function that shows how many things an open-ended search has looked at; ``of_s``: when it ends at the latest.
 
-    The line appears after a second, is rewritten, and is gone at the end.
+    On a terminal a line appears after a second, is rewritten, and is gone at the end; in a log one is written every few
+    seconds.
     """
     stream = sys.stderr
     if not is_terminal(stream):
-        yield None
+        yield _logging(noun, things, of_s)
         return
     begun = time.monotonic()
     last, shown = [begun], [0]
@@ -44,6 +47,19 @@ def counting(noun: str, things: str) -> Iterator[Callable[[int], None] | None]:
         if shown[0]:
             put_over(stream, " " * shown[0])
             put_over(stream, "")
+
+
+def _logging(noun: str, things: str, of_s: float) -> Callable[[int], None]:
+    begun = time.monotonic()
+    next_s = [LOG_S]
+
+    def tell(done: int) -> None:
+        passed = time.monotonic() - begun
+        if passed >= next_s[0]:
+            next_s[0] = passed + LOG_S
+            put(sys.stderr, f"{noun}: {done:,} {things} looked at in {passed:.0f} of {of_s:g} s\n")
+
+    return tell
 
 
 def progress(noun: str, total: int, *, wanted: bool) -> Callable[[int], None] | None:

@@ -22,6 +22,7 @@ from memcheck.record import Record
 from memcheck.what_if.remedies.types import OTHER
 from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestions
 
+BUDGET_S = 20.0
 GOALS = ("fit", "throughput", "gpus", "max-batch", "max-sequence")
 FORMATS = ("full", "json", "csv")
 FOUND, NOTHING = 0, 1
@@ -40,6 +41,7 @@ class SuggestOptions(Record):
     gpu: str | None
     fail_above: float | None
     config: str | None
+    budget: float
     form: str
     color: str
 
@@ -58,7 +60,7 @@ def keys() -> list[tuple[str, str]]:
     type=click.Choice(GOALS),
     default="fit",
     show_default=True,
-    help="What to look for: the least change "
+    help="What to look for: the cheapest change "
     "that fits, the fastest layout, the fewest GPUs, the largest micro-batch, the longest sequence.",
 )
 @click.option(
@@ -75,6 +77,14 @@ def keys() -> list[tuple[str, str]]:
 @click.option("--gpu", type=known_gpu, metavar="NAME", help="Search on this GPU instead of the plan's own.")
 @click.option(
     "--fail-above", type=typed(share), metavar="SHARE", help="How full the GPU may be, instead of the policy: 90%."
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    default=BUDGET_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="When to stop searching; the answer then says what was not looked at.",
 )
 @CONFIG
 @click.option(
@@ -108,8 +118,10 @@ def command(**given: Any) -> int:
         document = with_changes(document, changes)
         gate = gate._replace(changes=changes)
     top = max(options.top, options.apply or 0)
-    with counting("suggest", "plans") as watch:
-        answer = suggest(document, data, gate, goal=options.goal, keep=options.keep, top=top, watch=watch)
+    with counting("suggest", "plans", of_s=options.budget) as watch:
+        answer = suggest(
+            document, data, gate, goal=options.goal, keep=options.keep, top=top, watch=watch, budget=options.budget
+        )
     if options.apply is not None or options.diff:
         return _write(options, path, data, document, answer)
     write_stdout(_rendered(options, answer))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.text import gib, percent
-from memcheck.finding import Remedy
+from memcheck.finding import CHEAP, ROOMY, Remedy
 from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
 from memcheck.report.verdict import short_of_host
 from memcheck.result import PlanResult
@@ -67,8 +67,8 @@ def time(slowdown: float | None) -> str:
 
 
 def beside_time(remedy: Remedy) -> tuple[str, ...]:
-    """What is given beside time: other hardware or results, requests that a server had an answer to, certainty."""
-    found = []
+    """What a remedy is for, then what is given beside time: hardware, results, answers of a server, certainty."""
+    found = [remedy.role] if remedy.role in (CHEAP, ROOMY) else []
     if not SERVED.isdisjoint(remedy.set):
         found.append("serves less")
     elif not remedy.safe:

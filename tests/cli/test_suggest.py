@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -295,3 +296,23 @@ def test_an_uncertain_plan_is_told_with_its_interval(capsys: Capture) -> None:
     assert suggestions(capsys, "uncertain.yaml")["status"] == "fits"
     assert main(["suggest", "uncertain.yaml"]) == 0
     assert "95% interval ends at 28.46 of 25.00 GiB (MEM104)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_search_that_is_cut_short_says_so(capsys: Capture) -> None:
+    """With next to no time there is no proof, and the answer says that plans were not looked at."""
+    assert main(["suggest", "over.yaml", "--goal", "throughput", "--budget", "0.000001"]) == 1
+    shown = capsys.readouterr().out
+    assert "not searched: " in shown
+    assert "every one of" not in shown
+    assert main(["suggest", "over.yaml", "--goal", "throughput", "--budget", "0.000001", "--format", "json"]) == 1
+    space = json.loads(capsys.readouterr().out)["space"]
+    assert (space["exhausted"], space["budget_seconds"]) == (False, 1e-06)
+
+
+def test_a_log_hears_of_a_long_search(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no terminal, a line is written now and then: how many plans, in how many of so many seconds."""
+    monkeypatch.setattr("memcheck.cli.progress.LOG_S", 0.0)
+    assert main(["suggest", "over.yaml", "--goal", "throughput", "--budget", "600"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines
+    assert all(re.fullmatch(r"suggest: [\d,]+ plans looked at in \d+ of 600 s", line) for line in lines)

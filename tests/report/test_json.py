@@ -131,6 +131,7 @@ def test_surface_is_frozen() -> None:
         "interval_bytes",
         "needed_bytes",
         "needed_interval_bytes",
+        "role",
         "slowdown",
         "safe",
         "sure",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.dossier import OnGpu
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.text import gib, percent, plural, value
-from memcheck.finding import Remedy
+from memcheck.finding import CHEAP, HARDWARE, ROOMY, Remedy
 from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_host
 from memcheck.memory.fit import on_gpu as gpu_verdict
 from memcheck.report.details import stated
@@ -24,6 +24,8 @@ from memcheck.report.story.blocks import (
 )
 from memcheck.report.verdict import FAILS, TONES, Verdict, said, short_of_host, verdict
 from memcheck.result import PlanResult
+
+TONES_OF = {HARDWARE: "note", CHEAP: "good", ROOMY: "good"}
 
 
 def all_remedies(plan: PlanResult) -> tuple[Remedy, ...]:
@@ -129,7 +131,7 @@ def costs(plan: PlanResult, remedy: Remedy) -> tuple[tuple[str, str], ...]:
     found = [(tone, time_of(remedy))]
     for words in beside_time(remedy):
         told = {"other results": "changes results", "uncertain": "the 95% interval does not fit"}.get(words, words)
-        found.append(("note" if words == "other hardware" else "warn", told))
+        found.append((TONES_OF.get(words, "warn"), told))
     found += [("note", paid)] if (paid := on_the_host(plan, remedy)) else []
     return (*found, ("good", "same results")) if remedy.safe else tuple(found)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.errors import MemcheckError
@@ -23,6 +24,7 @@ from memcheck.rules.run import check_layout, is_legal, make_context
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.points.frames import Frames, SharedFrame
 from memcheck.what_if.points.read import Variants
+from memcheck.what_if.remedies.budget import Budget
 from memcheck.what_if.remedies.time import clock_of
 from memcheck.what_if.remedies.types import CandidateChange, Priced
 from memcheck.what_if.remedies.unread import unread
@@ -76,6 +78,11 @@ class Pricer:
         self._frames = Frames(os.path.dirname(self.document.path) or ".")
         self.watch: Callable[[int], None] | None = None
         """Hears how many plans were looked at, now and then."""
+        self.budget = Budget()
+        """How long may be searched; without end unless somebody gives one."""
+        self.sure = False
+        """Whether plans fit only if the whole interval of what they need does."""
+        self._only: frozenset[str] | None = None
         self._looked = 0
         self._known: dict[tuple[object, ...], Priced | None] = {}
         self._floors: dict[tuple[object, ...], int] = {}
@@ -106,7 +113,26 @@ class Pricer:
     def fits(self, priced: Priced) -> bool:
         """Whether the changed plan stays within what the policy allows, on the GPU and on the host."""
         answer = priced.estimate
-        return gpu_fit(answer, self.context.fail_above) in RUNS and on_host(answer.host_bytes_per_node, self._host)
+        runs = gpu_fit(answer, self.context.fail_above) in RUNS and (priced.sure or not self.sure)
+        return runs and on_host(answer.host_bytes_per_node, self._host)
+
+    def timed(self, candidate: CandidateChange) -> float | None:
+        """Relative time per token of the changed plan, 0 where it is not modelled; None where it is illegal."""
+        changes = self.complete(candidate)
+        found = None if changes is None else self.resolved(changes)
+        if found is None:
+            self.counts["illegal"] += 1
+            return None
+        return self.slowdown(candidate, found) or 0.0
+
+    @contextmanager
+    def only(self, changes: Mapping[str, object]) -> Iterator[None]:
+        """Inside, plans that set any other key than these, or what follows from them, count as illegal."""
+        self._only = frozenset({*changes, STEPS, DATA, GROUP})
+        try:
+            yield
+        finally:
+            self._only = None
 
     def pressure(self, priced: Priced) -> float:
         """How full the fullest memory of the changed plan is."""
@@ -140,6 +166,8 @@ class Pricer:
         return self._is_kept(layout.set)
 
     def _is_kept(self, changes: Mapping[str, object]) -> bool:
+        if self._only is not None and not self._only.issuperset(changes):
+            return True
         return any(key == kept or key.startswith(f"{kept}.") for key in changes for kept in self.keep)
 
     def _is_so(self, key: str, value: object) -> bool:
@@ -177,6 +205,7 @@ class Pricer:
 
     def _legal(self, changes: dict[str, object]) -> tuple[Resolved, SharedFrame] | None:
         """The changed plan's job, if it is legal, with what it shares with plans of other batches."""
+        self.budget.check()
         self._looked += 1
         if self.watch is not None and self._looked % OFTEN == 0:
             self.watch(self._looked)

@@ -78,6 +78,8 @@ class Priced(Record):
     estimate: Estimate
     slowdown: float | None
     """Relative time of a token against the plan as written; None where there is no model of it."""
+    role: str = ""
+    """Why it is offered among others: see :data:`memcheck.finding.ROLES`."""
 
     @property
     def sure(self) -> bool:

@@ -10,6 +10,7 @@ from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.load_and_save import loading_and_saving
 from memcheck.what_if.remedies.price import DATA, GROUP, STEPS, Pricer
 from memcheck.what_if.remedies.types import Priced, join
+from memcheck.what_if.search.choice import offered, shown
 from memcheck.what_if.search.fit import Fit
 from memcheck.what_if.search.remedy import remedy_of
 
@@ -34,7 +35,7 @@ class Searches:
         if found is None:
             if len(self._found) >= REMEMBERED:
                 del self._found[next(iter(self._found))]
-            found = self._found[key] = _answers(question, context)[:SHOWN]
+            found = self._found[key] = shown(_answers(question, context), SHOWN)
         return found
 
 
@@ -91,12 +92,12 @@ def _answers(question: str, context: RuleContext) -> list[Priced]:
         # Intervals grow about as the need does: this is where to look, and the interval itself decides.
         aim = estimate.utilization * estimate.capacity_bytes / estimate.needed_interval_bytes[1]
         context = context._replace(fail_above=min(context.fail_above, aim))
-    search = Fit(Pricer(context), thorough=False)
+    pricer = Pricer(context)
+    pricer.sure = question == UNCERTAIN
+    search = Fit(pricer, thorough=False)
     found = search.run()
     if question == HOST:
-        return search.mildest(found + _less_on_the_host(search, context))
-    if question == UNCERTAIN:
-        return [p for p in found if p.sure]
+        return offered(search.mildest(found + _less_on_the_host(search, context)))
     return found
 
 

@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.record import Record
+from memcheck.what_if.remedies.budget import BudgetSpentError
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import NUMERIC_ORDER, CandidateChange, Priced
 from memcheck.what_if.search.rank import ParetoFilter, Split, changed_keys, fastest, split_of
 from memcheck.what_if.search.space import Space, together
 
+TIMING = 0.6
+"""The share of a budget for telling how long steps take; what is left is for pricing their memory."""
+
 
 def explore(pricer: Pricer, space: Space) -> Iterator[Priced]:
     """The plans of the space that fit, in its order. What became of the others is in the pricer's tally."""
-    for candidate in possible(pricer, space):
-        priced = pricer.price(candidate)
-        if priced is not None and pricer.fits(priced):
-            yield priced
+    looked = pricer.tally.considered
+    try:
+        for candidate in possible(pricer, space):
+            priced = pricer.price(candidate)
+            if priced is not None and pricer.fits(priced):
+                yield priced
+    except BudgetSpentError:
+        pricer.budget.unsearched += max(0, space.size - (pricer.tally.considered - looked))
+        raise
 
 
 class Timed(Record):
@@ -37,6 +46,20 @@ def fastest_first(pricer: Pricer, space: Space, enough: int) -> list[Priced]:
     fastest on until enough of them fit.
     """
     timed: list[Timed] = []
+    looked = pricer.tally.considered
+    found: list[Priced] = []
+    with pricer.budget.part(TIMING):
+        _time(pricer, space, timed)
+    timed.sort(key=lambda each: each[:3])
+    with pricer.budget.part():
+        _price(pricer, timed, enough, found)
+    if pricer.budget.spent:
+        pricer.budget.unsearched += max(0, space.size - (pricer.tally.considered - looked))
+    return sorted(found, key=fastest)
+
+
+def _time(pricer: Pricer, space: Space, timed: list[Timed]) -> None:
+    """Put every legal plan, unpriced, into ``timed``."""
     for candidate in possible(pricer, space):
         changes = pricer.complete(candidate)
         resolved = None if changes is None else pricer.resolved(changes)
@@ -55,8 +78,10 @@ def fastest_first(pricer: Pricer, space: Space, enough: int) -> list[Priced]:
                 split=split,
             )
         )
-    timed.sort(key=lambda each: each[:3])
-    found: list[Priced] = []
+
+
+def _price(pricer: Pricer, timed: list[Timed], enough: int, found: list[Priced]) -> None:
+    """Price plans from the fastest on, and put those that are shown into ``found``."""
     kept = ParetoFilter()
     have: set[Split] = set()
     later: list[Timed] = []
@@ -76,7 +101,6 @@ def fastest_first(pricer: Pricer, space: Space, enough: int) -> list[Priced]:
             break
         if (priced := _fitting(pricer, each)) is not None and kept.adds(priced):
             found.append(priced)
-    return sorted(found, key=fastest)
 
 
 def _fitting(pricer: Pricer, each: Timed) -> Priced | None:

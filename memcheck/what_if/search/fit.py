@@ -1,4 +1,4 @@
-"""The least change that makes a plan fit: one change, then two, then as many as it takes."""
+"""The change that costs least and makes a plan fit: one change, two cheap ones, then as many as it takes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ from itertools import combinations
 
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import HARDWARE, METHOD, UNCHANGED, CandidateChange, Priced, join
-from memcheck.what_if.search.explore import explore
-from memcheck.what_if.search.rank import least_change
-from memcheck.what_if.search.space import singles, space_of, together
+from memcheck.what_if.search.choice import offered, roomy, slow
+from memcheck.what_if.search.explore import explore, fastest_first
+from memcheck.what_if.search.rank import FOLLOWING, least_cost
+from memcheck.what_if.search.space import NOTHING, Space, singles, space_of, together, within
 
 STRONGEST = 6
-"""Kinds of change of which a quick search tries pairs: at most 15 pairs."""
+"""Kinds of change of which a quick search tries pairs."""
+MOST_PRICED = 24
+"""Pairs whose memory a quick search looks at; all of them are timed, which takes less."""
+MOST_TUNED = 256
+"""Plans among which a quick search looks for better values of the keys that its answer sets."""
 MOST_PILED = 5
 ENOUGH = 64
 """Fitting plans after which an exhaustive search for one stops."""
 
 
 class Fit:
-    """A search for the least change of one plan.
+    """A search for the cheapest change of one plan.
 
     ``thorough``: pairs of all changes, and every layout of the hardware where that is not enough; otherwise, for a gate
     that has to be quick, the strongest pairs and what helps most piled up.
@@ -31,18 +36,35 @@ class Fit:
         """Whether every plan of the hardware's space was judged."""
         self.tried: list[CandidateChange] = []
         """The changes that were combined."""
+        self.found: list[Priced] = []
+        """What fits, so far."""
 
     def run(self) -> list[Priced]:
-        """Fitting changes, the least first. Changes of the hardware or of the training come beside, not before."""
+        """Fitting changes, the cheapest first. Changes of the hardware or of the training come beside, not before."""
         self.tried = singles(self.pricer.context)
-        priced = [p for c in self.tried if (p := self.pricer.price(c, prune=False)) is not None]
-        found = [p for p in priced if self.pricer.fits(p)]
+        priced: list[Priced] = []
+        with self.pricer.budget.part():
+            self._search(priced)
+        with self.pricer.budget.part():
+            self.found = [self._relaxed(p, priced) for p in self.found]
+        with self.pricer.budget.part():
+            self._tune()
+        return offered(self.mildest(self.found))
+
+    def _search(self, priced: list[Priced]) -> None:
+        for each in self.tried:
+            one = self.pricer.price(each, prune=False)
+            if one is not None:
+                priced.append(one)
+                self.found += [one] if self.pricer.fits(one) else []
         same = [p for p in priced if p.candidate.cost == UNCHANGED]
         partners = same
         if self.pricer.context.training is None:  # what is stored and what is served are combined, too
             partners = [p for p in priced if p.candidate.cost != HARDWARE]
-        if not any(p.candidate.cost == UNCHANGED and p.sure for p in found):
-            found += self._combined(same)
+        self._pairs(same)
+        if not self._settled():
+            self._more(same)
+        if not any(p.candidate.cost == UNCHANGED and p.sure for p in self.found):
             for other in priced:
                 if other.candidate.cost in {UNCHANGED, HARDWARE} or self.pricer.fits(other):
                     continue
@@ -50,36 +72,70 @@ class Fit:
                 best = self._cheapest(pairs)
                 if best is None and self.thorough:
                     best = self._piled(partners, other)
-                found += [] if best is None else [best]
-        if self.thorough and not any(p.candidate.cost != HARDWARE for p in found):
-            found += self._everything(METHOD)
-        return self.mildest([self._relaxed(p, priced) for p in found])
+                self.found += [] if best is None else [best]
+        if self.thorough and not any(p.candidate.cost != HARDWARE for p in self.found):
+            self._everything(METHOD)
 
-    def _combined(self, same: list[Priced]) -> list[Priced]:
-        """Two changes that keep the training and the hardware; else as many as it takes."""
+    def _settled(self) -> bool:
+        """Whether anything that keeps the training and the hardware fits and is no slower than twice."""
+        return any(p.candidate.cost == UNCHANGED and not slow(p) for p in self.found)
+
+    def _pairs(self, same: list[Priced]) -> None:
+        """Two changes that keep the training and the hardware, the fastest pairs first.
+
+        How long a step takes is told sooner than how much memory it needs, so that pairs are priced from the fastest on
+        until one leaves room. One alone that fits is no reason to do without: two cheap ones may cost less.
+        """
         pool = same if self.thorough else _strongest(same, self.pricer)
         pairs = [join(a.candidate, b.candidate) for a, b in combinations(pool, 2) if _apart(a.candidate, b.candidate)]
-        best = self._cheapest(pairs) or self._piled(same)
-        if best is not None or not self.thorough:
-            return [] if best is None else [best]
-        return self._everything(UNCHANGED)[:1]
+        timed = [(time, len(c.set), i, c) for i, c in enumerate(pairs) if (time := self.pricer.timed(c)) is not None]
+        best = min((p.slowdown or 0.0 for p in self.found if roomy(p) and p.candidate.cost == UNCHANGED), default=None)
+        for count, (time, _, _, candidate) in enumerate(sorted(timed, key=lambda each: each[:3])):
+            if (best is not None and time >= best) or (count >= MOST_PRICED and not self.thorough):
+                break
+            priced = self.pricer.price(candidate)
+            if priced is not None and self.pricer.fits(priced):
+                self.found.append(priced)
+                if roomy(priced):
+                    break
 
-    def _everything(self, most: int) -> list[Priced]:
+    def _more(self, same: list[Priced]) -> None:
+        """As many changes as it takes; where that is not enough, any plan of the hardware."""
+        best = self._piled(same)
+        self.found += [] if best is None else [best]
+        if self.thorough and not self._settled():
+            self._everything(UNCHANGED)
+
+    def _everything(self, most: int) -> None:
         """Over all layouts of the hardware."""
-        found: list[Priced] = []
         space = space_of(self.pricer.context, most)
         self.tried = list(space.every)
-        for priced in explore(self.pricer, space):
-            found.append(priced)
-            if len(found) == ENOUGH:
-                break
-        else:
-            self.exhausted = most == METHOD
-        return sorted(found, key=least_change)
+        some: list[Priced] = []
+        try:
+            for priced in explore(self.pricer, space):
+                some.append(priced)
+                if len(some) == ENOUGH:
+                    break
+            else:
+                self.exhausted = most == METHOD
+        finally:  # what was found before the time was up counts
+            self.found += sorted(some, key=least_cost)[: 1 if most == UNCHANGED else None]
+
+    def _tune(self) -> None:
+        """Better values of the keys that the first answer sets: of the plans that set no others, the fastest."""
+        first = next(iter(offered(self.mildest(self.found))), None)
+        pricer = self.pricer
+        if first is None or first.candidate.cost != UNCHANGED or pricer.clock.written is None or not first.changes:
+            return
+        with pricer.only(first.changes):
+            space = within(space_of(pricer.context, UNCHANGED, faster=True), first.changes)
+            if not self.thorough and space.size > MOST_TUNED:
+                space = Space((NOTHING, first.candidate), space.states, space.steps)
+            self.found += fastest_first(pricer, space, 1)
 
     def _cheapest(self, candidates: list[CandidateChange]) -> Priced | None:
         answers = [p for c in candidates if (p := self.pricer.price(c)) is not None and self.pricer.fits(p)]
-        return min(answers, key=least_change, default=None)
+        return min(answers, key=least_cost, default=None)
 
     def _piled(self, same: list[Priced], on: Priced | None = None) -> Priced | None:
         """Add the change that helps most, then the one that helps most after it, until the plan fits.
@@ -110,19 +166,28 @@ class Fit:
             milder = [p.candidate for p in priced if p.candidate.kind == part.kind and p.candidate is not part]
             for other in (None, *milder):
                 tried = self.pricer.price(together(*rest, *([other] if other is not None else [])))
-                if tried is None or not self.pricer.fits(tried) or least_change(tried) >= least_change(found):
+                if tried is None or not self.pricer.fits(tried) or least_cost(tried) >= least_cost(found):
                     continue
                 found = tried
                 break
         return found
 
     def mildest(self, found: list[Priced]) -> list[Priced]:
-        """The cheapest of each combination of kinds, without those that only add changes to a cheaper one."""
+        """The cheapest of each combination of kinds and of keys, without those that only add changes to a cheaper one.
+
+        The cheapest that leaves room is among them all the same.
+        """
         chosen: list[Priced] = []
-        for priced in sorted(found, key=least_change):
-            kinds = set(priced.candidate.kinds)
-            if not any(set(p.candidate.kinds) <= kinds for p in chosen):
+        room = False
+        for priced in sorted(found, key=least_cost):
+            kinds, keys = set(priced.candidate.kinds), set(priced.changes) - set(FOLLOWING)
+            adds = not any(
+                set(p.candidate.kinds) <= kinds or set(p.changes) - set(FOLLOWING) <= keys for p in chosen
+            )
+            first = not room and priced.candidate.cost == UNCHANGED and roomy(priced)
+            if adds or first:
                 chosen.append(priced)
+            room = room or first
         return chosen
 
 
@@ -132,11 +197,13 @@ def _apart(one: CandidateChange, other: CandidateChange) -> bool:
 
 
 def _strongest(same: list[Priced], pricer: Pricer) -> list[Priced]:
-    """The most effective change of every kind."""
-    best: dict[str, Priced] = {}
+    """The most effective change of every kind, and the fastest that has any effect where that is another one."""
+    best: dict[str, list[Priced]] = {}
     estimate = pricer.context.estimate
     before = pricer.full(estimate) if estimate else 0.0
     for each in sorted(same, key=pricer.pressure):
         if pricer.pressure(each) < before:
-            best.setdefault(each.candidate.kind, each)
-    return list(best.values())[:STRONGEST]
+            best.setdefault(each.candidate.kind, []).append(each)
+    found = list(best.values())[:STRONGEST]
+    quick = [min(some, key=lambda p: pricer.slowdown(p.candidate, p.resolved) or 0.0) for some in found]
+    return [each for some, fast in zip(found, quick, strict=True) for each in (some[0], fast)[: 1 + (fast != some[0])]]

@@ -16,6 +16,8 @@ from memcheck.what_if.search.fit import Fit
 from memcheck.what_if.search.largest import Growth, largest
 from memcheck.what_if.search.space import NOTHING, space_of
 
+OF_A_CLUSTER = 0.4
+"""The share of the remaining time for one of several sizes of cluster."""
 LARGEST_CLUSTER = 8192
 """GPUs at which the search for the smallest cluster gives up."""
 
@@ -63,9 +65,9 @@ def _throughput(pricer: Pricer, enough: int) -> Answer:
     _needs_time(pricer, "throughput")
     space = space_of(pricer.context, UNCHANGED, faster=True)
     found = fastest_first(pricer, space, enough)
-    tally = pricer.tally
+    tally, whole = pricer.tally, not pricer.budget.spent
     smallest = None if found else _smallest(pricer)
-    return Answer(tuple(found), tally, _values(space.every, pricer), exhausted=True, smallest=smallest)
+    return Answer(tuple(found), tally, _values(space.every, pricer), exhausted=whole, smallest=smallest)
 
 
 def _gpus(pricer: Pricer, enough: int) -> Answer:
@@ -74,11 +76,13 @@ def _gpus(pricer: Pricer, enough: int) -> Answer:
     for nodes, gpus_per_node in clusters(layout, layout.world_size):
         space = space_of(pricer.context, UNCHANGED, nodes, gpus_per_node, faster=pricer.clock.written is not None)
         values = _merged(values, _values(space.every, pricer))
-        found = fastest_first(pricer, space, enough)
+        found: list[Priced] = []
+        with pricer.budget.part(OF_A_CLUSTER):
+            found = fastest_first(pricer, space, enough)
         if found:
-            return Answer(tuple(found), pricer.tally, values, exhausted=True)
-    tally = pricer.tally
-    return Answer((), tally, values, exhausted=True, smallest=_smallest(pricer))
+            return Answer(tuple(found), pricer.tally, values, exhausted=not pricer.budget.spent)
+    tally, whole = pricer.tally, not pricer.budget.spent
+    return Answer((), tally, values, exhausted=whole, smallest=_smallest(pricer))
 
 
 def _largest(growth: Callable[[TrainingJob | None], Growth]) -> Callable[[Pricer, int], Answer]:
@@ -86,13 +90,15 @@ def _largest(growth: Callable[[TrainingJob | None], Growth]) -> Callable[[Pricer
         """In the layout as written; in any other where that does not hold even the smallest."""
         space, grown = space_of(pricer.context, UNCHANGED), growth(pricer.context.training)
         for layouts, states in (((NOTHING,), (NOTHING,)), (space.layouts, space.states)):
-            tried = space._replace(layouts=layouts, states=states)
-            found = largest(pricer, tried, grown)[:enough]
+            tried, found = space._replace(layouts=layouts, states=states), []
+            with pricer.budget.part():
+                found = largest(pricer, tried, grown)[:enough]
             if found:
                 break
-        tally = pricer.tally
+        tally, whole = pricer.tally, not pricer.budget.spent
         smallest = None if found else _smallest(pricer)
-        return Answer(tuple(found), tally, _values(tried.every, pricer), exhausted=not found, smallest=smallest)
+        values = _values(tried.every, pricer)
+        return Answer(tuple(found), tally, values, exhausted=not found and whole, smallest=smallest)
 
     return answer
 
@@ -105,12 +111,15 @@ def _smallest(pricer: Pricer) -> Priced | None:
     layout = pricer.context.layout
     kept = tuple(key for key in pricer.keep if key.partition(".")[0] != "hardware")
     if kept != pricer.keep:
-        pricer, pricer.watch = Pricer(pricer.context, kept), pricer.watch
+        given = pricer
+        pricer = Pricer(pricer.context, kept)
+        pricer.watch, pricer.budget = given.watch, given.budget
     for nodes, gpus_per_node in clusters(layout, LARGEST_CLUSTER, above=layout.world_size):
         space = space_of(pricer.context, UNCHANGED, nodes, gpus_per_node)
-        found = next(iter(explore(pricer, space)), None)
-        if found is not None:
-            return found
+        with pricer.budget.part(OF_A_CLUSTER):
+            found = next(iter(explore(pricer, space)), None)
+            if found is not None:
+                return found
     return None
 
 

@@ -8,7 +8,7 @@ from memcheck.job.types import Layout
 from memcheck.record import Record
 from memcheck.what_if.remedies.price import BATCH, STEPS, Pricer
 from memcheck.what_if.remedies.types import METHOD, OTHER, SAME, UNCHANGED, CandidateChange, Priced, join
-from memcheck.what_if.search.rank import least_change
+from memcheck.what_if.search.rank import least_cost
 from memcheck.what_if.search.space import Space, together
 
 MOST = 1 << 24
@@ -43,7 +43,7 @@ def largest(pricer: Pricer, space: Space, growth: Growth) -> list[Priced]:
                 if best is not None:
                     found.append(best)
                     most = max(most, _value(best, growth) // growth.step)
-    ordered = sorted(found, key=lambda p: (-_value(p, growth), least_change(p)))
+    ordered = sorted(found, key=lambda p: (-_value(p, growth), least_cost(p)))
     chosen: dict[tuple[object, ...], Priced] = {}
     for priced in ordered:
         chosen.setdefault(tuple(sorted(priced.candidate.kinds)), priced)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from memcheck.job.types import Layout
 from memcheck.record import Record
 from memcheck.what_if.remedies.price import DATA, STEPS
-from memcheck.what_if.remedies.types import NUMERIC_ORDER, Priced
+from memcheck.what_if.remedies.types import NUMERIC_ORDER, UNCHANGED, Priced
 
 FOLLOWING = (STEPS, DATA)
 """Keys that follow from others, and are no change of their own."""
@@ -23,13 +23,18 @@ def changed_keys(changes: Mapping[str, object]) -> int:
     return sum(key not in FOLLOWING for key in changes)
 
 
-def least_change(priced: Priced) -> tuple[object, ...]:
-    """What it asks for, whether it may fail, how many settings change, how many GPUs, the time lost, host memory.
+def least_cost(priced: Priced) -> tuple[object, ...]:
+    """What it asks for; of what keeps results and hardware, time to a whole percentage, then how many settings change.
 
-    Of equal ones the mildest comes first.
+    Of the others whether they may fail and how many settings change come before GPUs and time. Of equal ones the
+    mildest comes first.
     """
     asks, slower = priced.price
-    return asks, not priced.sure, changed(priced), gpus(priced), slower, priced.estimate.host_bytes_per_node
+    host, keys, close = priced.estimate.host_bytes_per_node, changed(priced), not priced.sure
+    if asks == UNCHANGED:
+        time = priced.slowdown or 0.0
+        return asks, round(time, 2), keys, close, gpus(priced), round(time, 3), host
+    return asks, close, keys, gpus(priced), slower, host
 
 
 def fastest(priced: Priced) -> tuple[object, ...]:

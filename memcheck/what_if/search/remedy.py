@@ -24,6 +24,7 @@ def remedy_of(priced: Priced, document: Document) -> Remedy:
         needed_bytes=priced.estimate.needed_bytes,
         needed_interval_bytes=priced.estimate.needed_interval_bytes,
         sure=priced.sure,
+        role=priced.role,
         edits=own,
         elsewhere=elsewhere,
     )

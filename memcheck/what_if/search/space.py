@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import product
 
 from memcheck.job.types import InferenceJob, TrainingJob
@@ -27,6 +28,11 @@ class Space(Record):
     layouts: tuple[CandidateChange, ...]
     states: tuple[CandidateChange, ...]
     steps: tuple[CandidateChange, ...]
+
+    @property
+    def size(self) -> int:
+        """How many plans it has."""
+        return len(self.layouts) * len(self.states) * len(self.steps)
 
     @property
     def every(self) -> tuple[CandidateChange, ...]:
@@ -78,6 +84,19 @@ def space_of(
         _products(_knobs([c for c in options if c.kind in STATES])),
         _products(_knobs([c for c in options if c.kind not in STATES])),
     )
+
+
+def within(space: Space, keys: Iterable[str]) -> Space:
+    """Those changes of a space that set nothing but some keys, or fields of them."""
+    known = tuple(keys)
+
+    def inside(change: CandidateChange) -> bool:
+        return all(
+            any(key == k or key.startswith(f"{k}.") or k.startswith(f"{key}.") for k in known) for key in change.set
+        )
+
+    layouts, states, steps = ([*filter(inside, each)] for each in (space.layouts, space.states, space.steps))
+    return Space(tuple(layouts), tuple(states), tuple(steps))
 
 
 def _knobs(options: list[CandidateChange]) -> list[list[CandidateChange]]:

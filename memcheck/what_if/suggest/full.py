@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, one_line, plural, value, width, wrap
+from memcheck.finding import CHEAP, ROOMY
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
 from memcheck.report.block import block
 from memcheck.report.details import change, labelled
@@ -12,7 +13,7 @@ from memcheck.report.effect import time as relative_time
 from memcheck.what_if.suggest.types import FITS, NOT_JUDGED, NOTHING_FITS, Suggestion, Suggestions
 
 GOALS = {
-    "fit": "the least change that makes it fit",
+    "fit": "the cheapest change that makes it fit",
     "throughput": "the fastest layout on this hardware",
     "gpus": "the fewest GPUs",
     "max-batch": "the largest batch that fits",
@@ -122,6 +123,8 @@ def costs(item: Suggestion, answer: Suggestions) -> str:
     parts = [numbers[item.numerics] if answer.plan.framework != "inference" else _serving(item)]
     if item.serves:
         parts.append(f"changes what can be served: {item.serves}")
+    if item.remedy.role in (CHEAP, ROOMY):
+        parts.insert(0, item.remedy.role)
     if not item.remedy.sure:
         parts.append("close: the 95% interval ends beyond the GPU (MEM104)")
     if item.gpus != answer.plan.gpus:
@@ -143,8 +146,9 @@ def _serving(item: Suggestion) -> str:
 def _searched(answer: Suggestions, screen: Screen) -> list[str]:
     """The space and what became of its plans."""
     tally = answer.tally
+    cut = labelled("not searched", unsearched(answer), screen, "warning") if answer.budget is not None else []
     if not tally.considered:
-        return []
+        return cut
     counts = [
         (tally.illegal, "break a rule, the global batch or what is kept"),
         (tally.repeated, "the same plan again"),
@@ -155,9 +159,16 @@ def _searched(answer: Suggestions, screen: Screen) -> list[str]:
     ]
     text = f"{tally.considered:,} plans: " + ", ".join(f"{count:,} {what}" for count, what in counts if count)
     lines = labelled("searched", text, screen, "dim")
+    lines += cut
     keys = "; ".join(f"{key}: {_values(values)}" for key, values in answer.space.items())
     lines += labelled("space", f"{keys}, each beside what is written", screen, "dim") if keys else []
     return lines + (labelled("kept", ", ".join(answer.keep), screen, "dim") if answer.keep else [])
+
+
+def unsearched(answer: Suggestions) -> str:
+    """What a search that was cut short leaves open."""
+    left = f"{answer.unsearched:,} plans more" if answer.unsearched else "further plans"
+    return f"{left}, because {answer.budget:g} s were up: there may be better answers; --budget SECONDS gives more time"
 
 
 def _values(values: tuple[object, ...]) -> str:

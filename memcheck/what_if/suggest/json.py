@@ -45,6 +45,8 @@ def document(answer: Suggestions) -> dict[str, object]:
             "considered": tally.considered,
             **tally._asdict(),
             "exhausted": answer.exhausted,
+            "unsearched": answer.unsearched,
+            "budget_seconds": answer.budget,
             "timed_as": answer.timed_as or None,
         },
         "smallest_cluster": None if answer.smallest is None else suggestion(answer.smallest),

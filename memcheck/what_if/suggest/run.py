@@ -17,8 +17,10 @@ from memcheck.plan.text import read_bytes
 from memcheck.result import PASSED, PlanResult
 from memcheck.rules.run import make_context
 from memcheck.rules.types import RuleContext
+from memcheck.what_if.remedies.budget import Budget
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import Priced
+from memcheck.what_if.search.choice import shown as chosen
 from memcheck.what_if.search.goals import search
 from memcheck.what_if.search.rank import ParetoFilter
 from memcheck.what_if.search.remedy import remedy_of
@@ -38,10 +40,12 @@ def suggest(
     keep: tuple[str, ...] = (),
     top: int = 5,
     watch: Callable[[int], None] | None = None,
+    budget: float | None = None,
 ) -> Suggestions:
     """The best ``top`` plans for a goal, each of which passes ``check`` once it is written.
 
     ``data`` are the bytes of the document's file. ``watch`` hears how many plans were looked at, now and then.
+    ``budget``: seconds after which the search goes no further; None for no end.
 
     Raises:
         UsageError: the goal makes no sense for this plan.
@@ -59,25 +63,30 @@ def suggest(
     if goal == "fit" and fits:
         return answer._replace(status=FITS)
     pricer = Pricer(context, keep)
-    pricer.watch = watch
+    pricer.watch, pricer.budget = watch, Budget(budget)
     found = search(pricer, goal, top + SPARE)
     answer = answer._replace(
         tally=found.tally,
         space=found.space,
         exhausted=found.exhausted,
         timed_as=_timed(pricer),
+        budget=budget if pricer.budget.spent else None,
+        unsearched=pricer.budget.unsearched,
     )
-    shown: list[Suggestion] = []
+    passing: list[tuple[Priced, Suggestion]] = []
     kept = ParetoFilter()
-    for rank, priced in enumerate(p for p in found.found if kept.adds(p)):
-        if len(shown) == top:
+    most = top + SPARE if goal == "fit" else top  # of which those with a role are shown
+    for rank, priced in enumerate(p for p in found.found if kept.adds(p) or p.role):
+        if len(passing) == most:
             break
         if not priced.changes:
             answer = answer._replace(best_as_written=rank == 0)
             continue
         suggestion = _suggestion(pricer, priced, document)
         if passes(suggestion, document, data, quiet):
-            shown.append(suggestion)
+            passing.append((priced, suggestion))
+    places = {id(priced) for priced in chosen([priced for priced, _ in passing], top)}
+    shown = [suggestion for priced, suggestion in passing if id(priced) in places]
     status = SUGGESTED if shown or answer.best_as_written else FITS if fits else NOTHING_FITS
     smallest = None if found.smallest is None else _suggestion(pricer, found.smallest, document)
     return answer._replace(status=status, found=tuple(shown), smallest=smallest)

@@ -44,5 +44,9 @@ class Suggestions(Record):
     space: Mapping[str, tuple[object, ...]] = MappingProxyType({})
     exhausted: bool = False
     smallest: Suggestion | None = None
+    budget: float | None = None
+    """Seconds after which the search was cut short; None where it was not."""
+    unsearched: int = 0
+    """Plans of the spaces that it had begun, and did not look at."""
     timed_as: str = ""
     """The GPU whose rates stand in for those of the plan's own."""

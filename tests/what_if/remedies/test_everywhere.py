@@ -140,4 +140,4 @@ def test_a_key_in_an_empty_mapping() -> None:
     path = Path("plan.yaml")
     path.write_text(PLANS["a server"])
     assert main(["suggest", "plan.yaml", "--apply", "1"]) == 0
-    assert "parallelism: {tensor: 4}\n" in path.read_text()
+    assert "parallelism: {tensor: 2}\n" in path.read_text()
