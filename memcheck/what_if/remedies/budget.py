@@ -12,7 +12,7 @@ class BudgetSpentError(Exception):
 
 
 class Budget:
-    """So many seconds from now on, of which parts are given out. ``seconds``: None for no end."""
+    """Seconds from now on, of which parts are given out; None for no end."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self.seconds = seconds
