@@ -8,7 +8,7 @@ from importlib import import_module
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.reader import ConfigReader, shown
 from memcheck.models.registry import FAMILIES, TOWERS, WRAPPERS, read_architecture
-from memcheck.models.types import Architecture
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
 from memcheck.models.vision import Vision
 from memcheck.record import Record
 
@@ -25,6 +25,12 @@ TOKENS = frozenset(
     """.split()  # noqa: SIM905  # a list of quoted names is harder to read
 )
 """Ids of the tokens that stand for pictures and sounds."""
+TIED = ("gemma3", "internvl", "mistral3", "paligemma")
+"""Classes whose default is that the head is the embedding."""
+FORWARDED = ("llava", "qwen2_5_vl", "qwen2_vl")
+"""Classes that take what ``text_config`` says of it."""
+SEEING = ("gemma3", "paligemma")
+"""Classes that let the tokens of a picture see each other (``token_type_ids``)."""
 LANGUAGE = "model.language_model."
 
 
@@ -61,14 +67,27 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     own = text.get("model_type")
     if own in FAMILIES:
         inner_type = own
-    tied = {"tie_word_embeddings": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
+    tied = {"tie_word_embeddings": _ties(config, text)}
     if not inner_type:
         raise ArchitectureError(
             f"{outer_type}: memcheck does not know model_type {shown(own)} of its language model",
             "state text_config.model_type: it names the family, such as llama",
             "text_config.model_type",
         )
-    return {**tied, **text, "model_type": inner_type}, "text_config."
+    defaults = {"sliding_window": 4096} if inner_type == "gemma2" else {}  # configuration_gemma2.py
+    return {**defaults, **text, **tied, "model_type": inner_type}, "text_config."
+
+
+def _ties(config: Mapping[str, Any], text: Mapping[str, Any]) -> Any:
+    """Whether the head is the embedding: what the configuration around ``text_config`` says, or its class does.
+
+    Files of early versions have it in ``text_config``, which counts where classes forward it, too.
+    """
+    kind, inside = str(config["model_type"]), text.get("tie_word_embeddings")
+    stated = config.get("tie_word_embeddings")
+    if kind in FORWARDED:
+        return bool(stated) or bool(inside)
+    return kind in TIED if stated is None else stated
 
 
 def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) -> Architecture:
@@ -98,12 +117,26 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     _check_leftovers(outer, strict=strict, written=written)
     return language._replace(
         model_type=outer.model_type,
+        blocks=tuple((_inside(block, outer.model_type), n) for block, n in language.blocks),
         vision=vision,
         paths=language.paths._replace(
             layers=LANGUAGE + "layers", embedding=LANGUAGE + "embed_tokens", head=language.paths.head
         ),
         notes=language.notes + tuple(outer.notes) + tuple(section.notes),
     )
+
+
+def _inside(block: Block, model_type: str) -> Block:
+    """A layer of the language model as its multimodal class builds it."""
+    mixer, mlp = block.mixer, block.mlp
+    if model_type in SEEING and isinstance(mixer, Attention):
+        block = block._replace(mixer=mixer._replace(pictures=True))
+    if model_type == "qwen3_vl_moe" and isinstance(mlp, Moe):
+        # its files have stacked experts, so that no names of separate ones lead peft to them (conversion_mapping.py)
+        block = block._replace(mlp=mlp._replace(stacked_adapters=False))
+    elif model_type == "qwen3_vl_moe" and isinstance(mlp, Mlp):
+        block = block._replace(mlp=mlp._replace(adaptable=True))
+    return block
 
 
 def _check_leftovers(outer: ConfigReader, *, strict: bool, written: frozenset[str]) -> None:

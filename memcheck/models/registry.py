@@ -70,16 +70,35 @@ FAMILIES: dict[str, str] = {
 
 WRAPPERS: dict[str, str] = {
     "gemma3": "gemma3_text",
+    "idefics3": "llama",
+    "internvl": "qwen2",
     "llama4": "llama4_text",
+    "llava": "llama",
+    "llava_next": "llama",
     "mistral3": "mistral",
+    "paligemma": "gemma",
     "qwen2_5_vl": "qwen2",
     "qwen2_vl": "qwen2",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
+    "smolvlm": "llama",
 }
 """Multimodal models: the ``model_type`` of the language model inside; its own says it where that is a family."""
 
 TOWERS: dict[str, str] = {
+    "gemma3": "siglip:read_gemma3",
+    "idefics3": "siglip:read_idefics3",
+    "internvl": "internvl:read",
+    "llama4": "llama4:read",
+    "llava": "llava:read",
+    "llava_next": "llava:read_next",
+    "mistral3": "pixtral:read_mistral3",
+    "paligemma": "siglip:read_paligemma",
     "qwen2_5_vl": "qwen:read_2_5",
     "qwen2_vl": "qwen:read_2",
+    "qwen3_vl": "qwen:read_3",
+    "qwen3_vl_moe": "qwen:read_3",
+    "smolvlm": "siglip:read_idefics3",
 }
 """Multimodal models whose towers are read -> ``module:function`` in :mod:`memcheck.models.towers`."""
 

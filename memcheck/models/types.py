@@ -110,6 +110,8 @@ class Attention(Record):
     """transformers always passes an explicit causal mask (Falcon), which the flash kernel does not take."""
     padded: bool = False
     """Rows of a micro-batch are padded, so that each has a mask of its own."""
+    pictures: bool = False
+    """Tokens of a picture see each other: token types make a mask for every sequence (Gemma 3, PaliGemma)."""
     softmax_fp32: bool = True
     """Eager attention's softmax runs in fp32; False: in the scores' own dtype (GPT-2, Falcon, Llama 4)."""
     expanded_kv: bool = False
@@ -246,6 +248,8 @@ class Block(Record):
     """What the first norm returns has a variable of its own to the end of the layer (StableLM, Falcon)."""
     norms_first: bool = False
     """Both norms run before attention, and the halves are added in place (Falcon)."""
+    layer_scale: bool = False
+    """What is added to the residual stream is multiplied by a learned vector: ``extra_tensors`` (InternViT)."""
     residual_from_norm: bool = False
     """The residual stream continues from the norm's output, not from its input (MiniMax, BLOOM on request)."""
 

@@ -52,6 +52,16 @@ class Vision(Record):
     """Rows of a tile, class token included; 0 = pictures have as many as their size gives."""
     tile_tokens: int = 0
     """Image tokens of a tile."""
+    classes: int = 0
+    """Class tokens among the rows of a tile."""
+    gives_out: bool = True
+    """The model's output carries the image tokens (``image_hidden_states``), as long as the training loop has it."""
+    mask_bytes: int = 0
+    """Bytes of a padding mask for each pixel, beside ``pixel_values``."""
+    deepstack: int = 0
+    """Mergers of earlier layers' rows, whose image tokens are added behind the first layers of text."""
+    side: int = 0
+    """Pixels of the longest side that the released checkpoint's processor leaves."""
     patch: int = 0
     """Pixels of a patch's side."""
     processor: str = ""

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import Adapter, Setting
-from memcheck.autograd.tensor import rounded_bytes
+from memcheck.autograd.tensor import rounded, rounded_bytes
 from memcheck.frameworks.torch.units import block_tensors_on_rank, quantized_storage
 from memcheck.job.images import Pictures, pictures_of
 from memcheck.job.types import TrainingJob
@@ -85,6 +85,10 @@ def side_tensors(job: TrainingJob, a: Architecture, base: Setting) -> Iterator[t
 
 
 def pixel_bytes(job: TrainingJob, vision: Vision) -> int:
-    """``pixel_values`` in fp32, as the processor made them, which stay all step."""
-    rows = pictures_of(job, vision).rows
-    return rounded_bytes((rows, vision.channels), "fp32") if rows else 0
+    """``pixel_values`` in fp32, as the processor made them, and their padding mask, which stay all step."""
+    found = pictures_of(job, vision)
+    rows = found.rows - vision.classes * found.pictures
+    if not rows:
+        return 0
+    mask = rounded(vision.mask_bytes * rows * vision.patch * vision.patch)
+    return rounded_bytes((rows, vision.channels), "fp32") + mask

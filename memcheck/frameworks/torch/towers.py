@@ -9,7 +9,7 @@ from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.completeness import demand, elements, met, met_by, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, High, high, replay
-from memcheck.autograd.tensor import Dim, Leaf
+from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.frameworks.torch.tower_tensors import (
     as_block,
     idle_blocks,
@@ -25,10 +25,6 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
 from memcheck.models.vision import Vision
 from memcheck.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class SideUnits(Record):
@@ -122,11 +118,12 @@ def stem_curve(vision: Vision, setting: Setting, graph: bool, leaf: bool, invent
     """Replay the stem. Its output belongs to the first layer.
 
     ``graph``: some layer runs with a graph, which keeps the tables that all of them read. ``leaf``: the rows are made a
-    leaf, which its AccumulateGrad keeps.
+    leaf, which its AccumulateGrad keeps, with its gradient, until the backward is over.
     """
     tape = Tape(autocast=setting.autocast, inventory=inventory)
     ctx = Context(tape, setting)
     y, tables = tower_code(setting.style, vision.kind).stem(ctx, vision, leaf)
+    leaf_bytes = rounded_bytes(tables[0].shape, tables[0].dtype) if leaf else 0
     tables = [t for t in tables if t.storage is not y.storage]  # the first layer's input counts as its own
     forward_high = high(tape)
     output = (y.shape, y.dtype)
@@ -150,6 +147,7 @@ def stem_curve(vision: Vision, setting: Setting, graph: bool, leaf: bool, invent
         forward=forward_high,
         backward=high(tape),
         gradients=gradients,
+        lingers=2 * leaf_bytes,
     )
 
 
@@ -169,31 +167,39 @@ def _projector_unit(
     seen = met_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
     demand(seen, elements(block), "the projector", job.framework)
     shape = (job.micro_batch_size * job.sequence_length, a.hidden_size)
-    fresh = projector_curve(vision, setting, shape, pictures.tokens, rows_grad, inventory)
-    again = projector_curve(vision, setting.later(), shape, pictures.tokens, rows_grad, inventory) if adds else fresh
+    end = _Ending(shape, pictures.tokens, rows_grad, vision.gives_out and job.loss.keep_logits)
+    fresh = projector_curve(vision, setting, end, inventory)
+    again = projector_curve(vision, setting.later(), end, inventory) if adds else fresh
     return Unit(
         kind="projector", name="projector and scatter", tensors=part_tensors(block, setting), fresh=fresh, again=again
     )
 
 
+class _Ending(Record):
+    """What the scatter needs to know beside the image tokens."""
+
+    shape: tuple[int, int]
+    """Of the looked-up rows."""
+    tokens: int
+    rows_grad: bool
+    """The looked-up rows want a gradient."""
+    gives_out: bool
+    """The image tokens live in the model's output until the step is over."""
+
+
 @lru_cache(maxsize=512)
-def projector_curve(
-    vision: Vision, setting: Setting, rows: tuple[int, int], tokens: int, rows_grad: bool, inventory: bool
-) -> Curve:
-    """Replay the projector, and the scatter of ``tokens`` image tokens into the looked-up ``rows``."""
+def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: bool) -> Curve:
+    """Replay the projector, and the scatter of its image tokens into the looked-up rows."""
     stream = setting.params
-    forward = _scattering(vision, rows, tokens, stream, rows_grad)
     shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
-    return replay(forward, setting, shape, setting.autocast or stream, inventory=inventory)
+    held: list[Value] = []
 
-
-def _scattering(
-    vision: Vision, shape: tuple[int, int], tokens: int, stream: str, rows_grad: bool
-) -> Callable[[Context, Value], Value]:
     def run(ctx: Context, x: Value) -> Value:
         features = tower_code(ctx.setting.style, vision.kind).project(ctx, vision, x)
-        features = Value(features.storage, (tokens, shape[1]), features.dtype, features.origin)
-        rows = Value(None, shape, stream, Leaf() if rows_grad else None)
+        features = Value(features.storage, (end.tokens, end.shape[1]), features.dtype, features.origin)
+        if end.gives_out:
+            held.append(features)
+        rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
         return scatter_code(ctx.setting.style).scatter(ctx, rows, features)
 
-    return run
+    return replay(run, setting, shape, setting.autocast or stream, inventory=inventory)

@@ -170,7 +170,8 @@ def needs_mask(a: Attention, sequence: int, style: Style) -> bool:
     """
     if not style.makes_masks:
         return False
-    return a.masked or a.padded or a.alibi or (a.window is not None and sequence >= a.window)
+    every = a.masked or a.padded or a.alibi or a.pictures
+    return every or (a.window is not None and sequence >= a.window)
 
 
 def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:

@@ -9,7 +9,7 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, high
 from memcheck.autograd.elementwise import add, dropout, scale
 from memcheck.autograd.matrix import embedding, linear
-from memcheck.autograd.tensor import Leaf, Parameter, Storage
+from memcheck.autograd.tensor import Leaf, Parameter, Storage, rounded_bytes
 from memcheck.frameworks.layers import layers_of
 from memcheck.models.types import Norm, ParameterTensor
 from memcheck.record import Record
@@ -69,6 +69,7 @@ def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bo
         backward=high(tape),
         gradients=gradients,
         freed_input=freed,
+        lingers=2 * rounded_bytes(*output) if e.leaf and e.scattered else 0,  # the leaf and its gradient
     )
 
 

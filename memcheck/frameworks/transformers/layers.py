@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward
-from memcheck.autograd.elementwise import add, add_in_place, dropout, scale
+from memcheck.autograd.elementwise import add, add_in_place, dropout, mul, scale
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.head import head_unit, loss_in_pieces
@@ -106,14 +106,25 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
 
 
 def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
-    """``residual + h``, or both multiplied by constants (Granite: h only; MiniMax: both)."""
+    """``residual + h``, or both multiplied by constants (Granite: h only; MiniMax: both), or h by a vector (InternViT:
+    ``extra_tensors``, one for each half).
+    """
     tape = ctx.tape
+    if block.extra_tensors and block.layer_scale:
+        done = sum(p.name in _names(block) for p in ctx.parameters)
+        vector = block.extra_tensors[done % len(block.extra_tensors)]
+        scaled = mul(tape, tape.parameter(ctx.parameter(vector.name, vector.shape)), h, "layer scale")
+        return add(tape, scaled, residual, "residual")
     if block.residual_scale:
         if block.residual_from_norm:
             residual = scale(tape, residual, "residual * alpha")
         scaled = scale(tape, h, "hidden * multiplier")
         return add(tape, residual, scaled, "residual")
     return add(tape, residual, h, "residual")
+
+
+def _names(block: Block) -> frozenset[str]:
+    return frozenset(t.name for t in block.extra_tensors)
 
 
 def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:

@@ -80,5 +80,6 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     if kernel == "eager":
         return mixer.window, "bool" if mixer.filled_scores else setting.params, setting.batch
     if kernel != "flash" and needs_mask(mixer, setting.sequence, setting.style):
-        return mixer.window, "bool", setting.batch if mixer.chunked or mixer.padded else 1
+        several = mixer.chunked or mixer.padded or mixer.pictures
+        return mixer.window, "bool", setting.batch if several else 1
     return None

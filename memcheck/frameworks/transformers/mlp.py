@@ -15,6 +15,9 @@ def activation(tape: Tape, x: Value, name: str) -> Value:
         return _new_gelu(tape, x)
     if name == "gelu_fast":
         return _fast_gelu(tape, x)
+    if name == "quick_gelu":  # QuickGELUActivation: input * sigmoid(1.702 * input)
+        gate = unary(tape, scale(tape, x), "sigmoid")
+        return mul(tape, x, gate)
     if name == "bloom-gelu":
         return _bloom_gelu(tape, x)
     if name == "relu2":

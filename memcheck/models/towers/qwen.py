@@ -8,16 +8,16 @@ from __future__ import annotations
 from memcheck.models.multimodal import AroundTower
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.stack import stack
-from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.reader import MAX_LAYERS, REQUIRED, ConfigReader, Required
 from memcheck.models.types import Block, Mlp, Norm, ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision
 
 HARMLESS = ("model_type", "tokens_per_second", "temporal_patch_size", "rope_parameters", "initializer_range", "dtype")
 
 
-def read_2(config: ConfigReader, whole: AroundTower) -> Vision:
+def read_2(config: ConfigReader, around: AroundTower) -> Vision:
     """Qwen2-VL: LayerNorm, QuickGELU. ``hidden_size`` repeats the language model's."""
-    hidden = whole.language.hidden_size
+    hidden = around.language.hidden_size
     width = config.integer("embed_dim")
     heads = _heads(config, width)
     outputs = config.integer("hidden_size")
@@ -42,15 +42,16 @@ def read_2(config: ConfigReader, whole: AroundTower) -> Vision:
         patch=config.integer("patch_size", default=14),
         processor="qwen:see_2",
         separators=2,
+        gives_out=False,
         heads=heads,
         activation="gelu",
     )
 
 
-def read_2_5(config: ConfigReader, whole: AroundTower) -> Vision:
+def read_2_5(config: ConfigReader, around: AroundTower) -> Vision:
     """Qwen2.5-VL: RMSNorm, gated MLP with biases, windows of 112 pixels but in ``fullatt_block_indexes``."""
     width = config.integer("hidden_size")
-    heads, outputs = _heads(config, width), _outputs(config, whole.language.hidden_size)
+    heads, outputs = _heads(config, width), _outputs(config, around.language.hidden_size)
     config.ignore("spatial_patch_size")
     mlp = _mlp(width, config.integer("intermediate_size"), config.activation(), ("gate_proj", "up_proj", "down_proj"))
     depth = config.integer("depth", maximum=MAX_LAYERS)
@@ -74,6 +75,45 @@ def read_2_5(config: ConfigReader, whole: AroundTower) -> Vision:
         patch=config.integer("patch_size", default=14),
         processor="qwen:see_2",
         separators=2,
+        gives_out=False,
+        heads=heads,
+        activation="gelu",
+    )
+
+
+def read_3(config: ConfigReader, around: AroundTower) -> Vision:
+    """Qwen3-VL and Qwen3.5: LayerNorm, learned positions, and mergers of the layers in ``deepstack_visual_indexes``."""
+    width = config.integer("hidden_size", default=1152)
+    heads, outputs = _heads(config, width, 16), _outputs(config, around.language.hidden_size)
+    inner = config.integer("intermediate_size", default=4304)
+    activation = config.activation(default="gelu_pytorch_tanh")
+    mlp = _mlp(width, inner, activation, ("linear_fc1", "linear_fc2"), gated=False)
+    merge = config.integer("spatial_merge_size", default=2) ** 2
+    depth = config.integer("depth", default=27, maximum=MAX_LAYERS)
+    stated = config.integers("deepstack_visual_indexes")
+    stacked = ((8, 16, 24) if around.outer.model_type.startswith("qwen3_vl") else ()) if stated is None else stated
+    positions = config.integer("num_position_embeddings", default=2304)
+    names = ("linear_fc1", "linear_fc2")
+    projector = _merger("merger", width, merge, outputs, "norm", names, bias=True)
+    for index in range(len(stacked)):
+        path = f"deepstack_merger_list.{index}"
+        projector += _merger(path, width, merge, outputs, "norm", names, bias=True, rows=merge)
+    table = ParameterTensor("pos_embed.weight", (positions, width), "position")
+    return Vision(
+        kind="qwen3",
+        hidden=width,
+        blocks=((_block(width, heads, mlp, "layernorm"), depth),),
+        channels=_channels(config, 16),
+        merge=merge,
+        outputs=outputs,
+        stem=(*_patch_embedding(config, width, 16, bias=True), table),
+        projector=projector,
+        hooked=False,
+        deepstack=len(stacked),
+        patch=config.integer("patch_size", default=16),
+        processor="qwen:see_3",
+        separators=2,
+        gives_out=False,
         heads=heads,
         activation="gelu",
     )
@@ -136,8 +176,8 @@ def _channels(config: ConfigReader, patch: int) -> int:
     return _colours(config) * frames * side * side
 
 
-def _heads(config: ConfigReader, width: int) -> int:
-    heads = config.integer("num_heads")
+def _heads(config: ConfigReader, width: int, default: int | Required = REQUIRED) -> int:
+    heads = config.integer("num_heads", default=default)
     if width % heads:
         config.fail("num_heads", f"the tower's width {width} is no multiple of {heads} heads")
     return heads

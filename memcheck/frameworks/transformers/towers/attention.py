@@ -7,8 +7,8 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, cat, copy
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.attention import head_view
-from memcheck.frameworks.transformers.rotary import rotate_half
+from memcheck.frameworks.transformers.attention import MASK_ALIGNMENT, head_view
+from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half
 from memcheck.models.vision import TowerAttention
 
 WIDEST_FLASH = 256
@@ -52,8 +52,52 @@ def _packed(ctx: Context, a: TowerAttention, x: Value) -> Value:
     return linear(tape, out, ctx.weights(out_tensor, a.bias), out_tensor.name)
 
 
-def attend(ctx: Context, q: Value, k: Value, v: Value, pieces: int) -> Value:
-    """The kernel, over so many equal pieces of the rows. q, k and v: [rows, heads, head_dim]."""
+def _separate(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """SigLIP, CLIP, InternViT: three projections, and one kernel over all tiles."""
+    return _projected(ctx, a, x)
+
+
+def _masked(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """Idefics 3: a padding mask, so that the memory-efficient kernel runs, and each layer keeps it as that takes it."""
+    return _projected(ctx, a, x, masked=True)
+
+
+def _pixtral(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """Pixtral: rotated, one sequence of all pictures under one mask that is additive already."""
+    return _projected(ctx, a, x, rotation="half", one=True)
+
+
+def _complex(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """Llama 4: fp32 copies read as complex numbers."""
+    return _projected(ctx, a, x, rotation="complex")
+
+
+def _projected(
+    ctx: Context, a: TowerAttention, x: Value, *, masked: bool = False, rotation: str = "", one: bool = False
+) -> Value:
+    tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
+    matrices = [t for t in a.tensors if t.linear]
+    q, k, v = (linear(tape, x, ctx.weights(t, a.bias), t.name).view(rows, heads, d) for t in matrices[:3])
+    del x
+    if rotation == "half":
+        turned = rotate_half(tape, q, q.dtype), rotate_half(tape, k, k.dtype)
+        q, k = turned
+        del turned
+    elif rotation == "complex":
+        q, k = rotate_complex(tape, q, k)
+    pieces = 1 if one else max(1, ctx.setting.pictures)
+    out = attend(ctx, q, k, v, pieces, masked=masked, one=one).view(rows, heads * d)
+    biased = any(t.name == matrices[3].name.removesuffix("weight") + "bias" for t in a.tensors)
+    return linear(tape, out, ctx.weights(matrices[3], biased), matrices[3].name)
+
+
+def attend(
+    ctx: Context, q: Value, k: Value, v: Value, pieces: int, *, masked: bool = False, one: bool = False
+) -> Value:
+    """The kernel, over so many equal pieces of the rows. q, k and v: [rows, heads, head_dim].
+
+    ``masked``: under a padding mask; ``one``: under an additive mask of all rows, which the stem has made.
+    """
     tape = ctx.tape
     rows, heads, d = q.shape
     if tape.autocast:
@@ -65,10 +109,19 @@ def attend(ctx: Context, q: Value, k: Value, v: Value, pieces: int) -> Value:
         out = kernels.eager(tape, q, k, v, ("scale",))
         out = copy(tape, out, "contiguous")
         return Value(out.storage, (rows, heads, d), out.dtype, out.origin)
-    kernel = "flash" if q.dtype in ("bf16", "fp16") and d <= WIDEST_FLASH else "efficient"
+    flashes = ctx.setting.attention in ("flash", "flex") or not (masked or one)
+    kernel = "flash" if flashes and q.dtype in ("bf16", "fp16") and d <= WIDEST_FLASH else "efficient"
+    mask = None
+    if masked and not flashes:
+        aligned = -(-each // MASK_ALIGNMENT) * MASK_ALIGNMENT
+        boolean = tape.new((pieces, 1, each, each), q.dtype, "attention mask")
+        mask = tape.new((pieces, 1, each, aligned), q.dtype, "padded attention mask") if each != aligned else boolean
+        del boolean
+    elif one and not flashes and rows % MASK_ALIGNMENT:
+        mask = tape.new((1, 1, rows, -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT), q.dtype, "padded attention mask")
     q, k, v = (t.view(heads, rows, d) for t in (q, k, v))
-    out = kernels.flash(tape, q, k, v, d, label=f"{kernel} attention")
+    out = kernels.flash(tape, q, k, v, d, label=f"{kernel} attention", extra=mask)
     return out.view(rows, heads, d)
 
 
-_FORMS = {"qwen": _packed}
+_FORMS = {"qwen": _packed, "separate": _separate, "masked": _masked, "pixtral": _pixtral, "complex": _complex}

@@ -21,7 +21,7 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
 
 
 def hooked(x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
-    """``output.requires_grad_(True)`` of a frozen patch embedding's rows, and what then keeps them."""
+    """``output.requires_grad_(True)`` of a frozen patch embedding's rows; these come first of what is kept."""
     if not leaf:
         return x, []
     x.origin = Leaf()

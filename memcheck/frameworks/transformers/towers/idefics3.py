@@ -1,0 +1,34 @@
+"""Idefics 3 and SmolVLM: pixels are shuffled, then one matrix (modeling_idefics3.py, Idefics3Connector.forward)."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.transformers.towers.qwen import hooked
+from memcheck.frameworks.transformers.towers.tiles import (
+    convolve,
+    given_out,
+    layer_norm,
+    plain,
+    shuffled,
+    with_positions,
+)
+from memcheck.models.vision import Vision
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``embeddings``, the module that the hook is on. Positions are looked up for every tile."""
+    weight, bias, table = vision.stem
+    x = with_positions(ctx, convolve(ctx, vision, ctx.tokens, weight, bias), table)
+    x, held = hooked(x, leaf=leaf)
+    if ctx.setting.attention not in ("flash", "flex"):
+        each = ctx.tokens // max(1, ctx.setting.pictures)
+        shape = (ctx.setting.pictures, 1, each, each)  # an argument of every layer, which checkpoints keep
+        held.append(ctx.tape.value(shape, "bool", "padding mask"))
+    return x, held
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``post_layernorm`` and ``connector``."""
+    x = shuffled(ctx, vision, layer_norm(ctx, x, vision.closing))
+    return given_out(ctx, plain(ctx, x, vision.projector[0]), joins=True)

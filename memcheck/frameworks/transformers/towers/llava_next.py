@@ -1,0 +1,22 @@
+"""LLaVA-NeXT: tiles are put together, unpadded, and a learned token ends each row (modeling_llava_next.py)."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import copy
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.transformers.towers.llava import stem
+from memcheck.frameworks.transformers.towers.tiles import given_out, patches_alone, two_matrices, with_class
+from memcheck.models.vision import Vision
+
+__all__ = ["project", "stem"]
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``multi_modal_projector`` and ``pack_image_features``."""
+    newline, *matrices = vision.projector
+    x = patches_alone(ctx, vision, x)
+    x = two_matrices(ctx, vision, x, tuple(matrices), copies=True)
+    x = copy(ctx.tape, x, "tiles put together")
+    x = with_class(ctx, x, newline, x.shape[0])
+    return given_out(ctx, copy(ctx.tape, x, "cat overview"), joins=True)

@@ -1,0 +1,131 @@
+"""What the towers of square tiles have in common: convolutions, class tokens, position tables, shuffled pixels."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast, copy
+from memcheck.autograd.indexing import slices
+from memcheck.autograd.matrix import linear
+from memcheck.autograd.norm import fused_norm
+from memcheck.autograd.tensor import Storage, Value
+from memcheck.frameworks.transformers.mlp import activation
+from memcheck.models.types import ParameterTensor
+from memcheck.models.vision import Vision
+
+
+def named(tensors: tuple[ParameterTensor, ...], ending: str) -> ParameterTensor:
+    """The tensor whose path ends so."""
+    return next(t for t in tensors if t.name.endswith(ending))
+
+
+def convolve(ctx: Context, vision: Vision, rows: int, weight: ParameterTensor, bias: ParameterTensor | None) -> Value:
+    """A convolution whose stride is its kernel: ``rows`` patches as [rows, hidden].
+
+    ``pixel_values`` are cast to the dtype of the weights, and kept if these are trained.
+    """
+    tape = ctx.tape
+    w = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
+    b = ctx.parameter(bias.name, bias.shape) if bias is not None else None
+    dtype = tape.autocast or w.dtype
+    pixels = tape.value((rows, vision.channels), dtype, "pixel_values") if dtype != "fp32" else None
+    wv = cast(tape, tape.parameter(w), tape.autocast) if tape.autocast else tape.parameter(w)
+    out = tape.value((rows, weight.shape[0]), dtype, "patch embedding")
+    kept = pixels.storage if pixels is not None and w.requires_grad else None
+    shape, wants = weight.shape, w.requires_grad
+    bias_shape = b.shape if b is not None and b.requires_grad else None
+
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        found = [tape.new(shape, dtype, "patch embedding dW") if wants else None]
+        return [*found, tape.new(bias_shape, dtype, "patch embedding db") if bias_shape else None]
+
+    return tape.record(out, (wv, tape.parameter(b)) if b is not None else (wv,), run)
+
+
+def with_class(ctx: Context, x: Value, token: ParameterTensor, rows: int) -> Value:
+    """``torch.cat`` of a learned token and the patches of each tile: [rows, hidden]."""
+    tape = ctx.tape
+    p = ctx.parameter(token.name, token.shape)
+    out = tape.value((rows, x.shape[1]), x.dtype, "cat class token")
+    wants, shape, dtype = x.origin is not None, token.shape, p.dtype
+    learns, patches, stream = p.requires_grad, x.shape, x.dtype
+
+    def run(grad: Storage) -> list[Storage | None]:
+        narrowed = tape.new(patches, stream, "contiguous gradient") if wants else None
+        return [narrowed, tape.new(shape, dtype, "sum") if learns else None]
+
+    return tape.record(out, (x, tape.parameter(p)), run)
+
+
+def with_positions(ctx: Context, x: Value, table: ParameterTensor, *, looked_up: bool = True) -> Value:
+    """``embeddings + position_embedding(position_ids)``, or the table itself: one row for each of a tile's."""
+    tape = ctx.tape
+    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    found = tape.new(table.shape, p.dtype, "positions") if looked_up else None
+    out = tape.value(x.shape, x.dtype, "add positions")
+    del found
+    wants, learns, shape, dtype = x.origin is not None, p.requires_grad, table.shape, p.dtype
+
+    def run(grad: Storage) -> list[Storage | None]:
+        if not learns:
+            return [grad if wants else None, None]
+        summed = tape.new(shape, dtype, "sum over tiles")
+        return [grad if wants else None, tape.new(shape, dtype, "embedding backward") if looked_up else summed]
+
+    return tape.record(out, (x, tape.parameter(p)), run)
+
+
+def layer_norm(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -> Value:
+    """A LayerNorm with weight and bias; none of no tensors."""
+    if not tensors:
+        return x
+    weight, bias = (ctx.parameter(t.name, t.shape) for t in tensors[:2])
+    return fused_norm(ctx.tape, x, weight, bias, "layernorm")
+
+
+def patches_alone(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``x[:, 1:]``: a view without the class tokens, whose gradient is padded with zeros."""
+    if not vision.classes:
+        return x
+    rows = ctx.setting.pictures * (vision.tile - vision.classes)
+    return slices(ctx.tape, x, (rows, x.shape[1]))[0]
+
+
+def shuffled(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``pixel_shuffle``: two transposed copies, so that ``merge`` patches lie side by side."""
+    x = copy(ctx.tape, x, "pixel shuffle")
+    x = copy(ctx.tape, x, "pixel shuffle")
+    return x.view(x.shape[0] // vision.merge, x.shape[1] * vision.merge)
+
+
+def two_matrices(
+    ctx: Context, vision: Vision, x: Value, tensors: tuple[ParameterTensor, ...], *, copies: bool = False
+) -> Value:
+    """``linear_2(act(linear_1(x)))``. ``copies``: x is no contiguous tensor, so that the product copies it."""
+    tape = ctx.tape
+    first, *others = tensors
+    second = next(t for t in others if t.name.endswith(".weight"))
+    bias = any(t.name.endswith(".bias") for t in others)
+    if copies:
+        x = copy(tape, x, "contiguous")
+    inner = linear(tape, x, ctx.weights(first, bias), first.name)
+    del x
+    acted = activation(tape, inner, vision.activation)
+    del inner
+    return linear(tape, acted, ctx.weights(second, bias), second.name)
+
+
+def given_out(ctx: Context, tokens: Value, *, joins: bool) -> Value:
+    """Image tokens as the model's output carries them. ``joins``: ``torch.cat`` of the pictures' copies them.
+
+    ``image_hidden_states`` of the output refers to what is scattered; the tower's output to what was there before.
+    """
+    out = copy(ctx.tape, tokens, "cat image tokens") if joins else tokens
+    ctx.returned += [tokens, out] if joins else [out]
+    return out
+
+
+def plain(ctx: Context, x: Value, tensor: ParameterTensor, *, bias: bool = False) -> Value:
+    """One matrix."""
+    return linear(ctx.tape, x, ctx.weights(tensor, bias), tensor.name)
+
+

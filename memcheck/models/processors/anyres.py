@@ -1,0 +1,53 @@
+"""LLaVA-NeXT's processor: the grid of tiles that wastes least, padding taken away from the image tokens.
+
+transformers 5.23 image_processing_utils.py (``select_best_resolution``) and models/llava_next/processing_llava_next.py
+(``_get_number_of_features``); grids of the released checkpoints' ``image_grid_pinpoints``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from memcheck.models.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.models.vision import Vision
+
+GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))
+"""Rows and columns of tiles."""
+WHY = "image_grid_pinpoints of the released checkpoint's processor"
+
+
+def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Tiles of a grid and an overview; a learned token ends each row of what is left of the grid."""
+    no_clips(frames)
+    no_limits(limits)
+    edge = math.isqrt(vision.tile_tokens)
+    rows, columns = _grid(height, width, vision.patch * edge)
+    left = _unpadded(height, width, rows * edge, columns * edge)
+    tiles = rows * columns + 1
+    default = ("image_grid_pinpoints", [list(grid) for grid in GRIDS], WHY)
+    return Seen(
+        pictures=tiles,
+        patches=tiles * vision.tile,
+        tokens=vision.tile_tokens + left[0] * left[1] + left[0],
+        defaults=(default,),
+    )
+
+
+def _grid(height: int, width: int, side: int) -> tuple[int, int]:
+    best, most, least = GRIDS[0], 0, math.inf
+    for rows, columns in GRIDS:
+        scale = min(columns * side / width, rows * side / height)
+        effective = min(int(width * scale) * int(height * scale), width * height)
+        wasted = rows * columns * side * side - effective
+        if effective > most or (effective == most and wasted < least):
+            best, most, least = (rows, columns), effective, wasted
+    return best
+
+
+def _unpadded(height: int, width: int, rows: int, columns: int) -> tuple[int, int]:
+    """Rows and columns of patches without those of the padding on both sides."""
+    if width / height > columns / rows:
+        kept = int(round(height * (columns / width), 7))
+        return rows - (rows - kept) // 2 * 2, columns
+    kept = int(round(width * (rows / height), 7))
+    return rows, columns - (columns - kept) // 2 * 2

@@ -1,0 +1,26 @@
+"""Processors that make one square of every picture: Gemma 3 without pan-and-scan, PaliGemma, LLaVA 1.5."""
+
+from __future__ import annotations
+
+from memcheck.models.pictures import Limits, Seen, no_clips, no_limits
+from memcheck.models.vision import Vision
+
+
+def see(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """One tile, whatever the size."""
+    no_clips(frames)
+    no_limits(limits)
+    why = "one square a picture: the processor's do_pan_and_scan adds crops"
+    crops = (("crops", 1, why),) if vision.kind == "gemma3" else ()
+    return Seen(
+        pictures=1, patches=vision.tile, tokens=vision.tile_tokens, separators=vision.separators, defaults=crops
+    )
+
+
+def crops(height: int, width: int, *, least: int = 256, most: int = 4, ratio: float = 1.2) -> int:
+    """Tiles of Gemma 3's pan-and-scan, the whole picture included (image_processing_gemma3.py)."""
+    longer, shorter = max(height, width), min(height, width)
+    if longer / shorter < ratio:
+        return 1
+    count = min(most, max(2, min(longer // least, int(longer / shorter + 0.5))))
+    return 1 if min(-(-longer // count), shorter) < least else 1 + count

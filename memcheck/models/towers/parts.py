@@ -1,0 +1,85 @@
+"""What the towers of several families have in common: pre-norm layers with separate projections, square tiles."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.matrices import linear
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Block, Mlp, Norm, ParameterTensor
+from memcheck.models.vision import TowerAttention
+from memcheck.record import Record
+
+HARMLESS = ("model_type", "initializer_range", "initializer_factor", "layer_norm_eps", "rope_parameters", "rope_theta")
+
+
+class LayerNames(Record):
+    """What a family calls the modules of a layer."""
+
+    queries: str = "self_attn.q_proj"
+    keys: str = "self_attn.k_proj"
+    values: str = "self_attn.v_proj"
+    output: str = "self_attn.out_proj"
+    norms: tuple[str, str] = ("layer_norm1", "layer_norm2")
+    mlp: tuple[str, ...] = ("mlp.fc1", "mlp.fc2")
+
+
+SIGLIP = LayerNames()
+
+
+def tower_layer(
+    width: int,
+    heads: int,
+    mlp: Mlp,
+    kind: str,
+    names: LayerNames = SIGLIP,
+    *,
+    bias: bool = True,
+    norm: str = "layernorm",
+    extra: tuple[ParameterTensor, ...] = (),
+) -> Block:
+    """A pre-norm layer. ``kind``: how its attention is written; ``bias``: of its three inputs. Its output has one but
+    beside RMSNorms.
+    """
+    out_bias = norm == "layernorm" or bool(extra)
+    tensors: tuple[ParameterTensor, ...] = ()
+    for name in (names.queries, names.keys, names.values):
+        tensors += linear(name, width, width, "attention", "column", bias=bias)
+    tensors += linear(names.output, width, width, "attention", "row", bias=out_bias)
+    return Block(
+        mixer=TowerAttention(heads=heads, head_dim=width // heads, kind=kind, tensors=tensors, bias=bias),
+        mlp=mlp,
+        input_norm=Norm(norm, width, bias=norm == "layernorm", name=names.norms[0]),
+        mlp_norm=Norm(norm, width, bias=norm == "layernorm", name=names.norms[1]),
+        extra_tensors=extra,
+        layer_scale=bool(extra),
+    )
+
+
+def tower_mlp(width: int, inner: int, activation: str, names: tuple[str, ...], *, bias: bool = True) -> Mlp:
+    """Two matrices, or three of a gated network."""
+    tensors: tuple[ParameterTensor, ...] = ()
+    for name in names[:-1]:
+        tensors += linear(name, inner, width, "mlp", "column", bias=bias)
+    tensors += linear(names[-1], width, inner, "mlp", "row", bias=bias)
+    return Mlp(inner, len(names) > 2, activation, bias=bias, tensors=tensors)
+
+
+def norm_pair(name: str, width: int) -> tuple[ParameterTensor, ParameterTensor]:
+    """Weight and bias of a LayerNorm."""
+    return ParameterTensor(name + ".weight", (width,), "norm"), ParameterTensor(name + ".bias", (width,), "norm")
+
+
+def square(config: ConfigReader, key: str, default: int) -> int:
+    """A side in pixels, stated as one number or as two equal ones."""
+    value = config.raw(key)
+    if isinstance(value, (list, tuple)):
+        sides = config.integers(key) or ()
+        if len(set(sides)) != 1:
+            config.fail(key, f"{key} = {list(sides)} is no square", "only square tiles and patches are read")
+        return sides[0]
+    return config.integer(key, default=default)
+
+
+def split_width(config: ConfigReader, width: int, heads: int) -> None:
+    """Every head needs as many channels."""
+    if width % heads:
+        config.fail("num_attention_heads", f"the tower's width {width} is no multiple of {heads} heads")
