@@ -24,6 +24,8 @@ MODELS = {
 }  # fmt: skip
 """Models of every family of the catalog, and with how many layers they are traced."""
 
+TOWERED = ("gemma-3-12b", "llama-4-scout")
+"""Models of which only the language part is drawn."""
 LAYER_KEYS = {
     "gpt2": "n_layer", "gpt2-large": "n_layer", "gpt-j-6b": "n_layer", "dbrx": "n_layers", "mpt-7b": "n_layers",
 }  # fmt: skip
@@ -68,7 +70,7 @@ def draw(seed: int, index: int) -> dict[str, Any]:
     return {
         "memcheck": 1,
         "name": f"{seed}.{index}",
-        "model": {"name": name, "overrides": overrides},
+        "model": {"name": name, **({"part": "language"} if name in TOWERED else {}), "overrides": overrides},
         "hardware": {
             "gpu": {"name": "any", "memory_gib": 10000},
             "gpus_per_node": per_node,

@@ -150,6 +150,10 @@ ODD: dict[str, tuple[str, dict[str, Any], str, dict[str, int]]] = {
 hooks of tensor parallelism: a label, a model, its recipe, and what is changed of the plan."""
 
 
+TOWERED = ("gemma-3-12b", "llama-4-scout")
+"""Models whose language part alone is traced here."""
+
+
 def small_plan(
     name: str,
     model: tuple[str, dict[str, Any]],
@@ -161,7 +165,7 @@ def small_plan(
     return {
         "memcheck": 1,
         "name": name,
-        "model": {"name": model[0], "overrides": model[1]},
+        "model": {"name": model[0], **({"part": "language"} if model[0] in TOWERED else {}), "overrides": model[1]},
         "hardware": {"gpu": {"name": "any", "memory_gib": 10000}, "gpus_per_node": 1, "nodes": 1},
         "parallelism": {},
         "training": {

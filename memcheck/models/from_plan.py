@@ -63,7 +63,11 @@ def _part(config: Mapping[str, Any], part: str | None) -> Mapping[str, Any]:
         return config
     from memcheck.models.registry import WRAPPERS
 
-    return {**config, "vision_config": None} if str(config.get("model_type")) in WRAPPERS else config
+    if str(config.get("model_type")) not in WRAPPERS:
+        return config
+    from memcheck.models.multimodal import text_of
+
+    return text_of(config)[0]
 
 
 def merge(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
-from memcheck.models.pictures import Limits, PictureError, tokens_of
+from memcheck.models.pictures import Limits, PictureError, Seen, tokens_of
+from memcheck.models.processors import pixtral, square, tiles
 from memcheck.models.registry import TOWERS, read_architecture
 from memcheck.models.vision import Vision
 from tests.models.multimodal import MODELS, facts
 
-KEYS = ("max_pixels", "min_pixels")
+EMPTY = Vision(
+    kind="", hidden=1, blocks=(), channels=1, merge=1, outputs=1, stem=(), projector=(), hooked=True, processor="none:see"
+)
+CLIP = EMPTY._replace(tile=577, tile_tokens=576, classes=1, patch=14)
+TILED = {
+    "gemma3": EMPTY._replace(kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="square:see"),
+    "llava": CLIP._replace(processor="square:see"),
+    "llava_next": CLIP._replace(processor="anyres:see"),
+    "internvl": EMPTY._replace(tile=1025, tile_tokens=256, classes=1, patch=14, processor="tiles:see_internvl"),
+    "idefics3": EMPTY._replace(tile=676, tile_tokens=169, patch=14, processor="tiles:see_idefics3"),
+    "smolvlm": EMPTY._replace(tile=729, tile_tokens=81, patch=14, processor="tiles:see_idefics3"),
+    "mistral3": EMPTY._replace(patch=14, merge=4, side=1540, processor="pixtral:see"),
+    "pixtral": EMPTY._replace(patch=16, side=1024, processor="pixtral:see"),
+    "llama4": EMPTY._replace(tile=577, tile_tokens=144, classes=1, patch=14, processor="tiles:see_llama4"),
+}
+"""The tiles of released checkpoints."""
+ROWS = facts("image_tokens")
 
 
 def vision_of(model_type: str) -> Vision:
@@ -30,25 +48,53 @@ def limits_of(processor: dict[str, Any]) -> Limits:
     )
 
 
-QWEN = [
-    row
-    for row in facts("image_tokens")
-    if row["model_type"] in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl") and row["model_type"] in TOWERS
-]
-
-
-@pytest.mark.parametrize("row", QWEN, ids=lambda row: f"{row['model_type']}-{row.get('image') or row.get('video')}")
-def test_qwen(row: dict[str, Any]) -> None:
-    """Qwen's processors scale both sides to multiples of a factor within limits; clips lose no frame."""
-    vision, limits = vision_of(row["model_type"]), limits_of(row["processor"])
-    clip = row.get("video")
+def seen(row: dict[str, Any]) -> Seen:
+    """What the arithmetic says of a row."""
+    kind, settings, clip = row["model_type"], row["processor"], row.get("video")
     height, width = (clip["height"], clip["width"]) if clip else row["image"]
-    if "refused" in row:
-        with pytest.raises(PictureError):
-            tokens_of(vision, height, width, clip and clip["frames"], limits)
-        return
-    found = tokens_of(vision, height, width, clip and clip["frames"], limits)
+    if kind.startswith("qwen"):
+        return tokens_of(vision_of(kind), height, width, clip and clip["frames"], limits_of(settings))
+    if kind == "paligemma":
+        tile = (settings["size"]["height"] // 14) ** 2
+        return square.see(EMPTY._replace(tile=tile, tile_tokens=tile), height, width, None, Limits())
+    vision = TILED[kind]
+    if settings.get("do_pan_and_scan"):
+        count = square.crops(height, width)
+    elif kind == "internvl" and not clip:
+        most = settings["max_patches"]
+        count = tiles.internvl_tiles(height, width, 448, most) if settings["crop_to_patches"] else 1
+    elif settings.get("do_image_splitting") is False:
+        count = 1
+    elif kind in ("idefics3", "smolvlm"):
+        sides = settings["max_image_size"]["longest_edge"], settings["size"]["longest_edge"]
+        count = math.prod(tiles.idefics3_grid(height, width, *sides)) + 1
+    elif kind in ("mistral3", "pixtral"):
+        return pixtral.resized(vision, height, width, settings["size"]["longest_edge"])
+    else:
+        return tokens_of(vision, height, width, clip and clip["frames"], Limits())
+    return Seen(pictures=count, patches=count * vision.tile, tokens=count * vision.tile_tokens)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in ROWS if row["model_type"] in TOWERS or row["model_type"] == "pixtral"],
+    ids=lambda row: f"{row['model_type']}-{row.get('image') or row.get('video')}",
+)
+def test_processors(row: dict[str, Any]) -> None:
+    """Patches and tokens are those that the processor's tensors have."""
+    found = seen(row)
     assert (found.patches, found.tokens) == (row["patches"], row.get("image_tokens", row.get("video_tokens")))
+
+
+@pytest.mark.parametrize("kind", sorted(TILED))
+def test_separators(kind: str) -> None:
+    """With the released checkpoint's settings the tokens around and between a picture's are counted, too."""
+    rows = [r for r in ROWS if r["model_type"] == kind and "image" in r]
+    plain = [r for r in rows if tokens_of(TILED[kind], *r["image"], None, Limits()).patches == r["patches"]]
+    assert plain
+    for row in plain:
+        found = tokens_of(TILED[kind], *row["image"], None, Limits())
+        assert found.separators == row["separators"] or found.tokens != row["image_tokens"]
 
 
 def test_released_limits_are_assumptions() -> None:
@@ -61,6 +107,18 @@ def test_a_narrow_picture_is_refused() -> None:
     """The processor refuses a picture whose one side is more than 200 times the other, and so does the plan."""
     with pytest.raises(PictureError, match="200 times"):
         tokens_of(vision_of("qwen2_5_vl"), 10, 2001, None, Limits())
+
+
+def test_limits_that_a_processor_has_not() -> None:
+    """A limit in pixels for a processor of tiles would be priced as nothing: an error."""
+    with pytest.raises(PictureError, match="no limit in pixels"):
+        tokens_of(TILED["internvl"], 480, 640, None, Limits(most=1003520))
+
+
+def test_clips_that_a_processor_has_not() -> None:
+    """A clip for a processor of pictures is an error."""
+    with pytest.raises(PictureError, match="video processor"):
+        tokens_of(TILED["llava"], 480, 640, 8, Limits())
 
 
 def test_an_unknown_processor_is_an_error() -> None:

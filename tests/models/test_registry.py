@@ -12,7 +12,7 @@ import pytest
 
 from memcheck.models import families
 from memcheck.models.errors import ArchitectureError
-from memcheck.models.registry import FAMILIES, TOWERS, WRAPPERS, read_architecture
+from memcheck.models.registry import FAMILIES, read_architecture
 from tests.models.configs import GEMMA3, LLAMA, without
 
 
@@ -52,16 +52,6 @@ def test_only_the_asked_family_is_imported() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
     assert printed.strip() == "['llama'] False"
-
-
-@pytest.mark.parametrize("wrapper", sorted(WRAPPERS.keys() - TOWERS))
-def test_vision_tower_is_refused(wrapper: str) -> None:
-    """A multimodal model has parameters that nobody counts here, so it is an error with the way out."""
-    config = {"model_type": wrapper, "text_config": GEMMA3, "vision_config": {"hidden_size": 32}}
-    with pytest.raises(ArchitectureError) as caught:
-        read_architecture(config)
-    assert caught.value.key == "vision_config"
-    assert "vision_config: null" in caught.value.help
 
 
 def test_language_model_of_a_multimodal_one() -> None:
