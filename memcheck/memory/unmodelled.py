@@ -37,7 +37,9 @@ def refuse(job: TrainingJob) -> None:
 
 
 def _refuse_divided_tower(job: TrainingJob) -> None:
-    """Nothing, unless the layout divides a model that has a vision tower over its layers, matrices or tokens."""
+    """Nothing, unless the plan asks for more of a model that has a vision tower than its steps of next-token loss, or
+    the layout divides it over its layers, matrices or tokens.
+    """
     layout = job.layout
     for degree, name in ((layout.tensor, "tensor"), (layout.context, "context"), (layout.pipeline, "pipeline")):
         if degree > 1:
@@ -45,6 +47,19 @@ def _refuse_divided_tower(job: TrainingJob) -> None:
                 f"memcheck has no model of {name} parallelism over a model with a vision tower",
                 "shard with `zero_stage: 3`, or size the language model alone: `model: {part: language}`",
                 f"/parallelism/{name}",
+            )
+    for wanted, what, pointer in (
+        (job.objective.name != "sft", f"objective {job.objective.name}", "/training/objective"),
+        (job.head.kind != "lm", f"a {job.head.kind} head", "/training/head"),
+        (bool(job.companions), "a model beside the one that is trained", "/training/reference"),
+        (job.evaluation is not None, "the evaluation", "/training/evaluation"),
+        (job.sequences != "packed", "padded sequences", "/training/sequences"),
+    ):
+        if wanted:
+            raise UnsupportedError(
+                f"memcheck has no model of {what} of a model with a vision tower",
+                "leave it out, or size the language model alone: `model: {part: language}`",
+                pointer,
             )
     if job.checkpointing.every_n_layers > 1:
         raise UnsupportedError(

@@ -167,7 +167,12 @@ def _projector_unit(
     seen = met_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
     demand(seen, elements(block), "the projector", job.framework)
     shape = (job.micro_batch_size * job.sequence_length, a.hidden_size)
-    end = _Ending(shape, pictures.tokens, rows_grad, vision.gives_out and job.loss.keep_logits)
+    end = _Ending(
+        shape=shape,
+        tokens=pictures.tokens,
+        rows_grad=rows_grad,
+        gives_out=vision.gives_out and job.loss.keep_logits,
+    )
     fresh = projector_curve(vision, setting, end, inventory)
     again = projector_curve(vision, setting.later(), end, inventory) if adds else fresh
     return Unit(
