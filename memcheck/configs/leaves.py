@@ -14,6 +14,12 @@ SHORT = {
     "training.activation_checkpointing": "mode",
     "training.loss": "kind",
     "training.offload": "parameters",
+    "training.initialization": "place",
+    "training.checkpoint": "state_dict",
+    "training.trainer": "name",
+    "training.objective": "name",
+    "training.head": "kind",
+    "training.base": "held_in",
 }
 """Records that may be one word, and the field that the word is."""
 SECTIONS = ("model", "hardware", "parallelism", "training", "inference")

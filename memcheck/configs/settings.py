@@ -47,6 +47,7 @@ def settings_of(job: TrainingJob) -> dict[str, object]:
         training.update((f"lora.{name}", value) for name, value in stated.items() if value)
     training.update((f"precision.{name}", value) for name, value in _deviations(job).items())
     training.update(_around(job))
+    training.update(_objective(job))
     training.update((f"options.{name}", value) for name, value in job.options)
     found.update((f"training.{name}", value) for name, value in training.items())
     return found
@@ -88,6 +89,35 @@ def _around(job: TrainingJob) -> dict[str, object]:
         default = usual._asdict()
         stated = {field: value for field, value in values._asdict().items() if value != default[field]}
         found.update((f"{name}.{field}", value) for field, value in stated.items())
+    return found
+
+
+def _objective(job: TrainingJob) -> dict[str, object]:
+    """What is optimized where it is not the next token, what rests beside the model, and the passes between steps."""
+    found: dict[str, object] = {}
+    plain, objective = TrainingJob._field_defaults, job.objective
+    if objective.name != plain["objective"].name:
+        found["objective.name"], found["reference"] = objective.name, objective.reference
+        if objective.prompt_length:
+            found["objective.prompt_length"] = objective.prompt_length
+    if objective.code:
+        found["trainer.name"], _, found["trainer.version"] = objective.code.partition("-")
+    if job.head != plain["head"]:
+        found["head.kind"] = job.head.kind
+        if job.head.labels:
+            found["head.labels"] = job.head.labels
+    if any(each.role == "teacher" for each in job.companions):
+        found["teacher"] = "a second model"
+    if job.evaluation is not None:
+        found["evaluation.micro_batch_size"] = job.evaluation.micro_batch_size
+        found["evaluation.steps"] = job.evaluation.steps
+        found["evaluation.logits"] = "kept" if job.evaluation.keeps_logits else "dropped"
+        if job.evaluation.sequence_length:
+            found["evaluation.sequence_length"] = job.evaluation.sequence_length
+    if job.sequences != plain["sequences"]:
+        found["sequences"] = job.sequences
+    if job.optimizer.in_backward:
+        found["optimizer.in_backward"] = True
     return found
 
 

@@ -7,6 +7,22 @@ from typing import Any
 
 from memcheck.configs.types import KeyRow, Notice
 
+SCRIPTS = {
+    "training.objective.name": "the script: DPOTrainer, ORPOTrainer and the like",
+    "training.objective.prompt_length": "the script's data",
+    "training.reference": "the script: ref_model, precompute_ref_log_probs",
+    "training.trainer.name": "the script",
+    "training.trainer.version": "the script's environment",
+    "training.head.kind": "the script: the class of the model",
+    "training.head.labels": "the script: num_labels",
+    "training.evaluation.micro_batch_size": "TrainingArguments: per_device_eval_batch_size",
+    "training.evaluation.sequence_length": "the script's data",
+    "training.evaluation.steps": "the script's data",
+    "training.evaluation.logits": "TrainingArguments: prediction_loss_only",
+    "training.sequences": "the script's data: packing",
+}
+"""What neither a launcher's config nor an engine's says."""
+
 
 class Sheet:
     """Takes the settings of a plan one after the other; what is never taken is reported."""

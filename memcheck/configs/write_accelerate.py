@@ -7,7 +7,7 @@ from typing import Any
 from memcheck.configs import accelerate_keys as keys
 from memcheck.configs.request import Export
 from memcheck.configs.settings import neutral, settings_of
-from memcheck.configs.sheet import Sheet
+from memcheck.configs.sheet import SCRIPTS, Sheet
 from memcheck.configs.types import Written
 from memcheck.configs.write_deepspeed import ELSEWHERE as TRAINER
 from memcheck.edge.libyaml import yaml
@@ -52,7 +52,7 @@ def write_accelerate(export: Export) -> Written:
     _precision(sheet)
     if sheet.take("training.compile"):
         sheet.put(keys.BACKEND, "INDUCTOR")
-    for key, where in ELSEWHERE.items():
+    for key, where in (ELSEWHERE | SCRIPTS).items():
         sheet.elsewhere(key, where)
     notices = (*export.notices, *sheet.finish())
     return Written("accelerate", _yaml(sheet.tree, export.header(keys.VERSION, notices)), notices)

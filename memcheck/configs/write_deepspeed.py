@@ -7,7 +7,7 @@ import json
 from memcheck.configs import deepspeed_keys as keys
 from memcheck.configs.request import Export
 from memcheck.configs.settings import neutral, settings_of
-from memcheck.configs.sheet import Sheet
+from memcheck.configs.sheet import SCRIPTS, Sheet
 from memcheck.configs.types import Written
 from memcheck.frameworks.registry import FRAMEWORKS
 
@@ -48,7 +48,7 @@ def write_deepspeed(export: Export) -> Written:
     sheet.rows(row for row in keys.ROWS if row.key not in keys.REMOVED)
     for key in ("tensor_parallel.autotp_size", "sequence_parallel_size"):
         _drop(sheet, key)
-    for key, where in ELSEWHERE.items():
+    for key, where in (ELSEWHERE | SCRIPTS).items():
         sheet.elsewhere(key, where)
     return Written("deepspeed", json.dumps(sheet.tree, indent=2) + "\n", (*export.notices, *sheet.finish()))
 

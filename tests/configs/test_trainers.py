@@ -225,6 +225,45 @@ def test_a_base_in_eight_bits_is_never_lost() -> None:
 
 
 @pytest.mark.parametrize(
+    ("added", "found"),
+    [
+        ("rl: dpo\n", {"training.objective.name": "dpo", "training.reference": "resident"}),
+        ("rl: dpo\nprecompute_ref_log_probs: true\n", {"training.reference": "precomputed"}),
+        ("rl: orpo\n", {"training.objective.name": "orpo"}),
+        ("reward_model: true\n", {"training.objective.name": "reward", "training.head": "reward"}),
+        ("val_set_size: 0.05\n", {"training.evaluation.micro_batch_size": 2}),
+        ("", {"training.sequences": "packed", "training.trainer.name": "axolotl"}),
+    ],
+)
+def test_what_is_optimized_reaches_the_plan(added: str, found: dict[str, object]) -> None:
+    """The objective, its reference, the pass between steps and packed rows are keys of the plan."""
+    imported = read("a.yml", AXOLOTL + added)
+    assert imported.problems == ()
+    assert values(imported) | found == values(imported)
+
+
+def test_a_recipe_for_preferences_is_told_by_its_keys_and_its_folder(tmp_path: Path) -> None:
+    """Keys that only preferences have say that it is one, and the folder which."""
+    for folder, kind in (("dpo", "dpo"), ("orpo", "orpo")):
+        path = tmp_path / folder / "config.yaml"
+        found = values(read(str(path), TRL + "beta: 0.1\nmax_prompt_length: 512\n"))
+        assert (found["training.objective.name"], found["training.objective.prompt_length"]) == (kind, 512)
+
+
+@pytest.mark.parametrize("word", ["objective: dpo", "checkpoint: sharded", "initialization: meta", "trainer: trl"])
+def test_a_plan_says_in_one_word_what_its_config_says_in_several(tmp_path: Path, word: str) -> None:
+    """A record that the plan writes as one word goes together with fields of it that its config states."""
+    from memcheck.configs.documents import load_plans
+
+    text = AXOLOTL + "rl: dpo\nsave_only_model: true\nfsdp_version: 2\nfsdp_config:\n  cpu_ram_efficient_loading: false\n"
+    (tmp_path / "a.yml").write_text(text)
+    plan = "memcheck: 1\nsource: {axolotl: ./a.yml}\nhardware: {gpu: h100-80gb, gpus_per_node: 8}\n"
+    (document,) = load_plans(str(tmp_path / "plan.yaml"), f"{plan}training: {{{word}}}\n".encode())
+    assert isinstance(document.values, dict)
+    assert isinstance(document.values["training"], dict)
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [
         ("chat.yaml", "model_name_or_path: Qwen/Qwen3-4B\ntemplate: qwen3\ninfer_backend: huggingface\n"),
