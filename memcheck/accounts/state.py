@@ -147,6 +147,9 @@ STATES_PER_PARAMETER = {
     "lion": 1,
     "lion-8bit": 1,
     "muon": 1,
+    "adamw-torchao-8bit": 2,
+    "adamw-torchao-4bit": 2,
+    "adamw-torchao-fp8": 2,
 }
 """Full-size state tensors per parameter tensor. Adafactor keeps a row and a column vector instead."""
 
@@ -167,6 +170,8 @@ def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype
         return rounded(rows * DTYPE_BYTES[dtype]) + rounded(columns * DTYPE_BYTES[dtype]) + rounded(4)
     if optimizer == "muon" and not orthogonalised(tensor):
         optimizer = "adamw"
+    if optimizer in LOW_BITS:
+        return _low_bit_states(numel, LOW_BITS[optimizer], dtype)
     count = STATES_PER_PARAMETER[optimizer]
     if optimizer.endswith("8bit") and numel >= EIGHT_BIT_MINIMUM:
         return count * (rounded(numel) + rounded(-(-numel // EIGHT_BIT_BLOCK) * 4))
@@ -174,6 +179,33 @@ def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype
         dtype = "fp32"
     step = rounded(4) if optimizer in ("adamw", "adam") else 0
     return count * rounded(numel * DTYPE_BYTES[dtype]) + step
+
+
+class LowBits(Record):
+    """How torchao holds a moment (``torchao/optim/subclass_8bit.py``, ``subclass_4bit.py``, ``subclass_fp8.py``)."""
+
+    bits: int
+    block: int
+    """Elements that share one fp32 scale."""
+    table: int
+    """Entries of the fp32 table of its codes, which every moment has one of its own of."""
+
+
+LOW_BITS = {
+    "adamw-torchao-8bit": LowBits(bits=8, block=256, table=256),
+    "adamw-torchao-4bit": LowBits(bits=4, block=128, table=16),
+    "adamw-torchao-fp8": LowBits(bits=8, block=256, table=0),
+}
+
+
+def _low_bit_states(numel: int, kind: LowBits, dtype: str) -> int:
+    """Both moments. Tensors that are small, or no whole number of blocks, have theirs in their own dtype
+    (``torchao/optim/adam.py``, ``_new_buffer``); the counter of steps is on the host.
+    """
+    if numel < EIGHT_BIT_MINIMUM or numel % kind.block:
+        return 2 * rounded(numel * DTYPE_BYTES[dtype])
+    codes, scales = rounded(numel * kind.bits // 8), rounded(numel // kind.block * 4)
+    return 2 * (codes + scales + rounded(4 * kind.table))
 
 
 def orthogonalised(tensor: LocalTensor) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memcheck.accounts.moves import Components
-from memcheck.accounts.state import STATES_PER_PARAMETER
+from memcheck.accounts.state import LOW_BITS, STATES_PER_PARAMETER
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Rough
@@ -42,12 +42,14 @@ def state_bytes(job: TrainingJob, total: int, trained: int) -> ModelStateBytes:
     """Bytes of parameters, master weights and optimizer states; the latter as far as they are saved."""
     recipe = job.recipe
     states = STATES_PER_PARAMETER[job.optimizer.name] * trained
-    item = 1 if job.optimizer.name.endswith("8bit") else DTYPE_BYTES[recipe.optimizer_states]
+    low = LOW_BITS.get(job.optimizer.name)
+    bits = 8 if job.optimizer.name.endswith("8bit") else 8 * DTYPE_BYTES[recipe.optimizer_states]
+    bits = low.bits if low is not None else bits
     saved = job.checkpoint.optimizer
     return ModelStateBytes(
         parameters=total * DTYPE_BYTES[recipe.params],
         master_weights=trained * DTYPE_BYTES[recipe.master] if saved and recipe.master != "none" else 0,
-        optimizer_states=states * item if saved else 0,
+        optimizer_states=states * bits // 8 if saved else 0,
     )
 
 

@@ -52,6 +52,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from memcheck.accounts.state import LOW_BITS
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import wraps
@@ -200,6 +201,8 @@ def _gradients(job: TrainingJob) -> str:
 def _states(job: TrainingJob) -> str:
     if keeps_full_states(job.optimizer, FRAMEWORKS[job.framework]):
         return f"bitsandbytes' {job.optimizer.name} keeps its states in fp32"
+    if job.optimizer.name in LOW_BITS:
+        return "torchao's states have dtypes of their own"
     if job.optimizer.name.endswith("8bit"):
         return "8-bit states have a dtype of their own"
     if job.method != "full":

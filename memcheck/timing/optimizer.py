@@ -20,8 +20,15 @@ ACCESSES = {
 mul_ 2, lerp_ 3, mul_ 2, addcmul_ 3, sqrt 2, div_ 2, add_ 2, addcdiv_ 4; the others counted likewise)."""
 FUSED = {"adamw": 7, "adam": 7, "paged-adamw": 7, "sgd": 3, "sgd-momentum": 5, "lion": 5, "adafactor": 12, "muon": 9}
 """In one kernel: parameter, gradient and states are read, parameter and states written."""
-EIGHT_BIT = {"adamw-8bit": 2, "paged-adamw-8bit": 2, "lion-8bit": 1}
-"""States of one byte, each read and written."""
+EIGHT_BIT = {
+    "adamw-8bit": 2,
+    "paged-adamw-8bit": 2,
+    "lion-8bit": 1,
+    "adamw-torchao-8bit": 2,
+    "adamw-torchao-fp8": 2,
+    "adamw-torchao-4bit": 1,
+}
+"""States of one byte, each read and written; two of half a byte are one."""
 
 MUON_PRODUCTS = 15
 """Newton-Schulz: five iterations of three matrix products (Jordan et al. 2024)."""

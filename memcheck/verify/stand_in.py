@@ -94,6 +94,9 @@ OPTIMIZERS = {
     "paged-adamw": ("adamw", "bitsandbytes' kernels need CUDA"),
     "paged-adamw-8bit": ("adamw", "bitsandbytes' kernels need CUDA"),
     "lion-8bit": ("sgd-momentum", "bitsandbytes' kernels need CUDA"),
+    "adamw-torchao-8bit": ("adamw", "torchao's subclasses have no fake kernels here"),
+    "adamw-torchao-4bit": ("adamw", "torchao's subclasses have no fake kernels here"),
+    "adamw-torchao-fp8": ("adamw", "torchao's subclasses have no fake kernels here"),
     "lion": ("sgd-momentum", "torch has no Lion; momentum is one state per parameter, too"),
 }
 """The optimizer of torch with as many states per parameter."""

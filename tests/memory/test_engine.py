@@ -6,6 +6,7 @@ import pytest
 
 from memcheck.accounts.estimate import COMPONENTS
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, shard_numel
+from memcheck.autograd.tensor import rounded
 from memcheck.catalog.types import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.deepspeed.host import HOST
@@ -113,6 +114,32 @@ def test_eight_bit_states_have_a_byte_per_element_and_scales() -> None:
     assert optimizer_state_bytes(big, 2**20, "adamw-8bit", "fp32") == 2 * (2**20 + 4 * 4096)
     small = LocalTensor("b", (1024,), trained=True)
     assert optimizer_state_bytes(small, 1024, "adamw-8bit", "bf16") == 2 * 4096
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "bytes_of_a_moment"),
+    [
+        ("adamw-torchao-8bit", 2**20 + 4 * 4096 + 1024),
+        ("adamw-torchao-4bit", 2**19 + 4 * 8192 + 512),
+        ("adamw-torchao-fp8", 2**20 + 4 * 4096),
+    ],
+)
+def test_torchao_holds_codes_scales_and_a_table_for_each_moment(optimizer: str, bytes_of_a_moment: int) -> None:
+    """Tensors that are no whole number of blocks keep moments in their own dtype."""
+    big = LocalTensor("w", (1024, 1024), trained=True, matrix=True)
+    assert optimizer_state_bytes(big, 2**20, optimizer, "bf16") == 2 * bytes_of_a_moment
+    odd = LocalTensor("w", (1025, 1023), trained=True, matrix=True)
+    assert optimizer_state_bytes(odd, 1025 * 1023, optimizer, "bf16") == 2 * rounded(2 * 1025 * 1023)
+
+
+def test_torchao_steps_its_largest_tensor_in_fp32() -> None:
+    """What Inductor keeps of the compiled step: both moments in fp32 and their scales, of the largest tensor alone."""
+    big = LocalTensor("w", (1024, 1024), trained=True, matrix=True)
+    small = LocalTensor("v", (64, 1024), trained=True, matrix=True)
+    both = [(big, big.numel), (small, small.numel)]
+    assert step_temporaries(both, "adamw-torchao-8bit", "foreach", "fp32") == 8 * 2**20 + 2 * 4 * 4096
+    assert step_temporaries(both, "adamw-torchao-4bit", "fused", "fp32") == 26 * 2**20 + 2 * 4 * 8192
+    assert step_temporaries(both, "adamw-torchao-fp8", "fused", "fp32") == 2 * 4 * 4096
 
 
 def test_adafactor_keeps_rows_and_columns() -> None:

@@ -7,7 +7,7 @@ torch/optim/_adafactor.py, torch/optim/_muon.py.
 
 from __future__ import annotations
 
-from memcheck.accounts.state import LocalTensor, orthogonalised
+from memcheck.accounts.state import EIGHT_BIT_MINIMUM, LOW_BITS, LocalTensor, orthogonalised
 from memcheck.autograd.tensor import rounded
 from memcheck.job.types import DTYPE_BYTES, Optimizer
 from memcheck.record import Record
@@ -51,6 +51,8 @@ def step_temporaries(
     optimizer states, which are made in the dtype of a tensor that has one of its own, as adapters do; ``mesh``: the
     ranks over which FSDP2 divides each.
     """
+    if optimizer in LOW_BITS:
+        return max((_low_bit_step(n, optimizer) for _, n in trained), default=0)
     if not trained or implementation == "fused":
         return 0
     item = DTYPE_BYTES[dtype]
@@ -70,6 +72,20 @@ def step_temporaries(
     if optimizer == "lion":
         return 2 * largest  # lion-pytorch: update = exp_avg * beta1 + grad * (1 - beta1), then sign
     return 0  # sgd works in place; bitsandbytes' 8-bit and paged optimizers update in their kernels
+
+
+STEPPED_BYTES = {"adamw-torchao-8bit": 8, "adamw-torchao-4bit": 26, "adamw-torchao-fp8": 0}
+"""Of torchao's compiled step (``single_param_adam``), for each element: what Inductor allocates (its wrapper's
+``empty_strided`` calls, torch 2.13). Where codes are searched in a table both moments in fp32, divided by their scales;
+of 4 bits the unpacked codes of both, too, and the new ones as int64."""
+
+
+def _low_bit_step(numel: int, optimizer: str) -> int:
+    """torchao steps one tensor after the other; moments that are not quantised are one kernel."""
+    kind = LOW_BITS[optimizer]
+    if numel < EIGHT_BIT_MINIMUM or numel % kind.block:
+        return 0
+    return rounded(STEPPED_BYTES[optimizer] * numel) + 2 * rounded(numel // kind.block * 4)
 
 
 def _one_by_one(sizes: list[int]) -> int:
