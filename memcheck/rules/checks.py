@@ -96,5 +96,6 @@ BEYOND_GATE = {
     "MEM217": "review",
     "MEM414": "review",
     "MEM415": "review",
+    "MEM418": "review",
 }
 """The rules of `further.py`, and the profile that has them."""

@@ -13,6 +13,7 @@ from memcheck.rules import (
     mem217_pipeline_bubble,
     mem414_recompute_frees_nothing,
     mem415_half_precision_adam,
+    mem418_adapters_reach_tower,
 )
 from memcheck.rules.types import Rule
 
@@ -25,4 +26,5 @@ FURTHER: tuple[Rule, ...] = (
     mem217_pipeline_bubble.RULE,
     mem414_recompute_frees_nothing.RULE,
     mem415_half_precision_adam.RULE,
+    mem418_adapters_reach_tower.RULE,
 )
