@@ -63,7 +63,6 @@ def training_of(row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TRACED)
 def test_traced_steps(name: str) -> None:
     """A step's peak is within 0.3 % of the traced one, and every instant within 1 %, but for the forward pass, 2.5 %.
