@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+from memcheck.autograd.context import Adapter
 from memcheck.autograd.tensor import rounded
 from memcheck.job.types import DTYPE_BYTES, Layout, Lora
 from memcheck.models.parameters import block_tensors
@@ -110,14 +111,19 @@ def block_component_tensors(block: Block) -> list[tuple[ParameterTensor, object]
     return owned
 
 
-def adapter_tensors(t: ParameterTensor, shape: tuple[int, ...], lora: Lora) -> list[LocalTensor]:
-    """LoRA's two matrices beside one linear layer of local ``shape`` [outputs, inputs]."""
+def adapter_tensors(t: ParameterTensor, shape: tuple[int, ...], lora: Lora | Adapter) -> list[LocalTensor]:
+    """LoRA's two matrices beside one linear layer of local ``shape`` [outputs, inputs], and DoRA's magnitudes."""
     name = t.name.removesuffix(".weight")
     outputs, inputs = shape[::-1] if t.transposed else shape
-    return [
+    found = [
         LocalTensor(name=name + ".lora_A", shape=(lora.rank, inputs), trained=True, dtype=lora.dtype, matrix=True),
         LocalTensor(name=name + ".lora_B", shape=(outputs, lora.rank), trained=True, dtype=lora.dtype, matrix=True),
     ]
+    if lora.dora:
+        found.append(
+            LocalTensor(name=name + ".lora_magnitude_vector", shape=(outputs,), trained=True, dtype=lora.dtype)
+        )
+    return found
 
 
 class Resting(Record):

@@ -22,6 +22,8 @@ class Unit(Record):
     """For later micro-batches, whose gradients are added to existing ones. The same where no micro-batch adds any."""
     reduced: str = ""
     """A tensor whose gradient is already reduced when the unit's forward ends."""
+    adapted: bool = False
+    """Its own parameters are frozen, and its input is recomputed from."""
     offloaded: int = 0
     """Bytes that its forward sends to the host and its backward fetches (activation offload)."""
 

@@ -36,6 +36,21 @@ class Adapter(Record):
     """The base weights are 4-bit."""
     storage: str = "nf4"
     """How those rest: ``nf4`` (constants quantised once more) | ``nf4-single``."""
+    dropout: float = 0.0
+    dora: bool = False
+    parameters: tuple[str, ...] = ()
+    """Stacked experts that are adapted by their parameters' names (``target_parameters``)."""
+    quantizes_experts: bool = False
+    """Experts are linear layers, whose weights are 4-bit as the others."""
+    computes: str | None = None
+    """The dtype in which 4-bit products are computed; None: that of their input."""
+    gathered: str | None = None
+    """The dtype in which modules see the adapters; None: that in which they rest."""
+
+    @property
+    def seen(self) -> str:
+        """The dtype in which modules see the adapters."""
+        return self.gathered or self.dtype
 
 
 class Setting(Record):
@@ -200,10 +215,19 @@ class Context:
         b = self.parameter(name + ".bias", (out,)) if bias else None
         adapter = s.adapter
         if adapter is None or not adaptable or not adapts(adapter, name):
-            return Weights(base, b)
-        down = Parameter(name + ".lora_A", (adapter.rank, inp), adapter.dtype, True, has_grad=s.has_grad)
-        up = Parameter(name + ".lora_B", (out, adapter.rank), adapter.dtype, True, has_grad=s.has_grad)
-        return Weights(base, b, (self.register(down), self.register(up)), adapter.quantized)
+            plain = Weights(base, b)
+            if adapter is not None and adapter.computes is not None:  # without an adapter, and yet 4-bit
+                plain.quantized, plain.computes = True, adapter.computes
+            return plain
+        down = Parameter(name + ".lora_A", (adapter.rank, inp), adapter.seen, True, has_grad=s.has_grad)
+        up = Parameter(name + ".lora_B", (out, adapter.rank), adapter.seen, True, has_grad=s.has_grad)
+        found = Weights(base, b, (self.register(down), self.register(up)), adapter.quantized)
+        found.dropout, found.computes = adapter.dropout, adapter.computes
+        if adapter.dora:
+            found.magnitude = self.register(
+                Parameter(name + ".lora_magnitude", (1, out), adapter.seen, True, has_grad=s.has_grad)
+            )
+        return found
 
 
 def wider(dtype: str, other: str | None) -> str | None:

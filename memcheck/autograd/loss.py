@@ -6,20 +6,39 @@ Liger-Kernel ops/fused_linear_cross_entropy.py; torch.distributed.tensor.paralle
 
 from __future__ import annotations
 
-from memcheck.autograd.elementwise import cast
+from memcheck.autograd.elementwise import cast, copy
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
 
-def cross_entropy(tape: Tape, logits: Value, *, upcast: bool, parallel: bool = False) -> Value:
+def cross_entropy(
+    tape: Tape, logits: Value, *, upcast: bool, parallel: bool = False, copied: bool = False, in_place: bool = False
+) -> Value:
     """``F.cross_entropy(logits.float())``: keeps the log-probabilities; backward makes two more tensors of their size.
 
     The fp32 copy lives until the function returns. ``parallel``: DTensor's loss_parallel on a vocabulary shard, whose
-    log_softmax backward is written in pieces (exp, product, difference).
+    log_softmax backward is written in pieces (exp, product, difference). ``copied``: the loss is taken on a copy of
+    the logits without the last token's. ``in_place``: one kernel, which keeps what it read and puts the gradient there
+    (Liger-Kernel ops/cross_entropy.py; unsloth kernels/cross_entropy_loss.py).
     """
     wide = cast(tape, logits, "fp32", "logits.float()") if upcast or tape.autocast else logits
     del logits
+    rows = copy(tape, wide, "shifted logits") if copied else wide
+    if in_place:
+        return _in_place(tape, rows)
+    if copied:
+        log_probabilities = log_softmax(tape, rows, parallel=parallel)
+        del rows
+        return nll_loss(tape, log_probabilities)
+    del rows
     log_probabilities = log_softmax(tape, wide, parallel=parallel)
     return nll_loss(tape, log_probabilities)
+
+
+def _in_place(tape: Tape, logits: Value) -> Value:
+    statistics = tape.new((logits.shape[0],), "fp32", "log of the sum")
+    out = tape.value((1,), "fp32", "loss")
+    kept = logits.storage
+    return tape.record(out, (logits,), lambda grad, kept=kept, more=statistics: [kept])
 
 
 def compiled_cross_entropy(tape: Tape, logits: Value) -> Value:

@@ -6,14 +6,26 @@ when its input wants a gradient (derivatives.yaml: mm, addmm). LoRA follows peft
 
 from __future__ import annotations
 
-from memcheck.autograd.elementwise import add, cast, cast_weight, scale
+from memcheck.autograd.dora import magnitude_scaled
+from memcheck.autograd.elementwise import add, cast, cast_weight, dropout, scale
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
 
 class Weights:
     """The parameters of one linear layer, with its adapter if it has one."""
 
-    __slots__ = ("bias", "dequantized", "keeps_input", "lora_a", "lora_b", "quantized", "weight")
+    __slots__ = (
+        "bias",
+        "computes",
+        "dequantized",
+        "dropout",
+        "keeps_input",
+        "lora_a",
+        "lora_b",
+        "magnitude",
+        "quantized",
+        "weight",
+    )
 
     def __init__(
         self,
@@ -32,6 +44,12 @@ class Weights:
         """The dtype that comes out of dequantisation, where it is not that of the product."""
         self.keeps_input = False
         """The 4-bit product holds on to its input, as it did before bitsandbytes 0.43.2 (#1270)."""
+        self.computes: str | None = None
+        """The dtype in which 4-bit products are computed (``bnb_4bit_compute_dtype``); None: that of their input."""
+        self.dropout = 0.0
+        """Of the adapter's input."""
+        self.magnitude: Parameter | None = None
+        """DoRA's trained magnitudes, [1, outputs]."""
 
 
 def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
@@ -43,6 +61,11 @@ def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     # peft: x = self._cast_input_dtype(x, lora_A.weight.dtype); autocast then casts it again for the product
     low = cast(tape, x, w.lora_a.dtype, "lora input")
     del x
+    if w.magnitude is not None:
+        total = magnitude_scaled(tape, low, result, w, label)
+        del low, result
+        return cast(tape, total, base_dtype, "lora result")
+    low = dropout(tape, low, w.dropout)
     down = matmul(tape, low, w.lora_a, label + ".lora_A")
     del low
     up = matmul(tape, down, w.lora_b, label + ".lora_B")
@@ -100,6 +123,15 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
 
 def _quantized(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     """bitsandbytes MatMul4Bit: dequantises the weight in forward and in backward; old versions keep x too."""
+    source = x.dtype
+    if w.computes is not None:  # Linear4bit.forward: `x.to(compute_dtype)`, and `.to(inp_dtype)` of what comes out
+        x = cast(tape, x, w.computes, "4-bit input")
+        return cast(tape, _product_4bit(tape, x, w, label), source, "4-bit output")
+    return _product_4bit(tape, x, w, label)
+
+
+def _product_4bit(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+    """The product in the dtype of its input."""
     out_shape = (*x.shape[:-1], w.weight.shape[0])
     x_shape, x_dtype, w_shape, stored = x.shape, x.dtype, w.weight.shape, w.dequantized
     workspace = _dequantize(tape, w_shape, x_dtype, stored)

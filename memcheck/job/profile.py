@@ -10,6 +10,9 @@ from memcheck.job.style import Style
 from memcheck.job.types import Recipe
 from memcheck.record import Record
 
+PEFT_VARIANTS = ("dropout", "dora", "modules_to_save", "target_parameters")
+"""Keys of peft's LoraConfig that change what its adapters hold."""
+
 
 class Profile(Record):
     """Defaults and abilities of one stack. Each default names the upstream line it was read from in its file."""
@@ -44,7 +47,7 @@ class Profile(Record):
     recompute: tuple[str, ...]
     options: dict[str, tuple[type, ...]]
     """Known ``training.options`` and the types their values may have."""
-    choices: dict[str, tuple[str, ...]]
+    choices: Mapping[str, tuple[str | int, ...]]
     """The words that an option may have, where upstream lists them."""
     families: Families
     """The models it builds that have a memory model."""
@@ -77,6 +80,8 @@ class Profile(Record):
     lora_targets: str | tuple[str, ...] = "all-linear"
     lora_dtype: str = "fp32"
     """Dtype of adapters: ``fp32`` (peft's default), or ``params``, which is that of the model's parameters."""
+    lora_variants: tuple[str, ...] = ()
+    """Keys of ``training.lora`` beside rank, targets and dtype that its adapters are modelled with."""
     own_adapters: bool = False
     """Adapters and 4-bit layers are its own model code. Else they are peft's, whose ``prepare_model_for_kbit_training``
     (peft/utils/other.py) casts what is not quantised (norms, embeddings, head) to fp32."""
@@ -87,6 +92,17 @@ class Profile(Record):
     are. Empty: constants are always quantised once more."""
     masters_adapters: bool = False
     """It steps on a master copy of every trained tensor. Else adapters, which have a dtype of their own, have none."""
+    fsdp2_since: tuple[int, int] | None = None
+    """The first version whose default is FSDP2; before it, that is FSDP1. None: it always was."""
+    stacks_experts_since: tuple[int, int] | None = None
+    """The first version whose experts are one tensor a layer; before it, each is linear layers, which bitsandbytes
+    quantises. None: they always were."""
+    shifts_labels_since: tuple[int, int] | None = None
+    """The first version whose loss shifts labels; before it, a copy of the logits without the last token's."""
+    keeps_narrow_logits_since: tuple[int, int] | None = None
+    """The first version whose loss is a function of its own, so that the model still has the logits as computed."""
+    reentrant_before: tuple[int, int] | None = None
+    """The first version that checkpoints without ``use_reentrant`` by default. None: it never did otherwise."""
     wraps_ends: bool = False
     """Embedding and head are FSDP2 groups of their own. Else they are the root's, with the final norm."""
     wraps_one_rank: bool = False

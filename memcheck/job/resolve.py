@@ -30,6 +30,7 @@ from memcheck.job.training import (
     resolve_optimizer,
 )
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
+from memcheck.job.versions import resolve_fsdp, resolve_kbit
 from memcheck.models.types import Architecture, Mixer, Moe, Rough
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
@@ -208,7 +209,9 @@ def _training_job(
     recipe = resolve_recipe(training.precision, method, layout, framework, between)
     optimizer = resolve_optimizer(training.optimizer, framework, between)
     lora = resolve_lora(training, method, framework, recipe.params, after)
-    checkpointing = resolve_checkpointing(training.activation_checkpointing, options, after)
+    checkpointing = resolve_checkpointing(
+        training.activation_checkpointing, training.framework_version, framework, options, after
+    )
     objective = resolve_objective(training, method, recipe, layout, framework, architecture, checkpointing, between)
     offloaded = (training.offload and training.offload.parameters) or "none"
     head = resolve_head(training, between)
@@ -229,7 +232,7 @@ def _training_job(
         images=resolve_images(training, architecture.vision if isinstance(architecture, Architecture) else None, after),
         checkpointing=checkpointing,
         attention=after.take("training.attention", training.attention, framework.default_attention),
-        loss=resolve_loss(training.loss, layout, framework, after),
+        loss=resolve_loss(training.loss, layout, framework, after, training.framework_version),
         clip_grad_norm=after.take("training.clip_grad_norm", training.clip_grad_norm, framework.clip_grad_norm, why),
         expert_imbalance=_imbalance(training, layout.expert, after),
         compile=bool(training.compile),
@@ -238,6 +241,8 @@ def _training_job(
         initialization=resolve_initialization(training.initialization, layout, method, framework, after),
         checkpoint=resolve_checkpoint(training.checkpoint, layout, framework, options, after),
         options=tuple(options.items()),
+        prepares_kbit=resolve_kbit(method, options, layout, framework, after),
+        fsdp=resolve_fsdp(training.framework_version, options, layout, framework, after),
         objective=objective,
         head=head,
         evaluation=resolve_evaluation(training.evaluation, after),

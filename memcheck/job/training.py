@@ -6,6 +6,7 @@ from memcheck.job.defaults import PLAN_DEFAULT, Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.profile import Profile
 from memcheck.job.types import Checkpoint, Checkpointing, Initialization, Layout, Lora, Loss, Optimizer
+from memcheck.job.versions import is_before
 from memcheck.plan import types as plan_types
 
 DEFAULT_CHUNKS = 8
@@ -63,9 +64,13 @@ def resolve_optimizer(stated: plan_types.OptimizerSpec | None, framework: Profil
 
 
 def resolve_checkpointing(
-    stated: plan_types.ActivationCheckpointingSpec | None, options: dict[str, object], defaults: Defaults
+    stated: plan_types.ActivationCheckpointingSpec | None,
+    version: str | None,
+    framework: Profile,
+    options: dict[str, object],
+    defaults: Defaults,
 ) -> Checkpointing:
-    """Recompute mode and its details."""
+    """Recompute mode and its details. ``version``: the framework's."""
     stated = stated or plan_types.ActivationCheckpointingSpec()
     granularity = options.get("recompute_granularity")
     if stated.mode is None and isinstance(granularity, str):
@@ -75,17 +80,27 @@ def resolve_checkpointing(
         mode = defaults.take("training.activation_checkpointing.mode", None, "selective", "modules are listed")
     else:
         mode = defaults.take("training.activation_checkpointing.mode", stated.mode, "none")
+    reentrant = bool(stated.reentrant)
+    if mode == "full" and is_before(version, framework.reentrant_before):
+        why = f"default of {framework.name} {version}"
+        reentrant = defaults.take("training.activation_checkpointing.reentrant", stated.reentrant, True, why)
     return Checkpointing(
         mode=mode,
-        reentrant=bool(stated.reentrant),
+        reentrant=reentrant,
         every_n_layers=stated.every_n_layers or 1,
         modules=stated.modules or (),
         offload=stated.offload or "none",
     )
 
 
-def resolve_loss(stated: plan_types.LossSpec | None, layout: Layout, framework: Profile, defaults: Defaults) -> Loss:
-    """Kind of the loss, and what it does to the logits."""
+def resolve_loss(
+    stated: plan_types.LossSpec | None,
+    layout: Layout,
+    framework: Profile,
+    defaults: Defaults,
+    version: str | None = None,
+) -> Loss:
+    """Kind of the loss, and what it does to the logits. ``version``: the framework's."""
     stated = stated or plan_types.LossSpec()
     kind = defaults.take("training.loss.kind", stated.kind, framework.default_loss)
     by_itself = framework.loss_parallel
@@ -100,7 +115,10 @@ def resolve_loss(stated: plan_types.LossSpec | None, layout: Layout, framework: 
     keep = bool(stated.keep_logits)
     if kind == "standard":  # a vocabulary-parallel loss is taken on logits that the loop itself lets go of
         keep = defaults.take("training.loss.keep_logits", stated.keep_logits, framework.keep_logits, why)
-    return Loss(kind=kind, chunks=chunks, upcast=upcast, keep_logits=keep)
+    shifts = ""
+    if kind in ("standard", "in-place") and is_before(version, framework.shifts_labels_since):
+        shifts = "rebound" if is_before(version, framework.keeps_narrow_logits_since) else "copied"
+    return Loss(kind=kind, chunks=chunks, upcast=upcast, keep_logits=keep, shifts=shifts)
 
 
 def resolve_lora(
@@ -121,6 +139,10 @@ def resolve_lora(
         target_modules=defaults.take("training.lora.target_modules", stated.target_modules, targets, own),
         dtype=defaults.take("training.lora.dtype", None if lacks else stated.dtype, dtype, why),
         parts=stated.parts or (),
+        dropout=float(defaults.take("training.lora.dropout", stated.dropout, 0, own)),
+        dora=bool(stated.dora),
+        modules_to_save=tuple(sorted(set(stated.modules_to_save or ()))),
+        target_parameters=stated.target_parameters or (),
     )
 
 

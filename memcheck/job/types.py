@@ -75,6 +75,12 @@ class Lora(Record):
     rank: int = 16
     target_modules: str | tuple[str, ...] = "all-linear"
     dtype: str = "fp32"
+    dropout: float = 0.0
+    dora: bool = False
+    modules_to_save: tuple[str, ...] = ()
+    """``embed_tokens`` and ``lm_head`` that are trained as copies beside the frozen originals."""
+    target_parameters: tuple[str, ...] = ()
+    """Stacked experts that are adapted by their parameters' names."""
     parts: tuple[str, ...] = ()
     """Parts of a multimodal model that get adapters; empty: all of them."""
 
@@ -118,10 +124,13 @@ class Loss(Record):
     chunks: int = 1
     upcast: bool = True
     keep_logits: bool = False
+    shifts: str = ""
+    """What becomes of the logits where they are shifted: ``copied``, or ``rebound`` to their fp32 copy before that;
+    empty: labels are shifted instead."""
 
     def stated(self) -> dict[str, object]:
-        """As a plan states it: what follows from ``training.compile`` is no key of its own."""
-        return {k: v for k, v in self._asdict().items() if k != "compiled"}
+        """As a plan states it: what follows from other keys is no key of its own."""
+        return {k: v for k, v in self._asdict().items() if k not in ("compiled", "shifts")}
 
 
 class Initialization(Record):
@@ -173,6 +182,10 @@ class TrainingJob(Record):
     checkpoint: Checkpoint = Checkpoint()
     options: tuple[tuple[str, object], ...] = ()
     """The framework's own knobs, sorted by name."""
+    prepares_kbit: bool = False
+    """peft's ``prepare_model_for_kbit_training`` has cast what is not quantised to fp32."""
+    fsdp: int = 2
+    """Which FSDP wraps the model, where one does."""
     objective: Objective = Objective()
     head: ModelHead = ModelHead()
     evaluation: Evaluation | None = None

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.families import FORMS, OUTSIDE, Families, stated
-from memcheck.job.types import TrainingJob
+from memcheck.job.profile import PEFT_VARIANTS, Profile
+from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.types import Architecture
 
 POINTER = "/training/framework"
@@ -34,6 +35,24 @@ def refuse(job: TrainingJob) -> None:
         if value != priced and (value or priced):
             message = f"`{name}` {does}, of which memcheck has no model"
             raise UnsupportedError(message, "leave it out to get the figure without it", f"/training/options/{name}")
+    if job.lora is not None:
+        refuse_adapters(job.lora, framework)
+
+
+def refuse_adapters(lora: Lora, framework: Profile) -> None:
+    """Nothing, if the framework's adapters are modelled with every key that the plan states.
+
+    Raises:
+        UnsupportedError: they are not, or peft itself refuses them together (tuners/lora/layer.py, ParamWrapper).
+    """
+    for key in PEFT_VARIANTS:
+        if getattr(lora, key) and key not in framework.lora_variants:
+            message = f"memcheck has no model of adapters with `{key}` under {framework.title}"
+            raise UnsupportedError(message, "leave it out to get the figure without it", f"/training/lora/{key}")
+    for key in ("dropout", "dora"):
+        if lora.target_parameters and getattr(lora, key):
+            message = f"peft refuses `{key}` with `target_parameters`, whose adapters are added to the weights"
+            raise UnsupportedError(message, f"remove `{key}` or `target_parameters`", f"/training/lora/{key}")
 
 
 def _refuse_divided_tower(job: TrainingJob) -> None:

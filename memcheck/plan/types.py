@@ -76,6 +76,10 @@ class LoraSpec(Record):
     rank: int | None = None
     target_modules: str | tuple[str, ...] | None = None
     dtype: str | None = None
+    dropout: float | None = None
+    dora: bool | None = None
+    modules_to_save: tuple[str, ...] | None = None
+    target_parameters: tuple[str, ...] | None = None
     parts: tuple[str, ...] | None = None
 
 

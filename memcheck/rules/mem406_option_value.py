@@ -43,16 +43,16 @@ def check(context: RuleContext) -> Iterator[Finding]:
         return
     for name, value in job.options:
         types, choices = framework.options[name], framework.choices.get(name, ())
-        wrong_word = choices and isinstance(value, str) and value not in choices
+        wrong_word = value not in choices and any(type(value) is type(choice) for choice in choices)
         if _is_one_of(value, types) and not wrong_word and not _is_negative(name, value):
             continue
-        kinds = [WORDS[t] for t in types if not (choices and t is str)]
-        expected = listed([*choices, *kinds], "or")
+        kinds = [WORDS[t] for t in types if not any(isinstance(choice, t) for choice in choices)]
+        expected = listed([*map(str, choices), *kinds], "or")
         yield RULE.finding(
             context,
             f"{framework.name}'s `{name}` takes {expected}, not {shown(value)}",
             f"/training/options/{name}",
-            help=close_to(value, choices) if isinstance(value, str) else "",
+            help=close_to(value, tuple(map(str, choices))) if isinstance(value, str) else "",
         )
 
 

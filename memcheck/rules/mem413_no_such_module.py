@@ -58,6 +58,8 @@ def check(context: RuleContext) -> Iterator[Finding]:
     yield from _recomputed(context, job, framework)
     if job.lora is not None and job.lora.target_modules != "all-linear":
         yield from _adapted(context, job.lora)
+    if job.lora is not None and job.lora.target_parameters:
+        yield from _adapted_parameters(context, job.lora.target_parameters)
     if job.freeze:
         yield from _frozen(context, job.freeze)
 
@@ -99,6 +101,21 @@ def _adapted(context: RuleContext, lora: Lora) -> Iterator[Finding]:
         experts = [block.mlp for block, _ in context.architecture.blocks if isinstance(block.mlp, Moe)]
         modules += (*EXPERT_NAMES, "gate") if any(moe.stacked_adapters for moe in experts) else ()
     yield from _missing(context, named, modules, matches, "no linear layer of the blocks is called `{}`")
+
+
+def _adapted_parameters(context: RuleContext, targets: tuple[str, ...]) -> Iterator[Finding]:
+    """Only stacked experts are modelled as adapted parameters."""
+    from memcheck.frameworks.transformers.adapters import names_parameter, stacked_experts
+
+    blocks = context.architecture.blocks if context.architecture is not None else ()
+    experts = [block.mlp for block, _ in blocks if isinstance(block.mlp, Moe)]
+    known = tuple(dict.fromkeys(t.name for moe in experts for t in stacked_experts(moe)))
+    for name, pointer in _places(targets, "/training/lora/target_parameters"):
+        if context.architecture is None or any(names_parameter((name,), each) for each in known):
+            continue
+        help = f"there are {listed(known)}" if known else "name linear layers in `target_modules`"
+        message = f"no stacked experts of the blocks are called `{name}`"
+        yield RULE.finding(context, message, pointer, help=help, related=(("the model", "/model"),))
 
 
 def _frozen(context: RuleContext, freeze: tuple[str, ...]) -> Iterator[Finding]:

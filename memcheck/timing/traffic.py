@@ -193,7 +193,7 @@ def loss_traffic(kind: str, *, fused: bool, upcast: bool) -> tuple[float, float]
     Standard loss: logits written 2, ``float()`` 2 + 4, log-softmax 4 + 4, its gradient 4 + 4 + 4, the one-hot gradient
     4, cast back 4 + 2. One kernel (Liger, Transformer Engine, compiled): logits 2, read twice, gradient written.
     """
-    if fused or kind == "fused-linear":
+    if fused or kind in ("fused-linear", "in-place"):
         return 2.0 + 2.0, 2.0 + 2.0
     if kind == "vocab-parallel":
         return 2.0 + 6.0 + 4.0 * 5, 4.0 * 3 + 6.0  # maximum, difference, exponential, sum: each reads or writes a copy

@@ -262,6 +262,7 @@ def _refusals(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[bo
         "adapters under tensor or pipeline parallelism are not run",
         "--set parallelism.tensor=1 --set parallelism.pipeline=1",
     )
+    yield kind == "in-place", "the in-place loss is a Triton kernel, which is not run", "--set training.loss=standard"
     yield (
         kind not in ("standard", "vocab-parallel") and split and not FRAMEWORKS[job.framework].runs_itself,
         f"the {kind} loss under tensor or pipeline parallelism is not run",

@@ -30,7 +30,7 @@ def resolved(parallelism: dict[str, Any], **training: Any) -> tuple[tuple[str, .
         FRAMEWORKS, base_dir=".",
     )
     assert isinstance(found.job, TrainingJob)
-    return found.job.torch, [(a.key, a.value) for a in found.assumptions if "version" in a.key]
+    return found.job.torch, [(a.key, a.value) for a in found.assumptions if "torch_version" in a.key]
 
 
 @pytest.mark.parametrize(

@@ -88,12 +88,24 @@ def test_chunks_default_to_eight() -> None:
 
 def test_recompute_mode() -> None:
     """Nothing is recomputed by default; listed modules and Megatron's granularity say what is."""
-    nothing: dict[str, object] = {}
-    assert t.resolve_checkpointing(None, nothing, Defaults()).mode == "none"
-    assert t.resolve_checkpointing(ActivationCheckpointingSpec(modules=("mlp",)), nothing, Defaults()).mode == "selective"
-    assert t.resolve_checkpointing(None, {"recompute_granularity": "full"}, Defaults()).mode == "full"
-    stated = ActivationCheckpointingSpec("none")
-    assert t.resolve_checkpointing(stated, {"recompute_granularity": "full"}, Defaults()).mode == "none"
+
+    def mode(stated: ActivationCheckpointingSpec | None, **options: object) -> str:
+        return t.resolve_checkpointing(stated, None, FRAMEWORKS["megatron"], options, Defaults()).mode
+
+    assert mode(None) == "none"
+    assert mode(ActivationCheckpointingSpec(modules=("mlp",))) == "selective"
+    assert mode(None, recompute_granularity="full") == "full"
+    assert mode(ActivationCheckpointingSpec("none"), recompute_granularity="full") == "none"
+
+
+@pytest.mark.parametrize(("version", "reentrant"), [("4.45", True), ("5.0", False), (None, False)])
+def test_old_transformers_checkpoint_reentrantly(version: str | None, reentrant: bool) -> None:
+    """Before 5, where nothing is said; what is said goes before it."""
+    framework = FRAMEWORKS["huggingface"]
+    found = t.resolve_checkpointing(ActivationCheckpointingSpec("full"), version, framework, {}, Defaults())
+    assert found.reentrant is reentrant
+    stated = ActivationCheckpointingSpec("full", reentrant=not reentrant)
+    assert t.resolve_checkpointing(stated, version, framework, {}, Defaults()).reentrant is not reentrant
 
 
 def test_adapters() -> None:

@@ -94,7 +94,7 @@ def test_a_gather_on_the_gpus_is_judged_there() -> None:
 QLORA = """\
 memcheck: 1
 model: llama-3.3-70b
-hardware: {gpu: l40s, gpus_per_node: 8}
+hardware: {gpu: a10g, gpus_per_node: 8}
 parallelism: {zero_stage: 3}
 training:
   framework: huggingface
@@ -106,7 +106,7 @@ training:
 
 
 def test_a_quantised_model_that_loads_whole_is_found() -> None:
-    """Every step would fit into 44 GiB several times; loading does not, and the method is why."""
+    """Every step would fit into 22 GiB; loading does not, and the method is why."""
     finding = only(judged(QLORA, remedies=False), "MEM101")
     assert "the peak is in load (making the whole model on every GPU)" in finding.message
     assert finding.pointer == "/training/method"

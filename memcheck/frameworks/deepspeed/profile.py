@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
-from memcheck.job.profile import Profile
+from memcheck.job.profile import PEFT_VARIANTS, Profile
 
 PROFILE = Profile(
     name="deepspeed",
@@ -39,7 +39,8 @@ PROFILE = Profile(
     parallelisms=("tensor", "context"),
     schedules=(),
     methods=("full", "lora", "qlora"),
-    losses=("standard", "chunked", "fused-linear"),
+    lora_variants=PEFT_VARIANTS,
+    losses=("standard", "chunked", "fused-linear", "in-place"),
     attentions=("sdpa", "flash", "flex", "eager"),
     recompute=("none", "full"),
     options={

@@ -12,14 +12,14 @@ from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.end_tensors import embedding_tensors, head_tensors
 from memcheck.frameworks.torch.fsdp import group, wraps
 from memcheck.frameworks.torch.second_models import layer_gathers, passing
 from memcheck.frameworks.torch.units import (
     as_built,
     base_setting,
-    embedding_tensors,
+    gathered_dtype,
     head_of,
-    head_tensors,
     is_tied,
     run_head,
 )
@@ -71,8 +71,8 @@ def _step(job: TrainingJob, a: Architecture) -> tuple[int, int]:
             *embedding_tensors(a, base.tensor, base.trained),
             *head_tensors(a, base.tensor, tied, head.trained, base.trained, base.adapter is not None),
         )
-        ways = job.layout.shard_group
-        found = group([(t, ways) for t in ends], job.recipe.compute, job.recipe.reduce, job.recipe.params)
+        divided = [(t, job.layout.shard_group) for t in ends]
+        found = group(divided, job.recipe, casts=gathered_dtype(job) is not None, waits=job.recipe.reduce)
         gathered = found.gathered
         layers += layer_gathers(job, a, base)
         layers = max(layers, found.flat)

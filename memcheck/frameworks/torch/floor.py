@@ -11,14 +11,13 @@ from collections import Counter
 from memcheck.accounts.state import LocalTensor, Resting
 from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Setting
+from memcheck.frameworks.torch.end_tensors import output_tensors, table_tensors
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.frameworks.torch.resting import sharding, tensors_resting
 from memcheck.frameworks.torch.units import (
     base_setting,
     block_tensors_on_rank,
-    embedding_tensors,
     frozen_layers,
-    head_tensors,
     is_head_frozen,
     is_table_frozen,
     is_tied,
@@ -63,7 +62,7 @@ def _outer(job: TrainingJob, a: Architecture, part: Part, *, trained: bool) -> l
     """The tensors of embedding and head, as far as the rank has them."""
     tensor, found = job.layout.tensor, []
     if part.embedding:
-        found.append(embedding_tensors(a, tensor, trained and not is_table_frozen(job, a)))
+        found.append(table_tensors(job, a, tensor, trained and not is_table_frozen(job, a)))
         if a.vision is not None:
             from memcheck.frameworks.torch.tower_tensors import side_tensors
 
@@ -71,6 +70,5 @@ def _outer(job: TrainingJob, a: Architecture, part: Part, *, trained: bool) -> l
     if part.head:
         tied = is_tied(a, tensor) and part.embedding
         head = trained and not is_head_frozen(job, a)
-        adapts = job.lora is not None
-        found.append(head_tensors(a, tensor, tied, head, trained and "norm" not in job.freeze, adapts))
+        found.append(output_tensors(job, a, tensor, tied, head, trained and "norm" not in job.freeze))
     return found

@@ -11,7 +11,7 @@ from memcheck.accounts.state import FOUR_BITS, LocalTensor, shard_numel
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.torch import reduces_wider
-from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 
@@ -38,7 +38,7 @@ def accumulated_dtype(job: TrainingJob) -> str | None:
 
     Since torch 2.15 by ``grad_dtype`` (_set_unsharded_grad_dtypes); before, post_backward copies them.
     """
-    if job.casts_gradients and skips_reduction(job) and reduces_wider(job.recipe):
+    if job.fsdp == 2 and job.casts_gradients and skips_reduction(job) and reduces_wider(job.recipe):
         return job.recipe.reduce
     return None
 
@@ -68,8 +68,25 @@ def outside_dtype(job: TrainingJob) -> str | None:
 
 
 def adds_in_place(job: TrainingJob) -> bool:
-    """Whether later micro-batches find unsharded gradients in ``.grad``, and autograd adds to them."""
-    return skips_reduction(job) and (job.casts_gradients or not reduces_wider(job.recipe))
+    """Whether later micro-batches find unsharded gradients in ``.grad``, and autograd adds to them.
+
+    FSDP1 leaves them in the flat parameter's ``.grad``, in the dtype in which they are computed
+    (torch/distributed/fsdp/_runtime_utils.py, _post_backward_hook).
+    """
+    return skips_reduction(job) and (job.fsdp == 1 or job.casts_gradients or not reduces_wider(job.recipe))
+
+
+def keeps_inputs(job: TrainingJob) -> bool:
+    """Whether recomputed blocks without trained parameters of their own leave input and gradient to the backward's end.
+
+    FSDP1 waits for the gradients of a frozen unit's inputs before it reshards (_runtime_utils.py,
+    _register_post_backward_reshard_only_hook). The hook refers to the AccumulateGrad of an input that is a leaf
+    (autograd/graph.py, register_multi_grad_hook), and thereby to the input and its ``.grad``, until the final callback
+    removes it. A reentrant checkpoint detaches its input, which makes it a leaf. peft's fsdp_auto_wrap_policy wraps
+    adapters by themselves, so that the blocks around them are frozen units.
+    """
+    checkpointing = job.checkpointing
+    return wraps(job) and job.fsdp == 1 and checkpointing.mode == "full" and checkpointing.reentrant
 
 
 class Group(Record):
@@ -90,20 +107,24 @@ class Group(Record):
     """Unsharded gradients in the reduce dtype, kept when micro-batches do not synchronise."""
 
 
-def group(tensors: list[tuple[LocalTensor, int]], param_dtype: str, reduce_dtype: str, rest_dtype: str) -> Group:
-    """``tensors``: each with the number of ranks over which it is sharded; ``rest_dtype``: that of the shards."""
-    param, reduce = DTYPE_BYTES[param_dtype], DTYPE_BYTES[reduce_dtype]
+def group(tensors: list[tuple[LocalTensor, int]], recipe: Recipe, *, casts: bool, waits: str) -> Group:
+    """``tensors``: each with the number of ranks over which it is sharded.
+
+    ``casts``: tensors with a dtype of their own are gathered in the recipe's, too; ``waits``: the dtype of gradients
+    that wait for a reduction.
+    """
+    param, reduce, waiting = DTYPE_BYTES[recipe.compute], DTYPE_BYTES[recipe.reduce], DTYPE_BYTES[waits]
     flat = gathered = reduce_in = reduce_out = sharded = accumulated = 0
     for t, ways in tensors:
         padded = shard_numel(t, ways) * ways
-        item = param if t.dtype is None else 1 if t.dtype in FOUR_BITS else DTYPE_BYTES[t.dtype]
+        item = 1 if t.dtype in FOUR_BITS else param if t.dtype is None or casts else DTYPE_BYTES[t.dtype]
         flat += padded * item if ways > 1 else 0
         gathered += rounded(padded * item)
         if t.trained:
             reduce_in += padded * reduce
             reduce_out += shard_numel(t, ways) * reduce
-            sharded += shard_numel(t, ways) * DTYPE_BYTES[t.dtype or rest_dtype]
-            accumulated += rounded(t.numel * reduce)
+            sharded += shard_numel(t, ways) * DTYPE_BYTES[t.dtype or recipe.params]
+            accumulated += rounded(t.numel * waiting)
     return Group(
         flat=rounded(flat),
         gathered=gathered,

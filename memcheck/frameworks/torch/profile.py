@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
-from memcheck.job.profile import Profile
+from memcheck.job.profile import PEFT_VARIANTS, Profile
 
 PROFILE = Profile(
     name="pytorch",
@@ -30,15 +30,22 @@ PROFILE = Profile(
     parallelisms=("tensor", "sequence", "context", "pipeline"),
     schedules=("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "dualpipe"),
     methods=("full", "lora", "qlora"),
-    losses=("standard", "chunked", "fused-linear", "vocab-parallel"),
+    lora_variants=PEFT_VARIANTS,
+    losses=("standard", "chunked", "fused-linear", "in-place", "vocab-parallel"),
     evaluates=True,
     pads=True,
     steps_in_backward=True,
     heads=("lm", "classification", "token-classification", "reward", "embedding"),
     attentions=("sdpa", "flash", "flex", "eager"),
     recompute=("none", "selective", "full"),
-    options={"bucket_cap_mb": (int, float), "static_graph": (bool,), "find_unused_parameters": (bool,)},
-    choices={},
+    options={
+        "bucket_cap_mb": (int, float),
+        "static_graph": (bool,),
+        "find_unused_parameters": (bool,),
+        "fsdp_version": (int,),
+        "prepare_model_for_kbit_training": (bool,),
+    },
+    choices={"fsdp_version": (1, 2)},
     # Muon has no foreach path (torch/optim/_muon.py refuses foreach=True); the 8-bit and Lion kernels of
     # bitsandbytes update one tensor in place.
     families=TRANSFORMERS,

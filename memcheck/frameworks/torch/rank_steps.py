@@ -27,7 +27,7 @@ from memcheck.frameworks.torch.resting import ways_of
 from memcheck.frameworks.torch.states import engine_hooks, rests
 from memcheck.frameworks.torch.step_options import UnitGroups, step_options, step_sizes
 from memcheck.frameworks.torch.step_parts import WRAPPED
-from memcheck.frameworks.torch.units import as_built
+from memcheck.frameworks.torch.units import as_built, gathered_dtype
 from memcheck.job.types import Checkpoint, Initialization, Layout, Optimizer, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
@@ -269,4 +269,6 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> Group:
     """The group that FSDP2 makes of a unit's tensors."""
     ways = job.layout.shard_group
     divided = [(t, ways_of(job, t, ways)) for t in tensors]
-    return group(divided, job.recipe.compute, job.recipe.reduce, job.recipe.params)
+    recipe = job.recipe
+    waits = recipe.compute if job.fsdp == 1 else recipe.reduce
+    return group(divided, recipe, casts=gathered_dtype(job) is not None, waits=waits)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.context import Setting
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.end_tensors import HEAD, TABLE, saves
 from memcheck.frameworks.torch.fsdp import accumulated_dtype, adds_in_place, outside_dtype, reduces_head, wraps
 from memcheck.frameworks.torch.units import (
     as_built,
@@ -85,7 +86,7 @@ class Units:
         self.base = base_setting(job, architecture, added.dtype)
         self._added, self._inventory = added, inventory
         self._frozen = frozenset(frozen_layers(job.freeze))
-        self._table_trained = self.base.trained and not is_table_frozen(job, self.architecture)
+        self._table_trained = (self.base.trained and not is_table_frozen(job, self.architecture)) or saves(job, TABLE)
         self._alike: dict[tuple[Hashable, ...], Unit] = {}
         self._ends: dict[tuple[Hashable, ...], Unit] = {}
 
@@ -130,6 +131,8 @@ class Units:
         return runs
 
     def _embedding(self, tied: bool) -> Unit:
+        if saves(self.job, TABLE, HEAD):
+            tied = False  # copies of its matrix are trained, which are never tied
         if reduces_head(self.job) and wraps(self.job):
             tied = False  # the head's gradient was reduced within the loss
         found = self._ends.get((tied,))

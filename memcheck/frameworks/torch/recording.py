@@ -36,6 +36,7 @@ class RunForm(Record):
 
     kind: str
     reduced: str
+    adapted: bool
     times: int
     layer: int
     """Number of the first, counted from the rank's first."""
@@ -70,7 +71,7 @@ def run_sizes(runs: Sequence[Run], layer: int) -> RunSizes:
         new, old = sizes_of(unit.fresh), None if unit.again is unit.fresh else sizes_of(unit.again)
         number = run.layer - layer if unit.kind in NUMBERED else 0
         again = -1 if old is None else old.form
-        forms.append(RunForm(unit.kind, unit.reduced, run.times, number, new.form, again, of))
+        forms.append(RunForm(unit.kind, unit.reduced, unit.adapted, run.times, number, new.form, again, of))
         if of == index:
             for found in (new,) if old is None else (new, old):
                 sizes += found.numbers
@@ -217,7 +218,7 @@ def recorded(
             again = fresh
             if form.again >= 0:
                 again, place, high = named_curve(form.again, place, high)
-            unit = NamedUnit(form.kind, name, fresh, again, form.reduced)
+            unit = NamedUnit(form.kind, name, fresh, again, form.reduced, form.adapted)
         runs.append(NamedRun(unit, form.times, form.layer))
     beyond = _named_beyond(outside.beyond, place)
     place += sum(outside.beyond)

@@ -102,6 +102,6 @@ def resting_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
     With QLoRA, peft's prepare_model_for_kbit_training (peft/utils/other.py) casts what is not quantised, norms,
     embeddings and head, to fp32.
     """
-    if job.method == "qlora" and not tensor.trained and not FRAMEWORKS[job.framework].own_adapters:
+    if job.prepares_kbit and not tensor.trained:
         return "fp32"
     return job.recipe.params

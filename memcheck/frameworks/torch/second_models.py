@@ -89,23 +89,24 @@ def _gathered(job: TrainingJob, companion: Companion) -> int:
     ways = job.layout.shard_group
     found = group(
         [(t, ways) for t in companion_tensors(alone(job, companion))],
-        job.recipe.compute,
-        job.recipe.reduce,
-        companion.dtype,
+        job.recipe._replace(params=companion.dtype),
+        casts=False,
+        waits=job.recipe.reduce,
     )
     return found.gathered + found.flat
 
 
 def layer_gathers(job: TrainingJob, architecture: Architecture, base: Setting) -> int:
     """A layer's parameters, their flat buffer and that of the layer before: the root's are gathered anyway."""
-    from memcheck.frameworks.torch.units import block_tensors_on_rank
+    from memcheck.frameworks.torch.units import block_tensors_on_rank, gathered_dtype
 
     most = 0
     for block, _ in architecture.blocks:
         tensors = block_tensors_on_rank(
             block, base.tensor, base.expert, base.expert_tensor, base.trained, base.frozen, base.adapter
         )
-        found = group([(t, job.layout.shard_group) for t in tensors], job.recipe.compute, job.recipe.reduce, "fp32")
+        divided = [(t, job.layout.shard_group) for t in tensors]
+        found = group(divided, job.recipe, casts=gathered_dtype(job) is not None, waits=job.recipe.reduce)
         most = max(most, found.gathered + 2 * found.flat)
     return most
 

@@ -196,6 +196,17 @@ class Step:
         """Whether the loss reduces a gradient of the root group."""
         return self.how.tied_ends and bool(self.units[-1].reduced)
 
+    def _keep_inputs(self, index: int, times: int, kept: list[tuple[int, int]]) -> None:
+        """A frozen unit's input, and the gradient that came from the unit behind it, which was that one's input's."""
+        unit = self.units[index]
+        if not (self.how.keeps_inputs and unit.adapted):
+            return
+        behind = index + 1 < len(self.units) and self.units[index + 1].adapted
+        sizes = [unit.fresh.input, unit.fresh.output_gradient] if behind else [unit.fresh.input]
+        for size in sizes:
+            self.recorder.hold("activations", size)
+            kept.append((size, times))
+
     def _reduced_by_loss(self) -> int:
         """The input of the loss's reduce-scatter of the root group, which stays until the next one."""
         if not self._reduces_root_early:
@@ -230,11 +241,11 @@ class Step:
     def _backward(self, first: bool, last: bool, gathered: list[int]) -> None:
         recorder, behind = self.recorder, last and self.how.reduces_behind
         keeps, last = self.how.stays_gathered and (behind or not last), last and not behind
-        prefetched = NOTHING
-        if self.root != NO_GROUP and self.how.loss_inside_root:
-            prefetched = self._prefetch(len(self.units), gathered)  # the root's output is the loss: its hook runs first
+        # where the root's output is the loss, its hook runs first
+        inside = self.root != NO_GROUP and self.how.loss_inside_root
+        prefetched = self._prefetch(len(self.units), gathered) if inside else NOTHING
         reduce_input = self._reduced_by_loss()
-        lingers: list[tuple[int, int]] = []
+        lingers, kept = list[tuple[int, int]](), list[tuple[int, int]]()
         unsharded_root: Amount = ()
         for i, end in reversed(self.stretches):
             unit, own, before = self.units[i], self._own_group(i), recorder.here
@@ -251,6 +262,7 @@ class Step:
             recorder.hold_amount("gradients", gradients)
             self._linger(unit, curve)
             lingers.append((curve.lingers, 1))
+            self._keep_inputs(i, end - i, kept)
             if unit.kind == "head" and not prefetched:
                 prefetched = self._prefetch(i, gathered)
                 recorder.mark("backward", f"all-gather after {self.names[i]}")
@@ -276,6 +288,7 @@ class Step:
         recorder.release("communication_buffers", reduce_input)
         recorder.release("communication_buffers", prefetched)
         recorder.hold_amount("logits_and_loss", tuple(lingers), -1)
+        recorder.hold_amount("activations", tuple(kept), -1)
         recorder.mark("backward", "end of backward")
         for size in gathered:
             recorder.release("communication_buffers", size)

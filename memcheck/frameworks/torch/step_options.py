@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, adds_in_place, skips_reduction, ties_ends, wraps
+from memcheck.frameworks.torch.fsdp import (
+    NO_GROUP,
+    Group,
+    adds_in_place,
+    keeps_inputs,
+    skips_reduction,
+    ties_ends,
+    wraps,
+)
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import Border, in_flight
 from memcheck.frameworks.torch.rank_units import Run
@@ -12,6 +20,9 @@ from memcheck.frameworks.torch.states import gradient_views
 from memcheck.frameworks.torch.units import is_hooked, stream_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
+
+INSIDE = ("standard", "in-place", "fused-linear")
+"""Kinds of loss that the model's own forward computes."""
 
 
 class MicroBatch(Record):
@@ -53,6 +64,8 @@ class StepOptions(Record):
     """The root's forward returns hidden states, and the head runs chunk by chunk behind it."""
     whole_table: bool
     """A tensor-parallel rank's embedding gradient is made for the whole table: RowwiseParallel's is."""
+    keeps_inputs: bool
+    """Recomputed blocks that train nothing themselves keep their input and its gradient to the backward's end."""
     offloads: bool
     """Sharded gradients are copied to the host."""
     views: bool
@@ -120,11 +133,12 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         reduces_behind=stays_gathered and job.casts_gradients,
         casts_gradients=job.casts_gradients,
         loss_inside_root=not (pipelined or tied or job.objective.outside)
-        and job.loss.kind in ("standard", "fused-linear")
+        and job.loss.kind in INSIDE
         and job.loss.upcast,
         loss_behind_model=job.objective.outside or job.objective.watched,
         loss_behind_root=tied or (not pipelined and job.loss.kind == "chunked" and profile.style.head_behind_model),
         whole_table=layout.tensor > 1 and profile.style.whole_table_gradient,
+        keeps_inputs=keeps_inputs(job),
         offloads=job.parameter_offload != "none",
         views=views,
         views_late=views_late,

@@ -30,6 +30,8 @@ class NamedUnit(Record):
     again: NamedCurve
     reduced: str
     """A tensor whose gradient the loss itself reduces."""
+    adapted: bool
+    """Its own parameters are frozen, and its input is recomputed from."""
 
 
 class NamedRun(Record):

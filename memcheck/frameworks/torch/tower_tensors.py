@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.autograd.context import Adapter, Setting
+from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded, rounded_bytes
-from memcheck.frameworks.torch.units import block_tensors_on_rank, quantized_storage
+from memcheck.frameworks.torch.units import adapter_of, block_tensors_on_rank
 from memcheck.job.images import Pictures, pictures_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, ParameterTensor
@@ -17,17 +17,7 @@ from memcheck.models.vision import Vision
 
 def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:
     """The setting of a part: whether it is trained, and whether adapters reach it."""
-    adapter = base.adapter
-    if job.lora is not None and job.method != "full":
-        reached = not job.lora.parts or part in job.lora.parts
-        targets = job.lora.target_modules if reached else ()
-        adapter = Adapter(
-            rank=job.lora.rank,
-            targets=targets,
-            dtype=job.lora.dtype,
-            quantized=job.method == "qlora",
-            storage=quantized_storage(job),
-        )
+    adapter = adapter_of(job, part)
     return base._replace(trained=job.method == "full" and part not in job.freeze, adapter=adapter, frozen=())
 
 

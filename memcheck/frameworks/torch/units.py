@@ -20,27 +20,33 @@ from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Dim, Leaf, Value
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.end_tensors import (
+    HEAD,
+    TABLE,
+    embedding_tensors,
+    head_tensors,
+    output_tensors,
+    saves,
+    table_tensors,
+)
 from memcheck.frameworks.torch.optimizer import step_in_backward
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward
 from memcheck.job.objective_types import Objective
 from memcheck.job.types import TrainingJob
+from memcheck.job.versions import is_before
 from memcheck.models.padding import padded
-from memcheck.models.parameters import task_tensors
-from memcheck.models.types import Architecture, Block, Mixer, Mlp, Moe, Norm
-from memcheck.record import Record
+from memcheck.models.types import Architecture, Block, Mixer, Mlp, Moe
 
 
 def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str | None) -> Setting:
     """The setting that all units of a job share. ``grad_dtype``: :class:`Accumulation`'s."""
     layout, recipe, style = job.layout, job.recipe, FRAMEWORKS[job.framework].style
     unit_dtype = recipe.compute if not recipe.autocast else recipe.params
-    adapter = None
+    if job.prepares_kbit:
+        unit_dtype = "fp32"
+    adapter = adapter_of(job, "language")
     trained = job.method == "full" and "language" not in job.freeze
-    if job.method in ("lora", "qlora") and job.lora is not None:
-        reached = not job.lora.parts or "language" in job.lora.parts
-        targets = job.lora.target_modules if reached else ()
-        adapter = Adapter(job.lora.rank, targets, job.lora.dtype, job.method == "qlora", quantized_storage(job))
     return Setting(
         style=style,
         batch=job.rows,
@@ -65,6 +71,33 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
         options=job.options,
     )
+
+
+def adapter_of(job: TrainingJob, part: str) -> Adapter | None:
+    """The adapters of one part of the model, which ``lora.parts`` may leave out; None where nothing is adapted."""
+    if job.lora is None or job.method == "full":
+        return None
+    reached = not job.lora.parts or part in job.lora.parts
+    return Adapter(
+        rank=job.lora.rank,
+        targets=job.lora.target_modules if reached else (),
+        dtype=job.lora.dtype,
+        quantized=job.method == "qlora",
+        storage=quantized_storage(job),
+        dropout=job.lora.dropout,
+        dora=job.lora.dora,
+        parameters=job.lora.target_parameters if reached else (),
+        quantizes_experts=is_before(job.framework_version, FRAMEWORKS[job.framework].stacks_experts_since),
+        computes=job.recipe.compute if job.prepares_kbit else None,
+        gathered=gathered_dtype(job),
+    )
+
+
+def gathered_dtype(job: TrainingJob) -> str | None:
+    """Dtype in which FSDP gathers whatever it wraps (``MixedPrecision(param_dtype)``); None: each tensor in its own."""
+    if FRAMEWORKS[job.framework].own_engine or job.recipe.autocast or not job.recipe.recipe.endswith("-mixed"):
+        return None
+    return job.recipe.compute
 
 
 def quantized_storage(job: TrainingJob) -> str:
@@ -142,12 +175,13 @@ def block_tensors_on_rank(
     for t, component in block_component_tensors(block):
         shape = local_tensor(t, component, tensor, expert, expert_tensor)
         wants = trained and not is_frozen(t.name.removesuffix(".weight"), frozen)
-        quantized = adapter is not None and adapter.quantized and t.linear
         is_expert = t.group == "experts"
+        linear = t.linear or (is_expert and adapter is not None and adapter.quantizes_experts)
+        quantized = adapter is not None and adapter.quantized and linear
         stored = adapter.storage if adapter is not None and quantized else None
         found.append(LocalTensor(t.name, shape, wants, stored, is_expert, matrix=len(shape) > 1))
         if adapter is not None and t.linear and len(shape) == 2 and _adaptable(component, adapter, t.name):
-            found.extend(adapter_tensors(t, shape, _Rank(adapter.rank, adapter.dtype)))  # type: ignore[arg-type]
+            found.extend(adapter_tensors(t, shape, adapter))
     if adapter is not None and isinstance(block.mlp, Moe):
         from memcheck.frameworks.transformers.adapters import adapted_tensors
 
@@ -166,12 +200,9 @@ def _adaptable(component: object, adapter: Adapter, name: str) -> bool:
     return adapts(adapter, name.removesuffix(".weight"))
 
 
-class _Rank(Record):
-    rank: int
-    dtype: str
-
-
-def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool) -> Unit:
+def block_unit(
+    job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool
+) -> Unit:
     """A layer. ``adds``: some micro-batch adds to gradients that are there."""
     tensors = block_tensors_on_rank(
         block, setting.tensor, setting.expert, setting.expert_tensor, setting.trained, setting.frozen, setting.adapter
@@ -179,7 +210,8 @@ def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str,
     _demand_block(block, whole(setting), job.framework)
     fresh = block_curve(block, setting, recompute, inventory)
     again = block_curve(block, setting.later(), recompute, inventory) if adds else fresh
-    unit = Unit("block", "layer", tensors, fresh, again)
+    frozen = not any(t.trained for t in tensors if ".lora_" not in t.name)
+    unit = Unit("block", "layer", tensors, fresh, again, adapted=frozen and recompute == "full" and setting.input_grad)
     return _offloaded(unit) if job.checkpointing.offload == "cpu" else unit
 
 
@@ -194,14 +226,6 @@ def _offloaded(unit: Unit) -> Unit:
     gone = unit.fresh.saved
     fresh, again = (c._replace(saved=0, saved_components=(), saved_inventory=()) for c in (unit.fresh, unit.again))
     return unit._replace(fresh=fresh, again=again, offloaded=gone)
-
-
-def _norm_tensors(norm: Norm | None, name: str, trained: bool) -> list[LocalTensor]:
-    if norm is None:
-        return []
-    shape = (norm.rows, norm.size) if norm.rows > 1 else (norm.size,)
-    found = [LocalTensor(name + ".weight", shape, trained)] if norm.weight else []
-    return found + ([LocalTensor(name + ".bias", shape, trained)] if norm.bias else [])
 
 
 def embedding_unit(
@@ -225,23 +249,13 @@ def embedding_unit(
         a.scales_outside,
         leaf=not trained and is_hooked(job, a),
         scattered=a.vision is not None,
+        saved=saves(job, TABLE),
     )
     dtype = stream_dtype(base)
     _demand_embedding(a, e._replace(vocab=a.vocab_size), whole(base), job.framework)
     fresh = _cached_embedding(e, base, dtype, inventory=inventory)
     again = _cached_embedding(e, base.later(), dtype, inventory=inventory) if adds else fresh
-    return Unit("embedding", "embedding", embedding_tensors(a, base.tensor, trained), fresh, again)
-
-
-@lru_cache(maxsize=256)
-def embedding_tensors(a: Architecture, tensor: int, trained: bool) -> tuple[LocalTensor, ...]:
-    """The embedding's parameter tensors on one rank."""
-    tensors = [LocalTensor("embed_tokens.weight", (-(-a.vocab_size // tensor), a.embedding_size), trained)]
-    if a.learned_positions:
-        tensors.append(LocalTensor("embed_positions.weight", (a.learned_positions, a.hidden_size), trained))
-    tensors += _norm_tensors(a.embedding_norm, "embedding_norm", trained)
-    tensors += [LocalTensor(t.name, t.shape, trained, matrix=len(t.shape) > 1) for t in a.extra_tensors]
-    return tuple(tensors)
+    return Unit("embedding", "embedding", table_tensors(job, a, base.tensor, trained), fresh, again)
 
 
 @lru_cache(maxsize=256)
@@ -313,11 +327,11 @@ def head_unit(
     ``outside``: dtype to which autograd casts the gradient of the head's weights where the root's forward has not used
     them; ``before``: bytes of the graph before it that outlive a backward, and of layers' inputs that nothing saved.
     """
-    tied = is_tied(a, base.tensor) and part.embedding
+    shared = is_tied(a, base.tensor) and part.embedding
     head = head_of(job, a, base, part, outside, before)
-    trained = base.trained and not is_head_frozen(job, a)
+    trained = (base.trained and not is_head_frozen(job, a)) or saves(job, HEAD)
     norm_trained = base.trained and "norm" not in job.freeze
-    tensors = head_tensors(a, base.tensor, tied, trained, norm_trained, base.adapter is not None)
+    tensors = output_tensors(job, a, base.tensor, shared, trained, norm_trained)
     if job.method == "qlora" and FRAMEWORKS[job.framework].quantizes_head:
         stored = quantized_storage(job)
         tensors = tuple(t._replace(dtype=stored) if t.name == "lm_head.weight" else t for t in tensors)
@@ -331,8 +345,8 @@ def head_of(
 ) -> Head:
     """What the last unit consists of. ``outside`` and ``before``: as :func:`head_unit` has them."""
     graph, states = before
-    tied = is_tied(a, base.tensor) and part.embedding
-    trained = base.trained and not is_head_frozen(job, a)
+    tied = is_tied(a, base.tensor) and part.embedding and not saves(job, TABLE, HEAD)
+    trained = (base.trained and not is_head_frozen(job, a)) or saves(job, HEAD)
     head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained, a.logit_scale)
     head = head._replace(
         compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
@@ -362,30 +376,11 @@ def _with_objective(job: TrainingJob, a: Architecture, base: Setting, head: Head
     )
 
 
-@lru_cache(maxsize=256)
-def head_tensors(
-    a: Architecture, tensor: int, tied: bool, trained: bool, norm_trained: bool, adapts: bool = False
-) -> tuple[LocalTensor, ...]:
-    """The final norm's and the head's parameter tensors on one rank."""
-    tensors = _norm_tensors(a.final_norm, "final_norm", norm_trained)
-    vocab = -(-a.vocab_size // tensor)
-    if not tied and a.head:
-        tensors.append(LocalTensor("lm_head.weight", (vocab, a.embedding_size), trained))
-    if a.head_bias:
-        tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
-    for t in task_tensors(a):
-        if adapts:
-            # peft makes a trained copy of the score layer beside the frozen one (task types SEQ_CLS, TOKEN_CLS)
-            tensors.append(LocalTensor("frozen " + t.name, t.shape, False, matrix=len(t.shape) > 1))
-        tensors.append(LocalTensor(t.name, t.shape, trained or adapts, matrix=len(t.shape) > 1))
-    return tuple(tensors)
-
-
 def model_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
     """The parameter tensors of a whole model that is on one pipeline rank, unit by unit. Nothing is replayed."""
     a = as_built(job, a)
     base, frozen = base_setting(job, a, None), frozen_layers(job.freeze)
-    yield embedding_tensors(a, base.tensor, base.trained and not is_table_frozen(job, a))
+    yield table_tensors(job, a, base.tensor, base.trained and not is_table_frozen(job, a))
     for i, block in enumerate(a.layers()):
         trained = base.trained and i not in frozen
         yield block_tensors_on_rank(
@@ -396,5 +391,4 @@ def model_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTens
 
         yield from side_tensors(job, a, base)
     head_trained, norm_trained = base.trained and not is_head_frozen(job, a), base.trained and "norm" not in job.freeze
-    tied, adapted = is_tied(a, base.tensor), base.adapter is not None
-    yield head_tensors(a, base.tensor, tied, head_trained, norm_trained, adapted)
+    yield output_tensors(job, a, base.tensor, is_tied(a, base.tensor), head_trained, norm_trained)

@@ -27,18 +27,36 @@ def adapted_tensors(adapter: Adapter | None, m: Moe) -> tuple[Factors, ...]:
 
     The fused gate and up matrices count twice the rank, and every expert has factors of its own.
     """
-    if adapter is None or not m.stacked_adapters:
+    if adapter is None:
         return ()
-    found = []
+    found = [
+        Factors(t.name, (rank, t.shape[2]), (t.shape[1], rank))
+        for t, rank in [(t, adapter.rank * t.shape[0]) for t in stacked_experts(m)]
+        if names_parameter(adapter.parameters, t.name)
+    ]
+    if not m.stacked_adapters:
+        return tuple(found)
     if adapter.targets == "all-linear" or adapts(adapter, "gate"):
         router = next(t for t in m.tensors if t.group == "router" and t.shape[0] == m.experts)
         found.append(Factors(router.name, (adapter.rank, router.shape[1]), (router.shape[0], adapter.rank)))
-    stacked = [t for t in m.tensors if t.group == "experts" and len(t.shape) == 3]
+    stacked = stacked_experts(m)
     for tensor, ranks in zip(stacked, (2, 1), strict=False):
+        if any(factors.name == tensor.name for factors in found):
+            continue
         if targets_experts(adapter, "down_proj" if tensor is stacked[-1] else "gate_proj"):
             rank = ranks * adapter.rank * tensor.shape[0]
             found.append(Factors(tensor.name, (rank, tensor.shape[2]), (tensor.shape[1], rank)))
     return tuple(found)
+
+
+def stacked_experts(m: Moe) -> list[ParameterTensor]:
+    """The matrices that hold all experts of a layer."""
+    return [t for t in m.tensors if t.group == "experts" and len(t.shape) == 3]
+
+
+def names_parameter(targets: tuple[str, ...], name: str) -> bool:
+    """Whether ``target_parameters`` name this parameter, from the end of its path (peft tuners_utils.py)."""
+    return any(name == target or name.endswith("." + target) or target.endswith("." + name) for target in targets)
 
 
 def targets_experts(adapter: Adapter, name: str) -> bool:
@@ -76,4 +94,4 @@ def merged_weight(ctx: Context, m: Moe, tensor: ParameterTensor, base: Value) ->
 
 
 def _factor(ctx: Context, name: str, shape: tuple[int, int], adapter: Adapter) -> Parameter:
-    return Parameter(name, shape, adapter.dtype, True, has_grad=ctx.setting.has_grad)
+    return Parameter(name, shape, adapter.seen, True, has_grad=ctx.setting.has_grad)

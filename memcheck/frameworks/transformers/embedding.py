@@ -33,6 +33,8 @@ class Embedding(Record):
     scaled_outside: bool = False
     scattered: bool = False
     """Image tokens take the places that the text left them, in a new tensor."""
+    saved: bool = False
+    """A copy of the table is trained in a frozen model (peft's ``modules_to_save``)."""
     leaf: bool = False
     """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
 
@@ -76,7 +78,7 @@ def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bo
 def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     """``inputs_embeds`` on this rank."""
     tape, s = ctx.tape, ctx.setting
-    trained = e.trained and s.trained
+    trained = e.trained and (s.trained or e.saved)
     # A DTensor table is looked up with a mask; the gradient of the local rows is a view of a full-size gradient.
     has_grad = s.has_grad or e.tied
     table = ctx.register(Parameter("embed_tokens", (e.vocab, e.width), s.params, trained, has_grad=has_grad))
@@ -104,7 +106,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
     if e.positions:
         where = ctx.register(
-            Parameter("embed_positions", (e.positions, s.hidden), s.params, trained, has_grad=s.has_grad)
+            Parameter("embed_positions", (e.positions, s.hidden), s.params, trained and s.trained, has_grad=s.has_grad)
         )
         rows = ctx.tokens if e.positions_each else ctx.sequence
         position = embedding(tape, where, (rows,), dtype, "positions")

@@ -9,7 +9,7 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, enter_tensor_parallel, wider
 from memcheck.autograd.curve import Curve, checkpointed, high
-from memcheck.autograd.elementwise import cat
+from memcheck.autograd.elementwise import cast, cat
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.pieces import in_pieces
@@ -138,6 +138,8 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         return pieces
     logits = _logits(ctx, head, h, Weights(weight, bias))
     del h
+    if head.loss.shifts == "rebound":
+        logits = cast(tape, logits, "fp32", "logits.float()")
     if head.objective.outside:
         model = [logits, normed]
         del logits, normed
@@ -146,7 +148,14 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.compiled:
         del normed
         return compiled_cross_entropy(tape, logits)
-    loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=head.loss.kind == "vocab-parallel")
+    loss = cross_entropy(
+        tape,
+        logits,
+        upcast=head.loss.upcast,
+        parallel=head.loss.kind == "vocab-parallel",
+        copied=bool(head.loss.shifts),
+        in_place=head.loss.kind == "in-place",
+    )
     del normed
     if head.objective.watched:
         _watch(ctx, head, logits)

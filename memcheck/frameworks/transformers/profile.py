@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
-from memcheck.job.profile import Profile
+from memcheck.job.profile import PEFT_VARIANTS, Profile
 
 PROFILE = Profile(
     name="huggingface",
@@ -31,7 +31,8 @@ PROFILE = Profile(
     parallelisms=("tensor", "context"),
     schedules=(),
     methods=("full", "lora", "qlora"),
-    losses=("standard", "chunked", "fused-linear"),
+    lora_variants=PEFT_VARIANTS,
+    losses=("standard", "chunked", "fused-linear", "in-place"),
     objectives=("sft", "dpo", "ipo", "orpo", "kto", "simpo", "cpo", "reward", "gkd", "distill"),
     heads=("lm", "classification", "token-classification", "reward", "embedding"),
     evaluates=True,
@@ -40,8 +41,21 @@ PROFILE = Profile(
     wide_outputs=True,
     attentions=("sdpa", "flash", "flex", "eager"),
     recompute=("none", "selective", "full"),
-    options={"bucket_cap_mb": (int, float), "torch_empty_cache_steps": (int,), "sync_each_batch": (bool,)},
-    choices={},
+    options={
+        "bucket_cap_mb": (int, float),
+        "torch_empty_cache_steps": (int,),
+        "sync_each_batch": (bool,),
+        "fsdp_version": (int,),
+        "prepare_model_for_kbit_training": (bool,),
+    },
+    choices={"fsdp_version": (1, 2)},
+    fsdp2_since=(5, 10),
+    stacks_experts_since=(5, 0),
+    # loss/loss_utils.py, ForCausalLMLoss: `logits[..., :-1, :].contiguous()` up to 4.48; up to 4.45 it was written in
+    # each model's forward, where `logits = logits.float()` let go of the others
+    shifts_labels_since=(4, 49),
+    keeps_narrow_logits_since=(4, 46),
+    reentrant_before=(5, 0),
     # transformers' own Adafactor and torch's Muon loop over tensors; bitsandbytes updates one tensor in place.
     families=TRANSFORMERS,
     style=STYLE,

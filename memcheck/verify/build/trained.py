@@ -45,7 +45,14 @@ def adapt(model: nn.Module, job: TrainingJob, lora: Lora) -> nn.Module:
 
     targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
     settings = LoraConfig(
-        r=lora.rank, lora_alpha=2 * lora.rank, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM"
+        r=lora.rank,
+        lora_alpha=2 * lora.rank,
+        lora_dropout=lora.dropout,
+        use_dora=lora.dora,
+        modules_to_save=list(lora.modules_to_save) or None,
+        target_parameters=list(lora.target_parameters) or None,
+        target_modules=targets,
+        task_type="CAUSAL_LM",
     )
     outside = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[job.recipe.params])

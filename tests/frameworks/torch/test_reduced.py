@@ -7,6 +7,7 @@ from typing import Any
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.fsdp import group
 from memcheck.frameworks.torch.optimizer import step_temporaries
+from memcheck.job.recipes import FSDP2_BF16
 from tests.verify.plans import layers, plan, subject
 
 MATRIX = LocalTensor("w", (1024, 512), True, matrix=True)
@@ -20,7 +21,9 @@ def instants(gpus: int, parallelism: dict[str, Any], model: str = "tinyllama-1.1
 
 def test_sharded_gradients_have_the_dtype_of_the_shards() -> None:
     """foreach_reduce casts its output to the parameters' dtype, whatever the reduction is done in."""
-    narrow, wide = (group([(MATRIX, 4)], "bf16", dtype, "fp32") for dtype in ("bf16", "fp32"))
+    narrow, wide = (
+        group([(MATRIX, 4)], FSDP2_BF16._replace(reduce=dtype), casts=True, waits=dtype) for dtype in ("bf16", "fp32")
+    )
     assert (narrow.reduce_output, narrow.sharded) == (2 * 1024 * 512 // 4, 4 * 1024 * 512 // 4)
     assert wide.sharded == wide.reduce_output == narrow.sharded
 

@@ -1,0 +1,83 @@
+"""The parameter tensors of a model's ends on one rank: embedding, final norm, head, and copies that peft trains."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.job.types import TrainingJob
+from memcheck.models.parameters import task_tensors
+from memcheck.models.types import Architecture, Norm
+
+TABLE, HEAD = "embed_tokens", "lm_head"
+"""Modules that ``modules_to_save`` may name."""
+
+
+def _norm_tensors(norm: Norm | None, name: str, trained: bool) -> list[LocalTensor]:
+    if norm is None:
+        return []
+    shape = (norm.rows, norm.size) if norm.rows > 1 else (norm.size,)
+    found = [LocalTensor(name + ".weight", shape, trained)] if norm.weight else []
+    return found + ([LocalTensor(name + ".bias", shape, trained)] if norm.bias else [])
+
+
+def saves(job: TrainingJob, *names: str) -> bool:
+    """Whether peft trains a copy of one of these modules beside the frozen original (ModulesToSaveWrapper)."""
+    return job.lora is not None and any(name in job.lora.modules_to_save for name in names)
+
+
+def _saved_copy(job: TrainingJob, a: Architecture, tensor: int, name: str) -> LocalTensor:
+    """The trained copy, in the original's dtype; ``prepare_model_for_kbit_training`` has made that fp32."""
+    shape = (-(-a.vocab_size // tensor), a.embedding_size)
+    name += ".modules_to_save.weight"
+    return LocalTensor(name=name, shape=shape, trained=True, dtype="fp32" if job.prepares_kbit else None)
+
+
+def table_tensors(job: TrainingJob, a: Architecture, tensor: int, trained: bool) -> tuple[LocalTensor, ...]:
+    """The embedding's parameter tensors on one rank, with the copy of it that adapters' config may ask for."""
+    if not saves(job, TABLE):
+        return embedding_tensors(a, tensor, trained)
+    return (*embedding_tensors(a, tensor, False), _saved_copy(job, a, tensor, TABLE))
+
+
+def output_tensors(
+    job: TrainingJob, a: Architecture, tensor: int, tied: bool, trained: bool, norm_trained: bool
+) -> tuple[LocalTensor, ...]:
+    """The final norm's and the head's parameter tensors on one rank, with the copy that adapters' config may ask for.
+
+    ``tied``: the original is the embedding's matrix; a copy never is.
+    """
+    adapts = job.lora is not None
+    if not saves(job, HEAD):
+        return head_tensors(a, tensor, tied, trained, norm_trained, adapts)
+    return (*head_tensors(a, tensor, tied, False, norm_trained, adapts), _saved_copy(job, a, tensor, HEAD))
+
+
+@lru_cache(maxsize=256)
+def embedding_tensors(a: Architecture, tensor: int, trained: bool) -> tuple[LocalTensor, ...]:
+    """The embedding's parameter tensors on one rank."""
+    tensors = [LocalTensor("embed_tokens.weight", (-(-a.vocab_size // tensor), a.embedding_size), trained)]
+    if a.learned_positions:
+        tensors.append(LocalTensor("embed_positions.weight", (a.learned_positions, a.hidden_size), trained))
+    tensors += _norm_tensors(a.embedding_norm, "embedding_norm", trained)
+    tensors += [LocalTensor(t.name, t.shape, trained, matrix=len(t.shape) > 1) for t in a.extra_tensors]
+    return tuple(tensors)
+
+
+@lru_cache(maxsize=256)
+def head_tensors(
+    a: Architecture, tensor: int, tied: bool, trained: bool, norm_trained: bool, adapts: bool = False
+) -> tuple[LocalTensor, ...]:
+    """The final norm's and the head's parameter tensors on one rank."""
+    tensors = _norm_tensors(a.final_norm, "final_norm", norm_trained)
+    vocab = -(-a.vocab_size // tensor)
+    if not tied and a.head:
+        tensors.append(LocalTensor("lm_head.weight", (vocab, a.embedding_size), trained))
+    if a.head_bias:
+        tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
+    for t in task_tensors(a):
+        if adapts:
+            # peft makes a trained copy of the score layer beside the frozen one (task types SEQ_CLS, TOKEN_CLS)
+            tensors.append(LocalTensor("frozen " + t.name, t.shape, False, matrix=len(t.shape) > 1))
+        tensors.append(LocalTensor(t.name, t.shape, trained or adapts, matrix=len(t.shape) > 1))
+    return tuple(tensors)

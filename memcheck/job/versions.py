@@ -1,0 +1,68 @@
+"""What follows from the framework's version: which FSDP wraps the model, how checkpoints run, how experts are built.
+
+transformers 5.10 takes an ``fsdp_config`` without ``version`` for FSDP2, versions before it for FSDP1
+(``training_args.py``). Before 5, ``gradient_checkpointing_enable`` has ``{"use_reentrant": True}`` where nothing is
+said (``modeling_utils.py``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from memcheck.job.defaults import Defaults
+from memcheck.job.profile import Profile
+from memcheck.job.types import Layout
+
+FSDP = "fsdp_version"
+"""The option that states it, under its name in Accelerate's config."""
+KBIT = "prepare_model_for_kbit_training"
+"""The option that says whether peft's function of this name is called."""
+
+
+def is_before(version: str | None, first: tuple[int, int] | None) -> bool:
+    """Whether a stated version is older than ``first``; False where either is unknown."""
+    match = re.match(r"(\d+)(?:\.(\d+))?", version or "")
+    if match is None or first is None:
+        return False
+    return (int(match[1]), int(match[2] or 0)) < first
+
+
+def resolve_fsdp(
+    version: str | None, options: Mapping[str, object], layout: Layout, framework: Profile, defaults: Defaults
+) -> int:
+    """1 or 2: which FSDP wraps the model, where one does."""
+    stated = options.get(FSDP)
+    if isinstance(stated, int):
+        return stated
+    if FSDP not in framework.options or layout.zero_stage < 2 or layout.shard_group == 1:
+        return 2
+    old = is_before(version, framework.fsdp2_since)
+    if old:
+        why = f"default of {framework.name} {version}"
+    elif framework.fsdp2_since is None:
+        why = f"default of {framework.name}"
+    else:
+        why = f"default of {framework.name} since {'.'.join(map(str, framework.fsdp2_since))}"
+    return defaults.take(f"training.options.{FSDP}", None, 1 if old else 2, why)
+
+
+def resolve_kbit(
+    method: str, options: Mapping[str, object], layout: Layout, framework: Profile, defaults: Defaults
+) -> bool:
+    """Whether peft's ``prepare_model_for_kbit_training`` casts what is not quantised to fp32 (peft/utils/other.py).
+
+    Norms, embeddings and head rest in fp32 then, and so does the residual stream. Trainers that shard the parameters
+    leave the call out (trl trainer/sft_trainer.py, ``is_sharded_qlora``); DeepSpeed casts the whole model again, but
+    for what rests.
+    """
+    if method != "qlora" or framework.own_adapters:
+        return False
+    if KBIT not in framework.options:
+        return True
+    stated = options.get(KBIT)
+    if isinstance(stated, bool):
+        return stated
+    shards = layout.zero_stage >= 2 and layout.shard_group > 1
+    why = "left out where parameters are sharded" if shards else "what peft's recipe for 4-bit training calls"
+    return defaults.take(f"training.options.{KBIT}", None, not shards, why)

@@ -1,0 +1,69 @@
+"""Which default a verdict hangs on: what the plan needs with another value of a key that it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.accounts.estimate import Estimate
+from memcheck.errors import MemcheckError
+from memcheck.job.types import TrainingJob
+from memcheck.job.versions import FSDP, KBIT
+from memcheck.record import Record
+from memcheck.rules.deviations import stated
+from memcheck.rules.types import RuleContext
+from memcheck.rules.words import gib, percent
+
+LEAST = 0.02
+"""Of the capacity: what a default decides below this is not worth a word."""
+
+
+class Other(Record):
+    """A key that the plan leaves out, the value that it has, another one, and the job with that."""
+
+    key: str
+    value: object
+    other: object
+    job: TrainingJob
+
+
+def hanging(context: RuleContext, estimate: Estimate) -> str:
+    """``; a default decides 12.43 GiB of it: with `parallelism.gradient_sync: every` instead of `last` the plan needs
+    24.84 GiB and passes``, for every such key; empty where no default decides as much.
+    """
+    from memcheck.memory.estimate import estimate as priced
+
+    found = []
+    for each in _others(context):
+        try:
+            answer = priced(each.job, context.resolved.gpu, context.resolved.overhead)
+        except MemcheckError:
+            continue
+        less = estimate.needed_bytes - answer.needed_bytes
+        if less < LEAST * estimate.capacity_bytes:
+            continue
+        fits = answer.needed_bytes <= context.fail_above * estimate.capacity_bytes
+        found.append(
+            f"; a default decides {gib(less)} of it: with `{each.key}: {_shown(each.other)}` instead of "
+            f"`{_shown(each.value)}` the plan needs {gib(answer.needed_bytes)} ({percent(answer.utilization)})"
+            + (" and passes" if fits else "")
+        )
+    return "".join(found)
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _others(context: RuleContext) -> Iterator[Other]:
+    job = context.training
+    if job is None:
+        return
+    layout, key = job.layout, "parallelism.gradient_sync"
+    if layout.gradient_sync == "last" and job.gradient_accumulation_steps > 1 and stated(context.plan, key) is None:
+        yield Other(key, "last", "every", job._replace(layout=layout._replace(gradient_sync="every")))
+    training = context.plan.training
+    options = (training.options if training is not None else None) or {}
+    if job.prepares_kbit and KBIT not in options:
+        yield Other(f"training.options.{KBIT}", True, False, job._replace(prepares_kbit=False))
+    if job.fsdp == 1 and FSDP not in options:
+        yield Other(f"training.options.{FSDP}", 1, 2, job._replace(fsdp=2))

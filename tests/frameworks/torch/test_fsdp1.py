@@ -1,0 +1,117 @@
+"""FSDP1, which differs from FSDP2 in what its hooks and ``no_sync`` keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.score import answer, resolved
+from memcheck.check import Gate, check_file
+from memcheck.job.types import TrainingJob
+
+GIB = 2**30
+
+
+def plan(**training: object) -> dict[str, Any]:
+    """Adapters of Mistral-7B's attention on two GPUs, as a published benchmark trained them."""
+    return {
+        "model": "mistral-7b-v0.1",
+        "hardware": {"gpu": "a100-80gb", "gpus_per_node": 2},
+        "parallelism": {"zero_stage": 3},
+        "training": {
+            "framework": "huggingface",
+            "framework_version": "4.45",
+            "method": "lora",
+            "lora": {"rank": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]},
+            "micro_batch_size": 4,
+            "sequence_length": 4096,
+            "precision": {"recipe": "bf16-mixed", "params": "bf16"},
+            "optimizer": {"name": "adamw", "implementation": "foreach"},
+            "activation_checkpointing": "full",
+            "attention": "flash",
+            **training,
+        },
+    }
+
+
+def job(found: dict[str, Any]) -> TrainingJob:
+    """The job of a plan that trains."""
+    made, _, _ = resolved({"memcheck": 1, **found})
+    assert isinstance(made, TrainingJob)
+    return made
+
+
+def test_frozen_units_keep_their_recomputed_inputs_and_gradients() -> None:
+    """20.45 GiB are published (fms-acceleration, a100_80gb.csv, 2 GPUs, batch 4): more than 2 GiB lie in what is kept."""
+    one, two = (
+        answer(plan(precision="bf16-pure", options={"fsdp_version": version})).allocated_bytes for version in (1, 2)
+    )
+    assert one / GIB == pytest.approx(20.45, rel=0.002)
+    assert one - two > 2 * GIB
+
+
+def test_an_input_that_is_no_leaf_is_not_kept() -> None:
+    """A checkpoint without ``use_reentrant`` recomputes from the graph's own tensor."""
+    recompute = {"mode": "full", "reentrant": False}
+    one, two = (
+        answer(plan(activation_checkpointing=recompute, options={"fsdp_version": version})).allocated_bytes
+        for version in (1, 2)
+    )
+    assert one == two
+
+
+def test_trained_units_keep_nothing_more() -> None:
+    """Full training has other hooks, on the flat parameters."""
+    full: dict[str, object] = {"method": "full", "precision": "bf16-mixed"}
+    one, two = (
+        answer(_without_lora(plan(**full, options={"fsdp_version": version}))).allocated_bytes for version in (1, 2)
+    )
+    assert one == two
+
+
+def test_waiting_gradients_are_in_the_compute_dtype() -> None:
+    """Under ``no_sync`` FSDP1 leaves them as computed, FSDP2 in the dtype of the reduction: 2 and 4 bytes each."""
+    full: dict[str, object] = {"method": "full", "precision": "bf16-mixed", "gradient_accumulation_steps": 4}
+    one, two = (
+        answer(_without_lora(plan(**full, options={"fsdp_version": version}))).components_bytes["gradients"]
+        for version in (1, 2)
+    )
+    assert two / one == pytest.approx(2, rel=0.02)
+
+
+@pytest.mark.parametrize(("version", "fsdp"), [("4.45", 1), ("5.9", 1), ("5.10", 2), ("5.23", 2), (None, 2)])
+def test_the_version_of_transformers_decides(version: str | None, fsdp: int) -> None:
+    """Since 5.10 an ``fsdp_config`` without a version means FSDP2."""
+    assert job(plan(framework_version=version) if version else _versionless()).fsdp == fsdp
+
+
+def test_what_is_assumed_is_said() -> None:
+    """Which FSDP, and how checkpoints run, are among the assumptions of a plan that states neither."""
+    import json
+
+    (result,), _ = check_file("plan.yaml", json.dumps({"memcheck": 1, **plan()}).encode(), Gate())
+    said = {each.key: each.value for each in result.assumptions}
+    assert said["training.options.fsdp_version"] == 1
+    assert said["training.activation_checkpointing.reentrant"] is True
+
+
+def test_there_is_no_third_version() -> None:
+    """A number that is no version is an error at the option."""
+    import json
+
+    text = json.dumps({"memcheck": 1, **plan(options={"fsdp_version": 3})}).encode()
+    (result,), _ = check_file("plan.yaml", text, Gate())
+    (finding,) = [each for each in result.findings if each.code == "MEM406"]
+    assert "takes 1 or 2" in finding.message
+
+
+def _without_lora(found: dict[str, Any]) -> dict[str, Any]:
+    found["training"].pop("lora")
+    return found
+
+
+def _versionless() -> dict[str, Any]:
+    found = plan()
+    found["training"].pop("framework_version")
+    return found
