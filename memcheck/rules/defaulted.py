@@ -60,10 +60,11 @@ def _others(context: RuleContext) -> Iterator[Other]:
         return
     layout, key = job.layout, "parallelism.gradient_sync"
     if layout.gradient_sync == "last" and job.gradient_accumulation_steps > 1 and stated(context.plan, key) is None:
-        yield Other(key, "last", "every", job._replace(layout=layout._replace(gradient_sync="every")))
+        synchronised = job._replace(layout=layout._replace(gradient_sync="every"))
+        yield Other(key=key, value="last", other="every", job=synchronised)
     training = context.plan.training
     options = (training.options if training is not None else None) or {}
     if job.prepares_kbit and KBIT not in options:
-        yield Other(f"training.options.{KBIT}", True, False, job._replace(prepares_kbit=False))
+        yield Other(key=f"training.options.{KBIT}", value=True, other=False, job=job._replace(prepares_kbit=False))
     if job.fsdp == 1 and FSDP not in options:
-        yield Other(f"training.options.{FSDP}", 1, 2, job._replace(fsdp=2))
+        yield Other(key=f"training.options.{FSDP}", value=1, other=2, job=job._replace(fsdp=2))
