@@ -97,8 +97,9 @@ def _hardware(draft: Draft) -> None:
 def _fsdp(draft: Draft) -> None:
     config = draft.config
     version = draft.whole(keys.VERSION_KEY) or 1
-    if version == 1:
-        draft.note(keys.VERSION_KEY if config.has(keys.VERSION_KEY) else keys.TYPE, _FSDP1)
+    if version in (1, 2):
+        place = keys.VERSION_KEY if config.has(keys.VERSION_KEY) else keys.TYPE
+        draft.set("training.options.fsdp_version", version, place)
     wrap = str(config.take(keys.WRAP) or "NO_WRAP").upper()
     if wrap == "NO_WRAP":
         name = keys.WRAP if config.has(keys.WRAP) else keys.TYPE
@@ -131,9 +132,6 @@ def _state_dict(draft: Draft) -> None:
         draft.set("training.checkpoint.state_dict", kind, keys.STATE_DICT)
     elif written is not None:
         draft.note(keys.STATE_DICT, f"`{written}` is not modelled: {' or '.join(keys.STATE_DICTS)}")
-
-
-_FSDP1 = "FSDP 1 keeps one flat parameter per unit; memcheck models FSDP 2 (fsdp_version: 2)"
 
 
 def _strategy(draft: Draft) -> None:

@@ -181,8 +181,8 @@ def _version(draft: Draft, values: Mapping[str, str], at: str, version: int, ver
     path = next((name for name in versions if draft.config.has(name)), values.get("version", ""))
     draft.config.see(*versions)
     number = draft.whole(path, STAGE) if path else None
-    if (number or version) == 1:
-        draft.note(path or at, "FSDP 1 keeps one flat parameter per unit; memcheck models FSDP 2 (version 2)")
+    if (number or version) in (1, 2):
+        draft.set("training.options.fsdp_version", number or version, path or at)
 
 
 def _strategy(draft: Draft, words: list[str], values: Mapping[str, str], at: str) -> None:
