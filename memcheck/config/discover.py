@@ -13,7 +13,7 @@ from memcheck.result import Unreadable
 
 SUFFIXES = (".yaml", ".yml")
 CONFIG_SUFFIXES = (".json", ".toml", ".sh")
-"""Of configs that are no YAML, and are looked at only where the project's configuration means them."""
+"""Suffixes of configs that are no YAML: looked at only where the project's configuration means them."""
 SKIPPED_FOLDERS = {"node_modules", "__pycache__"}
 """Besides those whose names start with a dot."""
 STDIN = "-"

@@ -1,6 +1,6 @@
 """DeepSpeed configs that frameworks ship and jobs name: what of them decides memory.
 
-Read at axolotl 067b021c (``deepspeed_configs/``), LLaMA-Factory ff6d4d12 (``examples/deepspeed/``) and ms-swift
+Read at axolotl 067b021c (``deepspeed_configs/``), LLaMA-Factory ff6d4d12 (``./examples/deepspeed/``) and ms-swift
 3602360a (``swift/config/``).
 """
 
