@@ -10,6 +10,7 @@ from memcheck.configs.shipped import AXOLOTL
 from memcheck.configs.trainer_adapters import adapters, base, unused
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, off, on, text
+from memcheck.configs.trainer_settled import settle
 from memcheck.configs.trainer_split import GROUP, STAGE, deepspeed, fsdp
 from memcheck.configs.types import KeyRow, ReadConfig
 
@@ -42,6 +43,7 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
         config.see(name)
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
+    settle(draft)
     return draft.finish()
 
 

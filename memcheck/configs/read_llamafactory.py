@@ -13,6 +13,7 @@ from memcheck.configs.trainer_adapters import adapters, base, unused
 from memcheck.configs.trainer_frozen import last_layers
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, on, text
+from memcheck.configs.trainer_settled import settle
 from memcheck.configs.types import ReadConfig
 
 
@@ -45,6 +46,7 @@ def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
     draft.harmless((*keys.REFUSED, *keys.VISION, "do_train", "stage", "ref_model"))
+    settle(draft)
     return draft.finish()
 
 

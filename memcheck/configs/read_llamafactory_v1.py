@@ -10,6 +10,7 @@ from memcheck.configs.shipped import LLAMA_FACTORY
 from memcheck.configs.trainer_adapters import adapters, base
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, on, text
+from memcheck.configs.trainer_settled import settle
 from memcheck.configs.trainer_split import GROUP, RESHARDED, STAGE, deepspeed
 from memcheck.configs.types import KeyRow, ReadConfig
 
@@ -45,6 +46,7 @@ def read_second(draft: Draft, world: int | None) -> ReadConfig:
     _step(draft)
     draft.irrelevant(keys.IRRELEVANT)
     parts.irrelevant(draft, {})
+    settle(draft)
     return draft.finish()
 
 

@@ -15,6 +15,7 @@ from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, on, text
 from memcheck.configs.trainer_script import spelled_with_underscores
+from memcheck.configs.trainer_settled import settle
 from memcheck.configs.types import KeyRow, ReadConfig
 from memcheck.finding import Location, Span
 
@@ -68,6 +69,7 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
     draft.harmless((), ("galore_", "lisa_", "quant_", "swanlab_"))
+    settle(draft)
     return draft.finish()
 
 

@@ -13,6 +13,7 @@ from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_pairs import join_launch, join_recipe
 from memcheck.configs.trainer_parts import Division, on, text
 from memcheck.configs.trainer_script import kind_of, spelled_with_underscores
+from memcheck.configs.trainer_settled import settle
 from memcheck.configs.types import ReadConfig
 
 
@@ -50,6 +51,7 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     arguments.evaluation(draft)
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
+    settle(draft)
     return draft.finish()
 
 

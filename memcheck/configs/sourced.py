@@ -131,6 +131,10 @@ class _Source:
         if key in BATCHES and any(each in self.stated for each in BATCHES):
             return
         before = self.found.get(key)
+        if before is not None and before.location is None and setting.location is not None:
+            before = None  # what a line says goes before what a config is by its kind
+        if before is not None and before.location is not None and setting.location is None:
+            return
         if before is not None and not before.assumed and not setting.assumed and before.value != setting.value:
             message = (
                 f"the sources disagree about {key}: {before.value} ({before.why}) and {setting.value} ({setting.why})"

@@ -10,9 +10,12 @@ from memcheck.configs.read_accelerate import read_accelerate
 from memcheck.configs.trainer_parts import Division, text
 from memcheck.configs.trainer_split import STAGE, named_files
 from memcheck.configs.types import ConfigError, ReadSetting
+from memcheck.frameworks.registry import FRAMEWORKS
 
 RECIPES = ("config",)
 PARAMETERS = "training.precision.params"
+TRAINER = "training.trainer.name"
+ROWS = "training.sequences"
 LAUNCH_OWN = (
     "training.gradient_accumulation_steps",
     "training.activation_checkpointing",
@@ -82,10 +85,19 @@ def reconciled(found: dict[str, ReadSetting], formats: tuple[str, ...]) -> list[
     """Keys that a recipe and its launcher leave out together: what is trained is upcast before FSDP shards it, and
     DeepSpeed casts the model itself.
     """
-    if "accelerate" not in formats or PARAMETERS not in found:
+    if "accelerate" not in formats:
         return []
+    framework, trainer = found.get("training.framework"), found.get("training.trainer.name")
+    gone = []
+    if framework is not None and trainer is not None:
+        gone += [TRAINER] if trainer.value not in FRAMEWORKS[str(framework.value)].trainers else []
+    rows = found.get(ROWS)
+    if framework is not None and rows is not None and rows.assumed and not FRAMEWORKS[str(framework.value)].pads:
+        gone.append(ROWS)
+    if PARAMETERS not in found:
+        return gone
     stage, method = found.get(STAGE), found.get("training.method")
-    engine = any(key.startswith("training.options.") for key in found)
+    engine = framework is not None and FRAMEWORKS[str(framework.value)].data_parallel == "zero"
     sharded = stage is not None and stage.value in (1, 2, 3)
     trains_all = method is None or method.value == "full"
-    return [PARAMETERS] if engine or (sharded and trains_all) else []
+    return [*gone, PARAMETERS] if engine or (sharded and trains_all) else gone

@@ -28,6 +28,7 @@ gradient_checkpointing: true
 attn_implementation: flash_attention_2
 learning_rate: 2e-5
 """
+QLORA = "adapter: qlora\nload_in_4bit: true\nlora_r: 8\nlora_target_linear: true\n"
 FACTORY = """\
 model_name_or_path: meta-llama/Llama-3.1-8B
 stage: sft
@@ -149,6 +150,20 @@ def test_a_missing_engine_is_an_error_at_its_line() -> None:
     assert "gone/other.json" in problem.message
 
 
+def test_a_recipe_and_its_launcher_are_one_job(tmp_path: Path) -> None:
+    """`source: {trl, accelerate}`: the launcher's engine runs the recipe, and neither contradicts the other."""
+    from memcheck.check import Gate, check_file
+
+    (tmp_path / "recipe.yaml").write_text(TRL)
+    launch = "distributed_type: DEEPSPEED\nnum_machines: 1\nnum_processes: 8\nmixed_precision: bf16\n"
+    (tmp_path / "ds.yaml").write_text(f"{launch}deepspeed_config: {{zero_stage: 2, gradient_clipping: 1.0}}\n")
+    plan = "memcheck: 1\nsource: {trl: ./recipe.yaml, accelerate: ./ds.yaml}\nhardware: {gpu: h100-80gb}\n"
+    (result,), traces = check_file(str(tmp_path / "plan.yaml"), plan.encode(), Gate())
+    assert not traces
+    assert [each.message for each in result.findings if each.severity == "error"] == []
+    assert result.framework == "deepspeed"
+
+
 def test_a_launch_line_follows_its_launcher(tmp_path: Path) -> None:
     """`accelerate launch --config_file` says how many processes there are and how they share the model."""
     (tmp_path / "fsdp.yaml").write_text(FSDP)
@@ -240,6 +255,34 @@ def test_what_is_optimized_reaches_the_plan(added: str, found: dict[str, object]
     imported = read("a.yml", AXOLOTL + added)
     assert imported.problems == ()
     assert values(imported) | found == values(imported)
+
+
+@pytest.mark.parametrize(
+    ("added", "gone"),
+    [
+        ("sample_packing: false\n", {"training.sequences": "packed"}),
+        ("sample_packing: false\nattn_implementation: sdpa\n", {"training.sequences": "padded"}),
+        ("sample_packing: false\nattn_implementation: sdpa\nmicro_batch_size: 1\n", {"training.sequences": "packed"}),
+        ("deepspeed: deepspeed_configs/zero1.json\nval_set_size: 0.1\n", {"training.trainer.name": None}),
+        ("tensor_parallel_size: 2\nval_set_size: 0.1\n", {"training.evaluation.micro_batch_size": None}),
+        (
+            f"{QLORA}fsdp_version: 2\nfsdp_config:\n  cpu_ram_efficient_loading: true\n",
+            {"training.initialization.place": None},
+        ),
+    ],
+)
+def test_a_whole_config_asks_for_nothing_that_cannot_be_priced(added: str, gone: dict[str, object]) -> None:
+    """What runs is never refused for what the reader itself assumed: it is priced as what comes closest, and said."""
+    from memcheck.check import Gate, check_file
+
+    names = [line.partition(":")[0] for line in added.splitlines()]
+    kept = [line for line in AXOLOTL.splitlines() if line.partition(":")[0] not in names]
+    imported = read("a.yml", "\n".join([*kept, added]))
+    assert imported.problems == ()
+    assert {key: values(imported).get(key) for key in gone} == gone
+    (plan,), traces = check_file("plan.yaml", imported.text.encode(), Gate())
+    assert not traces
+    assert not [each for each in plan.findings if each.code in ("MEM408", "MEM417")]
 
 
 def test_a_recipe_for_preferences_is_told_by_its_keys_and_its_folder(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""What a config means as a whole, where its parts would say what its framework's memory model does not have."""
+
+from __future__ import annotations
+
+from memcheck.configs.draft import Draft
+from memcheck.configs.types import Note, ReadSetting
+from memcheck.frameworks.registry import FRAMEWORKS
+
+ROWS, TRAINER, PLACE = "training.sequences", "training.trainer.name", "training.initialization.place"
+EVALUATION = "training.evaluation."
+CUTS = ("parallelism.tensor", "parallelism.context", "parallelism.pipeline")
+MASKED = ("sdpa", "eager")
+"""Attentions whose padded rows have a memory model."""
+
+
+def settle(draft: Draft) -> None:
+    """Padding, the pass between steps, the trainer and the loading, as far as they can be priced; else that is said."""
+    profile = FRAMEWORKS[str(draft.value("training.framework"))]
+    if draft.value(TRAINER) not in profile.trainers:
+        draft.settings.pop(TRAINER, None)
+    if draft.value(ROWS) == "padded":
+        why = _as_full(draft, pads=profile.pads)
+        if why:
+            draft.settings[ROWS] = ReadSetting("packed", why, assumed=True)
+    cut = any(isinstance(degree := draft.value(key), int) and degree > 1 for key in CUTS)
+    if not profile.evaluates or cut:
+        _drop_evaluation(draft)
+    if draft.value("training.method") == "qlora" and draft.value(PLACE) not in (None, "device"):
+        setting = draft.settings.pop(PLACE)
+        _note(draft, setting, "a quantized model that one rank loads is priced as if every process quantized it")
+
+
+def _as_full(draft: Draft, *, pads: bool) -> str:
+    """Why rows of varying length are priced as full ones; empty where padding is priced."""
+    pairs = "training.objective.name" in draft.settings
+    if draft.value("training.micro_batch_size") == 1 and not pairs:
+        return "one row at a time: nothing is padded, and sequence_length is the longest"
+    if not pads or draft.value("training.attention") not in MASKED:
+        return "padded rows are priced as full ones: what takes the padding out and in again is not in the estimate"
+    return ""
+
+
+def _drop_evaluation(draft: Draft) -> None:
+    found = [key for key in draft.settings if key.startswith(EVALUATION)]
+    settings = [draft.settings.pop(key) for key in found]
+    if settings:
+        _note(draft, settings[0], "the evaluation pass is not in the estimate of a job that is split like this")
+
+
+def _note(draft: Draft, setting: ReadSetting, message: str) -> None:
+    at = setting.location or draft.config.at("")
+    draft.notes.append(Note(at, message))
