@@ -297,6 +297,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
         "import": {
             "path",
             "--from",
+            "--framework-version",
             "--model",
             "--gpu",
             "--nodes",
@@ -317,6 +318,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
                 "plan",
                 "--goal",
                 "--keep",
+                "--budget",
                 "--top",
                 "--apply",
                 "--diff",
