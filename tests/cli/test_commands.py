@@ -297,7 +297,6 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
         "import": {
             "path",
             "--from",
-            "--framework-version",
             "--model",
             "--gpu",
             "--nodes",

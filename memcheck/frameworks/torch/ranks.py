@@ -54,15 +54,23 @@ def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bo
 class Behaviours:
     """The steps of jobs that differ in their batch alone, under every behaviour of PyTorch that the job may meet."""
 
-    __slots__ = ("_any_batch",)
+    __slots__ = ("_any_batch", "_architecture")
 
     def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
         """``job``: any of them."""
-        self._any_batch = {torch: any_batch(undivided(stateless(job, torch)), architecture) for torch in job.torch}
+        self._architecture = architecture
+        self._any_batch: dict[str, AnyBatch] = {}
+        for torch in job.torch:
+            self._find(job, torch)
 
     def steps(self, job: TrainingJob, torch: str) -> Steps:
-        """The steps of a job with its batch."""
-        return _steps(self._any_batch[torch], job.micro_batch_size, job.sequence_length, settled(job))
+        """The steps of a job with its batch, on which it depends under how many behaviours it is priced."""
+        found = self._any_batch.get(torch) or self._find(job, torch)
+        return _steps(found, job.micro_batch_size, job.sequence_length, settled(job))
+
+    def _find(self, job: TrainingJob, torch: str) -> AnyBatch:
+        found = self._any_batch[torch] = any_batch(undivided(stateless(job, torch)), self._architecture)
+        return found
 
 
 @lru_cache(maxsize=2048)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+from memcheck.what_if.remedies.candidates import FREE
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import HARDWARE, METHOD, UNCHANGED, CandidateChange, Priced, join
 from memcheck.what_if.search.choice import offered, roomy, slow
@@ -17,6 +18,8 @@ MOST_PRICED = 24
 """Pairs whose memory a quick search looks at; all of them are timed, which takes less."""
 MOST_TUNED = 256
 """Plans among which a quick search looks for better values of the keys that its answer sets."""
+DEAR, MOST_TIMED = 0.25, 30_000
+"""Time that a first answer may cost before a thorough search looks for the fastest of all plans, and of how many."""
 MOST_PILED = 5
 ENOUGH = 64
 """Fitting plans after which an exhaustive search for one stops."""
@@ -122,13 +125,23 @@ class Fit:
             self.found += sorted(some, key=least_cost)[: 1 if most == UNCHANGED else None]
 
     def _tune(self) -> None:
-        """Better values of the keys that the first answer sets: of the plans that set no others, the fastest."""
+        """Better values of the keys that the first answer sets: of the plans that set no others, the fastest.
+
+        Where even that is dear, whatever is fastest.
+        """
         first = next(iter(offered(self.mildest(self.found))), None)
         pricer = self.pricer
         if first is None or first.candidate.cost != UNCHANGED or pricer.clock.written is None or not first.changes:
             return
+        whole = space_of(pricer.context, UNCHANGED, faster=True)
+        if self.thorough and (first.slowdown or 0.0) > DEAR and whole.size <= MOST_TIMED:
+            self.found += fastest_first(pricer, whole, 2)
+            return
+        free = [part for part in first.candidate.parts or (first.candidate,) if part.kind in FREE]
         with pricer.only(first.changes):
-            space = within(space_of(pricer.context, UNCHANGED, faster=True), first.changes)
+            space = within(whole, first.changes)
+            if free:  # the space has all free changes or none
+                space = space._replace(steps=(*(together(*free, step) for step in space.steps), *space.steps))
             if not self.thorough and space.size > MOST_TUNED:
                 space = Space((NOTHING, first.candidate), space.states, space.steps)
             self.found += fastest_first(pricer, space, 1)
