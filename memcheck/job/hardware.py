@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
 from memcheck.catalog.types import Gpu
@@ -21,10 +23,11 @@ def resolve_gpu(stated: plan_types.GpuSpec) -> Gpu:
         ResolutionError: the name is unknown, or that of several cards, and ``memory_gib`` is not given.
     """
     try:
-        gpu: Gpu | None = _find(stated)
+        gpu: Gpu | None = named_card(stated)
     except UnknownNameError as error:
         if stated.memory_gib is None:
-            raise ResolutionError((JobProblem("gpu", "/hardware/gpu", error.message, help=error.help),)) from None
+            help = _counted(stated.name) or error.help
+            raise ResolutionError((JobProblem("gpu", "/hardware/gpu", error.message, help=help),)) from None
         gpu = None
     if gpu is None:
         gpu = Gpu(name=stated.name, memory_bytes=0, source="the plan")
@@ -36,8 +39,28 @@ def resolve_gpu(stated: plan_types.GpuSpec) -> Gpu:
     return gpu
 
 
-def _find(stated: plan_types.GpuSpec) -> Gpu:
-    """The card that is named; of several with that name, the one whose memory is nearest to what the plan states."""
+def _counted(name: str) -> str:
+    """What to write for ``8xH100`` and ``H100:8``; empty for a name without a number of GPUs."""
+    ahead = re.fullmatch(r"(?P<count>[0-9]{1,4}) ?[x*] ?(?P<card>.+)", name)
+    found = ahead or re.fullmatch(r"(?P<card>.+?) ?[x:*] ?(?P<count>[0-9]{1,4})", name)
+    if found is None:
+        return ""
+    card, count = found["card"], found["count"]
+    try:
+        known = find_gpu(card).name
+    except AmbiguousNameError as error:
+        known = " or ".join(error.close)
+    except UnknownNameError:
+        return ""
+    return f"write `gpu: {known}` and the number beside it: `gpus_per_node: {count}`"
+
+
+def named_card(stated: plan_types.GpuSpec) -> Gpu:
+    """The catalog's card that is named; of several with that name, the one whose memory is nearest to what is stated.
+
+    Raises:
+        UnknownNameError: there is none, or there are several and no memory is stated.
+    """
     try:
         return find_gpu(stated.name)
     except AmbiguousNameError as error:

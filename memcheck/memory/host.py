@@ -30,11 +30,16 @@ from functools import lru_cache
 
 from memcheck.accounts.estimate import HostMoment
 from memcheck.accounts.moves import Components
+from memcheck.accounts.state import weight_bytes
+from memcheck.accounts.unit import Part
 from memcheck.frameworks.host import NO_SAVING, HostMemory, Saving, state_bytes
 from memcheck.frameworks.registry import stack_of
+from memcheck.frameworks.torch.rank_units import part_units
+from memcheck.frameworks.torch.resting import resting_dtype
 from memcheck.frameworks.torch.states import stepless
 from memcheck.job.training import ON_HOST
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.models.types import Rough
 
 
 def host_moments(job: TrainingJob, total: int, trained: int, activations: int, room: int) -> tuple[HostMoment, ...]:
@@ -83,8 +88,22 @@ def loading(job: TrainingJob, total: int, host: HostMemory) -> Components:
     if place not in ON_HOST:
         return ()
     processes = job.layout.gpus_per_node if place == "host" else 1
-    count = processes * host.loaded(job, total) * DTYPE_BYTES[job.recipe.params]
+    held = host.loaded(job, total) * DTYPE_BYTES[job.recipe.params] if job.method != "qlora" else quantised(job)
+    count = processes * held
     return (("parameters", count),) if count else ()
+
+
+def quantised(job: TrainingJob) -> int:
+    """Bytes of a whole 4-bit model that was quantised on the GPU, layer by layer, and moved to host memory.
+
+    transformers pull request 29587: FSDP and DeepSpeed shard it from there.
+    """
+    model = job.architecture
+    if isinstance(model, Rough):
+        return 0  # has no 4-bit form: MEM025
+    whole = Part(first=0, last=model.num_layers, embedding=True, head=True)
+    tensors = [tensor for unit in part_units(job, model, whole) for tensor in unit.tensors]
+    return sum(weight_bytes(tensor, resting_dtype(job, tensor)) for tensor in tensors if ".lora_" not in tensor.name)
 
 
 def saving(job: TrainingJob, total: int, trained: int, host: HostMemory) -> Saving:

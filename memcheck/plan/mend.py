@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from memcheck.plan.codes import BOOLEAN_TRAP, INVALID_VALUE, NUMBER_TRAP, WRONG_TYPE, Code
 from memcheck.plan.lookup import branches, is_plain, types
 from memcheck.plan.scalars import ODD_WORDS, WORDS, looks_numeric, number
-from memcheck.plan.synonyms import VALUES
+from memcheck.plan.synonyms import FRAMEWORKS, VALUES
 from memcheck.plan.valid import Schema, conforms
 from memcheck.plan.words import listed
 from memcheck.record import Record
@@ -58,6 +58,13 @@ def _guesses(value: object, text: str, schema: Schema, root: Schema) -> Iterator
         yield Mend(WRONG_TYPE, help=f"write `[{text}]`", text=f"[{text}]")
 
 
+def _too_small(value: float, schema: Schema, root: Schema) -> Iterator[Mend]:
+    """A number below the least that the schema takes."""
+    bounds = [each["minimum"] for each in branches(schema, root) if "minimum" in each]
+    if bounds and value < min(bounds):
+        yield Mend(INVALID_VALUE, help=f"the least is `{min(bounds)}`")
+
+
 def _plain(value: object, text: str, schema: Schema, root: Schema) -> Iterator[Mend]:
     if isinstance(value, str):
         if looks_numeric(text):
@@ -71,10 +78,13 @@ def _plain(value: object, text: str, schema: Schema, root: Schema) -> Iterator[M
     if text in ODD_WORDS:
         yield from _boolean_word(text, schema, root)
     elif value is not None and not isinstance(value, bool):
+        if isinstance(value, (int, float)):
+            yield from _too_small(value, schema, root)
         yield Mend(NUMBER_TRAP, f"and YAML reads `{text}` as a number", f'quote it: `"{text}"`', text=f'"{text}"')
         if isinstance(value, (int, float)) and 1 < value <= 100:
             yield Mend(INVALID_VALUE, help=f"write `{text}%`", text=f"{text}%")
     elif isinstance(value, bool):
+        yield from _switch(value, schema, root)
         yield Mend(WRONG_TYPE, f"and YAML reads `{text}` as a boolean", f'quote it: `"{text}"`', text=f'"{text}"')
 
 
@@ -88,6 +98,16 @@ def _boolean_word(text: str, schema: Schema, root: Schema) -> Iterator[Mend]:
         yield Mend(code, why, "write `none`", text="none")
     if "string" in types(schema, root):
         yield Mend(code, why, f"write {listed(names)}" if names else "quote it")
+
+
+def _switch(value: bool, schema: Schema, root: Schema) -> Iterator[Mend]:
+    """On or off, where the schema has a word for how much: ``full`` is what other tools switch on."""
+    names = [name for each in branches(schema, root) for name in each.get("enum", ())]
+    word = "full" if value else "none"
+    if {"full", "none"} <= set(names):
+        others = [name for name in names if value and name not in {"full", "none"}]
+        more = f", or {listed(others)} for less of it" if value and others else ""
+        yield Mend(WRONG_TYPE, help=f"write `{word}`{more}", text="" if value and others else word)
 
 
 def _quantity(text: str, schema: Schema, root: Schema) -> Iterator[Mend]:
@@ -116,6 +136,9 @@ def _word(value: str, schema: Schema, root: Schema) -> Iterator[Mend]:
     foreign = VALUES.get(value.lower().replace("_", "-").replace(" ", "-"))
     if meant is not None:
         yield Mend(INVALID_VALUE, help=f"write `{meant}`", text=meant)
+    other = FRAMEWORKS.get(value.lower().replace("_", "-").replace(" ", "-"))
+    if other is not None and schema.get("title") == "Framework":
+        yield Mend(INVALID_VALUE, help=other)
     if foreign in names:
         yield Mend(INVALID_VALUE, help=f"did you mean `{foreign}`?")
     begun = [name for name in names if value and name.startswith(f"{value.lower()}-")]

@@ -78,6 +78,26 @@ KEYS = {
 }
 """A foreign key in snake case, or one behind its section, to the dotted key of a plan."""
 
+FRAMEWORKS = {
+    "unsloth": "Unsloth runs transformers' Trainer: `huggingface` prices that, without Unsloth's own kernels",
+    "trl": "TRL's trainers are transformers' Trainer: write `huggingface`",
+    "axolotl": "Axolotl runs transformers' Trainer: write `huggingface`",
+    "llama-factory": "LLaMA-Factory runs transformers' Trainer: write `huggingface`",
+    "ms-swift": "ms-swift runs transformers' Trainer, or Megatron: write `huggingface` or `megatron`",
+    "swift": "ms-swift runs transformers' Trainer, or Megatron: write `huggingface` or `megatron`",
+    "open-instruct": "a loop over transformers' classes, under Accelerate: write `huggingface`",
+    "accelerate": "Accelerate launches other code: write `huggingface` for the Trainer, `pytorch` for your own loop",
+    "fsdp": "FSDP is `parallelism.zero_stage: 3`; the framework is whose code runs: `huggingface`, `pytorch`, ...",
+    "fsdp2": "FSDP is `parallelism.zero_stage: 3`; the framework is whose code runs: `huggingface`, `pytorch`, ...",
+    "ddp": "DDP is `parallelism.zero_stage: 0`; the framework is whose code runs: `huggingface`, `pytorch`, ...",
+    "verl": "verl's workers run transformers' classes under FSDP, or Megatron: write `pytorch` or `megatron`",
+    "openrlhf": "OpenRLHF trains under DeepSpeed: write `deepspeed`",
+    "nemo": "NeMo trains with Megatron-Core: write `megatron`; NeMo AutoModel with torch's FSDP2: `pytorch`",
+    "lightning": "Lightning runs a loop over your model: write `pytorch`",
+    "pytorch-lightning": "Lightning runs a loop over your model: write `pytorch`",
+}
+"""What people name as the framework, in kebab case, and what to write instead."""
+
 VALUES = {
     "flash-attention": "flash",
     "flash-attention-2": "flash",

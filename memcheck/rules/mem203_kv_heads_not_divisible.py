@@ -54,7 +54,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
             context,
             f"{heads} key/value heads over tensor {tensor} ranks: {outcome}",
             "/parallelism/tensor",
-            help=f"tensor degrees that divide {heads}: {listed(divisors(heads, tensor), 'or')}",
+            help=f"tensor degrees that divide {heads}: {listed(divisors(heads, context.layout.world_size), 'or')}",
             related=(("the model", "/model"),),
             severity="warning" if copies else "error",
         )

@@ -19,7 +19,8 @@ The job stops while the model is built, and the largest stage decides the memory
 
 ## How to fix
 
-Take a number of stages that divides the layers, or say how the stages differ.
+Take a number of stages that divides the layers, or say how the stages differ: DeepSeek-V3's 61 layers are trained on
+16 stages with 3 layers on the first, 2 on the last (they also hold the embedding and the head) and 4 on each between.
 
 ## Options
 
@@ -82,13 +83,30 @@ def check(context: RuleContext) -> Iterator[Finding]:
             return
         reason = _uneven(job, layers, stages, f"pipeline {layout.pipeline}{virtual}")
     if reason:
+        even = f"numbers of stages that divide {layers}: {listed(divisors(layers, 4 * stages), 'or')}"
+        shorter = _shorter_ends(context, layers)
         yield RULE.finding(
             context,
             reason,
             "/parallelism/pipeline",
-            help=f"numbers of stages that divide {layers}: {listed(divisors(layers, 4 * stages), 'or')}",
+            help=f"{shorter}; {even}" if shorter else even,
             related=(("virtual stages", "/parallelism/virtual_stages"), ("the model", "/model")),
         )
+
+
+def _shorter_ends(context: RuleContext, layers: int) -> str:
+    """The options with which the first and the last stage take what is left, and the others are equal."""
+    framework, layout = context.framework, context.layout
+    names = [names[-1] for names in ENDS]
+    if framework is None or not set(names) <= set(framework.options) or layout.pipeline < 3 or layers < layout.pipeline:
+        return ""
+    if layout.virtual_stages > 1:
+        return f"write the stages as `options: {{{WRITTEN}: ...}}`"
+    middle = layout.pipeline - 2
+    each = next(n for n in range(-(-layers // layout.pipeline), 0, -1) if layers - n * middle >= 2)
+    first = -(-(layers - each * middle) // 2)
+    last = layers - each * middle - first
+    return f"write `options: {{{names[0]}: {first}, {names[1]}: {last}}}`, {each} on each stage between"
 
 
 def _disagrees(context: RuleContext, job: TrainingJob) -> Iterator[Finding]:

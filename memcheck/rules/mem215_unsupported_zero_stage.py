@@ -16,7 +16,8 @@ What would run has another memory use than what the plan says.
 
 ## How to fix
 
-FSDP's nearest relative of stage 2 is `zero_stage: 3` with `reshard_after_forward: false`: parameters are gathered
+The Trainer reaches ZeRO-2 through DeepSpeed: then the plan says `framework: deepspeed`. FSDP's nearest relative
+(`SHARD_GRAD_OP`) is `zero_stage: 3` with `reshard_after_forward: false`: parameters are gathered
 once per step and stay until after the backward pass.
 
 ## Options
@@ -33,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import listed
 
@@ -42,11 +44,17 @@ def check(context: RuleContext) -> Iterator[Finding]:
     framework, stage = context.framework, context.layout.zero_stage
     if framework is None or stage in framework.zero_stages:
         return
+    whole = "FSDP's SHARD_GRAD_OP is `zero_stage: 3` with `reshard_after_forward: false`"
+    engine = next(f.name for f in FRAMEWORKS.values() if stage in f.zero_stages and f.own_engine and f.from_pretrained)
+    reaches = f"{framework.name} reaches it through" if framework.from_pretrained else "what has it is"
+    help = f"{whole}, or `framework: {engine}`"
+    if stage == 2:
+        help = f"{reaches} DeepSpeed, `framework: {engine}`; {whole}"
     yield RULE.finding(
         context,
-        f"{framework.title} has no ZeRO stage {stage}; it has {listed(framework.zero_stages)}",
+        f"{framework.title} has no ZeRO stage {stage} of its own; it has {listed(framework.zero_stages)}",
         "/parallelism/zero_stage",
-        help="use `zero_stage: 3` with `reshard_after_forward: false`, or `framework: deepspeed`",
+        help=help,
         related=(("the framework", "/training/framework"),),
     )
 

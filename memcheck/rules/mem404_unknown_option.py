@@ -31,18 +31,27 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.plan.codes import CONFIG_DISAGREES
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.words import close_to, listed
 
+FRAMEWORK = "/training/framework"
+MOST = 4
+"""Names in one message."""
+
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding per unknown option."""
+    """One finding per unknown option, and one for all that another framework has."""
     framework, stated = context.framework, context.plan.training
     if framework is None or stated is None:
         return
-    for name in stated.options or {}:
-        if name in framework.options:
-            continue
+    unknown = [name for name in stated.options or {} if name not in framework.options]
+    foreign = [name for name in unknown if any(name in f.options for f in FRAMEWORKS.values())]
+    owners = [f.name for f in FRAMEWORKS.values() if foreign and all(name in f.options for name in foreign)]
+    if len(foreign) > 1 and owners:
+        yield _foreign(context, framework.name, foreign, owners)
+        unknown = [name for name in unknown if name not in foreign]
+    for name in unknown:
         others = [f.name for f in FRAMEWORKS.values() if name in f.options]
         help = close_to(name, framework.options)
         if others:
@@ -54,6 +63,27 @@ def check(context: RuleContext) -> Iterator[Finding]:
             help=help or f"known: {listed(sorted(framework.options)[:8])}, ...",
             related=(("the framework", "/training/framework"),),
         )
+
+
+def _foreign(context: RuleContext, framework: str, names: list[str], owners: list[str]) -> Finding:
+    """Options that all belong to another framework: one mistake, about the framework.
+
+    Where the config that they come from was found to disagree about it, this is a note of that error.
+    """
+    more = [f"{len(names) - MOST} more"] if len(names) > MOST else []
+    shown = listed([*(f"`{name}`" for name in names[:MOST]), *more])
+    said = any(f.code == CONFIG_DISAGREES.code and f.pointer == FRAMEWORK for f in context.document.findings)
+    return RULE.finding(
+        context,
+        f"{framework} has no options {shown}: they are {listed(owners)}'s",
+        f"/training/options/{names[0]}",
+        help=f"write `framework: {owners[0]}`, or leave them out",
+        related=(
+            ("the framework", FRAMEWORK),
+            *(("another one", f"/training/options/{name}") for name in names[1:]),
+        ),
+        severity="info" if said else "",
+    )
 
 
 RULE = Rule(

@@ -5,8 +5,9 @@
 Compares `method`, `loss`, `attention` and `activation_checkpointing` with what the framework offers, and reports keys
 that it has nothing for, if they state something else than what it does anyway: `reshard_after_forward` or
 `gradient_sync` under deepspeed and megatron, `precision.reduce` under torchtitan. So it does with `initialization` and
-`checkpoint`: 4-bit models are quantized on the GPU, only a plain loop gathers a state dict there, and only
-torch.distributed's and Megatron's sharded checkpoints are written beside the training.
+`checkpoint`: 4-bit models are quantized on the GPU, layer by layer, and kept there or, where they are sharded, by a
+loader that moves them to host memory; only a plain loop gathers a state dict on the GPU, and only torch.distributed's
+and Megatron's sharded checkpoints are written beside the training.
 
 ## Why it matters
 
@@ -28,7 +29,9 @@ None.
 
 ## Source
 
-The frameworks' own records; `memcheck list frameworks` prints them.
+The frameworks' own records; `memcheck list frameworks` prints them. Sharded 4-bit models: transformers pull requests
+29587 (quantised on the GPU, then moved to host memory for FSDP and DeepSpeed to shard) and 32276 (one process of a
+node).
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.job.profile import Profile
+from memcheck.job.training import ON_HOST, shards_parameters
 from memcheck.job.types import TrainingJob
 from memcheck.rules.place import stated
 from memcheck.rules.types import Rule, RuleContext
@@ -73,10 +77,12 @@ def _around(context: RuleContext, framework: Profile, job: TrainingJob) -> Itera
     """Ways to make and save the model that this stack does not have."""
     title, initialization, checkpoint = framework.title, job.initialization, job.checkpoint
     related = (("the framework", "/training/framework"), ("the method", "/training/method"))
-    if job.method == "qlora" and framework.from_pretrained and initialization.place != "device":
+    places = ("device", *ON_HOST) if shards_parameters(job.layout, framework) else ("device",)
+    if job.method == "qlora" and framework.from_pretrained and initialization.place not in places:
         message = f"{title} quantizes each tensor on the GPU of its process, not `{initialization.place}`"
         pointer = stated(context.document, "/training/initialization/place", "/training/initialization")
-        yield RULE.finding(context, message, pointer, help="leave it out, or write `device`", related=related)
+        help = f"leave it out, or write {listed((f'`{each}`' for each in places), 'or')}"
+        yield RULE.finding(context, message, pointer, help=help, related=related)
     if checkpoint.offload == "none" and not framework.own_loop:
         message = f"{title} gathers a full state dict to host memory, whatever `offload` says"
         help = "leave it out: only a loop of one's own can gather on the GPUs"

@@ -34,9 +34,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import UnknownNameError
 from memcheck.finding import Finding
+from memcheck.job.hardware import named_card
 from memcheck.rules.types import Rule, RuleContext
 
 TOLERANCE = 0.005
@@ -56,7 +56,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         return
     stated = context.plan.hardware.gpu
     try:
-        known = find_gpu(stated.name)
+        known = named_card(stated)
     except UnknownNameError:
         return
     figures = [("memory_gib", "GiB of usable memory", known.memory_bytes / GIB)]

@@ -63,7 +63,21 @@ def check_layout(
     if not standing.findings and not of_batch.findings:
         return [], True
     placed = sorted((*standing.findings, *of_batch.findings), key=itemgetter(0))
-    return [finding for _, finding in placed], not (standing.blocked or of_batch.blocked)
+    found, blocked = [finding for _, finding in placed], standing.blocked or of_batch.blocked
+    if blocked:
+        from memcheck.rules.derived import joined
+
+        codes = {rule.code for rule in rules if rule.blocking}
+        fatal = [each for each in found if each.code in codes and each.severity == "error"]
+        if len(fatal) > 1:
+            kept = joined(context, fatal, lambda other: _starts(other, rules))
+            found = [*kept, *(each for each in found if each not in fatal)]
+    return found, not blocked
+
+
+def _starts(context: RuleContext, rules: Sequence[Rule]) -> bool:
+    """Whether no blocking rule finds an error."""
+    return not any(_found(context, checks).blocked for checks in _layout_checks(rules))
 
 
 def check_standing(context: RuleContext, rules: Sequence[Rule] = CHECKS) -> Standing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.job.profile import Profile
+from memcheck.job.training import shards_parameters
 from memcheck.job.types import TrainingJob
 from memcheck.memory.fit import on_host
 from memcheck.rules.types import RuleContext
@@ -16,13 +17,24 @@ TITLES = {
     "host": "make the parameters in host memory (--use-cpu-initialization)",
 }
 
+QUANTISED = {
+    "rank0": "quantise in one process of a node, in host memory, and send the others their share",
+    "host": "quantise layer by layer, and keep the model in host memory until it is sharded",
+}
+"""What loaders do with a 4-bit model that is to be sharded."""
+
 
 def loading_and_saving(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     """Candidates for the moments before and after the steps that exceed the memory of a GPU or of a node."""
     moments, framework = critical(context), context.framework
     if framework is None:
         return
-    if moments & {"load", "init"} and job.method != "qlora":
+    if moments & {"load", "init"} and job.method == "qlora":
+        if framework.from_pretrained and shards_parameters(job.layout, framework):
+            for place, title in QUANTISED.items():
+                if place != job.initialization.place:
+                    yield CandidateChange("initialization", title, {"training.initialization.place": place})
+    elif moments & {"load", "init"}:
         for place in framework.other_initializations:
             if place != job.initialization.place:
                 yield CandidateChange("initialization", TITLES[place], {"training.initialization.place": place})
