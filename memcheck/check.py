@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from memcheck.accounts.dossier import Dossier
     from memcheck.accounts.estimate import Estimate
     from memcheck.config.suppressions import Suppressions  # imported only for a file with such a comment
+    from memcheck.rules.governance import Limits
     from memcheck.rules.types import RuleContext
 
     Remedies = Callable[[list[Finding], RuleContext], list[Finding]]
@@ -98,6 +99,11 @@ class Gate(Record):
         """Whether findings of a rule are shown."""
         return counts(code, self.select, self.ignore, self.profile, BEYOND_GATE.get(code, GATE))
 
+    def hides(self, code: str) -> bool:
+        """Whether a comment can hide findings of a rule."""
+        policy = self.settings.policy
+        return self.suppressions and (policy is None or not policy.locks(code))
+
     @property
     def as_written(self) -> bool:
         """Whether plans are judged as their files and the configuration have it."""
@@ -136,7 +142,7 @@ def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], li
     if comments is not None:
         try:
             judged = {each.document for each in results if each.estimate is not None}
-            about = comments.reported(judged, gate.counts)
+            about = comments.reported(judged, gate.counts, gate.settings.policy)
             results = [with_findings(each, [*each.findings, *about.get(each.document, ())], gate) for each in results]
         except Exception as error:  # noqa: BLE001
             failed(error, 0, stem(path))
@@ -185,9 +191,13 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
         ResolutionError: the plan names something that does not exist.
         UnsupportedError: there is no memory model for what the plan asks.
     """
-    plan = plan._replace(policy=effective_policy(plan.policy, gate))
+    stated, governance = plan.policy, gate.settings.policy
+    plan = plan._replace(policy=effective_policy(stated, gate))
     resolved = resolve(plan, FRAMEWORKS, base_dir=os.path.dirname(document.path))
     context = make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)
+    if governance is not None:
+        limits = configured_limits(gate.settings) if governance.locked else None
+        context = context._replace(governance=governance, limits=limits, stated=stated)
     job = resolved.job
     result = result._replace(
         assumptions=resolved.assumptions,
@@ -231,7 +241,7 @@ def with_findings(
             if not gate.counts(finding.code):
                 hidden.append(Hidden(finding, SELECTION))
                 continue
-            if hides is not None and (reason := hides(finding)) and gate.suppressions:
+            if hides is not None and (reason := hides(finding)) and gate.hides(finding.code):
                 hidden.append(Hidden(finding, COMMENT, reason))
                 continue
             if gate.baseline is not None and judged:
@@ -266,6 +276,8 @@ def located(error: ResolutionError | UnsupportedError, document: Document) -> li
 def effective_policy(stated: PolicySpec, gate: Gate) -> PolicySpec:
     """The plan's policy under the command line's and over the configuration's."""
     settings = gate.settings
+    if settings.policy is not None and settings.policy.locked:
+        stated = held(stated, configured_limits(settings))
 
     def first(*values: float | None) -> float | None:
         return next((value for value in values if value is not None), None)
@@ -275,6 +287,26 @@ def effective_policy(stated: PolicySpec, gate: Gate) -> PolicySpec:
         warn_above=first(gate.warn_above, stated.warn_above, settings.warn_above, DEFAULT_WARN_ABOVE),
         waste_below=first(stated.waste_below, settings.waste_below),
         overhead=settings.overhead if stated.overhead is None else stated.overhead,
+    )
+
+
+def configured_limits(settings: Settings) -> Limits:
+    """The limits that a locked policy holds plans to."""
+    from memcheck.rules.governance import Limits
+
+    fail, warn = settings.fail_above, settings.warn_above
+    return Limits(
+        DEFAULT_FAIL_ABOVE if fail is None else fail, DEFAULT_WARN_ABOVE if warn is None else warn, settings.overhead
+    )
+
+
+def held(stated: PolicySpec, limits: Limits) -> PolicySpec:
+    """A plan's policy where it is stricter than the limits, and the limits where it is not."""
+    fail, warn = stated.fail_above, stated.warn_above
+    return stated._replace(
+        fail_above=None if fail is None else min(fail, limits.fail_above),
+        warn_above=None if warn is None else min(warn, limits.warn_above),
+        overhead=None,
     )
 
 

@@ -9,6 +9,7 @@ from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.cli.gate import Gates, configurations_of
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import write_stdout
+from memcheck.config.types import Settings
 from memcheck.errors import UsageError
 
 DEFAULT, COMMAND_LINE = "default", "command line"
@@ -51,6 +52,7 @@ def show_settings(options: CheckOptions) -> int:
         ("extend-select", added, _added(options, settings.extend_select, source)),
         ("ignore", gate.ignore, _origin(options.ignore or options.extend_select, gate.ignore, source)),
         ("baseline", named or None, _origin(options.baseline, settings.baseline, source)),
+        ("policy", _policy(settings), _origin(None, settings.policy, source)),
         ("severity", dict(settings.severity), _origin(None, settings.severity, source)),
     ]
     found = f"configured by {settings.file}{configurations.files.origin}" if settings.file else "no configuration"
@@ -59,6 +61,14 @@ def show_settings(options: CheckOptions) -> int:
     lines += [f"# {name} is not set" for name, value, _ in rows if value is None]
     write_stdout("\n".join(lines) + "\n")
     return 0
+
+
+def _policy(settings: Settings) -> dict[str, object] | None:
+    """What is laid down for every plan, under the configuration's names."""
+    if settings.policy is None:
+        return None
+    stated = settings.policy._asdict().items()
+    return {key.replace("_", "-"): value for key, value in stated if value not in (None, (), False)}
 
 
 def _first(*values: object) -> object:

@@ -131,6 +131,12 @@ def _profile(written: object) -> str:
     return str(written)
 
 
+def _policy(written: object) -> object:
+    from memcheck.config.governance import read_governance
+
+    return read_governance(written)
+
+
 def _required(written: object) -> str:
     """Empty when this version will do."""
     if not isinstance(written, str):
@@ -177,6 +183,7 @@ READERS: dict[str, Callable[[object], object]] = {
     "per-file-ignores": _per_file,
     "severity": _severity,
     "baseline": _file,
+    "policy": _policy,
     "required-version": _required,
     "configs": _configs,
 }

@@ -15,9 +15,19 @@ from memcheck.rules.registry import RULES
 
 OPT_IN = frozenset(rule.code for rule in RULES if rule.opt_in)
 ABOUT_COMMENTS = frozenset(
-    code.code for code in (codes.INVALID_SUPPRESSION, codes.UNUSED_SUPPRESSION, codes.EXPIRED_SUPPRESSION)
+    code.code
+    for code in (
+        codes.INVALID_SUPPRESSION,
+        codes.UNUSED_SUPPRESSION,
+        codes.EXPIRED_SUPPRESSION,
+        codes.FORBIDDEN_SUPPRESSION,
+    )
 )
 """What is said about comments cannot be hidden by comments."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.rules.governance import Governance
 
 
 class Owner(Record):
@@ -71,10 +81,13 @@ class Suppressions:
         first = bisect_left(ordered, place.span.line, key=attrgetter("covers"))
         return ordered[first : bisect_right(ordered, place.span.end_line, key=attrgetter("covers"))]
 
-    def reported(self, judged: Collection[int], counts: Callable[[str], bool]) -> dict[int, list[Finding]]:
+    def reported(
+        self, judged: Collection[int], counts: Callable[[str], bool], policy: Governance | None = None
+    ) -> dict[int, list[Finding]]:
         """What there is to say about the comments themselves, by document.
 
-        ``judged``: documents that were estimated; ``counts``: whether a rule takes part.
+        ``judged``: documents that were estimated; ``counts``: whether a rule takes part; ``policy``: what no comment
+        may hide.
         """
         found: dict[int, list[Finding]] = {}
         for one in self._files.get(self._path, ()):
@@ -82,7 +95,8 @@ class Suppressions:
             unused: tuple[str, ...] = ()
             if self._as_written and owner in judged:
                 unused = tuple(c for c in one.codes if (one.line, c) not in self._met and counts(c) and c not in OPT_IN)
-            finding = self._about(one, unused)
+            locked = () if policy is None else tuple(code for code in one.codes if policy.locks(code))
+            finding = self._forbidden(one, locked) if locked else self._about(one, unused)
             if finding is not None:
                 found.setdefault(owner, []).append(finding)
         return found
@@ -91,6 +105,12 @@ class Suppressions:
         """The last document that starts at or above what the comment covers; the first one for a comment above all."""
         index = bisect_right(self._owners, one.covers, key=attrgetter("first_line")) - 1
         return self._owners[max(index, 0)].number
+
+    def _forbidden(self, one: Suppression, locked: tuple[str, ...]) -> Finding:
+        """A comment on rules that the configuration lets nobody hide."""
+        at = Location(self._path, one.span)
+        message = f"the policy lets no comment hide {' or '.join(locked)}, so that this one hides nothing of it"
+        return codes.FORBIDDEN_SUPPRESSION.at(at, message, help="remove it, and mend what it was to hide")
 
     def _about(self, one: Suppression, unused: tuple[str, ...]) -> Finding | None:
         at = Location(self._path, one.span)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from memcheck.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # made only for a configuration that has it
+    from memcheck.rules.governance import Governance
+
 
 class ConfigHardware(Record):
     """``[[configs]]``: configs of frameworks, and what they run on."""
@@ -45,6 +49,8 @@ class Settings(Record):
     """The baseline file, relative to the working directory."""
     configs: tuple[ConfigHardware, ...] = ()
     """Configs of frameworks that are judged like plans; the first pattern that fits a file counts."""
+    policy: Governance | None = None
+    """What the configuration lays down for every plan."""
     file: str = ""
     """Where the settings come from; empty for the defaults."""
 

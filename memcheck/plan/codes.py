@@ -93,3 +93,7 @@ UNUSABLE_SOURCE = Code(
 CONFIG_DEFAULT = Code(
     "MEM504", "config-default", "info", summary="The framework config leaves values to its framework."
 )
+
+FORBIDDEN_SUPPRESSION = Code(
+    "MEM607", "forbidden-suppression", "error", summary="A comment would hide what the policy lets nobody hide."
+)

@@ -214,6 +214,8 @@ class TrainingSpec(Record):
     sequences: str | None = None
     evaluation: EvaluationSpec | None = None
     gradient_accumulation_steps: int | None = None
+    steps: int | None = None
+    """Optimizer steps of the run; no memory depends on it."""
     global_batch_size: int | None = None
     precision: PrecisionSpec | None = None
     optimizer: OptimizerSpec | None = None

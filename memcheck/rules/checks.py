@@ -43,6 +43,11 @@ from memcheck.rules import (
     mem416_setting_without_effect,
     mem417_unsupported_objective,
     mem601_overridden_gpu,
+    mem602_loosened_limit,
+    mem603_forbidden_gpu,
+    mem604_too_many_gpus,
+    mem605_too_many_gpu_hours,
+    mem606_interval_required,
 )
 from memcheck.rules.types import Rule
 
@@ -85,6 +90,11 @@ CHECKS: tuple[Rule, ...] = (
     mem416_setting_without_effect.RULE,
     mem417_unsupported_objective.RULE,
     mem601_overridden_gpu.RULE,
+    mem602_loosened_limit.RULE,
+    mem603_forbidden_gpu.RULE,
+    mem604_too_many_gpus.RULE,
+    mem605_too_many_gpu_hours.RULE,
+    mem606_interval_required.RULE,
 )
 
 BEYOND_GATE = {

@@ -79,6 +79,12 @@ from memcheck.rules import (
     mem503_unusable_source,
     mem504_config_default,
     mem601_overridden_gpu,
+    mem602_loosened_limit,
+    mem603_forbidden_gpu,
+    mem604_too_many_gpus,
+    mem605_too_many_gpu_hours,
+    mem606_interval_required,
+    mem607_forbidden_suppression,
 )
 from memcheck.rules.types import Rule
 
@@ -157,5 +163,11 @@ RULES: tuple[Rule, ...] = (
     mem503_unusable_source.RULE,
     mem504_config_default.RULE,
     mem601_overridden_gpu.RULE,
+    mem602_loosened_limit.RULE,
+    mem603_forbidden_gpu.RULE,
+    mem604_too_many_gpus.RULE,
+    mem605_too_many_gpu_hours.RULE,
+    mem606_interval_required.RULE,
+    mem607_forbidden_suppression.RULE,
 )
 """In the order of their codes."""

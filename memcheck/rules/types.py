@@ -12,10 +12,14 @@ from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.fit import host_capacity
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.document import Document
-from memcheck.plan.types import Plan
+from memcheck.plan.types import Plan, PolicySpec
 from memcheck.record import Record
 from memcheck.rules.place import place
 from memcheck.rules.profiles import GATE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # made only for a configuration that has a policy
+    from memcheck.rules.governance import Governance, Limits
 
 
 class RuleContext(Record):
@@ -29,6 +33,12 @@ class RuleContext(Record):
     fail_above: float
     warn_above: float
     waste_below: float | None = None
+    governance: Governance | None = None
+    """What the configuration lays down for every plan; None for nothing."""
+    limits: Limits | None = None
+    """The configured limits that the plan is held to; None where it may state its own."""
+    stated: PolicySpec = PolicySpec()
+    """The policy as the plan has it, before the configuration's."""
     estimate: Estimate | None = None
     """None while only the layout rules run."""
 

@@ -13,6 +13,7 @@ from memcheck.config.find import Configurations
 from memcheck.config.read import READERS
 from memcheck.config.types import ConfigHardware, Settings
 from memcheck.errors import ConfigurationError
+from memcheck.rules.governance import Governance
 
 EVERYTHING = """\
 paths = ["plans", "../more"]
@@ -30,6 +31,7 @@ baseline = ".memcheck-baseline.json"
 severity = {world-size = "warning", MEM1 = "info"}
 per-file-ignores = {"drafts/*" = ["MEM1", "world-size"]}
 configs = [{path = "jobs/*.yml", gpu = "a100-80gb", gpus-per-node = 8}]
+policy = {locked = true}
 """
 
 
@@ -65,9 +67,10 @@ def test_everything_that_can_be_set(project: Path) -> None:
         per_file_ignores=(("drafts/*", ("MEM1", "MEM201")),),
         baseline=os.path.join("team", ".memcheck-baseline.json"),
         configs=(ConfigHardware(path="jobs/*.yml", gpu="a100-80gb", gpus_per_node=8),),
+        policy=Governance(locked=True),
         file="team/memcheck.toml",
     )
-    assert {line.split(" =")[0] for line in EVERYTHING.splitlines()} == set(READERS)
+    assert {line.split(" =")[0] for line in EVERYTHING.splitlines() if line} == set(READERS)
 
 
 def test_nearest_file_counts(project: Path) -> None:

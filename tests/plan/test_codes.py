@@ -8,10 +8,10 @@ CODES = [each for each in vars(module).values() if isinstance(each, Code)]
 
 
 def test_codes_are_a_family_in_order():
-    """Codes of files are MEM0xx, those of framework configs MEM5xx; each stands once, in order, with its own name."""
+    """Codes of files are MEM0xx, of framework configs MEM5xx, of a policy MEM6xx; each stands once, in order, with its own name."""
     codes = [each.code for each in CODES]
     assert codes == sorted(set(codes))
-    assert all(code.startswith(("MEM0", "MEM5")) for code in codes)
+    assert all(code.startswith(("MEM0", "MEM5", "MEM6")) for code in codes)
     assert len({each.name for each in CODES}) == len(codes)
     assert all(each.name == each.name.lower() and " " not in each.name for each in CODES)
     assert all(each.severity in SEVERITIES and each.summary.endswith(".") for each in CODES)

@@ -23,6 +23,7 @@ from memcheck.report.repository import WORKSPACES
 from memcheck.report.sarif import document
 from memcheck.result import PlanResult, Report
 from memcheck.what_if import with_remedies
+from tests.rules.configured import settings_of
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).resolve().parent / "golden"
@@ -51,7 +52,9 @@ def report_of(code: str) -> Report:
     """The findings of one rule in its bad example."""
     path = f"docs/rules/examples/{code}.bad.yaml"
     with at_root():
-        plans, traces = check_file(path, Path(path).read_bytes(), Gate(profile="research", remedies=with_remedies))
+        data = Path(path).read_bytes()
+        gate = Gate(profile="research", remedies=with_remedies, settings=settings_of(data))
+        plans, traces = check_file(path, data, gate)
     if traces:
         raise AssertionError("\n".join(traces))
     return Report(VERSION, tuple(only(code, plan) for plan in plans))

@@ -9,6 +9,7 @@ import pytest
 from memcheck.check import Gate, check_file
 from memcheck.finding import Finding
 from memcheck.rules.registry import RULES
+from tests.rules.configured import settings_of
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "rules" / "examples"
 BAD = sorted(EXAMPLES.glob("*.bad.yaml"))
@@ -17,7 +18,8 @@ GOOD = sorted(EXAMPLES.glob("*.good.yaml"))
 
 def findings(path: Path) -> list[Finding]:
     """What is found in one example, without the search for remedies."""
-    results, traces = check_file(str(path), path.read_bytes(), Gate(profile="research"))
+    data = path.read_bytes()
+    results, traces = check_file(str(path), data, Gate(profile="research", settings=settings_of(data)))
     assert traces == []
     return [f for result in results for f in result.findings]
 

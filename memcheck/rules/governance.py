@@ -1,0 +1,38 @@
+"""What a configuration lays down for every plan, and no plan may change."""
+
+from __future__ import annotations
+
+from memcheck.record import Record
+
+DEFAULT_LOCKED_RULES = ("MEM1", "MEM6")
+"""Memory and policy: what a comment in a plan may not hide under ``locked``."""
+
+
+class Governance(Record):
+    """The table ``[policy]`` of a configuration. None, and an empty list, means: not laid down."""
+
+    locked: bool = False
+    """Plans may be stricter than the configured limits and overhead, and no milder."""
+    locked_rules: tuple[str, ...] = DEFAULT_LOCKED_RULES
+    """Codes, or prefixes of codes, that no comment hides while ``locked``."""
+    allowed_gpus: tuple[str, ...] = ()
+    """Names of GPUs, as the catalog or the plans have them; ``*`` stands for anything."""
+    max_gpus: int | None = None
+    max_gpu_hours: float | None = None
+    forbid_suppressions: bool = False
+    """No comment hides anything."""
+    require_interval: bool = False
+    """The upper end of the 95 % interval has to fit, too."""
+
+    def locks(self, code: str) -> bool:
+        """Whether no comment may hide findings of a rule."""
+        return self.forbid_suppressions or (self.locked and code.startswith(self.locked_rules))
+
+
+class Limits(Record):
+    """The configured thresholds (fractions of capacity) and overhead that ``locked`` holds plans to."""
+
+    fail_above: float
+    warn_above: float
+    overhead: str | float | None = None
+    """None: as the engine models it."""
