@@ -65,6 +65,11 @@ class PlanResult(Record):
     dossier: Dossier | None = None
     """What a report to pass on shows beside all this; None unless such a report was asked for."""
 
+    @property
+    def accepted(self) -> tuple[Hidden, ...]:
+        """Errors that are hidden, where the plan passes only because they are."""
+        return tuple(each for each in self.hidden if each.finding.severity == "error" and self.status == PASSED)
+
     def count(self, severity: str) -> int:
         """Findings of one severity."""
         return sum(finding.severity == severity for finding in self.findings)
@@ -109,6 +114,11 @@ class Report(Record):
     def passed(self) -> int:
         """Plans without a finding that counts."""
         return sum(plan.status == PASSED for plan in self.plans)
+
+    @property
+    def accepted(self) -> int:
+        """Plans that pass because something hides their errors."""
+        return sum(bool(plan.accepted) for plan in self.plans)
 
     @property
     def failed(self) -> int:

@@ -74,6 +74,7 @@ ARROWS: dict[str, set[str]] = {
         "models",
         "plan",
         "record",
+        "timing",
     },
     "result": {"accounts", "finding", "job", "record"},
     "config": {"edge", "errors", "finding", "plan", "record", "result", "rules"},

@@ -51,8 +51,8 @@ class Option(Record):
 CHECK_OPTIONS = (
     Option(
         ("--format",),
-        "full (default), concise, github, markdown, html, pdf, json, jsonl, csv, sarif, junit, gitlab, checkstyle or "
-        "rdjson; =FILE writes there instead of stdout. Repeatable.",
+        "full (default), concise, brief, github, markdown, html, pdf, json, jsonl, csv, sarif, junit, gitlab, "
+        "checkstyle or rdjson; =FILE writes there instead of stdout. Repeatable.",
         "FORMAT[=FILE]",
         lambda written: (values.output(written),),
         repeatable=True,
@@ -113,6 +113,7 @@ CHECK_OPTIONS = (
     ),
     Option(("--no-suppressions",), "Comments in plans hide nothing (for gates)."),
     Option(("--skip-unmarked",), "Skip named files that carry no `memcheck:` key (for hooks)."),
+    Option(("--brief",), "Print `brief` where no --format is given (for hooks)."),
     Option(("--allow-empty",), "Exit 0 if there is nothing to check."),
     Option(("--exit-zero",), "Exit 0 even if plans fail."),
     Option(("--quiet", "-q"), "Show only findings."),

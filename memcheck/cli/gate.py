@@ -10,7 +10,7 @@ from memcheck import __version__
 from memcheck.check import Gate
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.jobs import verdicts
-from memcheck.cli.options import CheckOptions
+from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.write import prepare, write_each
 from memcheck.config.discover import STDIN, PlanFile, find_plans
 from memcheck.config.find import Configurations
@@ -47,6 +47,8 @@ def run_check(options: CheckOptions) -> int:
         code = fix_paths(options)
         if code is not None:
             return code
+    if options.brief and options.outputs == CheckOptions().outputs:
+        options = options._replace(outputs=(Output("brief"),))
     prepare(options.outputs)
     report, fails = check_paths(options)
     for item in report.unreadable:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from memcheck.config.discover import STDIN, SUFFIXES
 from memcheck.errors import UsageError
 
-ENTRY = ("check", "--skip-unmarked", "--allow-empty")
+ENTRY = ("check", "--skip-unmarked", "--allow-empty", "--brief")
 
 
 def check_line(arguments: Sequence[str]) -> list[str]:

@@ -41,6 +41,8 @@ class CheckOptions(Record):
     diff: bool = False
     no_suppressions: bool = False
     skip_unmarked: bool = False
+    brief: bool = False
+    """Whether the format is ``brief`` unless one was asked for."""
     allow_empty: bool = False
     exit_zero: bool = False
     quiet: bool = False

@@ -11,7 +11,7 @@ from memcheck.edge.streams import put
 from memcheck.report.statistics import render
 from memcheck.result import Report
 
-FOR_PEOPLE = ("full", "concise", "github")
+FOR_PEOPLE = ("full", "concise", "brief", "github")
 """Formats that other text may stand beside."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 FORMATS = {
     "full": "memcheck.report.full",
     "concise": "memcheck.report.concise",
+    "brief": "memcheck.report.brief",
     "json": "memcheck.report.json",
     "github": "memcheck.report.github",
     "markdown": "memcheck.report.markdown",

@@ -16,11 +16,11 @@ LEAST_BAR = 12
 
 def block(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
     """Verdict, name and place; the bar with its numbers; what holds the most."""
-    label, style = LABELS[plan.status]
+    label, style = ("accepted", "dim") if plan.accepted else LABELS[plan.status]
     name = one_line(plan.name)
     path = one_line(plan.path)
     lines = [f"{screen.paint(label, style)}  {screen.paint(name, 'strong')}"]
-    if 6 + width(name) + 2 + width(path) <= screen.columns:
+    if len(label) + 2 + width(name) + 2 + width(path) <= screen.columns:
         lines[0] += f"  {screen.paint(path, 'dim')}"
     else:
         lines.append(f"      {screen.paint(path, 'dim')}")
@@ -36,7 +36,14 @@ def block(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:
         bar = gauge(plan, estimate, screen.columns - 6 - len(used) - 1, screen)
         lines += [f"      {bar} {screen.paint(used, 'strong')}", f"      {numbers.strip()}"]
     lines += [f"      {line}" for line in wrap(facts(plan, estimate, screen.columns - 6), screen.columns - 6)]
-    return lines + [f"      {line}" for line in host(plan, estimate, screen)]
+    lines += [f"      {line}" for line in host(plan, estimate, screen)]
+    if plan.accepted:
+        from memcheck.report.verdict import accepted
+
+        reason = "; ".join(accepted(plan))
+        said = wrap(clean(f"accepted: {reason}"), screen.columns - 6)
+        lines += [f"      {screen.paint(line, 'dim')}" for line in said]
+    return lines
 
 
 def host(plan: PlanResult, estimate: Estimate, screen: Screen) -> list[str]:

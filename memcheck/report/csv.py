@@ -112,7 +112,8 @@ def finding_row(plan: PlanResult, finding: Finding) -> dict[str, object]:
 
 def owner(kind: str, plan: PlanResult) -> dict[str, object]:
     """The cells that say which plan a row is about."""
-    return {"kind": kind, "path": plan.path, "document": plan.document, "plan": plan.name, "status": plan.status}
+    status = "accepted" if plan.accepted else plan.status
+    return {"kind": kind, "path": plan.path, "document": plan.document, "plan": plan.name, "status": status}
 
 
 def cell(value: object) -> object:

@@ -47,8 +47,9 @@ def group_title(path: str, plans: list[PlanResult]) -> str:
     failed = [plan for plan in plans if plan.status != "passed"]
     full = fullness(max((plan for plan in plans if plan.estimate is not None), key=pressure, default=plans[0]))
     worst = f", {full}" if full else ""
+    passed = "accepted" if any(plan.accepted for plan in plans) else "passed"
     by = f"failed by {', '.join(codes)}" if codes else "failed"
-    return f"{one_line(path)}: {by if failed else 'passed'}{worst}"
+    return f"{one_line(path)}: {by if failed else passed}{worst}"
 
 
 def guarded(text: str, token: str) -> list[str]:

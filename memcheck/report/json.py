@@ -37,6 +37,7 @@ def summary(report: Report) -> dict[str, int]:
     return {
         "plans": len(report.plans),
         "passed": report.passed,
+        "accepted": report.accepted,
         "failed": report.failed,
         "errors": report.count("error"),
         "warnings": report.count("warning"),
@@ -55,6 +56,11 @@ def plan_record(plan: PlanResult, *, diagnostics: bool) -> dict[str, object]:
         "document": plan.document,
         "name": plan.name,
         "status": plan.status,
+        "accepted": [{"code": each.finding.code, "by": each.by, "why": each.why} for each in plan.accepted],
+        "model": plan.model,
+        "gpu": plan.gpu,
+        "gpus": plan.gpus,
+        "framework": plan.framework,
         "estimate": None if plan.estimate is None else estimate_record(plan, plan.estimate),
     }
     if diagnostics:

@@ -16,6 +16,7 @@ from memcheck.report.budget import budget, host_budget
 from memcheck.report.full import HOST
 from memcheck.report.repository import repository_path
 from memcheck.report.snippet import snippet
+from memcheck.report.verdict import accepted
 from memcheck.report.xml import element, printable, serialized
 from memcheck.result import DEFECT, FAILED, PlanResult, Report
 
@@ -92,7 +93,8 @@ def figures(plan: PlanResult) -> str:
     if estimate is None:
         return ""
     need, capacity = gib(estimate.needed_bytes), gib(estimate.capacity_bytes)
-    return f"{need} of the {capacity} GiB of {plan.gpu} ({percent(estimate.utilization)})"
+    hidden = "".join(f"\naccepted: {reason}" for reason in accepted(plan))
+    return f"{need} of the {capacity} GiB of {plan.gpu} ({percent(estimate.utilization)}){hidden}"
 
 
 def counted(suite: ET.Element) -> None:

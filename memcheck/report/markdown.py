@@ -13,7 +13,7 @@ from memcheck.report.details import change, interval, peak
 from memcheck.report.effect import cost, effect, on_the_host
 from memcheck.report.seen import cache_note
 from memcheck.report.summary import summary as summary_text
-from memcheck.report.verdict import pressure, short_of_host, verdict
+from memcheck.report.verdict import accepted, pressure, short_of_host, verdict
 from memcheck.result import PlanResult, Report
 
 BYTE_LIMIT = 1_000_000
@@ -60,9 +60,11 @@ def table(report: Report) -> list[str]:
 
 def row(plan: PlanResult) -> str:
     """One plan of the table."""
-    icon = "⚠️" if plan.status == "passed" and plan.count("warning") else ICONS[plan.status]
+    icon = "⚪" if plan.accepted else "⚠️" if plan.status == "passed" and plan.count("warning") else ICONS[plan.status]
     name = f"{icon} | **{escape(plan.name)}**<br>{code(plan.path)}"
     word = verdict(plan).word
+    if plan.accepted:
+        word += f"<br>{escape('; '.join(accepted(plan)))}"
     if plan.estimate is None:
         return f"| {name} | {word}: {plural(plan.count('error'), 'error')} | | | | |"
     e = plan.estimate

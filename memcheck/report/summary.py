@@ -11,7 +11,9 @@ HIDDEN = {COMMENT: "comments", BASELINE: "the baseline", SELECTION: "the choice 
 
 def summary(report: Report) -> str:
     """``checked 12 plans: 7 passed, 5 failed (6 errors, 2 warnings), hidden: 1 by comments``."""
-    text = f"checked {plural(len(report.plans), 'plan')}: {report.passed} passed, {report.failed} failed"
+    accepted = f", {report.accepted} accepted" if report.accepted else ""
+    passed = f"{report.passed - report.accepted} passed{accepted}"
+    text = f"checked {plural(len(report.plans), 'plan')}: {passed}, {report.failed} failed"
     nouns = {"error": "error", "warning": "warning", "info": "note"}
     counts = [plural(count, noun) for severity, noun in nouns.items() if (count := report.count(severity))]
     if counts:

@@ -11,7 +11,7 @@ from memcheck.edge.text import gib, percent, plural
 from memcheck.finding import Finding
 from memcheck.memory.fit import ABOVE, FITS, RUNS, TOO_LARGE, UNCERTAIN, gpu_fit, host_excess, on_host
 from memcheck.record import Record
-from memcheck.result import PASSED, PlanResult
+from memcheck.result import BASELINE, COMMENT, PASSED, SELECTION, PlanResult
 
 WORDS = {FITS: "Fits", UNCERTAIN: "Uncertain", ABOVE: "Above the limit", TOO_LARGE: "Does not fit"}
 TONES = {FITS: "good", UNCERTAIN: "warn", ABOVE: "bad", TOO_LARGE: "bad"}
@@ -21,6 +21,8 @@ HOST_TOO_SMALL, FAILS, WARNS, NOT_ESTIMATED = (
     "Fits, with a warning",
     "Not estimated",
 )
+ACCEPTED = "Accepted"
+"""What would fail the plan is hidden: by a comment, the baseline or the choice of rules."""
 OUTSIDE = frozenset({"load", "init", "save"})
 """Instants that are no part of a training step: a peak there is named in the sentence."""
 AT_REST = frozenset({"states at rest", "weights at rest"})
@@ -37,7 +39,7 @@ class Verdict(Record):
 
     word: str
     tone: str
-    """``good``, ``warn`` or ``bad``."""
+    """``good``, ``warn``, ``bad``, or ``note`` for what is accepted."""
 
 
 def said(gpu: str, *, host: bool = True) -> Verdict:
@@ -58,6 +60,8 @@ def verdict(plan: PlanResult, *, judged: bool = True) -> Verdict:
     estimate = plan.estimate
     if estimate is None:
         return Verdict(NOT_ESTIMATED, "bad")
+    if judged and plan.accepted:
+        return Verdict(ACCEPTED, "note")
     found = on_figures(plan, estimate)
     if not judged or found.tone == "bad" or (plan.status == PASSED and not plan.count("warning")):
         return found
@@ -94,8 +98,10 @@ def lead(plan: PlanResult, *, judged: bool = True) -> str:
     sentences = sentences if host_decides(plan) else [sentences[-1], *sentences[:-1]]
     if judged:
         others = failing(plan, estimate)
-        if on_figures(plan, estimate).tone == "bad":
-            sentences += [f"It also fails by {each}" for each in others] + accepted(plan)
+        if plan.accepted:
+            sentences = [f"Accepted: {'; '.join(accepted(plan))}.", *sentences]
+        elif on_figures(plan, estimate).tone == "bad":
+            sentences += [f"It also fails by {each}" for each in others]
         else:
             sentences = [*(f"Fails by {each}" for each in others), *sentences, *warned(plan)]
     return " ".join(sentences)
@@ -120,6 +126,7 @@ def failing(plan: PlanResult, estimate: Estimate) -> list[str]:
     return [f"{named(found[0])}{more}"] if found else []
 
 
+ACCEPTED_BY = {COMMENT: "a comment", BASELINE: "the baseline", SELECTION: "the choice of rules"}
 UNSURE = "MEM104"
 """A warning that the sentence about the GPU says in figures."""
 
@@ -134,15 +141,14 @@ def warned(plan: PlanResult) -> list[str]:
 
 
 def accepted(plan: PlanResult) -> list[str]:
-    """Why a plan passes whose memory does not suffice: what would fail it is hidden."""
-    if plan.status != PASSED:
-        return []
-    from memcheck.report.summary import HIDDEN
-
-    found = [each for each in plan.hidden if each.finding.about_memory and each.finding.severity == "error"]
-    return [
-        f"{each.finding.code} is hidden by {HIDDEN[each.by]}, so that the check passes all the same." for each in found
-    ]
+    """What would fail a plan and what hides it, each with the reason: ``MEM101 exceeds-capacity by a comment: why``."""
+    found: dict[str, None] = {}
+    for each in plan.accepted:
+        by = ACCEPTED_BY[each.by]
+        why = each.why.strip().rstrip(".") if each.by != SELECTION else ""
+        joint = " " if each.by == BASELINE else ": "
+        found[f"{each.finding.code} {each.finding.name} by {by}{joint if why else ''}{why}"] = None
+    return list(found)
 
 
 def named(finding: Finding, *, kind: bool = True) -> str:

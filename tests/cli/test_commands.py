@@ -260,6 +260,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--jobs",
             "-j",
             "--skip-unmarked",
+            "--brief",
             "--allow-empty",
             "--exit-zero",
             "--quiet",

@@ -84,7 +84,8 @@ def test_surface_is_frozen() -> None:
     (plan,) = found["plans"]
     (diagnostic,) = plan["diagnostics"]
     assert list(found) == ["report", "memcheck", "summary", "plans", "unreadable"]
-    assert list(plan) == ["path", "document", "name", "status", "estimate", "diagnostics"]
+    judged = ["path", "document", "name", "status", "accepted", "model", "gpu", "gpus", "framework"]
+    assert list(plan) == [*judged, "estimate", "diagnostics"]
     assert list(plan["estimate"]) == [
         "allocated_bytes",
         "reserved_bytes",
@@ -143,7 +144,7 @@ def test_surface_is_frozen() -> None:
 
 def test_summary_counts_plans_and_findings() -> None:
     """A plan that could not be estimated counts as failed; errors and warnings count findings, not plans."""
-    counts = {"plans": 4, "passed": 2, "failed": 2, "errors": 2, "warnings": 1, "infos": 0, "unchanged": 0}
+    counts = {"plans": 4, "passed": 2, "accepted": 0, "failed": 2, "errors": 2, "warnings": 1, "infos": 0, "unchanged": 0}
     hidden = {"suppressed": 0, "baselined": 0, "deselected": 0}
     assert document(REPORTS["mixed"])["summary"] == {**counts, **hidden}
 

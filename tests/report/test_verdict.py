@@ -208,16 +208,16 @@ def test_uncertain_says_by_how_much() -> None:
 
 
 def test_what_a_comment_accepts_is_told_all_the_same() -> None:
-    """A hidden finding fails nothing; the figures stay what they are, and no GPU's card contradicts the plan's."""
+    """A hidden finding fails nothing and is said to be accepted; no GPU's card contradicts the plan's."""
     plan = judged("rule")
     hidden = plan._replace(status="passed", findings=(), hidden=(Hidden(plan.findings[0], COMMENT, "known"),))
-    assert verdict(hidden).word == "Fits"
+    assert verdict(hidden).word == "Accepted"
     root = Page(render(Report("0.1.0", (hidden,)))).root
     assert "Fails the check" not in root.text
     host = judged("host-load")
     accepted = host._replace(status="passed", findings=(), hidden=(Hidden(host.findings[0], COMMENT, "known"),))
-    assert verdict(accepted).word == "Host memory too small"
-    assert "MEM106 is hidden by comments, so that the check passes all the same." in lead(accepted)
+    assert verdict(accepted).word == "Accepted"
+    assert "Accepted: MEM106 host-memory by a comment: known." in lead(accepted)
 
 
 def test_estimates_judge_figures_alone() -> None:

@@ -1,0 +1,67 @@
+"""A few lines per plan, for hooks: the verdict, what is wrong first, the first remedy, and where the rest is."""
+
+from __future__ import annotations
+
+import shlex
+
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, one_line, plural, value, wrap
+from memcheck.finding import Finding
+from memcheck.report.block import block
+from memcheck.report.summary import summary_line
+from memcheck.result import PlanResult, Report
+
+MOST_LINES = 10
+"""Of one plan, the pointer to the rest among them."""
+
+
+def render(report: Report, screen: Screen) -> str:
+    """Plans with findings, each in at most ten lines, and the summary; plans without any in the summary alone."""
+    sections = ["\n".join(plan_lines(plan, screen)) for plan in report.plans if plan.findings or plan.accepted]
+    if not screen.quiet:
+        sections.append(summary_line(report, screen))
+    return "\n\n".join(sections) + "\n" if sections else ""
+
+
+def plan_lines(plan: PlanResult, screen: Screen) -> list[str]:
+    """The block of a plan, its findings on a line each as far as there is room, and the pointer."""
+    head = [f"{screen.paint('fail', 'error')}  {screen.paint(one_line(plan.name), 'strong')}  {one_line(plan.path)}"]
+    if plan.estimate is not None:
+        head = block(plan, plan.estimate, screen)
+    if not plan.findings:
+        return head
+    head = head[: MOST_LINES - 4]
+    told: list[str] = []
+    room, left = MOST_LINES - len(head) - 2, len(plan.findings)
+    for finding in plan.findings:
+        lines = _told(plan, finding, screen)
+        if len(told) + len(lines) > room:
+            break
+        told += lines
+        left -= 1
+    if left:
+        told.append(f"and {plural(left, 'more finding')}")
+    pointer = screen.paint("all of it:", "dim") + f" memcheck check {shlex.quote(one_line(plan.path))}"
+    return [*head, *told, pointer]
+
+
+def _told(plan: PlanResult, finding: Finding, screen: Screen) -> list[str]:
+    """A finding on one line, cut where it is longer, and the change that ends it on another."""
+    where = finding.location
+    place = f"{where.span.line}" if where.path == plan.path else f"{one_line(where.path)}:{where.span.line}"
+    label = f"{finding.severity}[{finding.code}]"
+    text = clean(" ".join(f"line {place}: {finding.message}".split()))
+    lines = [f"{screen.paint(label, finding.severity)} {_cut(text, screen.columns - len(label) - 1)}"]
+    way = " ".join(finding.help.split())
+    if finding.remedies:
+        first = finding.remedies[0]
+        way = f"{', '.join(f'{key}: {value(each)}' for key, each in first.set.items())} ({first.title})"
+    if way:
+        lines.append(f"      help: {_cut(clean(way), screen.columns - 12)}")
+    return lines
+
+
+def _cut(text: str, columns: int) -> str:
+    """The first line of a text, with dots where there is more."""
+    parts = wrap(text, max(columns - 4, 8))
+    return parts[0] if len(parts) == 1 else f"{parts[0]} ..."

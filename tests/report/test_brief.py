@@ -1,0 +1,71 @@
+"""The report for hooks: a commit is refused in a few lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memcheck.__main__ import main
+from memcheck.edge.screen import Screen
+from memcheck.report.brief import MOST_LINES, plan_lines
+from tests.cli.plans import write, write_over
+from tests.report.rule_reports import CODES, report_of
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("width", [60, 100])
+@pytest.mark.parametrize("code", CODES)
+def test_a_plan_takes_ten_lines(code: str, width: int) -> None:
+    """Whatever a rule has to say fits, cut to the screen, and the last line says where the rest is."""
+    for plan in report_of(code).plans:
+        lines = plan_lines(plan, Screen(width=width))
+        assert len(lines) <= MOST_LINES
+        assert lines[-1].endswith(f"memcheck check {plan.path}")
+        assert any(code in line for line in lines)
+
+
+def test_findings_that_have_no_room_are_counted(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan with many findings shows the first, and how many more there are."""
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text + "".join(f"  unknown_{number}: 1\n" for number in range(12)), encoding="utf-8")
+    assert main(["check", "--format=brief", "good.yaml"]) == 1
+    section = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+    assert len(section) <= MOST_LINES
+    shown = sum(line.startswith("error[MEM011]") for line in section)
+    assert f"and {12 - shown} more findings" in section
+
+
+def test_plans_without_findings_are_counted(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody scrolls through what passes."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    write_over(tmp_path)
+    assert main(["check", "--format=brief", "."]) == 1
+    out = capsys.readouterr().out
+    assert "good" not in out
+    assert out.splitlines()[-1].startswith("checked 2 plans: 1 passed, 1 failed")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "brief"),
+    [
+        (["a.yaml"], True),
+        (["--fail-on=warning", "a.yaml"], True),
+        (["--format=concise", "a.yaml"], False),
+        (["--format", "json", "a.yaml"], False),
+    ],
+)
+def test_hooks_are_brief_unless_told_otherwise(
+    arguments: list[str], brief: bool, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hook's own arguments choose what is printed."""
+    monkeypatch.chdir(tmp_path)
+    write_over(tmp_path, "a")
+    assert main(["hook", *arguments]) == 1
+    assert ("all of it: memcheck check a.yaml" in capsys.readouterr().out) == brief
