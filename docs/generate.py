@@ -21,7 +21,7 @@ from rule_registry import registries, rules
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-SHOWING = (ROOT / "README.md", DOCS / "compare.md", DOCS / "suggest.md", DOCS / "sweep.md")
+SHOWING = (ROOT / "README.md", DOCS / "compare.md", DOCS / "suggest.md", DOCS / "sweep.md", DOCS / "terminal.md")
 """Pages with the output of commands."""
 
 GENERATED = "<!-- Written by docs/generate.py from {source}: edit that and run it again. -->\n\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,10 +46,31 @@ def test_block_stands_alone(readme: str, heading: str) -> None:
     assert "install" in block
 
 
-def test_try_it_judges_the_examples(readme: str) -> None:
-    """The first block ends in the command that prints the verdicts of all examples."""
+SCREEN = 24
+"""Lines of the smallest terminal that people have."""
+
+
+def test_the_first_command_prints_less_than_a_screen(root: Path, readme: str) -> None:
+    """The first block ends in a check whose output fits a screen and ends with what to type next."""
     (block,) = blocks(section(readme, "Try it"))
-    assert shlex.split(block.strip().splitlines()[-1])[:3] == [".venv/bin/memcheck", "check", "examples/"]
+    program, *arguments = shlex.split(block.strip().splitlines()[-1])
+    assert program == ".venv/bin/memcheck"
+    done = subprocess.run(
+        [sys.executable, "-m", "memcheck", *arguments], cwd=root, capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert 3 < len(lines) < SCREEN
+    assert any(line.startswith("all of it: memcheck check examples/") for line in lines)
+
+
+def test_every_page_is_in_the_index(root: Path) -> None:
+    """docs/README.md leads to every page beside it, and the README to the index and to what newcomers need next."""
+    index = (root / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = {page.name for page in (root / "docs").glob("*.md")} - {"README.md"}
+    assert {page for page in pages if f"]({page})" not in index} == set()
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    assert "](docs/README.md)" in readme
+    assert all(f"`memcheck {word}" in readme for word in ("verify", "baseline", "suggest"))
 
 
 def test_sections_come_on_the_first_screen(readme: str) -> None:
