@@ -48,7 +48,7 @@ def write(paths: tuple[str, ...], baseline: str | None, config: str | None) -> i
     options = CheckOptions(paths=paths, config=config, baseline="")
     gates = Gates(options, configurations)
     results: list[PlanResult] = []
-    for found in plan_files(options, configurations, [], []):
+    for found in plan_files(options, configurations, [], [], []):
         if isinstance(found, Unreadable):
             complain(f"cannot read {found.path}: {found.message}")
             return USAGE

@@ -31,7 +31,7 @@ def fix_paths(options: CheckOptions) -> int | None:
     defects: tuple[str, ...] = ()
     unreadable = False
     texts: dict[str, bytes] = {}
-    for file in plan_files(options, configurations, [], elsewhere):
+    for file in plan_files(options, configurations, [], elsewhere, []):
         if isinstance(file, Unreadable):
             unreadable = True
             if options.diff:

@@ -193,10 +193,14 @@ def baseline_file(options: CheckOptions, settings: Settings) -> str:
 
 
 def plan_files(
-    options: CheckOptions, configurations: Configurations, unchanged: list[str], elsewhere: list[str]
+    options: CheckOptions,
+    configurations: Configurations,
+    unchanged: list[str],
+    elsewhere: list[str],
+    unmarked: list[str],
 ) -> Iterator[PlanFile | Unreadable]:
     """Every file to check; those that ``--from-ref`` leaves out are added to ``unchanged``, those of other shares to
-    ``elsewhere``.
+    ``elsewhere``, and those that look like plans and lack the mark to ``unmarked``.
     """
     paths = options.paths or configurations.of_folder(os.getcwd()).paths or (".",)
     files = find_plans(
@@ -204,6 +208,7 @@ def plan_files(
         skip_unmarked=options.skip_unmarked,
         stdin_filename=options.stdin_filename,
         configured=lambda path: configurations.of(path).hardware_of(path) is not None,
+        unmarked=unmarked,
     )
     if options.shard is not None:
         from memcheck.cli.share import only_share
@@ -232,7 +237,9 @@ def check_paths(options: CheckOptions) -> tuple[Report, bool]:
     fails = False
     unchanged: list[str] = []
     elsewhere: list[str] = []
-    for file, results, traces in verdicts(plan_files(options, configurations, unchanged, elsewhere), gates, options):
+    unmarked: list[str] = []
+    files = plan_files(options, configurations, unchanged, elsewhere, unmarked)
+    for file, results, traces in verdicts(files, gates, options):
         if isinstance(file, Unreadable) and not file.refused:
             unreadable.append(file)
             continue
@@ -240,6 +247,7 @@ def check_paths(options: CheckOptions) -> tuple[Report, bool]:
         plans += results
         fails |= any(plan.status != "passed" for plan in results) and gates.of(file.path).fail_on != "never"
     gates.warn_of_stale(plans)
+    warn_of_unmarked(unmarked, plans)
     return Report(
         version=__version__,
         plans=tuple(plans),
@@ -248,6 +256,22 @@ def check_paths(options: CheckOptions) -> tuple[Report, bool]:
         unchanged=len(unchanged),
         elsewhere=len(elsewhere),
     ), fails
+
+
+def warn_of_unmarked(unmarked: Sequence[str], plans: Sequence[PlanResult]) -> None:
+    """Say on stderr which files look like plans and were not judged, but for those that plans extend."""
+    bases = {os.path.normpath(path) for plan in plans for path in plan.sources}
+    left = [path for path in unmarked if os.path.normpath(path) not in bases]
+    if left:
+        from memcheck.edge.streams import put
+        from memcheck.edge.text import one_line
+
+        shown = ", ".join(map(one_line, left[:5])) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+        put(
+            sys.stderr,
+            f"memcheck: warning: not judged, for lack of `memcheck: 1` at the top: {shown}\n"
+            "  help: a plan has that key; a file that plans extend needs none\n",
+        )
 
 
 def write_reports(report: Report, options: CheckOptions) -> None:

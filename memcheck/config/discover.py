@@ -33,13 +33,14 @@ def find_plans(
     skip_unmarked: bool = False,
     stdin_filename: str | None = None,
     configured: Callable[[str], bool] | None = None,
+    unmarked: list[str] | None = None,
 ) -> Iterator[PlanFile | Unreadable]:
     """Every plan file of the paths, sorted and each once; paths that cannot be read come as :class:`Unreadable`.
 
     Folders are searched recursively for YAML files that carry the mark of a plan. A file that was named is taken
     whatever it holds, unless ``skip_unmarked``: then it must carry the mark too. Files are read one at a time.
     ``configured``: files in folders that are taken for what the project's configuration says of them, whatever they
-    hold.
+    hold. ``unmarked`` takes the paths of files that look like plans and lack the mark.
     """
     named: dict[str, bool] = {}
     stdin = False
@@ -62,9 +63,9 @@ def find_plans(
         else:
             named[_shown(path)] = True
     if stdin:
-        yield from _read(None, stdin_filename or "<stdin>", must_be_marked=skip_unmarked)
+        yield from _read(None, stdin_filename or "<stdin>", must_be_marked=skip_unmarked, unmarked=unmarked)
     for path in sorted(named):
-        yield from _read(path, path, must_be_marked=skip_unmarked or not named[path])
+        yield from _read(path, path, must_be_marked=skip_unmarked or not named[path], unmarked=unmarked)
 
 
 def _shown(path: str) -> str:
@@ -91,19 +92,33 @@ def _walk(folder: str, suffixes: tuple[str, ...]) -> Iterator[str | Unreadable]:
                 yield entry.path  # a link to nowhere, a pipe or a device, too: that the user must be told
 
 
-def _read(file: str | None, path: str, *, must_be_marked: bool) -> Iterator[PlanFile | Unreadable]:
+def _read(
+    file: str | None, path: str, *, must_be_marked: bool, unmarked: list[str] | None = None
+) -> Iterator[PlanFile | Unreadable]:
     """One file, or stdin for None."""
     try:
         data = sys.stdin.buffer.read(MAX_BYTES + 1) if file is None else read_bytes(file)
     except OSError as error:
         yield _unreadable(path, error)
         return
-    if must_be_marked:
-        from memcheck.plan.sniff import looks_like_plan
-
-        if not looks_like_plan(data) and not (len(data) > MAX_BYTES and file is not None and _may_hold_plan(file)):
-            return
+    if must_be_marked and not _is_meant(data, file, path, unmarked):
+        return
     yield PlanFile(path, data)
+
+
+def _is_meant(data: bytes, file: str | None, path: str, unmarked: list[str] | None) -> bool:
+    """Whether a file is a plan, or meant as one by a misspelt mark; what resembles one goes to ``unmarked``."""
+    from memcheck.plan.sniff import looks_like_plan
+
+    if looks_like_plan(data) or (len(data) > MAX_BYTES and file is not None and _may_hold_plan(file)):
+        return True
+    from memcheck.plan.unmarked import misspells_mark, resembles_plan
+
+    if misspells_mark(data):
+        return True
+    if unmarked is not None and resembles_plan(data):
+        unmarked.append(path)
+    return False
 
 
 def _may_hold_plan(file: str) -> bool:

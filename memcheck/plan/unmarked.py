@@ -1,0 +1,33 @@
+"""YAML that was meant as a plan and lacks the mark: answered from its bytes, once it is known to be no plan."""
+
+from __future__ import annotations
+
+import re
+
+_SECTION = re.compile(rb"^(model|hardware|training)[ \t]*:", re.MULTILINE)
+_VERSION = re.compile(
+    rb"""^["']?([A-Za-z_-]{5,12})["']?[ \t]*:[ \t]*["']?1["']?[ \t]*(?:\#[^\n]*)?\r?$""",
+    re.MULTILINE,
+)
+_OWN = re.compile(rb"\b(?:gpus_per_node|gpu|micro_batch_size|sequence_length|zero_stage)[ \t]*:")
+"""Keys of a plan's sections that other tools' sections of those names have not."""
+_MARK = "memcheck"
+_ALIKE = 0.8
+"""difflib's ratio of equal characters, from which on a key is the mark misspelt: ``memchek``, ``mem_check``."""
+
+
+def misspells_mark(data: bytes) -> bool:
+    """Whether a key that is like the mark has its value, beside a section of a plan: ``memchek: 1``."""
+    if not _SECTION.search(data):
+        return False
+    words = {found.decode("ascii").lower() for found in _VERSION.findall(data)}
+    if not words:
+        return False
+    from memcheck.edge.closest import closest
+
+    return bool(closest(_MARK, words, 1, _ALIKE))
+
+
+def resembles_plan(data: bytes) -> bool:
+    """Whether two of a plan's sections stand at the top, with a key that only a plan's have."""
+    return len(set(_SECTION.findall(data))) >= 2 and _OWN.search(data) is not None
