@@ -120,19 +120,36 @@ def frameworks() -> Listing:
 def architectures() -> Listing:
     """Every ``model_type`` that is read, with the frameworks that build it and a model of the catalog."""
     from memcheck.catalog.models import find_model, model_names
-    from memcheck.frameworks.registry import FRAMEWORKS
-    from memcheck.models.registry import FAMILIES
+    from memcheck.models.registry import FAMILIES, WRAPPERS
 
-    models: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    models: dict[str, list[str]] = {kind: [] for kind in (*FAMILIES, *WRAPPERS)}
     for name in model_names():
-        models[str(find_model(name).config["model_type"])].append(name)
-    rows = [(family, [f.name for f in FRAMEWORKS.values() if family in f.families.names]) for family in sorted(models)]
+        models.setdefault(str(find_model(name).config["model_type"]), []).append(name)
+    rows = [(kind, models[kind], builders(kind, models[kind])) for kind in sorted(models)]
     return Listing(
         ("model_type", "models", "for example", "built by"),
-        [(kind, str(len(models[kind])), next(iter(models[kind]), ""), ", ".join(by)) for kind, by in rows],
-        [{"name": kind, "models": models[kind], "frameworks": by} for kind, by in rows],
+        [(kind, str(len(names)), next(iter(names), ""), ", ".join(by)) for kind, names, by in rows],
+        [{"name": kind, "models": names, "frameworks": by} for kind, names, by in rows],
         right=frozenset({1}),
     )
+
+
+def builders(kind: str, models: list[str]) -> list[str]:
+    """The frameworks that build a ``model_type``: of one with a tower, those that price a model of it as a whole."""
+    from memcheck.catalog.models import find_model
+    from memcheck.frameworks.registry import FRAMEWORKS
+    from memcheck.memory.unmodelled import unpriced
+    from memcheck.models.registry import FAMILIES, read_architecture
+
+    if kind in FAMILIES:
+        return [each.name for each in FRAMEWORKS.values() if kind in each.families.names]
+    found = [read_architecture(find_model(name).config) for name in models[:1]]
+    return [
+        each.name
+        for each in FRAMEWORKS.values()
+        for model in found
+        if model.model_type in each.families.names and not unpriced(each.families, model)
+    ]
 
 
 CATALOGS: dict[str, Callable[[], Listing]] = {

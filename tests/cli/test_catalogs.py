@@ -7,7 +7,7 @@ import json
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.models.registry import FAMILIES
+from memcheck.models.registry import FAMILIES, WRAPPERS
 from memcheck.rules.registry import RULES
 
 Capture = pytest.CaptureFixture[str]
@@ -99,7 +99,7 @@ def test_architectures_say_who_builds_them(capsys: Capture) -> None:
     """Each model_type that is read has its models and its frameworks."""
     assert main(["list", "architectures", "--format", "json"]) == 0
     records = {record["name"]: record for record in json.loads(capsys.readouterr().out)}
-    assert set(records) == set(FAMILIES)
+    assert set(records) == {*FAMILIES, *WRAPPERS}
     assert "llama-3.1-8b" in records["llama"]["models"]
     assert {"huggingface", "torchtitan"} <= set(records["llama"]["frameworks"])
     assert "torchtitan" not in records["bloom"]["frameworks"]
