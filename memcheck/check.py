@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from memcheck.accounts.dossier import Dossier
     from memcheck.accounts.estimate import Estimate
     from memcheck.config.suppressions import Suppressions  # imported only for a file with such a comment
-    from memcheck.rules.governance import Limits
+    from memcheck.rules.governance import LockedLimits
     from memcheck.rules.types import RuleContext
 
     Remedies = Callable[[list[Finding], RuleContext], list[Finding]]
@@ -290,17 +290,17 @@ def effective_policy(stated: PolicySpec, gate: Gate) -> PolicySpec:
     )
 
 
-def configured_limits(settings: Settings) -> Limits:
+def configured_limits(settings: Settings) -> LockedLimits:
     """The limits that a locked policy holds plans to."""
-    from memcheck.rules.governance import Limits
+    from memcheck.rules.governance import LockedLimits
 
     fail, warn = settings.fail_above, settings.warn_above
-    return Limits(
+    return LockedLimits(
         DEFAULT_FAIL_ABOVE if fail is None else fail, DEFAULT_WARN_ABOVE if warn is None else warn, settings.overhead
     )
 
 
-def held(stated: PolicySpec, limits: Limits) -> PolicySpec:
+def held(stated: PolicySpec, limits: LockedLimits) -> PolicySpec:
     """A plan's policy where it is stricter than the limits, and the limits where it is not."""
     fail, warn = stated.fail_above, stated.warn_above
     return stated._replace(

@@ -154,6 +154,7 @@ ARROWS: dict[str, set[str]] = {
         "finding",
         "frameworks",
         "job",
+        "memory",
         "models",
         "plan",
         "record",

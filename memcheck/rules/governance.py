@@ -29,7 +29,7 @@ class Governance(Record):
         return self.forbid_suppressions or (self.locked and code.startswith(self.locked_rules))
 
 
-class Limits(Record):
+class LockedLimits(Record):
     """The configured thresholds (fractions of capacity) and overhead that ``locked`` holds plans to."""
 
     fail_above: float

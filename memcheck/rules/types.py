@@ -19,7 +19,7 @@ from memcheck.rules.profiles import GATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # made only for a configuration that has a policy
-    from memcheck.rules.governance import Governance, Limits
+    from memcheck.rules.governance import Governance, LockedLimits
 
 
 class RuleContext(Record):
@@ -35,7 +35,7 @@ class RuleContext(Record):
     waste_below: float | None = None
     governance: Governance | None = None
     """What the configuration lays down for every plan; None for nothing."""
-    limits: Limits | None = None
+    limits: LockedLimits | None = None
     """The configured limits that the plan is held to; None where it may state its own."""
     stated: PolicySpec = PolicySpec()
     """The policy as the plan has it, before the configuration's."""
