@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from benchmarks.added import added
 from benchmarks.cases import HERE
 from benchmarks.page import write_or_check
 from memcheck.catalog.models import find_model, model_names
@@ -22,11 +23,14 @@ TABLE = os.path.join(HERE, "COVERAGE.md")
 
 
 def families() -> dict[str, dict[str, Architecture]]:
-    """The catalog's models by family and name."""
+    """The catalog's models by family and name; of families without one, the model that was added."""
     found: dict[str, dict[str, Architecture]] = {}
     for name in model_names():
         architecture = read_architecture(find_model(name).config)
         found.setdefault(architecture.model_type, {})[name] = architecture
+    for kind, record in added().items():
+        if kind not in found:
+            found[kind] = {kind: read_architecture(record["config"])}
     return dict(sorted(found.items()))
 
 

@@ -1,5 +1,6 @@
 """Every family's layer, moment by moment: small models traced (``benchmarks.small``), priced again without PyTorch.
 
+python -m benchmarks.families --add TYPE...    # a small model of a family as transformers writes it, and its traces
 python -m benchmarks.families --trace [WORD]   # trace what is not kept yet, or has WORD in its name: needs `verify`
 python -m benchmarks.families --write          # the table of today's predictions: FAMILIES.md
 python -m benchmarks.families --check          # whether it is of today
@@ -10,7 +11,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Any
 
+from benchmarks import added
 from benchmarks.cases import HERE
 from benchmarks.drawn import MOMENTS, predicted
 from benchmarks.page import write_or_check
@@ -35,8 +38,22 @@ def records() -> dict[str, dict[str, int]]:
 
 def gaps(name: str) -> dict[str, float]:
     """Predicted over traced, minus one, by instant."""
-    (said,) = predicted(small_plans()[name]).values()
+    (said,) = predicted(plans()[name]).values()
     return {moment: said[moment] / seen - 1 for moment, seen in records()[name].items()}
+
+
+def plans() -> dict[str, dict[str, Any]]:
+    """Those by hand, and those of families that were added."""
+    return small_plans() | added.added_plans()
+
+
+def add(kinds: list[str]) -> int:
+    """Keep a small model of each family, and trace its plans; 1 when one could not be traced."""
+    failed = 0
+    for kind in kinds:
+        added.keep({**added.added(), kind: added.record(kind)})
+        failed |= trace(f"{kind} added, ")
+    return failed
 
 
 def trace(word: str | None) -> int:
@@ -44,9 +61,9 @@ def trace(word: str | None) -> int:
     from benchmarks.fuzz import run
 
     kept, failed = records(), 0
-    plans = small_plans()
-    for name, plan in plans.items():
-        if name in kept if word is None else word not in name:
+    known = plans()
+    for name, plan in known.items():
+        if name in kept if word is None else not _asked(word, name):
             continue
         row = run(plan, 300)
         if "refused" in row:
@@ -55,8 +72,13 @@ def trace(word: str | None) -> int:
             continue
         kept[name] = {moment: seen for moment, (_, seen) in row["ranks"][0]["instants"].items()}
         print(name, " ".join(f"{m} {said / seen - 1:+.2%}" for m, (said, seen) in row["ranks"][0]["instants"].items()))
-        keep({n: kept[n] for n in plans if n in kept})
+        keep({n: kept[n] for n in known if n in kept})
     return failed
+
+
+def _asked(word: str, name: str) -> bool:
+    """A family that was added is asked for by the start of its name: one name may end in another."""
+    return name.startswith(word) if word.endswith(" added, ") else word in name
 
 
 def keep(rows: dict[str, dict[str, int]]) -> None:
@@ -77,7 +99,8 @@ def table() -> str:
         "<!-- Written by `python -m benchmarks.families --write`; `--check` compares with today's predictions. -->",
         "",
         f"{len(found)} steps of small models (`benchmarks/small.py`), traced with torch 2.13 and transformers 5.23:",
-        "every family of softmax attention, eager and through scaled_dot_product_attention, with and without",
+        "every family of softmax attention (*added*: as transformers writes it), eager and through",
+        "scaled_dot_product_attention, with and without",
         f"recompute, under autocast and in bf16. Of {len(every)} moments, half are within",
         f"{every[len(every) // 2]:.3%}, 95 % within {every[len(every) * 95 // 100]:.2%}. The lowest is predicted",
         f"{-lowest:.2%} too low; none may be more than {-LOW:.1%}. More than {WIDE:.0%} too high is in bold.",
@@ -92,7 +115,9 @@ def table() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Trace, write or check."""
+    """Add, trace, write or check."""
+    if "--add" in arguments:
+        return add([a for a in arguments if not a.startswith("-")])
     if "--trace" in arguments:
         words = [a for a in arguments if not a.startswith("-")]
         return trace(words[0] if words else None)

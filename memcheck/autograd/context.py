@@ -96,6 +96,8 @@ class Setting(Record):
     """Ranks that share one sequence; ``sequence`` is already divided by it."""
     compiled: bool = False
     """torch.compile runs each block as a graph of its own."""
+    ssm: str = "fused"
+    """``fused`` | ``fallback``: what recurrent layers run in."""
     options: tuple[tuple[str, object], ...] = ()
     pictures: int = 0
     """Pictures or tiles that share the rows of a vision tower between them."""
@@ -175,6 +177,10 @@ class Context:
             del held
 
         return run
+
+    def constant(self, tensor: ParameterTensor) -> Parameter:
+        """A parameter that wants no gradient."""
+        return self.register(Parameter(tensor.name, tensor.shape, self.setting.params, False, has_grad=False))
 
     def norm_weight(self, norm: Norm | None, name: str = "norm") -> tuple[Parameter | None, Parameter | None]:
         """Weight and bias of a normalisation."""

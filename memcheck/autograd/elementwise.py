@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
 
-SAVES_RESULT = frozenset({"relu", "tanh", "sigmoid", "exp", "rsqrt", "softmax", "sqrt"})
+SAVES_RESULT = frozenset({"relu", "tanh", "sigmoid", "exp", "expm1", "rsqrt", "softmax", "sqrt"})
 """Activations whose derivative is taken from the result; all others keep their input."""
 
 
@@ -149,6 +149,13 @@ def scale(tape: Tape, x: Value, label: str = "mul") -> Value:
     return tape.record(out, (x,), run)
 
 
+def scale_in_place(tape: Tape, x: Value, label: str = "mul_") -> Value:
+    """``x *= number``: its gradient is a new tensor all the same."""
+    shape, dtype = x.shape, x.dtype
+    out = Value(x.storage, shape, dtype)
+    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, label + " backward")])
+
+
 def shift(tape: Tape, x: Value, label: str = "add", other: str | None = None) -> Value:
     """``x + c`` with a constant, or a tensor of dtype ``other`` that needs no gradient: the gradient passes through."""
     out = tape.value(x.shape, promote(x.dtype, other) if other else x.dtype, label)
@@ -197,6 +204,35 @@ def subtract_rows(tape: Tape, x: Value, rows: Value) -> Value:
         return [grad, total]
 
     return tape.record(out, (x, rows), run)
+
+
+def maximum(tape: Tape, x: Value, label: str = "min") -> Value:
+    """``torch.min(x, constant)`` or ``max``: keeps x; backward masks the gradient."""
+    out = tape.value(x.shape, x.dtype, label)
+    shape, dtype, kept = x.shape, x.dtype, x.storage
+
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        masks = [tape.new(shape, "bool", label + " backward") for _ in range(2)]
+        halved = tape.new(shape, dtype, label + " backward")
+        result = tape.new(shape, dtype, label + " backward")
+        del masks, halved
+        return [result]
+
+    return tape.record(out, (x,), run)
+
+
+def where(tape: Tape, mask: Storage, a: Value, b: Value) -> Value:
+    """``torch.where(mask, a, b)``: keeps the mask; each side gets a gradient of its own."""
+    wide = promote(a.dtype, b.dtype)
+    out = tape.value(a.shape, wide, "where")
+    shape, da, db = a.shape, a.dtype, b.dtype
+    na, nb = a.origin is not None, b.origin is not None
+
+    def run(grad: Storage, kept: Storage = mask) -> list[Storage | None]:
+        zeros = [tape.new(shape, grad.dtype, "where backward") for n in (na, nb) if n]
+        return [_like(tape, zeros.pop(0), shape, d) if n else None for n, d in ((na, da), (nb, db))]
+
+    return tape.record(out, (a, b), run)
 
 
 def dropout(tape: Tape, x: Value, p: float) -> Value:

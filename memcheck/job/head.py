@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
+from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.objective_types import ModelHead
 from memcheck.models.types import Architecture, Rough, TaskHead
 from memcheck.plan import types as plan_types
@@ -38,9 +39,14 @@ def with_head(architecture: Architecture | Rough, head: ModelHead) -> Architectu
     """The model with its head (transformers ``GenericForSequenceClassification``, ``...TokenClassification``)."""
     if head.kind == "lm" or not isinstance(architecture, Architecture):
         return architecture
+    if architecture.head_transform and head.kind != "embedding":
+        message = f"memcheck has no model of a {head.kind} head on {architecture.model_type}, which pools by itself"
+        help = "`head: {kind: lm}` prices its head for masked words, `head: {kind: embedding}` its hidden states"
+        raise ResolutionError((JobProblem("architecture", "/training/head", message, help=help),))
     by_token = head.kind == "token-classification"
     kind = "classification" if head.kind == "reward" else head.kind
     task = TaskHead(kind, head.labels, bias=by_token, dropout=CLASSIFIER_DROPOUT if by_token else 0.0)
     return architecture._replace(
-        task=task, head=False, head_bias=False, tie_word_embeddings=False, final_softcap=False, logit_scale=False
+        task=task, head=False, head_bias=False, tie_word_embeddings=False, final_softcap=False, logit_scale=False,
+        head_transform="", head_tensors=(), narrow_loss=False,
     )

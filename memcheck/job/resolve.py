@@ -36,7 +36,8 @@ from memcheck.plan import types as plan_types
 from memcheck.record import Record
 
 DEFAULT_FRAMEWORK = "huggingface"
-KERNELS = {"mamba2": "mamba-ssm", "gated-delta-net": "flash-linear-attention"}
+NO_KERNELS = plan_types.KernelsSpec()
+KERNELS = {"mamba2": "mamba-ssm", "gated-delta-net": "flash-linear-attention", "short-convolution": "causal-conv1d"}
 """Whose fused kernels recurrent layers are priced with. transformers falls back to code of its own without them
 (``use_kernel_func_from_hub_with_fallback``), whose traced steps took 2.1 to 2.5 times as much."""
 
@@ -103,7 +104,8 @@ def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir
         for note in architecture.notes:
             defaults.note("model", note, "how the model's configuration was read")
     if plan.training is not None:
-        for package in _kernels(architecture):
+        packages = _kernels(architecture) if (plan.training.kernels or NO_KERNELS).ssm is None else []
+        for package in packages:
             why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
             defaults.note("model", f"{package} is installed", why)
         framework = frameworks[defaults.take("training.framework", plan.training.framework, DEFAULT_FRAMEWORK)]
@@ -177,7 +179,8 @@ def _kernels(architecture: Architecture | Rough) -> list[str]:
     """Packages whose kernels the model's layers are priced with."""
     if not isinstance(architecture, Architecture):
         return []
-    kinds = {block.mixer.kind for block, _ in architecture.blocks if isinstance(block.mixer, Mixer)}
+    mixers = (mixer for block, _ in architecture.blocks for mixer in (block.mixer, block.beside))
+    kinds = {mixer.kind for mixer in mixers if isinstance(mixer, Mixer)}
     return [package for kind, package in KERNELS.items() if kind in kinds]
 
 
@@ -248,6 +251,7 @@ def _training_job(
         evaluation=resolve_evaluation(training.evaluation, after),
         sequences=training.sequences or "packed",
         companions=resolve_companions(objective, architecture, recipe, offloaded, teacher),
+        ssm_kernels=(training.kernels or NO_KERNELS).ssm or "fused",
     )
     return job, (defaults.taken(), between.taken(), after.taken())
 

@@ -193,6 +193,8 @@ class TrainingJob(Record):
     """``packed`` (every row is full) | ``padded`` (a row of padding may be in every micro-batch)."""
     companions: tuple[Companion, ...] = ()
     """Models beside the one that is trained: they rest, and run forward without gradients."""
+    ssm_kernels: str = "fused"
+    """``fused`` | ``fallback``: whether recurrent layers have their kernels' packages."""
     torch: tuple[str, ...] = (TORCH_2_15,)
     """How PyTorch behaves, by version; several where that is unknown, and the one that needs most counts."""
 

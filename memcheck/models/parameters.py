@@ -10,6 +10,8 @@ def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
     """Every parameter tensor of one layer."""
     mixer = block.mixer.tensors if block.mixer is not None else ()
     mlp = block.mlp.tensors if block.mlp is not None else ()
+    if block.beside is not None:
+        mixer += block.beside.tensors
     norms = tuple(t for norm in block.norms for t in norm_tensors(norm))
     return mixer + mlp + norms + block.extra_tensors
 
@@ -25,6 +27,7 @@ def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     tensors += norm_tensors(a.embedding_norm)
     tensors += a.extra_tensors
     tensors += norm_tensors(a.final_norm)
+    tensors += a.head_tensors
     if a.head and not a.tie_word_embeddings:
         shape = (a.vocab_size, a.embedding_size)
         tensors.append(ParameterTensor(paths.head + ".weight", shape, "head", shard="vocab", linear=True))

@@ -17,41 +17,77 @@ if TYPE_CHECKING:
     from typing import Any
 
 FAMILIES: dict[str, str] = {
+    "afmoe": "afmoe:read",
+    "apertus": "apertus:read",
+    "arcee": "arcee:read",
+    "bamba": "bamba:read",
+    "bert": "bert:read",
     "bloom": "bloom:read",
     "cohere": "cohere:read",
     "cohere2": "cohere:read_2",
+    "cwm": "cwm:read",
     "dbrx": "dbrx:read",
     "deepseek_v2": "deepseek:read_v2",
     "deepseek_v3": "deepseek:read_v3",
+    "deepseek_v32": "deepseek_v32:read",
+    "dots1": "dots1:read",
+    "ernie4_5": "ernie4_5:read",
+    "ernie4_5_moe": "ernie4_5:read_moe",
+    "exaone4": "exaone:read",
+    "exaone_moe": "exaone:read_moe",
     "falcon": "falcon:read",
+    "falcon_h1": "bamba:read_falcon_h1",
+    "flex_olmo": "olmo:read_flex",
     "gemma": "gemma:read",
     "gemma2": "gemma:read_2",
     "gemma3_text": "gemma:read_3",
+    "gemma4_text": "gemma4:read",
     "glm": "glm:read",
     "glm4": "glm:read_4",
     "glm4_moe": "glm4_moe:read",
+    "glm4_moe_lite": "glm4_moe_lite:read",
+    "glm_moe_dsa": "deepseek_v32:read_glm",
     "gpt2": "gpt2:read",
+    "gpt_bigcode": "gpt_bigcode:read",
     "gpt_neox": "gpt_neox:read",
     "gpt_oss": "gpt_oss:read",
     "gptj": "gptj:read",
     "granite": "granite:read",
     "granitemoe": "granite:read_moe",
+    "granitemoehybrid": "bamba:read_granite",
+    "granitemoeshared": "granite:read_shared",
+    "helium": "helium:read",
+    "hunyuan_v1_dense": "hunyuan:read",
+    "hunyuan_v1_moe": "hunyuan:read_moe",
+    "hyperclovax": "granite:read_hyperclovax",
     "internlm3": "internlm3:read",
+    "iquestcoder": "llama:read",
+    "jais2": "jais2:read",
     "kimi_k2": "deepseek:read_v3",
+    "lfm2": "lfm2:read",
+    "lfm2_moe": "lfm2:read_moe",
     "llama": "llama:read",
     "llama4_text": "llama4:read",
+    "mamba2": "mamba2:read",
     "megatron-gpt": "gpt2:read",
     "megatron-lm": "megatron_lm:read",
+    "mellum": "qwen_moe:read_mellum",
+    "minicpm3": "minicpm3:read",
     "minimax": "minimax:read",
     "minimax_m2": "minimax:read_m2",
+    "ministral": "ministral:read",
+    "ministral3": "ministral:read_3",
     "mistral": "mistral:read",
+    "mistral4": "mistral4:read",
     "mixtral": "mixtral:read",
     "mpt": "mpt:read",
+    "nanochat": "nanochat:read",
     "nemotron": "nemotron:read",
     "nemotron_h": "nemotron_h:read",
     "olmo": "olmo:read",
     "olmo2": "olmo:read_2",
     "olmo3": "olmo:read_3",
+    "olmo_hybrid": "olmo_hybrid:read",
     "olmoe": "olmo:read_moe",
     "opt": "opt:read",
     "phi": "phi:read",
@@ -60,11 +96,18 @@ FAMILIES: dict[str, str] = {
     "qwen2": "qwen:read_2",
     "qwen2_moe": "qwen_moe:read_2",
     "qwen3": "qwen:read_3",
+    "qwen3_5_moe_text": "qwen3_next:read_3_5_moe",
+    "qwen3_5_text": "qwen3_next:read_3_5",
     "qwen3_moe": "qwen_moe:read_3",
     "qwen3_next": "qwen3_next:read",
+    "roberta": "bert:read_roberta",
+    "seed_oss": "seed_oss:read",
     "smollm3": "smollm3:read",
+    "solar_open": "solar_open:read",
     "stablelm": "stablelm:read",
     "starcoder2": "starcoder2:read",
+    "xlm-roberta": "bert:read_roberta",
+    "youtu": "youtu:read",
 }
 """``model_type`` -> ``module:function`` in :mod:`memcheck.models.families`."""
 
@@ -145,9 +188,23 @@ def _model_type(config: Mapping[str, Any]) -> str:
         from memcheck.edge.closest import closest
 
         close = closest(model_type.lower(), FAMILIES, 3, 0.5)
-        help = f"close: {', '.join(close)}" if close else "see the documentation: adding a model family is one file"
+        help = f"close names: {', '.join(close)}; " if close else ""
+        help += _near_by_structure(config)
         raise ArchitectureError(f"memcheck does not know model_type {model_type!r}", help, "model_type")
     return model_type
+
+
+def _near_by_structure(config: Mapping[str, Any]) -> str:
+    """What to do about an unknown type: families that read its keys, and the ways out."""
+    from memcheck.models.nearest import described, nearest
+
+    known = {name: target for name, target in FAMILIES.items() if not name.startswith("megatron")}
+    near = nearest(config, known, _family)
+    said = f"nearest by structure: {described(near)}; " if near else ""
+    return (
+        f"{said}if one of them is this model's code, describe it by `model: {{architecture: {{model_type: ...}}}}` "
+        "with its keys; else `model: {rough: ...}` takes the number of parameters"
+    )
 
 
 def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:

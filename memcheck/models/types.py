@@ -8,144 +8,28 @@ from __future__ import annotations
 
 from itertools import chain, repeat
 
+from memcheck.models.attention_types import Attention, LatentAttention, Norm, ParameterTensor
 from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.models.vision import OtherTower, TowerAttention, Vision
 
-
-class ParameterTensor(Record):
-    """One parameter tensor, with the shape in which transformers stores it."""
-
-    name: str
-    """Path inside its owner, e.g. ``self_attn.q_proj.weight``."""
-    shape: tuple[int, ...]
-    group: str
-    """``embedding`` | ``position`` | ``attention`` | ``mlp`` | ``router`` | ``experts`` | ``shared_experts`` | ``norm``
-    | ``mixer`` (state-space and linear attention) | ``head``."""
-    shard: str = "none"
-    """How tensor parallelism cuts it: ``column`` (output features: dim 0), ``row`` (input features: dim 1),
-    ``vocab`` (dim 0), ``none`` (replicated). Stacked experts: the same dimensions of each expert's matrix."""
-    linear: bool = False
-    """A matrix multiplied with activations (autocast casts it, LoRA adapts it, QLoRA quantises it). Listed in the order
-    of the forward pass. Stacked experts and routers that are bare parameters are not: no linear layer wraps them."""
-    transposed: bool = False
-    """Stored as [in, out]: GPT-2's Conv1D, GPT-OSS's and Llama 4's experts."""
-    viewed: bool = False
-    """Multiplied as ``input @ weight.T`` (Falcon): autocast caches no copy of a view."""
-
-    @property
-    def count(self) -> int:  # type: ignore[override]
-        """Number of parameters."""
-        n = 1
-        for d in self.shape:
-            n *= d
-        return n
-
-
-class Norm(Record):
-    """A normalisation over the last dimension."""
-
-    kind: str
-    """What transformers computes: ``rmsnorm`` (Llama: cast back, then weight) | ``rmsnorm-fp32-weight`` (OLMo 2,
-    GPT-OSS: weight, then cast back) | ``rmsnorm-unit-offset`` (Gemma's 1 + w in fp32) | ``layernorm`` (one kernel)
-    | ``layernorm-fp32`` (OLMo: one kernel on an fp32 copy) | ``layernorm-pieces`` (Cohere: mean, variance and product
-    as separate fp32 operations) | ``layernorm-1p`` (Nemotron: weight + 1) | ``l2`` (Llama 4: no weight)."""
-    size: int
-    weight: bool = True
-    bias: bool = False
-    rows: int = 1
-    """Number of separate weight rows (Cohere and StableLM: one per head)."""
-    name: str = ""
-    """Path inside its owner: ``input_layernorm`` in a block, ``model.norm`` in the model."""
-
-
-class Attention(Record):
-    """Softmax attention, grouped or not."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    qkv_bias: bool = False
-    out_bias: bool = False
-    fused_qkv: bool = False
-    """One matrix makes q, k and v: the whole output stays alive while any part of it does."""
-    fused_form: str = "split"
-    """How that output is taken apart: ``split`` (GPT-2, MPT) | ``heads`` (GPT-NeoX, BLOOM: head by head) | ``slices``
-    (Phi-3) | ``index`` (Falcon: keys and values are picked with an index list, and so copied)."""
-    query_norm: Norm | None = None
-    key_norm: Norm | None = None
-    rotary_dim: int = 0
-    """Dimensions of a head that are rotated; 0 = no rotary embedding in this block."""
-    rotary_interleaved: bool = False
-    rotary_form: str = "half"
-    """How the rotation is written: ``half`` (Llama's rotate_half) | ``half-fp32`` (OLMo: by fp32 tables, then cast
-    back) | ``cat`` (Phi-3: the rest of each head, even of no width, is concatenated) | ``pairs`` (GLM: neighbours,
-    tables repeated once per layer) | ``pairs-each`` (GPT-J: tables repeated for each of q and k) | ``pairs-fp32``
-    (Cohere: neighbours, on fp32 copies) | ``chunks`` (GPT-OSS: the two halves apart) | ``complex`` (Llama 4: fp32
-    copies read as complex numbers)."""
-    alibi: bool = False
-    window: int | None = None
-    """Sliding or chunked window in tokens; None = full attention."""
-    chunked: bool = False
-    """The window is a chunk; a sequence's chunks start behind its padding (Llama 4)."""
-    softcap: bool = False
-    sinks: bool = False
-    """One learned logit per head (GPT-OSS)."""
-    output_gate: bool = False
-    """q_proj is twice as wide, the second half gates the output (Qwen3-Next)."""
-    dropout: float = 0.0
-    tensors: tuple[ParameterTensor, ...] = ()
-    """Every parameter of the module, its own norms included."""
-    clip_qkv: bool = False
-    """The projections are clamped to a range (DBRX, MPT, OLMo with ``clip_qkv``)."""
-    sdpa: bool = True
-    """transformers has a scaled_dot_product_attention path; False: eager code unless flash-attention is asked for."""
-    flash: bool = True
-    """transformers has a flash-attention path."""
-    fp32_scores: bool = False
-    """Queries and keys are cast to fp32 before their product (GPT-J)."""
-    masked: bool = False
-    """transformers always passes an explicit causal mask (Falcon), which the flash kernel does not take."""
-    padded: bool = False
-    """Rows of a micro-batch are padded, so that each has a mask of its own."""
-    pictures: bool = False
-    """Tokens of a picture see each other: token types make a mask for every sequence (Gemma 3, PaliGemma)."""
-    softmax_fp32: bool = True
-    """Eager attention's softmax runs in fp32; False: in the scores' own dtype (GPT-2, Falcon, Llama 4)."""
-    expanded_kv: bool = False
-    """Keys and values are copied to every query head before the kernel (Falcon 40B)."""
-    returns_weights: bool = False
-    """The layer returns eager attention's probabilities beside its output, and the model's loop keeps both in a
-    variable until the next layer has returned (Falcon, BLOOM, MPT, GPT-J)."""
-    filled_scores: bool = False
-    """A boolean mask fills the scores, which stay in a variable to the end (MPT)."""
-    named_rotary: bool = False
-    """The rotation is written in the module's forward: what goes in and comes out of it are variables (Phi, GPT-J)."""
-    position_rows: int = 0
-    """Rows of the fp32 table of sines and cosines that each layer keeps as a buffer, and copies (GPT-J)."""
-    adds_residual: bool = False
-    """The module adds the residual stream by itself: its variables live until then (BLOOM)."""
-    named_scores: bool = False
-    """Eager scores are scaled in place and stay in variables while the softmax runs (Falcon)."""
-
-
-class LatentAttention(Record):
-    """Multi-head latent attention (DeepSeek V2/V3)."""
-
-    heads: int
-    q_lora_rank: int | None
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-    bias: bool = False
-    tensors: tuple[ParameterTensor, ...] = ()
-    rotary_interleaved: bool = True
-    dropout: float = 0.0
-    rotary_complex: bool = False
-    """The rotation multiplies fp32 copies read as complex numbers (DeepSeek V2)."""
+__all__ = [
+    "Architecture",
+    "Attention",
+    "Block",
+    "LatentAttention",
+    "Mixer",
+    "Mlp",
+    "Moe",
+    "Norm",
+    "ParameterTensor",
+    "Paths",
+    "PerLayer",
+    "Rough",
+    "TaskHead",
+]
 
 
 class Mixer(Record):
@@ -159,6 +43,26 @@ class Mixer(Record):
     width: int
     """Channels of the widest activation inside the mixer."""
     tensors: tuple[ParameterTensor, ...] = ()
+    key_heads: int = 0
+    """Heads of queries and keys, where there are fewer than of values (delta nets); 0 = as many as ``heads``."""
+    key_dim: int = 0
+    """Width of one head's keys, or of the state of a state-space model."""
+    groups: int = 1
+    """Groups of heads that share B and C (Mamba-2)."""
+    kernel: int = 0
+    """Columns of the causal convolution."""
+    output: str = "out_proj"
+    """Name of the last linear layer."""
+    negative_eigenvalues: bool = False
+    """Beta is doubled (OLMo's hybrids)."""
+    norm_fp32: bool = False
+    """The gated norm's weight multiplies in fp32, and its result is cast back (Falcon-H1)."""
+    norm_first: bool = False
+    """The gate multiplies behind the norm (Falcon-H1 on request)."""
+    multiplied: bool = False
+    """What in_proj makes is multiplied by a constant vector (Falcon-H1)."""
+    chunk: int = 0
+    """Tokens of a chunk of the scan, where the configuration says it."""
     buffer_numel: int = 0
     """Elements of constant tables that each such layer keeps on the device (MiniMax's decay matrices)."""
 
@@ -176,6 +80,8 @@ class Mlp(Record):
     tensors: tuple[ParameterTensor, ...] = ()
     inline: bool = False
     """Its statements are the layer's own: one variable holds its input, then each result (OPT)."""
+    multiplied: bool = False
+    """What the gate's activation reads is multiplied by a constant, and so is the output (Falcon-H1)."""
     adaptable: bool = True
     """peft's targets can name its matrices; False beside experts that took their names (``Moe.stacked_adapters``)."""
 
@@ -191,7 +97,9 @@ class Moe(Record):
     activation: str
     bias: bool = False
     router: str = "softmax"
-    """``softmax`` | ``sigmoid`` | ``softmax-topk`` (softmax over the chosen ones) | ``sparsemixer`` (Phi 3.5)."""
+    """``softmax`` | ``sigmoid`` | ``softmax-topk`` (softmax over the chosen ones) | ``sparsemixer`` (Phi 3.5)
+    | ``softmax-gather`` (ERNIE: the scores of those that a correction chose) | ``softmax-groups`` (Mistral 4: chosen
+    within groups)."""
     shared_width: int = 0
     """Intermediate size of all shared experts together; 0 = none."""
     shared_gate: bool = False
@@ -213,9 +121,22 @@ class Moe(Record):
     groups: int = 1
     """Groups of experts, of which a token is routed to ``chosen_groups`` at most (DeepSeek: ``n_group``)."""
     chosen_groups: int = 1
+    reads_stream: bool = False
+    """Experts read the residual stream, beside a dense network that reads its norm (Gemma 4)."""
+    shared_first: bool = False
+    """The shared experts run before the routed ones, whose output is added to theirs (ERNIE, Hunyuan, AFMoE)."""
     stacked_adapters: bool = False
     """peft maps the names of transformers 4's separate experts (gate_proj, up_proj, down_proj, w1...) and of the router
     to the stacked tensors, and to nothing else in the model (peft utils/transformers_weight_conversion.py)."""
+
+
+class PerLayer(Record):
+    """Per-layer embeddings: a table's row has a part for each layer."""
+
+    width: int
+    """Of one layer's part."""
+    total: int
+    """Of all layers' parts."""
 
 
 class Block(Record):
@@ -237,6 +158,15 @@ class Block(Record):
     dropout: float = 0.0
     """Residual dropout."""
     extra_tensors: tuple[ParameterTensor, ...] = ()
+    per_layer: PerLayer | None = None
+    """An embedding of its own is multiplied in behind the feed-forward network (Gemma 4)."""
+    per_layer_activation: str = ""
+    scaled_output: bool = False
+    """The output is multiplied in place by a buffer of one number (Gemma 4)."""
+    beside: Mixer | None = None
+    """A recurrent mixer that reads what attention reads; both outputs are multiplied and added (Falcon-H1)."""
+    residual_fp32: bool = False
+    """The residual stream is fp32, whatever the weights are (Mamba 2)."""
     residual_scale: bool = False
     """What is added to the residual stream is multiplied by a constant (Granite, MiniMax)."""
     inner_dropout: bool = False
@@ -317,6 +247,24 @@ class Architecture(Record):
     """Positions are looked up for every sequence (OPT), not once for all."""
     extra_tensors: tuple[ParameterTensor, ...] = ()
     """Tensors outside blocks, embedding, head and final norm (OPT's projections)."""
+    per_layer: PerLayer | None = None
+    """Embeddings of every layer are looked up at once, and projections of the first are added (Gemma 4)."""
+    rotary_dims: tuple[int, ...] = ()
+    """Widths of the rotary tables, where kinds of layers have tables of different widths."""
+    token_types: int = 0
+    """Rows of a table of token types, which are looked up beside the words (BERT); 0 = none."""
+    head_transform: str = ""
+    """Activation of a layer in front of the head, with a LayerNorm behind it (BERT); empty = none."""
+    head_tensors: tuple[ParameterTensor, ...] = ()
+    """Its parameters."""
+    narrow_loss: bool = False
+    """The model's own loss takes the logits in their dtype (encoders)."""
+    mask_buffer: int = 0
+    """Rows and columns of a boolean causal mask that the model holds (GPT-BigCode); 0 = none."""
+    head_input_scale: bool = False
+    """What the head reads is divided by a constant (MiniCPM 3)."""
+    logits_fp32: bool = False
+    """The model casts its logits to fp32 by itself (Nemotron-H, Mamba)."""
     logit_scale: bool = False
     """The logits are multiplied or divided by a constant (Cohere, Granite)."""
     mtp_layers: int = 0

@@ -17,6 +17,7 @@ from memcheck.plan.types import (
     ImagesSpec,
     InferenceSpec,
     InitializationSpec,
+    KernelsSpec,
     LoraSpec,
     LossSpec,
     ModelSpec,
@@ -182,5 +183,6 @@ _RECORDS: dict[str, Callable[[Any], Any]] = {
     "offload": _record(OffloadSpec, "parameters"),
     "initialization": _record(InitializationSpec, "place"),
     "checkpoint": _record(CheckpointSpec, "state_dict"),
+    "kernels": _record(KernelsSpec, "ssm"),
 }
 """Keys of ``training`` that become records."""

@@ -194,6 +194,12 @@ class HeadSpec(Record):
     labels: int | None = None
 
 
+class KernelsSpec(Record):
+    """``training.kernels``."""
+
+    ssm: str | None = None
+
+
 class TrainingSpec(Record):
     """``training``."""
 
@@ -230,6 +236,7 @@ class TrainingSpec(Record):
     offload: OffloadSpec | None = None
     initialization: InitializationSpec | None = None
     checkpoint: CheckpointSpec | None = None
+    kernels: KernelsSpec | None = None
     options: dict[str, Any] | None = None
 
 

@@ -352,7 +352,7 @@ def _counts(block: Block, s: Shape, *, trained: bool) -> tuple[int, int, int, in
     """Parameters on this rank: dense, trained of them, of experts, trained of them."""
     numbers = [0, 0, 0, 0]
     owned: list[tuple[ParameterTensor, object]] = [
-        (t, c) for c in (block.mixer, block.mlp) if c is not None for t in c.tensors
+        (t, c) for c in (block.mixer, block.beside, block.mlp) if c is not None for t in c.tensors
     ]
     owned += [(t, None) for t in block_tensors(block)[len(owned) :]]
     for t, component in owned:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import families
-from benchmarks.small import RECOMPUTES, ROUTED, SMALL, small_plans
+from benchmarks.small import RECOMPUTES, ROUTED, SMALL
 
 pytestmark = pytest.mark.slow
 
@@ -14,7 +14,7 @@ RECORDS = families.records()
 
 def test_every_plan_was_traced() -> None:
     """A family, attention, recompute or recipe that is added is traced, too."""
-    assert list(RECORDS) == list(small_plans())
+    assert list(RECORDS) == list(families.plans())
 
 
 @pytest.mark.parametrize("name", RECORDS)

@@ -13,7 +13,7 @@ import pytest
 from memcheck.models import families
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.registry import FAMILIES, read_architecture
-from tests.models.configs import GEMMA3, LLAMA, without
+from tests.models.configs import DEEPSEEK_V3, GEMMA3, LLAMA, without
 
 
 def test_unknown_model_type_shows_close_ones() -> None:
@@ -22,6 +22,18 @@ def test_unknown_model_type_shows_close_ones() -> None:
         read_architecture({**LLAMA, "model_type": "lama"})
     assert caught.value.key == "model_type"
     assert "llama" in caught.value.help
+
+
+def test_unknown_model_type_names_what_its_keys_are_like() -> None:
+    """The families that read its keys are named, with every key that they miss or leave, and both ways out."""
+    with pytest.raises(ArchitectureError) as caught:
+        read_architecture({**LLAMA, "model_type": "zzz", "new_rank": 5, "other_width": 7})
+    assert "llama (does not read new_rank, other_width)" in caught.value.help
+    assert "architecture:" in caught.value.help
+    assert "rough:" in caught.value.help
+    with pytest.raises(ArchitectureError) as caught:
+        read_architecture(without({**DEEPSEEK_V3, "model_type": "zzz"}, "kv_lora_rank", "v_head_dim"))
+    assert "deepseek_v3 (misses kv_lora_rank, v_head_dim)" in caught.value.help
 
 
 @pytest.mark.parametrize("config", [{}, {"model_type": None}, {"model_type": 3}, {"model_type": ["llama"]}])

@@ -14,7 +14,7 @@ from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import Weights, dense, product
 from memcheck.autograd.norm import cast_offset, fused_norm
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
-from memcheck.frameworks.transformers.attention import repeat_kv
+from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.head import Head, head_unit
 from memcheck.frameworks.transformers.mlp import activation, linear_tensors
 from memcheck.frameworks.transformers.rotary import rotate_half

@@ -75,6 +75,7 @@ def head_tensors(
         tensors.append(LocalTensor("lm_head.weight", (vocab, a.embedding_size), trained))
     if a.head_bias:
         tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
+    tensors += [LocalTensor(t.name, t.shape, trained, matrix=len(t.shape) > 1) for t in a.head_tensors]
     for t in task_tensors(a):
         if adapts:
             # peft makes a trained copy of the score layer beside the frozen one (task types SEQ_CLS, TOKEN_CLS)

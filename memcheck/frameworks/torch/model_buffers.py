@@ -9,8 +9,11 @@ from memcheck.frameworks.layers import model_states_of
 from memcheck.frameworks.torch.pipelining import NO_BORDER, Border
 from memcheck.frameworks.torch.units import stream_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.models.types import Architecture, Attention, Block, Mixer
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer
 from memcheck.record import Record
+
+INDEX_TOPK = 2048
+"""Keys that released models choose for each token."""
 
 
 class Always(Record):
@@ -42,7 +45,7 @@ class ModelBuffers:
         self.border = self._border()
         tables = model_states_of(setting.style).rotary_tables(architecture, setting)
         held, variables = self._masks()
-        self.per_micro_batch = tables + self._received_input() + held
+        self.per_micro_batch = tables + self._received_input() + held + self._choices()
         """What each micro-batch in flight makes for itself."""
         self.masks = variables
         """Attention masks that nothing but variables of the model's forward hold."""
@@ -55,6 +58,8 @@ class ModelBuffers:
         buffers = self._layer_buffers()
         if buffers:
             found.append(Always("activations", buffers))
+        if self.architecture.mask_buffer:
+            found.append(Always("activations", rounded(self.architecture.mask_buffer**2)))
         ids = rounded(8 * self.tokens)
         if self.part.embedding:
             found.append(Always("activations", ids))
@@ -92,6 +97,17 @@ class ModelBuffers:
         if self.job.layout.pipeline > 1:  # stages are handed their layers, and make no masks
             return held, 0
         return held, variables + found.unused
+
+    def _choices(self) -> int:
+        """Indices that each layer hands to the next (modeling_glm_moe_dsa.py, ``prev_topk_indices``): arguments, which
+        checkpointed layers hold to their backward.
+        """
+        if self.job.checkpointing.mode == "none":
+            return 0
+        layers = self.architecture.layers()[self.part.first : self.part.last]
+        passed = sum(isinstance(b.mixer, LatentAttention) and b.mixer.passes_choice for b in layers)
+        s = self.setting.sequence
+        return passed * rounded(4 * self.tokens * min(s, INDEX_TOPK)) if passed else 0
 
     def _layer_buffers(self) -> int:
         """Constant tables of every layer: ``embed_positions``, [positions, rotary_dim] in fp32 (modeling_gptj.py,

@@ -69,6 +69,8 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         stepped=step_in_backward(job.optimizer),
         grad_dtype=grad_dtype,
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
+        stream="fp32" if any(block.residual_fp32 for block, _ in architecture.blocks) else None,
+        ssm=job.ssm_kernels,
         options=job.options,
     )
 
@@ -174,7 +176,7 @@ def block_tensors_on_rank(
     adapter = lora if isinstance(lora, Adapter) else None
     for t, component in block_component_tensors(block):
         shape = local_tensor(t, component, tensor, expert, expert_tensor)
-        wants = trained and not is_frozen(t.name.removesuffix(".weight"), frozen)
+        wants = trained and not t.fixed and not is_frozen(t.name.removesuffix(".weight"), frozen)
         is_expert = t.group == "experts"
         linear = t.linear or (is_expert and adapter is not None and adapter.quantizes_experts)
         quantized = adapter is not None and adapter.quantized and linear
@@ -247,6 +249,9 @@ def embedding_unit(
         a.embedding_size != a.hidden_size,
         a.positions_each,
         a.scales_outside,
+        token_types=a.token_types,
+        per_layer=a.per_layer,
+        per_layer_rows=next((t.shape[0] for t in a.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
         leaf=not trained and is_hooked(job, a),
         scattered=a.vision is not None,
         saved=saves(job, TABLE),
@@ -347,8 +352,13 @@ def head_of(
     graph, states = before
     tied = is_tied(a, base.tensor) and part.embedding and not saves(job, TABLE, HEAD)
     trained = (base.trained and not is_head_frozen(job, a)) or saves(job, HEAD)
-    head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, job.loss, trained, a.logit_scale)
+    loss = job.loss._replace(upcast=False) if a.narrow_loss else job.loss
+    head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, loss, trained, a.logit_scale)
     head = head._replace(
+        widened=a.logits_fp32,
+        divided=a.head_input_scale,
+        transform=a.head_transform,
+        waiting=a.per_layer.total if a.per_layer is not None else 0,
         compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
         graph_before=graph,
         grad_dtype=outside,

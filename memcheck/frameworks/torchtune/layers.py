@@ -15,7 +15,7 @@ from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
-from memcheck.frameworks.transformers.attention import repeat_kv
+from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.head import Head, head_unit
 from memcheck.frameworks.transformers.layers import block_parts, feed_forward
 from memcheck.frameworks.transformers.mlp import linear_tensors

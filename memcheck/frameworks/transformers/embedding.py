@@ -11,7 +11,7 @@ from memcheck.autograd.elementwise import add, dropout, scale
 from memcheck.autograd.matrix import embedding, linear
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, rounded_bytes
 from memcheck.frameworks.layers import layers_of
-from memcheck.models.types import Norm, ParameterTensor
+from memcheck.models.types import Norm, ParameterTensor, PerLayer
 from memcheck.record import Record
 
 
@@ -35,6 +35,10 @@ class Embedding(Record):
     """Image tokens take the places that the text left them, in a new tensor."""
     saved: bool = False
     """A copy of the table is trained in a frozen model (peft's ``modules_to_save``)."""
+    token_types: int = 0
+    per_layer: PerLayer | None = None
+    per_layer_rows: int = 0
+    """Rows of the table of all layers' embeddings."""
     leaf: bool = False
     """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
 
@@ -103,7 +107,16 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     if e.projected:  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
         matrix = ParameterTensor("project_in.weight", (s.hidden, e.width), "embedding", linear=True)
         x = linear(tape, x, ctx.weights(matrix, False, adaptable=False), "project_in")
+    if e.per_layer is not None:
+        from memcheck.frameworks.transformers.per_layer import look_up
+
+        x = look_up(ctx, e.per_layer, e.per_layer_rows, x, trained=trained)
     ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
+    if e.token_types:
+        kinds = ctx.register(
+            Parameter("token_type_embeddings", (e.token_types, s.hidden), s.params, trained, has_grad=s.has_grad)
+        )
+        x = add(tape, x, embedding(tape, kinds, (ctx.tokens,), dtype, "token types"), "add token types")
     if e.positions:
         where = ctx.register(
             Parameter("embed_positions", (e.positions, s.hidden), s.params, trained and s.trained, has_grad=s.has_grad)

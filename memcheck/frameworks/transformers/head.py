@@ -9,13 +9,15 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, enter_tensor_parallel, wider
 from memcheck.autograd.curve import Curve, checkpointed, high
-from memcheck.autograd.elementwise import cast, cat
+from memcheck.autograd.elementwise import cast, cat, scale
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.second_pass import SecondPass
+from memcheck.frameworks.transformers.mlp import activation
+from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.second_pass import Outputs, capped, returned
 from memcheck.job.objective_types import DISTILLED, Objective
 from memcheck.job.types import Loss, TrainingJob
@@ -35,6 +37,14 @@ class Head(Record):
     trained: bool = True
     scaled: bool = False
     """Logits are multiplied by a constant (Cohere, Granite)."""
+    waiting: int = 0
+    """Width of a gradient to which every layer adds, and which the embedding takes (Gemma 4's per-layer inputs)."""
+    transform: str = ""
+    """Activation of a layer in front of the head, whose result a LayerNorm takes."""
+    divided: bool = False
+    """What the head reads is divided by a constant."""
+    widened: bool = False
+    """The model's forward casts the logits to fp32, and returns those."""
     compiled: bool = False
     """torch.compile runs the loss as one graph."""
     graph_before: int = 0
@@ -79,6 +89,7 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     gradients = tape.by_component.get("gradients", 0)
     backward_high = high(tape)
     lingers = sum(v.storage.bytes for v in ctx.kept if v.storage is not None)
+    lingers += rounded_bytes((ctx.tokens, head.waiting), dtype)
     lingers += sum(p.grad_buffer.bytes for p in ctx.parameters if p.grad_buffer is not None and not p.fresh)
     del leaf, loss
     return Curve(
@@ -106,6 +117,8 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.final_norm is not None:
         x.storage = None  # `hidden_states = self.norm(hidden_states)`: nothing but the graph holds the input now
     del x
+    if head.transform:
+        h = _transformed(ctx, head.transform, h)
     normed = h  # `outputs.last_hidden_state` stays referenced until the model's forward returns
     h = enter_tensor_parallel(ctx, h)  # the head's first hook
     ctx.before = high(tape)
@@ -209,10 +222,24 @@ def _watch(ctx: Context, head: Head, logits: Value) -> None:
     del shifted
 
 
+def _transformed(ctx: Context, act: str, h: Value) -> Value:
+    """BertPredictionHeadTransform: a square layer, its activation, a LayerNorm."""
+    width = ctx.hidden
+    matrix = ParameterTensor("transform.dense.weight", (width, width), "head", linear=True)
+    h = activation(ctx.tape, linear(ctx.tape, h, ctx.weights(matrix, True, adaptable=False), "transform"), act)
+    return normalise(ctx, Norm("layernorm", width, bias=True, name="transform.LayerNorm"), h, "transform.LayerNorm")
+
+
 def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
     tape = ctx.tape
+    if head.widened:
+        h = cast(tape, h, ctx.setting.params)
+    if head.divided:
+        h = scale(tape, h, "head input")
     logits = linear(tape, h, weights, "lm_head")
     del h
+    if head.widened:
+        logits = cast(tape, logits, "fp32", "logits.float()")
     logits = capped(ctx, logits, scaled=head.scaled, softcap=head.softcap)
     if ctx.tp > 1 and head.loss.kind != "vocab-parallel":
         logits = _gather_vocabulary(ctx, head, logits)
@@ -267,7 +294,7 @@ def head_unit(
     inventory: bool,
 ) -> Unit:
     """Final norm, head and loss under autograd. ``adds``: some micro-batch adds to gradients that are there."""
-    dtype = setting.params
+    dtype = setting.stream or setting.params
     fresh = _remembered(head, setting, dtype, inventory=inventory)
     again = _remembered(head, setting.later(), dtype, inventory=inventory) if adds else fresh
     return Unit(kind="head", name="head and loss", tensors=tensors, fresh=fresh, again=again)

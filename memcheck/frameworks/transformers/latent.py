@@ -6,14 +6,19 @@ Sources: transformers 5.23 models/deepseek_v2/modeling_deepseek_v2.py, models/de
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
-from memcheck.autograd.elementwise import cat
+from memcheck.autograd.elementwise import cat, copy
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value
-from memcheck.frameworks.transformers.attention import attend, head_view
+from memcheck.frameworks.transformers.attend import attend
+from memcheck.frameworks.transformers.attention import head_view, scale_positions
+from memcheck.frameworks.transformers.kernel_choice import kernel_of
 from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half, rotate_pairs
 from memcheck.models.types import Attention, LatentAttention, Norm, ParameterTensor
+
+INDEX_TOPK = 2048
+"""Keys that released models choose for each token."""
 
 
 def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) -> Value:
@@ -28,11 +33,14 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
     q_pass, q_rot = tape.views(q, (b, heads, s, nope), (b, heads, s, rope))
     tensor = tensors["kv_a_proj_with_mqa"]
     compressed = linear(tape, x, ctx.replicated(tensor, a.bias), tensor.name)
-    del x
     latent, k_rot = tape.views(compressed, (ctx.tokens, a.kv_lora_rank), (b, 1, s, rope))
     latent = _norm(ctx, a.kv_lora_rank, latent, "kv_a_layernorm")
-    q_turned, k_turned = _rotary(tape, a, q_rot, k_rot, stream)
-    query = cat(tape, (q_pass, q_turned), (b, heads, s, nope + rope), "cat queries")
+    query, k_turned = q, k_rot
+    if a.turned:
+        q_turned, k_turned = _rotary(tape, a, q_rot, k_rot, stream)
+        query = cat(tape, (q_pass, q_turned), (b, heads, s, nope + rope), "cat queries")
+    if a.scaled_queries:
+        query = scale_positions(ctx, query)
     tensor = tensors["kv_b_proj"]
     expanded = head_view(
         tape, linear(tape, latent, ctx.weights(tensor, False), tensor.name), (b, heads, s, nope + v_dim)
@@ -42,11 +50,43 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
     del expanded
     key = assemble(tape, k_pass, k_turned, (b, heads, s, nope + rope))
     del k_pass
-    grouping = Attention(heads, heads, nope + rope, dropout=a.dropout)
+    if a.index_heads:
+        _choose_keys(ctx, a, x)
+    grouping = Attention(heads, heads, nope + rope, dropout=a.dropout, masked=a.masked)
     out = attend(ctx, grouping, query, key, value)
+    if a.turned and v_dim == nope + rope and kernel_of(ctx, grouping) == "flash":
+        # its output lies as the queries do, which a cat has put together head by head
+        out = copy(tape, out, "contiguous")
     tensor = tensors["o_proj"]
     result = linear(tape, out.view(ctx.tokens, heads * v_dim), ctx.weights(tensor, a.bias), tensor.name)
     return leave_tensor_parallel(ctx, result)
+
+
+def _choose_keys(ctx: Context, a: LatentAttention, x: Value) -> None:
+    """DeepseekV32Indexer: fp32 scores of every head, token and key, summed over heads; only indices leave it.
+
+    No gradient reaches its parameters; what its graph saves dies when it returns. ``q_resid`` is the low-rank query.
+    """
+    tape = ctx.tape
+    for tensor in (t for t in a.tensors if t.fixed):
+        ctx.constant(tensor)
+    b, s, heads, width = ctx.batch, ctx.sequence, a.index_heads, a.index_head_dim
+    enabled, tape.grad_enabled = tape.grad_enabled, False
+    queries = tape.new((b, s, heads * width), x.dtype, "index queries")
+    turned = tape.new((b, s, heads * width), x.dtype, "cat index queries")
+    wide = tape.new((b, s, heads * width), "fp32", "index queries in fp32")
+    # matmul repeats the keys for every query, which of several sequences is a copy (LinearAlgebra.cpp, _matmul_impl)
+    repeated = tape.new((b, s, width, s), "fp32", "index keys of every query") if ctx.setting.batch > 1 else None
+    scores = tape.new((b, s, heads, s), "fp32", "index scores")
+    scaled = tape.new((b, s, heads, s), "fp32", "scaled index scores")
+    del scores
+    kept = tape.new((b, s, heads, s), "fp32", "relu of index scores")
+    del scaled
+    total = tape.new((b, s, s), "fp32", "index scores of keys")
+    chosen = tape.new((b, s, s), "fp32", "masked index scores")
+    indices = tape.new((b, s, min(s, INDEX_TOPK)), "int64", "topk indices")
+    del queries, turned, wide, repeated, kept, total, chosen, indices
+    tape.grad_enabled = enabled
 
 
 def _queries(ctx: Context, a: LatentAttention, tensors: dict[str, ParameterTensor], x: Value) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward
-from memcheck.autograd.elementwise import add, add_in_place, dropout, mul, scale
+from memcheck.autograd.elementwise import add, add_in_place, cast, dropout, mul, scale, scale_in_place
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.head import head_unit, loss_in_pieces
@@ -64,7 +64,11 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
         x = _mixer_half(ctx, block, x, stream)
     if block.mlp is not None:
         x = _mlp_half(ctx, block, block.mlp, x)
-    return x
+    if block.per_layer is not None:
+        from memcheck.frameworks.transformers.per_layer import with_per_layer_input
+
+        x = with_per_layer_input(ctx, block, x)
+    return scale_in_place(ctx.tape, x) if block.scaled_output else x
 
 
 def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
@@ -75,14 +79,16 @@ def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
 def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     if block.mixer is None:
         return x
-    h = x if block.post_norm else norm(ctx, block.input_norm, x)
+    into = cast(ctx.tape, x, ctx.setting.params) if block.residual_fp32 else x
+    h = into if block.post_norm else norm(ctx, block.input_norm, into)
+    del into
     residual = h if block.residual_from_norm else x
     if block.named_norm:
         ctx.unused.append(h)
     if isinstance(block.mixer, Attention) and block.mixer.adds_residual:
         ctx.named.append(h)
     argument = h if block.inner_dropout else None
-    h = mixer_forward(ctx, block.mixer, h, stream)
+    h = mixer_forward(ctx, block.mixer, h, stream) if block.beside is None else _both_mixers(ctx, block, h, stream)
     h = norm(ctx, block.mixer_output_norm, h)
     h = dropout(ctx.tape, h, block.dropout)
     del argument
@@ -93,11 +99,26 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     return norm(ctx, block.input_norm, x) if block.post_norm else x
 
 
+def _both_mixers(ctx: Context, block: Block, h: Value, stream: str) -> Value:
+    """Falcon-H1: the recurrent mixer, then attention; each is multiplied by a constant, and both are added."""
+    tape = ctx.tape
+    if block.beside is None or block.mixer is None:
+        return h
+    recurrent = scale(tape, mixer_forward(ctx, block.beside, scale(tape, h, "ssm multiplier"), stream), "multiplier")
+    attended = scale(tape, mixer_forward(ctx, block.mixer, h, stream), "multiplier")
+    return add(tape, recurrent, attended, "both mixers")
+
+
 def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
     h = x.view(*x.shape) if block.post_norm else norm(ctx, block.mlp_norm, x)
     residual = h if block.residual_from_norm else x
     argument = h if block.inner_dropout else None
-    h = feed_forward(ctx, m, h)
+    if isinstance(m, Moe) and m.reads_stream:
+        from memcheck.frameworks.transformers.moe import experts_beside
+
+        h = experts_beside(ctx, m, h, x)
+    else:
+        h = feed_forward(ctx, m, h)
     h = norm(ctx, block.mlp_output_norm, h)
     h = dropout(ctx.tape, h, block.dropout)
     del argument

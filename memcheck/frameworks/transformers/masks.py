@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
-from memcheck.frameworks.transformers.attention import chosen_kernel, needs_mask, shares_mask
+from memcheck.frameworks.transformers.kernel_choice import chosen_kernel, needs_mask, shares_mask
 from memcheck.models.types import Attention, Block, LatentAttention
 from memcheck.record import Record
 
@@ -70,8 +70,9 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     """Window, dtype and sequences of the mask that this layer is given."""
     mixer = block.mixer
     if isinstance(mixer, LatentAttention):
-        mixer = Attention(mixer.heads, mixer.heads, mixer.qk_nope_head_dim + mixer.qk_rope_head_dim)
-    if not isinstance(mixer, Attention):
+        width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
+        mixer = Attention(mixer.heads, mixer.heads, width, masked=mixer.masked)
+    if not isinstance(mixer, Attention) or mixer.bidirectional:
         return None
     compute = setting.autocast or setting.compute
     kernel = chosen_kernel(setting.attention, compute, mixer, setting.sequence, setting.style)

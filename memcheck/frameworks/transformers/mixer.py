@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
-from memcheck.autograd.elementwise import mul, unary
+from memcheck.autograd.elementwise import copy, mul, unary
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Storage, Value
@@ -34,7 +34,30 @@ def recurrent_mixer(ctx: Context, mixer: Mixer, x: Value) -> Value:
         raise UnsupportedError(
             f"memcheck has no model of {mixer.kind} layers", f"it has of {', '.join(MIXERS)}", "/training/framework"
         )
+    if ctx.setting.ssm == "fallback":
+        return leave_tensor_parallel(ctx, _fallback(mixer.kind)(ctx, mixer, inside))
     return leave_tensor_parallel(ctx, MIXERS[mixer.kind](ctx, mixer, inside))
+
+
+def _fallback(kind: str) -> Callable[[Context, Mixer, Value], Value]:
+    """The forward pass without the packages that have fused kernels; lightning attention never has any."""
+    if kind == "lightning":
+        return _lightning
+    if kind == "short-convolution":
+        return _short_convolution_fallback
+    if kind == "gated-delta-net":
+        from memcheck.frameworks.transformers.delta_rule import delta_net_fallback
+
+        return delta_net_fallback
+    if kind == "mamba2":
+        from memcheck.frameworks.transformers.mamba2 import mamba2_fallback
+
+        return mamba2_fallback
+    raise UnsupportedError(
+        f"memcheck has no model of {kind} layers without their fused kernels",
+        "write `kernels: {ssm: fused}`, and install the packages",
+        "/training/kernels/ssm",
+    )
 
 
 def _tensor(mixer: Mixer, leaf: str) -> ParameterTensor:
@@ -116,13 +139,21 @@ def _delta_net(ctx: Context, mixer: Mixer, x: Value) -> Value:
     triangular inverses, the rule's output.
     """
     tape = ctx.tape
-    projected = _project(ctx, mixer, x, "in_proj_qkvz")
-    gates = _project(ctx, mixer, x, "in_proj_ba")
     heads = -(-mixer.heads // ctx.tp)
     values = heads * mixer.head_dim
-    mixed = projected.shape[-1] - values
-    dtype = projected.dtype
-    joined = _fused(ctx, mixer, projected, mixed, {"mixed qkv": (mixed, dtype)})
+    names = {t.name.removesuffix(".weight").rpartition(".")[2] for t in mixer.tensors}
+    gates: tuple[Value, ...]
+    if "in_proj_qkvz" in names:
+        projected = _project(ctx, mixer, x, "in_proj_qkvz")
+        dtype, mixed = projected.dtype, projected.shape[-1] - values
+        gates = (_project(ctx, mixer, x, "in_proj_ba"),)
+        joined, gating = _fused(ctx, mixer, projected, mixed, {"mixed qkv": (mixed, dtype)}), projected
+    else:  # Qwen 3.5, OLMo: the convolution reads what its own projections make
+        from memcheck.frameworks.transformers.delta_rule import delta_inputs
+
+        projected, gating, *rest = delta_inputs(ctx, mixer, x)
+        dtype, mixed = projected.dtype, projected.shape[-1]
+        joined, gates = _fused(ctx, mixer, projected, mixed, {}), tuple(rest)
     kept = {
         "convolution": (mixed, dtype),
         "normalised q, k": (mixed - values, dtype),
@@ -135,16 +166,17 @@ def _delta_net(ctx: Context, mixer: Mixer, x: Value) -> Value:
     tensors = tuple(tape.new((x.shape[0], width), kind, name) for name, (width, kind) in kept.items())
     out = tape.value((x.shape[0], values), dtype, "gated norm")
     norms = _small_parameters(ctx, mixer, "norm")
-    shapes = ((joined.shape, dtype), (gates.shape, dtype), (projected.shape, dtype))
+    inputs = (joined, *gates, gating)
+    shapes = tuple((value.shape, dtype) for value in inputs)
     small = [(p.shape, p.dtype) if p.origin is not None else None for p in norms]
 
-    def run(grad: Storage, kept: object = (tensors, projected.storage, gates.storage)) -> list[Storage | None]:
+    def run(grad: Storage, kept: object = (tensors, *(v.storage for v in inputs[1:]))) -> list[Storage | None]:
         found = [tape.new(shape, kind, "delta rule backward") for shape, kind in shapes]
         return [*found, *(tape.new(s[0], s[1], "norm backward") if s else None for s in small)]
 
-    out = tape.record(out, (joined, gates, projected, *norms), run)
-    del tensors
-    return _project(ctx, mixer, out, "out_proj")
+    out = tape.record(out, (*inputs, *norms), run)
+    del tensors, inputs, joined, gates, gating, projected
+    return _project(ctx, mixer, out, mixer.output)
 
 
 def _fused(ctx: Context, mixer: Mixer, x: Value, width: int, extra: dict[str, tuple[int, str]], *also: str) -> Value:
@@ -169,9 +201,39 @@ def _fused(ctx: Context, mixer: Mixer, x: Value, width: int, extra: dict[str, tu
     return tape.record(out, (x, *parameters), run)
 
 
+def _short_convolution(ctx: Context, mixer: Mixer, x: Value) -> Value:
+    """LFM 2 with causal-conv1d: B * x, one convolution that keeps its input alone, C times its output."""
+    return _gated_convolution(ctx, mixer, x, fused=True)
+
+
+def _short_convolution_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
+    """LFM 2 without it: the padded output of PyTorch's convolution is there, too."""
+    return _gated_convolution(ctx, mixer, x, fused=False)
+
+
+def _gated_convolution(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> Value:
+    """Lfm2ShortConv: three parts of one projection; the first and the last are multiplied, convolved and gated."""
+    from memcheck.frameworks.transformers.scan import convolve
+
+    tape = ctx.tape
+    names = {t.name.rpartition("conv.")[2]: t for t in mixer.tensors}
+    bias = "bias" in names
+    joint = linear(tape, x, ctx.weights(names["in_proj.weight"], "in_proj.bias" in names), "in_proj")
+    third = (ctx.tokens, joint.shape[-1] // 3)
+    before, after, inner = tape.views(joint, third, third, third)
+    mixed = mul(tape, before, inner)
+    mixed = convolve(ctx, names["weight"], names["bias"] if bias else None, mixed, "", fused=fused)
+    gated = copy(tape, mul(tape, after, mixed), "contiguous")
+    del mixed
+    result = linear(tape, gated, ctx.weights(names["out_proj.weight"], "out_proj.bias" in names), "out_proj")
+    del joint, before, after, inner, gated
+    return result
+
+
 MIXERS: dict[str, Callable[[Context, Mixer, Value], Value]] = {
     "lightning": _lightning,
     "mamba2": _mamba,
     "gated-delta-net": _delta_net,
+    "short-convolution": _short_convolution,
 }
 """The forward pass of every ``Mixer.kind``."""

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
-from memcheck.autograd.elementwise import add, cast, dropout, mul, power, scale, shift, unary
+from memcheck.autograd.elementwise import (
+    add,
+    cast,
+    dropout,
+    maximum,
+    mul,
+    power,
+    scale,
+    shift,
+    subtract,
+    unary,
+    where,
+)
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.models.types import Mlp, ParameterTensor
@@ -76,6 +88,27 @@ def _bloom_gelu(tape: Tape, x: Value) -> Value:
     return tape.record(out, (x,), run)
 
 
+def _xielu(ctx: Context, m: Mlp, x: Value) -> Value:
+    """XIELUActivation in Python: two learned slopes, and ``where`` between the halves for x above and below zero."""
+    tape = ctx.tape
+    slopes = [ctx.parameter(t.name, t.shape) for t in m.tensors if t.name.rpartition(".")[2].startswith("alpha")]
+    above, below = (tape.parameter(p) for p in slopes)
+    positive = tape.new(x.shape, "bool", "x > 0")
+    square = mul(tape, mul(tape, x, above), x)
+    first = add(tape, square, scale(tape, x, "beta * x"))
+    del square
+    capped = maximum(tape, x)
+    grown = unary(tape, _wide(tape, capped), "expm1")  # on autocast's fp32 list
+    del capped
+    difference = subtract(tape, grown, x)
+    del grown
+    sloped = mul(tape, difference, below)
+    del difference
+    second = add(tape, sloped, scale(tape, x, "beta * x"))
+    del sloped
+    return where(tape, positive, first, second)
+
+
 def _wide(tape: Tape, x: Value) -> Value:
     return cast(tape, x, "fp32") if tape.autocast else x
 
@@ -96,7 +129,7 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         del gate, up
     elif m.gated:
         gate = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
-        acted = activation(tape, gate, m.activation)
+        acted = activation(tape, scale(tape, gate) if m.multiplied else gate, m.activation)
         del gate
         up = linear(tape, x, ctx.weights(tensors[1], m.bias, adaptable=m.adaptable), tensors[1].name)
         del x
@@ -107,10 +140,12 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         if m.inline:
             x.storage = None
         del x
-        inner = activation(tape, up, m.activation)
+        inner = _xielu(ctx, m, up) if m.activation == "xielu" else activation(tape, up, m.activation)
         del up
     down = linear(tape, inner, ctx.weights(tensors[-1], m.bias, adaptable=m.adaptable), tensors[-1].name)
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
+    if m.multiplied:
+        down = scale(tape, down, "multiplier")
     del held, inner
     return dropout(tape, down, m.dropout)
 

@@ -12,8 +12,9 @@ from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.frameworks.transformers.adapters import merged_weight
 from memcheck.frameworks.transformers.mlp import activation, mlp
+from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.router import route
-from memcheck.models.types import Mlp, Moe, ParameterTensor
+from memcheck.models.types import Mlp, Moe, Norm, ParameterTensor
 
 
 def moe(ctx: Context, m: Moe, x: Value) -> Value:
@@ -25,6 +26,9 @@ def moe(ctx: Context, m: Moe, x: Value) -> Value:
     tape = ctx.tape
     if m.shared_width and m.shared_gate:
         return _gated_shared(ctx, m, x)
+    if m.shared_width and m.shared_first:
+        shared = mlp(ctx, shared_mlp(m), x)
+        return add(tape, shared, _routed(ctx, m, x), "shared + routed")
     routed = _routed(ctx, m, x)
     if not m.shared_width:
         return routed
@@ -43,6 +47,24 @@ def _routed(ctx: Context, m: Moe, x: Value) -> Value:
     if m.latent_size:
         out = _latent(ctx, m, out, "fc2_latent_proj")
     return leave_tensor_parallel(ctx, out)
+
+
+def experts_beside(ctx: Context, m: Moe, x: Value, stream: Value) -> Value:
+    """Gemma 4: the dense network on the stream's norm, experts on a norm of their own; a norm behind each, and the sum.
+
+    The router reads the stream: a norm without weight, times a learned vector and a number (Gemma4TextRouter).
+    """
+    tape = ctx.tape
+    hidden = stream.shape[-1]
+
+    def normed(name: str, value: Value) -> Value:
+        return normalise(ctx, Norm("rmsnorm-fp32-weight", hidden), value, name)
+
+    dense = normed("post_feedforward_layernorm_1", mlp(ctx, shared_mlp(m), x))
+    choice = route(ctx, m, stream)
+    routed = experts(ctx, m, normed("pre_feedforward_layernorm_2", stream), choice.scores, choice.indices)
+    routed = normed("post_feedforward_layernorm_2", routed)
+    return add(tape, dense, routed, "dense + routed")
 
 
 def _latent(ctx: Context, m: Moe, x: Value, name: str) -> Value:

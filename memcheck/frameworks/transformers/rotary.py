@@ -27,6 +27,8 @@ def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) ->
         turned_q = rotate_half(tape, wide_q, stream)
         turned_k = rotate_half(tape, wide_k, stream)
         return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+    if form == "pairs-wide":
+        return _wide_pairs(ctx, a, q, k)
     if form == "half-fp32":  # OLMo's tables are fp32 in any case, and both results are cast back behind the rotations
         turned_q, turned_k = rotate_half(tape, q, "fp32"), rotate_half(tape, k, "fp32")
         return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
@@ -38,6 +40,15 @@ def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) ->
     if form == "pairs-each":
         tables = _tables(ctx, a, stream)
     return turned_q, _partial(ctx, a, k, stream, tables)
+
+
+def _wide_pairs(ctx: Context, a: Attention, q: Value, k: Value) -> Pair:
+    """ERNIE: ``q.float() * cos + rotate_half(q).float() * sin`` by repeated fp32 tables; both are cast back."""
+    tape = ctx.tape
+    tables = tuple(tape.new((ctx.sequence, a.rotary_dim), "fp32", "repeated rotary table") for _ in range(2))
+    turned_q = rotate_half(tape, q, "fp32", tables)
+    turned_k = rotate_half(tape, k, "fp32", tables)
+    return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
 
 
 def _position_tables(ctx: Context, a: Attention, dtype: str) -> list[Value]:

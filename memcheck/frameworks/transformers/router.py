@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import softmax
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, convert_weight, scale, unary
-from memcheck.autograd.indexing import gather, topk
+from memcheck.autograd.elementwise import cast, convert_weight, mul, scale, unary
+from memcheck.autograd.indexing import gather, index, topk
 from memcheck.autograd.matrix import linear, product
+from memcheck.autograd.norm import l2_norm_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.adapters import merged_weight
 from memcheck.models.types import Moe, ParameterTensor
@@ -28,10 +29,17 @@ class Choice(Record):
 
 def route(ctx: Context, m: Moe, x: Value) -> Choice:
     """The router of this family."""
+    if m.router == "scaled":
+        return _scaled(ctx, m, x)
     logits = _logits(ctx, m, x)
+    narrow = x.dtype
     del x
     if m.router == "sigmoid":
         scores, indices = _sigmoid(ctx, m, logits)
+    elif m.router == "softmax-gather":
+        scores, indices = _softmax_gather(ctx, m, logits, narrow)
+    elif m.router == "softmax-groups":
+        scores, indices = _softmax_groups(ctx, m, logits)
     elif m.router == "softmax-topk":
         scores, indices = _softmax_of_chosen(ctx, m, logits)
     else:
@@ -47,7 +55,11 @@ def router_tensor(m: Moe) -> ParameterTensor:
 def _logits(ctx: Context, m: Moe, x: Value) -> Value:
     tape = ctx.tape
     tensor = router_tensor(m)
+    for fixed in (t for t in m.tensors if t.fixed):  # added to the scores when experts are chosen, without a gradient
+        ctx.constant(fixed)
     if tensor.linear:
+        if m.router_fp32:
+            x = cast(tape, x, "fp32")
         return linear(tape, x, ctx.replicated(tensor, m.bias), tensor.name)
     weight = merged_weight(ctx, m, tensor, tape.parameter(ctx.parameter(tensor.name, tensor.shape)))
     if m.router_fp32:
@@ -99,6 +111,54 @@ def _sigmoid(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
     if m.router_fp32:
         chosen = scale(tape, chosen, "routed scaling")
     del for_choice
+    return chosen, indices
+
+
+def _softmax_gather(ctx: Context, m: Moe, logits: Value, narrow: str) -> tuple[Value, Storage]:
+    """ERNIE 4.5: fp32 probabilities, of which a bias chooses some; those are gathered and cast to the input's dtype."""
+    tape = ctx.tape
+    probabilities = softmax(tape, logits, "fp32")
+    for_choice = tape.new(probabilities.shape, "fp32", "scores for choice")
+    indices = tape.new((*probabilities.shape[:-1], m.experts_per_token), "int64", "topk indices")
+    del for_choice
+    chosen = gather(tape, probabilities, indices)
+    del probabilities
+    if m.normalised_scores:
+        chosen = divide_by_sum(tape, chosen)
+    return cast(tape, chosen, narrow), indices
+
+
+def _scaled(ctx: Context, m: Moe, x: Value) -> Choice:
+    """Gemma 4: normed and scaled input, fp32 softmax, the best divided by their sum and times their own scale."""
+    tape = ctx.tape
+    scales = {t.name.rpartition(".")[2]: t for t in m.tensors if t.group == "router" and not t.linear}
+    x = l2_norm_pieces(tape, x)
+    x = mul(tape, x, tape.parameter(ctx.parameter("router.scale", scales["scale"].shape)))
+    x = scale(tape, x, "router scale")
+    tensor = router_tensor(m)
+    logits = linear(tape, x, ctx.replicated(tensor), tensor.name)
+    del x
+    probabilities = softmax(tape, logits, "fp32")
+    scores, indices = topk(tape, probabilities, m.experts_per_token)
+    scores = divide_by_sum(tape, scores)
+    each = tape.parameter(ctx.parameter("router.per_expert_scale", scales["per_expert_scale"].shape))
+    chosen = index(tape, each, indices, scores.shape, "expert scales")
+    return Choice(probabilities, mul(tape, scores, chosen), indices)
+
+
+def _softmax_groups(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
+    """Mistral 4: probabilities in the logits' dtype, masked to the best groups for the choice alone."""
+    tape = ctx.tape
+    scores = softmax(tape, logits, "fp32" if tape.autocast else None)
+    group_mask = tape.new(scores.shape, scores.dtype, "group mask")
+    for_choice = tape.new(scores.shape, scores.dtype, "scores for choice")
+    indices = tape.new((*scores.shape[:-1], m.experts_per_token), "int64", "topk indices")
+    chosen = gather(tape, scores, indices)
+    del scores
+    if m.normalised_scores:
+        chosen = divide_by_sum(tape, chosen)
+    chosen = scale(tape, chosen, "routed scaling")
+    del group_mask, for_choice
     return chosen, indices
 
 

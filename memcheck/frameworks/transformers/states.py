@@ -20,7 +20,7 @@ def rotary_width(architecture: Architecture) -> int:
 def rotary_tables(architecture: Architecture, setting: Setting) -> int:
     """cos and sin, [1, S, rotary_dim] in the stream's dtype, made in each forward (*RotaryEmbedding.forward)."""
     mixers = (block.mixer for block, _ in architecture.blocks)
-    wide = any(isinstance(m, Attention) and m.rotary_form == "half-fp32" for m in mixers)
+    wide = any(isinstance(m, Attention) and m.rotary_form in ("half-fp32", "pairs-wide") for m in mixers)
     return tables(architecture, setting, "fp32" if wide else setting.params)
 
 
@@ -31,5 +31,5 @@ def rotary_caches(architecture: Architecture, sequence: int, layers: int) -> int
 
 def tables(architecture: Architecture, setting: Setting, dtype: str) -> int:
     """Bytes of all cos and sin of a model."""
-    size = setting.sequence * rotary_width(architecture) * ITEM_BYTES[dtype]
-    return 2 * architecture.rotary_tables * rounded(size) if size else 0
+    widths = architecture.rotary_dims or (rotary_width(architecture),) * architecture.rotary_tables
+    return 2 * sum(rounded(setting.sequence * width * ITEM_BYTES[dtype]) for width in widths)

@@ -14,7 +14,7 @@ from memcheck.models.types import Architecture, Block, LatentAttention, Moe
 def read_v2(config: ConfigReader) -> Architecture:
     """``model_type: deepseek_v2``: softmax router; the rotary part is multiplied as complex numbers."""
     config.ignore("mlp_bias", "aux_loss_alpha", "ep_size")
-    size = _sizes(config)
+    size = latent_sizes(config)
     attention = latent_attention(config, size)._replace(rotary_complex=True)
     return _assemble(config, size, attention, _moe(config, size, "softmax", ("num_experts",)))
 
@@ -22,15 +22,15 @@ def read_v2(config: ConfigReader) -> Architecture:
 def read_v3(config: ConfigReader) -> Architecture:
     """``model_type: deepseek_v3``: sigmoid router with a correction bias per expert."""
     config.ignore("ep_size", "aux_loss_alpha")
-    size = _sizes(config)
+    size = latent_sizes(config)
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
     moe = _moe(config, size, "sigmoid", ("num_local_experts",))._replace(correction_bias=True)
     return _assemble(config, size, attention, moe)
 
 
-def _sizes(config: ConfigReader) -> StackDimensions:
+def latent_sizes(config: ConfigReader) -> StackDimensions:
     """Heads are never grouped, and ``head_dim`` is overwritten by the class: the latent dimensions say it all."""
-    config.ignore("head_dim")
+    config.ignore("head_dim", "qk_head_dim")
     size = read_sizes(config, head_dim=1, head_dim_key=False)
     if size.kv_heads != size.heads:
         config.fail(
@@ -56,6 +56,28 @@ def _moe(config: ConfigReader, size: StackDimensions, router: str, aliases: tupl
         scores_fp32=True,
         # modeling_deepseek_v2.py reads norm_topk_prob nowhere
         normalised_scores=config.flag("norm_topk_prob", default=True) and router == "sigmoid",
+    )._replace(groups=groups, chosen_groups=config.integer("topk_group", default=groups, null=groups))
+
+
+def sigmoid_experts(
+    config: ConfigReader, hidden: int, experts: str, shared: str, *, aliases: tuple[str, ...] = ()
+) -> Moe:
+    """DeepSeek V3's experts under a family's own names of their numbers."""
+    config.ignore("routed_scaling_factor")
+    groups = config.integer("n_group", default=1, null=1)
+    width = config.integer("moe_intermediate_size")
+    return routed(
+        hidden,
+        (config.integer(experts, *aliases), config.integer("num_experts_per_tok")),
+        width,
+        config.activation(),
+        Shared(config.integer(shared, minimum=0, null=0) * width),
+        router="sigmoid",
+        correction_bias=True,
+        router_fp32=True,
+        stacked_adapters=True,
+        scores_fp32=True,
+        normalised_scores=config.flag("norm_topk_prob", default=True),
     )._replace(groups=groups, chosen_groups=config.integer("topk_group", default=groups, null=groups))
 
 

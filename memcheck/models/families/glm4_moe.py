@@ -14,7 +14,8 @@ from memcheck.models.types import Architecture, Block
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: glm4_moe``."""
-    size = read_sizes(config, kv_heads="required")
+    hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    size = read_sizes(config, kv_heads="required", head_dim=max(1, hidden // heads))  # rounded down, as in the class
     config.ignore("n_group", "topk_group")
     normed = config.flag("use_qk_norm")
     attention = grouped_attention(

@@ -1,10 +1,13 @@
-"""Granite 3, dense and routed (modeling_granite.py, modeling_granitemoe.py): Llama with constant multipliers."""
+"""Granite 3, dense and routed, and HyperCLOVA X (modeling_granite.py, modeling_granitemoe.py,
+modeling_granitemoeshared.py, modeling_hyperclovax.py): Llama with constant multipliers.
+"""
 
 from __future__ import annotations
 
+from memcheck.models.families.bamba import granite_experts
 from memcheck.models.families.llama import intermediate_size
 from memcheck.models.parts.attention import grouped_attention
-from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
@@ -32,6 +35,26 @@ def read_moe(config: ConfigReader) -> Architecture:
         normalised_scores=False,
     )
     return _assemble(config, size, moe)
+
+
+def read_shared(config: ConfigReader) -> Architecture:
+    """``model_type: granitemoeshared``: a shared network beside the experts."""
+    size = read_sizes(config)
+    shared = config.integer("shared_intermediate_size", default=0, minimum=0)
+    return _assemble(config, size, granite_experts(config, size.hidden, shared))
+
+
+def read_hyperclovax(config: ConfigReader) -> Architecture:
+    """``model_type: hyperclovax``: Granite with a norm behind each half, too."""
+    size = read_sizes(config)
+    mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation(), bias=config.flag("mlp_bias"))
+    found = _assemble(config, size, mlp)
+    if not config.flag("use_post_norm", default=True):
+        return found
+    ((block, layers),) = found.blocks
+    first, last = rms_norm(size.hidden, "post_norm1"), rms_norm(size.hidden, "post_norm2")
+    block = block._replace(mixer_output_norm=first, mlp_output_norm=last)
+    return found._replace(blocks=((block, layers),))
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, mlp: Mlp | Moe) -> Architecture:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import plain_mlp, stacked_experts
-from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.recurrent import StateSpace, mamba2
 from memcheck.models.parts.sizes import Names, read_sizes
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
@@ -84,6 +85,7 @@ def read(config: ConfigReader) -> Architecture:
         final_norm=rms_norm(size.hidden, "model.norm_f", NORM),
         rotary_dim=0,
         paths=Paths(embedding="model.embeddings"),
+        logits_fp32=True,
     )._replace(tie_word_embeddings=False)
 
 
@@ -118,34 +120,18 @@ def _layers(config: ConfigReader) -> list[str]:
 
 
 def _mamba(config: ConfigReader, hidden: int) -> Mixer:
-    """Mamba-2: a heads x head_dim x state matrix in fp32, and the last columns of the convolution's input."""
-    heads, head_dim = config.integer("mamba_num_heads"), config.integer("mamba_head_dim")
-    state, groups = config.integer("ssm_state_size"), config.integer("n_groups", "mamba_n_groups")
-    kernel = config.integer("conv_kernel", "mamba_d_conv", default=4)
     config.ignore("mamba_hidden_act", "mamba_proj_bias")
-    inner = heads * head_dim
-    convolved = inner + 2 * groups * state
-    bias = config.flag("use_bias")
-    tensors = [
-        *linear("mixer.in_proj", inner + convolved + heads, hidden, "mixer", "column", bias=bias),
-        ParameterTensor("mixer.conv1d.weight", (convolved, 1, kernel), "mixer", shard="column"),
-        vector("mixer.dt_bias", heads, "mixer", "column"),
-        vector("mixer.A_log", heads, "mixer", "column"),
-        vector("mixer.D", heads, "mixer", "column"),
-        vector("mixer.norm.weight", inner, "norm", "column"),
-        *linear("mixer.out_proj", hidden, inner, "mixer", "row", bias=bias),
-    ]
-    if config.flag("use_conv_bias", "mamba_conv_bias", default=True):
-        tensors.append(vector("mixer.conv1d.bias", convolved, "mixer", "column"))
-    kept = inner * state * 4 + convolved * kernel * 2
-    return Mixer(
-        kind="mamba2",
-        heads=heads,
-        head_dim=head_dim,
-        state_bytes_per_sequence=kept,
-        width=inner + convolved + heads,
-        tensors=tuple(tensors),
+    sizes = StateSpace(
+        heads=config.integer("mamba_num_heads"),
+        head_dim=config.integer("mamba_head_dim"),
+        state=config.integer("ssm_state_size"),
+        groups=config.integer("n_groups", "mamba_n_groups"),
+        kernel=config.integer("conv_kernel", "mamba_d_conv", default=4),
+        chunk=config.integer("chunk_size", "mamba_chunk_size", default=128, null=128),
+        bias=config.flag("use_bias"),
+        conv_bias=config.flag("use_conv_bias", "mamba_conv_bias", default=True),
     )
+    return mamba2(hidden, sizes, "mixer")
 
 
 def _moe(config: ConfigReader, hidden: int, activation: str, *, bias: bool) -> Moe:

@@ -1,4 +1,6 @@
-"""OLMo 1, 2, 3 and OLMoE (modeling_olmo.py, modeling_olmo2.py, modeling_olmo3.py, modeling_olmoe.py)."""
+"""OLMo 1, 2, 3, OLMoE and FlexOLMo (modeling_olmo.py, modeling_olmo2.py, modeling_olmo3.py, modeling_olmoe.py,
+modeling_flex_olmo.py).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from memcheck.models.parts.feed_forward import gated_mlp, routed
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import layer_types, stack, windows
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Norm
+from memcheck.models.types import Architecture, Attention, Block, Moe, Norm
 
 FP32_TABLES = "half-fp32"
 FP32_WEIGHT = "rmsnorm-fp32-weight"
@@ -63,6 +65,20 @@ def read_moe(config: ConfigReader) -> Architecture:
     return decoder(config, size, ((block, size.layers),), tied=False)
 
 
+def read_flex(config: ConfigReader) -> Architecture:
+    """``model_type: flex_olmo``: OLMo 2's order of norms around OLMoE's experts."""
+    size = read_sizes(config)
+    moe = routed(
+        size.hidden,
+        (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
+        config.integer("intermediate_size"),
+        config.activation(),
+        normalised_scores=config.flag("norm_topk_prob"),
+        stacked_adapters=True,
+    )
+    return _post_norm(config, size, [None] * size.layers, moe)
+
+
 def _attention(config: ConfigReader, size: StackDimensions, norm: str | None = None) -> Attention:
     bias = config.flag("attention_bias")
     return grouped_attention(
@@ -76,9 +92,11 @@ def _attention(config: ConfigReader, size: StackDimensions, norm: str | None = N
     )
 
 
-def _post_norm(config: ConfigReader, size: StackDimensions, spans: list[int | None]) -> Architecture:
+def _post_norm(
+    config: ConfigReader, size: StackDimensions, spans: list[int | None], moe: Moe | None = None
+) -> Architecture:
     attention = _attention(config, size, FP32_WEIGHT)._replace(rotary_form=FP32_TABLES)
-    mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
+    mlp = moe or gated_mlp(size.hidden, intermediate_size(config), config.activation())
     behind = rms_norm(size.hidden, "post_attention_layernorm", FP32_WEIGHT)
     last = rms_norm(size.hidden, "post_feedforward_layernorm", FP32_WEIGHT)
 

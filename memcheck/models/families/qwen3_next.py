@@ -1,4 +1,6 @@
-"""Qwen 3 Next (modeling_qwen3_next.py): gated delta nets, every fourth layer softmax attention with an output gate."""
+"""Qwen 3 Next and 3.5 (modeling_qwen3_next.py, modeling_qwen3_5.py, modeling_qwen3_5_moe.py): gated delta nets, every
+fourth layer softmax attention with an output gate.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,78 @@ from memcheck.models.parts.attention import Projections, grouped_attention, head
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
 from memcheck.models.parts.matrices import linear, vector
-from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Mixer, Mlp, Moe, ParameterTensor
+from memcheck.record import Record
 
 NORM = "rmsnorm-unit-offset"
 GATED = Projections(output_gate=True)
 
 
+class DeltaStyle(Record):
+    """The input projections of a delta net, in the order of its forward pass."""
+
+    inputs: tuple[str, ...]
+
+
+QWEN3_NEXT = DeltaStyle(("qkvz", "ba"))
+QWEN3_5 = DeltaStyle(("qkv", "z", "b", "a"))
+
+
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: qwen3_next``."""
+    """``model_type: qwen3_next``: two joint projections in front of each delta net."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
+    h = size.hidden
+    sparse = sparse_layers(config, size.layers)
+    moe = _moe(config, h, normalised=config.flag("norm_topk_prob", default=True))
+    width = config.raw("intermediate_size") if all(sparse) else config.integer("intermediate_size")
+    dense = None if all(sparse) else gated_mlp(h, width, moe.activation)._replace(adaptable=False)
+    networks = tuple(moe if routed or dense is None else dense for routed in sparse)
+    return _assemble(config, size, networks, delta_net(config, h, QWEN3_NEXT))
+
+
+def read_3_5(config: ConfigReader) -> Architecture:
+    """``model_type: qwen3_5_text``: a dense network in every layer."""
+    size = read_sizes(config, kv_heads="required", head_dim=256)
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())
+    mtp_keys(config)
+    return _assemble(config, size, (mlp,) * size.layers, delta_net(config, size.hidden, QWEN3_5))
+
+
+def read_3_5_moe(config: ConfigReader) -> Architecture:
+    """``model_type: qwen3_5_moe_text``: experts beside a gated shared one in every layer."""
+    size = read_sizes(config, kv_heads="required", head_dim=256)
+    config.ignore("intermediate_size", "mlp_only_layers", "decoder_sparse_step")
+    mtp_keys(config)
+    moe = _moe(config, size.hidden, normalised=True)
+    return _assemble(config, size, (moe,) * size.layers, delta_net(config, size.hidden, QWEN3_5))
+
+
+def mtp_keys(config: ConfigReader) -> None:
+    """Qwen 3.5's files name multi-token-prediction layers that transformers does not build."""
+    config.ignore("mtp_use_dedicated_embeddings", "attn_output_gate", "mamba_ssm_dtype", "mlp_only_layers")
+    mtp = config.integer("mtp_num_hidden_layers", default=0, null=0, minimum=0)
+    if mtp:
+        config.note(f"{mtp} multi-token-prediction layer(s) are left out: transformers does not build them")
+
+
+def _moe(config: ConfigReader, hidden: int, *, normalised: bool) -> Moe:
+    return routed(
+        hidden,
+        (config.integer("num_experts"), config.integer("num_experts_per_tok")),
+        config.integer("moe_intermediate_size"),
+        config.activation(),
+        Shared(config.integer("shared_expert_intermediate_size"), "shared_expert", gate=True),
+        normalised_scores=normalised,
+        stacked_adapters=True,
+    )
+
+
+def _assemble(
+    config: ConfigReader, size: StackDimensions, networks: tuple[Mlp | Moe, ...], linear_mixer: Mixer
+) -> Architecture:
     h, bias = size.hidden, config.flag("attention_bias")
     attention = grouped_attention(
         size,
@@ -32,45 +94,31 @@ def read(config: ConfigReader) -> Architecture:
     )
     period = config.integer("full_attention_interval", default=4, null=4)
     types = layer_types(config, size.layers, lambda i: "linear_attention" if (i + 1) % period else "full_attention")
-    sparse = sparse_layers(config, size.layers)
-    activation = config.activation()
-    moe = routed(
-        h,
-        (config.integer("num_experts"), config.integer("num_experts_per_tok")),
-        config.integer("moe_intermediate_size"),
-        activation,
-        Shared(config.integer("shared_expert_intermediate_size"), "shared_expert", gate=True),
-        normalised_scores=config.flag("norm_topk_prob", default=True),
-        stacked_adapters=True,
-    )
-    width = config.raw("intermediate_size") if all(sparse) else config.integer("intermediate_size")
-    linear_mixer = _delta_net(config, h)
 
-    def make(kind: tuple[str, bool]) -> Block:
-        mlp: Mlp | Moe = moe if kind[1] else gated_mlp(h, width, activation)._replace(adaptable=False)
+    def make(kind: tuple[str, Mlp | Moe]) -> Block:
         mixer = linear_mixer if kind[0] == "linear_attention" else attention
-        return pre_norm_block(h, mixer, mlp, kind=NORM)
+        return pre_norm_block(h, mixer, kind[1], kind=NORM)
 
     return decoder(
         config,
         size,
-        stack(zip(types, sparse, strict=True), make),
+        stack(zip(types, networks, strict=True), make),
         tied=False,
         final_norm=rms_norm(h, "model.norm", NORM),
         rotary_dim=attention.rotary_dim,
     )
 
 
-def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
+def delta_net(config: ConfigReader, hidden: int, style: DeltaStyle) -> Mixer:
     """Gated delta net: a key_dim x value_dim matrix per value head, and the convolution's last columns."""
     key_heads, value_heads = config.integer("linear_num_key_heads"), config.integer("linear_num_value_heads")
     key_dim, value_dim = config.integer("linear_key_head_dim"), config.integer("linear_value_head_dim")
     kernel = config.integer("linear_conv_kernel_dim", default=4)
     keys, values, a = key_heads * key_dim, value_heads * value_dim, "linear_attn"
     convolved = 2 * keys + values
+    widths = {"qkvz": 2 * keys + 2 * values, "qkv": convolved, "z": values, "ba": 2 * value_heads}
     tensors = (
-        *linear(f"{a}.in_proj_qkvz", 2 * keys + 2 * values, hidden, "mixer", "column"),
-        *linear(f"{a}.in_proj_ba", 2 * value_heads, hidden, "mixer", "column"),
+        *(t for name in style.inputs for t in _input(a, name, widths.get(name, value_heads), hidden)),
         ParameterTensor(f"{a}.conv1d.weight", (convolved, 1, kernel), "mixer", shard="column"),
         vector(f"{a}.dt_bias", value_heads, "mixer", "column"),
         vector(f"{a}.A_log", value_heads, "mixer", "column"),
@@ -85,4 +133,11 @@ def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
         state_bytes_per_sequence=kept,
         width=2 * keys + 2 * values,
         tensors=tensors,
+        key_heads=key_heads,
+        key_dim=key_dim,
+        kernel=kernel,
     )
+
+
+def _input(module: str, name: str, width: int, hidden: int) -> tuple[ParameterTensor, ...]:
+    return linear(f"{module}.in_proj_{name}", width, hidden, "mixer", "column")

@@ -1,13 +1,14 @@
-"""Qwen 1.5/2 MoE and Qwen 3 MoE (modeling_qwen2_moe.py, modeling_qwen3_moe.py)."""
+"""Qwen 1.5/2 MoE, Qwen 3 MoE and Mellum (modeling_qwen2_moe.py, modeling_qwen3_moe.py, modeling_mellum.py)."""
 
 from __future__ import annotations
 
+from memcheck.models.families.deepseek import mtp_layers
 from memcheck.models.families.qwen import normed_attention
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import layer_types, stack, windows
+from memcheck.models.parts.stack import layer_types, sparse_types, stack, windows
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
 
@@ -37,6 +38,32 @@ def read_3(config: ConfigReader) -> Architecture:
         window = None
     config.ignore("max_window_layers")
     return _assemble(config, size, normed_attention(config, size), [window] * size.layers, 0)
+
+
+def read_mellum(config: ConfigReader) -> Architecture:
+    """``model_type: mellum``: Qwen 3's experts, windows and dense layers by lists."""
+    size = read_sizes(config, kv_heads="required", head_dim=128)
+    window = config.window()
+    types = layer_types(config, size.layers, lambda _: "full_attention")
+    config.ignore("mtp_layer_types", "mtp_mlp_layer_types")
+    mtp_layers(config)
+    attention = normed_attention(config, size)._replace(dropout=config.dropout("attention_dropout"))
+    moe = routed(
+        size.hidden,
+        (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
+        config.integer("moe_intermediate_size"),
+        config.activation(),
+        normalised_scores=config.flag("norm_topk_prob", default=True),
+        stacked_adapters=True,
+    )
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    sparse = sparse_types(config, size.layers, 0)
+
+    def make(kind: tuple[bool, int | None]) -> Block:
+        return pre_norm_block(size.hidden, attention._replace(window=kind[1]), moe if kind[0] else mlp)
+
+    blocks = stack(zip(sparse, windows(types, window), strict=True), make)
+    return decoder(config, size, blocks, tied=False, rotary_tables=len(set(types)), mask_windows=(None, window))
 
 
 def sparse_layers(config: ConfigReader, layers: int) -> list[bool]:

@@ -72,14 +72,21 @@ def head_norm(kind: str, size: int, which: str, *, rows: int = 1, bias: bool = F
     return Norm(kind, size, weight=weight, bias=bias, rows=rows, name=f"self_attn.{which}_norm")
 
 
-def latent_attention(config: ConfigReader, size: StackDimensions, *, interleaved: bool = True) -> LatentAttention:
-    """DeepSeek's attention. The low-rank projections and their norms are replicated under tensor parallelism."""
+def latent_attention(
+    config: ConfigReader, size: StackDimensions, *, interleaved: bool = True, v_head_dim: int | None = None
+) -> LatentAttention:
+    """DeepSeek's attention. The low-rank projections and their norms are replicated under tensor parallelism.
+
+    ``v_head_dim``: the class default, where it has one.
+    """
     q_rank = config.optional_integer("q_lora_rank")
     if q_rank is None and "q_lora_rank" not in config.config:
         config.integer("q_lora_rank")  # null is a statement (no low-rank query), absence is not
     kv_rank = config.integer("kv_lora_rank")
     nope, rope = config.integer("qk_nope_head_dim"), config.integer("qk_rope_head_dim")
-    v_dim = config.integer("v_head_dim")
+    v_dim = config.integer("v_head_dim") if v_head_dim is None else config.integer(
+        "v_head_dim", default=v_head_dim, null=v_head_dim
+    )
     bias = config.flag("attention_bias")
     q_width, a = size.heads * (nope + rope), "self_attn."
     if q_rank is None:

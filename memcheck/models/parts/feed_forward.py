@@ -63,6 +63,12 @@ def with_linear_router(moe: Moe) -> Moe:
     return moe._replace(tensors=tuple(t._replace(linear=True) if t.group == "router" else t for t in moe.tensors))
 
 
+def with_correction(moe: Moe, name: str, shape: tuple[int, ...]) -> Moe:
+    """Experts chosen with a bias each that is a parameter without a gradient."""
+    bias = ParameterTensor(name, shape, "router", fixed=True)
+    return moe._replace(correction_bias=True, tensors=(*moe.tensors, bias))
+
+
 def stacked_experts(
     module: str, experts: int, hidden: int, width: int, *, gated: bool = True, transposed: bool = False
 ) -> tuple[ParameterTensor, ...]:

@@ -38,6 +38,19 @@ def layer_types(config: ConfigReader, layers: int, default: Callable[[int], str]
     return stated
 
 
+def sparse_types(config: ConfigReader, layers: int, dense: int) -> tuple[bool, ...]:
+    """Which layers are routed: those that ``mlp_layer_types`` calls sparse, or all but the first ``dense``."""
+    stated = config.texts("mlp_layer_types")
+    if stated is None:
+        return tuple(i >= dense for i in range(layers))
+    if len(stated) != layers:
+        config.fail("mlp_layer_types", f"mlp_layer_types names {len(stated)} layers, the model has {layers}")
+    strange = next((t for t in stated if t not in ("dense", "sparse")), None)
+    if strange is not None:
+        config.fail("mlp_layer_types", f"unknown kind {strange!r} in mlp_layer_types", "known: dense, sparse")
+    return tuple(t == "sparse" for t in stated)
+
+
 def rotary_layers(config: ConfigReader, layers: int, period: int) -> tuple[bool, ...]:
     """Which layers rotate queries and keys: ``no_rope_layers`` (1 = it does), or all but every n-th."""
     period = config.integer("no_rope_layer_interval", default=period, null=period)

@@ -13,7 +13,7 @@ from torch import nn
 from memcheck.job.types import TrainingJob
 from memcheck.models.keys import synonyms
 from memcheck.models.parameters import count_parameters
-from memcheck.models.types import Architecture, Attention, Block, Moe
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Moe
 from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.errors import RefusedStepError
 
@@ -31,6 +31,25 @@ SAME_CODE = {"kimi_k2": "deepseek_v3", "megatron-gpt": "gpt2"}
 """Types that transformers does not know under that name."""
 
 
+CLASSES = {
+    "bert": "BertForMaskedLM",
+    "mistral4": "Mistral4ForCausalLM",
+    "roberta": "RobertaForMaskedLM",
+    "xlm-roberta": "XLMRobertaForMaskedLM",
+}
+"""Classes of types that AutoModelForCausalLM does not build."""
+
+
+def class_of(model_type: str) -> Any:
+    """What builds a model of this type from its configuration, as ``from_config`` of transformers' classes does."""
+    import transformers
+
+    named = CLASSES.get(model_type)
+    if named is None:
+        return transformers.AutoModelForCausalLM.from_config
+    return getattr(transformers, named)._from_config  # noqa: SLF001
+
+
 def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[str, Any]) -> nn.Module:
     """A new model on the present default device, in the dtype in which the plan's parameters rest, ready to train.
 
@@ -39,7 +58,7 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
     Raises:
         RefusedError: transformers has no such model type, or refuses the configuration.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     model_type = str(config.get("model_type"))
     name = SAME_CODE.get(model_type, model_type)
@@ -58,7 +77,7 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
     torch.set_default_dtype(DTYPES[job.recipe.params])
     try:
         with _no_initialisation():
-            model = AutoModelForCausalLM.from_config(real, attn_implementation=attention_of(job, architecture))
+            model = class_of(name)(real, attn_implementation=attention_of(job, architecture))
             model.tie_weights()
     finally:
         torch.set_default_dtype(outside)
@@ -89,6 +108,8 @@ def attention_of(job: TrainingJob, architecture: Architecture) -> str:
     if job.attention == "eager":
         return "eager"
     blocks: list[Block] = [block for block, _ in architecture.blocks]
+    if not any(isinstance(block.mixer, (Attention, LatentAttention)) for block in blocks):
+        return "eager"  # all that the classes without attention know
     if any(isinstance(block.mixer, Attention) and not block.mixer.sdpa for block in blocks):
         return "eager"
     return "flash_attention_2" if job.attention == "flash" else "sdpa"

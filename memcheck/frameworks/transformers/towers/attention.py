@@ -7,7 +7,8 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, cat, copy
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.attention import MASK_ALIGNMENT, head_view
+from memcheck.frameworks.transformers.attention import head_view
+from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
 from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half
 from memcheck.models.vision import TowerAttention
 

@@ -1,0 +1,122 @@
+"""Small models that transformers writes itself, one per family that is added: what ``benchmarks.families --add`` keeps.
+
+A family's record is the ``config.json`` that transformers writes for a small model of it, and the parameters that the
+model has on the meta device. Plans of it are traced as those of ``benchmarks.small`` are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from benchmarks.cases import HERE
+from memcheck.models.registry import read_architecture
+from memcheck.models.types import Mixer
+
+FILE = os.path.join(HERE, "data", "family_models.json")
+VOCABULARY, EXPERTS, WINDOW, LAYERS, MOST = 2000, 8, 256, 3, 8
+"""What a small model has, and how many layers it may have until each kind is there."""
+LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+EXPERT_KEYS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
+TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+CHOICE_KEYS = ("num_experts_per_tok", "moe_k", "moe_topk")
+STATED: dict[str, dict[str, Any]] = {
+    "dots1": {"n_routed_experts": EXPERTS, "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_hidden_layers": 4},
+    "lfm2_moe": {
+        "layer_types": ["conv", "conv", "full_attention", "conv"], "num_dense_layers": 1, "num_hidden_layers": 4
+    },
+    "ministral": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 2},
+}
+"""Keys without which the class's own defaults build no model."""
+WAYS = (
+    ("sdpa", "none", "bf16-pure"),
+    ("sdpa", "full", "bf16-pure"),
+    ("eager", "none", "bf16-pure"),
+    ("sdpa", "none", "bf16-mixed"),
+)
+"""Attention, recompute and recipe of the plans; mixtures of experts leave the last out."""
+
+
+def added() -> dict[str, dict[str, Any]]:
+    """``config``, ``parameters`` and ``transformers`` (its version), by ``model_type``."""
+    if not os.path.exists(FILE):
+        return {}
+    with open(FILE, encoding="utf-8") as file:
+        found: dict[str, dict[str, Any]] = json.load(file)
+    return found
+
+
+def added_plans() -> dict[str, dict[str, Any]]:
+    """The plans of every family that was added, by name."""
+    from benchmarks.small import small_plan
+
+    found = {}
+    for kind, record in added().items():
+        for attention, recompute, recipe in record["ways"]:
+            name = f"{kind} added, {attention}, {recompute}, {recipe}"
+            plan = small_plan(name, ("", {}), attention, recompute, recipe)
+            if record["kernels"]:  # which have no CPU path that keeps the same tensors
+                plan["training"]["kernels"] = record["kernels"]
+            found[name] = {**plan, "model": {"architecture": record["config"]}}
+    return found
+
+
+def record(kind: str) -> dict[str, Any]:
+    """A small model of a family as transformers builds it, with its parameters: needs ``verify``."""
+    import torch
+    import transformers
+
+    from memcheck.verify.build.model import class_of
+
+    config = small_config(kind)
+    model = config.pop("model_type")
+    with torch.device("meta"):
+        built = class_of(model)(transformers.AutoConfig.for_model(model, **config))
+    blocks = read_architecture({"model_type": model, **config}).blocks
+    recurrent = any(isinstance(mixer, Mixer) for block, _ in blocks for mixer in (block.mixer, block.beside))
+    routed = any(key in config for key in EXPERT_KEYS)
+    return {
+        "config": {"model_type": model, **config},
+        "parameters": sum(p.numel() for p in built.parameters()),
+        "transformers": transformers.__version__,
+        "kernels": {"ssm": "fallback"} if recurrent else None,
+        "ways": [way for way in WAYS if not (routed and way[2] == "bf16-mixed")],
+    }
+
+
+def small_config(kind: str) -> dict[str, Any]:
+    """The class's own dimensions with few layers, words and experts, as transformers writes them."""
+    from transformers import AutoConfig
+
+    stated = STATED.get(kind, {})
+    whole = json.loads(AutoConfig.for_model(kind, **stated).to_json_string(use_diff=False))
+    few = {key: value for key, value in _few(whole).items() if whole.get(key) != value and key not in stated}
+    written: dict[str, Any] = json.loads(AutoConfig.for_model(kind, **stated, **few).to_json_string(use_diff=True))
+    # YAML reads 1e-05, as JSON writes it, as a word; infinity is a mapping: the class knows its own epsilons and limits
+    return {key: value for key, value in written.items() if not any(odd in repr(value) for odd in ("e-", "__float__"))}
+
+
+def _few(whole: dict[str, Any]) -> dict[str, Any]:
+    key = next(k for k in LAYER_KEYS if whole.get(k))
+    layers, lists = whole[key], {k: v for k, v in whole.items() if isinstance(v, list) and len(v) == whole[key]}
+    kinds = list(zip(*lists.values(), strict=True)) or [()] * layers
+    enough = (n for n in range(LAYERS, MOST + 1) if set(map(str, kinds[:n])) == set(map(str, kinds)))
+    count = min(layers, next(enough, MOST))
+    found: dict[str, Any] = {key: count, "vocab_size": VOCABULARY}
+    found |= {k: v[:count] for k, v in lists.items()}
+    found |= {k: EXPERTS for k in EXPERT_KEYS if k in whole}
+    found |= {k: min(whole[k], EXPERTS) for k in CHOICE_KEYS if k in whole}
+    if whole.get("sliding_window"):
+        found["sliding_window"] = WINDOW
+    return found | {key: 0 for key in TOKENS if key in whole}
+
+
+def keep(records: dict[str, dict[str, Any]]) -> None:
+    """Write the file: one family a line."""
+    lines = [f"{json.dumps(kind)}: {json.dumps(records[kind])}" for kind in sorted(records)]
+    with open(FILE, "w", encoding="utf-8") as file:
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")

@@ -1,0 +1,215 @@
+"""Scores, softmax and product of softmax attention, by the kernel that runs."""
+
+from __future__ import annotations
+
+from memcheck.autograd import attention as kernels
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast, copy, scale, shift
+from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.frameworks.transformers.kernel_choice import (
+    MASK_ALIGNMENT,
+    copied_operands,
+    kernel_of,
+    needs_mask,
+    repeats_kv,
+    shares_mask,
+)
+from memcheck.frameworks.transformers.rotary import concatenates
+from memcheck.models.types import Attention
+
+
+def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """Scores, softmax and product by the kernel that runs; the output is what the projection reads."""
+    tape = ctx.tape
+    kernel = kernel_of(ctx, a)
+    copied = copied_operands(ctx, a, q.shape[1])
+    if repeats_kv(ctx, a):
+        if a.named_scores and tape.autocast:  # Falcon's products repeat what autocast has cast
+            k, v = cast(tape, k, tape.autocast), cast(tape, v, tape.autocast)
+        k, v = repeat_kv(tape, k, q.shape[1]), repeat_kv(tape, v, q.shape[1])
+    if kernel == "eager":
+        if a.sinks:
+            out = kernels.eager_with_sinks(tape, q, k, v, _sinks(ctx, a), ctx.unused)
+            return copy(tape, out, "contiguous")
+        mask_dtype = ctx.setting.compute if tape.autocast is None else ctx.setting.params
+        if a.filled_scores:
+            mask_dtype = "fp32"  # that of MPT's bias
+        if a.named_scores:
+            dropped = a.dropout if a.alibi else 0.0
+            out, probabilities, named = kernels.eager_with_names(
+                tape, q, k, v, mask_dtype, alibi=a.alibi, p_dropout=dropped, copied=copied
+            )
+            ctx.named += named
+            returns(ctx, [probabilities])
+            return copy(tape, out, "contiguous")
+        if a.adds_residual and any(copied):  # reshaped by hand: variables until the residual sum
+            q, k, v = (copy(tape, t, "contiguous") for t in (q, k, v))
+            ctx.named += [q, k, v]
+            copied = (False, False, False)
+        weights: list[Value] = []
+        out = kernels.eager(
+            tape,
+            q,
+            k,
+            v,
+            _score_steps(a),
+            mask_dtype=mask_dtype,
+            fp32_scores=a.fp32_scores,
+            fp32_softmax=a.softmax_fp32,
+            p_dropout=a.dropout,
+            returned=weights,
+            named=ctx.named if a.adds_residual or a.filled_scores else None,
+            every_step=a.adds_residual,
+            copied=copied,
+        )
+        if a.returns_weights:
+            returns(ctx, weights)
+        else:
+            ctx.unused += weights
+        return copy(tape, out, "contiguous")
+    if kernel == "math":
+        return _broadcasting(ctx, a, q, k, v) if a.fused_form == "index" else _math(ctx, a, q, k, v)
+    arguments = k, v  # repeated, they are variables of sdpa_attention_forward while the kernel runs
+    if tape.autocast:
+        q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
+    mask = None
+    if kernel == "efficient" and needs_mask(a, ctx.setting.sequence, ctx.setting.style):
+        mask = _kernel_mask(ctx, a, v.dtype)
+    ring = ctx.setting.context
+    out = kernels.flash(tape, q, k, v, v.shape[-1], label=f"{kernel} attention", extra=mask, ring=ring)
+    del arguments
+    if a.sinks:
+        out = kernels.with_sinks(tape, out, _sinks(ctx, a))
+    # flash writes its output in q's strides: a q that was built contiguous (cat of rotated and plain parts) makes
+    # transpose(1, 2) non-contiguous, so o_proj's input is one more copy; the memory-efficient kernel's is not.
+    if kernel == "flash" and concatenates(a) and a.rotary_form != "pairs-each":
+        out = copy(tape, out, "contiguous")
+    return out
+
+
+def _sinks(ctx: Context, a: Attention) -> Value:
+    return ctx.tape.parameter(ctx.parameter("self_attn.sinks", (-(-a.heads // ctx.tp),)))
+
+
+def _kernel_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
+    """What the memory-efficient kernel keeps as its ``attn_bias``; None: the model's own.
+
+    aten/src/ATen/native/transformers/attention.cpp: ``convert_boolean_attn_mask`` makes a boolean mask additive,
+    ``pad_bias`` copies rows that are no multiple of 8 long. Autocast casts an additive mask, as any other argument.
+    """
+    if shares_mask(a, ctx.setting):
+        return None
+    mask = _additive_mask(ctx, a, dtype)
+    if ctx.sequence % MASK_ALIGNMENT:
+        wide = -(-ctx.sequence // MASK_ALIGNMENT) * MASK_ALIGNMENT
+        each = -(-a.heads // ctx.tp) if a.alibi else 1
+        mask = ctx.tape.new((ctx.batch, each, ctx.sequence, wide), dtype, "padded attention mask")
+    return mask
+
+
+def _additive_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
+    """What a kernel adds to its scores, where that is not the model's own mask: a boolean one made additive, or
+    Falcon's with ALiBi's bias as autocast casts it.
+    """
+    if not a.alibi:
+        return ctx.tape.new((ctx.batch, 1, ctx.sequence, ctx.sequence), dtype, "attention mask")
+    if ctx.setting.autocast is None:
+        return None
+    return ctx.tape.new((ctx.batch, -(-a.heads // ctx.tp), ctx.sequence, ctx.sequence), dtype, "attention mask")
+
+
+def returns(ctx: Context, weights: list[Value]) -> None:
+    """The layer's second output, which lives on; a recompute that ends early returns none."""
+    frame = ctx.tape.frame
+    if frame is None or frame.again is None or frame.returned is not None:
+        ctx.returned += weights
+
+
+def _score_steps(a: Attention) -> tuple[str, ...]:
+    """What the family does to the scores before the softmax."""
+    if a.bidirectional:
+        return ("scale",)
+    if a.softcap:
+        return ("scale", "cap", "add")
+    if a.alibi:  # MPT: scale, bias, masked_fill; BLOOM: baddbmm scales and adds the bias by itself
+        return ("add",) if a.fused_form == "heads" else ("scale", "add", "fill")
+    return ("scale", "add")
+
+
+def repeat_kv(tape: Tape, x: Value, heads: int, *, copies: bool = False) -> Value:
+    """``expand(...).reshape(...)``: a copy with as many heads as q; of a single head, a view with stride 0, unless it
+    ``copies``.
+    """
+    shape = (x.shape[0], heads, x.shape[2], x.shape[3])
+    small, dtype = x.shape, x.dtype
+    out = Value(x.storage, shape, dtype) if small[1] == 1 and not copies else tape.value(shape, dtype, "repeat_kv")
+    return tape.record(out, (x,), lambda grad: [tape.new(small, dtype, "sum")])
+
+
+def _math(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """aten _scaled_dot_product_attention_math: scaled q and k, scores with a causal mask, softmax, product.
+
+    ``enable_gqa`` repeats the heads of keys and values first, also of a single one (repeat_interleave). Both, and the
+    additive mask, are variables to the end.
+    """
+    tape = ctx.tape
+    b, h, s, _ = q.shape
+    if k.shape[1] != h:
+        k, v = (repeat_kv(tape, t, h, copies=True) for t in (k, v))
+    expanded, mask = k, tape.new((s, s), q.dtype, "causal mask")
+    q, k = scale(tape, q), scale(tape, k)
+    turned = copied_operands(ctx, a, h)[0]
+    weights = kernels.batched(tape, q, k, (b, h, s, s), "attention scores", (turned, False))
+    del k
+    weights = scale(tape, weights, "attention mask")
+    weights = kernels.softmax(tape, weights)
+    out = kernels.batched(tape, weights, v, (b, h, s, v.shape[-1]), "attention output")
+    del weights, expanded, mask
+    return copy(tape, out, "contiguous")
+
+
+def _broadcasting(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """The math kernel without ``enable_gqa``: its products broadcast the heads of keys and values. The model's mask is
+    made additive in the queries' dtype.
+
+    Half precision is computed in fp32 unless ``allow_fp16_bf16_reduction_math_sdp`` is set, and the weights are cast
+    back, too, for a second result that nobody takes (aten/src/ATen/native/transformers/attention.cpp). Autocast casts
+    what the function gets, and nothing inside it.
+    """
+    tape = ctx.tape
+    outside, tape.autocast = tape.autocast, None
+    try:
+        if outside:
+            q, k, v = (cast(tape, t, outside) for t in (q, k, v))
+        mask = _additive_mask(ctx, a, q.dtype)
+        half = q.dtype if q.dtype in ("bf16", "fp16") else ""
+        wide_q, wide_k, wide_v = (cast(tape, t, "fp32") for t in (q, k, v)) if half else (q, k, v)
+        b, h, s, _ = q.shape
+        scaled = scale(tape, wide_q)
+        keys = _spread(tape, scale(tape, wide_k), h)
+        turned = copied_operands(ctx, a, h)[0]
+        weights = kernels.batched(tape, scaled, keys, (b, h, s, s), "attention scores", (turned, False))
+        del keys
+        weights = shift(tape, weights, "attention mask")
+        weights = kernels.softmax(tape, weights)
+        narrow = tape.value(weights.shape, half, "unused weights") if half else None
+        out = kernels.batched(tape, weights, _spread(tape, wide_v, h), (b, h, s, v.shape[-1]), "attention output")
+        if half:
+            out = cast(tape, out, half)
+        del weights, narrow, mask, scaled, wide_q, wide_k, wide_v
+    finally:
+        tape.autocast = outside
+    return copy(tape, out, "contiguous")
+
+
+def _spread(tape: Tape, x: Value, heads: int) -> Value:
+    """Keys or values for every query head: a batched product folds batch and heads, which of several sequences is a
+    copy.
+    """
+    if x.shape[1] == heads:
+        return x
+    small, dtype = x.shape, x.dtype
+    shape = (small[0], heads, *small[2:])
+    view = small[0] == 1 and small[1] == 1
+    out = Value(x.storage, shape, dtype) if view else tape.value(shape, dtype, "expanded heads")
+    return tape.record(out, (x,), lambda grad: [tape.new(small, dtype, "sum")])

@@ -1,0 +1,86 @@
+"""Which kernel runs for a module of softmax attention on CUDA, and what it is given.
+
+Sources: transformers 5.23 integrations/sdpa_attention.py; kernel choice of
+torch.nn.functional.scaled_dot_product_attention (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd import attention as kernels
+from memcheck.autograd.context import Context, Setting
+from memcheck.frameworks.transformers.rotary import concatenates
+from memcheck.job.style import Style
+from memcheck.models.types import Attention
+
+MASK_ALIGNMENT = 8
+"""Elements to a multiple of which the memory-efficient kernel wants a mask's rows padded."""
+
+
+def chosen_kernel(attention: str, dtype: str, a: Attention, sequence: int, style: Style) -> str:
+    """``flash`` | ``efficient`` | ``math`` | ``eager``: what runs for this module on CUDA."""
+    if attention in ("flash", "flex") and a.flash and not a.alibi:
+        return "flash"
+    if attention == "eager" or not a.sdpa or a.softcap or a.sinks:
+        return "eager"
+    masked = needs_mask(a, sequence, style)
+    grouped = a.kv_heads != a.heads and not a.expanded_kv
+    if grouped and a.fused_form == "index":
+        # the fused kernels refuse fewer key heads than query heads without enable_gqa, which Falcon does not pass
+        return "math"
+    if masked:
+        return "efficient"
+    if dtype in ("bf16", "fp16") and a.head_dim <= 256:
+        return "flash"
+    return "math" if grouped and a.head_dim <= 256 else "efficient"
+
+
+def keeps_strides(ctx: Context, a: Attention) -> bool:
+    """The fused kernels return gradients in the layout of their inputs; matmuls return them head by head."""
+    return kernel_of(ctx, a) in ("flash", "efficient") and not repeats_kv(ctx, a)
+
+
+def kernel_of(ctx: Context, a: Attention) -> str:
+    """The kernel of this module in this setting."""
+    s = ctx.setting
+    return chosen_kernel(s.attention, ctx.tape.autocast or s.compute, a, s.sequence, s.style)
+
+
+def repeats_kv(ctx: Context, a: Attention) -> bool:
+    """transformers repeats k and v for eager attention, under a mask, and for wide heads (use_gqa_in_sdpa)."""
+    if a.kv_heads == a.heads or a.expanded_kv:
+        return False
+    masked = needs_mask(a, ctx.setting.sequence, ctx.setting.style)
+    return kernel_of(ctx, a) in ("efficient", "eager") and (masked or a.head_dim > 256 or kernel_of(ctx, a) == "eager")
+
+
+def needs_mask(a: Attention, sequence: int, style: Style) -> bool:
+    """transformers builds an explicit mask for padding, and for a sliding window not longer than the sequence
+    (masking_utils.py).
+    """
+    if not style.makes_masks:
+        return False
+    every = a.masked or a.padded or a.alibi or a.pictures
+    return every or (a.window is not None and sequence >= a.window)
+
+
+def shares_mask(a: Attention, setting: Setting) -> bool:
+    """Whether the kernel of every layer keeps the model's own mask: additive, in the queries' dtype, and aligned."""
+    kernel = chosen_kernel(setting.attention, setting.autocast or setting.compute, a, setting.sequence, setting.style)
+    additive = a.alibi and a.named_scores  # Falcon adds ALiBi's bias to the mask of every head
+    return additive and kernel == "efficient" and setting.autocast is None and not setting.sequence % MASK_ALIGNMENT
+
+
+def copied_operands(ctx: Context, a: Attention, heads: int) -> kernels.Copied:
+    """Which of q, k and v torch.matmul copies because it folds batch and heads into one dimension (aten
+    LinearAlgebra.cpp, _matmul_impl): of several sequences those whose heads are not one behind the other.
+
+    A transposed view's are not, and a rotation keeps the strides of what it is given, unless it ends in a ``cat``.
+    Repeated heads are; a single head that is repeated is a view with stride 0.
+    """
+    if ctx.setting.batch == 1:
+        return False, False, False
+    turned = not (a.rotary_dim > 0 and (concatenates(a) or a.rotary_form == "chunks"))
+    if repeats_kv(ctx, a):
+        single = max(1, -(-a.kv_heads // ctx.tp)) == 1 < heads
+        return turned, single, single
+    return turned, turned, True

@@ -1,0 +1,62 @@
+"""Per-layer embeddings of Gemma 4: looked up once for all layers, multiplied into each layer's output.
+
+Source: transformers 5.23 models/gemma4/modeling_gemma4.py (get_per_layer_inputs, project_per_layer_inputs,
+Gemma4TextDecoderLayer.forward).
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, mul, scale
+from memcheck.autograd.matrix import Weights, embedding, linear
+from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.tensor import Leaf, Parameter, Storage, Value
+from memcheck.frameworks.transformers.mlp import activation
+from memcheck.frameworks.transformers.norms import normalise
+from memcheck.models.types import Block, Norm, PerLayer
+
+
+def look_up(ctx: Context, p: PerLayer, rows: int, x: Value, *, trained: bool) -> Value:
+    """Rows of the table of all layers, plus a normed projection of the embedding; every layer reads a slice of them.
+
+    They live until the last gradient of a layer has arrived; that gradient is counted with the head, which is first.
+    """
+    tape, s = ctx.tape, ctx.setting
+    dtype = x.dtype
+    table = ctx.register(Parameter("embed_tokens_per_layer", (rows, p.total), s.params, trained, has_grad=s.has_grad))
+    looked_up = scale(tape, embedding(tape, table, (ctx.tokens,), dtype), "embedding scale")
+    matrix = ctx.parameter("per_layer_model_projection", (p.total, s.hidden))
+    projected = scale(tape, linear(tape, x, Weights(matrix), "per_layer_model_projection"), "projection scale")
+    weight = ctx.parameter("per_layer_projection_norm.weight", (p.width,))
+    heads = projected.view(ctx.tokens * (p.total // p.width), p.width)
+    del projected
+    normed = rms_norm_pieces(tape, heads, weight, weight_in_fp32=True).view(ctx.tokens, p.total)
+    del heads
+    inputs = scale(tape, add(tape, normed, looked_up, "per-layer inputs"), "per-layer scale")
+    del normed, looked_up
+
+    def run(grad: Storage, kept: Storage | None = inputs.storage) -> list[Storage | None]:
+        return [grad, tape.new((0,), dtype, "gradient of per-layer inputs")]
+
+    return tape.record(Value(x.storage, x.shape, dtype), (x, inputs), run)
+
+
+def with_per_layer_input(ctx: Context, block: Block, x: Value) -> Value:
+    """``x + norm(projection(act(gate(x)) * per_layer_input))``; a slice's gradient is as wide as all layers' inputs."""
+    tape, p = ctx.tape, block.per_layer
+    if p is None:
+        return x
+    tensors = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
+    gate, projection = tensors["per_layer_input_gate"], tensors["per_layer_projection"]
+    h = linear(tape, x, ctx.replicated(gate), gate.name)
+    h = activation(tape, h, block.per_layer_activation)
+    whole, part, dtype = (ctx.tokens, p.total), (ctx.tokens, p.width), ctx.setting.params
+    all_inputs = Value(None, whole, dtype, Leaf())
+    own = tape.record(
+        Value(None, part, dtype), (all_inputs,), lambda grad: [tape.new(whole, dtype, "slice of per-layer inputs")]
+    )
+    h = mul(tape, h, own)
+    h = linear(tape, h, ctx.replicated(projection), projection.name)
+    name = "post_per_layer_input_norm"
+    h = normalise(ctx, Norm("rmsnorm-fp32-weight", x.shape[-1], name=name), h, name)
+    return add(tape, x, h, "residual")

@@ -1,0 +1,167 @@
+"""Parameters, norms and softmax attention: what components of a model are made of."""
+
+from __future__ import annotations
+
+from memcheck.record import Record
+
+
+class ParameterTensor(Record):
+    """One parameter tensor, with the shape in which transformers stores it."""
+
+    name: str
+    """Path inside its owner, e.g. ``self_attn.q_proj.weight``."""
+    shape: tuple[int, ...]
+    group: str
+    """``embedding`` | ``position`` | ``attention`` | ``mlp`` | ``router`` | ``experts`` | ``shared_experts`` | ``norm``
+    | ``mixer`` (state-space and linear attention) | ``head``."""
+    shard: str = "none"
+    """How tensor parallelism cuts it: ``column`` (output features: dim 0), ``row`` (input features: dim 1),
+    ``vocab`` (dim 0), ``none`` (replicated). Stacked experts: the same dimensions of each expert's matrix."""
+    linear: bool = False
+    """A matrix multiplied with activations (autocast casts it, LoRA adapts it, QLoRA quantises it). Listed in the order
+    of the forward pass. Stacked experts and routers that are bare parameters are not: no linear layer wraps them."""
+    transposed: bool = False
+    """Stored as [in, out]: GPT-2's Conv1D, GPT-OSS's and Llama 4's experts."""
+    viewed: bool = False
+    """Multiplied as ``input @ weight.T`` (Falcon): autocast caches no copy of a view."""
+    fixed: bool = False
+    """A parameter that wants no gradient whatever is trained (ERNIE's and AFMoE's expert biases)."""
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        """Number of parameters."""
+        n = 1
+        for d in self.shape:
+            n *= d
+        return n
+
+
+class Norm(Record):
+    """A normalisation over the last dimension."""
+
+    kind: str
+    """What transformers computes: ``rmsnorm`` (Llama: cast back, then weight) | ``rmsnorm-fp32-weight`` (OLMo 2,
+    GPT-OSS: weight, then cast back) | ``rmsnorm-unit-offset`` (Gemma's 1 + w in fp32) | ``layernorm`` (one kernel)
+    | ``layernorm-fp32`` (OLMo: one kernel on an fp32 copy) | ``layernorm-pieces`` (Cohere: mean, variance and product
+    as separate fp32 operations) | ``layernorm-1p`` (Nemotron: weight + 1) | ``l2`` (Llama 4: no weight)."""
+    size: int
+    weight: bool = True
+    bias: bool = False
+    rows: int = 1
+    """Number of separate weight rows (Cohere and StableLM: one per head)."""
+    name: str = ""
+    """Path inside its owner: ``input_layernorm`` in a block, ``model.norm`` in the model."""
+
+
+class Attention(Record):
+    """Softmax attention, grouped or not."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    qkv_bias: bool = False
+    out_bias: bool = False
+    fused_qkv: bool = False
+    """One matrix makes q, k and v: the whole output stays alive while any part of it does."""
+    fused_form: str = "split"
+    """How that output is taken apart: ``split`` (GPT-2, MPT) | ``heads`` (GPT-NeoX, BLOOM: head by head) | ``slices``
+    (Phi-3) | ``index`` (Falcon: keys and values are picked with an index list, and so copied)."""
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+    rotary_dim: int = 0
+    """Dimensions of a head that are rotated; 0 = no rotary embedding in this block."""
+    rotary_interleaved: bool = False
+    rotary_form: str = "half"
+    """How the rotation is written: ``half`` (Llama's rotate_half) | ``half-fp32`` (OLMo: by fp32 tables, then cast
+    back) | ``cat`` (Phi-3: the rest of each head, even of no width, is concatenated) | ``pairs`` (GLM: neighbours,
+    tables repeated once per layer) | ``pairs-wide`` (ERNIE: as that, in fp32 by fp32 tables, then cast back)
+    | ``pairs-each`` (GPT-J: tables repeated for each of q and k) | ``pairs-fp32`` (Cohere: neighbours, on fp32 copies)
+    | ``chunks`` (GPT-OSS: the two halves apart) | ``complex`` (Llama 4: fp32 copies read as complex numbers)."""
+    alibi: bool = False
+    window: int | None = None
+    """Sliding or chunked window in tokens; None = full attention."""
+    chunked: bool = False
+    """The window is a chunk; a sequence's chunks start behind its padding (Llama 4)."""
+    softcap: bool = False
+    sinks: bool = False
+    """One learned logit per head (GPT-OSS)."""
+    output_gate: bool = False
+    """q_proj is twice as wide, the second half gates the output (Qwen3-Next)."""
+    dropout: float = 0.0
+    tensors: tuple[ParameterTensor, ...] = ()
+    """Every parameter of the module, its own norms included."""
+    clip_qkv: bool = False
+    """The projections are clamped to a range (DBRX, MPT, OLMo with ``clip_qkv``)."""
+    sdpa: bool = True
+    """transformers has a scaled_dot_product_attention path; False: eager code unless flash-attention is asked for."""
+    flash: bool = True
+    """transformers has a flash-attention path."""
+    fp32_scores: bool = False
+    """Queries and keys are cast to fp32 before their product (GPT-J)."""
+    masked: bool = False
+    """transformers always passes an explicit causal mask (Falcon), which the flash kernel does not take."""
+    padded: bool = False
+    """Rows of a micro-batch are padded, so that each has a mask of its own."""
+    pictures: bool = False
+    """Tokens of a picture see each other: token types make a mask for every sequence (Gemma 3, PaliGemma)."""
+    softmax_fp32: bool = True
+    """Eager attention's softmax runs in fp32; False: in the scores' own dtype (GPT-2, Falcon, Llama 4)."""
+    expanded_kv: bool = False
+    """Keys and values are copied to every query head before the kernel (Falcon 40B)."""
+    returns_weights: bool = False
+    """The layer returns eager attention's probabilities beside its output, and the model's loop keeps both in a
+    variable until the next layer has returned (Falcon, BLOOM, MPT, GPT-J)."""
+    filled_scores: bool = False
+    """A boolean mask fills the scores, which stay in a variable to the end (MPT)."""
+    named_rotary: bool = False
+    """The rotation is written in the module's forward: what goes in and comes out of it are variables (Phi, GPT-J)."""
+    position_rows: int = 0
+    """Rows of the fp32 table of sines and cosines that each layer keeps as a buffer, and copies (GPT-J)."""
+    adds_residual: bool = False
+    """The module adds the residual stream by itself: its variables live until then (BLOOM)."""
+    named_scores: bool = False
+    """Eager scores are scaled in place and stay in variables while the softmax runs (Falcon)."""
+    norms_after_rotary: bool = False
+    """Queries and keys are normalised behind the rotation (Hunyuan, nanochat)."""
+    scaled_queries: bool = False
+    """Rotated queries are multiplied by a scale of each position (Ministral 3)."""
+    bidirectional: bool = False
+    """Every token sees every other (encoders): no mask is made unless one is given."""
+    value_norm: Norm | None = None
+    """On each head's value (Gemma 4)."""
+    keys_are_values: bool = False
+    """Values are what the keys' projection makes, in front of their norm (Gemma 4's full layers)."""
+    reuses_keys: bool = False
+    """Keys and values are those of an earlier layer (Gemma 4's last layers)."""
+    scaled_keys: bool = False
+    """Keys are multiplied by a constant in front of the rotation, the input and the output by others (Falcon-H1)."""
+    gate_matrix: bool = False
+    """A matrix of its own makes the output's gate (AFMoE); it stands behind the output's matrix."""
+
+
+class LatentAttention(Record):
+    """Multi-head latent attention (DeepSeek V2/V3)."""
+
+    heads: int
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    bias: bool = False
+    tensors: tuple[ParameterTensor, ...] = ()
+    rotary_interleaved: bool = True
+    dropout: float = 0.0
+    rotary_complex: bool = False
+    """The rotation multiplies fp32 copies read as complex numbers (DeepSeek V2)."""
+    scaled_queries: bool = False
+    """Queries are multiplied by a scale of each position (Mistral 4)."""
+    turned: bool = True
+    """The rotary parts are rotated; Kimi's linear models leave them as they are."""
+    masked: bool = False
+    """An explicit mask of each sequence is made for every layer: an indexer's choice of keys (DeepSeek V3.2)."""
+    passes_choice: bool = False
+    """The layer hands the indices of chosen keys to the next (GLM 5)."""
+    index_heads: int = 0
+    """Heads of the layer's own indexer; 0 = none."""
+    index_head_dim: int = 0

@@ -1,0 +1,72 @@
+"""Arcee's Trinity (modeling_afmoe.py): gated attention whose windowed layers alone rotate, sigmoid experts."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention, head_norm
+from memcheck.models.parts.decoder import decoder, rms_norm
+from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed, with_correction, with_linear_router
+from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block
+
+NORM = "rmsnorm-fp32-weight"
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: afmoe``."""
+    size = read_sizes(config, head_dim=128)
+    h, bias, window = size.hidden, config.flag("attention_bias"), config.window()
+    period = config.integer("global_attn_every_n_layers", default=4, null=4)
+    types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention")
+    attention = grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        query_norm=head_norm(NORM, size.head_dim, "q"),
+        key_norm=head_norm(NORM, size.head_dim, "k"),
+        dropout=config.dropout("attention_dropout"),
+        gate_matrix=True,
+        tensors=linear("self_attn.gate_proj", size.heads * size.head_dim, h, "attention", "column"),
+    )
+    width, activation = config.integer("moe_intermediate_size"), config.activation()
+    experts = config.integer("num_experts")
+    config.ignore("route_scale")
+    moe = routed(
+        h,
+        (experts, config.integer("num_experts_per_tok")),
+        width,
+        activation,
+        Shared(config.integer("num_shared_experts", minimum=0) * width),
+        gate="router.gate",
+        router="sigmoid",
+        scores_fp32=True,
+        shared_first=True,
+    )
+    moe = with_correction(with_linear_router(moe), "mlp.expert_bias", (experts,))
+    mlp = gated_mlp(h, config.integer("intermediate_size"), activation)
+    dense = config.integer("num_dense_layers", default=1, minimum=0)
+
+    def make(kind: tuple[str, bool]) -> Block:
+        sliding = kind[0] == "sliding_attention"
+        return Block(
+            mixer=attention._replace(window=window) if sliding else attention._replace(rotary_dim=0),
+            mlp=moe if kind[1] else mlp,
+            input_norm=rms_norm(h, "input_layernorm", NORM),
+            mlp_norm=rms_norm(h, "pre_mlp_layernorm", NORM),
+            mixer_output_norm=rms_norm(h, "post_attention_layernorm", NORM),
+            mlp_output_norm=rms_norm(h, "post_mlp_layernorm", NORM),
+        )
+
+    scaled = config.flag("mup_enabled")
+    return decoder(
+        config,
+        size,
+        stack(((t, i >= dense) for i, t in enumerate(types)), make),
+        tied=False,
+        final_norm=rms_norm(h, "model.norm", NORM),
+        mask_windows=(None, window),
+        embedding_scale=scaled,
+        scales_outside=scaled,
+    )

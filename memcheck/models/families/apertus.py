@@ -1,0 +1,37 @@
+"""Apertus (modeling_apertus.py): norms on each head's query and key, and an activation with two learned slopes."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention, head_norm
+from memcheck.models.parts.decoder import decoder, rms_norm
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.matrices import vector
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: apertus``. The activation is priced as its Python version, which runs without the xIELU wheel."""
+    size = read_sizes(config)
+    bias = config.flag("attention_bias")
+    attention = grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        query_norm=head_norm("rmsnorm", size.head_dim, "q"),
+        key_norm=head_norm("rmsnorm", size.head_dim, "k"),
+        dropout=config.dropout("attention_dropout"),
+    )
+    activation = config.activation(default="xielu")
+    mlp = plain_mlp(size.hidden, config.integer("intermediate_size"), activation, "mlp.up_proj", "mlp.down_proj")
+    if activation == "xielu":
+        slopes = tuple(vector(f"mlp.act_fn.{name}", 1, "mlp") for name in ("alpha_p", "alpha_n"))
+        mlp = mlp._replace(tensors=mlp.tensors + slopes)
+    block = Block(
+        mixer=attention,
+        mlp=mlp,
+        input_norm=rms_norm(size.hidden, "attention_layernorm"),
+        mlp_norm=rms_norm(size.hidden, "feedforward_layernorm"),
+    )
+    return decoder(config, size, ((block, size.layers),), tied=False)

@@ -1,0 +1,20 @@
+"""Arcee (modeling_arcee.py): Llama with a squared ReLU between two matrices."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: arcee``."""
+    size = read_sizes(config)
+    bias = config.flag("attention_bias")
+    attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
+    width, activation = config.integer("intermediate_size"), config.activation(default="relu2")
+    mlp = plain_mlp(size.hidden, width, activation, "mlp.up_proj", "mlp.down_proj", bias=config.flag("mlp_bias"))
+    return decoder(config, size, ((pre_norm_block(size.hidden, attention, mlp), size.layers),), tied=False)

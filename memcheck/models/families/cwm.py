@@ -1,0 +1,27 @@
+"""Code World Model (modeling_cwm.py): Llama with three windowed layers to one full layer."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.stack import layer_types, stack, windows
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: cwm``."""
+    size = read_sizes(config, kv_heads="required", head_dim=128)
+    attention = grouped_attention(size, dropout=config.dropout("attention_dropout"))
+    mlp = gated_mlp(
+        size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias")
+    )
+    window = config.window()
+    types = layer_types(config, size.layers, lambda i: "sliding_attention" if i % 4 else "full_attention")
+
+    def make(span: int | None) -> Block:
+        return pre_norm_block(size.hidden, attention._replace(window=span), mlp)
+
+    return decoder(config, size, stack(windows(types, window), make), tied=False, mask_windows=(None, window))

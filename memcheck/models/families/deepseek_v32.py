@@ -1,0 +1,76 @@
+"""DeepSeek V3.2 and GLM 5 (modeling_deepseek_v32.py, modeling_glm_moe_dsa.py): an indexer chooses each token's keys."""
+
+from __future__ import annotations
+
+from memcheck.models.families.deepseek import latent_sizes, mtp_layers, sigmoid_experts
+from memcheck.models.parts.attention import latent_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.parts.sizes import StackDimensions
+from memcheck.models.parts.stack import sparse_types, stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, LatentAttention
+
+NOTE = "the indexer gets no gradient: transformers makes a mask of every token and key of its choice"
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: deepseek_v32``: an indexer in every layer."""
+    size = latent_sizes(config)
+    return _assemble(config, size, (True,) * size.layers)
+
+
+def read_glm(config: ConfigReader) -> Architecture:
+    """``model_type: glm_moe_dsa``: ``indexer_types`` says which layers share the choice of one before them."""
+    size = latent_sizes(config)
+    stated = config.texts("indexer_types")
+    period = config.integer("index_topk_freq", default=1, null=1)
+    offset = config.integer("index_skip_topk_offset", default=2, null=2, minimum=0)
+    usual = tuple(max(i - offset + 1, 0) % period == 0 for i in range(size.layers))
+    if stated is not None and len(stated) != size.layers:
+        config.fail("indexer_types", f"indexer_types names {len(stated)} layers, the model has {size.layers}")
+    strange = next((t for t in stated or () if t not in ("full", "shared")), None)
+    if strange is not None:
+        config.fail("indexer_types", f"unknown indexer {strange!r}", "known: full, shared")
+    own = usual if stated is None else tuple(t == "full" for t in stated)
+    return _assemble(config, size, own)
+
+
+def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]) -> Architecture:
+    h = size.hidden
+    config.ignore("mlp_bias", "layer_types", "index_topk", "ep_size", "moe_layer_freq", "rope_interleave")
+    config.ignore("partial_rotary_factor", "indexer_rope_interleave")
+    attention = latent_attention(config, size)
+    if attention.q_lora_rank is None:
+        config.fail("q_lora_rank", "the indexer reads low-rank queries: q_lora_rank must be a number")
+    attention = attention._replace(masked=True, passes_choice=config.model_type == "glm_moe_dsa")
+    indexed = _indexed(config, h, attention)
+    moe = sigmoid_experts(config, h, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
+    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    sparse = sparse_types(config, size.layers, config.integer("first_k_dense_replace", default=3, null=3, minimum=0))
+    mtp = mtp_layers(config)
+    config.note(NOTE)
+
+    def make(kind: tuple[bool, bool]) -> Block:
+        return pre_norm_block(h, indexed if kind[0] else attention, moe if kind[1] else mlp)
+
+    blocks = stack(zip(own, sparse, strict=True), make)
+    return decoder(config, size, blocks, tied=False, rotary_dim=attention.qk_rope_head_dim, mtp_layers=mtp)
+
+
+def _indexed(config: ConfigReader, hidden: int, attention: LatentAttention) -> LatentAttention:
+    """The attention with an indexer, none of whose parameters a gradient reaches."""
+    heads, width = config.integer("index_n_heads"), config.integer("index_head_dim")
+    a = "self_attn.indexer"
+    tensors = (
+        *linear(f"{a}.wq_b", heads * width, attention.q_lora_rank or 0, "attention", "none"),
+        *linear(f"{a}.wk", width, hidden, "attention", "none"),
+        vector(f"{a}.k_norm.weight", width, "norm"),
+        vector(f"{a}.k_norm.bias", width, "norm"),
+        *linear(f"{a}.weights_proj", heads, hidden, "attention", "none"),
+    )
+    fixed = tuple(t._replace(fixed=True, linear=False) for t in tensors)
+    return attention._replace(
+        tensors=attention.tensors + fixed, index_heads=heads, index_head_dim=width
+    )

@@ -1,0 +1,31 @@
+"""dots.llm1 (modeling_dots1.py): Qwen 3's attention, DeepSeek V3's experts behind the first layers."""
+
+from __future__ import annotations
+
+from memcheck.models.families.deepseek import sigmoid_experts
+from memcheck.models.families.qwen import normed_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.stack import layer_types, stack, windows
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: dots1``."""
+    size = read_sizes(config, kv_heads="required")
+    h = size.hidden
+    attention = normed_attention(config, size)._replace(dropout=config.dropout("attention_dropout"))
+    window = config.window()
+    below = config.integer("max_window_layers", default=size.layers, null=size.layers, minimum=0)
+    sliding = "full_attention" if window is None else "sliding_attention"
+    spans = windows(layer_types(config, size.layers, lambda i: sliding if i >= below else "full_attention"), window)
+    moe = sigmoid_experts(config, h, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
+    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    dense = config.integer("first_k_dense_replace", minimum=0)
+
+    def make(kind: tuple[bool, int | None]) -> Block:
+        return pre_norm_block(h, attention._replace(window=kind[1]), moe if kind[0] else mlp)
+
+    return decoder(config, size, stack(((i >= dense, s) for i, s in enumerate(spans)), make), tied=False)

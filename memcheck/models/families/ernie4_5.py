@@ -1,0 +1,63 @@
+"""ERNIE 4.5, dense and routed (modeling_ernie4_5.py, modeling_ernie4_5_moe.py): pairs are rotated in fp32."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed, with_correction
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.parts.stack import stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: ernie4_5``."""
+    size = read_sizes(config, kv_heads="required", head_dim=128)
+    attention, bias = _attention(config, size)
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=bias)
+    return decoder(config, size, ((pre_norm_block(size.hidden, attention, mlp), size.layers),), tied=True)
+
+
+def read_moe(config: ConfigReader) -> Architecture:
+    """``model_type: ernie4_5_moe``: fp32 softmax router with a correction bias per expert, shared experts first."""
+    size = read_sizes(config, kv_heads="required")
+    h = size.hidden
+    attention, bias = _attention(config, size)
+    config.ignore("moe_norm_min")
+    width, activation = config.integer("moe_intermediate_size"), config.activation()
+    experts = config.integer("moe_num_experts", "num_experts")
+    moe = routed(
+        h,
+        (experts, config.integer("moe_k", "num_experts_per_tok")),
+        width,
+        activation,
+        Shared(config.integer("moe_num_shared_experts", minimum=0, null=0) * width),
+        router="softmax-gather",
+        router_fp32=True,
+        shared_first=True,
+        stacked_adapters=True,
+    )
+    if bias:
+        config.fail("use_bias", "use_bias of a routed model is not modelled: no released one has it")
+    moe = with_correction(moe, "mlp.gate.moe_statics.e_score_correction_bias", (1, experts))
+    mlp = gated_mlp(h, config.integer("intermediate_size"), activation)._replace(adaptable=False)
+    first = config.integer("moe_layer_start_index", default=1, minimum=0)
+    last = config.integer("moe_layer_end_index", default=-1, minimum=-1)
+    every = config.integer("moe_layer_interval", default=1)
+    last = size.layers - 1 if last == -1 else last
+
+    def make(sparse: bool) -> Block:
+        return pre_norm_block(h, attention, moe if sparse else mlp)
+
+    kinds = ((i + 1) % every == 0 and first <= i <= last for i in range(size.layers))
+    return decoder(config, size, stack(kinds, make), tied=True)
+
+
+def _attention(config: ConfigReader, size: StackDimensions) -> tuple[Attention, bool]:
+    """The attention, and whether every matrix of a layer has a bias."""
+    bias = config.flag("use_bias")
+    attention = grouped_attention(
+        size, qkv_bias=bias, out_bias=bias, rotary_form="pairs-wide", rotary_interleaved=True
+    )
+    return attention, bias

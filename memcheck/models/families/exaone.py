@@ -1,0 +1,83 @@
+"""EXAONE 4 and its routed relative (modeling_exaone4.py, modeling_exaone_moe.py): windowed layers alone rotate."""
+
+from __future__ import annotations
+
+from memcheck.models.families.deepseek import sigmoid_experts
+from memcheck.models.parts.attention import grouped_attention, head_norm
+from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.parts.stack import layer_types, sparse_types, stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: exaone4``: norms behind each half, none in front."""
+    size = read_sizes(config, kv_heads="required")
+    window, types = _types(config, size)
+    attention = _attention(config, size)
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())
+
+    def make(kind: str) -> Block:
+        return Block(
+            mixer=_turned(attention, kind, window),
+            mlp=mlp,
+            input_norm=None,
+            mlp_norm=None,
+            mixer_output_norm=rms_norm(size.hidden, "post_attention_layernorm"),
+            mlp_output_norm=rms_norm(size.hidden, "post_feedforward_layernorm"),
+        )
+
+    return decoder(config, size, stack(types, make), tied=False, mask_windows=_masks(types, window))
+
+
+def read_moe(config: ConfigReader) -> Architecture:
+    """``model_type: exaone_moe``: norms in front, DeepSeek V3's experts behind the first layers."""
+    size = read_sizes(config, kv_heads="required")
+    window, types = _types(config, size)
+    attention = _attention(config, size)
+    moe = sigmoid_experts(config, size.hidden, "num_experts", "num_shared_experts")
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    sparse = sparse_types(config, size.layers, config.integer("first_k_dense_replace", default=1, minimum=0))
+
+    def make(kind: tuple[str, bool]) -> Block:
+        return pre_norm_block(size.hidden, _turned(attention, kind[0], window), moe if kind[1] else mlp)
+
+    blocks = stack(zip(types, sparse, strict=True), make)
+    return decoder(config, size, blocks, tied=False, mask_windows=_masks(types, window))
+
+
+def _types(config: ConfigReader, size: StackDimensions) -> tuple[int | None, tuple[str, ...]]:
+    window = config.window()
+    period = config.raw("sliding_window_pattern")
+    if isinstance(period, str):  # EXAONE 4's own files write it in letters: LLLG
+        period = len(period)
+    elif period is not None:
+        period = config.integer("sliding_window_pattern", minimum=0)
+    period = 4 if period is None else period
+
+    def usual(i: int) -> str:
+        return "sliding_attention" if window is not None and period and (i + 1) % period else "full_attention"
+
+    return window, layer_types(config, size.layers, usual)
+
+
+def _masks(types: tuple[str, ...], window: int | None) -> tuple[int | None, ...]:
+    return (None, window) if "sliding_attention" in types else (None,)
+
+
+def _turned(attention: Attention, kind: str, window: int | None) -> Attention:
+    """A layer's attention: windowed ones rotate; so do all where there is no window."""
+    if kind == "sliding_attention":
+        return attention._replace(window=window)
+    return attention if window is None else attention._replace(rotary_dim=0)
+
+
+def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
+    return grouped_attention(
+        size,
+        query_norm=head_norm("rmsnorm", size.head_dim, "q"),
+        key_norm=head_norm("rmsnorm", size.head_dim, "k"),
+        dropout=config.dropout("attention_dropout"),
+    )

@@ -1,0 +1,161 @@
+"""Gemma 4, text (modeling_gemma4.py): wide heads in full layers, per-layer embeddings, shared keys, experts."""
+
+from __future__ import annotations
+
+from memcheck.models.families.gemma import TANH_GELU
+from memcheck.models.parts.attention import grouped_attention, head_norm
+from memcheck.models.parts.decoder import decoder, rms_norm
+from memcheck.models.parts.feed_forward import gated_mlp, gated_tensors, stacked_experts
+from memcheck.models.parts.matrices import linear, norm_tensors, vector
+from memcheck.models.parts.sizes import StackDimensions, check_groups, read_sizes
+from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe, Norm, ParameterTensor, PerLayer
+from memcheck.record import Record
+
+NORM = "rmsnorm-fp32-weight"
+
+
+class Kind(Record):
+    """What sets a layer apart: hashable."""
+
+    full: bool
+    reuses: bool
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: gemma4_text``."""
+    size = read_sizes(config, kv_heads="required", head_dim=256)
+    h, window = size.hidden, config.window()
+    config.ignore("use_bidirectional_attention", "hidden_act")
+    period = 6
+    types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention")
+    shared = config.integer("num_kv_shared_layers", default=0, null=0, minimum=0)
+    kinds = tuple(Kind(t == "full_attention", i >= size.layers - shared) for i, t in enumerate(types))
+    width, double = config.integer("intermediate_size"), config.flag("use_double_wide_mlp")
+    activation = config.activation("hidden_activation", default=TANH_GELU)
+    moe = _moe(config, h, width, activation) if config.flag("enable_moe_block") else None
+    if moe is None:
+        config.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
+    wide = _wide(config, size)
+    same = config.flag("attention_k_eq_v")
+    each = config.integer("hidden_size_per_layer_input", default=256, null=0, minimum=0)
+    rows = config.integer("vocab_size_per_layer_input", default=size.vocab, null=size.vocab)
+    per_layer = PerLayer(each, size.layers * each) if each else None
+    bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
+
+    def make(kind: Kind) -> Block:
+        heads = wide if kind.full else size
+        attention = _attention(heads, bias=bias, same=same and kind.full, reuses=kind.reuses)
+        mlp: Mlp | Moe = moe or gated_mlp(h, width * 2 if double and kind.reuses else width, activation)
+        return Block(
+            mixer=attention._replace(window=None if kind.full else window, dropout=dropout),
+            mlp=mlp,
+            input_norm=rms_norm(h, "input_layernorm", NORM),
+            mlp_norm=rms_norm(h, "pre_feedforward_layernorm", NORM),
+            mixer_output_norm=rms_norm(h, "post_attention_layernorm", NORM),
+            mlp_output_norm=rms_norm(h, "post_feedforward_layernorm", NORM),
+            extra_tensors=_per_layer_tensors(h, each),
+            per_layer=per_layer,
+            per_layer_activation=activation,
+            scaled_output=True,
+        )
+
+    capped = "final_logit_softcapping" in config.config and config.raw("final_logit_softcapping") is not None
+    found = decoder(
+        config,
+        size,
+        stack(kinds, make),
+        tied=True,
+        final_norm=rms_norm(h, "model.norm", NORM),
+        embedding_scale=True,
+        final_softcap=capped,
+        rotary_dims=tuple(dict.fromkeys(wide.head_dim if k.full else size.head_dim for k in kinds)),
+        mask_windows=(None, window),
+        per_layer=per_layer,
+        extra_tensors=_outer_tensors(h, rows, size.layers * each, each),
+    )
+    config.raw("final_logit_softcapping")
+    return found
+
+
+def _wide(config: ConfigReader, size: StackDimensions) -> StackDimensions:
+    """Heads of the full layers: wider, and fewer of keys where those are the values too."""
+    width = config.integer("global_head_dim", default=512, null=512)
+    heads = config.integer("num_global_key_value_heads", default=size.kv_heads, null=size.kv_heads)
+    written = config.raw("per_layer_config")
+    if isinstance(written, dict) and written:  # as transformers 5 writes both
+        first = next(iter(written.values()))
+        if any(each != first for each in written.values()) or not isinstance(first, dict):
+            config.fail("per_layer_config", "layers of different sizes of heads are not modelled")
+        width, heads = first.get("head_dim", width), first.get("num_key_value_heads", heads)
+    if not config.config.get("attention_k_eq_v"):
+        heads = size.kv_heads
+    check_groups(config, size.heads, heads, "num_global_key_value_heads")
+    return size._replace(head_dim=width, kv_heads=heads)
+
+
+def _attention(size: StackDimensions, *, bias: bool, same: bool, reuses: bool) -> Attention:
+    """Norms on queries, keys and (without a weight) values; keys that are values; those of an earlier layer."""
+    found = grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        query_norm=head_norm(NORM, size.head_dim, "q"),
+        key_norm=None if reuses else head_norm(NORM, size.head_dim, "k"),
+        value_norm=None if reuses else Norm("l2", size.head_dim, weight=False, name="self_attn.v_norm"),
+        keys_are_values=same and not reuses,
+        reuses_keys=reuses,
+    )
+    gone = ("k_proj", "v_proj") if reuses else ("v_proj",) if same else ()
+    kept = tuple(t for t in found.tensors if not any(f".{name}." in t.name for name in gone))
+    return found._replace(tensors=kept)
+
+
+def _moe(config: ConfigReader, hidden: int, width: int, activation: str) -> Moe:
+    """Experts beside the dense network: they read the residual stream, and each half has a norm behind it."""
+    experts, chosen = config.integer("num_experts"), config.integer("top_k_experts")
+    each = config.integer("moe_intermediate_size")
+    norms = ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2")
+    tensors = (
+        *linear("router.proj", experts, hidden, "router", "none"),
+        vector("router.scale", hidden, "router"),
+        vector("router.per_expert_scale", experts, "router"),
+        *stacked_experts("experts", experts, hidden, each),
+        *gated_tensors("mlp", hidden, width, "shared_experts"),
+        *(t for name in norms for t in norm_tensors(rms_norm(hidden, name, NORM))),
+    )
+    return Moe(
+        experts,
+        chosen,
+        each,
+        gated=True,
+        activation=activation,
+        router="scaled",
+        shared_width=width,
+        tensors=tensors,
+        scores_fp32=True,
+        stacked_adapters=True,
+        reads_stream=True,
+    )
+
+
+def _per_layer_tensors(hidden: int, each: int) -> tuple[ParameterTensor, ...]:
+    if not each:
+        return ()
+    return (
+        *linear("per_layer_input_gate", each, hidden, "mlp", "none"),
+        *linear("per_layer_projection", hidden, each, "mlp", "none"),
+        *norm_tensors(rms_norm(hidden, "post_per_layer_input_norm", NORM)),
+    )
+
+
+def _outer_tensors(hidden: int, rows: int, width: int, each: int) -> tuple[ParameterTensor, ...]:
+    """The per-layer table, and what is added to its rows."""
+    if not each:
+        return ()
+    return (
+        ParameterTensor("model.embed_tokens_per_layer.weight", (rows, width), "embedding"),
+        ParameterTensor("model.per_layer_model_projection.weight", (width, hidden), "embedding"),
+        ParameterTensor("model.per_layer_projection_norm.weight", (each,), "norm"),
+    )

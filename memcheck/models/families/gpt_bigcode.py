@@ -1,0 +1,59 @@
+"""StarCoder 1 and SantaCoder (modeling_gpt_bigcode.py): GPT-2 with one head of keys and values."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.sizes import GPT2_NAMES, read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Paths
+
+FUSED = Projections(("c_attn",), "c_proj", "attn")
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: gpt_bigcode``. Dropout is 0.1 unless stated, as in the class."""
+    size = read_sizes(config, GPT2_NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
+    h, single = size.hidden, config.flag("multi_query", default=True)
+    size = size._replace(kv_heads=1 if single else size.heads)
+    config.ignore("num_key_value_heads", "scale_attn_weights", "attention_softmax_in_fp32", "summary_type")
+    config.ignore("summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout")
+    config.ignore("inference_runner", "max_batch_size", "max_sequence_length", "pad_key_length")
+    config.ignore("pre_allocate_kv_cache", "validate_runner_input")
+    if config.flag("add_cross_attention"):
+        config.fail("add_cross_attention", "cross attention is not modelled", "remove add_cross_attention")
+    residual = config.dropout("resid_pdrop", default=0.1)
+    attention = grouped_attention(
+        size,
+        FUSED,
+        qkv_bias=True,
+        out_bias=True,
+        rotary_dim=0,
+        fused_form="split" if single else "heads",
+        dropout=config.dropout("attn_pdrop", default=0.1),
+    )
+    width = config.optional_integer("n_inner", "intermediate_size") or 4 * h
+    activation = config.activation("activation_function", default="gelu_pytorch_tanh")
+    mlp = plain_mlp(h, width, activation, "mlp.c_fc", "mlp.c_proj", bias=True)
+    block = Block(
+        mixer=attention,
+        mlp=mlp,
+        input_norm=layer_norm(h, "ln_1"),
+        mlp_norm=layer_norm(h, "ln_2"),
+        dropout=residual,
+        named_output=True,
+        inner_dropout=True,
+    )
+    return decoder(
+        config,
+        size,
+        ((block, size.layers),),
+        tied=True,
+        final_norm=layer_norm(h, "transformer.ln_f"),
+        rotary_dim=0,
+        learned_positions=size.positions,
+        mask_buffer=size.positions,
+        embedding_dropout=config.dropout("embd_pdrop", default=0.1),
+        paths=Paths("transformer.h", "transformer.wte", "transformer.wpe"),
+    )

@@ -1,0 +1,63 @@
+"""Hunyuan, dense and routed (modeling_hunyuan_v1_dense.py, modeling_hunyuan_v1_moe.py): norms behind the rotation."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
+from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed, with_linear_router
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: hunyuan_v1_dense``."""
+    size = read_sizes(config)
+    config.ignore("eod_token_id")
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())
+    block = pre_norm_block(size.hidden, _attention(config, size), mlp)
+    return decoder(config, size, ((block, size.layers),), tied=False)
+
+
+def read_moe(config: ConfigReader) -> Architecture:
+    """``model_type: hunyuan_v1_moe``: an fp32 router that is a linear layer, and a shared expert of the same width."""
+    size = read_sizes(config)
+    config.ignore("eod_token_id")
+    width = config.integer("intermediate_size")
+    moe = routed(
+        size.hidden,
+        (_same(config, "num_experts", "num_local_experts"), _same(config, "moe_topk", "num_experts_per_tok")),
+        width,
+        config.activation(),
+        Shared(width, "shared_mlp"),
+        gate="gate.wg",
+        router_fp32=True,
+        scores_fp32=True,
+        shared_first=True,
+        stacked_adapters=True,
+    )
+    block = pre_norm_block(size.hidden, _attention(config, size), with_linear_router(moe))
+    return decoder(config, size, ((block, size.layers),), tied=False)
+
+
+def _same(config: ConfigReader, key: str, alias: str) -> int:
+    """A number, or a list of one number per layer, which must be all the same."""
+    if not isinstance(config.raw(key, alias), (list, tuple)):
+        return config.integer(key, alias)
+    stated = config.integers(key) or ()
+    if len(set(stated)) != 1:
+        config.fail(key, f"{key} differs between layers", "layers of different numbers of experts are not modelled")
+    return stated[0]
+
+
+def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
+    bias = config.flag("attention_bias")
+    return grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        query_norm=rms_norm(size.head_dim, "self_attn.query_layernorm"),
+        key_norm=rms_norm(size.head_dim, "self_attn.key_layernorm"),
+        norms_after_rotary=True,
+        dropout=config.dropout("attention_dropout"),
+    )

@@ -1,0 +1,28 @@
+"""Jais 2 (modeling_jais2.py): Llama with LayerNorm, biases everywhere and a squared ReLU."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm, pre_norm_block
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: jais2``."""
+    size = read_sizes(config)
+    bias = config.flag("attention_bias", default=True)
+    attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
+    mlp = plain_mlp(
+        size.hidden,
+        config.integer("intermediate_size"),
+        config.activation(default="relu2"),
+        "mlp.up_proj",
+        "mlp.down_proj",
+        bias=config.flag("mlp_bias", default=True),
+    )
+    block = pre_norm_block(size.hidden, attention, mlp, kind="layernorm", bias=True)
+    final = layer_norm(size.hidden, "model.norm")
+    return decoder(config, size, ((block, size.layers),), tied=False, final_norm=final)

@@ -1,0 +1,132 @@
+"""LFM 2, dense and routed (modeling_lfm2.py, modeling_lfm2_moe.py): short gated convolutions, attention in between."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, rms_norm
+from memcheck.models.parts.feed_forward import routed, with_linear_router
+from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.parts.stack import stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block, Mixer, Mlp, Moe, ParameterTensor
+
+PROJECTIONS = Projections(output="out_proj")
+WORDS = ("conv", "full_attention")
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: lfm2``."""
+    size = read_sizes(config, kv_heads="required")
+    types = _types(config, size)
+    mlp = _mlp(size.hidden, _width(config))
+    return _assemble(config, size, tuple((t, mlp) for t in types), _mixers(config, size))
+
+
+def read_moe(config: ConfigReader) -> Architecture:
+    """``model_type: lfm2_moe``: sigmoid experts behind the first dense layers."""
+    size = read_sizes(config, kv_heads="required")
+    types = _types(config, size)
+    dense = config.integer("num_dense_layers", default=2, minimum=0)
+    mlp = _mlp(size.hidden, config.integer("intermediate_size"))
+    experts = config.integer("num_experts", "num_local_experts")
+    config.ignore("routed_scaling_factor")
+    moe = routed(
+        size.hidden,
+        (experts, config.integer("num_experts_per_tok")),
+        config.integer("moe_intermediate_size"),
+        "silu",
+        module="feed_forward",
+        router="sigmoid",
+        normalised_scores=config.flag("norm_topk_prob", default=True),
+    )
+    moe = with_linear_router(moe)
+    if config.flag("use_expert_bias", default=True):
+        moe = moe._replace(correction_bias=True)
+    layers = tuple((t, moe if i >= dense else mlp) for i, t in enumerate(types))
+    return _assemble(config, size, layers, _mixers(config, size))
+
+
+def _types(config: ConfigReader, size: StackDimensions) -> tuple[str, ...]:
+    stated = config.texts("layer_types")
+    chosen = config.integers("full_attn_idxs")
+    if stated is None:
+        attended = frozenset(range(size.layers) if chosen is None else chosen)
+        return tuple(WORDS[i in attended] for i in range(size.layers))
+    if len(stated) != size.layers:
+        config.fail("layer_types", f"layer_types names {len(stated)} layers, the model has {size.layers}")
+    strange = next((t for t in stated if t not in WORDS), None)
+    if strange is not None:
+        config.fail("layer_types", f"unknown layer type {strange!r}", f"known: {', '.join(WORDS)}")
+    return stated
+
+
+def _width(config: ConfigReader) -> int:
+    """The class cuts two thirds off, multiplies, and rounds up, unless it is told not to."""
+    width = config.integer("intermediate_size", "block_ff_dim")
+    factor = config.number("block_ffn_dim_multiplier", default=1.0)
+    multiple = config.integer("block_multiple_of", default=256)
+    if not config.flag("block_auto_adjust_ff_dim", default=True):
+        return width
+    width = int(factor * int(2 * width / 3))
+    return -(-width // multiple) * multiple
+
+
+def _mlp(hidden: int, width: int) -> Mlp:
+    """``w2(silu(w1(x)) * w3(x))``."""
+    tensors = (
+        *linear("feed_forward.w1", width, hidden, "mlp", "column"),
+        *linear("feed_forward.w3", width, hidden, "mlp", "column"),
+        *linear("feed_forward.w2", hidden, width, "mlp", "row"),
+    )
+    return Mlp(width, gated=True, activation="silu", tensors=tensors)
+
+
+def _mixers(config: ConfigReader, size: StackDimensions) -> dict[str, Attention | Mixer]:
+    h, bias = size.hidden, config.flag("conv_bias")
+    kernel = config.integer("conv_L_cache", default=3)
+    attention = grouped_attention(
+        size,
+        PROJECTIONS,
+        query_norm=rms_norm(size.head_dim, "self_attn.q_layernorm"),
+        key_norm=rms_norm(size.head_dim, "self_attn.k_layernorm"),
+    )
+    tensors = (
+        *linear("conv.in_proj", 3 * h, h, "mixer", "column", bias=bias),
+        ParameterTensor("conv.conv.weight", (h, 1, kernel), "mixer", shard="column"),
+        *((vector("conv.conv.bias", h, "mixer", "column"),) if bias else ()),
+        *linear("conv.out_proj", h, h, "mixer", "row", bias=bias),
+    )
+    short = Mixer(
+        kind="short-convolution",
+        heads=h,
+        head_dim=1,
+        state_bytes_per_sequence=h * kernel * 2,
+        width=3 * h,
+        tensors=tensors,
+        kernel=kernel,
+    )
+    return {"full_attention": attention, "conv": short}
+
+
+def _assemble(
+    config: ConfigReader,
+    size: StackDimensions,
+    layers: tuple[tuple[str, Mlp | Moe], ...],
+    mixers: dict[str, Attention | Mixer],
+) -> Architecture:
+    config.ignore("conv_dim", "conv_dim_out", "conv_use_xavier_init", "block_dim", "block_mlp_init_scale")
+    config.ignore("block_out_init_scale", "block_use_swiglu", "block_use_xavier_init", "num_heads", "tie_embedding")
+    config.ignore("block_norm_eps", "theta")
+    h = size.hidden
+
+    def make(kind: tuple[str, Mlp | Moe]) -> Block:
+        return Block(
+            mixer=mixers[kind[0]],
+            mlp=kind[1],
+            input_norm=rms_norm(h, "operator_norm"),
+            mlp_norm=rms_norm(h, "ffn_norm"),
+        )
+
+    final = rms_norm(h, "model.embedding_norm")
+    return decoder(config, size, stack(layers, make), tied=True, final_norm=final)

@@ -1,0 +1,46 @@
+"""Mamba 2 (modeling_mamba2.py): nothing but Mamba-2 mixers, on a residual stream that may be fp32."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.decoder import rms_norm
+from memcheck.models.parts.recurrent import StateSpace, mamba2
+from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.types import Architecture, Block, Paths
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: mamba2``."""
+    h, heads = config.integer("hidden_size"), config.integer("num_heads")
+    layers = config.integer("num_hidden_layers", maximum=MAX_LAYERS)
+    config.ignore("time_step_rank", "time_step_limit", "time_step_min", "time_step_max", "time_step_floor")
+    config.ignore("rescale_prenorm_residual", "hidden_act", "rms_norm", "layer_types", "norm_before_gate")
+    sizes = StateSpace(
+        heads=heads,
+        head_dim=config.integer("head_dim"),
+        state=config.integer("state_size"),
+        groups=config.integer("n_groups"),
+        kernel=config.integer("conv_kernel", default=4),
+        chunk=config.integer("chunk_size", default=256),
+        bias=config.flag("use_bias"),
+        conv_bias=config.flag("use_conv_bias", default=True),
+    )
+    if sizes.heads * sizes.head_dim != config.integer("expand", default=2) * h:
+        config.fail("num_heads", f"{heads} heads of {sizes.head_dim} are not expand x hidden_size")
+    block = Block(
+        mixer=mamba2(h, sizes, "mixer"),
+        mlp=None,
+        input_norm=rms_norm(h, "norm"),
+        mlp_norm=None,
+        residual_fp32=config.flag("residual_in_fp32", default=True),
+    )
+    return Architecture(
+        model_type=config.model_type,
+        hidden_size=h,
+        vocab_size=config.integer("vocab_size"),
+        blocks=((block, layers),),
+        embedding_size=h,
+        tie_word_embeddings=config.flag("tie_word_embeddings"),
+        final_norm=rms_norm(h, "backbone.norm_f"),
+        logits_fp32=True,
+        paths=Paths("backbone.layers", "backbone.embeddings"),
+    )

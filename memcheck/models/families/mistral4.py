@@ -1,0 +1,28 @@
+"""Mistral Small 4 (modeling_mistral4.py): latent attention with scaled queries, a softmax router with groups."""
+
+from __future__ import annotations
+
+from memcheck.models.families.deepseek import latent_sizes, sigmoid_experts
+from memcheck.models.parts.attention import latent_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.stack import stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: mistral4``."""
+    size = latent_sizes(config)
+    attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
+    attention = attention._replace(scaled_queries=True)
+    moe = sigmoid_experts(config, size.hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
+    moe = moe._replace(router="softmax-groups", router_fp32=False, scores_fp32=False, correction_bias=False)
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    dense = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
+
+    def make(routed: bool) -> Block:
+        return pre_norm_block(size.hidden, attention, moe if routed else mlp)
+
+    blocks = stack((i >= dense for i in range(size.layers)), make)
+    return decoder(config, size, blocks, tied=False, rotary_dim=attention.qk_rope_head_dim)

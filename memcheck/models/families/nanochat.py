@@ -1,0 +1,47 @@
+"""nanochat (modeling_nanochat.py): norms without weights, also of the embedding, and a squared ReLU."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Norm
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: nanochat``: queries and keys are normalised behind the rotation, logits are capped."""
+    size = read_sizes(config, head_dim_key=False)
+
+    def norm(width: int, name: str) -> Norm:
+        return Norm("l2", width, weight=False, name=name)
+
+    bias = config.flag("attention_bias")
+    attention = grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        query_norm=norm(size.head_dim, "self_attn.q_norm"),
+        key_norm=norm(size.head_dim, "self_attn.k_norm"),
+        norms_after_rotary=True,
+        dropout=config.dropout("attention_dropout"),
+    )
+    activation = config.activation(default="relu2")
+    mlp = plain_mlp(size.hidden, config.integer("intermediate_size"), activation, "mlp.fc1", "mlp.fc2")
+    block = Block(
+        mixer=attention,
+        mlp=mlp,
+        input_norm=norm(size.hidden, "input_layernorm"),
+        mlp_norm=norm(size.hidden, "post_attention_layernorm"),
+    )
+    capped = config.number("final_logit_softcapping", default=15.0) > 0
+    return decoder(
+        config,
+        size,
+        ((block, size.layers),),
+        tied=False,
+        final_norm=norm(size.hidden, "model.norm"),
+        embedding_norm=norm(size.hidden, "model.norm"),
+        final_softcap=capped,
+    )

@@ -1,0 +1,85 @@
+"""OLMo's hybrids (modeling_olmo_hybrid.py): gated delta nets with norms in front, attention with norms behind."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention, head_norm
+from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Mixer, ParameterTensor
+
+NORM = "rmsnorm-fp32-weight"
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: olmo_hybrid``."""
+    size = read_sizes(config)
+    h, bias = size.hidden, config.flag("attention_bias")
+    turned = config.raw("rope_parameters")
+    theta = turned.get("rope_theta") if isinstance(turned, dict) else config.raw("rope_theta")
+    attention = grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        rotary_dim=0 if theta is None else None,
+        query_norm=head_norm(NORM, size.heads * size.head_dim, "q"),
+        key_norm=head_norm(NORM, size.kv_heads * size.head_dim, "k"),
+        rotary_form="half-fp32",
+        dropout=config.dropout("attention_dropout"),
+    )
+    types = layer_types(config, size.layers, lambda i: "linear_attention" if (i + 1) % 4 else "full_attention")
+    mixer = _delta_net(config, h)
+    mlp = gated_mlp(h, config.integer("intermediate_size"), config.activation())
+
+    def make(kind: str) -> Block:
+        if kind == "linear_attention":
+            return pre_norm_block(h, mixer, mlp, kind=NORM)
+        return Block(
+            mixer=attention,
+            mlp=mlp,
+            input_norm=None,
+            mlp_norm=None,
+            mixer_output_norm=rms_norm(h, "post_attention_layernorm", NORM),
+            mlp_output_norm=rms_norm(h, "post_feedforward_layernorm", NORM),
+        )
+
+    final = rms_norm(h, "model.norm", NORM)
+    return decoder(
+        config, size, stack(types, make), tied=False, final_norm=final, rotary_dim=attention.rotary_dim
+    )
+
+
+def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
+    """Six separate projections, one convolution over what three of them make."""
+    config.ignore("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor")
+    config.ignore("linear_use_gate")
+    key_heads, value_heads = config.integer("linear_num_key_heads"), config.integer("linear_num_value_heads")
+    key_dim, value_dim = config.integer("linear_key_head_dim"), config.integer("linear_value_head_dim")
+    kernel = config.integer("linear_conv_kernel_dim", default=4)
+    keys, values, a = key_heads * key_dim, value_heads * value_dim, "linear_attn"
+    convolved = 2 * keys + values
+    widths = {"q": keys, "k": keys, "v": values, "a": value_heads, "b": value_heads, "g": values}
+    tensors = (
+        *(t for name, width in widths.items() for t in linear(f"{a}.{name}_proj", width, hidden, "mixer", "column")),
+        ParameterTensor(f"{a}.conv1d.weight", (convolved, 1, kernel), "mixer", shard="column"),
+        vector(f"{a}.dt_bias", value_heads, "mixer", "column"),
+        vector(f"{a}.A_log", value_heads, "mixer", "column"),
+        vector(f"{a}.o_norm.weight", value_dim, "norm"),
+        *linear(f"{a}.o_proj", hidden, values, "mixer", "row"),
+    )
+    return Mixer(
+        kind="gated-delta-net",
+        heads=value_heads,
+        head_dim=value_dim,
+        state_bytes_per_sequence=value_heads * key_dim * value_dim * 4 + convolved * kernel * 2,
+        width=2 * keys + 2 * values,
+        tensors=tensors,
+        key_heads=key_heads,
+        key_dim=key_dim,
+        kernel=kernel,
+        output="o_proj",
+        negative_eigenvalues=config.flag("linear_allow_neg_eigval", default=True),
+    )

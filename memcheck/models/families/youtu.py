@@ -1,0 +1,20 @@
+"""Youtu-LLM (modeling_youtu.py): Llama with DeepSeek V3's latent attention."""
+
+from __future__ import annotations
+
+from memcheck.models.families.deepseek import latent_sizes
+from memcheck.models.parts.attention import latent_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: youtu``."""
+    size = latent_sizes(config)
+    config.ignore("embedding_initializer_range")
+    attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())
+    block = pre_norm_block(size.hidden, attention, mlp)
+    return decoder(config, size, ((block, size.layers),), tied=True, rotary_dim=attention.qk_rope_head_dim)

@@ -1,0 +1,54 @@
+"""Mixers that carry a state along the sequence: Mamba-2's and Mamba-1's tensors."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.types import Mixer, ParameterTensor
+from memcheck.record import Record
+
+
+class StateSpace(Record):
+    """Dimensions of a Mamba-2 mixer."""
+
+    heads: int
+    head_dim: int
+    state: int
+    groups: int
+    kernel: int
+    chunk: int
+    bias: bool = False
+    out_bias: bool | None = None
+    """None: as ``bias``."""
+    conv_bias: bool = True
+    norm: bool = True
+
+
+def mamba2(hidden: int, s: StateSpace, module: str = "mamba") -> Mixer:
+    """A heads x head_dim x state matrix in fp32, and the last columns of the convolution's input."""
+    inner = s.heads * s.head_dim
+    convolved = inner + 2 * s.groups * s.state
+    out_bias = s.bias if s.out_bias is None else s.out_bias
+    tensors = [
+        *linear(f"{module}.in_proj", inner + convolved + s.heads, hidden, "mixer", "column", bias=s.bias),
+        ParameterTensor(f"{module}.conv1d.weight", (convolved, 1, s.kernel), "mixer", shard="column"),
+        vector(f"{module}.dt_bias", s.heads, "mixer", "column"),
+        vector(f"{module}.A_log", s.heads, "mixer", "column"),
+        vector(f"{module}.D", s.heads, "mixer", "column"),
+    ]
+    if s.norm:
+        tensors.append(vector(f"{module}.norm.weight", inner, "norm", "column"))
+    tensors += linear(f"{module}.out_proj", hidden, inner, "mixer", "row", bias=out_bias)
+    if s.conv_bias:
+        tensors.append(vector(f"{module}.conv1d.bias", convolved, "mixer", "column"))
+    return Mixer(
+        kind="mamba2",
+        heads=s.heads,
+        head_dim=s.head_dim,
+        state_bytes_per_sequence=inner * s.state * 4 + convolved * s.kernel * 2,
+        width=inner + convolved + s.heads,
+        tensors=tuple(tensors),
+        key_dim=s.state,
+        groups=s.groups,
+        kernel=s.kernel,
+        chunk=s.chunk,
+    )

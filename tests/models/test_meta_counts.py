@@ -1,0 +1,45 @@
+"""Parameter counts of models that transformers built on the meta device, and the files that it wrote for them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from benchmarks.added import added
+from memcheck.models.parameters import count_parameters
+from memcheck.models.registry import read_architecture
+
+ADDED = added()
+
+
+@pytest.mark.parametrize("kind", sorted(ADDED))
+def test_a_family_counts_as_transformers_does(kind: str) -> None:
+    """The count from the keys equals that of the model, with every key of the written file read."""
+    record = ADDED[kind]
+    assert count_parameters(read_architecture(record["config"])) == record["parameters"]
+    assert count_parameters(read_architecture(record["config"], strict=True)) == record["parameters"]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", sorted(ADDED))
+def test_the_record_is_what_transformers_builds(kind: str) -> None:
+    """The names and shapes of every tensor are those of the model on the meta device."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers", minversion="5.0")
+    from memcheck.models.parameters import block_tensors, outer_tensors
+    from memcheck.verify.build.model import class_of
+
+    config: dict[str, Any] = json.loads(json.dumps(ADDED[kind]["config"]))
+    model_type = config.pop("model_type")
+    with torch.device("meta"):
+        real_config = transformers.AutoConfig.for_model(model_type, **config)
+        model = class_of(model_type)(real_config)
+    real = sorted((name, tuple(p.shape)) for name, p in model.named_parameters())
+    architecture = read_architecture(ADDED[kind]["config"])
+    ours = [(t.name, t.shape) for t in outer_tensors(architecture)]
+    for i, block in enumerate(architecture.layers()):
+        ours += [(f"{architecture.paths.layers}.{i}.{t.name}", t.shape) for t in block_tensors(block)]
+    assert sorted(ours) == real
