@@ -71,6 +71,9 @@ def _encoder(config: ConfigReader, model: str, head: str, dense: str, norm: str)
         token_types=types,
         extra_tensors=(ParameterTensor(f"{embeddings}.token_type_embeddings.weight", (types, h), "position"),),
         paths=Paths(
-            f"{model}.encoder.layer", f"{embeddings}.word_embeddings", f"{embeddings}.position_embeddings", head
+            layers=f"{model}.encoder.layer",
+            embedding=f"{embeddings}.word_embeddings",
+            positions=f"{embeddings}.position_embeddings",
+            head=head,
         ),
     )._replace(final_norm=None)
