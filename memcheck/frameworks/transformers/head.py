@@ -117,10 +117,11 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.final_norm is not None:
         x.storage = None  # `hidden_states = self.norm(hidden_states)`: nothing but the graph holds the input now
     del x
-    if head.transform:
-        h = _transformed(ctx, head.transform, h)
+    h = _transformed(ctx, head.transform, h)
     normed = h  # `outputs.last_hidden_state` stays referenced until the model's forward returns
     h = enter_tensor_parallel(ctx, h)  # the head's first hook
+    h = scale(tape, h, "head input") if head.divided else h
+    divided = h if head.divided else None  # a variable of its own, to the end of the forward
     ctx.before = high(tape)
     tape.reset_peak()
     tape.component = "logits_and_loss"
@@ -161,6 +162,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.compiled:
         del normed
         return compiled_cross_entropy(tape, logits)
+<<<<<<< HEAD
     loss = cross_entropy(
         tape,
         logits,
@@ -170,6 +172,10 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         in_place=head.loss.kind == "in-place",
     )
     del normed
+=======
+    loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=head.loss.kind == "vocab-parallel")
+    del normed, divided
+>>>>>>> bddabb3 (Hold the added families to their traces, and name what is open)
     if head.objective.watched:
         _watch(ctx, head, logits)
     return loss
@@ -223,7 +229,9 @@ def _watch(ctx: Context, head: Head, logits: Value) -> None:
 
 
 def _transformed(ctx: Context, act: str, h: Value) -> Value:
-    """BertPredictionHeadTransform: a square layer, its activation, a LayerNorm."""
+    """BertPredictionHeadTransform: a square layer, its activation, a LayerNorm; none without an activation."""
+    if not act:
+        return h
     width = ctx.hidden
     matrix = ParameterTensor("transform.dense.weight", (width, width), "head", linear=True)
     h = activation(ctx.tape, linear(ctx.tape, h, ctx.weights(matrix, True, adaptable=False), "transform"), act)
@@ -234,8 +242,6 @@ def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
     tape = ctx.tape
     if head.widened:
         h = cast(tape, h, ctx.setting.params)
-    if head.divided:
-        h = scale(tape, h, "head input")
     logits = linear(tape, h, weights, "lm_head")
     del h
     if head.widened:

@@ -12,7 +12,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, add_bias, cast, cat, copy, mean_rows, mul, power, scale, shift, unary
 from memcheck.autograd.indexing import clamp
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.scan import convolve, pad, select
 from memcheck.models.types import Mixer, ParameterTensor
@@ -43,7 +43,7 @@ def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     projected = _project(ctx, tensors, "in_proj", x)
     del x
     if mixer.multiplied:  # Falcon-H1: by a vector of factors that is a buffer
-        projected = scale(tape, projected, "in_proj * multipliers")
+        projected = _multiplied(tape, projected, ctx.setting.params)
     rows = ctx.tokens
     gate, mixed, step = tape.views(projected, (rows, inner), (rows, inner + 2 * shared), (rows, heads))
     mixed = convolve(ctx, tensors["conv1d.weight"], tensors.get("conv1d.bias"), mixed, "silu")
@@ -64,6 +64,19 @@ def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     result = _project(ctx, tensors, "out_proj", out)
     del projected, gate, mixed, step, state, keys, queries, out
     return result
+
+
+def _multiplied(tape: Tape, x: Value, dtype: str) -> Value:
+    """``x * mup_vector``: a buffer in the dtype in which the model is made; autocast's results are promoted to it."""
+    wide = promote(x.dtype, dtype)
+    out = tape.value(x.shape, wide, "in_proj * multipliers")
+    shape, narrow = x.shape, x.dtype
+
+    def run(grad: Storage) -> list[Storage | None]:
+        product = tape.new(shape, wide, "multipliers backward")
+        return [product if wide == narrow else tape.new(shape, narrow, "to backward")]
+
+    return tape.record(out, (x,), run)
 
 
 def _project(ctx: Context, tensors: dict[str, ParameterTensor], name: str, x: Value) -> Value:
