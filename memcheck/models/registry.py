@@ -198,8 +198,7 @@ def _near_by_structure(config: Mapping[str, Any]) -> str:
     """What to do about an unknown type: families that read its keys, and the ways out."""
     from memcheck.models.nearest import described, nearest
 
-    known = {name: target for name, target in FAMILIES.items() if not name.startswith("megatron")}
-    near = nearest(config, known, _family)
+    near = nearest(config, FAMILIES, _family)
     said = f"nearest by structure: {described(near)}; " if near else ""
     return (
         f"{said}if one of them is this model's code, describe it by `model: {{architecture: {{model_type: ...}}}}` "
