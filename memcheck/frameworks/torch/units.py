@@ -249,8 +249,7 @@ def embedding_unit(
         a.embedding_size != a.hidden_size,
         a.positions_each,
         a.scales_outside,
-        token_types=a.token_types,
-        per_layer=a.per_layer,
+        token_types=a.token_types, per_layer=a.per_layer,
         per_layer_rows=next((t.shape[0] for t in a.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
         leaf=not trained and is_hooked(job, a),
         scattered=a.vision is not None,
@@ -277,8 +276,7 @@ def _demand_head(a: Architecture, head: Head, setting: Setting, framework: str) 
     held = sum(t.numel for t in head_tensors(a, 1, False, True, True)) + projection
 
     def run(ctx: Context) -> None:
-        shape = (ctx.tokens, ctx.hidden)
-        dtype = stream_dtype(setting)
+        shape, dtype = (ctx.tokens, ctx.hidden), stream_dtype(setting)
         head_forward(ctx, head, Value(ctx.tape.new(shape, dtype, "last hidden state"), shape, dtype, Leaf()))
 
     demand(met(run, setting), held, "the head", framework)
@@ -355,9 +353,7 @@ def head_of(
     loss = job.loss._replace(upcast=False) if a.narrow_loss else job.loss
     head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, loss, trained, a.logit_scale)
     head = head._replace(
-        widened=a.logits_fp32,
-        divided=a.head_input_scale,
-        transform=a.head_transform,
+        widened=a.logits_fp32, divided=a.head_input_scale, transform=a.head_transform,
         waiting=a.per_layer.total if a.per_layer is not None else 0,
         compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
         graph_before=graph,

@@ -120,8 +120,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     h = _transformed(ctx, head.transform, h)
     normed = h  # `outputs.last_hidden_state` stays referenced until the model's forward returns
     h = enter_tensor_parallel(ctx, h)  # the head's first hook
-    h = scale(tape, h, "head input") if head.divided else h
-    divided = h if head.divided else None  # a variable of its own, to the end of the forward
+    h, divided = _head_input(ctx, head, h)
     ctx.before = high(tape)
     tape.reset_peak()
     tape.component = "logits_and_loss"
@@ -162,7 +161,6 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.compiled:
         del normed
         return compiled_cross_entropy(tape, logits)
-<<<<<<< HEAD
     loss = cross_entropy(
         tape,
         logits,
@@ -171,11 +169,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         copied=bool(head.loss.shifts),
         in_place=head.loss.kind == "in-place",
     )
-    del normed
-=======
-    loss = cross_entropy(tape, logits, upcast=head.loss.upcast, parallel=head.loss.kind == "vocab-parallel")
     del normed, divided
->>>>>>> bddabb3 (Hold the added families to their traces, and name what is open)
     if head.objective.watched:
         _watch(ctx, head, logits)
     return loss
@@ -226,6 +220,14 @@ def _watch(ctx: Context, head: Head, logits: Value) -> None:
     entropies(tape, rows * tokens, head.vocab, outputs.dtype)
     shifted = tape.new((rows, tokens - 1, head.vocab), outputs.dtype, "shifted logits")
     del shifted
+
+
+def _head_input(ctx: Context, head: Head, h: Value) -> tuple[Value, Value | None]:
+    """What the head reads; divided by a constant, it has a variable of its own to the end of the forward."""
+    if not head.divided:
+        return h, None
+    h = scale(ctx.tape, h, "head input")
+    return h, h
 
 
 def _transformed(ctx: Context, act: str, h: Value) -> Value:
