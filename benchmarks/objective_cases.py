@@ -64,6 +64,8 @@ def plan(record: dict[str, Any]) -> dict[str, Any]:
     _loss(record, training)
     if record.get("teacher_dims"):
         training["teacher"] = {"model": {"architecture": architecture(record["teacher_dims"])}}
+    if record.get("lora"):
+        _lora(record["lora"], training)
     _head(record, training)
     _evaluation(record, training)
     world = record.get("parallel", {}).get("world", 1)
@@ -97,6 +99,21 @@ def _loss(record: dict[str, Any], training: dict[str, Any]) -> None:
         more = record.get("objective_args", {})
         training["objective"] = {"name": name, "prompt_length": record["prompt_len"], **more}
         training["reference"] = REFERENCES.get(record.get("reference"), record.get("reference"))
+
+
+def _lora(found: dict[str, Any], training: dict[str, Any]) -> None:
+    """Adapters, which are fp32 unless the record says otherwise."""
+    training["method"] = "lora"
+    training["lora"] = {
+        "rank": found["r"],
+        "target_modules": found["target"],
+        "dtype": "fp32" if found.get("adapter_fp32", True) else "bf16",
+        "dropout": found.get("dropout", 0.0),
+        "dora": found.get("use_dora", False),
+    }
+    for key in ("modules_to_save", "target_parameters"):
+        if found.get(key):
+            training["lora"][key] = found[key]
 
 
 def _head(record: dict[str, Any], training: dict[str, Any]) -> None:

