@@ -39,6 +39,8 @@ class Embedding(Record):
     per_layer: PerLayer | None = None
     per_layer_rows: int = 0
     """Rows of the table of all layers' embeddings."""
+    sums_in_place: bool = False
+    """The tied head's gradient is no transpose of a product but a tensor of its own, to which the table's is added."""
     leaf: bool = False
     """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
 
@@ -90,7 +92,10 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         # The head's gradient waits in AccumulateGrad's buffer; both are added into a third tensor (aten::add, never
         # add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which then is the gradient.
         steps = ctx.step(s.stepped) if s.stepped is not None else _forget
-        table.sink = lambda grad: steps(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
+        if e.sums_in_place:
+            table.sink = steps
+        else:
+            table.sink = lambda grad: steps(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
     x = embedding(tape, table, (ctx.tokens,), dtype)
     changed = ctx.tp > 1 or e.positions or e.norm or e.dropout or e.scaled_outside or e.scattered
     if e.leaf and changed:  # else the first block's input is the leaf
