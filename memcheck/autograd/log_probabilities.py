@@ -120,6 +120,8 @@ def fused_log_probabilities(
         wide_w = tape.new(w_shape, "fp32", "head gradient in fp32") if trained else None
         tile = tape.new((min(scored, TILE_TOKENS), TILE_VOCABULARY), compute, "tile of logits")
         pieces = _narrow_pieces(tape, shape, x_dtype, (vocabulary, w_dtype), compute)
+        if vocabulary > TILE_VOCABULARY:  # `w_chunk`, a variable until the next one is made
+            pieces += _narrow_pieces(tape, shape, compute, (vocabulary, w_dtype), compute)
         del pieces
         gx = wide_x if wide_x is None or x_dtype == "fp32" else tape.new(shape, x_dtype, "hidden gradient")
         gw = wide_w if wide_w is None or w_dtype == "fp32" else tape.new(w_shape, w_dtype, "head gradient")
