@@ -251,8 +251,7 @@ def embedding_unit(
         a.scales_outside,
         token_types=a.token_types, per_layer=a.per_layer,
         per_layer_rows=next((t.shape[0] for t in a.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
-        sums_in_place=job.objective.fused,
-        leaf=not trained and is_hooked(job, a),
+        sums_in_place=job.objective.fused, leaf=not trained and is_hooked(job, a),
         scattered=a.vision is not None,
         saved=saves(job, TABLE),
     )
