@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Instant, TensorGroup
 from memcheck.record import Record
+from memcheck.verify.replay.sequence import Event
 
 TRACED = "traced"
 MEASURED = "measured"
@@ -26,6 +27,8 @@ class RankObservation(Record):
     reserved_bytes: int | None = None
     device_bytes: int | None = None
     seconds: float = 0.0
+    events: tuple[Event, ...] = ()
+    """Every block of the steps that were traced, for a replay of the allocator."""
 
     @property
     def peak(self) -> Instant:

@@ -9,6 +9,7 @@ from memcheck.accounts.estimate import Instant
 from memcheck.edge.json_text import dumps
 from memcheck.report.json import tensors
 from memcheck.verify.compare import ComponentDifference, RankComparison, sentence
+from memcheck.verify.replay.plan import Replayed, replayed
 from memcheck.verify.request import Request
 from memcheck.verify.types import Observation, RankObservation
 
@@ -33,7 +34,10 @@ def render(
         "tolerance": tolerance,
         "agrees": all(c.agrees(tolerance) for c in comparisons),
         "each": [_figures(seen) for seen in observation.each],
-        "ranks": [_rank(c, observation, tolerance) for c in comparisons],
+        "ranks": [
+            {**_rank(c, observation, tolerance), "replayed": _replayed(replayed(request, c.observed))}
+            for c in comparisons
+        ],
     }
     return dumps(found, indent=1) + "\n"
 
@@ -64,6 +68,22 @@ def _rank(comparison: RankComparison, observation: Observation, tolerance: float
         },
         "terms": [_term(term) for term in comparison.terms],
         "sentence": sentence(comparison, observation.mode),
+    }
+
+
+def _replayed(found: Replayed | None) -> dict[str, Any] | None:
+    """The allocator's part, from the rank's own allocations; none where they were not followed."""
+    if found is None:
+        return None
+    return {
+        "expandable_segments": found.expandable,
+        "allocated_bytes": found.held.allocated,
+        "reserved_bytes": found.held.reserved,
+        "smallest_bytes": found.held.needed,
+        "streams_bytes": list(found.held.streams),
+        "needed_bytes": found.needed_bytes,
+        "seen_bytes": found.seen_bytes,
+        "capacity_bytes": found.capacity_bytes,
     }
 
 

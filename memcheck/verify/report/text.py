@@ -9,6 +9,7 @@ from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, one_line, width, words, wrap
 from memcheck.report.details import labelled, largest
 from memcheck.verify.compare import RankComparison, instants, sentence
+from memcheck.verify.replay.plan import Replayed, replayed
 from memcheck.verify.request import Request
 from memcheck.verify.stand_in import StandIn
 from memcheck.verify.subject import Subject
@@ -28,6 +29,7 @@ def render(
     groups = [_heading(request.subject, observation, screen), _replaced(request.replaced, screen)]
     for comparison in comparisons:
         groups += _rank(comparison, observation, screen)
+        groups.append(_replayed(replayed(request, comparison.observed), screen))
     groups.append(_each(observation, screen))
     groups.append(_verdict(comparisons, tolerance, screen))
     return "\n\n".join("\n".join(group) for group in groups if group) + "\n"
@@ -89,6 +91,19 @@ def _measured(comparison: RankComparison, screen: Screen) -> list[str]:
     text = f"max reserved {gib(observed.reserved_bytes)} GiB"
     if observed.device_bytes is not None:
         text += f", device memory used {gib(observed.device_bytes)} GiB"
+    return labelled("allocator", text, screen)
+
+
+def _replayed(found: Replayed | None, screen: Screen) -> list[str]:
+    """What torch's allocator makes of the rank's own allocations."""
+    if found is None:
+        return []
+    segments = "expandable segments" if found.expandable else "default segments"
+    held = f"reserved {gib(found.held.reserved)} GiB with memory to spare, {gib(found.held.needed)} on the smallest GPU"
+    text = (
+        f"needed {gib(found.needed_bytes)} GiB, seen {gib(found.seen_bytes)} of {gib(found.capacity_bytes)}: the traced"
+        f" allocations replayed ({segments}; {held}), with context, libraries and communicators as predicted"
+    )
     return labelled("allocator", text, screen)
 
 

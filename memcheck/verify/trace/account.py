@@ -7,6 +7,7 @@ import weakref
 import torch
 
 from memcheck.record import Record
+from memcheck.verify.replay.sequence import Sequence
 
 ALIGNMENT = 512
 """The CUDA caching allocator rounds every block up to this."""
@@ -52,6 +53,8 @@ class Account:
         self.total = 0
         self.operators = 0
         self.tops: dict[str, Top] = {}
+        self.sequence: Sequence | None = None
+        """Every block that comes and goes, for a replay of the allocator."""
 
     def begin_step(self) -> None:
         """Forget the highest points, keep what lives."""
@@ -101,10 +104,15 @@ class Account:
     def _resize(self, entry: LiveStorage, size: int) -> None:
         block = rounded(size)
         self.total += block - entry.block
+        if self.sequence is not None and block != entry.block:
+            self.sequence.freed(id(entry))
+            self.sequence.allocated(id(entry), block)
         entry.size, entry.block = size, block
 
     def _remove(self, key: int, entry: LiveStorage) -> None:
         self.total -= entry.block
         entry.block = 0
+        if self.sequence is not None:
+            self.sequence.freed(id(entry))
         if self.live.get(key) is entry:
             del self.live[key]

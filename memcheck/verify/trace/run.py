@@ -24,6 +24,7 @@ from memcheck.verify.build.wrap import local_elements, make_mesh
 from memcheck.verify.extra import versions
 from memcheck.verify.interrupt import Interrupts
 from memcheck.verify.progress import Progress
+from memcheck.verify.replay.sequence import Sequence
 from memcheck.verify.trace.buckets import settle
 from memcheck.verify.trace.exchange import exchanges
 from memcheck.verify.trace.picture import Picture, resting_tensors, take
@@ -92,6 +93,7 @@ def _trace_rank(
         ranks = stack.enter_context(_meshes(job, architecture))
         with fake_tensors():
             tracer = Tracer(interrupts.seen, progress.at, in_place=outside_dtype(job) is not None)
+            asked = tracer.account.sequence = Sequence(torch.cpu.current_stream)  # FSDP2 switches these as CUDA's
             progress.say("building the model")
             parts = _build(job, architecture, config, ranks, tracer, stage)
             tracer.follow(parts.inner)
@@ -106,6 +108,7 @@ def _trace_rank(
         largest=largest,
         operators=tracer.account.operators,
         seconds=round(time.monotonic() - start, 1),
+        events=tuple(asked.events),
     )
 
 

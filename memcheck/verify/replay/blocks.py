@@ -1,0 +1,124 @@
+"""Blocks of device memory, and the pools in which the free ones wait (c10/cuda/CUDACachingAllocator.cpp)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+MIB = 2**20
+MIN_BLOCK = 512
+"""``kMinBlockSize``: every size is rounded up to a multiple of it."""
+SMALL_SIZE = MIB
+"""``kSmallSize``: the largest block of a small pool."""
+SMALL_BUFFER = 2 * MIB
+"""``kSmallBuffer``: a segment of a small pool, and a page of an expandable one."""
+MIN_LARGE = 10 * MIB
+"""``kMinLargeAlloc``: below it a large pool takes segments of ``LARGE_BUFFER``."""
+LARGE_BUFFER = 20 * MIB
+"""``kLargeBuffer``; also a page of an expandable segment of a large pool."""
+ROUND_LARGE = 2 * MIB
+"""``kRoundLarge``: larger segments are multiples of it."""
+
+
+def rounded(size: int, to: int = MIN_BLOCK) -> int:
+    """The next multiple, and never nothing."""
+    return max(to, -(-size // to) * to)
+
+
+def segment_size(size: int) -> int:
+    """What the driver is asked for, for a block of that size (``get_allocation_size``)."""
+    if size <= SMALL_SIZE:
+        return SMALL_BUFFER
+    return LARGE_BUFFER if size < MIN_LARGE else rounded(size, ROUND_LARGE)
+
+
+class Block:
+    """A stretch of a segment: live, free, or, in an expandable segment, without memory behind it."""
+
+    __slots__ = ("address", "live", "mapped", "next", "pool", "previous", "size", "stream")
+
+    def __init__(self, pool: Pool, stream: int, address: int, size: int, *, mapped: bool = True) -> None:
+        self.pool, self.stream, self.address, self.size = pool, stream, address, size
+        self.live, self.mapped = False, mapped
+        self.previous: Block | None = None
+        self.next: Block | None = None
+
+    @property
+    def expandable_size(self) -> int:
+        """How large it can grow in place."""
+        after = self.next
+        return self.size + (after.size if after is not None and not after.mapped else 0)
+
+    def behind(self, before: Block) -> None:
+        """Take the place behind a block of the same segment."""
+        self.previous, self.next = before, before.next
+        if before.next is not None:
+            before.next.previous = self
+        before.next = self
+
+
+class Queue:
+    """Free blocks of one stream in an order: by size and address, or by address."""
+
+    __slots__ = ("_by_size", "_keys", "_of")
+
+    def __init__(self, *, by_size: bool) -> None:
+        self._by_size = by_size
+        self._keys: list[tuple[int, int]] = []
+        self._of: dict[tuple[int, int], Block] = {}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def _key(self, block: Block) -> tuple[int, int]:
+        return (block.size if self._by_size else 0, block.address)
+
+    def add(self, block: Block) -> None:
+        """A block is free now."""
+        key = self._key(block)
+        insort(self._keys, key)
+        self._of[key] = block
+
+    def remove(self, block: Block) -> None:
+        """Take it out, before its size or address changes."""
+        key = self._key(block)
+        del self._keys[bisect_left(self._keys, key)], self._of[key]
+
+    def at_least(self, size: int) -> int:
+        """The position of the first block that has the size."""
+        return bisect_left(self._keys, (size, 0))
+
+    def at(self, position: int) -> Block:
+        """The block at a position."""
+        return self._of[self._keys[position]]
+
+    def all(self) -> list[Block]:
+        """Every block in its order."""
+        return [self._of[key] for key in self._keys]
+
+
+class Pool:
+    """The small or the large blocks; every stream has its own."""
+
+    __slots__ = ("free", "small", "unmapped")
+
+    def __init__(self, *, small: bool) -> None:
+        self.small = small
+        self.free: dict[int, Queue] = {}
+        self.unmapped: dict[int, Queue] = {}
+
+    def free_of(self, stream: int) -> Queue:
+        """Free blocks of a stream, best fit first."""
+        return self.free.setdefault(stream, Queue(by_size=True))
+
+    def unmapped_of(self, stream: int) -> Queue:
+        """Addresses of a stream that have no memory behind them."""
+        return self.unmapped.setdefault(stream, Queue(by_size=False))
+
+    @property
+    def page(self) -> int:
+        """Granularity of its expandable segments, in bytes."""
+        return SMALL_BUFFER if self.small else LARGE_BUFFER
+
+    def queue_of(self, block: Block) -> Queue:
+        """Where the block waits while it is not live."""
+        return self.free_of(block.stream) if block.mapped else self.unmapped_of(block.stream)

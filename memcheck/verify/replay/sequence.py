@@ -1,0 +1,56 @@
+"""What a run asked of the allocator, in order: blocks that come and go, each with the stream that asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+FREED = 0
+"""In place of a size: nothing refers to the block any more."""
+
+Event = tuple[int, int, int]
+"""Name of the block, its bytes or ``FREED``, the stream's number."""
+
+
+class Sequence:
+    """Takes down blocks. ``stream``: tells the stream of the present by something that can be a key."""
+
+    __slots__ = ("_names", "_stream", "_streams", "events")
+
+    def __init__(self, stream: Callable[[], object] = lambda: None) -> None:
+        self.events: list[Event] = []
+        self._stream = stream
+        self._streams: dict[object, int] = {stream(): 0}
+        self._names: dict[int, int] = {}
+
+    def allocated(self, owner: int, size: int) -> None:
+        """A block for an owner that has none."""
+        if size:
+            here = self._streams.setdefault(self._stream(), len(self._streams))
+            name = len(self.events)
+            self._names[owner] = name
+            self.events.append((name, size, here))
+
+    def freed(self, owner: int) -> None:
+        """The owner's block, if it has one, is no longer used."""
+        name = self._names.pop(owner, None)
+        if name is not None:
+            self.events.append((name, FREED, 0))
+
+
+def peaks(events: list[Event]) -> tuple[int, dict[int, int]]:
+    """The most bytes that live at once, on all streams together and on each."""
+    live: dict[int, tuple[int, int]] = {}
+    total = top = 0
+    of_stream: dict[int, int] = {}
+    tops: dict[int, int] = {}
+    for name, size, stream in events:
+        if size:
+            live[name] = size, stream
+        else:
+            gone, stream = live.pop(name)
+            size = -gone
+        total += size
+        of_stream[stream] = of_stream.get(stream, 0) + size
+        tops[stream] = max(tops.get(stream, 0), of_stream[stream])
+        top = max(top, total)
+    return top, tops
