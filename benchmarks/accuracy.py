@@ -18,7 +18,18 @@ from typing import Any, NamedTuple
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)  # so that a checkout is measured, not what is installed
 
-from benchmarks import deepspeed_cases, drawn, measured, objective_cases, outcomes, peers, plots, report, traced  # noqa: E402
+from benchmarks import (  # noqa: E402
+    deepspeed_cases,
+    drawn,
+    measured,
+    objective_cases,
+    outcomes,
+    peers,
+    plots,
+    replayed,
+    report,
+    traced,
+)
 from benchmarks.cases import HERE, Case, Unpriced, load  # noqa: E402
 from benchmarks.megatron_arguments import ranks_of  # noqa: E402
 from benchmarks.score import Failed, Row, priced, resolved, score  # noqa: E402
@@ -30,6 +41,7 @@ from memcheck.memory import residuals as stored_residuals  # noqa: E402
 from memcheck.memory.allocator import allocator_group  # noqa: E402
 from memcheck.memory.communicators import ProcessGroup, communicator_terms, group_bytes  # noqa: E402
 from memcheck.memory.overhead import context_terms, library_terms  # noqa: E402
+from memcheck.models.types import Architecture  # noqa: E402
 
 RESIDUALS = os.path.join(ROOT, "memcheck", "memory", "data", "residuals.json")
 RECORDED = os.path.join(HERE, "recorded.json")
@@ -85,13 +97,12 @@ def _golden(case: Case, facts: dict[str, Any], gpu: str) -> Row | Failed:
 
 
 def kept() -> list[Kept]:
-    """What the allocator held in every traced step, with and without expandable segments."""
+    """What the allocator held in every replayed step, with and without expandable segments."""
     jobs = {}
-    for case in traced.cases():
-        if isinstance(case, Case) and case.group == "traced":
-            job, _, _ = resolved(case.plan)
-            if isinstance(job, TrainingJob):
-                jobs[case.id] = (case.plan["model"]["architecture"]["model_type"], job)
+    for case in replayed.steps().values():
+        job, _, _ = resolved(case.plan)
+        if isinstance(job, TrainingJob) and isinstance(job.architecture, Architecture):
+            jobs[case.id] = (job.architecture.model_type, job)
     found = []
     for step in load("allocator.json")["steps"]:
         if step["id"].startswith("serving."):
@@ -99,10 +110,11 @@ def kept() -> list[Kept]:
         if step["id"] not in jobs:
             continue
         family, job = jobs[step["id"]]
+        pools = sum(step["streams"]) / step["allocated"] if "streams" in step else 1.0
         for setting in ("default", "expandable"):
             group = allocator_group(job._replace(expandable_segments=setting == "expandable"))
             reserved, tight = step[setting]
-            found.append(Kept(step["id"], family.split("_")[0].rstrip("0123456789."), group, reserved, tight))
+            found.append(Kept(step["id"], family.split("_")[0].rstrip("0123456789."), group, reserved / pools, tight))
     return found
 
 

@@ -1,10 +1,10 @@
 """Replay torch's caching allocator over traced steps: python -m benchmarks.allocator [--redo] [ID...]
 
-Needs the extra ``verify``; torchtitan's cases need one that can be imported. Without IDs: every step that
-``data/allocator.json`` has no line of yet; ``--redo``: those that it has, too. Steps are those of ``data/traced.json``.
-Each is traced with ``memcheck verify``'s tracer, three steps from a fresh process, stream by stream, and replayed with
-and without expandable segments (``memcheck/verify/replay``): with memory to spare, and on ever smaller GPUs.
-``python -m benchmarks.accuracy --write`` makes the allocator's shares from the file.
+Needs the extra ``verify``; torchtitan's cases need one that can be imported. Steps are those of ``data/traced.json``
+and ``data/allocator_plans.json``. Without IDs: every step that ``data/allocator.json`` has no line of yet; ``--redo``:
+those that it has, too. Each is traced with ``memcheck verify``'s tracer, three steps from a fresh process, stream by
+stream, and replayed with and without expandable segments (``memcheck/verify/replay``): with memory to spare, and on
+ever smaller GPUs. ``python -m benchmarks.accuracy --write`` makes the allocator's shares from the file.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import sys
 from typing import Any
 
 from benchmarks.cases import HERE, Case, load
-from benchmarks.retrace import recorded
+from benchmarks.replayed import steps
 from memcheck.errors import MemcheckError
 from memcheck.plan.load import load_documents
 from memcheck.verify.observe import observe
 from memcheck.verify.progress import Progress
-from memcheck.verify.replay.held import Held, held
+from memcheck.verify.replay.held import HeldMemory, held
 from memcheck.verify.request import runnable
 from memcheck.verify.subject import Subject, load_subject
 from memcheck.verify.types import TRACED, RankObservation
@@ -61,7 +61,7 @@ def line(case: Case) -> dict[str, Any]:
     }
 
 
-def ratios(found: Held) -> list[float]:
+def ratios(found: HeldMemory) -> list[float]:
     """Reserved, and the smallest memory, over what is live."""
     return [round(found.reserved / found.allocated, 4), round(found.needed / found.allocated, 4)]
 
@@ -86,7 +86,7 @@ def attempt(case: Case) -> dict[str, Any] | str:
 
 def main(arguments: list[str]) -> int:
     """The command."""
-    known = recorded()
+    known = steps()
     done = set() if "--redo" in arguments else {row["id"] for row in load("allocator.json")["steps"]}
     chosen = [a for a in arguments if not a.startswith("-")] or [name for name in known if name not in done]
     failed = 0

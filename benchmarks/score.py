@@ -29,6 +29,8 @@ class Row(NamedTuple):
     predicted_bytes: int
     """Of the metric that was measured."""
     allocated_bytes: int
+    apart_bytes: int
+    """What other streams' pools hold beyond it."""
     reserved_bytes: int
     device_bytes: int
     needed_bytes: int
@@ -45,8 +47,8 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Truth over predicted ``allocated``."""
-        return self.case.truth_bytes / self.allocated_bytes
+        """Truth over what is predicted to be live, on every stream at its highest."""
+        return self.case.truth_bytes / (self.allocated_bytes + self.apart_bytes)
 
     @property
     def unsafe(self) -> bool:
@@ -143,17 +145,18 @@ def score(case: Case) -> Row | Failed:
 def priced(case: Case, job: TrainingJob | InferenceJob, gpu: Gpu, rank: RankEstimate) -> Row:
     """The row of one rank."""
     allocated = rank.peak.allocated_bytes
-    extra = slack(job, gpu, Overhead(), allocated)
+    extra = slack(job, gpu, Overhead(), allocated, apart=rank.apart_bytes)
     reserved = allocated + extra.fragmentation
     device = reserved + extra.context_and_nccl
     return Row(
         case,
         allocated if case.metric == "allocated" else reserved,
         allocated,
+        rank.apart_bytes,
         reserved,
         device,
         device - extra.cache,
-        intervals(job, allocated, extra.context_and_nccl, gpu.memory_bytes),
+        intervals(job, allocated, extra.context_and_nccl, gpu.memory_bytes, rank.apart_bytes),
         gpu.memory_bytes,
         rank.peak.name,
         error_group(job),

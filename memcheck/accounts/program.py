@@ -193,6 +193,11 @@ class Program:
             found = self._group_totals[sizes] = self._groups.of(sizes)
         return list(map(add, totals, found))
 
+    def tops(self, totals: Sequence[int] | None, sizes: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
+        """Each instant and its bytes, of ``totals`` and some groups' sizes; None: of these alone."""
+        found = self._groups.of(sizes) if totals is None else self.with_groups(totals, sizes)
+        return tuple([(instant, max(found[first:end])) for instant, first, end in self.instants])
+
     def mark(self, number: int) -> Mark:
         """One of the moments."""
         return self._marks[number]

@@ -8,6 +8,11 @@ Two shares, each relative to ``allocated``, each with its spread (:class:`Shares
 - *held*: what it keeps with memory to spare, the stuck part included. The difference is its *cache*: it is seen in
   ``nvidia-smi`` and is no need of the step.
 
+No stream may use another's blocks. FSDP2 gathers and reduces on streams of their own, and every stream has its highest
+point at another moment, so that with memory to spare the pools hold the highest points of all streams together. That
+sum is no share but a figure of the plan: ``apart`` is what it has beyond ``allocated`` (``RankEstimate.apart_bytes``),
+and *held* is a share of both together.
+
 Which data decides follows from :func:`allocator_group`; the tables are ``tight`` and ``reserved`` of
 ``data/residuals.json``, which ``python -m benchmarks.accuracy --write`` makes from replays of traced steps. A better
 table, or a kind of step more, changes this file and that data, and nothing else.
@@ -22,12 +27,12 @@ from memcheck.record import Record
 
 
 class Shares(Record):
-    """What is held over ``allocated``, as ratios to it; ``held`` is nowhere below ``stuck``."""
+    """What is held, as ratios; ``held`` is nowhere below ``stuck``."""
 
     stuck: Spread
-    """On the smallest memory on which the step runs: what cannot be returned."""
+    """Over ``allocated``, on the smallest memory on which the step runs: what cannot be returned."""
     held: Spread
-    """With memory to spare: what is seen."""
+    """Over ``allocated`` and ``apart`` together, with memory to spare: what is seen."""
 
 
 def shares(job: TrainingJob | InferenceJob) -> Shares:
@@ -48,19 +53,33 @@ def shares_of(tables: Residuals, group: str) -> Shares:
     return Shares(Spread(n=stuck.n or held.n, low=min(max(1.0, stuck.low), median), median=median, high=high), held)
 
 
-def kept(found: Shares, allocated: int, room: int) -> tuple[int, int]:
+def kept(found: Shares, allocated: int, room: int, apart: int = 0) -> tuple[int, int]:
     """Bytes that the allocator cannot return, and those of its cache, which is no more than the ``room`` for both."""
     stuck = int(allocated * (found.stuck.median - 1))
-    held = int(allocated * (found.held.median - 1))
+    held = int((allocated + apart) * found.held.median) - allocated
     return stuck, max(0, min(held, room) - stuck)
 
 
 def allocator_group(job: TrainingJob | InferenceJob) -> str:
-    """Kind of plan as the caching allocator sees it: ``streams/recompute/allocator``."""
+    """Kind of plan as the caching allocator sees it: ``streams/recompute/allocator``, sharded ``streams/allocator``."""
     if isinstance(job, InferenceJob):
         return "serving"
-    streams = FRAMEWORKS[job.framework].allocator_group
+    profile = FRAMEWORKS[job.framework]
+    streams = profile.allocator_group
+    if not streams and job.layout.zero_stage >= 2 and job.layout.shard_group > 1:
+        streams = _sharded(job, ends_apart=profile.wraps_ends)
     if not streams:
-        streams = "sharded" if job.layout.zero_stage >= 2 and job.layout.shard_group > 1 else "one stream"
-        streams += "/plain" if job.checkpointing.mode == "none" else "/recompute"
+        streams = "one stream/plain" if job.checkpointing.mode == "none" else "one stream/recompute"
     return f"{streams}/{'expandable' if job.expandable_segments else 'default'}"
+
+
+def _sharded(job: TrainingJob, *, ends_apart: bool) -> str:
+    """FSDP2's streams, by its groups: embedding and head each with their own, or one root group.
+
+    Compiled steps have their own kind where published readings show it: what a compiler fuses is not traced.
+    torchtitan's graph_trainer keeps what its own passes decide, and has none.
+    """
+    if not ends_apart:
+        return "sharded"
+    own_passes = str(job.option("module", "")).startswith("graph_trainer")
+    return "sharded ends apart, compiled" if job.compiles("model") and not own_passes else "sharded ends apart"

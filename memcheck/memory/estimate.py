@@ -95,10 +95,10 @@ class Estimator:
             self._surroundings, self._groups = surroundings(job, gpu), interval_groups(job)
         peak = worst.peak
         allocated = peak.allocated_bytes
-        extra = slack(job, gpu, overhead, allocated, self._surroundings)
+        extra = slack(job, gpu, overhead, allocated, self._surroundings, worst.apart_bytes)
         reserved = allocated + extra.fragmentation
         device = reserved + extra.context_and_nccl
-        found = ends(residuals(), self._groups, allocated, extra.context_and_nccl, gpu.memory_bytes)
+        found = ends(residuals(), self._groups, allocated, extra.context_and_nccl, gpu.memory_bytes, worst.apart_bytes)
         components = dict(peak.components_bytes)
         components["fragmentation"] = components.get("fragmentation", 0) + extra.fragmentation
         components["context_and_nccl"] = components.get("context_and_nccl", 0) + extra.context_and_nccl
@@ -123,7 +123,7 @@ class Estimator:
             host_moments=moments,
             ranks=ranks,
             largest=worst.largest,
-            formulas=worst.formulas + _overhead_formulas(job, gpu, overhead, allocated) if worst.formulas else (),
+            formulas=worst.formulas + _overhead_formulas(job, gpu, overhead, worst) if worst.formulas else (),
             cache_bytes=extra.cache,
         )
 
@@ -151,12 +151,12 @@ def around(count: int, ends: tuple[int, int]) -> tuple[int, int]:
 
 
 def _overhead_formulas(
-    job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int
+    job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, rank: RankEstimate
 ) -> tuple[Formula, ...]:
     """What lies between allocated and device bytes, one line per term."""
     return tuple(
         Formula(t.component, t.name, "beyond the live tensors of the step", bytes=t.bytes, source=t.source)
-        for t in items(job, gpu, overhead, allocated)
+        for t in items(job, gpu, overhead, rank.peak.allocated_bytes, rank.apart_bytes)
     )
 
 

@@ -27,12 +27,14 @@ class Intervals(Record):
     seen: tuple[int, int]
 
 
-def intervals(job: TrainingJob | InferenceJob, allocated: int, outside: int, capacity: int | None) -> Intervals:
+def intervals(
+    job: TrainingJob | InferenceJob, allocated: int, outside: int, capacity: int | None, apart: int = 0
+) -> Intervals:
     """Both of them. ``outside``: bytes of context, libraries, communicators. ``capacity``: None for a GPU without end.
 
-    ``allocated``: predicted, in bytes.
+    ``allocated``: predicted, in bytes; ``apart``: what other streams' pools hold beyond it.
     """
-    return ends(residuals(), interval_groups(job), allocated, outside, capacity)
+    return ends(residuals(), interval_groups(job), allocated, outside, capacity, apart)
 
 
 def interval_groups(job: TrainingJob | InferenceJob) -> tuple[str, str]:
@@ -40,7 +42,9 @@ def interval_groups(job: TrainingJob | InferenceJob) -> tuple[str, str]:
     return error_group(job), allocator_group(job)
 
 
-def ends(tables: Residuals, groups: tuple[str, str], allocated: int, outside: int, capacity: int | None) -> Intervals:
+def ends(
+    tables: Residuals, groups: tuple[str, str], allocated: int, outside: int, capacity: int | None, apart: int = 0
+) -> Intervals:
     """The intervals from given tables, for a plan of some kind of error and some kind of allocation."""
     own = look_up(tables.allocated, groups[0])[1]
     found = shares_of(tables, groups[1])
@@ -48,16 +52,18 @@ def ends(tables: Residuals, groups: tuple[str, str], allocated: int, outside: in
     off = max(0.0, 1 - own.low) * scale, max(0.0, own.high - 1) * scale
     around = int(outside * min(1.0, tables.outside.low)), int(outside * max(1.0, tables.outside.high))
     needed = _ends(found.stuck, off, allocated, around)
-    low, high = _ends(found.held, off, allocated, around)
+    both = allocated + apart
+    of_both = off[0] * allocated / max(1, both), off[1] * allocated / max(1, both)
+    low, high = _ends(found.held, of_both, both, around)
     if capacity is not None:
         low, high = min(low, max(capacity, needed[0])), min(high, max(capacity, needed[1]))
     return Intervals(needed, (low, max(high, needed[1])))
 
 
-def _ends(share: Spread, off: tuple[float, float], allocated: int, outside: tuple[int, int]) -> tuple[int, int]:
-    """What ``allocated`` may be off by, below and above, and what a share of the allocator may."""
-    low = outside[0] + int(allocated * (share.median - _together(off[0], share.median - max(1.0, share.low))))
-    high = outside[1] + int(allocated * (share.median + _together(off[1], share.high - share.median)))
+def _ends(share: Spread, off: tuple[float, float], held: int, outside: tuple[int, int]) -> tuple[int, int]:
+    """What ``held`` bytes may be off by, below and above, and what a share of the allocator may."""
+    low = outside[0] + int(held * (share.median - _together(off[0], share.median - max(1.0, share.low))))
+    high = outside[1] + int(held * (share.median + _together(off[1], share.high - share.median)))
     return max(0, low), high
 
 

@@ -96,16 +96,22 @@ def slack(
     overhead: Overhead,
     allocated: int,
     known: Surroundings | None = None,
+    apart: int = 0,
 ) -> Slack:
-    """Fragmentation, and everything outside the caching allocator. ``known``: :func:`surroundings`, if they are."""
+    """Fragmentation, and everything outside the caching allocator. ``known``: :func:`surroundings`, if they are.
+
+    ``apart``: what other streams' pools hold beyond ``allocated``.
+    """
     if overhead.kind == "flat":
         return Slack(0, int(allocated * overhead.fraction))
     outside, found = known or surroundings(job, gpu)
-    stuck, cache = kept(found, allocated, _room(gpu, outside, allocated))
+    stuck, cache = kept(found, allocated, _room(gpu, outside, allocated), apart)
     return Slack(stuck + cache, outside, cache)
 
 
-def items(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int) -> tuple[OverheadTerm, ...]:
+def items(
+    job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int, apart: int = 0
+) -> tuple[OverheadTerm, ...]:
     """Every term of the overhead, largest kinds first: fragmentation, context, libraries, communicators."""
     if overhead.kind == "flat":
         source = f"the plan's policy: {overhead.fraction:.0%} of allocated"
@@ -119,7 +125,7 @@ def items(job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocat
         )
     found = _outside(job, gpu)
     room = _room(gpu, sum(t.bytes for t in found), allocated)
-    return tuple(t for t in (*allocator_terms(job, allocated, room), *found) if t.bytes)
+    return tuple(t for t in (*allocator_terms(job, allocated, room, apart), *found) if t.bytes)
 
 
 def _room(gpu: Gpu, outside: int, allocated: int) -> int:
@@ -137,7 +143,9 @@ def _terms(found: tuple[tuple[str, int, str], ...]) -> tuple[OverheadTerm, ...]:
     return tuple(OverheadTerm(*t, "context_and_nccl") for t in found)
 
 
-def allocator_terms(job: TrainingJob | InferenceJob, allocated: int, room: int) -> tuple[OverheadTerm, OverheadTerm]:
+def allocator_terms(
+    job: TrainingJob | InferenceJob, allocated: int, room: int, apart: int = 0
+) -> tuple[OverheadTerm, OverheadTerm]:
     """What the caching allocator holds beyond live blocks at the peak: what it cannot return, and what it need not.
 
     It depends on what is freed before what: with recomputation, large logits and many short-lived activations share the
@@ -149,13 +157,14 @@ def allocator_terms(job: TrainingJob | InferenceJob, allocated: int, room: int) 
     difference to a step with memory to spare, and no more than there is ``room`` for. So it shrinks as a GPU fills.
     """
     found = shares(job)
-    stuck, cache = kept(found, allocated, room)
+    stuck, cache = kept(found, allocated, room, apart)
     where = f"({allocator_group(job)}; docs/accuracy.md)"
     fixed = (
         f"{found.stuck.median - 1:.1%} of allocated, which cannot be returned: median of {found.stuck.n} steps {where}"
     )
+    pools = f" and of {apart:,} bytes that the pools of other streams held before or after" if apart else ""
     spare = (
-        f"up to {found.held.median - 1:.1%} of allocated with the fragmentation, as far as the GPU has room; "
+        f"up to {found.held.median - 1:.1%} of allocated{pools} with the fragmentation, as far as the GPU has room; "
         f"returned before an allocation fails: median of {found.held.n} steps {where}"
     )
     return OverheadTerm(name=FRAGMENTATION, bytes=stuck, source=fixed, component="fragmentation"), OverheadTerm(

@@ -86,10 +86,16 @@ def test_cuda_graphs_cost_gigabytes() -> None:
 
 
 def test_allocator_groups_follow_what_the_allocator_sees() -> None:
-    """Streams, recomputation and expandable segments."""
+    """Streams, recomputation on the default stream alone, and expandable segments."""
     sharded = Layout(gpus_per_node=8, data=8, zero_stage=3, shard_group=8)
     assert allocator_group(job()) == "one stream/plain/default"
-    assert allocator_group(job(layout=sharded, expandable_segments=True)) == "sharded/plain/expandable"
+    assert allocator_group(job(layout=sharded, expandable_segments=True)) == "sharded/expandable"
+    titan = job(layout=sharded, framework="torchtitan")
+    assert allocator_group(titan) == "sharded ends apart/default"
+    compiled = titan._replace(compile=True, expandable_segments=True)
+    assert allocator_group(compiled) == "sharded ends apart, compiled/expandable"
+    own_passes = compiled._replace(options=(("module", "graph_trainer.llama3"),))
+    assert allocator_group(own_passes) == "sharded ends apart/expandable"
     assert allocator_group(job(checkpointing=Checkpointing("full"))) == "one stream/recompute/default"
     assert allocator_group(job(framework="megatron")) == "megatron/default"
     assert allocator_group(InferenceJob(llama_8b(1), Layout(), 1, 1, "bf16", "bf16")) == "serving"
@@ -98,7 +104,7 @@ def test_allocator_groups_follow_what_the_allocator_sees() -> None:
 def test_expandable_segments_fragment_less() -> None:
     """In every kind of step that was replayed."""
     tables = residuals()
-    for kind in ("one stream/plain", "one stream/recompute", "sharded/recompute"):
+    for kind in ("one stream/plain", "one stream/recompute", "sharded", "sharded ends apart"):
         default, expandable = tables.reserved[f"{kind}/default"], tables.reserved[f"{kind}/expandable"]
         assert expandable.median < default.median, kind
 
@@ -110,11 +116,13 @@ def test_cache_does_not_fail_a_plan() -> None:
         checkpointing=Checkpointing("full"),
         expandable_segments=True,
     )
-    roomy, full = 30 * GIB, 72 * GIB
+    roomy, full, apart = 30 * GIB, 70 * GIB, 8 * GIB
     stuck, held = shares(sharded)
-    assert slack(sharded, H100, Overhead(), roomy).fragmentation == int(roomy * (held.median - 1))
-    found = slack(sharded, H100, Overhead(), full)
-    assert full * (held.median - 1) > found.fragmentation >= int(full * (stuck.median - 1))
+    assert slack(sharded, H100, Overhead(), roomy).fragmentation == int(roomy * held.median) - roomy
+    pools = int((roomy + apart) * held.median)
+    assert slack(sharded, H100, Overhead(), roomy, apart=apart).fragmentation == pools - roomy
+    found = slack(sharded, H100, Overhead(), full, apart=apart)
+    assert (full + apart) * held.median - full > found.fragmentation >= int(full * (stuck.median - 1))
     assert found.fragmentation - found.cache == int(full * (stuck.median - 1))
     assert full + found.fragmentation + found.context_and_nccl == H100.memory_bytes
 

@@ -78,9 +78,7 @@ def _steps(job: AnyBatch, micro_batch_size: int, sequence_length: int, micro_bat
     return Steps(job.of(micro_batch_size, sequence_length, micro_batches), job.architecture)
 
 
-def peak_ranks(
-    job: TrainingJob, states: States, behaviours: Behaviours, numbers: tuple[int, ...]
-) -> list[PeakRank]:
+def peak_ranks(job: TrainingJob, states: States, behaviours: Behaviours, numbers: tuple[int, ...]) -> list[PeakRank]:
     """Some ranks, each under the behaviour of PyTorch that needs most."""
     each = [behaviours.steps(job, torch) for torch in job.torch]
     return [peak_rank(job, states, number, [steps.motion(number, states) for steps in each]) for number in numbers]
@@ -113,7 +111,22 @@ def laid(job: TrainingJob, rank: PeakRank) -> RankEstimate:
     """The rank's step on top of what rests, and what comes before and behind it."""
     found = rank.motion
     instants = _with_around(job, found.units.held, laid_on(rank.rest, found.moments(), rank.beside))
-    return RankEstimate(rank.number, instants, found.units.parameters, host_bytes=found.host_bytes)
+    peak = max([instant.allocated_bytes for instant in instants])
+    return RankEstimate(
+        rank.number,
+        instants,
+        found.units.parameters,
+        host_bytes=found.host_bytes,
+        apart_bytes=max(0, of_streams(rank) - peak),
+    )
+
+
+def of_streams(rank: PeakRank) -> int:
+    """Bytes of every stream's highest point together; 0 where a step has one stream."""
+    tops = rank.motion.step.stream_tops()
+    if not tops:
+        return 0
+    return highest(rank.rest, tops[0], rank.beside) + sum([max([count for _, count in some]) for some in tops[1:]])
 
 
 def is_fixed_by_step(job: TrainingJob) -> bool:
@@ -163,7 +176,8 @@ def _at_peak(rank: PeakRank, host_bytes: int) -> RankEstimate:
     """The rank with its highest instant alone."""
     found = rank.motion
     instants = laid_on(rank.rest, (found.step.moment(peak_on(rank.rest, found.tops)),), rank.beside)
-    return RankEstimate(rank.number, instants, found.units.parameters, host_bytes=host_bytes)
+    apart = max(0, of_streams(rank) - rank.peak)
+    return RankEstimate(rank.number, instants, found.units.parameters, host_bytes=host_bytes, apart_bytes=apart)
 
 
 @lru_cache(maxsize=256)

@@ -94,15 +94,24 @@ class GroupSizes(Record):
     forms: tuple[GroupForm | int, ...]
     """A number: the groups of that run, which are one object with these."""
     sizes: tuple[int, ...]
+    streams: tuple[int, ...]
+    """Of each size the stream that allocates it."""
 
 
-NO_GROUP_SIZES = GroupSizes((), ())
+NO_GROUP_SIZES = GroupSizes((), (), ())
+
+GATHERS, REDUCES = 1, 2
+"""Streams of FSDP2 whose blocks none but they may use; 0 is the default stream."""
+STREAMS = Group(flat=GATHERS, gathered=0, reduce_input=0, reduce_output=REDUCES, sharded=REDUCES, accumulated=0)
+"""Which stream allocates what (_fsdp_collectives.py): ``foreach_all_gather`` the flat output on the copy-in stream,
+``foreach_reduce`` its output, which the sharded gradients are views of, on the reduce-scatter stream."""
 
 
 def group_sizes(groups: Sequence[UnitGroups], root: Group) -> GroupSizes:
     """Groups that are one object have their sizes once. ``root``: comes last."""
     forms: list[GroupForm | int] = []
     sizes: list[int] = []
+    streams: list[int] = []
     first: dict[int, int] = {}
     for index, found in enumerate((*groups, UnitGroups(root))):
         of = first.setdefault(id(found), index)
@@ -112,7 +121,8 @@ def group_sizes(groups: Sequence[UnitGroups], root: Group) -> GroupSizes:
         form, numbers = _group_numbers(found)
         forms.append(form)
         sizes += numbers
-    return GroupSizes(tuple(forms), tuple(sizes))
+        streams += [stream for stream, there in zip(STREAMS * len(form.same), form.there, strict=True) if there]
+    return GroupSizes(tuple(forms), tuple(sizes), tuple(streams))
 
 
 def _group_numbers(groups: UnitGroups) -> tuple[GroupForm, list[int]]:
@@ -144,9 +154,7 @@ def outside_sizes(beyond: StepSizes, engine: tuple[EngineOutline, tuple[int, ...
     border = beyond.border
     edges = (border.input_gradient, border.unsent_output, border.output_gradient)
     waiting = (beyond.rows, beyond.rows_gradient)
-    values = (
-        beyond.per_micro_batch, *edges, beyond.table, beyond.table_slice, beyond.masks, *waiting, *beyond.held
-    )
+    values = (beyond.per_micro_batch, *edges, beyond.table, beyond.table_slice, beyond.masks, *waiting, *beyond.held)
     form, more = (None, ()) if engine is None else engine
     return OutsideSizes(Outside(tuple([bool(n) for n in values]), form), (*[n for n in values if n], *more))
 
@@ -170,17 +178,20 @@ class RankProgram:
         program, totals = known
         if not groups.forms:
             return StepMotion(Evaluated(program, totals, (self._sizes,)), self._runs)
-        totals = program.with_groups(totals, groups.sizes)
-        return StepMotion(Evaluated(program, totals, (self._sizes, groups.sizes)), self._runs)
+        both = program.with_groups(totals, groups.sizes)
+        return StepMotion(Evaluated(program, both, (self._sizes, groups.sizes)), self._runs, (totals, groups))
 
 
 class StepMotion:
     """A rank's step on top of nothing that rests: the highest moment of each instant."""
 
-    __slots__ = ("_evaluated", "_runs", "tops")
+    __slots__ = ("_evaluated", "_grouped", "_runs", "tops")
 
-    def __init__(self, evaluated: Evaluated, runs: RunSizes) -> None:
-        self._evaluated, self._runs = evaluated, runs
+    def __init__(
+        self, evaluated: Evaluated, runs: RunSizes, grouped: tuple[Sequence[int], GroupSizes] | None = None
+    ) -> None:
+        """``grouped``: what every moment has beside the groups, and these."""
+        self._evaluated, self._runs, self._grouped = evaluated, runs, grouped
         self.tops = evaluated.tops
         """Each instant and its bytes."""
 
@@ -188,6 +199,17 @@ class StepMotion:
     def program(self) -> Program:
         """What was recorded of the step, without sizes."""
         return self._evaluated.program
+
+    def stream_tops(self) -> tuple[tuple[tuple[str, int], ...], ...]:
+        """Each instant and its bytes on the default stream, and on each of FSDP2's; nothing without groups."""
+        if self._grouped is None:
+            return ()
+        totals, groups = self._grouped
+        each = []
+        for stream in (0, GATHERS, REDUCES):
+            own = [size if of == stream else 0 for size, of in zip(groups.sizes, groups.streams, strict=True)]
+            each.append(self.program.tops(None if stream else totals, tuple(own)))
+        return tuple(each)
 
     def moment(self, index: int) -> Moment:
         """One instant with its components."""

@@ -59,5 +59,7 @@ def judge(subject: Subject, reading: MemoryReading) -> Judgement:
         high = min(high, int(estimate.allocated_bytes * max(1.0, own.high)) + workspaces(subject))
     elif reading.metric == "reserved":
         _, kept = look_up(tables.reserved, allocator_group(subject.job))
-        high = min(high, int(estimate.allocated_bytes * max(1.0, own.high) * kept.high) + workspaces(subject))
+        worst = next(rank for rank in estimate.ranks if rank.pipeline_rank == estimate.pipeline_rank)
+        pools = int(estimate.allocated_bytes * max(1.0, own.high)) + worst.apart_bytes
+        high = min(high, int(pools * kept.high) + workspaces(subject))
     return Judgement(reading=reading, predicted_bytes=said, low_bytes=min(low, said), high_bytes=max(high, said))

@@ -18,7 +18,15 @@ from __future__ import annotations
 
 import sys
 
-from memcheck.verify.replay.blocks import LARGE_BUFFER, MIN_BLOCK, SMALL_SIZE, Block, Pool, rounded, segment_size
+from memcheck.verify.replay.blocks import (
+    LARGE_BUFFER,
+    MIN_BLOCK,
+    SMALL_SIZE,
+    BlockPool,
+    MemoryBlock,
+    rounded,
+    segment_size,
+)
 
 ADDRESSES = LARGE_BUFFER * 2**20
 """Room between two segments, a multiple of every page: more than a GPU has, as an expandable segment reserves."""
@@ -44,11 +52,11 @@ class Allocator:
         self._capacity = sys.maxsize if capacity is None else capacity
         self._max_split = sys.maxsize if max_split is None else max_split
         self._collect_at = int(self._capacity * collect_above) if capacity is not None and collect_above else 0
-        self._pools = Pool(small=True), Pool(small=False)
+        self._pools = BlockPool(small=True), BlockPool(small=False)
         self._addresses = 0
-        self._live: dict[int, Block] = {}
+        self._live: dict[int, MemoryBlock] = {}
         self._used_on: dict[int, set[int]] = {}
-        self._waiting: list[Block] = []
+        self._waiting: list[MemoryBlock] = []
         self._freed_at: dict[int, int] = {}
         self._clock = 0
         self.reserved = self.peak_reserved = 0
@@ -124,7 +132,7 @@ class Allocator:
 
     # ------------------------------------------------------------------ free blocks
 
-    def _best_fit(self, pool: Pool, size: int, stream: int) -> Block | None:
+    def _best_fit(self, pool: BlockPool, size: int, stream: int) -> MemoryBlock | None:
         """``get_free_block``."""
         queue = pool.free_of(stream)
         position = queue.at_least(size)
@@ -141,7 +149,7 @@ class Allocator:
         queue.remove(block)
         return block
 
-    def _split(self, block: Block, size: int) -> None:
+    def _split(self, block: MemoryBlock, size: int) -> None:
         """Put back what of a block is too much (``should_split``)."""
         remaining = block.size - size
         if block.pool.small or self._expandable:
@@ -150,18 +158,18 @@ class Allocator:
             splits = size < self._max_split and remaining > SMALL_SIZE
         if not splits:
             return
-        rest = Block(block.pool, block.stream, block.address + size, remaining)
+        rest = MemoryBlock(block.pool, block.stream, block.address + size, remaining)
         rest.behind(block)
         block.size = size
         block.pool.free_of(block.stream).add(rest)
 
-    def _free(self, block: Block) -> None:
+    def _free(self, block: MemoryBlock) -> None:
         block.live = False
         self._join(block)
         block.pool.free_of(block.stream).add(block)
         self._freed_at[block.address] = self._clock
 
-    def _join(self, block: Block) -> None:
+    def _join(self, block: MemoryBlock) -> None:
         """``try_merge_blocks`` with both neighbours."""
         before, after = block.previous, block.next
         if before is not None and not before.live and before.mapped == block.mapped:
@@ -187,7 +195,7 @@ class Allocator:
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return True
 
-    def _new(self, pool: Pool, size: int, stream: int) -> Block | None:
+    def _new(self, pool: BlockPool, size: int, stream: int) -> MemoryBlock | None:
         """A new segment, or more pages of an expandable one (``alloc_block``)."""
         if self._expandable:
             return self._grown(pool, size, stream)
@@ -195,9 +203,9 @@ class Allocator:
         if not self._take(whole):
             return None
         self._addresses += ADDRESSES
-        return Block(pool, stream, self._addresses, whole)
+        return MemoryBlock(pool, stream, self._addresses, whole)
 
-    def _grown(self, pool: Pool, size: int, stream: int) -> Block | None:
+    def _grown(self, pool: BlockPool, size: int, stream: int) -> MemoryBlock | None:
         """``try_allocate_expandable_block``."""
         block = self._room(pool, size, stream)
         if not block.mapped and not self._map(block, min(block.size, size)):
@@ -210,7 +218,7 @@ class Allocator:
         pool.free_of(stream).remove(block)
         return block
 
-    def _room(self, pool: Pool, size: int, stream: int) -> Block:
+    def _room(self, pool: BlockPool, size: int, stream: int) -> MemoryBlock:
         """The lowest free address with room behind it, mapped or not (``find_expandable_block``)."""
         for found in pool.unmapped_of(stream).all():
             before = found.previous
@@ -224,11 +232,11 @@ class Allocator:
             if room >= size:
                 return start
         self._addresses += ADDRESSES
-        block = Block(pool, stream, self._addresses, ADDRESSES // 2, mapped=False)
+        block = MemoryBlock(pool, stream, self._addresses, ADDRESSES // 2, mapped=False)
         pool.unmapped_of(stream).add(block)
         return block
 
-    def _map(self, block: Block, size: int) -> bool:
+    def _map(self, block: MemoryBlock, size: int) -> bool:
         """Memory behind the first ``size`` bytes of a block (``map_block``)."""
         pool, page = block.pool, block.pool.page
         end = rounded(block.address + size, page)  # segments start at a multiple of a page
@@ -238,7 +246,7 @@ class Allocator:
         pool.unmapped_of(block.stream).remove(block)
         block.mapped = True
         if mapped < block.size:
-            rest = Block(pool, block.stream, block.address + mapped, block.size - mapped, mapped=False)
+            rest = MemoryBlock(pool, block.stream, block.address + mapped, block.size - mapped, mapped=False)
             rest.behind(block)
             pool.unmapped_of(block.stream).add(rest)
             block.size = mapped
@@ -248,14 +256,14 @@ class Allocator:
 
     # ------------------------------------------------------------------ giving back
 
-    def _give_back(self, block: Block) -> None:
+    def _give_back(self, block: MemoryBlock) -> None:
         if self._expandable:
             self._unmap(block)
         elif block.previous is None and block.next is None:
             block.pool.free_of(block.stream).remove(block)
             self.reserved -= block.size
 
-    def _unmap(self, block: Block) -> None:
+    def _unmap(self, block: MemoryBlock) -> None:
         """The whole pages of a free block (``unmap_block``)."""
         pool, page = block.pool, block.pool.page
         first = rounded(block.address, page)
@@ -266,14 +274,14 @@ class Allocator:
         queue.remove(block)
         end = block.address + block.size
         if block.address < first:
-            before = Block(pool, block.stream, block.address, first - block.address)
+            before = MemoryBlock(pool, block.stream, block.address, first - block.address)
             before.previous, before.next = block.previous, block
             if block.previous is not None:
                 block.previous.next = before
             block.previous = before
             queue.add(before)
         if last < end:
-            after = Block(pool, block.stream, last, end - last)
+            after = MemoryBlock(pool, block.stream, last, end - last)
             after.behind(block)
             queue.add(after)
         block.address, block.size, block.mapped = first, last - first, False
@@ -281,7 +289,7 @@ class Allocator:
         pool.unmapped_of(block.stream).add(block)
         self.reserved -= last - first
 
-    def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
+    def _release_oversize(self, pool: BlockPool, size: int, stream: int) -> bool:
         """Give back free oversize segments until there is enough (``release_available_cached_blocks``)."""
         if self._expandable:
             return False

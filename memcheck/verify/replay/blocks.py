@@ -31,16 +31,16 @@ def segment_size(size: int) -> int:
     return LARGE_BUFFER if size < MIN_LARGE else rounded(size, ROUND_LARGE)
 
 
-class Block:
+class MemoryBlock:
     """A stretch of a segment: live, free, or, in an expandable segment, without memory behind it."""
 
     __slots__ = ("address", "live", "mapped", "next", "pool", "previous", "size", "stream")
 
-    def __init__(self, pool: Pool, stream: int, address: int, size: int, *, mapped: bool = True) -> None:
+    def __init__(self, pool: BlockPool, stream: int, address: int, size: int, *, mapped: bool = True) -> None:
         self.pool, self.stream, self.address, self.size = pool, stream, address, size
         self.live, self.mapped = False, mapped
-        self.previous: Block | None = None
-        self.next: Block | None = None
+        self.previous: MemoryBlock | None = None
+        self.next: MemoryBlock | None = None
 
     @property
     def expandable_size(self) -> int:
@@ -48,7 +48,7 @@ class Block:
         after = self.next
         return self.size + (after.size if after is not None and not after.mapped else 0)
 
-    def behind(self, before: Block) -> None:
+    def behind(self, before: MemoryBlock) -> None:
         """Take the place behind a block of the same segment."""
         self.previous, self.next = before, before.next
         if before.next is not None:
@@ -56,7 +56,7 @@ class Block:
         before.next = self
 
 
-class Queue:
+class BlockQueue:
     """Free blocks of one stream in an order: by size and address, or by address."""
 
     __slots__ = ("_by_size", "_keys", "_of")
@@ -64,21 +64,21 @@ class Queue:
     def __init__(self, *, by_size: bool) -> None:
         self._by_size = by_size
         self._keys: list[tuple[int, int]] = []
-        self._of: dict[tuple[int, int], Block] = {}
+        self._of: dict[tuple[int, int], MemoryBlock] = {}
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def _key(self, block: Block) -> tuple[int, int]:
+    def _key(self, block: MemoryBlock) -> tuple[int, int]:
         return (block.size if self._by_size else 0, block.address)
 
-    def add(self, block: Block) -> None:
+    def add(self, block: MemoryBlock) -> None:
         """A block is free now."""
         key = self._key(block)
         insort(self._keys, key)
         self._of[key] = block
 
-    def remove(self, block: Block) -> None:
+    def remove(self, block: MemoryBlock) -> None:
         """Take it out, before its size or address changes."""
         key = self._key(block)
         del self._keys[bisect_left(self._keys, key)], self._of[key]
@@ -87,38 +87,38 @@ class Queue:
         """The position of the first block that has the size."""
         return bisect_left(self._keys, (size, 0))
 
-    def at(self, position: int) -> Block:
+    def at(self, position: int) -> MemoryBlock:
         """The block at a position."""
         return self._of[self._keys[position]]
 
-    def all(self) -> list[Block]:
+    def all(self) -> list[MemoryBlock]:
         """Every block in its order."""
         return [self._of[key] for key in self._keys]
 
 
-class Pool:
+class BlockPool:
     """The small or the large blocks; every stream has its own."""
 
     __slots__ = ("free", "small", "unmapped")
 
     def __init__(self, *, small: bool) -> None:
         self.small = small
-        self.free: dict[int, Queue] = {}
-        self.unmapped: dict[int, Queue] = {}
+        self.free: dict[int, BlockQueue] = {}
+        self.unmapped: dict[int, BlockQueue] = {}
 
-    def free_of(self, stream: int) -> Queue:
+    def free_of(self, stream: int) -> BlockQueue:
         """Free blocks of a stream, best fit first."""
-        return self.free.setdefault(stream, Queue(by_size=True))
+        return self.free.setdefault(stream, BlockQueue(by_size=True))
 
-    def unmapped_of(self, stream: int) -> Queue:
+    def unmapped_of(self, stream: int) -> BlockQueue:
         """Addresses of a stream that have no memory behind them."""
-        return self.unmapped.setdefault(stream, Queue(by_size=False))
+        return self.unmapped.setdefault(stream, BlockQueue(by_size=False))
 
     @property
     def page(self) -> int:
         """Granularity of its expandable segments, in bytes."""
         return SMALL_BUFFER if self.small else LARGE_BUFFER
 
-    def queue_of(self, block: Block) -> Queue:
+    def queue_of(self, block: MemoryBlock) -> BlockQueue:
         """Where the block waits while it is not live."""
         return self.free_of(block.stream) if block.mapped else self.unmapped_of(block.stream)

@@ -10,7 +10,7 @@ STEPS = 500
 """The smallest memory is found to one part of ``STEPS`` of what is live."""
 
 
-class Held(Record):
+class HeldMemory(Record):
     """Of one run under one setting of the allocator, in bytes."""
 
     allocated: int
@@ -23,7 +23,7 @@ class Held(Record):
     """The most that is live of each stream, the default stream first."""
 
 
-def held(events: list[Event], *, expandable: bool) -> Held:
+def held(events: list[Event], *, expandable: bool) -> HeldMemory:
     """Replay a run."""
     allocated, tops = peaks(events)
     roomy = Allocator(expandable=expandable)
@@ -38,7 +38,12 @@ def held(events: list[Event], *, expandable: bool) -> Held:
             high = middle
         else:
             low = middle
-    return Held(allocated, roomy.peak_reserved, high, tuple(tops[s] for s in sorted(tops)))
+    return HeldMemory(
+        allocated=allocated,
+        reserved=roomy.peak_reserved,
+        needed=high,
+        streams=tuple(tops[s] for s in sorted(tops)),
+    )
 
 
 def run(allocator: Allocator, events: list[Event]) -> None:

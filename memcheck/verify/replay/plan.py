@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.memory.overhead import slack
 from memcheck.record import Record
-from memcheck.verify.replay.held import Held, held
+from memcheck.verify.replay.held import HeldMemory, held
 from memcheck.verify.request import Request
 from memcheck.verify.types import RankObservation
 
@@ -12,7 +12,7 @@ from memcheck.verify.types import RankObservation
 class Replayed(Record):
     """One rank's step through torch's caching allocator, in bytes."""
 
-    held: Held
+    held: HeldMemory
     expandable: bool
     needed_bytes: int
     """The smallest memory on which the steps survive, with context, libraries and communicators."""
@@ -31,4 +31,10 @@ def replayed(request: Request, observed: RankObservation) -> Replayed | None:
     needed = found.needed + outside
     capacity = subject.gpu.memory_bytes
     seen = max(needed, min(found.reserved + outside, capacity))
-    return Replayed(found, job.expandable_segments, needed, seen, capacity)
+    return Replayed(
+        held=found,
+        expandable=job.expandable_segments,
+        needed_bytes=needed,
+        seen_bytes=seen,
+        capacity_bytes=capacity,
+    )
