@@ -4,7 +4,8 @@ Needs the extra ``verify``; torchtitan's cases need one that can be imported. St
 and ``data/allocator_plans.json``. Without IDs: every step that ``data/allocator.json`` has no line of yet; ``--redo``:
 those that it has, too. Each is traced with ``memcheck verify``'s tracer, three steps from a fresh process, stream by
 stream, and replayed with and without expandable segments (``memcheck/verify/replay``): with memory to spare, and on
-ever smaller GPUs. ``python -m benchmarks.accuracy --write`` makes the allocator's shares from the file.
+ever smaller GPUs. A plan with ``lengths`` is traced at two of them, and run at all of them.
+``python -m benchmarks.accuracy --write`` makes the allocator's shares from the file.
 """
 
 from __future__ import annotations
@@ -16,17 +17,21 @@ import sys
 from typing import Any
 
 from benchmarks.cases import HERE, Case, load
-from benchmarks.replayed import steps
+from benchmarks.replayed import lengths, steps
 from memcheck.errors import MemcheckError
 from memcheck.plan.load import load_documents
 from memcheck.verify.observe import observe
 from memcheck.verify.progress import Progress
 from memcheck.verify.replay.held import HeldMemory, held
+from memcheck.verify.replay.lengths import TwoLengths, alike, varied
+from memcheck.verify.replay.sequence import Event
 from memcheck.verify.request import runnable
 from memcheck.verify.subject import Subject, load_subject
 from memcheck.verify.types import TRACED, RankObservation
 
 FILE = os.path.join(HERE, "data", "allocator.json")
+SHORT = 0.25
+"""Of the two lengths that a run of varying ones is made from, the short one over the long one."""
 SETTINGS = {"default": False, "expandable": True}
 
 
@@ -44,13 +49,36 @@ def traced(case: Case) -> RankObservation:
     return observe(runnable(subject), TRACED, Progress(io.StringIO(), terminal=False), ranks).ranks[0]
 
 
+def run_of(case: Case) -> list[Event]:
+    """Every block of a run: of three equal steps, or of as many as a case has lengths.
+
+    Raises:
+        MemcheckError: it cannot be priced or run, or its steps are not the same at another length.
+    """
+    wanted = lengths().get(case.id)
+    if wanted is None:
+        return list(traced(case).events)
+    long, short = (traced(_of_length(case, share)) for share in (1.0, SHORT))
+    if not alike(long.events, short.events, long.steps, short.steps):
+        raise MemcheckError("its steps ask for other blocks at another length")
+    steps_at = long.steps[0], long.steps[1]
+    return varied(TwoLengths(long=long.events, short=short.events, steps=steps_at, share=SHORT), wanted)
+
+
+def _of_length(case: Case, share: float) -> Case:
+    """The case with full rows of a share of its length."""
+    training = {key: value for key, value in case.plan["training"].items() if key != "sequences"}
+    training["sequence_length"] = int(training["sequence_length"] * share)
+    return case._replace(plan={**case.plan, "training": training})
+
+
 def line(case: Case) -> dict[str, Any]:
     """One step's line of the file.
 
     Raises:
         MemcheckError: it cannot be priced or run.
     """
-    events = list(traced(case).events)
+    events = run_of(case)
     both = {name: held(events, expandable=expandable) for name, expandable in SETTINGS.items()}
     first = both["default"]
     return {

@@ -8,6 +8,11 @@ from benchmarks import traced
 from benchmarks.cases import Case, load
 
 
+def lengths() -> dict[str, tuple[float, ...]]:
+    """Of steps whose sequences differ in length, the lengths of a run, as shares of the longest."""
+    return {r["id"]: tuple(r["lengths"]) for r in load("allocator_plans.json")["steps"] if "lengths" in r}
+
+
 def steps() -> dict[str, Case]:
     """The step of each id. Of models with tied embeddings, which were traced twice, the later record counts."""
     found = {case.id: case for case in traced.cases() if isinstance(case, Case)}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.score import Row
+from memcheck.memory.allocator import stuck_group
 from memcheck.memory.interval import ends
 from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 
@@ -112,7 +113,7 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Sequence[float]) 
     tight: dict[str, list[float]] = {}
     for step in kept:
         reserved.setdefault(step.group, []).append(step.reserved)
-        tight.setdefault(step.group, []).append(step.tight)
+        tight.setdefault(stuck_group(step.group), []).append(step.tight)
     replayed = {group: spread(found).median for group, found in reserved.items()}
     for row in rows:
         if row.case.metric == "reserved" and _counts_for_allocator(row):

@@ -25,6 +25,9 @@ from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.residuals import Residuals, Spread, look_up, residuals
 from memcheck.record import Record
 
+LENGTHS_VARY = "/lengths vary"
+"""In a kind of step with sequences of different lengths, which decide what is held and not what is stuck."""
+
 
 class Shares(Record):
     """What is held, as ratios; ``held`` is nowhere below ``stuck``."""
@@ -47,7 +50,7 @@ def shares_of(tables: Residuals, group: str) -> Shares:
     borrows either share from its neighbours is held to both.
     """
     held = look_up(tables.reserved, group)[1]
-    stuck = look_up(tables.tight, group)[1]
+    stuck = look_up(tables.tight, stuck_group(group))[1]
     held = held._replace(median=max(1.0, held.median), high=max(1.0, held.high))
     median, high = (max(1.0, min(a, b)) for a, b in ((stuck.median, held.median), (stuck.high, held.high)))
     return Shares(Spread(n=stuck.n or held.n, low=min(max(1.0, stuck.low), median), median=median, high=high), held)
@@ -60,6 +63,11 @@ def kept(found: Shares, allocated: int, room: int, apart: int = 0) -> tuple[int,
     return stuck, max(0, min(held, room) - stuck)
 
 
+def stuck_group(group: str) -> str:
+    """The kind under which it is recorded what a step cannot return: that of equal lengths, which need no less."""
+    return group.replace(LENGTHS_VARY, "")
+
+
 def allocator_group(job: TrainingJob | InferenceJob) -> str:
     """Kind of plan as the caching allocator sees it: ``streams/recompute/allocator``, sharded ``streams/allocator``."""
     if isinstance(job, InferenceJob):
@@ -69,7 +77,8 @@ def allocator_group(job: TrainingJob | InferenceJob) -> str:
     if not streams and job.layout.zero_stage >= 2 and job.layout.shard_group > 1:
         streams = _sharded(job, ends_apart=profile.wraps_ends)
     if not streams:
-        streams = "one stream/plain" if job.checkpointing.mode == "none" else "one stream/recompute"
+        lengths = LENGTHS_VARY if job.sequences == "padded" else ""
+        streams = f"one stream{lengths}/{'plain' if job.checkpointing.mode == 'none' else 'recompute'}"
     return f"{streams}/{'expandable' if job.expandable_segments else 'default'}"
 
 

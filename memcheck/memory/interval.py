@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.memory.allocator import allocator_group, shares_of
+from memcheck.memory.allocator import allocator_group, shares_of, stuck_group
 from memcheck.memory.residuals import COMPILED, SMALL_BYTES, Residuals, Spread, look_up, residuals
 from memcheck.models.types import Architecture, Moe
 from memcheck.record import Record
@@ -75,7 +75,7 @@ def interval_basis(job: TrainingJob | InferenceJob) -> tuple[str, int]:
     """Which errors the interval of ``needed`` rests on, and on how many cases."""
     tables, group = residuals(), error_group(job)
     errors, own = look_up(tables.allocated, group)
-    kept, allocator = look_up(tables.tight, allocator_group(job))
+    kept, allocator = look_up(tables.tight, stuck_group(allocator_group(job)))
     return f"{errors}; allocator: {kept}", min(own.n, allocator.n)
 
 

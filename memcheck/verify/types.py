@@ -29,6 +29,8 @@ class RankObservation(Record):
     seconds: float = 0.0
     events: tuple[Event, ...] = ()
     """Every block of the steps that were traced, for a replay of the allocator."""
+    steps: tuple[int, ...] = ()
+    """How many of the events come before each step but the first."""
 
     @property
     def peak(self) -> Instant:

@@ -97,6 +97,7 @@ def test_allocator_groups_follow_what_the_allocator_sees() -> None:
     own_passes = compiled._replace(options=(("module", "graph_trainer.llama3"),))
     assert allocator_group(own_passes) == "sharded ends apart/expandable"
     assert allocator_group(job(checkpointing=Checkpointing("full"))) == "one stream/recompute/default"
+    assert allocator_group(job()._replace(sequences="padded")) == "one stream/lengths vary/plain/default"
     assert allocator_group(job(framework="megatron")) == "megatron/default"
     assert allocator_group(InferenceJob(llama_8b(1), Layout(), 1, 1, "bf16", "bf16")) == "serving"
 
@@ -107,6 +108,15 @@ def test_expandable_segments_fragment_less() -> None:
     for kind in ("one stream/plain", "one stream/recompute", "sharded", "sharded ends apart"):
         default, expandable = tables.reserved[f"{kind}/default"], tables.reserved[f"{kind}/expandable"]
         assert expandable.median < default.median, kind
+
+
+def test_lengths_that_vary_are_seen_and_not_needed() -> None:
+    """With default segments the cache of other lengths is kept, and returned when it is asked for."""
+    usual, varying = shares(job()), shares(job()._replace(sequences="padded"))
+    assert varying.held.median > usual.held.median
+    assert varying.stuck.median == usual.stuck.median
+    expandable = shares(job(expandable_segments=True)._replace(sequences="padded"))
+    assert expandable.held.median < usual.held.median
 
 
 def test_cache_does_not_fail_a_plan() -> None:

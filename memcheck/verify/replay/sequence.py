@@ -14,13 +14,19 @@ Event = tuple[int, int, int]
 class Sequence:
     """Takes down blocks. ``stream``: tells the stream of the present by something that can be a key."""
 
-    __slots__ = ("_names", "_stream", "_streams", "events")
+    __slots__ = ("_names", "_stream", "_streams", "events", "steps")
 
     def __init__(self, stream: Callable[[], object] = lambda: None) -> None:
         self.events: list[Event] = []
+        self.steps: list[int] = []
+        """How many events come before each step."""
         self._stream = stream
         self._streams: dict[object, int] = {stream(): 0}
         self._names: dict[int, int] = {}
+
+    def begin_step(self) -> None:
+        """What comes now is of another step."""
+        self.steps.append(len(self.events))
 
     def allocated(self, owner: int, size: int) -> None:
         """A block for an owner that has none."""

@@ -60,6 +60,8 @@ class Account:
         """Forget the highest points, keep what lives."""
         self.operators = 0
         self.tops = {}
+        if self.sequence is not None:
+            self.sequence.begin_step()
 
     def add(self, tensor: torch.Tensor, operation: str, phase: str, module: str, region: str) -> None:
         """A tensor appeared: count its storage unless it is known."""

@@ -109,6 +109,7 @@ def _trace_rank(
         operators=tracer.account.operators,
         seconds=round(time.monotonic() - start, 1),
         events=tuple(asked.events),
+        steps=tuple(asked.steps),
     )
 
 
