@@ -47,7 +47,7 @@ class Weights:
         self.computes: str | None = None
         """The dtype in which 4-bit products are computed (``bnb_4bit_compute_dtype``); None: that of their input."""
         self.dropout = 0.0
-        """Of the adapter's input."""
+        """The share of the adapter's input that is dropped."""
         self.magnitude: Parameter | None = None
         """DoRA's trained magnitudes, [1, outputs]."""
 

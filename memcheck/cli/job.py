@@ -12,7 +12,7 @@ import click
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
-from memcheck.config.discover import PlanFile
+from memcheck.config.discover import STDIN, PlanFile
 from memcheck.configs.plan_text import plan_text
 from memcheck.configs.types import ReadSetting
 from memcheck.errors import UsageError
@@ -62,7 +62,8 @@ def job_of(paths: tuple[str, ...], job: Mapping[str, object]) -> Told | None:
     if any(each.startswith("-") and each != "-" for each in paths):
         return Told(PlanFile(COMMAND, f"{shlex.join(paths)}\n".encode()))
     stated = [key for key in KEYS if job.get(key) is not None]
-    if len(paths) == 1 and not os.path.exists(paths[0]) and not paths[0].lower().endswith(SUFFIXES):
+    is_name = len(paths) == 1 and paths[0] != STDIN and not paths[0].lower().endswith(SUFFIXES)
+    if is_name and not os.path.exists(paths[0]):
         gpu, count, per_node, nodes = (job.get(key) for key in ("gpu", "gpus", "gpus_per_node", "nodes"))
         each, times = per_node if isinstance(per_node, int) else None, nodes if isinstance(nodes, int) else 1
         gpus = count if isinstance(count, int) else (each or 1) * times

@@ -17,7 +17,7 @@ class SecondHead(Record):
     softcap: bool
     scaled: bool
     dtype: str
-    """Of its weights as the product sees them."""
+    """In what the product sees its weights."""
     trained: bool
     """They want a gradient, so that autocast keeps its copy of them (they get none under ``no_grad``)."""
 

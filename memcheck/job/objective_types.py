@@ -28,7 +28,7 @@ class Objective(Record):
     prompt_length: int = 0
     """Tokens of a row that are not scored."""
     beta: float = 0.5
-    """Of distillation: 0 is the forward divergence, 1 the reverse one, between them both are mixed."""
+    """Distillation's share: 0 is the forward divergence, 1 the reverse one, between them both are mixed."""
     reference: str = "none"
     """``resident`` | ``host`` | ``precomputed`` | ``adapter-off`` | ``none``."""
     wide_outputs: bool = False

@@ -134,9 +134,9 @@ class PerLayer(Record):
     """Per-layer embeddings: a table's row has a part for each layer."""
 
     width: int
-    """Of one layer's part."""
+    """Elements of one layer's part."""
     total: int
-    """Of all layers' parts."""
+    """Elements of all layers' parts together."""
 
 
 class Block(Record):

@@ -12,7 +12,7 @@ from memcheck.report.summary import summary_line
 from memcheck.result import PlanResult, Report
 
 MOST_LINES = 10
-"""Of one plan, the pointer to the rest among them."""
+"""Lines of one plan, the pointer to the rest among them."""
 
 
 def render(report: Report, screen: Screen) -> str:

@@ -14,7 +14,7 @@ from memcheck.rules.types import RuleContext
 from memcheck.rules.words import gib, percent
 
 LEAST = 0.02
-"""Of the capacity: what a default decides below this is not worth a word."""
+"""A share of the capacity: what a default decides below this is not worth a word."""
 
 
 class Other(Record):

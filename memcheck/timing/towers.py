@@ -23,7 +23,7 @@ class TowerShape(Record):
 
     pictures: int
     rows: int
-    """Of one picture."""
+    """Patch rows of one picture."""
     trained: bool
     adapted: bool
     """Adapters reach it."""

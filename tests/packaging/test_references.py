@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-FILE = re.compile(r"(?<![\w/.-])(?:memcheck|tests|benchmarks|examples|schemas)/[\w./-]*\w")
-"""A path from the top of the repository. One with a placeholder (``NAME``, ``NNN``) names what somebody will write."""
+FILE = re.compile(r"(?<![\w/.-])(?:memcheck|tests|benchmarks|examples|schemas)/[\w./-]*\w(?![\w./-]*@)")
+"""A path from the top of the repository; one with a commit behind it is another repository's. One with a placeholder (``NAME``, ``NNN``) names what somebody will write."""
 NAME = re.compile(r"(?<![\w/.@-])memcheck(?:\.[a-z_][a-z0-9_]*)+(?![\w/])")
 """A dotted name of the package."""
 PLACEHOLDER = re.compile(r"NAME|NNN")

@@ -75,7 +75,7 @@ def step_temporaries(
 
 
 STEPPED_BYTES = {"adamw-torchao-8bit": 8, "adamw-torchao-4bit": 26, "adamw-torchao-fp8": 0}
-"""Of torchao's compiled step (``single_param_adam``), for each element: what Inductor allocates (its wrapper's
+"""Bytes of torchao's compiled step (``single_param_adam``), for each element: what Inductor allocates (its wrapper's
 ``empty_strided`` calls, torch 2.13). Where codes are searched in a table both moments in fp32, divided by their scales;
 of 4 bits the unpacked codes of both, too, and the new ones as int64."""
 

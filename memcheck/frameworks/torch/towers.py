@@ -184,7 +184,7 @@ class _Ending(Record):
     """What the scatter needs to know beside the image tokens."""
 
     shape: tuple[int, int]
-    """Of the looked-up rows."""
+    """Rows and width of what was looked up."""
     tokens: int
     rows_grad: bool
     """The looked-up rows want a gradient."""

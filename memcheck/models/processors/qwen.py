@@ -15,7 +15,7 @@ from memcheck.models.vision import Vision
 IMAGE_2, IMAGE_3 = (56 * 56, 28 * 28 * 16384), (256 * 256, 4096 * 4096)
 """Qwen2-VL and Qwen2.5-VL: 3136 to 12845056 pixels; Qwen3-VL and Qwen3.5: 65536 to 16777216."""
 VIDEO_2, VIDEO_3 = (128 * 28 * 28, 768 * 28 * 28), (128 * 32 * 32, 768 * 32 * 32)
-"""Of each frame; Qwen3-VL's: of all frames of a clip."""
+"""Limits for each frame; Qwen3-VL's: of all frames of a clip."""
 STEEPEST = 200
 """Sides whose quotient is higher are refused."""
 JOINED = 2
