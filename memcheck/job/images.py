@@ -5,13 +5,14 @@ from __future__ import annotations
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.types import Images, TrainingJob
-from memcheck.models.vision import Vision
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
+
+    from memcheck.models.vision import Vision
 
 PLACE = "/training/images"
 

@@ -10,7 +10,6 @@ from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.evaluation import resolve_evaluation
 from memcheck.job.hardware import resolve_gpu
 from memcheck.job.head import resolve_head, with_head
-from memcheck.job.images import resolve_images
 from memcheck.job.layout import resolve_layout
 from memcheck.job.model import resolve_model
 from memcheck.job.objective import resolve_companions, resolve_objective
@@ -29,7 +28,7 @@ from memcheck.job.training import (
     resolve_loss,
     resolve_optimizer,
 )
-from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
+from memcheck.job.types import Assumption, Images, InferenceJob, Overhead, TrainingJob
 from memcheck.job.versions import resolve_fsdp, resolve_kbit
 from memcheck.models.types import Architecture, Mixer, Moe, Rough
 from memcheck.plan import types as plan_types
@@ -232,7 +231,7 @@ def _training_job(
         method=method,
         lora=lora,
         freeze=training.freeze or (),
-        images=resolve_images(training, architecture.vision if isinstance(architecture, Architecture) else None, after),
+        images=_images(training, architecture, after),
         checkpointing=checkpointing,
         attention=after.take("training.attention", training.attention, framework.default_attention),
         loss=resolve_loss(training.loss, layout, framework, after, training.framework_version),
@@ -254,6 +253,18 @@ def _training_job(
         ssm_kernels=(training.kernels or NO_KERNELS).ssm or "fused",
     )
     return job, (defaults.taken(), between.taken(), after.taken())
+
+
+def _images(
+    training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults
+) -> Images | None:
+    """The pictures of a sample. Plans of text load nothing for them."""
+    vision = architecture.vision if isinstance(architecture, Architecture) else None
+    if vision is None and training.images is None:
+        return None
+    from memcheck.job.images import resolve_images
+
+    return resolve_images(training, vision, defaults)
 
 
 def _unstated(name: str, framework: Profile, options: Mapping[str, object]) -> bool:
