@@ -100,11 +100,14 @@ def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> Se
     """Weights, caches, working set and logits of one pipeline rank."""
     layout = job.layout
     blocks = a.layers()[part.first : part.last]
-    weights = []
+    alike: dict[int, tuple[list[Weight], int]] = {}
+    weights, caches = [], []
     for block in blocks:
-        for t, component in block_component_tensors(block):
-            shape = local_tensor(t, component, layout.tensor, layout.expert, expert_slices(layout))
-            weights.append(_weight(t, shape, job.weights))
+        known = alike.get(id(block))
+        if known is None:
+            known = alike[id(block)] = _of_block(job, block)
+        weights += known[0]
+        caches.append((block, known[1]))
     for t in outer_tensors(a):
         if (t.group == "head" and not part.head) or (t.group in ("embedding", "position") and not part.embedding):
             continue
@@ -112,17 +115,13 @@ def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> Se
     if part.embedding:
         for tensors, times, _ in tower_runs(a):
             weights += times * [_weight(t, t.shape, job.weights) for t in tensors]
-    caches = tuple(
-        (b, rounded(job.batch_size * kv_bytes_per_sequence(b, job.context_length, job.kv_cache, layout.tensor)))
-        for b in blocks
-    )
     tape = _working_set(job, a, part, inventory)
     if part.embedding and a.vision is not None:
         tape = max(tape, _tower_working_set(job, a.vision, inventory), key=lambda each: each.peak)
     vocabulary = -(-a.vocab_size // layout.tensor) if part.head else 0
     return ServingRank(
         weights=tuple(weights),
-        caches=caches,
+        caches=tuple(caches),
         working=tape.peak,
         inventory=tuple(tape.peak_inventory),
         vocabulary=vocabulary,
@@ -156,6 +155,17 @@ def _tower_working_set(job: InferenceJob, vision: Vision, inventory: bool) -> Ta
         layer_forward(Context(tape, setting), block, hidden)
         worst = max(worst, tape, key=lambda each: each.peak)
     return worst
+
+
+def _of_block(job: InferenceJob, block: Block) -> tuple[list[Weight], int]:
+    """The weights of one layer, and the bytes of its cache."""
+    layout = job.layout
+    weights = []
+    for t, component in block_component_tensors(block):
+        shape = local_tensor(t, component, layout.tensor, layout.expert, expert_slices(layout))
+        weights.append(_weight(t, shape, job.weights))
+    cache = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, layout.tensor)
+    return weights, rounded(job.batch_size * cache)
 
 
 def _weight(t: ParameterTensor, shape: tuple[int, ...], weights: str) -> Weight:
