@@ -95,7 +95,7 @@ class GroupSizes(Record):
     """A number: the groups of that run, which are one object with these."""
     sizes: tuple[int, ...]
     streams: tuple[int, ...]
-    """Of each size the stream that allocates it."""
+    """The stream that allocates each size."""
 
 
 NO_GROUP_SIZES = GroupSizes((), (), ())

@@ -11,7 +11,7 @@ STEPS = 500
 
 
 class HeldMemory(Record):
-    """Of one run under one setting of the allocator, in bytes."""
+    """Bytes of one run under one setting of the allocator."""
 
     allocated: int
     """The most that is live, each block a multiple of 512 bytes."""

@@ -160,7 +160,7 @@ def test_shallow_clone_never_passes_silently(
         (["--from-ref=--upload-pack=x"], "is not a git ref"),
         (["--from-ref="], "is not a git ref"),
         (["-", "--from-ref", "HEAD"], "cannot be used with -"),
-        (["..", "--from-ref", "HEAD"], "lies outside the repository"),
+        (["../outside.yaml", "--from-ref", "HEAD"], "lies outside the repository"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
