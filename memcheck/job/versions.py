@@ -53,10 +53,10 @@ def resolve_kbit(
     """Whether peft's ``prepare_model_for_kbit_training`` casts what is not quantised to fp32 (peft/utils/other.py).
 
     Norms, embeddings and head rest in fp32 then, and so does the residual stream. Trainers that shard the parameters
-    leave the call out (trl trainer/sft_trainer.py, ``is_sharded_qlora``); DeepSpeed casts the whole model again, but
-    for what rests.
+    leave the call out (trl trainer/sft_trainer.py, ``is_sharded_qlora``). DeepSpeed casts the whole module back to the
+    dtype that it trains in (runtime/engine.py, ``_configure_distributed_model``: ``self.module.bfloat16()``).
     """
-    if method != "qlora" or framework.own_adapters:
+    if method != "qlora" or framework.own_adapters or framework.own_engine:
         return False
     if KBIT not in framework.options:
         return True

@@ -19,9 +19,8 @@ OPEN = {
     "1.37": "loss of a pipeline's last stage",
     "2.22": "forward, sliding layers with recompute under autocast",
     "2.35": "forward, loss and backward of an eager pipeline",
-    "2.36": "forward, bf16 adapters under an fp16 base",
+    "2.36": "backward, bf16 adapters under an fp16 base",
     "2.45": "forward and loss of an eager pipeline",
-    "2.54": "forward, bf16 adapters under an fp16 base",
 }
 """Plans with a moment that is further off, for a tensor that was not found, and where. It may only become shorter."""
 

@@ -80,7 +80,7 @@ def test_every_suggestion_is_written_where_the_value_is(capsys: Capture, format:
     before = {path: path.read_text() for path in (plan, config)}
     found = remedies(capsys)
     kinds = {key for remedy in found for key in remedy["set"]}
-    assert {"parallelism.tensor", "inference.context_length", "inference.batch_size", "hardware.gpu"} <= kinds
+    assert {"parallelism.tensor", "inference.context_length", "hardware.gpu"} <= kinds
     for number, remedy in enumerate(found, 1):
         write(format)
         assert remedy["edits"] or remedy["elsewhere"], remedy["set"]

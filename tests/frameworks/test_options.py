@@ -43,6 +43,8 @@ SHARED = "activation_checkpointing: {mode: selective, modules: [shared_experts]}
 OWN = {
     "moe_shared_expert_overlap": (("qwen1.5-moe-a2.7b", "expert: 2", SHARED),),
     **dict.fromkeys(("pin_memory", "buffer_count", "buffer_size"), (OFFLOADED,)),
+    "fsdp_version": ((DENSE, "zero_stage: 3, gradient_sync: last", ""),),
+    "prepare_model_for_kbit_training": ((DENSE, "", "method: qlora, precision: bf16-pure"),),
 }
 """Layouts of options that count in few."""
 AWARE: dict[str, object] = {"use_precision_aware_optimizer": True}

@@ -49,7 +49,7 @@ REFUSED = (
     ("nemotron-h-8b", "megatron"),
     ("falcon-7b", "megatron"),
 )
-SAID_TWICE = {"Mlp.width", "Mixer.width", "Moe.gated"}
+SAID_TWICE = {"Mlp.width", "Mixer.width", "Mixer.heads", "Mixer.head_dim", "Mixer.kernel", "Moe.gated"}
 """The tensors beside them say it."""
 SERVING = {"Mixer.state_bytes_per_sequence"}
 WORDS = {"Norm.name", "Attention.rotary_interleaved", "Moe.activation"}
@@ -62,9 +62,12 @@ ELSEWHERE = {
     "Attention.returns_weights",
     "Attention.softmax_fp32",
     "Block.named_output",
+    "LatentAttention.passes_choice",
+    "Mixer.norm_fp32",
     "Moe.scores_fp32",
 }
-"""They matter to other kernels of attention, longer sequences than their windows, or other dtypes than bf16."""
+"""They matter to other kernels of attention, recomputed layers, longer sequences than their windows, or other dtypes
+than bf16."""
 SEEN: set[str] = set()
 Part = Attention | LatentAttention | Mixer | Mlp | Moe | Block | Norm
 
@@ -107,8 +110,11 @@ def _forget() -> None:
         found.cache_clear()
 
 
-def _price(architecture: Architecture, framework: str, attention: str, method: str = "full") -> None:
+def _price(
+    architecture: Architecture, framework: str, attention: str, method: str = "full", kernels: str = "fused"
+) -> None:
     changes: dict[str, object] = {"recipe": MEGATRON} if framework == "megatron" else {}
+    changes["ssm_kernels"] = kernels
     lora = Lora(8, "all-linear") if method == "lora" else None
     estimate(job(architecture, framework=framework, attention=attention, method=method, lora=lora, **changes), BIG_GPU)
 
@@ -142,15 +148,17 @@ def test_every_part_of_a_priced_model_is_read(framework: str) -> None:
             continue
         known.add(parts)
         SEEN.clear()
+        recurrent = any(part.startswith("Mixer.") for part in parts)
         watched = architecture._replace(blocks=tuple((_watched(b), n) for b, n in architecture.blocks))
         for attention in ("eager", "sdpa", "flash"):
             for method in ("full", "lora"):
                 if method in FRAMEWORKS[framework].methods and (framework, method) != ("megatron", "lora"):
-                    _forget()
-                    _price(watched, framework, attention, method)
+                    for kernels in ("fused", "fallback") if recurrent else ("fused",):
+                        _forget()
+                        _price(watched, framework, attention, method, kernels)
         unread |= dict.fromkeys(parts - SEEN - harmless, name)
     _forget()
-    assert unread == {}
+    assert not unread, "; ".join(map(str, sorted(unread.items())))
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "megatron"])

@@ -50,11 +50,6 @@ MORE = {
         plan_of("pytorch", "micro-batch").replace("parallelism: {}", "parallelism: {zero_stage: 3, gradient_sync: last}"),
     ),
     "allocator": ("training.expandable_segments", True, plan_of("pytorch", "micro-batch")),
-    "dropped logits": (
-        "training.loss.keep_logits",
-        False,
-        plan_of("pytorch", "micro-batch"),
-    ),
     "views of buckets": ("parallelism.gradient_as_bucket_view", True, plan_of("pytorch", "micro-batch")),
 }
 """Moves beside those of the dimensions: key, value, plan."""
