@@ -29,11 +29,11 @@ def architecture_of(model: ModelSpec, base_dir: str = ".") -> Architecture | Rou
     if model.rough is not None:
         return Rough(*model.rough)
     if model.architecture is not None:
-        return read_architecture(_part(merge(model.architecture, model.overrides or {}), model.part), strict=True)
+        return read_architecture(part_of(merge(model.architecture, model.overrides or {}), model.part), strict=True)
     if model.config is not None:
         from memcheck.catalog.config_file import read_config
 
-        return _overridden(_part(read_config(model.config, base_dir), model.part), model.overrides or {})
+        return _overridden(part_of(read_config(model.config, base_dir), model.part), model.overrides or {})
     if model.name is None:
         raise ArchitectureError("the plan names no model", "write `model: llama-3.1-8b`")
     if not model.overrides:
@@ -41,7 +41,7 @@ def architecture_of(model: ModelSpec, base_dir: str = ".") -> Architecture | Rou
     from memcheck.catalog.models import find_model
 
     found = find_model(model.name)
-    return _noted(_overridden(_part(found.config, model.part), model.overrides), found.read_as)
+    return _noted(_overridden(part_of(found.config, model.part), model.overrides), found.read_as)
 
 
 @lru_cache(maxsize=64)
@@ -54,10 +54,10 @@ def catalogued(name: str, part: str = "whole") -> Architecture:
     from memcheck.catalog.models import find_model
 
     found = find_model(name)
-    return _noted(read_architecture(_part(found.config, part)), found.read_as)
+    return _noted(read_architecture(part_of(found.config, part)), found.read_as)
 
 
-def _part(config: Mapping[str, Any], part: str | None) -> Mapping[str, Any]:
+def part_of(config: Mapping[str, Any], part: str | None) -> Mapping[str, Any]:
     """The configuration of that part: ``language`` switches the towers of a multimodal model off."""
     if part != "language":
         return config

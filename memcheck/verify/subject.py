@@ -14,7 +14,7 @@ from memcheck.errors import UsageError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
-from memcheck.models.from_plan import LAYER_COUNTS, with_overrides
+from memcheck.models.from_plan import LAYER_COUNTS, part_of, with_overrides
 from memcheck.models.registry import language_model
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
@@ -127,13 +127,15 @@ def hugging_face_config(model: ModelSpec, base_dir: str) -> dict[str, Any]:
     """
     overrides = model.overrides or {}
     if model.architecture is not None:
-        return dict(language_model(with_overrides(model.architecture, overrides)))
+        return dict(language_model(part_of(with_overrides(model.architecture, overrides), model.part)))
     if model.config is not None:
         from memcheck.catalog.config_file import read_config
 
-        return dict(language_model(with_overrides(read_config(model.config, base_dir), overrides)))
+        config = part_of(read_config(model.config, base_dir), model.part)
+        return dict(language_model(with_overrides(config, overrides)))
     if model.name is not None:
         from memcheck.catalog.models import find_model
 
-        return dict(language_model(with_overrides(find_model(model.name).config, overrides)))
+        config = part_of(find_model(model.name).config, model.part)
+        return dict(language_model(with_overrides(config, overrides)))
     raise UsageError("model.rough says too little to build a model", "name a model, a config.json or an architecture")

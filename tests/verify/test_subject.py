@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.errors import UsageError
+from memcheck.errors import MemcheckError, UsageError
 from memcheck.plan.load import load_documents
 from memcheck.result import PlanResult
 from memcheck.verify.subject import (
@@ -90,6 +90,14 @@ def test_configuration_of_the_language_model_alone() -> None:
     wrapped = {"model_type": "gemma3", "vision_config": None, "text_config": {"hidden_size": 64}}
     found = subject(plan()).plan.model._replace(architecture=wrapped)
     assert hugging_face_config(found, ".") == {"model_type": "gemma3_text", "hidden_size": 64, "tie_word_embeddings": True}
+
+
+def test_configuration_of_a_named_models_language_part() -> None:
+    """``part: language`` of a catalog name leaves the tower out; the whole model is refused, because it is not run."""
+    named = subject(plan()).plan.model._replace(architecture=None, name="gemma-3-4b")
+    assert hugging_face_config(named._replace(part="language"), ".")["model_type"] == "gemma3_text"
+    with pytest.raises(MemcheckError, match="vision tower"):
+        hugging_face_config(named, ".")
 
 
 def test_a_parameter_count_builds_no_model() -> None:
