@@ -52,6 +52,8 @@ def training_of(row: dict[str, Any]) -> dict[str, Any]:
         "checkpoint": "none",
         "images": {"per_sample": row["images"], "patches": row["patches"], "tokens": row["tokens"]},
     }
+    if row["slow_path"]:
+        found["kernels"] = {"ssm": "fallback"}
     if row["freeze"]:
         found["freeze"] = [PARTS[part] for part in row["freeze"]]
     if row["lora"]:
