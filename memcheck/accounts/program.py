@@ -203,7 +203,7 @@ class Program:
         return self._marks[number]
 
     def components(self, number: int) -> tuple[tuple[str, Sum], ...]:
-        """What lives at a moment, in the order in which it was first held."""
+        """What lives at a moment, in the order in which it has been held since it was last gone."""
         known = self._components.get(number)
         if known is None:
             known = self._components[number] = self._live(self._marks[number])
@@ -215,7 +215,11 @@ class Program:
             for component, place in parts:
                 of_component = counts.setdefault(component, {})
                 of_component[place] = of_component.get(place, 0) + times
-        return tuple([(name, Sum([one for one in found.items() if one[1]])) for name, found in counts.items()])
+                if not of_component[place]:
+                    del of_component[place]
+                if not of_component:  # what an earlier moment held and gave back does not decide this one's order
+                    del counts[component]
+        return tuple([(name, Sum(list(found.items()))) for name, found in counts.items()])
 
 
 def _changes(instructions: list[tuple[Parts, int, int]], marks: list[Mark]) -> list[Counts]:

@@ -131,7 +131,7 @@ def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 @pytest.mark.slow
 def test_estimates_that_share_are_those_that_share_nothing(request: pytest.FixtureRequest) -> None:
     """Of every example under random changes: every figure, label and component in its order, byte for byte."""
-    asked = [(d, c) for i, d in enumerate(documents()) for c in variants(d, f"{d.path} {i}")]
+    asked = [(d, c) for i, d in enumerate(documents()) for c in variants(d, f"{Path(d.path).name} {i}")]
     forget()
     shared = [answer(document, changes) for document, changes in asked]
     request.getfixturevalue("nothing_shared")
