@@ -222,11 +222,25 @@ def test_everything_is_told() -> None:
 def test_index_leads_to_every_plan() -> None:
     """Several plans have an index with their verdicts; a single one has none."""
     root = page("forwarded")
-    links = root.all("nav")[0].all("a")
-    assert [link.text for link in links] == [plan.name for plan in forwarded().plans]
+    found = {link.attributes["href"]: link.text for link in root.all("nav")[0].all("a")}
     anchors = [section.attributes["id"] for section in root.all("section") if "plan" in section.classes]
-    assert [link.attributes["href"] for link in links] == [f"#{anchor}" for anchor in anchors]
+    assert found == {f"#{anchor}": plan.name for anchor, plan in zip(anchors, forwarded().plans, strict=True)}
     assert not page("clean").all("nav")
+
+
+def test_index_has_the_worst_first_on_one_axis() -> None:
+    """What fails stands above what passes, the fuller above; a card ends at the same place in every line."""
+    plans = tuple(
+        result(need, status="failed" if need > 72 else "passed")._replace(name=str(need))
+        for need in (30.0, 200.0, 96.0)
+    )
+    nav = Page(render(Report("", plans))).root.all("nav")[0]
+    assert [link.text for link in nav.all("a")] == ["200.0", "96.0", "30.0"]
+    ends = {line.attributes["x1"] for line in nav.all("line") if "line" in line.classes}
+    assert len(ends) == 1
+    shown = {rect.attributes["class"] for rect in nav.all("ol")[0].all("rect")} - {"track", "gap"}
+    (legend,) = [each for each in nav.all("p") if "legend" in each.classes]
+    assert {rect.attributes["class"] for rect in legend.all("rect")} == shown
 
 
 def test_bars_end_where_the_figures_say() -> None:

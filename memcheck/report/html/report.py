@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from memcheck.edge.text import words
 from memcheck.report.html import bars
-from memcheck.report.html.blocks import badge, block
+from memcheck.report.html.blocks import badge, block, swatch
 from memcheck.report.html.escape import Html, joined, tag, text
 from memcheck.report.story.blocks import PlanStory, Section, Story
+from memcheck.report.story.index import CAPTION, LINES, IndexEntry, plan_index
 
 HALVES = frozenset({"memory", "step"})
 """Sections that stand beside each other on a wide screen."""
@@ -35,30 +37,29 @@ def unreadable(story: Story) -> Html:
 
 
 def index(story: Story) -> Html:
-    """A line per plan: verdict, name, bar, share."""
-    heads = (("Plan", None), ("Verdict", None), ("Memory", "optional"), ("Used", "num"))
-    table = tag(
-        "table",
-        tag("caption", text("The memory that decides, at its fullest moment")),
-        tag("thead", tag("tr", *(tag("th", text(head), scope="col", class_=kind) for head, kind in heads))),
-        tag("tbody", *(entry(each, number) for number, each in enumerate(story.plans, start=1))),
-        class_="index",
-    )
-    return tag("nav", table, class_="card", aria_label="Plans")
-
-
-def entry(story: PlanStory, number: int) -> Html:
-    """One plan of the index."""
-    drawn = [bars.row(each.bars[0], each.scale, each.title, height=bars.ROW) for each in story.pictures[:1]]
-    facts = dict(story.facts)
-    where = ", ".join(filter(None, (facts.get("Model", ""), facts.get("GPUs", ""))))
-    name = tag("a", text(story.name), href=f"#plan-{number}")
+    """A line per plan: name, verdict, share, bar; all bars on one axis."""
+    found = plan_index(story)
     return tag(
-        "tr",
-        tag("th", name, tag("span", text(where), class_="soft small under"), scope="row"),
-        tag("td", badge(story.verdict)),
-        tag("td", *drawn, class_="optional"),
-        tag("td", tag("b", text(story.used)), class_="num"),
+        "nav",
+        tag("p", text(CAPTION), class_="soft small"),
+        tag("ol", *map(entry, found.entries), class_="index"),
+        tag("p", *(tag("span", swatch(key), text(words(key))) for key in found.keys), class_="legend soft small"),
+        tag("p", text(LINES), class_="soft small"),
+        class_="card",
+        aria_label="Plans",
+    )
+
+
+def entry(item: IndexEntry) -> Html:
+    """One plan of the index."""
+    drawn = [bars.row(item.bar, item.scale, item.plan.pictures[0].title)] if item.bar is not None else []
+    name = tag("a", text(item.plan.name), href=f"#plan-{item.number}")
+    return tag(
+        "li",
+        tag("div", name, tag("span", text(item.where), class_="soft small under")),
+        tag("div", badge(item.plan.verdict)),
+        tag("b", text(item.plan.used), class_="num"),
+        tag("div", *drawn, class_="place"),
     )
 
 

@@ -10,12 +10,14 @@ from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import CondPageBreak, Flowable, PageBreak, Paragraph, SimpleDocTemplate, Spacer
 from reportlab.platypus import Table as Grid
 
+from memcheck.edge.text import words as spaced
 from memcheck.report.html.palette import TEXT
 from memcheck.report.pdf import style
 from memcheck.report.pdf.blocks import CLOSE, block
 from memcheck.report.pdf.charts import BarRow, Big
-from memcheck.report.pdf.style import colour, markup, tinted, words
+from memcheck.report.pdf.style import colour, markup, swatch, tinted, words
 from memcheck.report.story.blocks import PlanStory, Story
+from memcheck.report.story.index import CAPTION, LINES, IndexEntry, plan_index
 
 MARGIN = 16 * mm
 PADDING = 6
@@ -82,36 +84,41 @@ def pages(story: Story) -> list[Flowable]:
     found += [Paragraph(markup(f"Not readable: {path}: {why}"), style.BODY) for path, why in story.unreadable]
     several = len(story.plans) > 1
     if several:
-        found += [OutlineEntry("Plans", "index", 0), index(story)]
+        found += [OutlineEntry("Plans", "index", 0), *index(story)]
     for number, each in enumerate(story.plans, start=1):
         found += [PageBreak()] if several else []
         found += plan(each, f"plan-{number}")
     return found
 
 
-def index(story: Story) -> Flowable:
-    """A row per plan, which leads to its page."""
-    rows = []
-    for number, each in enumerate(story.plans, start=1):
-        facts = dict(each.facts)
-        where = ", ".join(filter(None, (facts.get("Model", ""), facts.get("GPUs", ""))))
-        name = f'<a href="#plan-{number}" color="{TEXT["link"].light}"><u>{markup(each.name)}</u></a>'
-        first = each.pictures[0] if each.pictures else None
-        bar = BarRow(first.bars[0], first.scale, WIDTH * 0.34, 9) if first is not None else ""
-        share = markup(each.used)
-        rows.append(
-            [
-                Paragraph(f'{name}<br/><font color="{TEXT["soft"].light}">{markup(where)}</font>', style.CELL),
-                Paragraph(tinted(each.verdict.word, each.verdict.tone), style.CELL),
-                bar,
-                Paragraph(f"<b>{share}</b>", style.NUMBER),
-            ]
-        )
+def index(story: Story) -> list[Flowable]:
+    """A row per plan, which leads to its page; all bars on one axis."""
+    found = plan_index(story)
     heads = [Paragraph(head, style.HEADING) for head in ("Plan", "Verdict", "Memory")]
     heads.append(Paragraph("Used", style.NUMBER_HEADING))
     looks = [("LINEBELOW", (0, 0), (-1, -1), 0.4, colour("rule")), ("VALIGN", (0, 0), (-1, -1), "MIDDLE"), *CLOSE]
     sizes = [WIDTH * share for share in (0.35, 0.18, 0.36, 0.11)]
-    return Grid([heads, *rows], colWidths=sizes, repeatRows=1, style=looks, hAlign="LEFT", splitInRow=1)
+    rows = [heads, *map(entry, found.entries)]
+    table = Grid(rows, colWidths=sizes, repeatRows=1, style=looks, hAlign="LEFT", splitInRow=1)
+    return [Paragraph(CAPTION, style.SOFT), table, Spacer(1, 4), legend(found.keys), Paragraph(LINES, style.SOFT)]
+
+
+def entry(item: IndexEntry) -> list[Flowable | str]:
+    """One plan of the index."""
+    name = f'<a href="#plan-{item.number}" color="{TEXT["link"].light}"><u>{markup(item.plan.name)}</u></a>'
+    where = f'<font color="{TEXT["soft"].light}">{markup(item.where)}</font>'
+    return [
+        Paragraph(f"{name}<br/>{where}", style.CELL),
+        Paragraph(tinted(item.plan.verdict.word, item.plan.verdict.tone), style.CELL),
+        BarRow(item.bar, item.scale, WIDTH * 0.34, 9) if item.bar is not None else "",
+        Paragraph(f"<b>{markup(item.plan.used)}</b>", style.NUMBER),
+    ]
+
+
+def legend(keys: tuple[str, ...]) -> Flowable:
+    """The colours of bars with their names."""
+    named = (f"{swatch(key)}{markup(spaced(key))}" for key in keys)
+    return Paragraph(" &nbsp; ".join(named), style.SOFT)
 
 
 def plan(story: PlanStory, anchor: str) -> list[Flowable]:
