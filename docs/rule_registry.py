@@ -28,11 +28,7 @@ def registries() -> dict[Path, str]:
     further = {name: rule for name, rule in every.items() if rule.profile != GATE}
     beyond = "".join(f'    "{rule.code}": "{rule.profile}",\n' for rule in further.values())
     texts = {
-        "checks.py": _module(
-            "The rules of the gate with a check of their own, in order: what a clean `check` imports.",
-            gate,
-            "CHECKS",
-        )
+        "checks.py": _gated({name: every[name] for name in gate})
         + f'\nBEYOND_GATE = {{\n{beyond}}}\n"""The rules of `further.py`, and the profile that has them."""\n',
         "further.py": _module("The rules that only other profiles than the gate have.", list(further), "FURTHER"),
         "registry.py": _module(
@@ -43,6 +39,21 @@ def registries() -> dict[Path, str]:
         + '"""In the order of their codes."""\n',
     }
     return {RULES_FOLDER / name: text for name, text in texts.items()}
+
+
+def _gated(gate: dict[str, Rule]) -> str:
+    """The rules of the gate by what is asked before one is loaded."""
+    items = ""
+    for name, rule in gate.items():
+        when = "always" if rule.when is None else rule.when.__name__
+        marks = "".join(f", {mark}=True" for mark in ("needs_estimate", "blocking", "batch") if getattr(rule, mark))
+        items += f'    Gated("{rule.code}", "{name}", when.{when}{marks}),\n'
+    return (
+        '"""The rules of the gate with a check of their own, in order: a check loads those that a plan is about."""\n\n'
+        f"{WRITTEN}\nfrom __future__ import annotations\n\n"
+        "from memcheck.rules import when\nfrom memcheck.rules.gated import Gated\n\n"
+        f"CHECKS: tuple[Gated, ...] = (\n{items})\n"
+    )
 
 
 def _module(doc: str, names: list[str], registry: str) -> str:

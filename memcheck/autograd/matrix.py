@@ -6,7 +6,6 @@ when its input wants a gradient (derivatives.yaml: mm, addmm). LoRA follows peft
 
 from __future__ import annotations
 
-from memcheck.autograd.dora import magnitude_scaled
 from memcheck.autograd.elementwise import add, cast, cast_weight, dropout, scale
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
@@ -62,6 +61,8 @@ def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     # again for the product
     x = cast(tape, x, w.lora_a.dtype, "lora input")
     if w.magnitude is not None:
+        from memcheck.autograd.dora import magnitude_scaled
+
         total = magnitude_scaled(tape, x, result, w, label)
         del result
         return cast(tape, total, base_dtype, "lora result")

@@ -6,7 +6,6 @@ click, which says what is wrong with it. Both readers are made of the same optio
 
 from __future__ import annotations
 
-from memcheck.cli.check_options import CHECK_OPTIONS
 from memcheck.cli.options import CheckOptions
 
 TYPE_CHECKING = False
@@ -18,6 +17,10 @@ def parse_plain(arguments: list[str]) -> CheckOptions | None:
     """The options of a line of ``check``; None if click should read it."""
     if not arguments or arguments[0] != "check":
         return None
+    if not any(argument.startswith("-") for argument in arguments):
+        return CheckOptions(paths=tuple(arguments[1:]), arguments=tuple(arguments))
+    from memcheck.cli.check_options import CHECK_OPTIONS
+
     known = {name: option for option in CHECK_OPTIONS for name in option.names}
     paths: list[str] = []
     found: dict[str, Any] = {}

@@ -159,8 +159,10 @@ def _lookup(
 def _check_owner(plan: plan_types.Plan, architecture: Architecture, frameworks: Mapping[str, Profile]) -> None:
     """A framework's own model (Megatron-LM's, described by its arguments) exists nowhere else."""
     kind = architecture.model_type
-    owner = next((each.name for each in frameworks.values() if kind in each.own_models), None)
     framework = None if plan.training is None else plan.training.framework or DEFAULT_FRAMEWORK
+    if kind in frameworks[framework or DEFAULT_FRAMEWORK].families.names:
+        return  # nobody builds what is another's own; the other profiles need not be loaded
+    owner = next((each.name for each in frameworks.values() if kind in each.own_models), None)
     if owner is None or framework == owner:
         return
     who = f"{framework} does not run" if framework else "no serving engine runs"

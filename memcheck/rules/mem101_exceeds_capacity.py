@@ -38,6 +38,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.memory.fit import TOO_LARGE, gpu_fit
 from memcheck.rules.types import MEASURED, Rule, RuleContext
+from memcheck.rules.when import strained
 from memcheck.rules.words import gib
 
 
@@ -66,6 +67,7 @@ RULE = Rule(
     summary="The plan needs more memory than the GPU has.",
     doc=__doc__,
     check=check,
+    when=strained,
     precision=MEASURED,
     needs_estimate=True,
 )

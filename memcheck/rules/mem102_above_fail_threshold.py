@@ -34,6 +34,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.memory.fit import ABOVE, gpu_fit
 from memcheck.rules.types import MEASURED, Rule, RuleContext
+from memcheck.rules.when import strained
 from memcheck.rules.words import gib, percent
 
 
@@ -63,6 +64,7 @@ RULE = Rule(
     summary="The plan fills more of the GPU than `fail_above`.",
     doc=__doc__,
     check=check,
+    when=strained,
     precision=MEASURED,
     needs_estimate=True,
 )

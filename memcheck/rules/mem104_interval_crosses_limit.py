@@ -34,6 +34,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
 from memcheck.rules.types import MEASURED, Rule, RuleContext
+from memcheck.rules.when import strained
 from memcheck.rules.words import gib
 
 
@@ -62,6 +63,7 @@ RULE = Rule(
     summary="The prediction fits, but the upper end of its interval does not.",
     doc=__doc__,
     check=check,
+    when=strained,
     precision=MEASURED,
     needs_estimate=True,
 )

@@ -33,6 +33,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.types import MEASURED, Rule, RuleContext
+from memcheck.rules.when import wasteful
 from memcheck.rules.words import gib, percent
 
 
@@ -60,6 +61,7 @@ RULE = Rule(
     summary="The plan uses less of the GPU than `waste_below`.",
     doc=__doc__,
     check=check,
+    when=wasteful,
     precision=MEASURED,
     needs_estimate=True,
     opt_in=True,

@@ -45,6 +45,7 @@ from memcheck.finding import Finding
 from memcheck.memory.fit import host_excess
 from memcheck.rules.place import stated
 from memcheck.rules.types import MEASURED, Rule, RuleContext
+from memcheck.rules.when import states_host_memory
 from memcheck.rules.words import component, gib, listed
 
 KEYS = {
@@ -96,6 +97,7 @@ RULE = Rule(
     summary="What the processes of a node keep in host memory does not fit into it.",
     doc=__doc__,
     check=check,
+    when=states_host_memory,
     precision=MEASURED,
     needs_estimate=True,
 )

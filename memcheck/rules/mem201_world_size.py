@@ -36,6 +36,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.rules.place import stated
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import miscounted
 from memcheck.rules.words import multiples
 
 
@@ -79,5 +80,6 @@ RULE = Rule(
     summary="The degrees of parallelism do not multiply to the number of GPUs.",
     doc=__doc__,
     check=check,
+    when=miscounted,
     blocking=True,
 )

@@ -35,6 +35,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.rules.model_facts import head_counts, moves_heads
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import split
 from memcheck.rules.words import divisors, listed
 
 
@@ -66,5 +67,6 @@ RULE = Rule(
     summary="The attention heads cannot be split over the tensor ranks.",
     doc=__doc__,
     check=check,
+    when=split,
     blocking=True,
 )

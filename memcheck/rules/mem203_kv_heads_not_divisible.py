@@ -36,6 +36,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.rules.model_facts import kv_head_counts
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import split
 from memcheck.rules.words import divisors, listed
 
 
@@ -68,5 +69,6 @@ RULE = Rule(
     summary="The key/value heads cannot be split over the tensor ranks, or are copied.",
     doc=__doc__,
     check=check,
+    when=split,
     blocking=True,
 )

@@ -40,6 +40,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.rules.model_facts import moes
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import split
 from memcheck.rules.words import divisors, listed
 
 
@@ -129,5 +130,6 @@ RULE = Rule(
     summary="The experts cannot be placed on the expert ranks.",
     doc=__doc__,
     check=check,
+    when=split,
     blocking=True,
 )

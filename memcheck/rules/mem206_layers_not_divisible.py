@@ -41,6 +41,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import staged
 from memcheck.rules.words import divisors, listed
 
 ENDS = (
@@ -187,5 +188,6 @@ RULE = Rule(
     summary="The layers cannot be split over the pipeline's stages.",
     doc=__doc__,
     check=check,
+    when=staged,
     blocking=True,
 )

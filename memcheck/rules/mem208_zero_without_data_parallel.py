@@ -33,6 +33,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import idle_stage
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -57,4 +58,5 @@ RULE = Rule(
     summary="A ZeRO stage is set, but there is nothing to shard over.",
     doc=__doc__,
     check=check,
+    when=idle_stage,
 )

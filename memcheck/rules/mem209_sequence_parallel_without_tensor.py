@@ -34,6 +34,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import states_sequence
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -54,4 +55,5 @@ RULE = Rule(
     summary="Sequence parallelism is on without tensor parallelism.",
     doc=__doc__,
     check=check,
+    when=states_sequence,
 )

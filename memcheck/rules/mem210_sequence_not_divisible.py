@@ -34,6 +34,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import split
 from memcheck.rules.words import multiples
 
 
@@ -69,6 +70,7 @@ RULE = Rule(
     summary="The sequence cannot be split over the context and tensor ranks.",
     doc=__doc__,
     check=check,
+    when=split,
     blocking=True,
     batch=True,
 )

@@ -36,6 +36,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.rules.place import stated
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import pipelined
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -66,6 +67,7 @@ RULE = Rule(
     summary="The interleaved schedule cannot run this number of micro-batches.",
     doc=__doc__,
     check=check,
+    when=pipelined,
     blocking=True,
     batch=True,
 )

@@ -34,6 +34,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import parallel
 from memcheck.rules.words import listed
 
 DEGREES = ("tensor", "context", "pipeline", "expert", "expert_tensor")
@@ -73,5 +74,6 @@ RULE = Rule(
     summary="The framework does not have the parallelism that the plan asks for.",
     doc=__doc__,
     check=check,
+    when=parallel,
     blocking=True,
 )

@@ -32,6 +32,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import states_group
 from memcheck.rules.words import divisors, listed
 
 
@@ -66,5 +67,6 @@ RULE = Rule(
     summary="The sharding group does not divide the data-parallel ranks.",
     doc=__doc__,
     check=check,
+    when=states_group,
     blocking=True,
 )

@@ -36,6 +36,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import unknown_stage
 from memcheck.rules.words import listed
 
 
@@ -66,5 +67,6 @@ RULE = Rule(
     summary="The framework does not have this ZeRO stage.",
     doc=__doc__,
     check=check,
+    when=unknown_stage,
     blocking=True,
 )

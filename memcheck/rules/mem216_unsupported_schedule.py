@@ -39,6 +39,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import pipelined
 from memcheck.rules.words import listed
 
 SPLIT_BACKWARD = frozenset({"zero-bubble", "dualpipe"})
@@ -83,5 +84,6 @@ RULE = Rule(
     summary="The framework does not have this pipeline schedule.",
     doc=__doc__,
     check=check,
+    when=pipelined,
     blocking=True,
 )

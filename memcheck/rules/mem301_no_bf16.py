@@ -34,6 +34,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.rules.gpu_abilities import lacks_bf16
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import no_bf16
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -51,5 +52,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    code="MEM301", name="no-bf16", severity="error", summary="The GPU has no bf16 arithmetic.", doc=__doc__, check=check
+    code="MEM301",
+    name="no-bf16",
+    severity="error",
+    summary="The GPU has no bf16 arithmetic.",
+    doc=__doc__,
+    check=check,
+    when=no_bf16,
 )

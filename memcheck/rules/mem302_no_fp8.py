@@ -33,6 +33,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.rules.gpu_abilities import lacks_fp8
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import fp8
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -50,5 +51,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    code="MEM302", name="no-fp8", severity="error", summary="The GPU has no fp8 arithmetic.", doc=__doc__, check=check
+    code="MEM302",
+    name="no-fp8",
+    severity="error",
+    summary="The GPU has no fp8 arithmetic.",
+    doc=__doc__,
+    check=check,
+    when=fp8,
 )

@@ -35,6 +35,7 @@ from memcheck.finding import Finding
 from memcheck.models.types import Attention
 from memcheck.rules.gpu_abilities import compute_capability
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import flash
 
 WIDEST_HEAD = 256
 
@@ -71,4 +72,5 @@ RULE = Rule(
     summary="FlashAttention does not run on this GPU or in this precision.",
     doc=__doc__,
     check=check,
+    when=flash,
 )

@@ -36,6 +36,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.job.types import InferenceJob
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import beyond_positions
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -69,5 +70,6 @@ RULE = Rule(
     summary="The sequence is longer than the model has positions.",
     doc=__doc__,
     check=check,
+    when=beyond_positions,
     batch=True,
 )

@@ -33,6 +33,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import states_global_batch
 from memcheck.rules.words import multiples
 
 
@@ -63,5 +64,6 @@ RULE = Rule(
     summary="The global batch is no multiple of what one pass over all ranks takes.",
     doc=__doc__,
     check=check,
+    when=states_global_batch,
     batch=True,
 )

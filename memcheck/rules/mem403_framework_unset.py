@@ -36,6 +36,7 @@ from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.rules.mem212_unsupported_parallelism import DEGREES, unsupported
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import no_framework
 from memcheck.rules.words import listed
 
 HARMLESS = frozenset({"context"})
@@ -71,5 +72,6 @@ RULE = Rule(
     summary="The plan uses model parallelism, but does not say whose code runs it.",
     doc=__doc__,
     check=check,
+    when=no_framework,
     blocking=True,
 )

@@ -33,6 +33,7 @@ from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.plan.codes import CONFIG_DISAGREES
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import states_options
 from memcheck.rules.words import close_to, listed
 
 FRAMEWORK = "/training/framework"
@@ -46,6 +47,8 @@ def check(context: RuleContext) -> Iterator[Finding]:
     if framework is None or stated is None:
         return
     unknown = [name for name in stated.options or {} if name not in framework.options]
+    if not unknown:
+        return
     foreign = [name for name in unknown if any(name in f.options for f in FRAMEWORKS.values())]
     owners = [f.name for f in FRAMEWORKS.values() if foreign and all(name in f.options for name in foreign)]
     if len(foreign) > 1 and owners:
@@ -93,4 +96,5 @@ RULE = Rule(
     summary="The framework has no such option.",
     doc=__doc__,
     check=check,
+    when=states_options,
 )

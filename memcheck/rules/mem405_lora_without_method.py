@@ -31,6 +31,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import idle_adapters
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -54,4 +55,5 @@ RULE = Rule(
     summary="Adapter settings without an adapter method.",
     doc=__doc__,
     check=check,
+    when=idle_adapters,
 )

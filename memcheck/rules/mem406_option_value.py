@@ -31,6 +31,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import states_options
 from memcheck.rules.words import close_to, listed, shown
 
 WORDS = {bool: "true or false", int: "a whole number from 0", float: "a number from 0", str: "a word", list: "a list"}
@@ -77,5 +78,6 @@ RULE = Rule(
     summary="An option has a value that the framework does not take.",
     doc=__doc__,
     check=check,
+    when=states_options,
     blocking=True,
 )

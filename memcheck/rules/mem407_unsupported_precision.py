@@ -33,6 +33,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import unknown_recipe
 from memcheck.rules.words import listed
 
 
@@ -57,4 +58,5 @@ RULE = Rule(
     summary="The framework does not have this precision recipe.",
     doc=__doc__,
     check=check,
+    when=unknown_recipe,
 )

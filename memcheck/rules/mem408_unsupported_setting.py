@@ -44,6 +44,7 @@ from memcheck.job.training import ON_HOST, shards_parameters
 from memcheck.job.types import TrainingJob
 from memcheck.rules.place import stated
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import unoffered
 from memcheck.rules.words import listed
 
 
@@ -116,4 +117,5 @@ RULE = Rule(
     summary="The framework does not have this method, loss, attention, recompute mode or key.",
     doc=__doc__,
     check=check,
+    when=unoffered,
 )

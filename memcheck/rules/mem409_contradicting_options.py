@@ -38,6 +38,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import states_options
 from memcheck.rules.words import shown
 
 
@@ -132,4 +133,5 @@ RULE = Rule(
     summary="An option of the framework says something else than the plan's own key.",
     doc=__doc__,
     check=check,
+    when=states_options,
 )

@@ -33,6 +33,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import freezes
 
 RANGE = r"layers:(\d+)-(\d+)"
 
@@ -66,4 +67,5 @@ RULE = Rule(
     summary="A range of frozen layers lies outside of the model.",
     doc=__doc__,
     check=check,
+    when=freezes,
 )

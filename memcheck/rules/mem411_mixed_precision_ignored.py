@@ -35,6 +35,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import recipe_ignored
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -59,4 +60,5 @@ RULE = Rule(
     summary="Mixed precision is asked for, but this layout runs in fp32.",
     doc=__doc__,
     check=check,
+    when=recipe_ignored,
 )

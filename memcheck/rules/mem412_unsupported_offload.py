@@ -37,6 +37,7 @@ from memcheck.finding import Finding
 from memcheck.job.profile import Profile
 from memcheck.job.types import TrainingJob
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import offloads
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -79,4 +80,5 @@ RULE = Rule(
     summary="The framework cannot offload this.",
     doc=__doc__,
     check=check,
+    when=offloads,
 )

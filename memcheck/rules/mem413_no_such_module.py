@@ -40,6 +40,7 @@ from memcheck.job.profile import Profile
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.types import Moe
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import names_modules
 from memcheck.rules.words import close_to, listed
 
 PART = r"embed|head|norm|layers:\d+-\d+"
@@ -174,4 +175,5 @@ RULE = Rule(
     summary="A module that the plan names is not in the model.",
     doc=__doc__,
     check=check,
+    when=names_modules,
 )

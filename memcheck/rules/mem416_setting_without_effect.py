@@ -60,6 +60,7 @@ from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Moe
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import keys_that_may_idle, may_idle
 from memcheck.rules.words import shown
 
 ADAPTERS_OWN = "only adapters are trained, and theirs have the dtype `lora.dtype`"
@@ -82,44 +83,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
     if job is None or framework is None:
         yield from _serving(context)
         return
-    for key in _stated(context):
+    for key in keys_that_may_idle(context.plan):
         if key in framework.lacks:
             continue
         why = CASES[key](job)
         if why and _counts(context, job, key):
             yield _finding(context, key, why)
-
-
-def _stated(context: RuleContext) -> list[str]:
-    """The keys of the table that the plan states; most state none, and a search asks thousands of times."""
-    plan = context.plan
-    p, t = plan.parallelism, plan.training
-    found = []
-    if p.reshard_after_forward is False:
-        found.append("parallelism.reshard_after_forward")
-    if p.gradient_sync == "last":
-        found.append("parallelism.gradient_sync")
-    if p.gradient_as_bucket_view:
-        found.append("parallelism.gradient_as_bucket_view")
-    if p.pipeline_schedule is not None:
-        found.append("parallelism.pipeline_schedule")
-    if p.expert_tensor is not None and p.expert_tensor != 1:
-        found.append("parallelism.expert_tensor")
-    if t is None:
-        return found
-    if t.loss is not None and t.loss.upcast is False:
-        found.append("training.loss.upcast")
-    if t.loss is not None and t.loss.keep_logits:
-        found.append("training.loss.keep_logits")
-    if t.activation_checkpointing is not None and (t.activation_checkpointing.every_n_layers or 1) > 1:
-        found.append("training.activation_checkpointing.every_n_layers")
-    if t.expert_imbalance is not None and t.expert_imbalance != 1:
-        found.append("training.expert_imbalance")
-    if t.freeze:
-        found.append("training.freeze")
-    if t.precision is not None:
-        found += [key for key in PRECISION if getattr(t.precision, key.rpartition(".")[2]) is not None]
-    return found
 
 
 def _counts(context: RuleContext, job: TrainingJob, key: str) -> bool:
@@ -273,5 +242,6 @@ RULE = Rule(
     summary="A key is set, and nothing in this job reads it.",
     doc=__doc__,
     check=check,
+    when=may_idle,
     batch=True,
 )

@@ -43,6 +43,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Attention
 from memcheck.plan.types import TrainingSpec
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import objective
 from memcheck.rules.words import listed
 
 OBJECTIVE, HEAD = "/training/objective", "/training/head"
@@ -252,5 +253,6 @@ RULE = Rule(
     summary="The objective cannot run as the plan says, or has no memory model there.",
     doc=__doc__,
     check=check,
+    when=objective,
     batch=True,
 )

@@ -38,6 +38,7 @@ from memcheck.catalog.names import UnknownNameError
 from memcheck.finding import Finding
 from memcheck.job.hardware import named_card
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import foreign_card
 
 TOLERANCE = 0.005
 GIB = 2**30
@@ -87,4 +88,5 @@ RULE = Rule(
     summary="The plan gives a GPU of the catalog more than the catalog knows it to have.",
     doc=__doc__,
     check=check,
+    when=foreign_card,
 )

@@ -33,6 +33,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import locked
 from memcheck.rules.words import percent, shown
 
 
@@ -62,4 +63,5 @@ RULE = Rule(
     summary="The plan states a milder limit than the configuration locks.",
     doc=__doc__,
     check=check,
+    when=locked,
 )

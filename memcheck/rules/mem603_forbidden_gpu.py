@@ -33,6 +33,7 @@ from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import AmbiguousNameError, UnknownNameError, normal
 from memcheck.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import governed
 from memcheck.rules.words import listed
 
 
@@ -70,4 +71,5 @@ RULE = Rule(
     summary="The policy does not allow this GPU.",
     doc=__doc__,
     check=check,
+    when=governed,
 )

@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.rules.place import stated
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import governed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -55,4 +56,5 @@ RULE = Rule(
     summary="The plan takes more GPUs than the policy allows.",
     doc=__doc__,
     check=check,
+    when=governed,
 )

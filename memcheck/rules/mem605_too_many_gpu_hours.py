@@ -36,6 +36,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.finding import Finding
 from memcheck.rules.place import stated
 from memcheck.rules.types import MEASURED, Rule, RuleContext
+from memcheck.rules.when import governed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -74,6 +75,7 @@ RULE = Rule(
     summary="The run takes more GPU hours than the policy allows, or does not say how long it is.",
     doc=__doc__,
     check=check,
+    when=governed,
     precision=MEASURED,
     needs_estimate=True,
 )

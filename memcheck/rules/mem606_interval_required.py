@@ -33,6 +33,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
 from memcheck.rules.types import MEASURED, Rule, RuleContext
+from memcheck.rules.when import governed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -56,6 +57,7 @@ RULE = Rule(
     summary="The policy requires the whole interval to fit, and its upper end does not.",
     doc=__doc__,
     check=check,
+    when=governed,
     precision=MEASURED,
     needs_estimate=True,
 )

@@ -13,7 +13,11 @@ from memcheck.plan.document import Document
 from memcheck.plan.types import Plan
 from memcheck.record import Record
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
+from memcheck.rules.gated import Gated
 from memcheck.rules.types import Rule, RuleContext
+
+Asked = Gated | Rule
+"""A rule of the gate, which is loaded when it is needed, or one of another profile."""
 
 
 def make_context(
@@ -33,7 +37,7 @@ def make_context(
     )
 
 
-def rules_for(counts: Callable[[str], bool]) -> tuple[Rule, ...]:
+def rules_for(counts: Callable[[str], bool]) -> tuple[Asked, ...]:
     """The checks to run: all of the gate, since any of them may keep a plan from being judged, and those that count."""
     wanted = [code for code in BEYOND_GATE if counts(code)]
     if not wanted:
@@ -52,7 +56,7 @@ class Standing(Record):
 
 
 def check_layout(
-    context: RuleContext, rules: Sequence[Rule] = CHECKS, standing: Standing | None = None
+    context: RuleContext, rules: Sequence[Asked] = CHECKS, standing: Standing | None = None
 ) -> tuple[list[Finding], bool]:
     """The findings that need no estimate, and whether the job could start as written.
 
@@ -75,12 +79,12 @@ def check_layout(
     return found, not blocked
 
 
-def _starts(context: RuleContext, rules: Sequence[Rule]) -> bool:
+def _starts(context: RuleContext, rules: Sequence[Asked]) -> bool:
     """Whether no blocking rule finds an error."""
     return not any(_found(context, checks).blocked for checks in _layout_checks(rules))
 
 
-def check_standing(context: RuleContext, rules: Sequence[Rule] = CHECKS) -> Standing:
+def check_standing(context: RuleContext, rules: Sequence[Asked] = CHECKS) -> Standing:
     """What those find that need no estimate and read no batch."""
     return _found(context, _layout_checks(rules)[0])
 
@@ -102,7 +106,7 @@ _gate: list[Checks] = []
 """The checks of ``CHECKS`` that need no estimate; found once, because a search runs them thousands of times."""
 
 
-def _layout_checks(rules: Sequence[Rule]) -> list[Checks]:
+def _layout_checks(rules: Sequence[Asked]) -> list[Checks]:
     """Checks that need no estimate: those that read no batch, and those that do."""
     if rules is CHECKS and _gate:
         return _gate
@@ -136,7 +140,7 @@ def is_legal(context: RuleContext, allowed: frozenset[str], standing: Standing) 
     return True
 
 
-def check_memory(context: RuleContext, rules: Sequence[Rule] = CHECKS) -> list[Finding]:
+def check_memory(context: RuleContext, rules: Sequence[Asked] = CHECKS) -> list[Finding]:
     """The findings about an estimate."""
     if context.estimate is None:
         return []

@@ -34,6 +34,13 @@ def test_registry_is_what_the_schema_offers() -> None:
 
 
 @EACH
+def test_nobody_builds_what_is_anothers_own(framework: Profile) -> None:
+    """A family that a framework builds is nobody else's own: its plans need not be held against other frameworks."""
+    others = [name for each in FRAMEWORKS.values() if each is not framework for name in each.own_models]
+    assert set(framework.families.names).isdisjoint(others)
+
+
+@EACH
 def test_recipes_are_named_after_themselves(framework: Profile) -> None:
     """A recipe stands under its own name, in dtypes with a size."""
     for name, recipe in {**framework.recipes, **framework.sharded_recipes}.items():

@@ -10,7 +10,9 @@ from memcheck.job.resolve import resolve
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
+from memcheck.rules.checks import CHECKS
 from memcheck.rules.run import check_layout, make_context, rules_for
+from memcheck.rules.types import RuleContext
 
 PLAN = """\
 memcheck: 1
@@ -47,7 +49,13 @@ def layout_findings(*args: str, **kwargs: Any) -> list[Finding]:
     plan, findings = read_plan(source)
     assert plan is not None, [f.message for f in findings]
     context = make_context(plan, source, resolve(plan, FRAMEWORKS, base_dir="."), fail_above=1.0, warn_above=1.0)
+    assert overlooked(context) == []
     return check_layout(context, rules_for(lambda code: True))[0]
+
+
+def overlooked(context: RuleContext) -> list[str]:
+    """Rules that would find something and are not asked, because what they wait for is not said: there must be none."""
+    return [each.code for each in CHECKS if not each.when(context) and any(each.rule.check(context))]
 
 
 def found(code: str, *args: str, **kwargs: Any) -> list[Finding]:

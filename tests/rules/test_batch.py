@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import re
 from pathlib import Path
@@ -17,12 +18,14 @@ from memcheck.plan.load import load_documents
 from memcheck.plan.read import build_plan
 from memcheck.plan.types import Plan
 from memcheck.rules.checks import CHECKS
+from memcheck.rules.gated import Gated
 from memcheck.rules.run import Standing, check_layout, check_standing, make_context
-from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.types import RuleContext
 from memcheck.what_if.points.frames import BATCH
+from tests.rules.plans import overlooked
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ASKED = [rule for rule in CHECKS if rule.check is not None and not rule.needs_estimate]
+ASKED = [each for each in CHECKS if not each.needs_estimate]
 READS = re.compile(rf"\.({'|'.join(BATCH)})\b")
 
 
@@ -57,6 +60,7 @@ def test_other_rules_find_the_same_for_every_batch() -> None:
             first = context(one)
             if first is None:
                 continue
+            assert overlooked(first) == []
             expected = check_standing(first)
             seen.update(finding.code for _, finding in expected.findings)
             for _ in range(3):
@@ -66,13 +70,16 @@ def test_other_rules_find_the_same_for_every_batch() -> None:
     assert len(seen) > 5, seen
 
 
-@pytest.mark.parametrize("rule", ASKED, ids=lambda rule: rule.code)
-def test_a_rule_says_that_it_reads_the_batch(rule: Rule) -> None:
-    """Its module names a key of the batch as an attribute where the rule is marked, and nowhere else."""
-    assert rule.check is not None
-    module = Path(rule.check.__code__.co_filename)
+@pytest.mark.parametrize("gated", ASKED, ids=lambda gated: gated.code)
+def test_a_rule_says_that_it_reads_the_batch(gated: Gated, root: Path) -> None:
+    """Its module names a key of the batch as an attribute where the rule is marked, and nowhere else.
+
+    What it waits for reads the batch only then, too.
+    """
+    module = root / "memcheck/rules" / f"{gated.module}.py"
     code = module.read_text(encoding="utf-8").partition("from __future__")[2]
-    assert bool(READS.search(code)) == rule.batch
+    assert bool(READS.search(code)) == gated.batch
+    assert gated.batch or not READS.search(inspect.getsource(gated.when))
 
 
 def test_what_stands_is_not_asked_again() -> None:

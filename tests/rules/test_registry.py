@@ -10,6 +10,7 @@ import pytest
 
 from memcheck.finding import SEVERITIES
 from memcheck.plan import codes
+from memcheck.rules import when
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.further import FURTHER
 from memcheck.rules.profiles import GATE, PROFILES
@@ -31,7 +32,7 @@ def test_every_module_is_registered(root: Path) -> None:
     """A rule that is written is also named in the registry, and nothing that runs searches the folder."""
     modules = {path.name[:6].upper() for path in (root / "memcheck" / "rules").glob("mem[0-9]*.py")}
     assert modules == {rule.code for rule in RULES}
-    for name in ("checks", "further", "registry"):
+    for name in ("further", "registry"):
         imported = {
             node.module
             for node in ast.walk(ast.parse((root / "memcheck" / "rules" / f"{name}.py").read_text()))
@@ -50,9 +51,13 @@ def test_every_file_code_has_a_page() -> None:
 
 
 def test_checks_are_the_rules_with_a_check() -> None:
-    """What a clean check imports is exactly what can run."""
+    """What a check may load is exactly what can run, and what is known of a rule before that is its own."""
     checks = [rule for rule in RULES if rule.check is not None]
-    assert [rule for rule in checks if rule.profile == GATE] == list(CHECKS)
+    assert [rule for rule in checks if rule.profile == GATE] == [each.rule for each in CHECKS]
+    for each in CHECKS:
+        marks = ("code", "needs_estimate", "blocking", "batch")
+        assert [getattr(each, mark) for mark in marks] == [getattr(each.rule, mark) for mark in marks]
+        assert each.when is (each.rule.when or when.always)
     assert [rule for rule in checks if rule.profile != GATE] == list(FURTHER)
     assert {rule.code: rule.profile for rule in FURTHER} == BEYOND_GATE
 

@@ -15,14 +15,17 @@ from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
 from memcheck.frameworks.layers import layers_of
-from memcheck.frameworks.second_pass import SecondPass
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.norms import normalise
-from memcheck.frameworks.transformers.second_pass import Outputs, capped, returned
 from memcheck.job.objective_types import DISTILLED, Objective
 from memcheck.job.types import Loss, TrainingJob
 from memcheck.models.types import Norm, ParameterTensor, TaskHead
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # loaded for a loss that asks for a second pass, or for what the model returns
+    from memcheck.frameworks.second_pass import SecondPass
+    from memcheck.frameworks.transformers.second_pass import Outputs
 
 
 class Head(Record):
@@ -177,6 +180,8 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
 
 def _returned(ctx: Context, head: Head, model: list[Value]) -> Outputs:
     """The model's forward returns: autocast is left, and nothing but the output refers to what it made."""
+    from memcheck.frameworks.transformers.second_pass import Outputs, returned
+
     tape = ctx.tape
     logits, normed = model
     model.clear()
@@ -248,7 +253,10 @@ def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
     del h
     if head.widened:
         logits = cast(tape, logits, "fp32", "logits.float()")
-    logits = capped(ctx, logits, scaled=head.scaled, softcap=head.softcap)
+    if head.scaled or head.softcap:
+        from memcheck.frameworks.transformers.second_pass import capped
+
+        logits = capped(ctx, logits, scaled=head.scaled, softcap=head.softcap)
     if ctx.tp > 1 and head.loss.kind != "vocab-parallel":
         logits = _gather_vocabulary(ctx, head, logits)
     return logits

@@ -1,0 +1,34 @@
+"""A rule whose module is loaded once a plan says what the rule is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+
+from memcheck.finding import Finding
+from memcheck.record import Record
+from memcheck.rules.types import Rule, RuleContext
+
+
+class Gated(Record):
+    """What has to be known of a rule before it is asked."""
+
+    code: str
+    module: str
+    """Its name in ``memcheck.rules``."""
+    when: Callable[[RuleContext], bool]
+    """The rule's own (``Rule.when``): where it does not hold, the check finds nothing and is not loaded."""
+    needs_estimate: bool = False
+    blocking: bool = False
+    batch: bool = False
+
+    @property
+    def rule(self) -> Rule:
+        """The rule itself."""
+        found: Rule = import_module(f"memcheck.rules.{self.module}").RULE
+        return found
+
+    def check(self, context: RuleContext) -> Iterator[Finding]:
+        """The rule's findings."""
+        check = self.rule.check if self.when(context) else None
+        return iter(()) if check is None else check(context)
