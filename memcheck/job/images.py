@@ -86,6 +86,15 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
 
 
 def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Images:
+    if vision.budgets:
+        each = -(-patches // max(1, per_sample))
+        rows = next((n * vision.merge for n in vision.budgets if n * vision.merge >= max(each, vision.tile)), 0)
+        if not rows:
+            _fail(
+                f"{patches:,} patches of {per_sample} pictures are more than the processor leaves",
+                f"a picture has {vision.budgets[-1] * vision.merge:,} at most",
+            )
+        return Images(per_sample, per_sample * rows, tokens)
     if vision.tile:
         if patches % vision.tile:
             _fail(

@@ -25,7 +25,7 @@ TOKENS = frozenset(
     """.split()  # noqa: SIM905  # a list of quoted names is harder to read
 )
 """Ids of the tokens that stand for pictures and sounds."""
-TIED = ("gemma3", "internvl", "mistral3", "paligemma")
+TIED = ("gemma3", "gemma4", "internvl", "mistral3", "paligemma")
 """Classes whose default is that the head is the embedding."""
 FORWARDED = ("llava", "qwen2_5_vl", "qwen2_vl")
 """Classes that take what ``text_config`` says of it."""
@@ -115,10 +115,12 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     section = outer.section("vision_config")
     vision = _tower(outer.model_type)(section, AroundTower(outer, language))
     _check_leftovers(outer, strict=strict, written=written)
+    sees = text.get("use_bidirectional_attention") == "vision"  # Gemma 4's larger sizes, in their sliding layers
     return language._replace(
         model_type=outer.model_type,
-        blocks=tuple((_inside(block, outer.model_type), n) for block, n in language.blocks),
-        vision=vision,
+        blocks=tuple((_inside(block, outer.model_type, sees=sees), n) for block, n in language.blocks),
+        vision=vision._replace(others=()),
+        others=vision.others,
         paths=language.paths._replace(
             layers=LANGUAGE + "layers", embedding=LANGUAGE + "embed_tokens", head=language.paths.head
         ),
@@ -126,10 +128,10 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     )
 
 
-def _inside(block: Block, model_type: str) -> Block:
+def _inside(block: Block, model_type: str, *, sees: bool) -> Block:
     """A layer of the language model as its multimodal class builds it."""
     mixer, mlp = block.mixer, block.mlp
-    if model_type in SEEING and isinstance(mixer, Attention):
+    if isinstance(mixer, Attention) and (model_type in SEEING or (sees and mixer.window is not None)):
         block = block._replace(mixer=mixer._replace(pictures=True))
     if model_type == "qwen3_vl_moe" and isinstance(mlp, Moe):
         # its files have stacked experts, so that no names of separate ones lead peft to them (conversion_mapping.py)

@@ -113,6 +113,7 @@ FAMILIES: dict[str, str] = {
 
 WRAPPERS: dict[str, str] = {
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
     "idefics3": "llama",
     "internvl": "qwen2",
     "llama4": "llama4_text",
@@ -132,6 +133,7 @@ WRAPPERS: dict[str, str] = {
 
 TOWERS: dict[str, str] = {
     "gemma3": "siglip:read_gemma3",
+    "gemma4": "gemma4:read",
     "idefics3": "siglip:read_idefics3",
     "internvl": "internvl:read",
     "llama4": "llama4:read",

@@ -82,6 +82,8 @@ class Mlp(Record):
     """Its statements are the layer's own: one variable holds its input, then each result (OPT)."""
     multiplied: bool = False
     """What the gate's activation reads is multiplied by a constant, and so is the output (Falcon-H1)."""
+    clipped: bool = False
+    """Inputs and outputs of its matrices are clamped between learned bounds (Gemma 4's tower)."""
     adaptable: bool = True
     """peft's targets can name its matrices; False beside experts that took their names (``Moe.stacked_adapters``)."""
 

@@ -20,6 +20,19 @@ class TowerAttention(Record):
     """Rows that attend to each other: Qwen2.5-VL's windows; 0 = all of a picture."""
     query_norm: Norm | None = None
     key_norm: Norm | None = None
+    clipped: bool = False
+    """Inputs and outputs of its projections are clamped between two learned bounds (Gemma 4)."""
+
+
+class OtherTower(Record):
+    """A tower that a step without its inputs holds and never runs: the audio tower of a Gemma."""
+
+    part: str
+    """What ``training.freeze`` calls it."""
+    blocks: tuple[tuple[Block, int], ...]
+    tensors: tuple[ParameterTensor, ...]
+    scalars: int = 0
+    """Buffers of one number each."""
 
 
 class Vision(Record):
@@ -42,6 +55,8 @@ class Vision(Record):
     hooked: bool
     """``enable_input_require_grads`` finds its patch embedding (``_input_embed_layer``), so that checkpointing makes a
     frozen tower part of the graph."""
+    narrow: bool = False
+    """Under autocast its residual stream is in autocast's dtype: nothing in fp32 joins the patches (Qwen)."""
     closing: tuple[ParameterTensor, ...] = ()
     """What runs behind the layers and belongs to the tower: a last norm."""
     idle: tuple[tuple[Block, int], ...] = ()
@@ -51,7 +66,19 @@ class Vision(Record):
     tile: int = 0
     """Rows of a tile, class token included; 0 = pictures have as many as their size gives."""
     tile_tokens: int = 0
-    """Image tokens of a tile."""
+    """Image tokens of a tile, at most."""
+    budgets: tuple[int, ...] = ()
+    """Image tokens to which processors pad a picture: it has rows of all of them, and image tokens of its own
+    (Gemma 4).
+    """
+    position_bytes: int = 0
+    """Bytes of position ids for each row, beside ``pixel_values``."""
+    standardized: bool = False
+    """Pooled rows are shifted and multiplied by two buffers (Gemma 4)."""
+    held_scalars: int = 0
+    """Buffers of one number each: the bounds of clamped projections."""
+    others: tuple[OtherTower, ...] = ()
+    """Towers beside it in the same configuration."""
     classes: int = 0
     """Class tokens among the rows of a tile."""
     gives_out: bool = True
@@ -73,12 +100,3 @@ class Vision(Record):
     path: str = "visual"
     """Path of the tower: what module patterns match."""
     projector_path: str = "visual.merger"
-
-
-class OtherTower(Record):
-    """A tower that a step without its inputs holds and never runs: the audio tower of a Gemma."""
-
-    part: str
-    """What ``training.freeze`` calls it."""
-    blocks: tuple[tuple[Block, int], ...]
-    tensors: tuple[ParameterTensor, ...]

@@ -66,9 +66,10 @@ class ModelBuffers:
         if self.part.head:
             found.append(Always("activations", ids))
         if self.architecture.vision is not None and self.part.embedding:
-            from memcheck.frameworks.torch.tower_tensors import pixel_bytes
+            from memcheck.frameworks.torch.tower_tensors import pixel_bytes, side_buffers
 
-            found.append(Always("activations", pixel_bytes(self.job, self.architecture.vision)))
+            buffers = side_buffers(self.architecture, self.setting.params)
+            found.append(Always("activations", buffers + pixel_bytes(self.job, self.architecture.vision)))
         if self.job.layout.pipeline == 1:
             return found
         all_inputs = 0 if self.part.embedding else self._boundary()

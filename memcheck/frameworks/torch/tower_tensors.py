@@ -74,6 +74,16 @@ def side_tensors(job: TrainingJob, a: Architecture, base: Setting) -> Iterator[t
     yield part_tensors(as_block(v.projector), projector)
 
 
+def side_buffers(a: Architecture, dtype: str) -> int:
+    """Buffers of the towers: bounds of clamped projections, one number each, and what standardises pooled rows."""
+    vision = a.vision
+    if vision is None:
+        return 0
+    scalars = vision.held_scalars + sum(other.scalars for other in a.others)
+    found = scalars * rounded_bytes((1,), dtype)
+    return found + (2 * rounded_bytes((vision.hidden,), dtype) if vision.standardized else 0)
+
+
 def pixel_bytes(job: TrainingJob, vision: Vision) -> int:
     """``pixel_values`` in fp32, as the processor made them, and their padding mask, which stay all step."""
     found = pictures_of(job, vision)
@@ -81,4 +91,5 @@ def pixel_bytes(job: TrainingJob, vision: Vision) -> int:
     if not rows:
         return 0
     mask = rounded(vision.mask_bytes * rows * vision.patch * vision.patch)
-    return rounded_bytes((rows, vision.channels), "fp32") + mask
+    positions = rounded(vision.position_bytes * rows)
+    return rounded_bytes((rows, vision.channels), "fp32") + mask + positions

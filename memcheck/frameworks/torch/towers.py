@@ -18,7 +18,7 @@ from memcheck.frameworks.torch.tower_tensors import (
     part_tensors,
     reaches,
 )
-from memcheck.frameworks.torch.units import block_unit, is_hooked, recompute_mode
+from memcheck.frameworks.torch.units import block_unit, is_hooked, recompute_mode, stream_dtype
 from memcheck.frameworks.towers import scatter_code, tower_code
 from memcheck.job.images import Pictures, pictures_of
 from memcheck.job.types import TrainingJob
@@ -45,8 +45,9 @@ def side_units(
     runs = [(_idle(block), n, 0) for block, n in idle_blocks(a, pictures)]
     if pictures.rows == 0:
         return SideUnits(tuple(runs), rows_grad)
+    stream = base.autocast if vision.narrow else None
     tower = tower._replace(
-        hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, stream=base.autocast
+        hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, stream=stream
     )
     hooked = vision.hooked and is_hooked(job, a)
     graph = tower.trained or _adapted(vision, tower) or hooked
@@ -65,7 +66,12 @@ def side_units(
             runs.append((unit._replace(kind="tower", name=f"vision layer {index}"), some, index))
             below, index, left = after, index + some, left - some
     projector = projector._replace(
-        hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, input_grad=below
+        hidden=vision.hidden,
+        batch=1,
+        sequence=pictures.rows,
+        pictures=pictures.pictures,
+        input_grad=below,
+        stream=stream,
     )
     end = _projector_unit(job, a, vision, projector, pictures, rows_grad=rows_grad, adds=adds, inventory=inventory)
     runs.append((end, 1, 0))
@@ -207,4 +213,4 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
         rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
         return scatter_code(ctx.setting.style).scatter(ctx, rows, features)
 
-    return replay(run, setting, shape, setting.autocast or stream, inventory=inventory)
+    return replay(run, setting, shape, stream_dtype(setting), inventory=inventory)

@@ -20,6 +20,10 @@ from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.models.types import Mlp, ParameterTensor
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.models.vision import TowerAttention
+
 
 def activation(tape: Tape, x: Value, name: str) -> Value:
     """Hugging Face's activation functions (transformers/activations.py): in one kernel, or in pieces."""
@@ -128,10 +132,10 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         held.append(gate)  # a view, which keeps its name (modeling_phi3.py, Phi3MLP)
         del gate, up
     elif m.gated:
-        gate = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
+        gate = matrix(ctx, m, x, tensors[0])
         acted = activation(tape, scale(tape, gate) if m.multiplied else gate, m.activation)
         del gate
-        up = linear(tape, x, ctx.weights(tensors[1], m.bias, adaptable=m.adaptable), tensors[1].name)
+        up = matrix(ctx, m, x, tensors[1])
         del x
         inner = mul(tape, acted, up)
         del acted, up
@@ -142,12 +146,22 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         del x
         inner = _xielu(ctx, m, up) if m.activation == "xielu" else activation(tape, up, m.activation)
         del up
-    down = linear(tape, inner, ctx.weights(tensors[-1], m.bias, adaptable=m.adaptable), tensors[-1].name)
+    down = matrix(ctx, m, inner, tensors[-1])
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
     if m.multiplied:
         down = scale(tape, down, "multiplier")
     del held, inner
     return dropout(tape, down, m.dropout)
+
+
+def matrix(ctx: Context, m: Mlp | TowerAttention, x: Value, tensor: ParameterTensor) -> Value:
+    """One matrix of a module, between two clamps where it has bounds (Gemma4ClippableLinear)."""
+    weights = ctx.weights(tensor, m.bias, adaptable=not isinstance(m, Mlp) or m.adaptable)
+    if not m.clipped:
+        return linear(ctx.tape, x, weights, tensor.name)
+    from memcheck.autograd.indexing import clamp
+
+    return clamp(ctx.tape, linear(ctx.tape, clamp(ctx.tape, x, 2), weights, tensor.name), 2)
 
 
 def linear_tensors(tensors: tuple[ParameterTensor, ...]) -> list[ParameterTensor]:

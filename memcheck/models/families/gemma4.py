@@ -27,7 +27,9 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: gemma4_text``."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
     h, window = size.hidden, config.window()
-    config.ignore("use_bidirectional_attention", "hidden_act")
+    config.ignore("hidden_act")
+    if config.text("use_bidirectional_attention", default="vision") != "vision":
+        config.fail("use_bidirectional_attention", "text that sees what follows it has no memory model", "vision has")
     period = 6
     types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention")
     shared = config.integer("num_kv_shared_layers", default=0, null=0, minimum=0)

@@ -6,9 +6,12 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, cat, copy
 from memcheck.autograd.matrix import linear
+from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attention import head_view
 from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
+from memcheck.frameworks.transformers.mlp import matrix
+from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half
 from memcheck.models.vision import TowerAttention
 
@@ -73,6 +76,35 @@ def _complex(ctx: Context, a: TowerAttention, x: Value) -> Value:
     return _projected(ctx, a, x, rotation="complex")
 
 
+def _axial(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """Gemma 4: normed q, k and v, rows and columns rotated apart, and a padding mask; projections may be clamped.
+
+    modeling_gemma4.py, Gemma4VisionAttention.forward and apply_multidimensional_rope: each head is split in two, each
+    half rotated, and both put together.
+    """
+    tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
+    queries, keys, values, last = (t for t in a.tensors if t.linear)
+    q = matrix(ctx, a, x, queries).view(rows, heads, d)
+    q = _rotated_apart(ctx, normalise(ctx, a.query_norm, q, "self_attn.q_norm"))
+    k = matrix(ctx, a, x, keys).view(rows, heads, d)
+    k = _rotated_apart(ctx, normalise(ctx, a.key_norm, k, "self_attn.k_norm"))
+    v = rms_norm_pieces(tape, matrix(ctx, a, x, values).view(rows, heads, d), None)
+    del x
+    out = attend(ctx, q, k, v, max(1, ctx.setting.pictures), masked=True).view(rows, heads * d)
+    del q, k, v
+    return matrix(ctx, a, out, last)
+
+
+def _rotated_apart(ctx: Context, x: Value) -> Value:
+    tape, shape = ctx.tape, x.shape
+    half = (*shape[:-1], shape[-1] // 2)
+    first, second = tape.views(x, half, half)
+    del x
+    turned = rotate_half(tape, first, first.dtype), rotate_half(tape, second, second.dtype)
+    del first, second
+    return cat(tape, turned, shape, "cat rotary")
+
+
 def _projected(
     ctx: Context, a: TowerAttention, x: Value, *, masked: bool = False, rotation: str = "", one: bool = False
 ) -> Value:
@@ -107,7 +139,8 @@ def attend(
     if ctx.setting.attention == "eager":
         grouped = (pieces, heads, each, d)  # what a last one lacks counts as if it were there
         q, k, v = (Value(t.storage, grouped, t.dtype, t.origin) for t in (q, k, v))
-        out = kernels.eager(tape, q, k, v, ("scale",))
+        steps = ("scale", "add") if masked or one else ("scale",)
+        out = kernels.eager(tape, q, k, v, steps, mask_dtype=ctx.setting.params)
         out = copy(tape, out, "contiguous")
         return Value(out.storage, (rows, heads, d), out.dtype, out.origin)
     flashes = ctx.setting.attention in ("flash", "flex") or not (masked or one)
@@ -125,4 +158,11 @@ def attend(
     return out.view(rows, heads, d)
 
 
-_FORMS = {"qwen": _packed, "separate": _separate, "masked": _masked, "pixtral": _pixtral, "complex": _complex}
+_FORMS = {
+    "qwen": _packed,
+    "separate": _separate,
+    "masked": _masked,
+    "pixtral": _pixtral,
+    "complex": _complex,
+    "axial": _axial,
+}

@@ -7,7 +7,7 @@ from memcheck.autograd.elementwise import cast, copy
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import fused_norm
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.tensor import Storage, Value, promote
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
@@ -45,7 +45,8 @@ def with_class(ctx: Context, x: Value, token: ParameterTensor, rows: int) -> Val
     """``torch.cat`` of a learned token and the patches of each tile: [rows, hidden]."""
     tape = ctx.tape
     p = ctx.parameter(token.name, token.shape)
-    out = tape.value((rows, x.shape[1]), x.dtype, "cat class token")
+    joined = promote(x.dtype, p.dtype)  # torch.cat promotes
+    out = tape.value((rows, x.shape[1]), joined, "cat class token")
     wants, shape, dtype = x.origin is not None, token.shape, p.dtype
     learns, patches, stream = p.requires_grad, x.shape, x.dtype
 
@@ -61,15 +62,18 @@ def with_positions(ctx: Context, x: Value, table: ParameterTensor, *, looked_up:
     tape = ctx.tape
     p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
     found = tape.new(table.shape, p.dtype, "positions") if looked_up else None
-    out = tape.value(x.shape, x.dtype, "add positions")
+    out = tape.value(x.shape, promote(x.dtype, p.dtype), "add positions")
     del found
     wants, learns, shape, dtype = x.origin is not None, p.requires_grad, table.shape, p.dtype
+    rows, stream = x.shape, x.dtype
 
     def run(grad: Storage) -> list[Storage | None]:
+        same = grad.dtype == stream
+        passed = None if not wants else grad if same else tape.new(rows, stream, "to backward")
         if not learns:
-            return [grad if wants else None, None]
+            return [passed, None]
         summed = tape.new(shape, dtype, "sum over tiles")
-        return [grad if wants else None, tape.new(shape, dtype, "embedding backward") if looked_up else summed]
+        return [passed, tape.new(shape, dtype, "embedding backward") if looked_up else summed]
 
     return tape.record(out, (x, tape.parameter(p)), run)
 
