@@ -44,7 +44,7 @@ def read_audio(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
         extra_tensors=_layer(width, width // heads, kernel),
     )
     scalars = 10 * 4 * depth if clipped else 0
-    return (OtherTower("audio", ((block, depth),), tensors, scalars),)
+    return (OtherTower(part="audio", blocks=((block, depth),), tensors=tensors, scalars=scalars),)
 
 
 def _channels(config: ConfigReader) -> tuple[int, int]:
