@@ -14,6 +14,7 @@ from memcheck.configs import (
     megatron_keys,
     swift_keys,
     torchtitan_keys,
+    torchtune_keys,
     trainer_keys,
     trl_keys,
 )
@@ -27,6 +28,7 @@ from memcheck.configs.read_llamafactory import read_llamafactory
 from memcheck.configs.read_megatron import read_megatron
 from memcheck.configs.read_swift import read_swift
 from memcheck.configs.read_torchtitan import read_torchtitan
+from memcheck.configs.read_torchtune import read_torchtune
 from memcheck.configs.read_trl import read_transformers, read_trl
 from memcheck.configs.request import Export
 from memcheck.configs.syntax import ARGUMENTS, JSON, TOML, YAML, load_config, syntax_of
@@ -108,6 +110,14 @@ FORMATS = {
             recognise=all_keys(*trl_keys.EVIDENCE),
             read=read_transformers,
             lists=trainer_keys.LISTS,
+        ),
+        Format(
+            name="torchtune",
+            title="torchtune YAML",
+            syntaxes=(YAML, ARGUMENTS),
+            recognise=torchtune_keys.recognise,
+            read=read_torchtune,
+            lists=torchtune_keys.LISTS,
         ),
         Format(
             name="deepspeed",

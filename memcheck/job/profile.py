@@ -74,6 +74,8 @@ class Profile(Record):
     """When the standard loss runs on vocabulary shards by itself: ``never`` | ``tensor`` (tensor > 1) | ``always``."""
     loss_reduces_head: bool = False
     """The chunked loss runs the head, and reduces the gradient of its weight itself."""
+    chunks_fused_loss: bool = False
+    """Its loss with the head inside runs both on so many pieces of the tokens."""
     gradient_sync: str = "every"
     """Default of ``parallelism.gradient_sync``: with which of the micro-batches of a step gradients are reduced."""
     lora_rank: int = 16

@@ -108,7 +108,7 @@ def resolve_loss(
         kind = "vocab-parallel"
         defaults.note("training.loss.kind", kind, f"the standard loss of {framework.name} with this layout")
     chunks = 1
-    if kind == "chunked":
+    if kind == "chunked" or (kind == "fused-linear" and framework.chunks_fused_loss):
         chunks = defaults.take("training.loss.chunks", stated.chunks, DEFAULT_CHUNKS)
     why = f"default of {framework.name}"
     upcast = defaults.take("training.loss.upcast", stated.upcast, framework.upcast, why)

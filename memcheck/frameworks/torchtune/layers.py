@@ -1,8 +1,9 @@
 """torchtune's decoder layer, head and losses.
 
 Sources: torchtune modules/{attention,feed_forward,rms_norm,position_embeddings,transformer}.py, modules/peft/lora.py,
-modules/loss/ce_chunked_output_loss.py at 1814feb17. The layer is transformers' but for its attention: the rotation runs
-on fp32 pairs, and keys and values are copied to every query head.
+modules/loss/ce_chunked_output_loss.py at 1814feb17, modules/loss/cross_entropy_loss.py at bd2a0fc7c. The layer is
+transformers' but for its attention: the rotation runs on fp32 pairs, and keys and values are copied to every query
+head.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward
-from memcheck.autograd.elementwise import add, cast, cat
+from memcheck.autograd.elementwise import add, cast, cat, copy
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.tensor import Tape, Value
@@ -77,16 +78,48 @@ def _rotate(tape: Tape, x: Value) -> Value:
 
 
 def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Value | None:
-    """CEWithChunkedOutputLoss: logits in pieces, all of which live; each is upcast, and its loss taken, by itself."""
-    if head.loss.kind != "chunked":
-        return None
-    tape, chunks, compiled = ctx.tape, head.loss.chunks, head.compiled
-    rows = -(-ctx.tokens // chunks)
-    logits = [linear(tape, part, weights, "output") for part in tape.views(h, *(((rows, ctx.hidden),) * chunks))]
+    """The losses in chunks; None for any other."""
+    if head.loss.kind == "fused-linear":
+        return _linear_cross_entropy(ctx, head, h, weights)
+    return _chunked_output(ctx, head, h, weights) if head.loss.kind == "chunked" else None
+
+
+def _chunked_output(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
+    """CEWithChunkedOutputLoss: logits in pieces, all of which live; each is upcast, and its loss taken, by itself.
+
+    The recipe's list refers to every piece until the loss returns.
+    """
+    tape = ctx.tape
+    logits = [linear(tape, part, weights, "output") for part in _parts(ctx, head, h)]
     del h
-    losses = []
-    while logits:
-        piece = logits.pop(0)
-        losses.append(compiled_cross_entropy(tape, piece) if compiled else cross_entropy(tape, piece, upcast=True))
-        del piece
+    losses = [_cross_entropy(ctx, head, piece) for piece in logits]
+    del logits
     return cat(tape, tuple(losses), (1,), "sum of losses")
+
+
+def _linear_cross_entropy(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
+    """LinearCrossEntropyLoss: of each piece of the tokens the logits, their fp32 copy and its loss.
+
+    What is kept of a piece is what the cross entropy keeps; its logits go before the next one's. The tokens that count
+    are selected first, which is a copy of the hidden states beside those that the recipe still refers to.
+    """
+    tape = ctx.tape
+    selected = copy(tape, h, "index_select")
+    losses = []
+    for part in _parts(ctx, head, selected):
+        piece = linear(tape, part, weights, "output")
+        losses.append(_cross_entropy(ctx, head, piece))
+        del piece
+    del h
+    return cat(tape, tuple(losses), (1,), "sum of losses")
+
+
+def _parts(ctx: Context, head: Head, h: Value) -> tuple[Value, ...]:
+    rows = -(-ctx.tokens // head.loss.chunks)
+    return tuple(ctx.tape.views(h, *(((rows, ctx.hidden),) * head.loss.chunks)))
+
+
+def _cross_entropy(ctx: Context, head: Head, piece: Value) -> Value:
+    if head.compiled:
+        return compiled_cross_entropy(ctx.tape, piece)
+    return cross_entropy(ctx.tape, piece, upcast=True)

@@ -147,11 +147,11 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         box = [h]
         del h, normed
         return fused_loss(ctx, head.objective, head.second, box, Weights(weight, bias))
-    if head.loss.kind == "fused-linear":
-        return fused_linear(tape, h, weight)
     pieces = layers.loss_in_pieces(ctx, head, h, Weights(weight, bias))
     if pieces is not None:
         return pieces
+    if head.loss.kind == "fused-linear":
+        return fused_linear(tape, h, weight)
     logits = _logits(ctx, head, h, Weights(weight, bias))
     del h
     if head.loss.shifts == "rebound":

@@ -73,3 +73,13 @@ def test_four_bit_training_leaves_embedding_and_norms_in_the_recipe_dtype() -> N
     assert resting_dtype(each, table) == "bf16"
     assert each.lora is not None
     assert each.lora.dtype == "bf16"
+
+
+def test_the_linear_loss_lets_go_of_each_pieces_logits() -> None:
+    """LinearCrossEntropyLoss keeps the same log-probabilities, and no bf16 logits but one piece's beside them."""
+    linear, chunked = _units(loss="fused-linear")[-1].fresh, _units(loss="chunked")[-1].fresh
+    logits = TOKENS * VOCABULARY
+    assert linear.saved == pytest.approx(chunked.saved, abs=4 * TOKENS * HIDDEN)
+    assert chunked.forward.bytes - linear.forward.bytes == pytest.approx(2 * 7 / 8 * logits, rel=5e-2)
+    more = _units(loss={"kind": "fused-linear", "chunks": 32})[-1].fresh
+    assert more.forward.bytes < linear.forward.bytes

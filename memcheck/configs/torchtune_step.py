@@ -1,0 +1,99 @@
+"""What torchtune's configs say of a step: the optimizer, recompute and offload, the loss."""
+
+from __future__ import annotations
+
+from memcheck.configs import torchtune_keys as keys
+from memcheck.configs import trainer_parts as parts
+from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_parts import RECOMPUTE, on, text
+from memcheck.configs.types import KeyRow
+
+IMPLEMENTATION = "training.optimizer.implementation"
+
+
+def optimizer(draft: Draft) -> None:
+    """``optimizer._component_``, how torch's steps, and whether each tensor is stepped in backward.
+
+    torch.optim chooses foreach where neither ``fused`` nor ``foreach`` is stated, and a loop where either is false
+    (torch/optim/adamw.py).
+    """
+    config, path = draft.config, f"optimizer.{keys.COMPONENT}"
+    component = text(draft, path)
+    name = keys.OPTIMIZERS.get(component, "")
+    if not name:
+        message = f"the states of `{path}: {component}` have no memory model"
+        help = parts.STATE_IT.format("training.optimizer")
+        draft.refuse(path, message, help, ("training.optimizer.name", "training.optimizer"))
+    else:
+        if name == "sgd" and str(config.values.get("optimizer.momentum") or 0) not in ("0", "0.0"):
+            name = "sgd-momentum"
+        draft.set("training.optimizer.name", name, path)
+        if component.startswith("torch.optim."):
+            _implementation(draft)
+    config.see("optimizer.fused", "optimizer.foreach", "optimizer.momentum")
+    if config.has("optimizer_in_bwd"):
+        in_backward = on(draft, "optimizer_in_bwd")
+        draft.set("training.optimizer.in_backward", in_backward, "optimizer_in_bwd")
+
+
+def _implementation(draft: Draft) -> None:
+    config = draft.config
+    for switch in ("fused", "foreach"):
+        if on(draft, f"optimizer.{switch}"):
+            draft.set(IMPLEMENTATION, switch, f"optimizer.{switch}")
+            return
+    stated = next((each for each in ("fused", "foreach") if config.has(f"optimizer.{each}")), "")
+    if stated:
+        draft.set(IMPLEMENTATION, "for-loop", f"optimizer.{stated}")
+    else:
+        draft.assume(IMPLEMENTATION, "foreach", "neither `fused` nor `foreach`: torch.optim's own choice on a GPU")
+
+
+def checkpointing(draft: Draft) -> None:
+    """``enable_activation_checkpointing``, or the newer ``ac_mode`` where that is off; both together are neither."""
+    config = draft.config
+    mode, key = f"{RECOMPUTE}.mode", "enable_activation_checkpointing"
+    enabled, kind = on(draft, key), text(draft, "ac_mode").lower()
+    config.see(key, "ac_mode", "ac_option")
+    if kind in ("", "none"):
+        draft.set(mode, "full" if enabled else "none", key)
+    elif enabled:
+        draft.set(mode, "none", "ac_mode")
+        draft.note("ac_mode", f"beside `{key}` it turns recompute off")
+        return
+    elif kind == "full":
+        draft.set(mode, "full", "ac_mode")
+    elif kind == "selective" and text(draft, "ac_option").isdigit():
+        every = draft.whole("ac_option", RECOMPUTE) or 1
+        draft.set(mode, "full", "ac_mode")
+        draft.set(f"{RECOMPUTE}.every_n_layers", every, "ac_option")
+    else:
+        message = f"`ac_mode: {kind}` with `ac_option: {text(draft, 'ac_option')}` has no memory model here"
+        draft.refuse("ac_mode", message, "state a number of layers", (RECOMPUTE, mode))
+    _offloading(draft)
+
+
+def _offloading(draft: Draft) -> None:
+    key = "enable_activation_offloading"
+    if not on(draft, key):
+        draft.config.see(key)
+    elif draft.value(f"{RECOMPUTE}.mode") == "full":
+        draft.set(f"{RECOMPUTE}.offload", "cpu", key)
+    else:
+        message = f"`{key}` needs `enable_activation_checkpointing`: the recipe stops without it"
+        draft.refuse(key, message, "turn both on", (RECOMPUTE,))
+
+
+def loss(draft: Draft) -> None:
+    """``loss._component_`` and its chunks."""
+    config, path = draft.config, f"loss.{keys.COMPONENT}"
+    name = text(draft, path).rpartition(".")[2]
+    kind = keys.LOSSES.get(name, "")
+    if kind:
+        draft.set("training.loss.kind", kind, path)
+        if kind != "standard":
+            draft.rows((KeyRow(f"loss.{keys.CHUNKS}", "training.loss.chunks"),))
+    elif name not in keys.OBJECTIVES:
+        message = f"the loss `{path}: {text(draft, path)}` has no memory model here"
+        draft.refuse(path, message, parts.STATE_IT.format("training.loss"), ("training.loss", "training.loss.kind"))
+    config.see(*(each for each in config.values if each.startswith("loss.")))
