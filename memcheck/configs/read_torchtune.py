@@ -7,7 +7,7 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.interpolation import interpolate
-from memcheck.configs.torchtune_launch import Run, command_of, join_launch
+from memcheck.configs.torchtune_launch import RecipeRun, command_of, join_launch
 from memcheck.configs.torchtune_models import DIMENSIONS, builder_of, default_width
 from memcheck.configs.torchtune_step import checkpointing, loss, optimizer
 from memcheck.configs.trainer_parts import FALSE, on, text
@@ -149,7 +149,7 @@ def _world(draft: Draft, world: int | None) -> int | None:
     return each * (nodes if isinstance(nodes, int) else 1) if isinstance(each, int) else world
 
 
-def _split(draft: Draft, world: int | None, run: Run | None) -> None:
+def _split(draft: Draft, world: int | None, run: RecipeRun | None) -> None:
     """One GPU holds everything; on several, only the distributed recipes run, which shard with FSDP2."""
     config = draft.config
     offloads = on(draft, "fsdp_cpu_offload")

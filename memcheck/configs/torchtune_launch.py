@@ -23,7 +23,7 @@ _LAUNCHER = (
 SINGLE = "_single_device"
 
 
-class Run(Record):
+class RecipeRun(Record):
     """A command that runs a recipe."""
 
     recipe: str
@@ -37,13 +37,13 @@ class Run(Record):
         return self.recipe.removesuffix(".py").endswith(SINGLE)
 
 
-def command_of(config: ConfigFile) -> Run | None:
+def command_of(config: ConfigFile) -> RecipeRun | None:
     """The first command of a launch line; in a config, the first that its comments name."""
     for number, line in enumerate(config.lines, 1):
         found = _RUN.search(line[:2000])
         if found is not None:
             at = Location(config.path, Span(number, found.start("recipe") + 1, number, found.end("recipe") + 1))
-            return Run(found["recipe"], at, line.lstrip().startswith("#"))
+            return RecipeRun(found["recipe"], at, line.lstrip().startswith("#"))
     return None
 
 
