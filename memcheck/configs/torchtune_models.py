@@ -92,7 +92,7 @@ def builder_of(component: str) -> Builder:
     other = next((what for part, what in OTHERS.items() if part in path), "")
     general = f"{folder}.{plain}" in GENERAL
     model = CATALOG.get(plain.removesuffix("_base").removesuffix("_instruct"), "")
-    return Builder(name, model, adapter, general, other)
+    return Builder(name=name, model=model, adapter=adapter, general=general, other=other)
 
 
 DIMENSIONS: Mapping[str, str] = {
