@@ -40,6 +40,7 @@ PROFILE = Profile(
     schedules=(),
     methods=("full", "lora", "qlora"),
     lora_variants=PEFT_VARIANTS,
+    evaluates=True,
     losses=("standard", "chunked", "fused-linear", "in-place"),
     attentions=("sdpa", "flash", "flex", "eager"),
     recompute=("none", "full"),

@@ -28,8 +28,11 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
 
-def evaluation_instant(job: TrainingJob, rests: Instant) -> Instant:
-    """The highest moment of the pass. ``rests``: what lives between steps."""
+def evaluation_instant(job: TrainingJob, rests: Instant, gathered: int = 0) -> Instant:
+    """The highest moment of the pass. ``rests``: what lives between steps.
+
+    ``gathered``: bytes of the parameters that DeepSpeed's engine has gathered while it runs forward (ZeRO-3).
+    """
     found = job.evaluation
     architecture = job.architecture
     assert found is not None and isinstance(architecture, Architecture)  # noqa: S101, PT018 - the caller asks for both
@@ -48,8 +51,9 @@ def evaluation_instant(job: TrainingJob, rests: Instant) -> Instant:
     inputs = 3 * rounded(8 * tokens)
     components = dict(rests.components_bytes)
     most, operation = max((forward, "forward pass of the evaluation"), (concatenated, "concatenating kept logits"))
-    for name, count in (("logits_and_loss", most), ("activations", inputs)):
-        components[name] = components.get(name, 0) + count
+    for name, count in (("logits_and_loss", most), ("activations", inputs), ("communication_buffers", gathered)):
+        if count:
+            components[name] = components.get(name, 0) + count
     return Instant(
         name="evaluation", operation=operation, allocated_bytes=sum(components.values()), components_bytes=components
     )

@@ -23,7 +23,7 @@ from memcheck.accounts.moves import Held
 from memcheck.accounts.state import optimizer_state_bytes, weight_bytes
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.resting import Sharding, resting_dtype, sharding, states_dtype
-from memcheck.frameworks.torch.states import counted, timeless
+from memcheck.frameworks.torch.states import counted, engine_of, timeless
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 
@@ -53,7 +53,9 @@ def around(job: TrainingJob, held: Held, steps: tuple[Instant, ...]) -> tuple[In
     if evaluates:
         from memcheck.frameworks.torch.evaluation import evaluation_instant
 
-        found.append(evaluation_instant(job, next(i for i in steps if i.name == "init")))
+        engine = engine_of(job, held.units)  # type: ignore[arg-type]  # a rank's tensors, each with its own
+        gathered = engine.live_parameters + engine.gathering if engine is not None else 0
+        found.append(evaluation_instant(job, next(i for i in steps if i.name == "init"), gathered))
     if not loads and not gathers:
         return tuple(found)
     whole = _whole(timeless(job), held)

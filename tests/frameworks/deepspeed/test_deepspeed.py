@@ -12,9 +12,10 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.deepspeed.engine import EngineBuffers, engine_buffers, fullest_partition
 from memcheck.frameworks.deepspeed.profile import PROFILE as DEEPSPEED
-from memcheck.job.types import Layout, Optimizer
+from memcheck.job.objective_types import Evaluation
+from memcheck.job.types import Layout, Optimizer, Overhead
 from memcheck.memory.estimate import estimate
-from tests.memory.jobs import job
+from tests.memory.jobs import BIG_GPU, job
 
 LARGEST = 525_336_576
 P = LARGEST + 30 * 250_000_000 + 50_000
@@ -40,7 +41,12 @@ def test_every_instant_of_a_traced_step_is_predicted(record: dict[str, Any]) -> 
 def buffers(stage: int, **changes: Any) -> EngineBuffers:
     """Of an 8B model on eight GPUs."""
     layout = Layout(gpus_per_node=8, data=8, zero_stage=stage, shard_group=8)
-    base = job(framework="deepspeed", recipe=DEEPSPEED.recipes["bf16-mixed"], layout=layout, optimizer=Optimizer("adamw", "fused"))
+    base = job(
+        framework="deepspeed",
+        recipe=DEEPSPEED.recipes["bf16-mixed"],
+        layout=layout,
+        optimizer=Optimizer("adamw", "fused"),
+    )
     return engine_buffers(base._replace(**changes), TENSORS)
 
 
@@ -108,3 +114,17 @@ def test_the_fullest_partition_holds_whole_tensors() -> None:
     assert fullest_partition([5, 5], 1) == 10
     assert fullest_partition([100, 1, 1], 4) == 102
     assert fullest_partition([], 4) == 0
+
+
+def test_an_evaluation_gathers_what_may_live() -> None:
+    """Logits are those of any pass without gradients; ZeRO-3 gathers parameters for it, ZeRO-2 has them."""
+    passes = {}
+    for stage in (2, 3):
+        layout = Layout(gpus_per_node=8, data=8, zero_stage=stage, shard_group=8)
+        step = job(framework="deepspeed", recipe=DEEPSPEED.recipes["bf16-mixed"], layout=layout)
+        found = estimate(step._replace(evaluation=Evaluation(8, 0)), BIG_GPU, Overhead()).ranks[0].instants
+        rests, passes[stage] = ({i.name: i.components_bytes for i in found}[name] for name in ("init", "evaluation"))
+        assert passes[stage]["optimizer_states"] == rests["optimizer_states"]
+        gathered = passes[stage].get("communication_buffers", 0) - rests.get("communication_buffers", 0)
+        assert (gathered > 0) == (stage == 3)
+    assert passes[2]["logits_and_loss"] == passes[3]["logits_and_loss"] > 0
