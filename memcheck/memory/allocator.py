@@ -28,6 +28,10 @@ from memcheck.record import Record
 LENGTHS_VARY = "/lengths vary"
 """In a kind of step with sequences of different lengths, which decide what is held and not what is stuck."""
 
+ADAPTERS = "/adapters"
+"""In a kind of step that trains adapters alone. What a first step leaves behind, gradients and optimizer states, is
+small: it does not split the large segments that activations and logits have let go of, and the next step finds them."""
+
 
 class Shares(Record):
     """What is held, as ratios; ``held`` is nowhere below ``stuck``."""
@@ -78,8 +82,14 @@ def allocator_group(job: TrainingJob | InferenceJob) -> str:
         streams = _sharded(job, ends_apart=profile.wraps_ends)
     if not streams:
         lengths = LENGTHS_VARY if job.sequences == "padded" else ""
-        streams = f"one stream{lengths}/{'plain' if job.checkpointing.mode == 'none' else 'recompute'}"
+        mode = "plain" if job.checkpointing.mode == "none" else "recompute"
+        streams = f"one stream{lengths}/{mode}{ADAPTERS if _adapters(job) else ''}"
     return f"{streams}/{'expandable' if job.expandable_segments else 'default'}"
+
+
+def _adapters(job: TrainingJob) -> bool:
+    """Nothing large is trained, and nothing is made whole for a product, as 4-bit weights are."""
+    return job.method == "lora" and job.lora is not None and not job.lora.modules_to_save and not job.compile
 
 
 def _sharded(job: TrainingJob, *, ends_apart: bool) -> str:
