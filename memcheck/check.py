@@ -58,6 +58,7 @@ PROBLEM_CODES = {
     "architecture": codes.UNSUPPORTED_ARCHITECTURE,
     "config-key": codes.UNREAD_CONFIG_KEY,
     "images": codes.INVALID_VALUE,
+    "base": codes.INVALID_VALUE,
     "config": codes.UNREADABLE_CONFIG,
     "missing": codes.MISSING_KEY,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+from memcheck.accounts.quantised import KINDS, quantised_bytes
 from memcheck.autograd.context import Adapter
 from memcheck.autograd.tensor import rounded
 from memcheck.job.types import DTYPE_BYTES, Layout, Lora
@@ -33,18 +34,12 @@ class LocalTensor(Record):
         return prod(self.shape)
 
 
-FOUR_BITS = ("nf4", "nf4-single")
-"""Dtypes of 4-bit weights."""
-
-
 def weight_bytes(tensor: LocalTensor, dtype: str, numel: int | None = None) -> int:
     """Bytes of one resting tensor, rounded as a block of its own."""
     n = tensor.numel if numel is None else numel
     kind = tensor.dtype or dtype
-    if kind == "nf4":
-        return rounded(-(-n * 4127 // 8000))
-    if kind == "nf4-single":
-        return rounded(-(-n // 2)) + rounded(4 * -(-n // 64))
+    if kind in KINDS:
+        return quantised_bytes(kind, tensor.shape, n)
     return rounded(n * DTYPE_BYTES[kind])
 
 

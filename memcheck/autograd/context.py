@@ -33,9 +33,11 @@ class Adapter(Record):
     targets: str | tuple[str, ...]
     dtype: str
     quantized: bool
-    """The base weights are 4-bit."""
+    """The base weights are quantised."""
     storage: str = "nf4"
-    """How those rest: ``nf4`` (constants quantised once more) | ``nf4-single``."""
+    """What those rest in, a word of ``memcheck.accounts.quantised``."""
+    held: str = ""
+    """The same where peft adapts another library's layers; empty: they are the framework's own."""
     dropout: float = 0.0
     dora: bool = False
     parameters: tuple[str, ...] = ()
@@ -222,13 +224,13 @@ class Context:
         adapter = s.adapter
         if adapter is None or not adaptable or not adapts(adapter, name):
             plain = Weights(base, b)
-            if adapter is not None and adapter.computes is not None:  # without an adapter, and yet 4-bit
-                plain.quantized, plain.computes = True, adapter.computes
+            if adapter is not None and adapter.held and tensor.linear:  # without an adapter, and yet quantised
+                plain.quantized, plain.held, plain.computes = True, adapter.held, adapter.computes
             return plain
         down = Parameter(name + ".lora_A", (adapter.rank, inp), adapter.seen, True, has_grad=s.has_grad)
         up = Parameter(name + ".lora_B", (out, adapter.rank), adapter.seen, True, has_grad=s.has_grad)
         found = Weights(base, b, (self.register(down), self.register(up)), adapter.quantized)
-        found.dropout, found.computes = adapter.dropout, adapter.computes
+        found.dropout, found.computes, found.held = adapter.dropout, adapter.computes, adapter.held
         if adapter.dora:
             found.magnitude = self.register(
                 Parameter(name + ".lora_magnitude", (1, out), adapter.seen, True, has_grad=s.has_grad)

@@ -7,6 +7,7 @@ when its input wants a gradient (derivatives.yaml: mm, addmm). LoRA follows peft
 from __future__ import annotations
 
 from memcheck.autograd.elementwise import add, cast, cast_weight, dropout, scale
+from memcheck.autograd.quantised import adapted, product_of
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
 
@@ -18,6 +19,7 @@ class Weights:
         "computes",
         "dequantized",
         "dropout",
+        "held",
         "keeps_input",
         "lora_a",
         "lora_b",
@@ -38,7 +40,9 @@ class Weights:
         self.lora_a = lora[0] if lora else None
         self.lora_b = lora[1] if lora else None
         self.quantized = quantized
-        """4-bit weights are dequantised into a temporary for each product (bitsandbytes MatMul4Bit)."""
+        """The weight rests quantised, and is dequantised for each product."""
+        self.held = ""
+        """What it rests in where peft adapts another library's layer; empty: the framework has layers of its own."""
         self.dequantized: str | None = None
         """The dtype that comes out of dequantisation, where it is not that of the product."""
         self.keeps_input = False
@@ -53,6 +57,8 @@ class Weights:
 
 def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     """``F.linear`` plus the adapter branch."""
+    if w.held and not w.held.startswith(("gptq", "fp8")):
+        return adapted(tape, x, w, label)
     result = dense(tape, x, w, label)
     if w.lora_a is None or w.lora_b is None:
         return result
@@ -81,7 +87,7 @@ def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
 def dense(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     """The product with the base weight."""
     if w.quantized:
-        return _quantized(tape, x, w, label)
+        return product_of(tape, x, w, label)
     return matmul(tape, x, w.weight, label, bias=w.bias)
 
 
@@ -120,46 +126,6 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
         return [gx, gw, gb]
 
     return tape.record(out, (x, weight, bias), run_addmm)
-
-
-def _quantized(tape: Tape, x: Value, w: Weights, label: str) -> Value:
-    """bitsandbytes MatMul4Bit: dequantises the weight in forward and in backward; old versions keep x too."""
-    source = x.dtype
-    if w.computes is not None:  # Linear4bit.forward: `x.to(compute_dtype)`, and `.to(inp_dtype)` of what comes out
-        x = cast(tape, x, w.computes, "4-bit input")
-        return cast(tape, _product_4bit(tape, x, w, label), source, "4-bit output")
-    return _product_4bit(tape, x, w, label)
-
-
-def _product_4bit(tape: Tape, x: Value, w: Weights, label: str) -> Value:
-    """The product in the dtype of its input."""
-    out_shape = (*x.shape[:-1], w.weight.shape[0])
-    x_shape, x_dtype, w_shape, stored = x.shape, x.dtype, w.weight.shape, w.dequantized
-    workspace = _dequantize(tape, w_shape, x_dtype, stored)
-    out = tape.value(out_shape, x_dtype, label)
-    del workspace
-    kept = None
-    if w.keeps_input and x.origin is not None and x.storage is not None:
-        kept = x.storage
-        tape.outliving[kept.key] = kept.bytes  # an attribute of ctx, which goes with the graph and not with backward
-
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
-        workspace = _dequantize(tape, w_shape, x_dtype, stored)
-        gx = tape.new(x_shape, x_dtype, label + " dX")
-        del workspace
-        return [gx]
-
-    return tape.record(out, (x,), run)
-
-
-def _dequantize(tape: Tape, shape: tuple[int, ...], dtype: str, stored: str | None) -> Storage:
-    """``dequantize_4bit(B).to(A.dtype)``."""
-    if stored is None or stored == dtype:
-        return tape.new(shape, dtype, "dequantized weight")
-    first = tape.new(shape, stored, "dequantized weight")
-    cast_copy = tape.new(shape, dtype, "dequantized weight, cast")
-    del first
-    return cast_copy
 
 
 def embedding(tape: Tape, weight: Parameter, rows: tuple[int, ...], dtype: str, label: str = "embedding") -> Value:

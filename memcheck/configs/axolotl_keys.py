@@ -112,7 +112,6 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "do_causal_lm_eval": (False, "generation while evaluating is not modelled"),
     "do_bench_eval": (False, "benchmarks between steps are not modelled"),
     "eval_table_size": (0, "generation while evaluating is not modelled"),
-    "embeddings_skip_upcast": (False, "embeddings that stay in 16 bits beside a quantized base are not modelled"),
     "dsv4_fp4_grouped_mode": (None, "DeepSeek-V4's own kernels are not modelled"),
     "use_dsv4_kernels": (None, "DeepSeek-V4's own kernels are not modelled"),
     "use_glm_dsa_kernels": (None, "kernels of sparse attention are not modelled"),

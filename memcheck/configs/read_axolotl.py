@@ -7,7 +7,7 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.shipped import AXOLOTL
-from memcheck.configs.trainer_adapters import adapters, base, unused
+from memcheck.configs.trainer_adapters import adapters, base, leaves_casts, unused
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_settled import settle
@@ -28,6 +28,9 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     packed = on(draft, "sample_packing")
     parts.length(draft, (keys.LENGTH,), keys.DEFAULT_LENGTH, packed)
     _precision(draft, split, trains_all=trains_all)
+    if not on(draft, "embeddings_skip_upcast"):  # which leaves them as peft has cast them: in fp32
+        leaves_casts(draft, "Axolotl casts norms, embeddings and head back (loaders/model.py)")
+    draft.config.see("embeddings_skip_upcast")
     _optimizer(draft, split)
     _recompute(draft)
     _attention(draft)

@@ -9,7 +9,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.read_llamafactory_v1 import is_second, read_second
 from memcheck.configs.shipped import LLAMA_FACTORY
-from memcheck.configs.trainer_adapters import adapters, base, unused
+from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_frozen import last_layers
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, on, text
@@ -85,6 +85,9 @@ def _method(draft: Draft) -> bool:
     if bits and not four:
         held = "int8" if bits == 8 and how in ("bnb", "bitsandbytes") else f"{how}-{bits}bit"
         base(draft, held, "quantization_bit")
+    constants(draft, "double_quantization", default=True)
+    if not on(draft, "upcast_layernorm"):
+        leaves_casts(draft, "LLaMA-Factory casts adapters alone (model/adapter.py, model_utils/checkpointing.py)")
     adapters(draft, keys.ADAPTERS)
     return False
 

@@ -7,7 +7,7 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.shipped import LLAMA_FACTORY
-from memcheck.configs.trainer_adapters import adapters, base
+from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, on, text
 from memcheck.configs.trainer_settled import settle
@@ -91,6 +91,8 @@ def _method(draft: Draft) -> bool:
     draft.set("training.method", "qlora" if bits == 4 else "lora", "peft_config.name")
     if bits and bits != 4:
         base(draft, "int8" if bits == 8 else f"{how}-{bits}bit", "quant_config.quantization_bit")
+    constants(draft, "quant_config.double_quantization", default=True)
+    leaves_casts(draft, "LLaMA-Factory casts adapters alone")
     adapters(draft, keys.SECOND_ADAPTERS)
     return True
 

@@ -10,7 +10,7 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.shipped import SWIFT
-from memcheck.configs.trainer_adapters import adapters, base, unused
+from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, on, text
@@ -122,6 +122,8 @@ def _method(draft: Draft) -> bool:
     draft.set("training.method", "qlora" if four else "lora", path)
     if bits not in ("", "0") and not four:
         base(draft, "int8" if bits == "8" and how == "bnb" else f"{how}-{bits}bit", name)
+    constants(draft, "bnb_4bit_use_double_quant", default=True)
+    leaves_casts(draft, "ms-swift does not call it")
     adapters(draft, keys.ADAPTERS)
     if draft.config.has("lora_dtype"):
         draft.set("training.lora.dtype", DTYPES.get(text(draft, "lora_dtype"), "fp32"), "lora_dtype")

@@ -7,7 +7,7 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs import trl_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
-from memcheck.configs.trainer_adapters import adapters, base, unused
+from memcheck.configs.trainer_adapters import HELD, adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_pairs import join_launch, join_recipe
@@ -47,7 +47,10 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     arguments.step(draft, split)
     _recompute(draft, alone=alone and not opened)
     _attention(draft, opened=opened)
-    _loss(draft, supervised=_objective(draft))
+    supervised = _objective(draft)
+    _loss(draft, supervised=supervised)
+    if alone and not opened:
+        _casts(draft, supervised=supervised)
     arguments.evaluation(draft)
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
@@ -72,8 +75,23 @@ def _method(draft: Draft, *, opened: bool) -> bool:
     draft.set("training.method", "qlora" if four else "lora", path)
     if eight:
         base(draft, "int8", "load_in_8bit")
+    constants(draft, "use_bnb_nested_quant", default=False)
     adapters(draft, names)
     return False
+
+
+def _casts(draft: Draft, *, supervised: bool) -> None:
+    """Since 0.26 SFTTrainer, since 1.0 DPOTrainer and RewardTrainer make quantised models' adapters bf16 and call
+    peft's preparation no more (trl ``trainer/sft_trainer.py``, ``dpo_trainer.py``, ``reward_trainer.py``).
+    """
+    kind = "sft" if supervised else draft.value("training.objective.name")
+    first = {"sft": (0, 26), "dpo": (1, 0), "reward": (1, 0)}.get(str(kind))
+    quantised = draft.value("training.method") == "qlora" or draft.value(HELD) == "int8"
+    if first is None or not quantised or parts.older(draft, *first):
+        return
+    why = f"TRL since {first[0]}.{first[1]}: adapters of quantized models are bf16, and nothing else is cast"
+    leaves_casts(draft, why)
+    draft.derive("training.lora.dtype", "bf16", why)
 
 
 def _length(draft: Draft, *, alone: bool) -> None:

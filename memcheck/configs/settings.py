@@ -82,7 +82,7 @@ def _deviations(job: TrainingJob) -> dict[str, object]:
 def _around(job: TrainingJob) -> dict[str, object]:
     """How the model is made and saved, as far as that is not what its framework does by itself."""
     framework = FRAMEWORKS[job.framework]
-    made = resolve_initialization(None, job.layout, job.method, framework, Defaults())
+    made = resolve_initialization(None, job.layout, job.held_in, framework, Defaults())
     saved = resolve_checkpoint(None, job.layout, framework, dict(job.options), Defaults())
     found: dict[str, object] = {}
     for name, values, usual in (("initialization", job.initialization, made), ("checkpoint", job.checkpoint, saved)):

@@ -123,6 +123,38 @@ def _dropout(draft: Draft, names: AdapterKeys) -> None:
         draft.assume(key, value)
 
 
+HELD = "training.base.held_in"
+
+
 def base(draft: Draft, held: str, path: str) -> bool:
     """What a frozen base is held in, apart from NF4, which is the method qlora."""
-    return say(draft, "training.base.held_in", held, path)
+    return say(draft, HELD, held, path)
+
+
+PREPARES = "training.options.prepare_model_for_kbit_training"
+
+
+def leaves_casts(draft: Draft, why: str) -> None:
+    """Of a base that bitsandbytes quantises the trainer leaves norms, embeddings and head in 16 bits. ``why``: where
+    that is written.
+    """
+    four_bits = draft.value("training.method") == "qlora"
+    if draft.value("training.framework") == "huggingface" and (four_bits or draft.value(HELD) == "int8"):
+        draft.derive(PREPARES, False, why)
+
+
+def constants(draft: Draft, path: str, *, default: bool) -> None:
+    """Whether the constants of 4-bit weights are quantised once more; a plan's default is that they are."""
+    if draft.value("training.method") != "qlora":
+        draft.config.see(path)
+        return
+    double = on(draft, path) if draft.config.has(path) else default
+    if double:
+        draft.config.see(path)
+    elif draft.config.has(path):
+        draft.set(HELD, "nf4", path)
+        draft.set("training.base.double", False, path)
+    else:
+        why = f"not in the config: {draft.title}'s default"
+        draft.assume(HELD, "nf4", why)
+        draft.assume("training.base.double", False, why)

@@ -10,6 +10,8 @@ from memcheck.job.style import Style
 from memcheck.job.types import Recipe
 from memcheck.record import Record
 
+TRANSFORMERS_BASES = ("nf4", "fp4", "int8", "gptq-4bit", "gptq-8bit", "awq-4bit", "fp8")
+"""Quantised bases that transformers loads and peft adapts."""
 PEFT_VARIANTS = ("dropout", "dora", "modules_to_save", "target_parameters")
 """Keys of peft's LoraConfig that change what its adapters hold."""
 
@@ -87,6 +89,8 @@ class Profile(Record):
     own_adapters: bool = False
     """Adapters and 4-bit layers are its own model code. Else they are peft's, whose ``prepare_model_for_kbit_training``
     (peft/utils/other.py) casts what is not quantised (norms, embeddings, head) to fp32."""
+    bases: tuple[str, ...] = ()
+    """What a frozen base can be held in, of ``training.base``, beside the dtype of the parameters."""
     quantizes_head: bool = False
     """QLoRA quantises the head, too."""
     default_quantization: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.catalog.types import Gpu
+from memcheck.job.base import resolve_base, with_base
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.evaluation import resolve_evaluation
@@ -210,8 +211,10 @@ def _training_job(
         between.note("training.options.components", ["model", "loss"], f"{why} since April 2025")
     if _offloads(training) and _unstated("pin_memory", framework, options):
         between.note("training.options.pin_memory", True, why)
-    recipe = resolve_recipe(training.precision, method, layout, framework, between)
+    precision = with_base(training.precision, training.base)
+    recipe = resolve_recipe(precision, method, layout, framework, between)
     optimizer = resolve_optimizer(training.optimizer, framework, between)
+    held_in = resolve_base(training.base, method, framework, options, after)
     lora = resolve_lora(training, method, framework, recipe.params, after)
     checkpointing = resolve_checkpointing(
         training.activation_checkpointing, training.framework_version, framework, options, after
@@ -231,6 +234,7 @@ def _training_job(
         sequence_length=1,
         gradient_accumulation_steps=1,
         method=method,
+        held_in=held_in,
         lora=lora,
         freeze=training.freeze or (),
         images=_images(training, architecture, after),
@@ -242,10 +246,10 @@ def _training_job(
         compile=bool(training.compile),
         expandable_segments=_expandable(training, framework, after),
         parameter_offload=offloaded,
-        initialization=resolve_initialization(training.initialization, layout, method, framework, after),
+        initialization=resolve_initialization(training.initialization, layout, held_in, framework, after),
         checkpoint=resolve_checkpoint(training.checkpoint, layout, framework, options, after),
         options=tuple(options.items()),
-        prepares_kbit=resolve_kbit(method, options, layout, framework, after),
+        prepares_kbit=resolve_kbit(held_in, options, layout, framework, after),
         fsdp=resolve_fsdp(training.framework_version, options, layout, framework, after),
         objective=objective,
         head=head,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.job.defaults import PLAN_DEFAULT, Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.profile import Profile
-from memcheck.job.types import Checkpoint, Checkpointing, Initialization, Layout, Lora, Loss, Optimizer
+from memcheck.job.types import BITSANDBYTES, Checkpoint, Checkpointing, Initialization, Layout, Lora, Loss, Optimizer
 from memcheck.job.versions import is_before
 from memcheck.plan import types as plan_types
 
@@ -147,13 +147,13 @@ def resolve_lora(
 
 
 def resolve_initialization(
-    stated: plan_types.InitializationSpec | None, layout: Layout, method: str, framework: Profile, defaults: Defaults
+    stated: plan_types.InitializationSpec | None, layout: Layout, held_in: str, framework: Profile, defaults: Defaults
 ) -> Initialization:
     """Where the model is made, and of what."""
     stated = stated or plan_types.InitializationSpec()
     sharded = shards_parameters(layout, framework)
     place, why = framework.initialization[sharded], f"default of {framework.name}"
-    if method == "qlora" and framework.from_pretrained:  # its bitsandbytes quantizer sets a device map: the current GPU
+    if held_in in BITSANDBYTES and framework.from_pretrained:  # its quantizer sets a device map: the current GPU
         place, why = "device", "transformers quantizes each tensor on the GPU of its process"
     elif framework.loads_slices and layout.tensor > 1:
         place, why = "meta", "with a tensor-parallel plan from_pretrained reads only the rank's slices"

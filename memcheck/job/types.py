@@ -10,6 +10,8 @@ DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 """Bytes of one element; 4-bit formats carry quantisation constants and are priced where they are used."""
 
 
+BITSANDBYTES = ("nf4", "nf4-single", "fp4", "fp4-single", "int8")
+"""Bases that bitsandbytes quantises as they are loaded, on the GPU of each process."""
 TORCH_2_13 = "2.13"
 """The behaviour of PyTorch up to 2.14."""
 TORCH_2_15 = "2.15"
@@ -166,6 +168,8 @@ class TrainingJob(Record):
     sequence_length: int
     gradient_accumulation_steps: int
     method: str = "full"
+    held_in: str = ""
+    """What the frozen base rests in, a word of ``memcheck.accounts.quantised``; empty: ``recipe.params``."""
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()
     images: Images | None = None

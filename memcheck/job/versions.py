@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from memcheck.job.defaults import Defaults
 from memcheck.job.profile import Profile
-from memcheck.job.types import Layout
+from memcheck.job.types import BITSANDBYTES, Layout
 
 FSDP = "fsdp_version"
 """The option that states it, under its name in Accelerate's config."""
@@ -48,7 +48,7 @@ def resolve_fsdp(
 
 
 def resolve_kbit(
-    method: str, options: Mapping[str, object], layout: Layout, framework: Profile, defaults: Defaults
+    held_in: str, options: Mapping[str, object], layout: Layout, framework: Profile, defaults: Defaults
 ) -> bool:
     """Whether peft's ``prepare_model_for_kbit_training`` casts what is not quantised to fp32 (peft/utils/other.py).
 
@@ -56,13 +56,14 @@ def resolve_kbit(
     leave the call out (trl trainer/sft_trainer.py, ``is_sharded_qlora``). DeepSpeed casts the whole module back to the
     dtype that it trains in (runtime/engine.py, ``_configure_distributed_model``: ``self.module.bfloat16()``).
     """
-    if method != "qlora" or framework.own_adapters or framework.own_engine:
-        return False
+    if held_in not in BITSANDBYTES or framework.own_adapters or framework.own_engine:
+        return False  # peft leaves out GPTQ's models, and trainers call it for bitsandbytes' alone
     if KBIT not in framework.options:
         return True
     stated = options.get(KBIT)
     if isinstance(stated, bool):
         return stated
     shards = layout.zero_stage >= 2 and layout.shard_group > 1
-    why = "left out where parameters are sharded" if shards else "what peft's recipe for 4-bit training calls"
+    bits = 8 if held_in == "int8" else 4
+    why = "left out where parameters are sharded" if shards else f"what peft's recipe for {bits}-bit training calls"
     return defaults.take(f"training.options.{KBIT}", None, not shards, why)

@@ -88,13 +88,13 @@ def loading(job: TrainingJob, total: int, host: HostMemory) -> Components:
     if place not in ON_HOST:
         return ()
     processes = job.layout.gpus_per_node if place == "host" else 1
-    held = host.loaded(job, total) * DTYPE_BYTES[job.recipe.params] if job.method != "qlora" else quantised(job)
+    held = host.loaded(job, total) * DTYPE_BYTES[job.recipe.params] if not job.held_in else quantised(job)
     count = processes * held
     return (("parameters", count),) if count else ()
 
 
 def quantised(job: TrainingJob) -> int:
-    """Bytes of a whole 4-bit model that was quantised on the GPU, layer by layer, and moved to host memory.
+    """Bytes of a whole model that was quantised on the GPU, layer by layer, and moved to host memory.
 
     transformers pull request 29587: FSDP and DeepSpeed shard it from there.
     """
@@ -111,6 +111,6 @@ def saving(job: TrainingJob, total: int, trained: int, host: HostMemory) -> Savi
 
     ``total`` and ``trained``: parameters of the whole model.
     """
-    if job.checkpoint.state_dict == "none" or job.method == "qlora":
+    if job.checkpoint.state_dict == "none" or job.held_in:
         return NO_SAVING  # of a quantised model only the adapters are written
     return host.saving(job, state_bytes(job, total, trained))

@@ -9,6 +9,7 @@ from memcheck.plan.document import Document
 from memcheck.plan.schema import integer_keys, load_schema
 from memcheck.plan.types import (
     ActivationCheckpointingSpec,
+    BaseSpec,
     CheckpointSpec,
     EvaluationSpec,
     GpuSpec,
@@ -173,6 +174,7 @@ _RECORDS: dict[str, Callable[[Any], Any]] = {
     "evaluation": _record(EvaluationSpec, "micro_batch_size"),
     "head": _record(HeadSpec, "kind"),
     "objective": _record(ObjectiveSpec, "name"),
+    "base": _record(BaseSpec, "held_in"),
     "lora": _record(LoraSpec, "rank"),
     "images": _record(ImagesSpec, "per_sample"),
     "freeze": tuple,

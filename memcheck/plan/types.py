@@ -194,6 +194,14 @@ class HeadSpec(Record):
     labels: int | None = None
 
 
+class BaseSpec(Record):
+    """``training.base``."""
+
+    held_in: str | None = None
+    double: bool | None = None
+    storage: str | None = None
+
+
 class KernelsSpec(Record):
     """``training.kernels``."""
 
@@ -212,6 +220,7 @@ class TrainingSpec(Record):
     head: HeadSpec | None = None
     teacher: TeacherSpec | None = None
     method: str | None = None
+    base: BaseSpec | None = None
     lora: LoraSpec | None = None
     freeze: tuple[str, ...] | None = None
     micro_batch_size: int | None = None

@@ -6,8 +6,9 @@ Compares `method`, `loss`, `attention` and `activation_checkpointing` with what 
 that it has nothing for, if they state something else than what it does anyway: `reshard_after_forward` or
 `gradient_sync` under deepspeed and megatron, `precision.reduce` under torchtitan. So it does with `initialization` and
 `checkpoint`: 4-bit models are quantized on the GPU, layer by layer, and kept there or, where they are sharded, by a
-loader that moves them to host memory; only a plain loop gathers a state dict on the GPU, and only torch.distributed's
-and Megatron's sharded checkpoints are written beside the training.
+loader that moves them to host memory. Other quantised bases cannot be sharded, and packed ones (GPTQ, AWQ, fp8) have
+neither DoRA nor experts with a memory model. Only a plain loop gathers a state dict on the GPU, and only
+torch.distributed's and Megatron's sharded checkpoints are written beside the training.
 
 ## Why it matters
 
@@ -41,11 +42,15 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.job.profile import Profile
 from memcheck.job.training import ON_HOST, shards_parameters
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import BITSANDBYTES, TrainingJob
+from memcheck.models.types import Architecture, Moe
 from memcheck.rules.place import stated
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import unoffered
 from memcheck.rules.words import listed
+
+FOUR_BITS = ("nf4", "fp4")
+"""Bases that are sharded: bitsandbytes packs their codes in a dtype of choice."""
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -72,6 +77,27 @@ def check(context: RuleContext) -> Iterator[Finding]:
             related=(("the framework", "/training/framework"),),
         )
     yield from _around(context, framework, job)
+    if job.held_in:
+        yield from _base(context, framework, job)
+
+
+def _base(context: RuleContext, framework: Profile, job: TrainingJob) -> Iterator[Finding]:
+    """What a quantised base does not go with."""
+    held = job.held_in.removesuffix("-single")
+    at = stated(context.document, "/training/base", "/training/method")
+    if held not in FOUR_BITS and shards_parameters(job.layout, framework):
+        message = f"a base held in {held} cannot be sharded: FSDP and ZeRO-3 divide parameters of floating dtypes"
+        help = "write `zero_stage: 1` or 0, or `base: {held_in: nf4, storage: bf16}`"
+        yield RULE.finding(context, message, at, help=help, related=(("the stage", "/parallelism/zero_stage"),))
+    if held in FOUR_BITS or held == "int8":
+        return
+    if job.lora is not None and job.lora.dora:
+        message = f"peft has no DoRA over a base held in {held}"
+        yield RULE.finding(context, message, "/training/lora/dora", help="remove `dora`", related=(("the base", at),))
+    model = job.architecture
+    if isinstance(model, Architecture) and any(isinstance(block.mlp, Moe) for block, _ in model.blocks):
+        message = f"experts held in {held} have no memory model"
+        yield RULE.finding(context, message, at, help="hold the base in nf4, int8 or bf16", related=(("it", "/model"),))
 
 
 def _around(context: RuleContext, framework: Profile, job: TrainingJob) -> Iterator[Finding]:
@@ -79,7 +105,7 @@ def _around(context: RuleContext, framework: Profile, job: TrainingJob) -> Itera
     title, initialization, checkpoint = framework.title, job.initialization, job.checkpoint
     related = (("the framework", "/training/framework"), ("the method", "/training/method"))
     places = ("device", *ON_HOST) if shards_parameters(job.layout, framework) else ("device",)
-    if job.method == "qlora" and framework.from_pretrained and initialization.place not in places:
+    if job.held_in in BITSANDBYTES and framework.from_pretrained and initialization.place not in places:
         message = f"{title} quantizes each tensor on the GPU of its process, not `{initialization.place}`"
         pointer = stated(context.document, "/training/initialization/place", "/training/initialization")
         help = f"leave it out, or write {listed((f'`{each}`' for each in places), 'or')}"

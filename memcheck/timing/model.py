@@ -70,7 +70,7 @@ def shape_of(job: TrainingJob) -> Shape:
     layout, recipe, lora = job.layout, job.recipe, job.lora
     adapter = None
     if lora is not None and job.method != "full":
-        adapter = Adapter(lora.rank, lora.target_modules, lora.dtype, job.method == "qlora")
+        adapter = Adapter(lora.rank, lora.target_modules, lora.dtype, bool(job.held_in))
     framework, timing = FRAMEWORKS[job.framework], timing_of(job.framework)
     recompute = job.checkpointing.mode
     by_operators = framework.selective_recompute == "operators"

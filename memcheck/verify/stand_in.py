@@ -133,11 +133,11 @@ def _offload(job: TrainingJob) -> Iterator[StandIn]:
 
 
 def _method(job: TrainingJob) -> Iterator[StandIn]:
-    if job.method == "qlora":
-        why = "bitsandbytes' 4-bit weights need CUDA"
-        yield StandIn(
-            "training.method", "qlora", "lora on the base as it is", why=why, changes={"training.method": "lora"}
-        )
+    if job.held_in:
+        key, asked = ("training.base", job.held_in) if job.method == "lora" else ("training.method", job.method)
+        why = "quantised weights need CUDA"
+        changes = {"training.method": "lora", "training.base": None}
+        yield StandIn(key, asked, "lora on the base as it is", why=why, changes=changes)
 
 
 def _precision(job: TrainingJob) -> Iterator[StandIn]:

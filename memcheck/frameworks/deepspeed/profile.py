@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
-from memcheck.job.profile import PEFT_VARIANTS, Profile
+from memcheck.job.profile import PEFT_VARIANTS, TRANSFORMERS_BASES, Profile
 
 PROFILE = Profile(
     name="deepspeed",
@@ -40,6 +40,7 @@ PROFILE = Profile(
     schedules=(),
     methods=("full", "lora", "qlora"),
     lora_variants=PEFT_VARIANTS,
+    bases=TRANSFORMERS_BASES,
     evaluates=True,
     losses=("standard", "chunked", "fused-linear", "in-place"),
     attentions=("sdpa", "flash", "flex", "eager"),

@@ -49,6 +49,7 @@ PROFILE = Profile(
     parallelisms=(),
     schedules=(),
     methods=("full", "lora", "qlora"),
+    bases=("nf4", "fp4"),
     losses=("standard",),
     attentions=("sdpa", "flash"),
     recompute=("none", "full"),
@@ -61,6 +62,7 @@ PROFILE = Profile(
         layout="batch-first",
         source="litgpt/model.py and lora.py, torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
         unties_head=True,
+        keeps_graph=True,
     ),
     own_adapters=True,
     # Fabric replaces every nn.Linear (plugins/precision/bitsandbytes.py)

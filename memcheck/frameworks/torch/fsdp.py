@@ -7,7 +7,8 @@ and reduces gradients through one flat input in the reduce dtype.
 
 from __future__ import annotations
 
-from memcheck.accounts.state import FOUR_BITS, LocalTensor, shard_numel
+from memcheck.accounts.quantised import FOUR_BITS
+from memcheck.accounts.state import LocalTensor, shard_numel
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.torch import reduces_wider

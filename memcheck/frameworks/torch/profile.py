@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
-from memcheck.job.profile import PEFT_VARIANTS, Profile
+from memcheck.job.profile import PEFT_VARIANTS, TRANSFORMERS_BASES, Profile
 
 PROFILE = Profile(
     name="pytorch",
@@ -31,6 +31,7 @@ PROFILE = Profile(
     schedules=("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "dualpipe"),
     methods=("full", "lora", "qlora"),
     lora_variants=PEFT_VARIANTS,
+    bases=TRANSFORMERS_BASES,
     losses=("standard", "chunked", "fused-linear", "in-place", "vocab-parallel"),
     evaluates=True,
     pads=True,

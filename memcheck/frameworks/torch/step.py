@@ -79,7 +79,7 @@ class Step:
 
     def _hold_graph(self, sign: int) -> None:
         """What of the step before lives until the training loop lets go of its graph."""
-        for unit in self.units:
+        for unit in self.units if self.how.keeps_graph else ():
             if unit.kind != "head":
                 self.recorder.hold("activations", unit.fresh.outlives, sign)
 
@@ -197,8 +197,12 @@ class Step:
         return self.how.tied_ends and bool(self.units[-1].reduced)
 
     def _keep_inputs(self, index: int, times: int, kept: list[tuple[int, int]]) -> None:
-        """A frozen unit's input, and the gradient that came from the unit behind it, which was that one's input's."""
+        """What the graph holds beside saved tensors; a frozen unit's input, and the gradient that came from the unit
+        behind it, which was that one's input's.
+        """
         unit = self.units[index]
+        if not self.how.keeps_graph:
+            kept.append((unit.fresh.outlives, times))
         if not (self.how.keeps_inputs and unit.adapted):
             return
         behind = index + 1 < len(self.units) and self.units[index + 1].adapted

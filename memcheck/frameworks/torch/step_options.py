@@ -71,6 +71,8 @@ class StepOptions(Record):
     views: bool
     views_late: bool
     pipelined: bool
+    keeps_graph: bool
+    """What the graph holds beside saved tensors lives until the next step's loss, not to the end of the backward."""
     holds_rows: bool
     """The model's forward has a variable for the rows that were looked up."""
 
@@ -143,6 +145,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         views=views,
         views_late=views_late,
         pipelined=pipelined,
+        keeps_graph=profile.style.keeps_graph,
         holds_rows=not pipelined and profile.style.holds_rows,
     )
     return how, tuple([others for _, _, others in walks])

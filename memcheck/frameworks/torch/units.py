@@ -84,8 +84,9 @@ def adapter_of(job: TrainingJob, part: str) -> Adapter | None:
         rank=job.lora.rank,
         targets=job.lora.target_modules if reached else (),
         dtype=job.lora.dtype,
-        quantized=job.method == "qlora",
-        storage=quantized_storage(job),
+        quantized=bool(job.held_in),
+        storage=job.held_in,
+        held="" if FRAMEWORKS[job.framework].own_adapters else job.held_in,
         dropout=job.lora.dropout,
         dora=job.lora.dora,
         parameters=job.lora.target_parameters if reached else (),
@@ -100,13 +101,6 @@ def gathered_dtype(job: TrainingJob) -> str | None:
     if FRAMEWORKS[job.framework].own_engine or job.recipe.autocast or not job.recipe.recipe.endswith("-mixed"):
         return None
     return job.recipe.compute
-
-
-def quantized_storage(job: TrainingJob) -> str:
-    """How 4-bit weights rest: with doubly quantised constants, unless an option ``quantize`` says otherwise."""
-    default = FRAMEWORKS[job.framework].default_quantization
-    plain = default and not str(job.option("quantize", default)).endswith("-dq")
-    return "nf4-single" if plain else "nf4"
 
 
 _LAYERS = r"layers:(\d+)-(\d+)"
@@ -294,10 +288,10 @@ def is_hooked(job: TrainingJob, a: Architecture) -> bool:
 
     A script asks for it before reentrant checkpoints. transformers 5.23 does so by itself for every model whose main
     input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), and finds the patch embeddings of
-    towers, too.
+    towers, too. Else that shows only where the first layer's int8 products hold on to an input that wants a gradient.
     """
     mode, reentrant = job.checkpointing.mode, job.checkpointing.reentrant
-    return mode != "none" and (reentrant or a.vision is not None)
+    return mode != "none" and (reentrant or a.vision is not None or job.held_in == "int8")
 
 
 def is_tied(a: Architecture, tensor: int) -> bool:
@@ -335,9 +329,8 @@ def head_unit(
     trained = (base.trained and not is_head_frozen(job, a)) or saves(job, HEAD)
     norm_trained = base.trained and "norm" not in job.freeze
     tensors = output_tensors(job, a, base.tensor, shared, trained, norm_trained)
-    if job.method == "qlora" and FRAMEWORKS[job.framework].quantizes_head:
-        stored = quantized_storage(job)
-        tensors = tuple(t._replace(dtype=stored) if t.name == "lm_head.weight" else t for t in tensors)
+    if job.held_in and FRAMEWORKS[job.framework].quantizes_head:
+        tensors = tuple(t._replace(dtype=job.held_in) if t.name == "lm_head.weight" else t for t in tensors)
     setting = base._replace(trained=norm_trained)
     _demand_head(a, head._replace(objective=Objective(), second=None), whole(base), job.framework)
     return layers_of(base.style).head_unit(job, head, setting, tensors, adds, inventory)

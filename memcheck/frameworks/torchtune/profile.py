@@ -47,6 +47,7 @@ PROFILE = Profile(
     parallelisms=(),
     schedules=(),
     methods=("full", "lora", "qlora"),
+    bases=("nf4",),
     losses=("standard", "chunked", "fused-linear"),
     chunks_fused_loss=True,
     steps_in_backward=True,

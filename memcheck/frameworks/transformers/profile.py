@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from memcheck.frameworks.transformers.classes import STYLE, TRANSFORMERS
 from memcheck.job import recipes as r
-from memcheck.job.profile import PEFT_VARIANTS, Profile
+from memcheck.job.profile import PEFT_VARIANTS, TRANSFORMERS_BASES, Profile
 
 PROFILE = Profile(
     name="huggingface",
@@ -32,6 +32,7 @@ PROFILE = Profile(
     schedules=(),
     methods=("full", "lora", "qlora"),
     lora_variants=PEFT_VARIANTS,
+    bases=TRANSFORMERS_BASES,
     losses=("standard", "chunked", "fused-linear", "in-place"),
     objectives=("sft", "dpo", "ipo", "orpo", "kto", "simpo", "cpo", "reward", "gkd", "distill"),
     heads=("lm", "classification", "token-classification", "reward", "embedding"),

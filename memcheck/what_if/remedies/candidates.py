@@ -165,7 +165,7 @@ def _adapters(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChang
         yield CandidateChange(
             "method", "train LoRA adapters only", {"training.method": "lora"}, cost=METHOD, numerics=OTHER
         )
-    if job.method != "qlora" and "qlora" in framework.methods:
+    if not job.held_in and "qlora" in framework.methods:
         title = "train LoRA adapters over a 4-bit base"
         yield CandidateChange("method", title, {"training.method": "qlora"}, cost=METHOD, numerics=OTHER)
 

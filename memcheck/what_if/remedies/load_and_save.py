@@ -29,7 +29,7 @@ def loading_and_saving(context: RuleContext, job: TrainingJob) -> Iterator[Candi
     moments, framework = critical(context), context.framework
     if framework is None:
         return
-    if moments & {"load", "init"} and job.method == "qlora":
+    if moments & {"load", "init"} and job.held_in:
         if framework.from_pretrained and shards_parameters(job.layout, framework):
             for place, title in QUANTISED.items():
                 if place != job.initialization.place:

@@ -1,0 +1,179 @@
+"""Layers whose frozen weights are quantised, on fake tensors: bitsandbytes' own, with what its CUDA kernels allocate.
+
+bitsandbytes 0.50 registers kernels as operators, and fake tensors know what an operator returns, not what it takes for
+itself. Where Python code of ``backends/cuda/ops.py`` allocates between the operators, it is repeated here line by line.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import bitsandbytes as bnb
+import torch
+import torch.nn.functional as F  # noqa: N812  # as everybody writes it
+from bitsandbytes.autograd._functions import MatMul8bitLt, MatmulLtState
+from peft.tuners.lora import dora
+from torch import nn
+
+BLOCK, NESTED = 64, 256
+"""Elements that share an absmax, and absmax values that share theirs once they are quantised, too."""
+THRESHOLD = 6.0
+"""transformers' ``llm_int8_threshold``."""
+
+
+def as_on_cuda() -> None:
+    """Put what CUDA's kernels allocate in place of what the operators say."""
+    torch.ops.bitsandbytes.gemm_4bit = SimpleNamespace(default=_gemm_4bit)
+    torch.ops.bitsandbytes.int8_mixed_scaled_mm = _int8_mixed_scaled_mm
+    bnb.functional.int8_vectorwise_quant = _int8_vectorwise_quant
+    dora.dequantize_module_weight = _dequantized
+    bnb.matmul = lambda x, w, bias=None, state=None: MatMul8bitLt.apply(x, w, None, bias, state)
+
+
+def _gemm_4bit(
+    a: torch.Tensor,
+    _b: torch.Tensor,
+    shape: Any,
+    absmax: torch.Tensor,
+    _blocksize: int,
+    _quant_type: str,
+    bias: torch.Tensor | None = None,
+    absmax_8bit: torch.Tensor | None = None,
+    absmax_code: torch.Tensor | None = None,
+    absmax_offset: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``_dequant_linear_fallback``, which runs beyond 1536 tokens."""
+    del absmax_code
+    if absmax_8bit is not None:
+        absmax_dq = torch.empty_like(absmax_8bit, dtype=torch.float32)
+        constants = absmax_dq + absmax_offset  # noqa: F841  # a variable to the end, as upstream
+    whole = torch.empty(shape, dtype=a.dtype)
+    out: torch.Tensor = F.linear(a, whole, bias)
+    return out
+
+
+def _int8_vectorwise_quant(a: torch.Tensor, threshold: float = 0.0) -> Any:
+    """``int8_vectorwise_quant`` of CUDA, where no value is an outlier."""
+    row_stats = torch.empty(a.numel() // a.shape[-1], dtype=torch.float32)
+    out_row = torch.empty(a.shape, dtype=torch.int8)
+    columns = None
+    if threshold > 0.0:
+        outliers = a.abs() >= threshold
+        outliers.any()
+        columns = torch.empty(0, dtype=torch.int64)
+    return out_row, row_stats, columns
+
+
+def _int8_mixed_scaled_mm(
+    a: torch.Tensor,
+    ca: torch.Tensor,
+    cb: torch.Tensor,
+    sca: torch.Tensor,
+    scb: torch.Tensor,
+    _columns: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+) -> Any:
+    """The default kernel, which calls CUDA's product and its dequantisation."""
+    del sca, scb
+    sub = torch.empty(0, dtype=a.dtype)
+    out32 = torch.empty((*ca.shape[:-1], cb.shape[0]), dtype=torch.int32)
+    out = torch.empty_like(out32, dtype=torch.float16)
+    if bias is not None and bias.dtype != torch.float16:
+        out.add_(bias)
+    return out.to(a.dtype), sub
+
+
+def _dequantized(module: Any) -> torch.Tensor:
+    """peft's ``dequantize_module_weight``, which tells both kinds apart by the names of their weights' classes."""
+    if isinstance(module, FourBits):
+        out: torch.Tensor = bnb.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)
+        return out
+    wide: torch.Tensor = bnb.functional.int8_vectorwise_dequant(module.weight.data, module.state.SCB)
+    return wide
+
+
+class FourBits(bnb.nn.Linear4bit):
+    """``Linear4bit`` with a weight that is a fake tensor already."""
+
+    def __init__(self, old: nn.Linear, kind: str, compute: torch.dtype, *, double: bool) -> None:
+        nn.Linear.__init__(self, old.in_features, old.out_features, bias=False, device="meta")
+        self.bias = old.bias
+        count = old.weight.numel()
+        absmax = torch.empty(-(-count // BLOCK), dtype=torch.float32)
+        nested, offset = None, None
+        if double:
+            nested = bnb.functional.QuantState(
+                torch.empty(-(-absmax.numel() // NESTED), dtype=torch.float32),
+                code=torch.empty(256, dtype=torch.float32),
+                blocksize=NESTED,
+                dtype=torch.float32,
+            )
+            offset, absmax = torch.empty((), dtype=torch.float32), torch.empty(absmax.shape, dtype=torch.uint8)
+        self.weight = nn.Parameter(torch.empty((count + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
+        self.weight.quant_state = bnb.functional.QuantState(
+            absmax,
+            shape=old.weight.shape,
+            code=torch.empty(16, dtype=torch.float32),
+            blocksize=BLOCK,
+            quant_type=kind,
+            dtype=compute,
+            offset=offset,
+            state2=nested,
+        )
+        self.weight.compress_statistics, self.weight.quant_type = double, kind
+        self.compute_dtype, self.compute_type_is_set = compute, True
+        self.support_avx512bf16_for_cpu = False
+
+    def beside(self) -> list[torch.Tensor]:
+        """What rests beside the parameters."""
+        state = self.weight.quant_state
+        found = [state.absmax, state.code]
+        return found + ([state.offset, state.state2.absmax] if state.nested else [])
+
+
+class EightBits(bnb.nn.Linear8bitLt):
+    """``Linear8bitLt`` with a weight that is a fake tensor already."""
+
+    def __init__(self, old: nn.Linear) -> None:
+        nn.Linear.__init__(self, old.in_features, old.out_features, bias=False, device="meta")
+        self.bias, self.index = old.bias, None
+        self.weight = nn.Parameter(torch.empty(old.weight.shape, dtype=torch.int8), requires_grad=False)
+        self.state = MatmulLtState()
+        self.state.threshold, self.state.has_fp16_weights, self.state.use_pool = THRESHOLD, False, True
+        self.state.CB, self.state.SCB = self.weight.data, torch.empty(old.out_features, dtype=torch.float32)
+        self.weight.CB = None
+
+    def beside(self) -> list[torch.Tensor]:
+        """What rests beside the parameters."""
+        return [self.state.SCB]
+
+
+def quantised(model: nn.Module, held: str, compute: torch.dtype) -> list[torch.Tensor]:
+    """Replace every linear layer but the head; what rests beside the parameters."""
+    found: list[torch.Tensor] = []
+    for name, module in list(model.named_modules()):
+        if type(module) is not nn.Linear or name.endswith("lm_head"):
+            continue
+        new: Any
+        if held == "int8":
+            new = EightBits(module)
+        else:
+            new = FourBits(module, held.partition("-")[0], compute, double=not held.endswith("-single"))
+        model.set_submodule(name, new)
+        found += new.beside()
+    model.is_loaded_in_8bit, model.is_loaded_in_4bit = held == "int8", held != "int8"
+    model.is_quantized = True
+    return found
+
+
+def prepared(model: nn.Module) -> None:
+    """``prepare_model_for_kbit_training``: every 16-bit parameter in fp32."""
+    wide: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.dtype in (torch.float16, torch.bfloat16):
+                known = wide.get(id(parameter))
+                if known is None:
+                    known = wide[id(parameter)] = nn.Parameter(parameter.detach().float(), requires_grad=False)
+                module.register_parameter(name, known)

@@ -1,0 +1,101 @@
+"""Trace adapters over a quantised base: python -m benchmarks.base_trace [--only REGEX] (needs the extra, bitsandbytes).
+
+Each record of ``data/base.json`` is a plan. transformers' model is built on fake tensors, its linear layers become
+bitsandbytes' (``base_kernels.py``), peft adapts them, and three steps are followed as ``memcheck verify`` follows them;
+what is recorded are the highest bytes of each instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+from benchmarks.cases import HERE, load
+
+PATH = os.path.join(HERE, "data", "base.json")
+INSTANTS = ("init", "forward", "loss", "backward", "optimizer")
+
+
+def main() -> int:
+    """Trace the recorded cases again, and write what was seen."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="cases whose id matches")
+    only = parser.parse_args().only
+    import bitsandbytes
+    import peft
+    import torch
+    import transformers
+
+    data = load("base.json")
+    data["source"] = (
+        f"traces of bitsandbytes {bitsandbytes.__version__}, peft {peft.__version__}, "
+        f"transformers {transformers.__version__} on torch {torch.__version__.partition('+')[0]}"
+    )
+    for record in data["cases"]:
+        if not re.search(only, record["id"]):
+            continue
+        record["instants_bytes"] = traced(record["plan"])
+        print(record["id"], record["instants_bytes"], flush=True)
+        with open(PATH, "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1)
+            file.write("\n")
+    return 0
+
+
+def traced(plan: dict[str, Any]) -> dict[str, int]:
+    """The highest bytes of each instant of one plan's step."""
+    import torch
+
+    from benchmarks import base_kernels
+    from memcheck.plan.load import load_documents
+    from memcheck.verify.build import single
+    from memcheck.verify.build.dtypes import DTYPES
+    from memcheck.verify.build.single import build_single
+    from memcheck.verify.build.trained import adapt
+    from memcheck.verify.progress import Progress
+    from memcheck.verify.subject import Subject, hugging_face_config, load_subject
+    from memcheck.verify.trace.picture import resting_tensors
+    from memcheck.verify.trace.run import _steps
+    from memcheck.verify.trace.tracer import Tracer
+    from memcheck.verify.trace.world import fake_tensors
+
+    (document,) = load_documents("plan.yaml", json.dumps(plan).encode())
+    subject = load_subject(document)
+    if not isinstance(subject, Subject):
+        sys.exit("; ".join(f.message for f in subject.findings))
+    job: Any = subject.job
+    config = hugging_face_config(subject.plan.model, subject.base_dir)
+    progress = Progress(sys.stderr, terminal=False)
+    beside: list[torch.Tensor] = []
+
+    def adapted(model: Any, job: Any, lora: Any) -> Any:
+        compute = DTYPES[job.recipe.compute]
+        beside.extend(base_kernels.quantised(model, job.held_in, compute))
+        if job.prepares_kbit:
+            base_kernels.prepared(model)
+        for parameter in model.parameters():
+            parameter.requires_grad_(requires_grad=False)
+        return adapt(model, job, lora)
+
+    base_kernels.as_on_cuda()
+    with ExitStack() as stack:
+        stack.enter_context(fake_tensors())
+        tracer = Tracer(lambda: False, lambda *_: None, in_place=True)
+        single.adapt = adapted
+        try:
+            parts = build_single(job, job.architecture, config, None, tracer)
+        finally:
+            single.adapt = adapt
+        tracer.follow(parts.inner)
+        tracer.hold([resting_tensors(parts.inner), parts.inputs, beside])
+        instants, _ = _steps(tracer, parts, progress)
+    return {instant.name: instant.allocated_bytes for instant in instants if instant.name in INSTANTS}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

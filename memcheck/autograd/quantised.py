@@ -1,0 +1,225 @@
+"""Products with frozen weights that rest quantised, and adapters over them.
+
+Sources: bitsandbytes 0.50 ``autograd/_functions.py`` (MatMul4Bit, MatMul8bitLt) and ``backends/cuda/ops.py``;
+gptqmodel 7.7 ``nn_modules/qlinear/__init__.py`` (dequantize_weight), ``torch.py``, ``gemm_awq.py``; transformers 5.23
+``integrations/finegrained_fp8.py`` (FP8LinearFunction); peft 0.21 ``tuners/lora/bnb.py``, ``gptq.py``, ``awq.py``.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.dora import magnitude_scaled
+from memcheck.autograd.elementwise import add, cast, copy, dropout, scale
+from memcheck.autograd.tensor import Storage, Tape, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memcheck.autograd.matrix import Weights
+
+    Run = Callable[[Storage], list[Storage | None]]
+
+FOUR_BITS = ("nf4", "nf4-single", "fp4", "fp4-single")
+"""bitsandbytes' 4-bit weights: with constants that are quantised once more, or not."""
+BLOCK = 64
+"""4-bit weights that share a constant (bitsandbytes ``blocksize``)."""
+FP8_BLOCK = 128
+"""Rows and columns that share a scale (transformers ``FineGrainedFP8Config.weight_block_size``)."""
+
+
+def adapted(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+    """peft's forward of an adapter over bitsandbytes' or AWQ's layer: under autocast the input is not cast to the
+    adapter's dtype, and what the adapter says is cast to the result's dtype before it is added.
+    """
+    from memcheck.autograd.matrix import dense, matmul
+
+    result = dense(tape, x, w, label)
+    if w.lora_a is None or w.lora_b is None:
+        return result
+    if w.held in FOUR_BITS:
+        result = copy(tape, result, "4-bit result.clone()")
+    source = result.dtype
+    converts = not tape.autocast
+    if converts:
+        x = cast(tape, x, w.lora_a.dtype, "lora input")
+    if w.magnitude is not None:
+        total = magnitude_scaled(tape, x, result, w, label)
+        del result
+        return cast(tape, total, source, "lora result") if converts else total
+    low = dropout(tape, x, w.dropout)
+    down = matmul(tape, low, w.lora_a, label + ".lora_A")
+    del low
+    output = matmul(tape, down, w.lora_b, label + ".lora_B")
+    del down
+    if w.held.startswith("awq"):
+        output = cast(tape, output, source, "lora output") if converts else output
+        output = scale(tape, output, "lora scaling")
+    else:
+        output = scale(tape, output, "lora scaling")
+        output = cast(tape, output, source, "lora output") if converts else output
+    return add(tape, result, output, "lora sum")
+
+
+def product_of(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+    """The product with a quantised weight."""
+    if w.held == "int8":
+        return _int8(tape, x, w, label)
+    if w.held.startswith("gptq"):
+        return _gptq(tape, x, w, label)
+    if w.held.startswith("awq"):
+        return _awq(tape, x, w, label)
+    if w.held == "fp8":
+        return _fp8(tape, x, w, label)
+    source = x.dtype
+    if w.computes is not None:  # Linear4bit.forward: `x.to(compute_dtype)`, and `.to(inp_dtype)` of what comes out
+        x = cast(tape, x, w.computes, "4-bit input")
+        return cast(tape, _product_4bit(tape, x, w, label), source, "4-bit output")
+    return _product_4bit(tape, x, w, label)
+
+
+def _product_4bit(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+    """MatMul4Bit in the dtype of its input: the weight is dequantised in forward and in backward; old versions keep x
+    too.
+    """
+    out_shape = (*x.shape[:-1], w.weight.shape[0])
+    x_shape, x_dtype, w_shape, stored = x.shape, x.dtype, w.weight.shape, w.dequantized
+    constants = -(-w_shape[0] * w_shape[1] // BLOCK) if w.held in FOUR_BITS and "single" not in w.held else 0
+    absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []
+    workspace = _dequantized(tape, w_shape, x_dtype, stored)
+    out = tape.value(out_shape, x_dtype, label)
+    del workspace, absmax
+    kept = _held_by_ctx(tape, x) if w.keeps_input else None
+
+    def run(grad: Storage) -> list[Storage | None]:
+        absmax = tape.new((constants,), "fp32", "4-bit constants") if constants else None
+        workspace = _dequantized(tape, w_shape, x_dtype, stored)
+        del absmax
+        gx = tape.new(x_shape, x_dtype, label + " dX")
+        del workspace
+        return [gx]
+
+    return tape.record(out, (x,), _holding(run, kept))
+
+
+def _held_by_ctx(tape: Tape, x: Value) -> Storage | None:
+    """An attribute of ctx in place of a saved tensor: it goes with the graph, and not with its node's backward. What a
+    checkpoint puts placeholders for are saved tensors alone, so that it stays through one that is not reentrant.
+    """
+    if x.origin is None or x.storage is None:
+        return None
+    frame = tape.frame
+    if frame is not None and frame.again is None and frame.returned is not None:
+        return None  # a reentrant call runs its forward without a graph
+    if frame is None or frame.again is None:
+        tape.outliving[x.storage.key] = x.storage.bytes
+    return x.storage
+
+
+def _holding(run: Run, kept: Storage | None) -> Run:
+    """The backward function, with a storage that a checkpoint does not see."""
+    return run if kept is None else lambda grad: (run(grad), kept)[0]
+
+
+def _dequantized(tape: Tape, shape: tuple[int, ...], dtype: str, stored: str | None) -> Storage:
+    """``dequantize_4bit(B).to(A.dtype)``."""
+    if stored is None or stored == dtype:
+        return tape.new(shape, dtype, "dequantized weight")
+    first = tape.new(shape, stored, "dequantized weight")
+    cast_copy = tape.new(shape, dtype, "dequantized weight, cast")
+    del first
+    return cast_copy
+
+
+def _int8(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+    """MatMul8bitLt: the input is quantised by rows, the product is int32, then fp16, then the input's dtype. The input
+    itself is an attribute of ctx, which goes with the graph. No column is an outlier.
+    """
+    x_shape, x_dtype, w_shape = x.shape, x.dtype, w.weight.shape
+    rows, out_shape = (*x_shape[:-1], 1), (*x_shape[:-1], w_shape[0])
+    half = tape.new(x_shape, "fp16", "int8 input, cast") if x_dtype != "fp16" else None
+    stats = tape.new(rows, "fp32", "int8 row scales")
+    quantised = tape.new(x_shape, "int8", "int8 input")
+    magnitude = tape.new(x_shape, "fp16", "|int8 input|")
+    outliers = tape.new(x_shape, "bool", "int8 outliers")
+    del magnitude, half, outliers
+    whole = tape.new(out_shape, "int32", label + " int32")
+    narrow = tape.value(out_shape, "fp16", label)
+    out = narrow if x_dtype == "fp16" else tape.value(out_shape, x_dtype, label)
+    del narrow, whole, quantised, stats
+    kept = _held_by_ctx(tape, x)
+
+    def run(grad: Storage) -> list[Storage | None]:
+        weight = tape.new(w_shape, x_dtype, "dequantized weight")
+        gx = tape.new(x_shape, x_dtype, label + " dX")
+        del weight
+        return [gx]
+
+    return tape.record(Value(out.storage, out_shape, x_dtype), (x,), _holding(run, kept))
+
+
+def _gptq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+    """TorchLinear in training: ``scales[g_idx] * (codes - zeros[g_idx])`` operator by operator, then ``torch.matmul``,
+    which keeps the dequantised weight for the input's gradient.
+    """
+    x_shape, x_dtype, w_shape = x.shape, x.dtype, w.weight.shape
+    inputs = w_shape[1]
+    codes_dtype = "int8" if "4bit" in w.held else "int32"
+    shifted = tape.new(w_shape, "int32", "unpacked codes")
+    narrow = tape.new(w_shape, codes_dtype, "codes")
+    del shifted
+    masked = tape.new(w_shape, codes_dtype, "masked codes")
+    del narrow
+    index = tape.new((inputs,), "int64", "g_idx.long()")
+    scales = tape.new(w_shape, "fp16", "scales of each weight")
+    zeros = tape.new(w_shape, codes_dtype, "zeros of each weight")
+    difference = tape.new(w_shape, codes_dtype, "codes - zeros")
+    del zeros, index
+    weight = tape.new(w_shape, "fp16", "dequantized weight")
+    del masked, scales, difference
+    if x_dtype != "fp16":
+        weight = tape.new(w_shape, x_dtype, "dequantized weight, cast")
+    out_shape = (*x_shape[:-1], w_shape[0])
+    out = tape.value(out_shape, x_dtype, label)
+    kept = weight if x.origin is not None else None
+    del weight
+
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        return [tape.new(x_shape, x_dtype, label + " dX")]
+
+    return tape.record(out, (x,), run)
+
+
+def _awq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+    """AwqGemmFn: computes in 16 bits, and dequantises the weight in forward (beyond 1024 tokens) and in backward."""
+    source = x.dtype
+    x = cast(tape, x, "fp16", "awq input") if source not in ("fp16", "bf16") else x
+    x_shape, x_dtype, w_shape = x.shape, x.dtype, w.weight.shape
+    out_shape = (*x_shape[:-1], w_shape[0])
+    workspace = _dequantized(tape, w_shape, x_dtype, None)
+    out = tape.value(out_shape, x_dtype, label)
+    del workspace
+
+    def run(grad: Storage) -> list[Storage | None]:
+        workspace = _dequantized(tape, w_shape, x_dtype, None)
+        gx = tape.new(x_shape, x_dtype, label + " dX")
+        del workspace
+        return [gx]
+
+    return cast(tape, tape.record(out, (x,), run), source, "awq output")
+
+
+def _fp8(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+    """FP8LinearFunction: the input is quantised in groups; backward dequantises the weight."""
+    x_shape, x_dtype, w_shape = x.shape, x.dtype, w.weight.shape
+    groups = (*x_shape[:-1], -(-x_shape[-1] // FP8_BLOCK))
+    quantised, scales = tape.new(x_shape, "fp8", "fp8 input"), tape.new(groups, "fp32", "fp8 input scales")
+    out = tape.value((*x_shape[:-1], w_shape[0]), x_dtype, label)
+    del quantised, scales
+
+    def run(grad: Storage) -> list[Storage | None]:
+        weight = tape.new(w_shape, x_dtype, "dequantized weight")
+        gx = tape.new(x_shape, x_dtype, label + " dX")
+        del weight
+        return [gx]
+
+    return tape.record(out, (x,), run)

@@ -1,0 +1,75 @@
+"""From ``training.base`` to what the frozen model under adapters rests in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memcheck.job.defaults import Defaults
+from memcheck.job.errors import JobProblem, ResolutionError
+from memcheck.job.profile import Profile
+from memcheck.plan.types import BaseSpec, PrecisionSpec
+
+FLOATS = ("bf16", "fp16", "fp32")
+FOUR_BITS = ("nf4", "fp4")
+OPTION = "quantize"
+"""The option of a framework that has words of its own for it."""
+
+
+def resolve_base(
+    stated: BaseSpec | None, method: str, framework: Profile, options: Mapping[str, object], defaults: Defaults
+) -> str:
+    """A word of ``memcheck.accounts.quantised``, or empty: the base rests in the dtype of the parameters.
+
+    Raises:
+        ResolutionError: the framework has no such base, or the method trains every weight.
+    """
+    if stated is None or stated.held_in is None:
+        return _by_method(method, framework, options)
+    held = stated.held_in
+    if method == "full":
+        _refuse(f"a base held in {held} is frozen, and `method: full` trains it", "write `method: lora`")
+    if held in FLOATS:
+        if method == "qlora":
+            _refuse(f"`method: qlora` quantises its base, which `base: {held}` leaves alone", "write `method: lora`")
+        return ""
+    if held not in framework.bases:
+        known = ", ".join(framework.bases) or "none but the dtype of the parameters"
+        _refuse(f"{framework.title} has no frozen base held in {held}", f"it has: {known}")
+    if held not in FOUR_BITS:
+        if stated.double is not None or stated.storage is not None:
+            _refuse(f"`double` and `storage` are of 4-bit weights, and the base is held in {held}", "remove them")
+        return held
+    if OPTION in framework.options:
+        if stated.double is not None or stated.storage is not None:
+            _refuse(f"{framework.title} says by an option how its base is held", f"state it in `options.{OPTION}`")
+        return _by_method("qlora", framework, options)
+    double = defaults.take("training.base.double", stated.double, True)
+    return held if double else f"{held}-single"
+
+
+def _by_method(method: str, framework: Profile, options: Mapping[str, object]) -> str:
+    """What ``qlora`` alone means: 4 bits, whose constants are quantised once more unless an option says otherwise."""
+    if method != "qlora":
+        return ""
+    default = framework.default_quantization
+    plain = default and not str(options.get(OPTION, default)).endswith("-dq")
+    return "nf4-single" if plain else "nf4"
+
+
+def with_base(precision: PrecisionSpec | None, stated: BaseSpec | None) -> PrecisionSpec | None:
+    """The precision with the floats that the base is held in as the dtype of the parameters.
+
+    Raises:
+        ResolutionError: ``precision.params`` says something else.
+    """
+    held = stated.held_in if stated is not None else None
+    if held not in FLOATS:
+        return precision
+    precision = precision or PrecisionSpec()
+    if precision.params not in (None, held):
+        _refuse(f"the base is held in {held}, and `precision.params` says {precision.params}", "state one of them")
+    return precision._replace(params=held)
+
+
+def _refuse(message: str, help: str) -> None:
+    raise ResolutionError((JobProblem("base", "/training/base", message, help=help),))
