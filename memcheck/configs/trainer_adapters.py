@@ -8,6 +8,8 @@ from memcheck.configs.contract import speaks
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_parts import on, say, say_or_note, words
 from memcheck.configs.types import KeyRow
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.versions import KBIT
 from memcheck.record import Record
 
 EVERY_LINEAR = frozenset({"all-linear", "all", "linear"})
@@ -131,15 +133,15 @@ def base(draft: Draft, held: str, path: str) -> bool:
     return say(draft, HELD, held, path)
 
 
-PREPARES = "training.options.prepare_model_for_kbit_training"
+PREPARES = f"training.options.{KBIT}"
 
 
 def leaves_casts(draft: Draft, why: str) -> None:
     """Of a base that bitsandbytes quantises the trainer leaves norms, embeddings and head in 16 bits. ``why``: where
     that is written.
     """
-    four_bits = draft.value("training.method") == "qlora"
-    if draft.value("training.framework") == "huggingface" and (four_bits or draft.value(HELD) == "int8"):
+    quantised = draft.value("training.method") == "qlora" or draft.value(HELD) == "int8"
+    if quantised and KBIT in FRAMEWORKS[str(draft.value("training.framework"))].options:
         draft.derive(PREPARES, False, why)
 
 
