@@ -148,6 +148,8 @@ class Context:
         """What attention's forward has names for until it returns."""
         self.unused: list[Value] = []
         """What attention returns beside its output and nothing reads: ``_`` is a variable to the layer's end."""
+        self.checkpoints: frozenset[str] = frozenset()
+        """Modules of the layer that are checkpointed, each apart."""
         self.before: High | None = None
         """The highest point of the final norm, which still belongs to the forward."""
 

@@ -71,7 +71,7 @@ def _from_text(path: str, text: str, lists: frozenset[str], defines: Mapping[str
             variables[assigned[1]] = _resolved(assigned[2].strip("\"'"), variables)
             continue
         for column, word in _words(line):
-            flag = re.match(r"--([A-Za-z][\w-]*)(?:=(.*))?\Z", word)
+            flag = re.match(r"--([A-Za-z][\w.-]*)(?:=(.*))?\Z", word)
             if flag is not None:
                 name = flag[1]
                 values[name] = True if flag[2] is None else _resolved(flag[2], variables)

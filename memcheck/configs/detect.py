@@ -28,7 +28,6 @@ UNREAD = (
         "an OpenRLHF launch",
         "its arguments are not read: write the plan with training.framework: deepspeed",
     ),
-    (any_key("step_scheduler."), "a NeMo AutoModel recipe", ""),
     (any_key("infer_backend"), "a LLaMA-Factory chat, which trains nothing", ""),
     (any_key("tokens.", "optimizer.zero_stage"), "a nanotron config", ""),
     (

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from memcheck.configs import (
+    automodel_launch,
     axolotl_keys,
     deepspeed_keys,
     llamafactory_keys,
@@ -22,6 +23,7 @@ from memcheck.configs.arguments import NO_DEFINES
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.evidence import Recognise, all_keys, any_key
 from memcheck.configs.read_accelerate import read_accelerate
+from memcheck.configs.read_automodel import read_automodel
 from memcheck.configs.read_axolotl import read_axolotl
 from memcheck.configs.read_deepspeed import read_deepspeed
 from memcheck.configs.read_llamafactory import read_llamafactory
@@ -78,6 +80,13 @@ FORMATS = {
             syntaxes=(YAML, JSON),
             recognise=all_keys(*axolotl_keys.EVIDENCE),
             read=read_axolotl,
+        ),
+        Format(
+            name="automodel",
+            title="NeMo AutoModel YAML",
+            syntaxes=(YAML, JSON, ARGUMENTS),
+            recognise=automodel_launch.recognise,
+            read=read_automodel,
         ),
         Format(
             name="llamafactory",

@@ -158,6 +158,8 @@ class Profile(Record):
     selective_recompute: str = ""
     """What selective recompute chooses among: the ``operators`` or the ``modules`` of a block. Empty: there is none to
     turn on; a plan that has it is priced as core attention run again."""
+    checkpointed_parts: tuple[str, ...] = ()
+    """Modules of a layer that can be checkpointed each apart, of ``training.activation_checkpointing.modules``."""
     context_parallel: str = "ring"
     """By default: ``ring`` (each rank's tokens are two chunks, for balance) or ``ulysses`` (heads are exchanged)."""
     own_expert_groups: bool = False

@@ -5,7 +5,8 @@
 Looks up the names under `training.lora.target_modules`, `training.freeze` and of the modules to recompute
 (`training.activation_checkpointing.modules`, Megatron's `recompute_modules`). A target is the path or the last part of
 a linear layer inside a block; embedding and head get no adapters here. A frozen part is a path inside a block or any
-part of one. What can be recomputed is Megatron's own list; other frameworks recompute whole blocks.
+part of one. What can be recomputed is Megatron's own list, or under `pytorch`
+the modules of a layer in torch's `checkpoint_wrapper`; other frameworks recompute whole blocks.
 
 ## Why it matters
 
@@ -67,7 +68,8 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 def _recomputed(context: RuleContext, job: TrainingJob, framework: Profile) -> Iterator[Finding]:
     place = "/training/activation_checkpointing/modules"
-    if job.checkpointing.modules and framework.selective_recompute != "modules":
+    parts = framework.checkpointed_parts
+    if job.checkpointing.modules and framework.selective_recompute != "modules" and not parts:
         yield RULE.finding(
             context,
             f"recomputing modules of a block under {framework.name} is not modelled",
@@ -83,8 +85,9 @@ def _recomputed(context: RuleContext, job: TrainingJob, framework: Profile) -> I
     elif isinstance(option, str):
         named += [(name, "/training/options/recompute_modules") for name in option.replace(",", " ").split()]
     for name, pointer in named:
-        if name not in RECOMPUTED:
-            help = close_to(name, RECOMPUTED) or f"it knows {listed(RECOMPUTED)}"
+        known = parts or RECOMPUTED
+        if name not in known:
+            help = close_to(name, known) or f"it knows {listed(known)}"
             yield RULE.finding(context, f"{framework.name} has no module `{name}` to recompute", pointer, help=help)
 
 

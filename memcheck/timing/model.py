@@ -73,6 +73,8 @@ def shape_of(job: TrainingJob) -> Shape:
         adapter = Adapter(lora.rank, lora.target_modules, lora.dtype, bool(job.held_in))
     framework, timing = FRAMEWORKS[job.framework], timing_of(job.framework)
     recompute = job.checkpointing.mode
+    if framework.checkpointed_parts and {"self_attn", "mlp"} <= {*job.checkpointing.modules}:
+        recompute = "full"  # every product of a layer runs again
     by_operators = framework.selective_recompute == "operators"
     compute, fused = recipe.compute, timing.fuses(job)
     own_loss = framework.loss_parallel == "always"

@@ -189,7 +189,8 @@ def _experts(job: TrainingJob) -> Iterator[StandIn]:
 
 
 def _recompute(job: TrainingJob) -> Iterator[StandIn]:
-    if job.checkpointing.mode == "selective" and not runs_torchtitan(job):
+    parts = job.checkpointing.modules and FRAMEWORKS[job.framework].checkpointed_parts
+    if job.checkpointing.mode == "selective" and not runs_torchtitan(job) and not parts:
         why = "transformers recomputes whole layers or nothing"
         changes = {"training.activation_checkpointing": "none"}
         yield StandIn("training.activation_checkpointing", "selective", "none", why=why, changes=changes)

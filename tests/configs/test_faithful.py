@@ -31,12 +31,46 @@ def plain(path: Path) -> dict[str, Any] | None:
         values = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError):
         return None
-    named = isinstance(values, dict) and {"base_model", "model_name_or_path"} & set(values)
+    named = isinstance(values, dict) and {"base_model", "model_name_or_path", "step_scheduler"} & set(values)
     return values if named else None
+
+
+def recipe(values: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """What a recipe of NeMo AutoModel says, section by section."""
+    steps, data, degrees = (values.get(name) or {} for name in ("step_scheduler", "dataset", "distributed"))
+    packed = (values.get("packed_sequence") or {}).get("packed_sequence_size")
+    stages = degrees.get("pp_size") or 1
+    pipeline = degrees.get("pipeline") or values.get("autopipeline") or {}
+    micro = pipeline.get("pp_microbatch_size", 1) if stages > 1 else steps.get("local_batch_size", 1)
+    yield "training.micro_batch_size", micro
+    yield "training.global_batch_size", steps.get("global_batch_size", 32)
+    rows = packed or data.get("seq_len") or data.get("seq_length")
+    if rows:
+        yield "training.sequence_length", rows
+    adapted = values.get("peft") or {}
+    four = (values.get("quantization") or {}).get("load_in_4bit")
+    yield "training.method", ("qlora" if four else "lora") if adapted else "full"
+    if adapted:
+        yield "training.lora.rank", adapted.get("dim", 8)
+    for key, name in (("tensor", "tp_size"), ("context", "cp_size"), ("pipeline", "pp_size"), ("expert", "ep_size")):
+        if isinstance(degrees.get(name), int):
+            yield f"parallelism.{key}", degrees[name]
+    optimizer = str((values.get("optimizer") or {}).get("_target_", "AdamW")).rpartition(".")[2]
+    yield "training.optimizer.name", {"Adam": "adam", "FusedAdam": "adamw"}.get(optimizer, optimizer.lower())
+    wide = "32" in str((values.get("model") or {}).get("torch_dtype"))
+    yield "training.precision.recipe", "bf16-mixed" if wide else "bf16-pure"
+    if not degrees.get("activation_checkpointing"):
+        yield "training.activation_checkpointing.mode", "none"
+    if degrees.get("offload_policy"):
+        yield "training.offload.parameters", "cpu"
+    yield "parallelism.gradient_sync", "every" if degrees.get("defer_fsdp_grad_sync") is False else "last"
 
 
 def wanted(values: dict[str, Any]) -> Iterator[tuple[str, object]]:
     """What the plan has to say, by a reading that knows nothing of the readers."""
+    if "step_scheduler" in values:
+        yield from recipe(values)
+        return
     adapted = values.get("adapter") or values.get("use_peft") or values.get("finetuning_type") == "lora"
     for key, names in NAMES.items():
         found = next((values[name] for name in names if values.get(name) is not None), None)

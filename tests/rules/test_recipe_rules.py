@@ -306,3 +306,11 @@ def test_recomputed_modules_exist(training: str, text: str) -> None:
     """Megatron recomputes what its own list names."""
     findings = found("MEM413", parallelism="tensor: 8", training=f"framework: megatron, {training}")
     assert [text in f"{f.message}; {f.help}" for f in findings] == ([True] if text else [])
+
+
+@pytest.mark.parametrize(("name", "text"), [("self_attn", ""), ("core_attn", "no module `core_attn` to recompute")])
+def test_modules_in_checkpoints_of_their_own_exist(name: str, text: str) -> None:
+    """Under plain PyTorch the modules are those of transformers' layers."""
+    training = f"framework: pytorch, activation_checkpointing: {{modules: [{name}]}}"
+    findings = found("MEM413", training=training)
+    assert [text in f.message for f in findings] == ([True] if text else [])

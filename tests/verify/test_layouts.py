@@ -47,6 +47,10 @@ PLANS = {
     "tied, accumulated": small(TIED, precision=MIXED, gradient_accumulation_steps=4),
     "reentrant recompute": small(activation_checkpointing={"mode": "full", "reentrant": True}, optimizer="sgd"),
     "every second layer": small(activation_checkpointing={"mode": "full", "every_n_layers": 2}, optimizer="sgd"),
+    "parts of each layer": small(
+        activation_checkpointing={"modules": ["self_attn", "mlp", "input_layernorm", "post_attention_layernorm"]},
+        optimizer="sgd",
+    ),
     "bf16 logits": small(loss={"kind": "standard", "upcast": False}, optimizer="sgd"),
     "chunked loss": small(loss={"kind": "chunked", "chunks": 4}, optimizer="sgd"),
     "fused loss under autocast": small(loss="fused-linear", precision=MIXED, optimizer="sgd"),

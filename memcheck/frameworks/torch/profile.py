@@ -67,6 +67,8 @@ PROFILE = Profile(
         "static_graph": "it spares a walk of the graph, and keeps no tensors (nn/parallel/distributed.py)",
         "find_unused_parameters": "it walks the graph, and keeps no tensors (nn/parallel/distributed.py)",
     },
+    # torch/distributed/algorithms/_checkpoint/checkpoint_wrapper.py around transformers' modules, by their names
+    checkpointed_parts=("self_attn", "mlp", "input_layernorm", "post_attention_layernorm"),
     own_loop=True,
     from_pretrained=True,
     other_initializations=("rank0", "meta"),

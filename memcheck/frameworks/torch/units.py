@@ -123,10 +123,12 @@ def frozen_layers(freeze: tuple[str, ...]) -> set[int]:
 
 
 def recompute_mode(job: TrainingJob, layer: int) -> str:
-    """How one layer is recomputed: ``none`` | ``selective`` | ``full``."""
+    """How one layer is recomputed: ``none`` | ``selective`` | ``full``, or ``parts:`` and names of its modules."""
     c = job.checkpointing
     if c.mode == "none" or (c.every_n_layers > 1 and layer % c.every_n_layers):
         return "none"
+    if c.modules and FRAMEWORKS[job.framework].checkpointed_parts:
+        return f"parts:{','.join(c.modules)}"
     return c.mode
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.curve import Forward
+from memcheck.autograd.curve import Forward, checkpointed
 from memcheck.autograd.elementwise import add, add_in_place, cast, dropout, mul, scale, scale_in_place
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attention import attention
@@ -16,7 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.models.vision import TowerAttention
 
-__all__ = ["block", "block_parts", "feed_forward", "head_unit", "loss_in_pieces", "norm", "recomputing"]
+PARTS = "parts:"
+"""In front of the modules that are recomputed, in a recompute mode."""
+__all__ = ["PARTS", "block", "block_parts", "feed_forward", "head_unit", "loss_in_pieces", "norm", "recomputing"]
 
 
 def mixer_forward(
@@ -72,15 +74,31 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
 
 
 def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
-    """The layer's forward under a recompute mode, and whether ``replay`` checkpoints it: as a whole or not at all."""
-    return lambda ctx, x: block(ctx, layer, x), mode == "full"
+    """The layer's forward under a recompute mode, and whether ``replay`` checkpoints it: as a whole or not at all.
+
+    ``parts:self_attn,mlp``: these modules of the layer are checkpointed, each apart.
+    """
+    if not mode.startswith(PARTS):
+        return lambda ctx, x: block(ctx, layer, x), mode == "full"
+    parts = frozenset(mode.removeprefix(PARTS).split(","))
+
+    def forward(ctx: Context, x: Value) -> Value:
+        ctx.checkpoints = parts
+        return block(ctx, layer, x)
+
+    return forward, False
+
+
+def _part(ctx: Context, name: str, forward: Forward, x: Value) -> Value:
+    """A module of the layer, under ``checkpoint_wrapper`` where the plan names it."""
+    return checkpointed(ctx, forward, x) if name in ctx.checkpoints else forward(ctx, x)
 
 
 def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     if block.mixer is None:
         return x
     into = cast(ctx.tape, x, ctx.setting.params) if block.residual_fp32 else x
-    h = into if block.post_norm else norm(ctx, block.input_norm, into)
+    h = into if block.post_norm else _part(ctx, "input_layernorm", lambda c, v: norm(c, block.input_norm, v), into)
     del into
     residual = h if block.residual_from_norm else x
     if block.named_norm:
@@ -88,7 +106,7 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     if isinstance(block.mixer, Attention) and block.mixer.adds_residual:
         ctx.named.append(h)
     argument = h if block.inner_dropout else None
-    h = mixer_forward(ctx, block.mixer, h, stream) if block.beside is None else _both_mixers(ctx, block, h, stream)
+    h = _part(ctx, "self_attn", lambda c, v: _mixed(c, block, v, stream), h)
     h = norm(ctx, block.mixer_output_norm, h)
     h = dropout(ctx.tape, h, block.dropout)
     del argument
@@ -97,6 +115,12 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     x = _residual(ctx, block, residual, h)
     ctx.named = []
     return norm(ctx, block.input_norm, x) if block.post_norm else x
+
+
+def _mixed(ctx: Context, block: Block, h: Value, stream: str) -> Value:
+    if block.mixer is None or block.beside is not None:
+        return _both_mixers(ctx, block, h, stream)
+    return mixer_forward(ctx, block.mixer, h, stream)
 
 
 def _both_mixers(ctx: Context, block: Block, h: Value, stream: str) -> Value:
@@ -110,7 +134,8 @@ def _both_mixers(ctx: Context, block: Block, h: Value, stream: str) -> Value:
 
 
 def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
-    h = x.view(*x.shape) if block.post_norm else norm(ctx, block.mlp_norm, x)
+    normed: Forward = lambda c, v: norm(c, block.mlp_norm, v)  # noqa: E731
+    h = x.view(*x.shape) if block.post_norm else _part(ctx, "post_attention_layernorm", normed, x)
     residual = h if block.residual_from_norm else x
     argument = h if block.inner_dropout else None
     if isinstance(m, Moe) and m.reads_stream:
@@ -118,7 +143,7 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
 
         h = experts_beside(ctx, m, h, x)
     else:
-        h = feed_forward(ctx, m, h)
+        h = _part(ctx, "mlp", lambda c, v: feed_forward(c, m, v), h)
     h = norm(ctx, block.mlp_output_norm, h)
     h = dropout(ctx.tape, h, block.dropout)
     del argument

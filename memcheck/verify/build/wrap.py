@@ -35,6 +35,9 @@ def recompute(model: nn.Module, job: TrainingJob) -> None:
     """transformers' gradient checkpointing, layer by layer."""
     if job.checkpointing.mode == "none":
         return
+    if job.checkpointing.modules:
+        _recompute_parts(model, job.checkpointing.modules)
+        return
     reentrant = job.checkpointing.reentrant
     options: dict[str, Any] = {"use_reentrant": reentrant}
     every = job.checkpointing.every_n_layers
@@ -46,6 +49,17 @@ def recompute(model: nn.Module, job: TrainingJob) -> None:
         raise RefusedStepError("this transformers recomputes every layer or none", "it learnt every_n_layers later")
     if reentrant and (job.lora is not None or job.freeze):
         model.enable_input_require_grads()  # reentrant recompute needs an input that wants a gradient
+
+
+def _recompute_parts(model: nn.Module, names: tuple[str, ...]) -> None:
+    """Modules of each layer in wrappers of their own."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    for module in list(model.modules()):
+        for name in names:
+            part = getattr(module, name, None)
+            if isinstance(part, nn.Module):
+                setattr(module, name, checkpoint_wrapper(part))
 
 
 def wrap(model: nn.Module, job: TrainingJob, architecture: Architecture, mesh: Mesh) -> Wrapped:

@@ -1,0 +1,126 @@
+"""Which model an AutoModel recipe trains, and with which kernels."""
+
+from __future__ import annotations
+
+import re
+
+from memcheck.configs import automodel_keys as keys
+from memcheck.configs import trainer_parts as parts
+from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_parts import on, text
+from memcheck.errors import MemcheckError
+from memcheck.models.from_plan import architecture_of
+from memcheck.models.types import Architecture
+from memcheck.plan.types import ModelSpec
+
+CONFIG = "model.config."
+
+
+def model(draft: Draft) -> None:
+    """The repository's id, what of its configuration is changed, or a configuration that is written out."""
+    config = draft.config
+    path = next((name for name in keys.MODELS if config.has(name)), "")
+    changed = _changed(draft)
+    written = _class_of(text(draft, "model.config._target_"))
+    if path:
+        parts.model(draft, path)
+        if changed:
+            draft.set("model.overrides", changed, next(key for key in config.values if _sized(key)))
+    elif changed and written:
+        draft.set("model.architecture", {"model_type": written, **changed}, "model.config._target_")
+    config.see(*keys.MODELS, *(key for key in config.values if key.startswith(CONFIG)))
+    for name in (f"model.{keys.PREDICTION}", f"{CONFIG}{keys.PREDICTION}"):
+        if str(config.values.get(name) or "0") != "0":
+            message = f"`{name}`: layers that predict further tokens have no memory model here"
+            draft.refuse(name, message, keys=("model.overrides",))
+        config.see(name, "model.mtp_use_repeated_layer")
+
+
+def _sized(key: str) -> bool:
+    if not key.startswith(CONFIG):
+        return False
+    name = key.removeprefix(CONFIG).partition(".")[0]
+    return name not in (*keys.NO_OVERRIDES, keys.PREDICTION)
+
+
+def _changed(draft: Draft) -> dict[str, object]:
+    """What ``model.config`` says of the model's dimensions."""
+    found: dict[str, object] = {}
+    for key, value in draft.config.values.items():
+        if not _sized(key):
+            continue
+        *sections, name = key.removeprefix(CONFIG).split(".")
+        table = found
+        for each in sections:
+            below = table.setdefault(each, {})
+            table = below if isinstance(below, dict) else {}
+        table[name] = value
+    return found
+
+
+def _class_of(target: str) -> str:
+    """``qwen3_moe`` of ``transformers.models.qwen3_moe.configuration_qwen3_moe.Qwen3MoeConfig``."""
+    found = re.match(r"(?:transformers|nemo_automodel\.components)\.models\.(\w+)\.", target)
+    return "" if found is None else found[1]
+
+
+def architecture(draft: Draft) -> Architecture | None:
+    """The model that was read, if the catalog knows it; whose classes run is said."""
+    spec = ModelSpec(
+        name=_text_of(draft, "model.name"),
+        overrides=_mapping_of(draft, "model.overrides"),
+        architecture=_mapping_of(draft, "model.architecture"),
+    )
+    if spec.name is None and spec.architecture is None:
+        return None
+    try:
+        found = architecture_of(spec)
+    except MemcheckError:
+        return None
+    if not isinstance(found, Architecture):
+        return None
+    if found.model_type in keys.OWN and not on(draft, "model.force_hf"):
+        why = f"AutoModel's loop; its own classes of {found.model_type} are priced as transformers', which keep more"
+        draft.derive("training.framework", "pytorch", why)
+    return found
+
+
+def _text_of(draft: Draft, key: str) -> str | None:
+    value = draft.value(key)
+    return value if isinstance(value, str) else None
+
+
+def _mapping_of(draft: Draft, key: str) -> dict[str, object] | None:
+    value = draft.value(key)
+    return value if isinstance(value, dict) else None
+
+
+def backend(draft: Draft, found: Architecture | None) -> None:
+    """The kernel of attention, and which kernels run linear layers, norms and experts."""
+    config, key = draft.config, "training.attention"
+    own = found is not None and found.model_type in keys.OWN and not on(draft, "model.force_hf")
+    names = ["model.attn_implementation", "model.config.attn_implementation"]
+    names.insert(0 if own else len(names), "model.backend.attn")
+    path = next((name for name in names if config.has(name)), "")
+    config.see(*names)
+    written = str(config.values.get(path) or "").lower()
+    context = draft.value("parallelism.context")
+    if isinstance(context, int) and context > 1 and not own:
+        draft.assume(key, "sdpa", "AutoModel takes sdpa where a sequence is divided")
+    elif not written:
+        draft.assume(key, "flash", "Transformer Engine's or flash-attention's kernels, where they are installed")
+    elif written in keys.ATTENTIONS:
+        draft.set(key, keys.ATTENTIONS[written], path)
+    else:
+        message = f"the attention kernel `{path}: {written}` has no memory model"
+        draft.refuse(path, message, parts.STATE_IT.format(key), (key,))
+    _experts(draft)
+    kernels = ("linear", "rms_norm", "gate_precision", "enable_fsdp_optimizations")
+    config.see(*(f"model.backend.{name}" for name in kernels))
+
+
+def _experts(draft: Draft) -> None:
+    """How tokens reach experts on other ranks, and which kernel runs the experts."""
+    config = draft.config
+    config.see("model.backend.experts", "model.backend.dispatcher", "model.backend.dispatcher_async_dispatch")
+    config.see(*(key for key in config.values if key.startswith("model.backend.mok")))

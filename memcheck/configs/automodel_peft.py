@@ -1,0 +1,115 @@
+"""The adapters of an AutoModel recipe, and what the base below them is held in.
+
+Source: ``components/_peft/module_matcher.py`` (a pattern is matched with a module's whole name; without any pattern it
+is ``*_proj``) and ``components/_peft/lora.py`` (PeftConfig).
+"""
+
+from __future__ import annotations
+
+import re
+
+from memcheck.configs import trainer_parts as parts
+from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_adapters import base
+from memcheck.configs.trainer_keys import DTYPES
+from memcheck.configs.trainer_parts import on, say, text, words
+from memcheck.configs.types import KeyRow
+from memcheck.models.parameters import block_tensors
+from memcheck.models.types import Architecture
+
+TARGETS = "training.lora.target_modules"
+_PLAIN = re.compile(r"[\w.*]{1,120}")
+
+
+def method(draft: Draft, found: Architecture | None) -> bool:
+    """Whether adapters are trained instead of the model."""
+    config = draft.config
+    bits4, bits8 = on(draft, "quantization.load_in_4bit"), on(draft, "quantization.load_in_8bit")
+    quantized = "quantization.load_in_4bit" if bits4 else "quantization.load_in_8bit"
+    if not config.section("peft"):
+        draft.set("training.method", "full", "peft")
+        if bits4 or bits8:
+            draft.refuse(quantized, f"`{quantized}` without adapters: a quantized base is not trained whole")
+        return False
+    at = next(key for key in ("peft._target_", *config.values) if config.has(key) and key.startswith("peft."))
+    draft.set("training.method", "qlora" if bits4 else "lora", quantized if bits4 else at)
+    if bits4:
+        options = "training.options.prepare_model_for_kbit_training"
+        draft.assume(options, False, "AutoModel quantizes without PEFT's preparation")
+    elif bits8:
+        base(draft, "int8", quantized)
+    config.see(*(key for key in config.values if key.startswith("quantization.")))
+    draft.rows((KeyRow("peft.dim", "training.lora.rank", default=8),))
+    _dtype(draft)
+    _targets(draft, found)
+    if on(draft, "peft.use_dora"):
+        say(draft, "training.lora.dora", True, "peft.use_dora")
+    if str(config.values.get("peft.dropout") or 0) not in ("0", "0.0"):
+        draft.rows((KeyRow("peft.dropout", "training.lora.dropout", "number"),))
+    config.see("peft.dropout", "peft.use_dora", "peft.moe_rank_scaling")
+    return True
+
+
+def _dtype(draft: Draft) -> None:
+    """That of the layer which is adapted, or the quantized base's compute dtype."""
+    written = DTYPES.get(text(draft, "peft.lora_dtype").lower(), "")
+    key = "training.lora.dtype"
+    if written:
+        draft.set(key, written, "peft.lora_dtype")
+        return
+    names = ("model.torch_dtype", "model.dtype")
+    held = next((DTYPES[word] for name in names if (word := text(draft, name).lower()) in DTYPES), "bf16")
+    draft.assume(key, held, "the dtype of the layer that is adapted")
+
+
+def _targets(draft: Draft, found: Architecture | None) -> None:
+    config = draft.config
+    target, excluded, every = "peft.target_modules", "peft.exclude_modules", "peft.match_all_linear"
+    names, left_out = words(draft, target), words(draft, excluded)
+    help = parts.STATE_IT.format(TARGETS)
+    if on(draft, every) or (left_out and not names):
+        path = every if on(draft, every) else excluded
+        message = f"`{path}`: adapters on every linear layer are on the head, too, which has no memory model here"
+        draft.refuse(path, message, help, (TARGETS,))
+        return
+    config.see(every, excluded)
+    patterns = names or ["*_proj"]
+    if any(_PLAIN.fullmatch(each) is None or each.count("*") > 5 for each in patterns):
+        draft.refuse(target, f"the modules of the pattern `{patterns[0]}` are not told apart here", help, (TARGETS,))
+        return
+    if found is None:
+        return
+    chosen, beyond = _chosen(patterns, found)
+    if beyond:
+        message = f"adapters on {beyond} have no memory model here"
+        draft.refuse(target, f"`{target}: {', '.join(patterns)}`: {message}", help, (TARGETS,))
+    elif not chosen:
+        draft.refuse(target, f"`{target}: {', '.join(patterns)}` fits no linear layer of the model", help, (TARGETS,))
+    elif names:
+        draft.set(TARGETS, chosen, target)
+    else:
+        draft.assume(TARGETS, chosen, "no target_modules: *_proj")
+
+
+def _chosen(patterns: list[str], found: Architecture) -> tuple[list[str], str]:
+    """Names of the linear layers that every layer of the model has adapted, and what else would be."""
+    expressions = [re.compile(".*".join(re.escape(part) for part in each.split("*"))) for each in patterns]
+
+    def fits(name: str) -> bool:
+        last = name.rpartition(".")[2]
+        return any(each == last for each in patterns) or any(each.fullmatch(name) for each in expressions)
+
+    if fits("lm_head") and found.head:
+        return [], "the head"
+    matched: dict[str, set[bool]] = {}
+    for index, block in enumerate(found.layers()):
+        for tensor in block_tensors(block):
+            name = f"model.layers.{index}.{tensor.name.removesuffix('.weight')}"
+            if tensor.group == "experts":
+                if fits(name) or fits(f"model.layers.{index}.mlp.experts"):
+                    return [], "routed experts"
+            elif tensor.linear and len(tensor.shape) == 2:
+                matched.setdefault(name.rpartition(".")[2], set()).add(fits(name))
+    if any(len(each) > 1 for each in matched.values()):
+        return [], "some layers and not on others"
+    return [name for name, each in matched.items() if True in each], ""

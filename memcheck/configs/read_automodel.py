@@ -1,0 +1,303 @@
+"""A NeMo AutoModel YAML recipe in the plan's words."""
+
+from __future__ import annotations
+
+import re
+
+from memcheck.configs import automodel_keys as keys
+from memcheck.configs import trainer_parts as parts
+from memcheck.configs.automodel_batch import SIZES, batch, evaluation, length
+from memcheck.configs.automodel_launch import launched
+from memcheck.configs.automodel_layout import layout
+from memcheck.configs.automodel_model import architecture, backend, model
+from memcheck.configs.automodel_peft import method
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_keys import DTYPES
+from memcheck.configs.trainer_parts import off, on, say, text
+from memcheck.configs.types import ReadConfig
+from memcheck.models.types import Architecture, Block
+
+PRECISION = "training.precision"
+
+
+def read_automodel(config: ConfigFile, world: int | None) -> ReadConfig:
+    """The settings of one job. ``world``: how many GPUs run it, where that is known."""
+    launch, config = config, launched(config)
+    draft = Draft(config, "automodel", keys.TITLE)
+    draft.sources[launch.path] = launch.lines
+    parts.launcher(draft)
+    _variables(draft)
+    draft.derive("training.framework", "pytorch", "AutoModel's loop over transformers' classes, or its own like them")
+    if not _job(draft):
+        config.see(*config.values)
+        return draft.finish()
+    model(draft)
+    found = architecture(draft)
+    layout(draft, found)
+    adapted = method(draft, found)
+    batch(draft)
+    length(draft)
+    _precision(draft)
+    _optimizer(draft)
+    _recompute(draft, found)
+    backend(draft, found)
+    _loss(draft)
+    _pictures(draft)
+    evaluation(draft)
+    _rest(draft, adapted)
+    return draft.finish()
+
+
+def _variables(draft: Draft) -> None:
+    """``${oc.env:NAME,default}``, or ``${NAME,default}``: the default, as a scalar of YAML."""
+    config = draft.config
+    harmless = [name for names in keys.IRRELEVANT.values() for name in names]
+    for key, value in config.values.items():
+        if not isinstance(value, str) or "${" not in value or len(value) > 1000:
+            continue
+        found = re.fullmatch(r"\$\{(?:oc\.env:)?([\w.]+)(?:,(.*))?\}", value.strip())
+        if found is not None and found[2] is not None:
+            config.values[key] = _scalar(found[2].strip())
+        elif key in SIZES or not any(key == name or (name[-1] == "." and key.startswith(name)) for name in harmless):
+            message = f"`{key}: {value}` is a variable of the environment, which is not known here"
+            draft.refuse(key, message, "write the value, or a default: ${NAME,8}")
+            config.values[key] = None
+
+
+def _scalar(text: str) -> object:
+    words = {"true": True, "false": False, "null": None, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
+
+
+def _job(draft: Draft) -> bool:
+    """Whether the recipe is one that a plan can say; else it is refused by its name."""
+    config = draft.config
+    path = "recipe" if config.has("recipe") else "recipe._target_"
+    name = text(draft, path).rpartition(".")[2]
+    section = next((each for each in keys.SECTIONS if config.section(each)), "")
+    job = next((what for part, what in keys.JOBS.items() if part in name), "")
+    known = not name or name in (*keys.LANGUAGE, keys.BENCHMARK, keys.PICTURES, keys.CLASSES)
+    if section or job or not known:
+        key = path if name and (job or not known) else next(each for each in config.values if each.startswith(section))
+        what = job or keys.SECTIONS.get(section) or "a recipe that is not known"
+        draft.refuse(key, f"`{name or section}`: the job is {what}, which has no memory model here")
+        return False
+    target = text(draft, "model._target_")
+    others = {"Seq2Seq": "an encoder and a decoder", "BiEncoder": "retrieval", "CrossEncoder": "retrieval"}
+    for kind, what in others.items():
+        if kind in target:
+            draft.refuse("model._target_", f"`{target}`: {what}, which has no memory model here")
+            return False
+    if "diffusers" in target.lower() or "DiffusionPipeline" in target:
+        draft.refuse("model._target_", f"`{target}`: the job is diffusion, which has no memory model here")
+        return False
+    for each, what in keys.REFUSED.items():
+        if config.section(each) and config.values.get(f"{each}.enabled") is not False:
+            at = next(key for key in config.values if key.startswith(f"{each}."))
+            draft.refuse(at, f"`{at}`: the job is one with {what}, which has no memory model here")
+        config.see(*(key for key in config.values if key.startswith(f"{each}.")))
+    if name == keys.CLASSES or "SequenceClassification" in target:
+        say(draft, "training.head", "classification", path if name == keys.CLASSES else "model._target_")
+        config.see("model.num_labels")
+    return True
+
+
+def dtype_of(draft: Draft, path: str) -> str:
+    """A dtype as plans spell it; empty where the config is silent, or leaves it to the checkpoint."""
+    written = text(draft, path).lower()
+    if not written or written == "auto":
+        return ""
+    found = DTYPES.get(written, "")
+    if not found:
+        draft.refuse(path, f"`{path}: {written}` is no dtype that a plan has", keys=(PRECISION,))
+    return found
+
+
+def _precision(draft: Draft) -> None:
+    """``MixedPrecisionPolicy``: units are gathered in its ``param_dtype``, over shards in the model's dtype."""
+    config = draft.config
+    path = next((name for name in keys.DTYPES if config.has(name)), keys.DTYPES[0])
+    params = dtype_of(draft, path)
+    config.see(*keys.DTYPES)
+    policy = "distributed.mp_policy"
+    compute = dtype_of(draft, f"{policy}.param_dtype") or "bf16"
+    reduce = dtype_of(draft, f"{policy}.reduce_dtype") or "fp32"
+    output = dtype_of(draft, f"{policy}.output_dtype")
+    if not params:
+        params = "bf16"
+        why = "torch_dtype is left to the checkpoint: 16 bits, as almost all of them are"
+        draft.assume(f"{PRECISION}.recipe", "bf16-pure", why)
+    elif params == "fp32" and compute != "fp32":
+        draft.set(f"{PRECISION}.recipe", f"{compute}-mixed", path)
+    else:
+        draft.set(f"{PRECISION}.recipe", "fp32" if params == "fp32" else f"{params}-pure", path)
+    if params not in ("fp32", compute):
+        message = f"weights of {params} under a policy of {compute} are gathered wider than they rest"
+        draft.refuse(f"{policy}.param_dtype", f"{message}, which has no memory model here", keys=(PRECISION,))
+    if params != "fp32":
+        draft.set(f"{PRECISION}.reduce", reduce, f"{policy}.reduce_dtype")
+        if f"{policy}.reduce_dtype" not in config.values:
+            draft.assume(f"{PRECISION}.reduce", reduce, "AutoModel's policy reduces in fp32")
+    elif reduce != "fp32":
+        draft.set(f"{PRECISION}.reduce", reduce, f"{policy}.reduce_dtype")
+    if output == "fp32":
+        draft.note(f"{policy}.output_dtype", "the copies in fp32 of what each layer returns are not modelled")
+    if on(draft, "fp8.enabled"):
+        draft.note("fp8.enabled", "products in fp8 save what those in 16 bits do: priced as those in 16 bits")
+    config.see(*(key for key in config.values if key.startswith("fp8.")))
+
+
+def _optimizer(draft: Draft) -> None:
+    config, path, key = draft.config, "optimizer._target_", "training.optimizer"
+    path = path if config.has(path) or not config.has("optimizer.name") else "optimizer.name"
+    written = text(draft, path).rpartition(".")[2]
+    name, implementation = keys.OPTIMIZERS.get(written, ("", ""))
+    if not written:
+        draft.assume(f"{key}.name", "adamw", "not in the config")
+    elif not name:
+        message = f"the states of `{path}: {written}` have no memory model"
+        draft.refuse(path, message, parts.STATE_IT.format(key), (key, f"{key}.name"))
+    else:
+        draft.set(f"{key}.name", name, path)
+        if on(draft, "optimizer.fused"):
+            draft.set(f"{key}.implementation", "fused", "optimizer.fused")
+        elif implementation:
+            draft.set(f"{key}.implementation", implementation, path)
+    config.see("optimizer.fused")
+    _masters(draft, written)
+
+
+def _masters(draft: Draft, optimizer: str) -> None:
+    """Transformer Engine's FusedAdam keeps fp32 weights of its own unless it is told otherwise."""
+    config, own = draft.config, "optimizer.master_weights"
+    if optimizer not in ("FusedAdam", "fused_adam"):
+        return
+    sixteen = str(draft.value(f"{PRECISION}.recipe")).endswith("-pure")
+    if sixteen and not off(draft, own):
+        if config.has(own):
+            draft.set(f"{PRECISION}.master", "fp32", own)
+        else:
+            draft.assume(f"{PRECISION}.master", "fp32", "FusedAdam's master_weights are on by default")
+    config.see(own)
+    wider = "which is priced as fp32: an upper bound"
+    for name in ("exp_avg_dtype", "exp_avg_sq_dtype", "master_weight_dtype"):
+        if config.has(f"optimizer.{name}") and DTYPES.get(text(draft, f"optimizer.{name}").lower()) != "fp32":
+            draft.note(f"optimizer.{name}", f"a state in {config.values[f'optimizer.{name}']}, {wider}")
+        config.see(f"optimizer.{name}")
+    if on(draft, "optimizer.store_param_remainders"):
+        draft.note("optimizer.store_param_remainders", f"only 16 bits of each master weight are stored, {wider}")
+    config.see("optimizer.store_param_remainders")
+
+
+def _recompute(draft: Draft, found: Architecture | None) -> None:
+    """Whole layers of transformers' classes and under expert parallelism; else the parts of each layer, each apart."""
+    config, key = draft.config, "training.activation_checkpointing"
+    sections = ("distributed", "distributed.moe", "parallelizer")
+    names = [f"{section}.activation_checkpointing" for section in sections]
+    path = next((name for name in names if config.has(name)), names[0])
+    config.see(*names)
+    written = str(config.values.get(path) or "false").lower().replace("-", "_")
+    if written in ("false", "off", "none", "disabled", "no"):
+        draft.set(f"{key}.mode", "none", path)
+    elif written == "selective":
+        draft.set(f"{key}.mode", "none", path)
+        draft.note(path, "what it keeps of each operator is priced as if nothing were recomputed: an upper bound")
+    elif written not in ("true", "on", "full", "enabled", "yes"):
+        draft.refuse(path, f"`{path}: {written}` is no mode of recompute", keys=(key,))
+    elif found is not None and own_layers(draft, found) and not _experts_apart(draft):
+        if all(usual(block) for block, _ in found.blocks):
+            draft.set(f"{key}.mode", "selective", path)
+            draft.set(f"{key}.modules", list(keys.PARTS), path)
+        else:
+            draft.set(f"{key}.mode", "none", path)
+            draft.note(path, "which parts of these layers run again is not modelled: priced as none, an upper bound")
+    else:
+        draft.set(f"{key}.mode", "full", path)
+        draft.assume(f"{key}.reentrant", False, "checkpoint_wrapper's default")
+
+
+def own_layers(draft: Draft, found: Architecture | None) -> bool:
+    """Whether AutoModel builds the layers itself: not with ``force_hf``, nor for a family it has no class of."""
+    return found is not None and found.model_type in keys.OWN and not on(draft, "model.force_hf")
+
+
+def usual(block: Block) -> bool:
+    """Whether a layer is attention and a network, each behind one norm."""
+    halves = block.mixer is not None and block.mlp is not None and block.beside is None
+    norms = block.input_norm is not None and block.mlp_norm is not None
+    return halves and norms and block.mixer_output_norm is None and not block.post_norm and not block.parallel
+
+
+def _experts_apart(draft: Draft) -> bool:
+    degree = draft.value("parallelism.expert")
+    return isinstance(degree, int) and degree > 1
+
+
+def _loss(draft: Draft) -> None:
+    config, path = draft.config, "loss_fn._target_"
+    written = text(draft, path).rpartition(".")[2]
+    kind, said = keys.LOSSES.get(written, ("", ""))
+    if not written:
+        draft.assume("training.loss.kind", "standard", "AutoModel's default: MaskedCrossEntropy")
+    elif not kind:
+        key = "training.loss"
+        draft.refuse(path, f"`{path}: {written}` has no memory model here", parts.STATE_IT.format(key), (key,))
+    else:
+        draft.set("training.loss.kind", kind, path)
+        if said:
+            draft.note(path, said)
+    if config.has("loss_fn.fp32_upcast") and kind == "standard":
+        draft.set("training.loss.upcast", on(draft, "loss_fn.fp32_upcast"), "loss_fn.fp32_upcast")
+    config.see("loss_fn.fp32_upcast", "loss_fn.chunk_len", "loss_fn.compile", "loss_fn.chunk_size")
+
+
+def _pictures(draft: Draft) -> None:
+    """The recipe of vision-language models, and what of them it freezes (``apply_parameter_freezing``)."""
+    config = draft.config
+    name = text(draft, "recipe" if config.has("recipe") else "recipe._target_").rpartition(".")[2]
+    frozen = [
+        part
+        for part, path, default in (
+            ("vision", "freeze_config.freeze_vision_tower", True),
+            ("audio", "freeze_config.freeze_audio_tower", False),
+            ("language", "freeze_config.freeze_language_model", False),
+        )
+        if (on(draft, path) if config.has(path) else default and config.section("freeze_config"))
+    ]
+    if name == keys.PICTURES:
+        at = "recipe" if config.has("recipe") else "recipe._target_"
+        message = f"`{at}: {name}`: the job trains on images or sound, whose number and size are not in the config"
+        draft.refuse(at, message, "write the plan with training.images", ("training.images",))
+        if frozen and "audio" not in frozen:
+            path = next(key for key in config.values if key.startswith("freeze_config."))
+            draft.set("training.freeze", frozen, path)
+    config.see(*(key for key in config.values if key.startswith("freeze_config.")))
+
+
+def _rest(draft: Draft, adapted: bool) -> None:
+    config = draft.config
+    norm = config.take("clip_grad_norm.max_norm")
+    if norm is None:
+        draft.assume("training.clip_grad_norm", True, "AutoModel clips at 1.0")
+    else:
+        draft.set("training.clip_grad_norm", str(norm) not in ("0", "0.0"), "clip_grad_norm.max_norm")
+    if config.has("distributed.enable_compile"):
+        draft.set("training.compile", on(draft, "distributed.enable_compile"), "distributed.enable_compile")
+    if off(draft, "checkpoint.enabled"):
+        draft.set("training.checkpoint.state_dict", "none", "checkpoint.enabled")
+    else:
+        draft.assume("training.checkpoint.state_dict", "sharded", "torch's distributed checkpoints")
+        if on(draft, "checkpoint.is_async"):
+            draft.set("training.checkpoint.asynchronous", True, "checkpoint.is_async")
+    draft.assume("training.initialization.place", "meta", "each rank loads its own shards")
+    for name, what in keys.UPPER.items():
+        if on(draft, name) and (adapted or not name.startswith("peft.")):
+            draft.note(name, f"{what} less than transformers' own code, as which it is priced: an upper bound")
+        config.see(name)
+    draft.unmodelled(keys.UNMODELLED)
+    draft.irrelevant(keys.IRRELEVANT)
+    if not adapted:
+        config.see(*(key for key in config.values if key.startswith(("peft.", "quantization."))))
