@@ -334,7 +334,6 @@ def test_a_missing_deepspeed_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("step_scheduler:\n  local_batch_size: 1\n", "NeMo AutoModel"),
         ("model_name_or_path: a/b\ntemplate: llama3\ninfer_backend: vllm\n", "LLaMA-Factory"),
         ("per_device_train_batch_size: 2\n", "TrainingArguments"),
         ("memcheck: 1\nmodel: gpt2\n", "a plan already"),
