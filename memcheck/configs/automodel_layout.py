@@ -99,7 +99,7 @@ def _pipeline(draft: Draft, found: Architecture | None) -> None:
     if ranks == 1:
         return
     path = f"{section}.pp_schedule"
-    row = KeyRow(path, "parallelism.pipeline_schedule", "word", keys.SCHEDULES, default="1f1b")
+    row = KeyRow(path, "parallelism.pipeline_schedule", kind="word", words=keys.SCHEDULES, default="1f1b")
     draft.rows((row,))
     for name in ("pp_schedule_csv", "module_fqns_per_model_part"):
         if draft.config.has(f"{section}.{name}"):
