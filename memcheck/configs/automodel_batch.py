@@ -14,7 +14,7 @@ LENGTHS = ("dataset.seq_len", "dataset.seq_length", "dataset.max_length", "datal
 PACKED, VALIDATION = "packed_sequence.packed_sequence_size", "validation_dataloader.batch_size"
 SIZES = (LOCAL, GLOBAL, PACKED, VALIDATION, *LENGTHS)
 """What is read of sections that bear on nothing else."""
-FULL = ("mock", "nanogpt", "megatron")
+FULL = ("mock", "nanogpt", "megatron_dataset")
 """Datasets whose rows are all of the same length."""
 
 
