@@ -8,7 +8,7 @@ from memcheck.catalog.names import canonical_names, find_record
 from memcheck.catalog.types import Gpu
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def find_gpu(name: str) -> Gpu:
     """The GPU called ``name``: catalog name, device name or marketing name, in any case.
 

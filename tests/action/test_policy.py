@@ -23,6 +23,7 @@ def pull_request(root: Path, tmp_path: Path) -> Iterator[PullRequest]:
         yield made
 
 
+@pytest.mark.slow
 def test_comments_hide_nothing_without_suppressions(pull_request: PullRequest) -> None:
     """`suppressions: false` fails a plan that passes by its comment, in the check and in the comparison."""
     edit(pull_request.plans / "over.yaml", "memcheck: 1", "memcheck: 1  # memcheck: ignore[MEM101] borrowed")
@@ -40,6 +41,7 @@ def test_suppressions_is_true_or_false(pull_request: PullRequest) -> None:
     assert any("'suppressions' is not one of true, false" in line for line in annotations(done.log, "error"))
 
 
+@pytest.mark.slow
 def test_configuration_of_the_base_counts(pull_request: PullRequest) -> None:
     """`config-from-ref` fails a plan whose pull request ignores the rule, in the check and in the comparison."""
     (pull_request.workspace / "memcheck.toml").write_text('ignore = ["MEM101"]\n', encoding="utf-8")

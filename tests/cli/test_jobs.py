@@ -59,6 +59,7 @@ def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
     return code, out, err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_report_is_the_one_of_a_single_process(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, method: str

@@ -90,6 +90,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.slow
 def test_a_long_search_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal shows a count once patience ends, and nothing of it is left; a pipe stays silent."""
     screen = Terminal()

@@ -17,7 +17,7 @@ from tests.cli.plans import write, write_broken, write_over
 
 Capture = pytest.CaptureFixture[str]
 
-FILES = st.lists(st.text(min_size=1).map(lambda path: PlanFile(path, b"")), unique=True)
+FILES = st.lists(st.text(min_size=1, max_size=9).map(lambda path: PlanFile(path, b"")), max_size=9, unique=True)
 
 
 @pytest.fixture(autouse=True)

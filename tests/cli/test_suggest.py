@@ -135,6 +135,7 @@ def test_apply_writes_a_plan_that_passes_and_nothing_else(capsys: Capture, numbe
     assert main(["check", "over.yaml"]) == 0
 
 
+@pytest.mark.slow
 def test_json_has_the_edits_and_the_costs(capsys: Capture) -> None:
     """A remedy is what ``check`` reports, and beside it what it costs."""
     answer = suggestions(capsys, "over.yaml", "--goal", "throughput", "--top", "2")
@@ -298,6 +299,7 @@ def test_an_uncertain_plan_is_told_with_its_interval(capsys: Capture) -> None:
     assert "95% interval ends at 27.09 of 25.00 GiB (MEM104)" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_a_search_that_is_cut_short_says_so(capsys: Capture) -> None:
     """With next to no time there is no proof, and the answer says that plans were not looked at."""
     assert main(["suggest", "over.yaml", "--goal", "throughput", "--budget", "0.000001"]) == 1

@@ -259,6 +259,7 @@ def test_two_plans_of_one_config_are_mended_one_after_the_other(capsys: Capture)
     assert main(["check", "plan.yaml", "twin.yaml", "--fix", "--unsafe-fixes"]) == 0
 
 
+@pytest.mark.slow
 def test_all_files_are_written_or_none(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the second file cannot take its new text, the first one has its old text back, and nothing is left over."""
     plan, config = write("accelerate")

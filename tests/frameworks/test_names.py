@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import memcheck
 from memcheck.frameworks.registry import FRAMEWORKS
+from tests.sources import trees
 
 ROOT = Path(memcheck.__file__).parent
 OWN = {"deepspeed", "litgpt", "megatron", "torchtitan", "torchtune"}
@@ -65,13 +67,14 @@ def _names(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in FRAMEWORKS
 
 
+@cache
 def found() -> dict[str, list[int]]:
     """Lines by file, outside the folders of one framework each."""
     lines = {}
-    for path in sorted(ROOT.rglob("*.py")):
+    for path, tree in trees(ROOT, FRAMEWORKS):
         name = path.relative_to(ROOT).as_posix()
         if not name.startswith(tuple(f"frameworks/{folder}/" for folder in OWN)):
-            lines[name] = sorted(set(decisions(ast.parse(path.read_text(encoding="utf-8")))))
+            lines[name] = sorted(set(decisions(tree)))
     return {name: where for name, where in lines.items() if where}
 
 

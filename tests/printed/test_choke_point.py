@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.sources import trees
 
 WRITES = {
     ("memcheck/edge/streams.py", "_write"): "the place itself",
@@ -47,12 +50,13 @@ class Calls(ast.NodeVisitor):
         self.generic_visit(node)
 
 
+@cache
 def calls(root: Path) -> list[tuple[str, str, str]]:
-    """File, function and callee of every call of the package."""
+    """File, function and callee of every call of the package's modules that have a word for writing or printing."""
     found = []
-    for path in sorted((root / "memcheck").rglob("*.py")):
+    for path, tree in trees(root / "memcheck", {"write", *PRINTERS}):
         visitor = Calls()
-        visitor.visit(ast.parse(path.read_text(encoding="utf-8")))
+        visitor.visit(tree)
         found += [(path.relative_to(root).as_posix(), inside, name) for inside, name in visitor.found]
     return found
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.report.html.escape import attributes
+from tests.sources import trees
 
 HEAD = """\
 from memcheck.report.html.escape import Html, attributes, code, joined, shape, tag, text
@@ -48,8 +49,8 @@ def test_markup_is_made_in_one_file(root: Path) -> None:
     """``Html(...)`` is called where text is escaped and nowhere else: no other file declares text to be markup."""
     makers = {
         path.relative_to(root).as_posix()
-        for path in (root / "memcheck").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for path, tree in trees(root / "memcheck", ["Html"])
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Html"
     }
     assert makers == {"memcheck/report/html/escape.py"}

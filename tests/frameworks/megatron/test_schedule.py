@@ -121,6 +121,7 @@ def test_no_cost_per_micro_batch() -> None:
         assert len(runs(Place(3, 512, chunks, 512), 512 * 4096)) < 40 * chunks
 
 
+@pytest.mark.slow
 def test_a_long_pipeline_is_quick() -> None:
     """512 stages of 8 chunks and 4096 micro-batches cost about as much as 64 times 8 stages and 32 micro-batches."""
 

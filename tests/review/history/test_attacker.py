@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.plans import write
 from tests.review.history.repositories import commit, edit, git
+from tests.sources import trees
 
 pytestmark = pytest.mark.slow
 
@@ -194,8 +195,7 @@ OWN_PROCESSES = (Path("memcheck/cli/pool.py"), Path("memcheck/cli/worker.py"))
 def test_one_module_starts_processes(root: Path) -> None:
     """No other module of the package can start git, or anything else: none imports or calls what starts a process."""
     found = set()
-    for path in sorted((root / "memcheck").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    for path, tree in trees(root / "memcheck", STARTERS | CALLS | {"exec", "spawn"}):
         guarded = {
             id(inner)
             for node in ast.walk(tree)

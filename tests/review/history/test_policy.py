@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.inside import memcheck
 from tests.cli.plans import write, write_over
 from tests.review.history.repositories import commit, edit, git
-from tests.review.history.test_attacker import memcheck
 
 CONFIGURATION = 'baseline = "accepted.json"\n'
 CHECK = ("check", "--config-from-ref", "main", "plans")

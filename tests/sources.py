@@ -1,0 +1,25 @@
+"""The package's own modules as syntax trees, for tests that hold the whole of it to something."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def texts(package: Path) -> dict[Path, str]:
+    """The text of every module below a folder, in the order of their paths."""
+    return {path: path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py"))}
+
+
+def trees(package: Path, words: Iterable[str]) -> Iterator[tuple[Path, ast.Module]]:
+    """Modules in which one of some names or strings stands; no others are parsed, which takes most of such a test.
+
+    What a tree has as a name or a string its text has, letter by letter.
+    """
+    wanted = tuple(words)
+    for path, text in texts(package).items():
+        if any(word in text for word in wanted):
+            yield path, ast.parse(text)
