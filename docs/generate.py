@@ -21,7 +21,10 @@ from rule_registry import registries, rules
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-SHOWING = (ROOT / "README.md", DOCS / "compare.md", DOCS / "suggest.md", DOCS / "sweep.md", DOCS / "terminal.md")
+SHOWING = (
+    ROOT / "README.md",
+    *(DOCS / f"{name}.md" for name in ("compare", "diff", "suggest", "sweep", "terminal", "verify")),
+)
 """Pages with the output of commands."""
 
 GENERATED = "<!-- Written by docs/generate.py from {source}: edit that and run it again. -->\n\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,18 @@ def test_example_agrees(name: str, root: Path, capsys: pytest.CaptureFixture[str
     assert [(r["pipeline_rank"], r["error"], r["sentence"]) for r in answer["ranks"] if not r["agrees"]] == []
     assert answer["tolerance"] == 0.015
     assert code == 0
+
+
+def test_the_documented_trace_is_what_is_printed(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's example, line by line, but for the versions of the libraries."""
+    page = (root / "docs" / "verify.md").read_text(encoding="utf-8")
+    shown = re.search(r"<!-- Traced output of: memcheck (.+?) -->\n```text\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert shown
+    monkeypatch.chdir(root)
+    assert main(shown[1].split()) == 0
+    printed = capsys.readouterr().out
+    assert [line for line in printed.splitlines() if not line.startswith("traced on ")] == [
+        line for line in shown[2].splitlines() if not line.startswith("traced on ")
+    ]
