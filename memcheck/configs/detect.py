@@ -29,7 +29,11 @@ UNREAD = (
         "its arguments are not read: write the plan with training.framework: deepspeed",
     ),
     (any_key("infer_backend"), "a LLaMA-Factory chat, which trains nothing", ""),
-    (any_key("tokens.", "optimizer.zero_stage"), "a nanotron config", ""),
+    (
+        any_key("tokens.", "optimizer.zero_stage"),
+        "a nanotron config without a model",
+        "its dimensions are read from `model.model_config`",
+    ),
     (
         any_key("per_device_train_batch_size"),
         "a file of TrainingArguments without a model",

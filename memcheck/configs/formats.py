@@ -13,6 +13,7 @@ from memcheck.configs import (
     deepspeed_keys,
     llamafactory_keys,
     megatron_keys,
+    nanotron_keys,
     swift_keys,
     torchtitan_keys,
     torchtune_keys,
@@ -28,6 +29,7 @@ from memcheck.configs.read_axolotl import read_axolotl
 from memcheck.configs.read_deepspeed import read_deepspeed
 from memcheck.configs.read_llamafactory import read_llamafactory
 from memcheck.configs.read_megatron import read_megatron
+from memcheck.configs.read_nanotron import read_nanotron
 from memcheck.configs.read_swift import read_swift
 from memcheck.configs.read_torchtitan import read_torchtitan
 from memcheck.configs.read_torchtune import read_torchtune
@@ -127,6 +129,13 @@ FORMATS = {
             recognise=torchtune_keys.recognise,
             read=read_torchtune,
             lists=torchtune_keys.LISTS,
+        ),
+        Format(
+            name="nanotron",
+            title="nanotron YAML",
+            syntaxes=(YAML,),
+            recognise=nanotron_keys.recognise,
+            read=read_nanotron,
         ),
         Format(
             name="deepspeed",

@@ -151,7 +151,6 @@ def _world(draft: Draft, world: int | None) -> int | None:
 
 def _split(draft: Draft, world: int | None, run: RecipeRun | None) -> None:
     """One GPU holds everything; on several, only the distributed recipes run, which shard with FSDP2."""
-    config = draft.config
     offloads = on(draft, "fsdp_cpu_offload")
     if world == 1:
         draft.derive(STAGE, 0, "one GPU: nothing is sharded")
@@ -173,10 +172,11 @@ def _split(draft: Draft, world: int | None, run: RecipeRun | None) -> None:
     if replicate > 1 and (shard > 0 or world):
         draft.set(GROUP, shard if shard > 0 else (world or 1) // replicate, "data_parallel_replicate_dim")
     ends = parts.words(draft, "custom_sharded_layers")
-    if ends:
+    if {"tok_embeddings", "output"} <= set(ends):
+        draft.set("training.options.custom_sharded_layers", ends, "custom_sharded_layers")
+    elif ends:
         what = ", ".join(ends)
-        draft.note("custom_sharded_layers", f"{what} in groups of their own are priced as part of the root's")
-    config.see("custom_sharded_layers")
+        draft.note("custom_sharded_layers", f"{what} alone in a group of its own is priced as part of the root's")
     return None
 
 

@@ -14,6 +14,7 @@ import re
 from memcheck.job.defaults import Defaults
 from memcheck.job.profile import Profile
 from memcheck.job.types import DTYPE_BYTES, TORCH_2_13, TORCH_2_15, Recipe, TrainingJob
+from memcheck.models.types import Architecture
 from memcheck.plan import types as plan_types
 
 FIRST = ((TORCH_2_15, (2, 15)), (TORCH_2_13, (0, 0)))
@@ -63,3 +64,16 @@ def differs(job: TrainingJob, framework: Profile) -> bool:
 def reduces_wider(recipe: Recipe) -> bool:
     """Whether gradients are reduced in a wider dtype than they are computed in."""
     return DTYPE_BYTES[recipe.reduce] > DTYPE_BYTES[recipe.compute]
+
+
+def ends_apart(job: TrainingJob, framework: Profile) -> bool:
+    """Whether embedding and head are groups of their own.
+
+    By the framework, or by torchtune's list of layers that it shards apart; a head that reads the embedding's table is
+    no module there (torchtune/modules/tied_linear.py).
+    """
+    if framework.wraps_ends:
+        return True
+    architecture, named = job.architecture, job.option("custom_sharded_layers", ())
+    tied = isinstance(architecture, Architecture) and architecture.tie_word_embeddings
+    return not tied and isinstance(named, tuple) and {"tok_embeddings", "output"} <= set(named)

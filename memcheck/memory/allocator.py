@@ -21,6 +21,7 @@ table, or a kind of step more, changes this file and that data, and nothing else
 from __future__ import annotations
 
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.torch import ends_apart
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.residuals import Residuals, Spread, look_up, residuals
 from memcheck.record import Record
@@ -79,7 +80,7 @@ def allocator_group(job: TrainingJob | InferenceJob) -> str:
     profile = FRAMEWORKS[job.framework]
     streams = profile.allocator_group
     if not streams and job.layout.zero_stage >= 2 and job.layout.shard_group > 1:
-        streams = _sharded(job, ends_apart=profile.wraps_ends)
+        streams = _sharded(job, apart=ends_apart(job, profile))
     if not streams:
         lengths = LENGTHS_VARY if job.sequences == "padded" else ""
         mode = "plain" if job.checkpointing.mode == "none" else "recompute"
@@ -92,13 +93,13 @@ def _adapters(job: TrainingJob) -> bool:
     return job.method == "lora" and job.lora is not None and not job.lora.modules_to_save and not job.compile
 
 
-def _sharded(job: TrainingJob, *, ends_apart: bool) -> str:
+def _sharded(job: TrainingJob, *, apart: bool) -> str:
     """FSDP2's streams, by its groups: embedding and head each with their own, or one root group.
 
     Compiled steps have their own kind where published readings show it: what a compiler fuses is not traced.
     torchtitan's graph_trainer keeps what its own passes decide, and has none.
     """
-    if not ends_apart:
+    if not apart:
         return "sharded"
     own_passes = str(job.option("module", "")).startswith("graph_trainer")
     return "sharded ends apart, compiled" if job.compiles("model") and not own_passes else "sharded ends apart"

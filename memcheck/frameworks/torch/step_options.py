@@ -18,6 +18,7 @@ from memcheck.frameworks.torch.pipelining import Border, in_flight
 from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.states import gradient_views
 from memcheck.frameworks.torch.units import is_hooked, stream_dtype
+from memcheck.job.torch import ends_apart
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 
@@ -126,7 +127,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         micro_batches=tuple([MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]),
         all_at_once=held >= steps,
         sharded=sharded,
-        rooted=sharded and (tied or not profile.wraps_ends),
+        rooted=sharded and (tied or not ends_apart(job, profile)),
         tied_ends=tied,
         reshards=layout.reshard_after_forward and layout.zero_stage == 3,
         unsynchronised=unsynchronised,

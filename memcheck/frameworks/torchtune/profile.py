@@ -53,7 +53,7 @@ PROFILE = Profile(
     steps_in_backward=True,
     attentions=("sdpa", "flex"),
     recompute=("none", "full"),
-    options={},
+    options={"custom_sharded_layers": (list,)},  # torchtune/training/_distributed.py, get_shard_conditions
     choices={},
     families=FAMILIES,
     # compile_loss replaces a method of the losses in chunks, and drops the compiled form of any other (_compile.py)

@@ -83,3 +83,21 @@ def test_the_linear_loss_lets_go_of_each_pieces_logits() -> None:
     assert chunked.forward.bytes - linear.forward.bytes == pytest.approx(2 * 7 / 8 * logits, rel=5e-2)
     more = _units(loss={"kind": "fused-linear", "chunks": 32})[-1].fresh
     assert more.forward.bytes < linear.forward.bytes
+
+
+def test_ends_that_are_sharded_apart_are_not_gathered_all_the_time() -> None:
+    """Without the list, embedding and head stay gathered in the root's group; a tied head reads the root's table."""
+    from memcheck.job.torch import ends_apart
+
+    profile = FRAMEWORKS["torchtune"]
+    named = {"options": {"custom_sharded_layers": ["tok_embeddings", "output"]}}
+    assert not ends_apart(_job(**named), profile)  # Llama 3.2 3B ties them
+    untied = _job(**named)._replace(architecture=_untied())
+    assert ends_apart(untied, profile)
+    assert not ends_apart(_job()._replace(architecture=_untied()), profile)
+
+
+def _untied() -> Architecture:
+    architecture = _job().architecture
+    assert isinstance(architecture, Architecture)
+    return architecture._replace(tie_word_embeddings=False)

@@ -1,0 +1,112 @@
+"""nanotron's keys beside the plan's. Read at nanotron 2411b022 of April 2026 (``src/nanotron/config/*.py``,
+``optim/gradient_accumulator.py``, ``optim/zero.py``, ``helpers.py``).
+"""
+
+from __future__ import annotations
+
+from memcheck.configs.evidence import all_keys
+from memcheck.configs.types import KeyRow
+
+VERSION = "nanotron at 2411b022 (April 2026)"
+TITLE = "nanotron"
+recognise = all_keys(("tokens.micro_batch_size", "tokens.sequence_length"), ("model.model_config.hidden_size",))
+
+STANDS_IN = (
+    "nanotron has no stack of its own here, and Megatron's stands in: the same tensors rest (16-bit parameters, fp32 "
+    "gradients, a master copy, two fp32 states), and layers, cross entropy and recompute are cut alike; what differs "
+    "are kernels (Transformer Engine's against FlashAttention and Triton's), NCCL's buffers and where a pipeline is cut"
+)
+
+CONFIG = "model.model_config."
+ARCHITECTURE = "model.architecture."
+DIMENSIONS: dict[str, str] = {
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "num_key_value_heads": "num_key_value_heads",
+    "intermediate_size": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "max_position_embeddings": "max_position_embeddings",
+}
+FLAGS: dict[str, bool] = {"tie_word_embeddings": False}
+"""Switches of the architecture and their defaults (models_config.py)."""
+KINDS = ("is_llama_config", "is_qwen2_config")
+"""Both are Llama's decoder; Qwen 2's has biases on query, key and value only where ``attention_bias`` says so."""
+
+ROWS = (
+    KeyRow("tokens.micro_batch_size", "training.micro_batch_size"),
+    KeyRow("tokens.batch_accumulation_per_replica", "training.gradient_accumulation_steps"),
+)
+DEGREES: dict[str, str] = {
+    "parallelism.dp": "parallelism.data",
+    "parallelism.tp": "parallelism.tensor",
+    "parallelism.pp": "parallelism.pipeline",
+}
+STAGES: dict[str, int] = {"0": 0, "1": 1}
+
+REFUSED: dict[str, str] = {
+    "is_starcoder2_config": "a StarCoder 2, whose layers in nanotron have no memory model here",
+    "is_llamoe_config": "a mixture of experts of nanotron's, which has no memory model here",
+    "moe_config.num_experts": "a mixture of experts of nanotron's, which has no memory model here",
+    "moe_num_experts": "a mixture of experts of nanotron's, which has no memory model here",
+    "attention_bias": "a model with biases in attention, of which the stack that stands in has no model here",
+    "z_loss_enabled": "a z-loss on the logits, which is not modelled",
+    "flex_attention_mask": "a mask of FlexAttention, which is not modelled",
+}
+"""Keys below ``model.model_config`` of models without a memory model."""
+
+IRRELEVANT: dict[str, tuple[str, ...]] = {
+    "data and checkpoints": (
+        "checkpoints.",
+        "data_stages",
+        "data.",
+        "tokenizer.",
+        "s3_upload",
+        "s3_upload.",
+        "doremi.domain_names",
+        "tokens.train_steps",
+        "tokens.limit_test_batches",
+        "tokens.limit_val_batches",
+        "tokens.val_check_interval",
+    ),
+    "names, logs and evaluation elsewhere": (
+        "general.",
+        "logging.",
+        "metrics_logging",
+        "metrics_logging.",
+        "profiler",
+        "profiler.",
+        "lighteval",
+        "lighteval.",
+    ),
+    "schedules": ("optimizer.",),
+    "how the model is made and computes: its tensors are the same": (
+        "model.init_method.",
+        f"{CONFIG}bos_token_id",
+        f"{CONFIG}eos_token_id",
+        f"{CONFIG}pad_token_id",
+        f"{CONFIG}hidden_act",
+        f"{CONFIG}initializer_range",
+        f"{CONFIG}pretraining_tp",
+        f"{CONFIG}rms_norm_eps",
+        f"{CONFIG}use_cache",
+        f"{CONFIG}no_rope_layer",
+        f"{CONFIG}_fused_rms_norm",
+        f"{CONFIG}_fused_rotary_emb",
+        f"{CONFIG}_use_qkv_packed",
+        f"{CONFIG}_use_doc_masking",
+        f"{CONFIG}z_loss_coefficient",
+        f"{CONFIG}log_attn_probs",
+        f"{CONFIG}rope_scaling",
+        f"{CONFIG}rope_scaling.",
+        f"{CONFIG}rope_theta",
+        f"{CONFIG}rope_interleaved",
+        f"{CONFIG}rope_seq_len_interpolation_factor",
+        f"{CONFIG}sliding_window_size",
+        "parallelism.tp_linear_async_communication",
+    ),
+}
+UNMODELLED: dict[str, tuple[object, str]] = {
+    "model.ddp_bucket_cap_mb": (25, "DDP's buckets of another size are priced as the stack's that stands in"),
+    "parallelism.tp_recompute_allgather": (True, "gathered inputs that are kept for backward are not modelled"),
+}

@@ -1,0 +1,161 @@
+"""A nanotron YAML config in the plan's words: dimensions, degrees and batch all stand in the file."""
+
+from __future__ import annotations
+
+from math import prod
+
+from memcheck.configs import nanotron_keys as keys
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_parts import FALSE, RECOMPUTE, off, on, text
+from memcheck.configs.types import KeyRow, ReadConfig
+
+ONE_NODE = 8
+"""GPUs that are taken for one node where nobody says how many a node has."""
+
+
+def read_nanotron(config: ConfigFile, world: int | None) -> ReadConfig:
+    """The settings of one job. ``world``: how many GPUs run it, where that is known."""
+    draft = Draft(config, "nanotron", keys.TITLE)
+    draft.assume("training.framework", "megatron", keys.STANDS_IN)
+    _model(draft)
+    _layout(draft, world)
+    draft.rows(keys.ROWS)
+    _length(draft)
+    _precision(draft)
+    _optimizer(draft)
+    if config.has("parallelism.recompute_layer"):
+        recomputes = on(draft, "parallelism.recompute_layer")
+        draft.set(f"{RECOMPUTE}.mode", "full" if recomputes else "none", "parallelism.recompute_layer")
+    else:
+        draft.assume(f"{RECOMPUTE}.mode", "none")
+    if config.has("doremi.ref_model_resume_checkpoint_path"):
+        path = "doremi.ref_model_resume_checkpoint_path"
+        draft.refuse(path, f"`{path}`: the job is training beside a reference model, which has no memory model here")
+    draft.unmodelled(keys.UNMODELLED)
+    draft.irrelevant(keys.IRRELEVANT)
+    return draft.finish()
+
+
+def _model(draft: Draft) -> None:
+    config = draft.config
+    for name, what in keys.REFUSED.items():
+        path = f"{keys.CONFIG}{name}"
+        if config.has(path) and config.values[path] not in FALSE:
+            draft.refuse(path, f"`{path}`: the job is {what}")
+            config.see(*(key for key in config.values if key.startswith(f"{keys.CONFIG}moe_")))
+            config.see(f"{keys.CONFIG}num_experts_per_tok")
+        config.see(path)
+    kind = next((name for name in keys.KINDS if on(draft, f"{keys.CONFIG}{name}")), "")
+    model_type = f"{keys.ARCHITECTURE}model_type"
+    if kind:
+        draft.set(model_type, "llama", f"{keys.CONFIG}{kind}")
+    elif not draft.problems:
+        message = f"the model is of an unknown kind: none of {', '.join(keys.KINDS)} is true"
+        draft.refuse(f"{keys.CONFIG}hidden_size", message, "name the model: --model NAME", ("model",))
+    for name, key in keys.DIMENSIONS.items():
+        size = draft.whole(f"{keys.CONFIG}{name}", f"{keys.ARCHITECTURE}{key}")
+        if size is not None:
+            draft.set(f"{keys.ARCHITECTURE}{key}", size, f"{keys.CONFIG}{name}")
+    heads = draft.value(f"{keys.ARCHITECTURE}num_attention_heads")
+    if f"{keys.ARCHITECTURE}num_key_value_heads" not in draft.settings and heads is not None:
+        draft.assume(f"{keys.ARCHITECTURE}num_key_value_heads", heads, "as many as query heads")
+    for name, default in keys.FLAGS.items():
+        if config.has(f"{keys.CONFIG}{name}"):
+            draft.set(f"{keys.ARCHITECTURE}{name}", on(draft, f"{keys.CONFIG}{name}"), f"{keys.CONFIG}{name}")
+        else:
+            draft.assume(f"{keys.ARCHITECTURE}{name}", default)
+    padded = draft.whole("model.make_vocab_size_divisible_by", "training.options.make_vocab_size_divisible_by")
+    path, key = "model.make_vocab_size_divisible_by", "training.options.make_vocab_size_divisible_by"
+    if padded is not None:
+        draft.set(key, padded, path)
+    else:
+        draft.assume(key, 1)
+    kernel = text(draft, f"{keys.CONFIG}_attn_implementation")
+    if kernel in ("", "flash_attention_2"):
+        draft.set("training.attention", "flash", f"{keys.CONFIG}_attn_implementation")
+    else:
+        message = f"the attention kernel `{kernel}` has no memory model here"
+        draft.refuse(f"{keys.CONFIG}_attn_implementation", message, keys=("training.attention",))
+
+
+def _layout(draft: Draft, world: int | None) -> None:
+    config = draft.config
+    degrees = []
+    for path, key in keys.DEGREES.items():
+        degree = draft.whole(path, key)
+        if degree is None and not any(key in each.keys for each in draft.problems):
+            draft.ask(key, f"`{path}`", f"state it: --set {key}=1")
+        elif degree is not None:
+            draft.set(key, degree, path)
+            degrees.append(degree)
+    for path in ("parallelism.context_parallel_size", "parallelism.expert_parallel_size"):
+        degree = draft.whole(path, path.removesuffix("_parallel_size"))
+        if degree is not None and degree > 1:
+            key = path.removesuffix("_parallel_size")
+            draft.refuse(path, f"`{path}: {degree}` by nanotron's own code has no memory model here", keys=(key,))
+    if len(degrees) == len(keys.DEGREES):
+        gpus = prod(degrees)
+        if world is None and gpus <= ONE_NODE:
+            draft.derive("hardware.gpus_per_node", gpus, "dp * tp * pp, taken for one node")
+        elif world is not None and world != gpus:
+            message = f"`dp * tp * pp` is {gpus} GPUs, and {world} were stated"
+            draft.refuse("parallelism.dp", message, "state as many as the config runs on", ("parallelism.data",))
+    if draft.value("parallelism.tensor") != 1:
+        mode = text(draft, "parallelism.tp_mode").lower()
+        draft.set("parallelism.sequence", mode == "reduce_scatter", "parallelism.tp_mode")
+    engine = text(draft, "parallelism.pp_engine").lower()
+    if draft.value("parallelism.pipeline") != 1:
+        schedule = "parallelism.pipeline_schedule"
+        if engine == "1f1b":
+            draft.set(schedule, "1f1b", "parallelism.pp_engine")
+        else:
+            message = f"the pipeline engine `{engine or 'afab'}`, which holds every micro-batch, has no memory model here"
+            draft.refuse("parallelism.pp_engine", message, "run `pp_engine: 1f1b`", (schedule,))
+    config.see("parallelism.tp_mode", "parallelism.pp_engine")
+    stage = text(draft, "optimizer.zero_stage") or "0"
+    if stage in keys.STAGES:
+        draft.set("parallelism.zero_stage", keys.STAGES[stage], "optimizer.zero_stage")
+    else:
+        message = f"`optimizer.zero_stage: {stage}` is none of 0 and 1"
+        draft.refuse("optimizer.zero_stage", message, keys=("parallelism.zero_stage",))
+
+
+def _length(draft: Draft) -> None:
+    """The longest of the stages; a stage that states none has that of the whole run."""
+    config, key = draft.config, "training.sequence_length"
+    draft.rows((KeyRow("tokens.sequence_length", key),))
+    stages = config.values.get("data_stages")
+    longest = draft.value(key)
+    for stage in stages if isinstance(stages, list) else []:
+        written = stage.get("sequence_length") if isinstance(stage, dict) else None
+        if isinstance(written, int) and isinstance(longest, int) and written > longest:
+            longest = written
+            draft.set(key, written, "data_stages")
+
+
+def _precision(draft: Draft) -> None:
+    """fp32 gradients and a master copy beside 16-bit parameters, unless gradients are summed in their own dtype."""
+    config = draft.config
+    rows = {"bfloat16": "bf16-mixed", "float16": "fp16-mixed", "float32": "fp32"}
+    draft.rows((KeyRow("model.dtype", "training.precision.recipe", kind="word", words=rows),))
+    if not config.has("model.dtype"):
+        draft.ask("training.precision.recipe", "its dtype (`model.dtype`)", "state it: --set training.precision=fp32")
+    path = "optimizer.accumulate_grad_in_fp32"
+    if off(draft, path) and draft.value("training.precision.recipe") != "fp32":
+        narrow = str(draft.value("training.precision.recipe")).partition("-")[0]
+        draft.set("training.precision.gradients", narrow, path)
+        draft.note(path, "parameters are stepped without a master copy, and priced with one: an upper bound")
+    config.see(path)
+
+
+def _optimizer(draft: Draft) -> None:
+    config = draft.config
+    name = (text(draft, "optimizer.optimizer_factory.name") or "adamw").lower()
+    path = "optimizer.optimizer_factory.name"
+    if name not in ("adamw", "adam", "sgd"):
+        draft.refuse(path, f"the states of `{path}: {name}` have no memory model", keys=("training.optimizer.name",))
+    else:
+        draft.set("training.optimizer.name", name, path)
+    clip = config.take("optimizer.clip_grad")
+    draft.set("training.clip_grad_norm", clip is not None and str(clip) not in ("0", "0.0"), "optimizer.clip_grad")

@@ -1,0 +1,57 @@
+"""nanotron's configs: the world that they state, and what they hold that the stack in its place has not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from memcheck.configs.importing import Imported, import_config
+from memcheck.configs.types import ReadSetting
+
+PAGE = (Path(__file__).parents[2] / "docs" / "configs" / "nanotron.md").read_text()
+_FOUND = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+CONFIG = _FOUND[1] if _FOUND is not None else ""
+
+
+def read(text: str, **stated: object) -> Imported:
+    """The import of one text; ``stated`` with ``__`` for the dot."""
+    values = {"hardware.gpu": "h100-80gb"} | {key.replace("__", "."): value for key, value in stated.items()}
+    return import_config("run.yaml", text.encode(), {key: ReadSetting(each, "test") for key, each in values.items()})
+
+
+def test_a_config_says_how_many_gpus_there_are() -> None:
+    """The degrees' product, where it fits one node; else GPUs of a node are asked for."""
+    found = read(CONFIG)
+    assert (found.problems, found.settings["hardware.gpus_per_node"].value) == ((), 8)
+    (problem,) = read(CONFIG.replace("dp: 4", "dp: 16")).problems
+    assert problem.keys == ("hardware.gpus_per_node",)
+    assert read(CONFIG.replace("dp: 4", "dp: 16"), hardware__gpus_per_node=8, hardware__nodes=4).problems == ()
+
+
+def test_degrees_and_gpus_have_to_agree() -> None:
+    """Four GPUs that are stated beside degrees of eight are an error at the config's line."""
+    found = read(CONFIG, hardware__gpus_per_node=4)
+    assert any("dp" in CONFIG.splitlines()[each.location.span.line - 1] for each in found.problems)
+
+
+def test_the_stack_that_stands_in_is_said() -> None:
+    """Whose code is priced is an assumption with what differs, never a statement of the file."""
+    setting = read(CONFIG).settings["training.framework"]
+    assert (setting.value, setting.assumed, setting.location) == ("megatron", True, None)
+    assert "differs" in setting.why
+
+
+@pytest.mark.parametrize(("engine", "problems"), [("1f1b", 0), ("afab", 1)])
+def test_the_engine_of_a_pipeline_is_its_schedule(engine: str, problems: int) -> None:
+    """All forward before all backward holds every micro-batch, which Megatron has no schedule for."""
+    text = CONFIG.replace("pp: 1\n", "pp: 2\n").replace("dp: 4", "dp: 2").replace("pp_engine: 1f1b", f"pp_engine: {engine}")
+    assert len(read(text).problems) == problems
+
+
+def test_the_longest_stage_of_the_data_counts() -> None:
+    """A stage behind the first may train on longer sequences."""
+    text = CONFIG + "data_stages:\n- {name: first}\n- {name: long, sequence_length: 16384}\n"
+    text = text.replace("max_position_embeddings: 4096", "max_position_embeddings: 16384")
+    assert read(text).settings["training.sequence_length"].value == 16384
