@@ -23,7 +23,7 @@ NEEDED = (
     ("hardware.gpus_per_node", "how many GPUs run it", "state them: --gpus-per-node 8, and --nodes for more than one"),
     ("training.sequence_length", "how long a sequence is", "a plan states it beside `source:`"),
     ("training.micro_batch_size", "how many sequences a GPU takes at once", "a plan states it beside `source:`"),
-    ("model.name", "which model it trains", "a plan states it beside `source:`"),
+    ("model", "which model it trains", "a plan states it beside `source:`"),
 )
 """What has to be known, and who says it where the config does not."""
 
@@ -66,7 +66,7 @@ def _missing(document: Document) -> list[Any]:
     for key, what, help in NEEDED:
         table: object = document.values
         for part in key.split("."):
-            table = table.get(part) if isinstance(table, dict) else table if part == "name" else None
+            table = table.get(part) if isinstance(table, dict) else None
         if table is None:
             found.append(codes.UNUSABLE_SOURCE.at(at, f"the config does not say {what}", help=help))
     return found

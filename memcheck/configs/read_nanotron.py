@@ -110,7 +110,7 @@ def _layout(draft: Draft, world: int | None) -> None:
         if engine == "1f1b":
             draft.set(schedule, "1f1b", "parallelism.pp_engine")
         else:
-            message = f"the pipeline engine `{engine or 'afab'}`, which holds every micro-batch, has no memory model here"
+            message = f"the pipeline engine `{engine or 'afab'}` holds every micro-batch, and has no memory model here"
             draft.refuse("parallelism.pp_engine", message, "run `pp_engine: 1f1b`", (schedule,))
     config.see("parallelism.tp_mode", "parallelism.pp_engine")
     stage = text(draft, "optimizer.zero_stage") or "0"

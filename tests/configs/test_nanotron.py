@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from memcheck.configs.direct import config_document
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ReadSetting
 
@@ -55,3 +56,15 @@ def test_the_longest_stage_of_the_data_counts() -> None:
     text = CONFIG + "data_stages:\n- {name: first}\n- {name: long, sequence_length: 16384}\n"
     text = text.replace("max_position_embeddings: 4096", "max_position_embeddings: 16384")
     assert read(text).settings["training.sequence_length"].value == 16384
+
+
+def test_dimensions_are_a_model_where_a_config_is_judged_by_itself() -> None:
+    """A config that describes its model, as Megatron-LM's arguments do, too, needs no model's name."""
+    document = config_document("run.yaml", CONFIG.encode(), {"gpu": "h100-80gb"})
+    assert document is not None
+    assert [each for each in document.findings if each.severity == "error"] == []
+    script = "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 1024 "
+    script += "--seq-length 128 --max-position-embeddings 128 --micro-batch-size 1 --bf16\n"
+    document = config_document("run.sh", script.encode(), {"gpu": "h100-80gb", "gpus_per_node": 1})
+    assert document is not None
+    assert [each for each in document.findings if each.severity == "error"] == []
