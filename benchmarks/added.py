@@ -23,7 +23,10 @@ TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 CHOICE_KEYS = ("num_experts_per_tok", "moe_k", "moe_topk")
 STATED: dict[str, dict[str, Any]] = {
     "bert": {"max_position_embeddings": 2048},
+    "camembert": {"max_position_embeddings": 2048},
     "deepseek_v32": {"n_group": 1, "topk_group": 1},
+    "distilbert": {"max_position_embeddings": 2048},
+    "electra": {"max_position_embeddings": 2048},
     "dots1": {"n_routed_experts": EXPERTS, "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1},
     "hunyuan_v1_dense": {"head_dim": 128},
     "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_hidden_layers": 4},

@@ -22,8 +22,9 @@ def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     tensors = [
         ParameterTensor(paths.embedding + ".weight", (a.vocab_size, a.embedding_size), "embedding", shard="vocab")
     ]
+    width = a.embedding_size if a.projects_last else a.hidden_size
     if a.learned_positions:
-        tensors.append(ParameterTensor(paths.positions + ".weight", (a.learned_positions, a.hidden_size), "position"))
+        tensors.append(ParameterTensor(paths.positions + ".weight", (a.learned_positions, width), "position"))
     tensors += norm_tensors(a.embedding_norm)
     tensors += a.extra_tensors
     tensors += norm_tensors(a.final_norm)

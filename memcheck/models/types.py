@@ -259,6 +259,8 @@ class Architecture(Record):
     """Activation of a layer in front of the head, with a LayerNorm behind it (BERT); empty = none."""
     head_tensors: tuple[ParameterTensor, ...] = ()
     """Its parameters."""
+    projects_last: bool = False
+    """The embedding's projection comes behind its norm, and the head's layer narrows the rows (ELECTRA)."""
     narrow_loss: bool = False
     """The model's own loss takes the logits in their dtype (encoders)."""
     mask_buffer: int = 0

@@ -58,7 +58,8 @@ def embedding_tensors(a: Architecture, tensor: int, trained: bool) -> tuple[Loca
     """The embedding's parameter tensors on one rank."""
     tensors = [LocalTensor("embed_tokens.weight", (-(-a.vocab_size // tensor), a.embedding_size), trained)]
     if a.learned_positions:
-        tensors.append(LocalTensor("embed_positions.weight", (a.learned_positions, a.hidden_size), trained))
+        width = a.embedding_size if a.projects_last else a.hidden_size
+        tensors.append(LocalTensor("embed_positions.weight", (a.learned_positions, width), trained))
     tensors += _norm_tensors(a.embedding_norm, "embedding_norm", trained)
     tensors += [LocalTensor(t.name, t.shape, trained, matrix=len(t.shape) > 1) for t in a.extra_tensors]
     return tuple(tensors)
@@ -82,3 +83,11 @@ def head_tensors(
             tensors.append(LocalTensor("frozen " + t.name, t.shape, False, matrix=len(t.shape) > 1))
         tensors.append(LocalTensor(t.name, t.shape, trained or adapts, matrix=len(t.shape) > 1))
     return tuple(tensors)
+
+
+def transform_biases(a: Architecture) -> tuple[bool, bool]:
+    """Whether the layer in front of the head and its norm have a bias: tensors of one dimension behind the matrix, the
+    norm's weight last or last but one.
+    """
+    names = [t.name for t in a.head_tensors]
+    return len(names) > 1 and names[1].endswith(".bias"), bool(names) and names[-1].endswith(".bias")

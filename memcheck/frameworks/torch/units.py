@@ -28,6 +28,7 @@ from memcheck.frameworks.torch.end_tensors import (
     output_tensors,
     saves,
     table_tensors,
+    transform_biases,
 )
 from memcheck.frameworks.torch.optimizer import step_in_backward
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
@@ -248,8 +249,7 @@ def embedding_unit(
         token_types=a.token_types, per_layer=a.per_layer,
         per_layer_rows=next((t.shape[0] for t in a.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
         sums_in_place=job.objective.fused, leaf=not trained and is_hooked(job, a),
-        scattered=a.vision is not None,
-        saved=saves(job, TABLE),
+        scattered=a.vision is not None, saved=saves(job, TABLE), projects_last=a.projects_last,
     )
     dtype = stream_dtype(base)
     _demand_embedding(a, e._replace(vocab=a.vocab_size), whole(base), job.framework)
@@ -349,10 +349,10 @@ def head_of(
     head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, loss, trained, a.logit_scale)
     head = head._replace(
         widened=a.logits_fp32, divided=a.head_input_scale, transform=a.head_transform,
+        transform_biases=transform_biases(a), projects_last=a.projects_last,
         waiting=a.per_layer.total if a.per_layer is not None else 0,
         compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
-        graph_before=graph,
-        grad_dtype=outside,
+        graph_before=graph, grad_dtype=outside,
         projection=a.embedding_size if a.embedding_size != a.hidden_size else 0,
     )
     if a.task is not None:

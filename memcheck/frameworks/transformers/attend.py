@@ -128,7 +128,7 @@ def returns(ctx: Context, weights: list[Value]) -> None:
 def _score_steps(a: Attention) -> tuple[str, ...]:
     """What the family does to the scores before the softmax."""
     if a.bidirectional:
-        return ("scale",)
+        return ("scale",) if a.window is None else ("scale", "add")
     if a.softcap:
         return ("scale", "cap", "add")
     if a.alibi:  # MPT: scale, bias, masked_fill; BLOOM: baddbmm scales and adds the bias by itself

@@ -41,6 +41,8 @@ class Embedding(Record):
     """Rows of the table of all layers' embeddings."""
     sums_in_place: bool = False
     """The tied head's gradient is no transpose of a product but a tensor of its own, to which the table's is added."""
+    projects_last: bool = False
+    """That matrix, with a bias, comes behind positions, norm and dropout (ELECTRA)."""
     leaf: bool = False
     """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
 
@@ -109,7 +111,8 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         del gathered
     if e.scaled:
         x = scale(tape, x, "embedding scale")
-    if e.projected:  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
+    width = e.width if e.projects_last else s.hidden
+    if e.projected and not e.projects_last:  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
         matrix = ParameterTensor("project_in.weight", (s.hidden, e.width), "embedding", linear=True)
         x = linear(tape, x, ctx.weights(matrix, False, adaptable=False), "project_in")
     if e.per_layer is not None:
@@ -119,12 +122,12 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
     if e.token_types:
         kinds = ctx.register(
-            Parameter("token_type_embeddings", (e.token_types, s.hidden), s.params, trained, has_grad=s.has_grad)
+            Parameter("token_type_embeddings", (e.token_types, width), s.params, trained, has_grad=s.has_grad)
         )
         x = add(tape, x, embedding(tape, kinds, (ctx.tokens,), dtype, "token types"), "add token types")
     if e.positions:
         where = ctx.register(
-            Parameter("embed_positions", (e.positions, s.hidden), s.params, trained and s.trained, has_grad=s.has_grad)
+            Parameter("embed_positions", (e.positions, width), s.params, trained and s.trained, has_grad=s.has_grad)
         )
         rows = ctx.tokens if e.positions_each else ctx.sequence
         position = embedding(tape, where, (rows,), dtype, "positions")
@@ -132,7 +135,11 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         x = _add_positions(tape, x, position)
         del position
     x = layers_of(s.style).norm(ctx, e.norm, x)
-    return dropout(tape, x, e.dropout)
+    x = dropout(tape, x, e.dropout)
+    if not (e.projected and e.projects_last):
+        return x
+    matrix = ParameterTensor("embeddings_project.weight", (s.hidden, e.width), "embedding", linear=True)
+    return linear(tape, x, ctx.weights(matrix, True, adaptable=False), "embeddings_project")
 
 
 def _holding(storage: Storage | None) -> Callable[..., list[Storage | None]]:

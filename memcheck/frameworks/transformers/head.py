@@ -44,6 +44,10 @@ class Head(Record):
     """Width of a gradient to which every layer adds, and which the embedding takes (Gemma 4's per-layer inputs)."""
     transform: str = ""
     """Activation of a layer in front of the head, whose result a LayerNorm takes."""
+    transform_biases: tuple[bool, bool] = (True, True)
+    """Whether that layer and that norm have a bias."""
+    projects_last: bool = False
+    """That layer makes the rows as narrow as the table (ELECTRA), in place of a matrix of its own."""
     divided: bool = False
     """What the head reads is divided by a constant."""
     widened: bool = False
@@ -114,13 +118,13 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     tape, s = ctx.tape, ctx.setting
     layers = layers_of(s.style)
     h = layers.norm(ctx, head.final_norm, x)
-    if head.projection:
+    if head.projection and not head.projects_last:
         matrix = ParameterTensor("project_out.weight", (head.projection, s.hidden), "embedding", linear=True)
         h = linear(tape, h, ctx.weights(matrix, False, adaptable=False), "project_out")
     if head.final_norm is not None:
         x.storage = None  # `hidden_states = self.norm(hidden_states)`: nothing but the graph holds the input now
     del x
-    h = _transformed(ctx, head.transform, h)
+    h = _transformed(ctx, head, h)
     normed = h  # `outputs.last_hidden_state` stays referenced until the model's forward returns
     h = enter_tensor_parallel(ctx, h)  # the head's first hook
     h, divided = _head_input(ctx, head, h)
@@ -235,14 +239,16 @@ def _head_input(ctx: Context, head: Head, h: Value) -> tuple[Value, Value | None
     return h, h
 
 
-def _transformed(ctx: Context, act: str, h: Value) -> Value:
-    """BertPredictionHeadTransform: a square layer, its activation, a LayerNorm; none without an activation."""
+def _transformed(ctx: Context, head: Head, h: Value) -> Value:
+    """BertPredictionHeadTransform: a layer, its activation, a LayerNorm; none without an activation."""
+    act, biases = head.transform, head.transform_biases
     if not act:
         return h
-    width = ctx.hidden
-    matrix = ParameterTensor("transform.dense.weight", (width, width), "head", linear=True)
-    h = activation(ctx.tape, linear(ctx.tape, h, ctx.weights(matrix, True, adaptable=False), "transform"), act)
-    return normalise(ctx, Norm("layernorm", width, bias=True, name="transform.LayerNorm"), h, "transform.LayerNorm")
+    width = (head.projection if head.projects_last else 0) or ctx.hidden
+    matrix = ParameterTensor("transform.dense.weight", (width, ctx.hidden), "head", linear=True)
+    h = activation(ctx.tape, linear(ctx.tape, h, ctx.weights(matrix, biases[0], adaptable=False), "transform"), act)
+    norm = Norm("layernorm", width, bias=biases[1], name="transform.LayerNorm")
+    return normalise(ctx, norm, h, "transform.LayerNorm")
 
 
 def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:

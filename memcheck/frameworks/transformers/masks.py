@@ -72,7 +72,7 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     if isinstance(mixer, LatentAttention):
         width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
         mixer = Attention(mixer.heads, mixer.heads, width, masked=mixer.masked)
-    if not isinstance(mixer, Attention) or mixer.bidirectional:
+    if not isinstance(mixer, Attention) or (mixer.bidirectional and mixer.window is None):
         return None
     compute = setting.autocast or setting.compute
     kernel = chosen_kernel(setting.attention, compute, mixer, setting.sequence, setting.style)
@@ -81,6 +81,6 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     if kernel == "eager":
         return mixer.window, "bool" if mixer.filled_scores else setting.params, setting.batch
     if kernel != "flash" and needs_mask(mixer, setting.sequence, setting.style):
-        several = mixer.chunked or mixer.padded or mixer.pictures
+        several = mixer.chunked or mixer.padded or mixer.pictures or mixer.bidirectional
         return mixer.window, "bool", setting.batch if several else 1
     return None

@@ -9,6 +9,7 @@ from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, ParameterTensor, Paths
+from memcheck.record import Record
 
 PROJECTIONS = Projections(("self.query", "self.key", "self.value"), "output.dense", "attention")
 
@@ -16,15 +17,36 @@ PROJECTIONS = Projections(("self.query", "self.key", "self.value"), "output.dens
 def read(config: ConfigReader) -> Architecture:
     """``model_type: bert``. Dropout is 0.1 unless stated, as in the class."""
     transform = "cls.predictions.transform"
-    return _encoder(config, "bert", "cls.predictions", f"{transform}.dense", f"{transform}.LayerNorm")
+    return _encoder(config, Names("bert", "cls.predictions", f"{transform}.dense", f"{transform}.LayerNorm"))
 
 
 def read_roberta(config: ConfigReader) -> Architecture:
-    """``model_type: roberta`` and ``xlm-roberta``: the same layers, another name of the head's."""
-    return _encoder(config, "roberta", "lm_head", "lm_head.dense", "lm_head.layer_norm")
+    """``model_type: roberta``, ``xlm-roberta`` and ``camembert``: the same layers, another name of the head's."""
+    return _encoder(config, Names("roberta", "lm_head", "lm_head.dense", "lm_head.layer_norm"))
 
 
-def _encoder(config: ConfigReader, model: str, head: str, dense: str, norm: str) -> Architecture:
+class Names(Record):
+    """What a class calls its parts."""
+
+    model: str
+    head: str
+    dense: str
+    norm: str
+
+
+def read_electra(config: ConfigReader) -> Architecture:
+    """``model_type: electra``: its generator, whose tables may be narrower than its layers.
+
+    The head for masked words is that of ElectraForMaskedLM; the discriminator's, one number a token, is smaller.
+    """
+    config.ignore("summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj")
+    names = Names(
+        "electra", "generator_lm_head", "generator_predictions.dense", "generator_predictions.LayerNorm"
+    )
+    return _encoder(config, names, narrow=config.integer("embedding_size", default=128), transform="gelu")
+
+
+def _encoder(config: ConfigReader, names: Names, narrow: int | None = None, transform: str = "") -> Architecture:
     """An encoder whose every position is predicted: nothing is masked, and labels are not shifted."""
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     h = size.hidden
@@ -54,7 +76,11 @@ def _encoder(config: ConfigReader, model: str, head: str, dense: str, norm: str)
         post_norm=True,
         dropout=hidden,
     )
+    wide, model = narrow or h, names.model
     embeddings = f"{model}.embeddings"
+    extra = [ParameterTensor(f"{embeddings}.token_type_embeddings.weight", (types, wide), "position")]
+    if wide != h:
+        extra += linear(f"{model}.embeddings_project", h, wide, "embedding", "none", bias=True)
     return decoder(
         config,
         size,
@@ -62,18 +88,22 @@ def _encoder(config: ConfigReader, model: str, head: str, dense: str, norm: str)
         tied=True,
         rotary_dim=0,
         learned_positions=size.positions,
-        embedding_norm=layer_norm(h, f"{embeddings}.LayerNorm"),
+        embedding_norm=layer_norm(wide, f"{embeddings}.LayerNorm"),
         embedding_dropout=hidden,
         head_bias=True,
-        head_transform=activation,
-        head_tensors=(*linear(dense, h, h, "head", "none", bias=True), *norm_tensors(layer_norm(h, norm))),
+        head_transform=transform or activation,
+        head_tensors=(
+            *linear(names.dense, wide, h, "head", "none", bias=True), *norm_tensors(layer_norm(wide, names.norm))
+        ),
+        embedding_size=wide,
+        projects_last=True,
         narrow_loss=True,
         token_types=types,
-        extra_tensors=(ParameterTensor(f"{embeddings}.token_type_embeddings.weight", (types, h), "position"),),
+        extra_tensors=tuple(extra),
         paths=Paths(
             layers=f"{model}.encoder.layer",
             embedding=f"{embeddings}.word_embeddings",
             positions=f"{embeddings}.position_embeddings",
-            head=head,
+            head=names.head,
         ),
     )._replace(final_norm=None)

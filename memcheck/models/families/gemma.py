@@ -18,7 +18,7 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: gemma``. The released files say ``gelu`` and mean its tanh approximation."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
     activation = config.activation(default=TANH_GELU)
-    config.ignore("hidden_activation", "use_bidirectional_attention")
+    config.ignore("hidden_activation", "use_bidirectional_attention", "num_image_tokens")
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), TANH_GELU if activation == "gelu" else activation)
     block = pre_norm_block(size.hidden, _attention(config, size), mlp, kind=NORM)
     return _decoder(config, size, ((block, size.layers),))

@@ -49,7 +49,7 @@ def pixtral(config: ConfigReader, around: AroundTower, kind: str) -> Vision:
     depth = config.integer("num_hidden_layers", default=24, maximum=MAX_LAYERS)
     colours = config.integer("num_channels", default=3)
     side, patch = square(config, "image_size", 1024), square(config, "patch_size", 16)
-    config.ignore("model_type", "rope_parameters", "rope_theta", "initializer_range", "rope_scaling")
+    config.ignore("model_type", "rope_parameters", "rope_theta", "initializer_range", "rope_scaling", "vocab_size")
     if config.integer("head_dim", default=width // heads) != width // heads:
         config.fail("head_dim", "head_dim is not the tower's width over its heads, which its class takes")
     config.dropout("attention_dropout")

@@ -37,7 +37,7 @@ def read_paligemma(config: ConfigReader, around: AroundTower) -> Vision:
     """PaliGemma: every patch is an image token, projected by one matrix."""
     outputs, tower = around.language.hidden_size, siglip(config, around, "paligemma", attention="separate")
     around.outer.ignore("projection_dim", "hidden_size", "num_image_tokens", "vocab_size")
-    config.ignore("projection_dim", "projector_hidden_act", "num_image_tokens")
+    config.ignore("projection_dim", "projector_hidden_act", "num_image_tokens", "vocab_size")
     return tower._replace(
         projector=linear("linear", outputs, tower.hidden, "projector", "none", bias=True),
         tile_tokens=tower.tile,

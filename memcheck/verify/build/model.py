@@ -32,6 +32,10 @@ SAME_CODE = {"kimi_k2": "deepseek_v3", "megatron-gpt": "gpt2"}
 
 
 CLASSES = {
+    "camembert": "CamembertForMaskedLM",
+    "distilbert": "DistilBertForMaskedLM",
+    "electra": "ElectraForMaskedLM",
+    "modernbert": "ModernBertForMaskedLM",
     "bert": "BertForMaskedLM",
     "mistral4": "Mistral4ForCausalLM",
     "roberta": "RobertaForMaskedLM",

@@ -1,0 +1,64 @@
+"""DistilBERT (modeling_distilbert.py): BERT's layers without token types, and no dropout behind attention."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.matrices import linear, norm_tensors
+from memcheck.models.parts.sizes import Names, read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Paths
+
+PROJECTIONS = Projections(("q_lin", "k_lin", "v_lin"), "out_lin", "attention")
+NAMES = Names(hidden=("dim",), layers=("n_layers",), heads=("n_heads",))
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: distilbert``: an encoder with a head for masked words."""
+    size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
+    h = size.hidden
+    config.ignore("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_")
+    dropout = config.dropout("dropout", default=0.1)
+    attention = grouped_attention(
+        size,
+        PROJECTIONS,
+        qkv_bias=True,
+        out_bias=True,
+        rotary_dim=0,
+        dropout=config.dropout("attention_dropout", default=0.1),
+        bidirectional=True,
+        softmax_fp32=False,
+    )
+    activation = config.activation("activation", default="gelu")
+    width = config.integer("hidden_dim", default=4 * 768)
+    mlp = plain_mlp(h, width, activation, "ffn.lin1", "ffn.lin2", bias=True, dropout=dropout)
+    block = Block(
+        mixer=attention,
+        mlp=mlp,
+        input_norm=layer_norm(h, "sa_layer_norm"),
+        mlp_norm=layer_norm(h, "output_layer_norm"),
+        post_norm=True,
+    )
+    embeddings = "distilbert.embeddings"
+    norm = layer_norm(h, "vocab_layer_norm")
+    return decoder(
+        config,
+        size,
+        ((block, size.layers),),
+        tied=True,
+        rotary_dim=0,
+        learned_positions=size.positions,
+        embedding_norm=layer_norm(h, f"{embeddings}.LayerNorm"),
+        embedding_dropout=dropout,
+        head_bias=True,
+        head_transform=activation,
+        head_tensors=(*linear("vocab_transform", h, h, "head", "none", bias=True), *norm_tensors(norm)),
+        narrow_loss=True,
+        paths=Paths(
+            layers="distilbert.transformer.layer",
+            embedding=f"{embeddings}.word_embeddings",
+            positions=f"{embeddings}.position_embeddings",
+            head="vocab_projector",
+        ),
+    )._replace(final_norm=None)

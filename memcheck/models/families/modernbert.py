@@ -1,0 +1,87 @@
+"""ModernBERT (modeling_modernbert.py): pre-norm layers, rotary, gated, most of them with a window to both sides."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm
+from memcheck.models.parts.matrices import linear, norm_tensors
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Mlp, Paths
+from memcheck.record import Record
+
+PROJECTIONS = Projections(("Wqkv",), "Wo", "attn")
+
+
+class Kind(Record):
+    """What sets a layer apart: hashable."""
+
+    first: bool
+    window: int | None
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: modernbert``: an encoder with a head for masked words."""
+    size = read_sizes(config, kv_heads="none", head_dim_key=False)
+    h = size.hidden
+    config.ignore(
+        "cls_token_id", "classifier_activation", "classifier_pooling", "deterministic_flash_attn",
+        "global_rope_theta", "initializer_cutoff_factor", "local_rope_theta", "reference_compile",
+        "repad_logits_with_grad", "sparse_pred_ignore_index", "position_embedding_type", "sliding_window",
+    )  # fmt: skip
+    if config.flag("sparse_prediction"):
+        config.fail("sparse_prediction", "logits of masked words alone have no memory model", "remove it")
+    if config.dropout("mlp_dropout"):
+        config.fail("mlp_dropout", "dropout inside the gated network has no memory model", "remove it")
+    period = config.integer("global_attn_every_n_layers", default=3)
+    types = layer_types(config, size.layers, lambda i: "sliding_attention" if i % period else "full_attention")
+    local = config.integer("local_attention", default=128) // 2
+    bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
+    norm_bias = config.flag("norm_bias")
+    attention = grouped_attention(
+        size,
+        PROJECTIONS,
+        qkv_bias=bias,
+        out_bias=bias,
+        rotary_form="pairs-fp32",
+        dropout=dropout,
+        bidirectional=True,
+    )
+    width, mlp_bias = config.integer("intermediate_size"), config.flag("mlp_bias")
+    activation = config.activation("hidden_activation", default="gelu")
+    mlp = Mlp(
+        width,
+        True,
+        activation,
+        bias=mlp_bias,
+        fused_gate_up=True,
+        tensors=linear("mlp.Wi", 2 * width, h, "mlp", "column", bias=mlp_bias)
+        + linear("mlp.Wo", h, width, "mlp", "row", bias=mlp_bias),
+    )
+
+    def make(kind: Kind) -> Block:
+        return Block(
+            mixer=attention._replace(window=kind.window),
+            mlp=mlp,
+            input_norm=None if kind.first else layer_norm(h, "attn_norm", bias=norm_bias),
+            mlp_norm=layer_norm(h, "mlp_norm", bias=norm_bias),
+        )
+
+    kinds = tuple(Kind(i == 0, local if t == "sliding_attention" else None) for i, t in enumerate(types))
+    dense_bias = config.flag("classifier_bias")
+    norm = layer_norm(h, "head.norm", bias=norm_bias)
+    return decoder(
+        config,
+        size,
+        stack(kinds, make),
+        tied=True,
+        final_norm=layer_norm(h, "model.final_norm", bias=norm_bias),
+        rotary_tables=len(set(types)),
+        embedding_norm=layer_norm(h, "model.embeddings.norm", bias=norm_bias),
+        embedding_dropout=config.dropout("embedding_dropout"),
+        head_bias=config.flag("decoder_bias", default=True),
+        head_transform=config.activation("classifier_activation", default="gelu"),
+        head_tensors=(*linear("head.dense", h, h, "head", "none", bias=dense_bias), *norm_tensors(norm)),
+        paths=Paths(layers="model.layers", embedding="model.embeddings.tok_embeddings", head="decoder"),
+    )
