@@ -17,15 +17,15 @@ PROJECTIONS = Projections(("self.query", "self.key", "self.value"), "output.dens
 def read(config: ConfigReader) -> Architecture:
     """``model_type: bert``. Dropout is 0.1 unless stated, as in the class."""
     transform = "cls.predictions.transform"
-    return _encoder(config, Names("bert", "cls.predictions", f"{transform}.dense", f"{transform}.LayerNorm"))
+    return _encoder(config, PartNames("bert", "cls.predictions", f"{transform}.dense", f"{transform}.LayerNorm"))
 
 
 def read_roberta(config: ConfigReader) -> Architecture:
     """``model_type: roberta``, ``xlm-roberta`` and ``camembert``: the same layers, another name of the head's."""
-    return _encoder(config, Names("roberta", "lm_head", "lm_head.dense", "lm_head.layer_norm"))
+    return _encoder(config, PartNames("roberta", "lm_head", "lm_head.dense", "lm_head.layer_norm"))
 
 
-class Names(Record):
+class PartNames(Record):
     """What a class calls its parts."""
 
     model: str
@@ -40,13 +40,13 @@ def read_electra(config: ConfigReader) -> Architecture:
     The head for masked words is that of ElectraForMaskedLM; the discriminator's, one number a token, is smaller.
     """
     config.ignore("summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj")
-    names = Names(
+    names = PartNames(
         "electra", "generator_lm_head", "generator_predictions.dense", "generator_predictions.LayerNorm"
     )
     return _encoder(config, names, narrow=config.integer("embedding_size", default=128), transform="gelu")
 
 
-def _encoder(config: ConfigReader, names: Names, narrow: int | None = None, transform: str = "") -> Architecture:
+def _encoder(config: ConfigReader, names: PartNames, narrow: int | None = None, transform: str = "") -> Architecture:
     """An encoder whose every position is predicted: nothing is masked, and labels are not shifted."""
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     h = size.hidden

@@ -14,7 +14,7 @@ from memcheck.record import Record
 PROJECTIONS = Projections(("Wqkv",), "Wo", "attn")
 
 
-class Kind(Record):
+class LayerKind(Record):
     """What sets a layer apart: hashable."""
 
     first: bool
@@ -60,7 +60,7 @@ def read(config: ConfigReader) -> Architecture:
         + linear("mlp.Wo", h, width, "mlp", "row", bias=mlp_bias),
     )
 
-    def make(kind: Kind) -> Block:
+    def make(kind: LayerKind) -> Block:
         return Block(
             mixer=attention._replace(window=kind.window),
             mlp=mlp,
@@ -68,7 +68,7 @@ def read(config: ConfigReader) -> Architecture:
             mlp_norm=layer_norm(h, "mlp_norm", bias=norm_bias),
         )
 
-    kinds = tuple(Kind(i == 0, local if t == "sliding_attention" else None) for i, t in enumerate(types))
+    kinds = tuple(LayerKind(i == 0, local if t == "sliding_attention" else None) for i, t in enumerate(types))
     dense_bias = config.flag("classifier_bias")
     norm = layer_norm(h, "head.norm", bias=norm_bias)
     return decoder(
