@@ -17,12 +17,16 @@ PROJECTIONS = Projections(("self.query", "self.key", "self.value"), "output.dens
 def read(config: ConfigReader) -> Architecture:
     """``model_type: bert``. Dropout is 0.1 unless stated, as in the class."""
     transform = "cls.predictions.transform"
-    return _encoder(config, PartNames("bert", "cls.predictions", f"{transform}.dense", f"{transform}.LayerNorm"))
+    names = PartNames(
+        model="bert", head="cls.predictions", dense=f"{transform}.dense", norm=f"{transform}.LayerNorm"
+    )
+    return _encoder(config, names)
 
 
 def read_roberta(config: ConfigReader) -> Architecture:
     """``model_type: roberta``, ``xlm-roberta`` and ``camembert``: the same layers, another name of the head's."""
-    return _encoder(config, PartNames("roberta", "lm_head", "lm_head.dense", "lm_head.layer_norm"))
+    names = PartNames(model="roberta", head="lm_head", dense="lm_head.dense", norm="lm_head.layer_norm")
+    return _encoder(config, names)
 
 
 class PartNames(Record):
@@ -41,7 +45,10 @@ def read_electra(config: ConfigReader) -> Architecture:
     """
     config.ignore("summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj")
     names = PartNames(
-        "electra", "generator_lm_head", "generator_predictions.dense", "generator_predictions.LayerNorm"
+        model="electra",
+        head="generator_lm_head",
+        dense="generator_predictions.dense",
+        norm="generator_predictions.LayerNorm",
     )
     return _encoder(config, names, narrow=config.integer("embedding_size", default=128), transform="gelu")
 
