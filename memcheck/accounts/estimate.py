@@ -73,7 +73,8 @@ class RankEstimate(Record):
     """Activations that this rank keeps in host memory."""
     apart_bytes: int = 0
     """How much more than at the peak the allocator's pools have once held: each stream has its own, each has its
-    highest point at another moment, and no stream may use another's blocks."""
+    highest point at another moment, and no stream may use another's blocks. And optimizer states in managed memory,
+    which are on the GPU while there is room."""
 
     @property
     def peak(self) -> Instant:

@@ -33,6 +33,8 @@ class Rest(Record):
     operation: str
     """The optimizer's step in words."""
     temporaries: int
+    paged: int = 0
+    """Optimizer states in managed memory, which torch does not count and the driver moves to the host."""
 
 
 Tensors = tuple[object, ...]

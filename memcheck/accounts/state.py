@@ -151,6 +151,8 @@ STATES_PER_PARAMETER = {
     "adamw-torchao-8bit": 2,
     "adamw-torchao-4bit": 2,
     "adamw-torchao-fp8": 2,
+    "flash-adamw": 2,
+    "te-fused-adam": 2,
 }
 """Full-size state tensors per parameter tensor. Adafactor keeps a row and a column vector instead."""
 
@@ -173,6 +175,13 @@ def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype
         optimizer = "adamw"
     if optimizer in LOW_BITS:
         return _low_bit_states(numel, LOW_BITS[optimizer], dtype)
+    if optimizer == "flash-adamw":
+        return _flash_states(numel, tensor.dtype or dtype)
+    if optimizer == "te-fused-adam":
+        master = rounded(4 * numel) if DTYPE_BYTES[tensor.dtype or dtype] == 2 else 0
+        return 2 * rounded(4 * numel) + master
+    if optimizer.startswith("paged-") and numel >= PAGED_MINIMUM:
+        return 0
     count = STATES_PER_PARAMETER[optimizer]
     if optimizer.endswith("8bit") and numel >= EIGHT_BIT_MINIMUM:
         return count * (rounded(numel) + rounded(-(-numel // EIGHT_BIT_BLOCK) * 4))
@@ -180,6 +189,32 @@ def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype
         dtype = "fp32"
     step = rounded(4) if optimizer in ("adamw", "adam") else 0
     return count * rounded(numel * DTYPE_BYTES[dtype]) + step
+
+
+PAGED_MINIMUM = 100_000
+"""Elements from which bitsandbytes' paged optimizers hold a state in managed memory (``optim/optimizer.py``,
+``get_state_buffer``; ``functional.py``, ``get_paged``): torch's allocator does not know of it, and the driver moves its
+pages to the host when the GPU is full."""
+
+
+def paged_bytes(numel: int, optimizer: str) -> int:
+    """State of one tensor that lies in managed memory."""
+    if not optimizer.startswith("paged-") or numel < PAGED_MINIMUM:
+        return 0
+    each = 4 * numel if not optimizer.endswith("8bit") else numel
+    return STATES_PER_PARAMETER[optimizer] * each
+
+
+FLASH_GROUP = 32
+"""Elements of a moment that share a 16-bit scale (flashoptim 0.1 ``optimizers.py``, ``quantize``)."""
+
+
+def _flash_states(numel: int, dtype: str) -> int:
+    """flashoptim's FlashAdamW: both moments in 8 bits with their scales, and, of a 16-bit parameter, the 8 bits that
+    its 24-bit master has beyond it (``master_weight_bits`` 24, ``_ensure_state_initialized``).
+    """
+    moment = rounded(numel) + rounded(2 * -(-numel // FLASH_GROUP))
+    return 2 * moment + (rounded(numel) if DTYPE_BYTES[dtype] == 2 else 0)
 
 
 class LowBits(Record):

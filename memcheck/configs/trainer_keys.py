@@ -29,8 +29,9 @@ OPTIMIZERS: dict[str, tuple[str, str]] = {
     "ao_adamw_4bit": ("adamw-torchao-4bit", ""),
     "ao_adamw_fp8": ("adamw-torchao-fp8", ""),
     "muon": ("muon", ""),
+    "flash_adamw": ("flash-adamw", ""),
 }
-"""``OptimizerNames``: the plan's optimizer and its implementation. Paged states count as if they stayed on the GPU."""
+"""``OptimizerNames``, and Axolotl's own: the plan's optimizer and its implementation."""
 
 ATTENTIONS = {
     "flash_attention_2": "flash",

@@ -54,6 +54,9 @@ def resolve_optimizer(stated: plan_types.OptimizerSpec | None, framework: Profil
     name = defaults.take("training.optimizer.name", stated.name, framework.default_optimizer)
     implementation = framework.implementations.get(name, framework.default_implementation)
     why = f"default of {framework.name} for {name}"
+    if name.startswith("paged-"):
+        note = "large states lie in managed memory: no part of what is needed, since the driver moves them to the host"
+        defaults.note("training.optimizer.offload", "managed memory", note)
     implementation = defaults.take("training.optimizer.implementation", stated.implementation, implementation, why)
     return Optimizer(
         name=name,

@@ -15,11 +15,16 @@ ACCESSES = {
     "lion": 9,
     "adafactor": 12,
     "muon": 9,
+    "te-fused-adam": 9,
 }
 """Elements read and written per parameter, one operation after the other (``torch/optim/adamw.py`` _multi_tensor_adamw:
 mul_ 2, lerp_ 3, mul_ 2, addcmul_ 3, sqrt 2, div_ 2, add_ 2, addcdiv_ 4; the others counted likewise)."""
-FUSED = {"adamw": 7, "adam": 7, "paged-adamw": 7, "sgd": 3, "sgd-momentum": 5, "lion": 5, "adafactor": 12, "muon": 9}
-"""In one kernel: parameter, gradient and states are read, parameter and states written."""
+FUSED = {
+    "adamw": 7, "adam": 7, "paged-adamw": 7, "sgd": 3, "sgd-momentum": 5, "lion": 5, "adafactor": 12, "muon": 9,
+    "te-fused-adam": 9,
+}
+"""In one kernel: parameter, gradient and states are read, parameter and states written; TransformerEngine's fp32 master
+weights, too."""
 EIGHT_BIT = {
     "adamw-8bit": 2,
     "paged-adamw-8bit": 2,
@@ -27,6 +32,7 @@ EIGHT_BIT = {
     "adamw-torchao-8bit": 2,
     "adamw-torchao-fp8": 2,
     "adamw-torchao-4bit": 1,
+    "flash-adamw": 2,
 }
 """States of one byte, each read and written; two of half a byte are one."""
 

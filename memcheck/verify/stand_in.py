@@ -97,6 +97,8 @@ OPTIMIZERS = {
     "adamw-torchao-8bit": ("adamw", "torchao's subclasses have no fake kernels here"),
     "adamw-torchao-4bit": ("adamw", "torchao's subclasses have no fake kernels here"),
     "adamw-torchao-fp8": ("adamw", "torchao's subclasses have no fake kernels here"),
+    "flash-adamw": ("adamw", "flashoptim's kernels need CUDA"),
+    "te-fused-adam": ("adamw", "TransformerEngine's kernels need CUDA"),
     "lion": ("sgd-momentum", "torch has no Lion; momentum is one state per parameter, too"),
 }
 """The optimizer of torch with as many states per parameter."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.score import answer
 from memcheck.accounts.estimate import COMPONENTS
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, shard_numel
 from memcheck.autograd.tensor import rounded
@@ -114,6 +115,32 @@ def test_eight_bit_states_have_a_byte_per_element_and_scales() -> None:
     assert optimizer_state_bytes(big, 2**20, "adamw-8bit", "fp32") == 2 * (2**20 + 4 * 4096)
     small = LocalTensor("b", (1024,), trained=True)
     assert optimizer_state_bytes(small, 1024, "adamw-8bit", "bf16") == 2 * 4096
+
+
+def test_flash_adamw_holds_both_moments_and_the_rest_of_a_24_bit_master_in_a_byte_each() -> None:
+    """A 16-bit scale for 32 elements of a moment; parameters in fp32 have no other master."""
+    big = LocalTensor("w", (1024, 1024), trained=True, matrix=True)
+    moments = 2 * (2**20 + 2 * 2**15)
+    assert optimizer_state_bytes(big, 2**20, "flash-adamw", "bf16") == moments + 2**20
+    assert optimizer_state_bytes(big, 2**20, "flash-adamw", "fp32") == moments
+
+
+def test_transformer_engine_adds_an_fp32_master_to_fp32_moments() -> None:
+    """Of parameters in 16 bits; those in fp32 are their own."""
+    big = LocalTensor("w", (1024, 1024), trained=True, matrix=True)
+    assert optimizer_state_bytes(big, 2**20, "te-fused-adam", "bf16") == 3 * 2**22
+    assert optimizer_state_bytes(big, 2**20, "te-fused-adam", "fp32") == 2 * 2**22
+
+
+def test_paged_states_are_seen_and_not_needed() -> None:
+    """Large tensors' states lie in managed memory: full 8-bit training of 8B fits a GPU of 24 GB but for its cache."""
+    training = {"framework": "torchtune", "micro_batch_size": 2, "sequence_length": 512}
+    plan = {"memcheck": 1, "model": "llama-3.1-8b", "hardware": {"gpu": "h100-80gb"}}
+    optimizer = {"name": "paged-adamw-8bit", "in_backward": True}
+    recompute = {"activation_checkpointing": "full", "optimizer": optimizer}
+    found = answer({**plan, "training": {**training, **recompute}})
+    assert found.needed_bytes < 24e9
+    assert found.device_bytes - found.needed_bytes > 2 * 8.0e9
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,8 @@ PROFILE = Profile(
         "paged-adamw-8bit": "fused",
         "lion": "fused",
         "lion-8bit": "fused",
+        "flash-adamw": "fused",
+        "te-fused-adam": "fused",
     },
     # what torch's FSDP2 and DCP tutorials do
     initialization=("host", "meta"),

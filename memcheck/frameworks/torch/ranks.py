@@ -117,7 +117,7 @@ def laid(job: TrainingJob, rank: PeakRank) -> RankEstimate:
         instants,
         found.units.parameters,
         host_bytes=found.host_bytes,
-        apart_bytes=max(0, of_streams(rank) - peak),
+        apart_bytes=max(0, of_streams(rank) - peak) + rank.rest.paged,
     )
 
 
@@ -176,7 +176,7 @@ def _at_peak(rank: PeakRank, host_bytes: int) -> RankEstimate:
     """The rank with its highest instant alone."""
     found = rank.motion
     instants = laid_on(rank.rest, (found.step.moment(peak_on(rank.rest, found.tops)),), rank.beside)
-    apart = max(0, of_streams(rank) - rank.peak)
+    apart = max(0, of_streams(rank) - rank.peak) + rank.rest.paged
     return RankEstimate(rank.number, instants, found.units.parameters, host_bytes=host_bytes, apart_bytes=apart)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcheck.accounts.moves import Components, Held, Rest
-from memcheck.accounts.state import LocalTensor, Resting
+from memcheck.accounts.state import LocalTensor, Resting, paged_bytes
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import wraps
@@ -70,7 +70,19 @@ def rests(job: TrainingJob, held: Held) -> Rest:
         temporaries += max(0, engine.step_temporaries - engine.persistent)
     if partition is not None and total.optimizer_states:  # none where they are on the host
         total = total._replace(optimizer_states=partition[1])
-    return Rest(_components(job, total, engine), operation, temporaries)
+    return Rest(_components(job, total, engine), operation, temporaries, _paged(job, kinds))
+
+
+def _paged(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -> int:
+    """Bytes of a rank's optimizer states in managed memory."""
+    name, cut = job.optimizer.name, sharding(job)
+    if not name.startswith("paged-") or job.optimizer.offload != "none":
+        return 0
+    found = 0
+    for tensors, count in kinds:
+        trained = (t for t in tensors if t.trained)
+        found += count * sum(paged_bytes(shard_of(job, t, cut.optimizer, cut.flat), name) for t in trained)
+    return found
 
 
 def counted(held: Held) -> list[tuple[tuple[LocalTensor, ...], int]]:
