@@ -70,7 +70,12 @@ def rests(job: TrainingJob, held: Held) -> Rest:
         temporaries += max(0, engine.step_temporaries - engine.persistent)
     if partition is not None and total.optimizer_states:  # none where they are on the host
         total = total._replace(optimizer_states=partition[1])
-    return Rest(_components(job, total, engine), operation, temporaries, _paged(job, kinds))
+    return Rest(
+        components=_components(job, total, engine),
+        operation=operation,
+        temporaries=temporaries,
+        paged=_paged(job, kinds),
+    )
 
 
 def _paged(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -> int:
