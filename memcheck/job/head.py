@@ -39,13 +39,18 @@ def with_head(architecture: Architecture | Rough, head: ModelHead) -> Architectu
     """The model with its head (transformers ``GenericForSequenceClassification``, ``...TokenClassification``)."""
     if head.kind == "lm" or not isinstance(architecture, Architecture):
         return architecture
-    if architecture.head_transform and head.kind != "embedding":
+    by_token = head.kind == "token-classification"
+    pooling = architecture.pooling
+    known = pooling is not None and (by_token or head.kind == "classification")
+    if architecture.head_transform and head.kind != "embedding" and not known:
         message = f"memcheck has no model of a {head.kind} head on {architecture.model_type}, which pools by itself"
         help = "`head: {kind: lm}` prices its head for masked words, `head: {kind: embedding}` its hidden states"
         raise ResolutionError((JobProblem("architecture", "/training/head", message, help=help),))
-    by_token = head.kind == "token-classification"
     kind = "classification" if head.kind == "reward" else head.kind
     task = TaskHead(kind, head.labels, bias=by_token, dropout=CLASSIFIER_DROPOUT if by_token else 0.0)
+    if pooling is not None and known:
+        inside = None if by_token and not pooling.by_token else pooling
+        task = TaskHead(kind, head.labels, bias=True, dropout=pooling.dropout, pooling=inside)
     return architecture._replace(
         task=task, head=False, head_bias=False, tie_word_embeddings=False, final_softcap=False, logit_scale=False,
         head_transform="", head_tensors=(), narrow_loss=False,

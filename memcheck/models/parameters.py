@@ -41,7 +41,8 @@ def task_tensors(a: Architecture) -> tuple[ParameterTensor, ...]:
     """The matrix from hidden states to labels (transformers ``modeling_layers.py``: ``self.score``)."""
     if a.task is None or not a.task.labels:
         return ()
-    found = (ParameterTensor("score.weight", (a.task.labels, a.hidden_size), "head", linear=True),)
+    found = a.task.pooling.tensors if a.task.pooling is not None else ()
+    found = (*found, ParameterTensor("score.weight", (a.task.labels, a.hidden_size), "head", linear=True))
     return (*found, ParameterTensor("score.bias", (a.task.labels,), "head")) if a.task.bias else found
 
 

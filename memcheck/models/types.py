@@ -27,6 +27,7 @@ __all__ = [
     "ParameterTensor",
     "Paths",
     "PerLayer",
+    "Pooling",
     "Rough",
     "TaskHead",
 ]
@@ -201,6 +202,24 @@ class Paths(Record):
     head: str = "lm_head"
 
 
+class Pooling(Record):
+    """How an encoder's class pools for labels of sequences: one row of each, a layer, an activation."""
+
+    activation: str
+    tensors: tuple[ParameterTensor, ...]
+    """The layer's matrix and bias, and its norm's weight and bias."""
+    norm: bool = False
+    """A LayerNorm stands behind the activation."""
+    dropout: float = 0.0
+    """In front of the labels' matrix."""
+    dropout_before: bool = False
+    """In front of the layer, too."""
+    mean: bool = False
+    """The mean of a sequence's rows, not its first."""
+    by_token: bool = False
+    """The layer is there for labels of tokens, too."""
+
+
 class TaskHead(Record):
     """What a model ends in instead of logits over its vocabulary."""
 
@@ -209,6 +228,8 @@ class TaskHead(Record):
     labels: int = 0
     bias: bool = False
     dropout: float = 0.0
+    pooling: Pooling | None = None
+    """An encoder's own layer in front of the labels."""
 
 
 class Architecture(Record):
@@ -259,6 +280,8 @@ class Architecture(Record):
     """Activation of a layer in front of the head, with a LayerNorm behind it (BERT); empty = none."""
     head_tensors: tuple[ParameterTensor, ...] = ()
     """Its parameters."""
+    pooling: Pooling | None = None
+    """What an encoder has in front of labels."""
     projects_last: bool = False
     """The embedding's projection comes behind its norm, and the head's layer narrows the rows (ELECTRA)."""
     narrow_loss: bool = False

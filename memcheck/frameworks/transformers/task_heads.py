@@ -7,12 +7,15 @@ loss/loss_utils.py; sentence-transformers 6.2 models/Pooling.py (mean) and losse
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
+from memcheck.autograd.curve import high
 from memcheck.autograd.elementwise import dropout
-from memcheck.autograd.indexing import index
+from memcheck.autograd.indexing import index, slices
 from memcheck.autograd.loss import cross_entropy
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
-from memcheck.models.types import TaskHead
+from memcheck.frameworks.transformers.mlp import activation
+from memcheck.frameworks.transformers.norms import normalise
+from memcheck.models.types import Norm, Pooling, TaskHead
 
 
 def task_loss(ctx: Context, task: TaskHead, box: list[Value], *, trained: bool) -> Value:
@@ -20,6 +23,8 @@ def task_loss(ctx: Context, task: TaskHead, box: list[Value], *, trained: bool) 
     if task.kind == "embedding":
         return _embedding(ctx, box)
     tape = ctx.tape
+    if task.pooling is not None:
+        return _pooled_labels(ctx, task, task.pooling, box, trained=trained)
     hidden_states = box.pop()
     if task.dropout:
         hidden_states = dropout(tape, hidden_states, task.dropout)
@@ -31,6 +36,50 @@ def task_loss(ctx: Context, task: TaskHead, box: list[Value], *, trained: bool) 
     loss = cross_entropy(tape, pooled, upcast=False)
     del hidden_states, logits
     return loss
+
+
+def _pooled_labels(ctx: Context, task: TaskHead, pooling: Pooling, box: list[Value], *, trained: bool) -> Value:
+    """An encoder's layer between its last hidden states and the labels: of one row a sequence, or of every token.
+
+    modeling_bert.py (BertPooler), modeling_roberta.py (RobertaClassificationHead), modeling_modernbert.py and
+    modeling_distilbert.py. The first row is a slice, whose gradient is padded with zeros to all rows.
+    """
+    tape, held = ctx.tape, box.pop()
+    rows = held.shape[0] if task.kind == "token-classification" else ctx.setting.batch
+    if task.kind == "token-classification":
+        x = held
+    elif pooling.mean:
+        x = _mean(ctx, held)
+    else:
+        x = slices(tape, held, (rows, ctx.hidden))[0]
+    if pooling.dropout_before:
+        x = dropout(tape, x, pooling.dropout)
+    matrix = pooling.tensors[0]
+    bias = len(pooling.tensors) > 1 and pooling.tensors[1].name == matrix.name.removesuffix("weight") + "bias"
+    x = linear(tape, x, ctx.weights(matrix, bias, adaptable=False), matrix.name)
+    x = activation(tape, x, pooling.activation)
+    if pooling.norm:
+        last = pooling.tensors[-1]
+        norm = Norm("layernorm", ctx.hidden, bias=last.name.endswith(".bias"), name="pooling norm")
+        x = normalise(ctx, norm, x, "pooling norm")
+    x = dropout(tape, x, pooling.dropout)
+    highest = high(tape)  # all of this is the forward pass
+    if ctx.before is None or highest.bytes > ctx.before.bytes:
+        ctx.before = highest
+    tape.reset_peak()
+    logits = linear(tape, x, _score(ctx, task, trained=trained), "score")
+    loss = cross_entropy(tape, logits, upcast=False)
+    del held
+    return loss
+
+
+def _mean(ctx: Context, x: Value) -> Value:
+    """``(x * mask).sum(1) / mask.sum(1)``: the sum's gradient is a view that is made whole to be multiplied."""
+    tape, shape = ctx.tape, (ctx.setting.batch, ctx.hidden)
+    product = _masked(tape, x)
+    out = tape.value(shape, product.dtype, "mean of rows")
+    whole, dtype = product.shape, product.dtype
+    return tape.record(out, (product,), lambda grad: [tape.new(whole, dtype, "expanded gradient")])
 
 
 def _score(ctx: Context, task: TaskHead, *, trained: bool) -> Weights:

@@ -8,7 +8,7 @@ from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, ParameterTensor, Paths
+from memcheck.models.types import Architecture, Block, ParameterTensor, Paths, Pooling
 from memcheck.record import Record
 
 PROJECTIONS = Projections(("self.query", "self.key", "self.value"), "output.dense", "attention")
@@ -18,14 +18,20 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: bert``. Dropout is 0.1 unless stated, as in the class."""
     transform = "cls.predictions.transform"
     names = PartNames(
-        model="bert", head="cls.predictions", dense=f"{transform}.dense", norm=f"{transform}.LayerNorm"
+        model="bert",
+        head="cls.predictions",
+        dense=f"{transform}.dense",
+        norm=f"{transform}.LayerNorm",
+        pooler="bert.pooler.dense",
     )
     return _encoder(config, names)
 
 
 def read_roberta(config: ConfigReader) -> Architecture:
     """``model_type: roberta``, ``xlm-roberta`` and ``camembert``: the same layers, another name of the head's."""
-    names = PartNames(model="roberta", head="lm_head", dense="lm_head.dense", norm="lm_head.layer_norm")
+    names = PartNames(
+        model="roberta", head="lm_head", dense="lm_head.dense", norm="lm_head.layer_norm", pooler="classifier.dense"
+    )
     return _encoder(config, names)
 
 
@@ -36,6 +42,10 @@ class PartNames(Record):
     head: str
     dense: str
     norm: str
+    pooler: str
+    """The layer in front of labels of sequences."""
+    pools: str = "tanh"
+    """Its activation."""
 
 
 def read_electra(config: ConfigReader) -> Architecture:
@@ -49,6 +59,8 @@ def read_electra(config: ConfigReader) -> Architecture:
         head="generator_lm_head",
         dense="generator_predictions.dense",
         norm="generator_predictions.LayerNorm",
+        pooler="classifier.dense",
+        pools="gelu",
     )
     return _encoder(config, names, narrow=config.integer("embedding_size", default=128), transform="gelu")
 
@@ -57,7 +69,7 @@ def _encoder(config: ConfigReader, names: PartNames, narrow: int | None = None, 
     """An encoder whose every position is predicted: nothing is masked, and labels are not shifted."""
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     h = size.hidden
-    config.ignore("classifier_dropout", "position_embedding_type", "use_cache", "gradient_checkpointing")
+    config.ignore("position_embedding_type", "use_cache", "gradient_checkpointing")
     for key in ("is_decoder", "add_cross_attention"):
         if config.flag(key):
             config.fail(key, f"{key}: decoders of this family are not modelled", f"remove {key}")
@@ -104,6 +116,12 @@ def _encoder(config: ConfigReader, names: PartNames, narrow: int | None = None, 
         ),
         embedding_size=wide,
         projects_last=True,
+        pooling=Pooling(
+            names.pools,
+            linear(names.pooler, h, h, "head", "none", bias=True),
+            dropout=config.dropout("classifier_dropout", default=hidden),
+            dropout_before=names.model != "bert",
+        ),
         narrow_loss=True,
         token_types=types,
         extra_tensors=tuple(extra),

@@ -8,7 +8,7 @@ from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import Names, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Paths
+from memcheck.models.types import Architecture, Block, Paths, Pooling
 
 PROJECTIONS = Projections(("q_lin", "k_lin", "v_lin"), "out_lin", "attention")
 NAMES = Names(hidden=("dim",), layers=("n_layers",), heads=("n_heads",))
@@ -18,7 +18,7 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: distilbert``: an encoder with a head for masked words."""
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
     h = size.hidden
-    config.ignore("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_")
+    config.ignore("qa_dropout", "sinusoidal_pos_embds", "tie_weights_")
     dropout = config.dropout("dropout", default=0.1)
     attention = grouped_attention(
         size,
@@ -54,6 +54,11 @@ def read(config: ConfigReader) -> Architecture:
         head_bias=True,
         head_transform=activation,
         head_tensors=(*linear("vocab_transform", h, h, "head", "none", bias=True), *norm_tensors(norm)),
+        pooling=Pooling(
+            "relu",
+            linear("pre_classifier", h, h, "head", "none", bias=True),
+            dropout=config.dropout("seq_classif_dropout", default=0.2),
+        ),
         narrow_loss=True,
         paths=Paths(
             layers="distilbert.transformer.layer",

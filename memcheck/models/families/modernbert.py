@@ -8,7 +8,7 @@ from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Mlp, Paths
+from memcheck.models.types import Architecture, Block, Mlp, Paths, Pooling
 from memcheck.record import Record
 
 PROJECTIONS = Projections(("Wqkv",), "Wo", "attn")
@@ -25,11 +25,9 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: modernbert``: an encoder with a head for masked words."""
     size = read_sizes(config, kv_heads="none", head_dim_key=False)
     h = size.hidden
-    config.ignore(
-        "cls_token_id", "classifier_activation", "classifier_pooling", "deterministic_flash_attn",
-        "global_rope_theta", "initializer_cutoff_factor", "local_rope_theta", "reference_compile",
-        "repad_logits_with_grad", "sparse_pred_ignore_index", "position_embedding_type", "sliding_window",
-    )  # fmt: skip
+    config.ignore("cls_token_id", "deterministic_flash_attn", "global_rope_theta", "initializer_cutoff_factor")
+    config.ignore("local_rope_theta", "reference_compile", "repad_logits_with_grad", "sparse_pred_ignore_index")
+    config.ignore("position_embedding_type", "sliding_window")
     if config.flag("sparse_prediction"):
         config.fail("sparse_prediction", "logits of masked words alone have no memory model", "remove it")
     if config.dropout("mlp_dropout"):
@@ -71,6 +69,8 @@ def read(config: ConfigReader) -> Architecture:
     kinds = tuple(LayerKind(i == 0, local if t == "sliding_attention" else None) for i, t in enumerate(types))
     dense_bias = config.flag("classifier_bias")
     norm = layer_norm(h, "head.norm", bias=norm_bias)
+    act = config.activation("classifier_activation", default="gelu")
+    head_tensors = (*linear("head.dense", h, h, "head", "none", bias=dense_bias), *norm_tensors(norm))
     return decoder(
         config,
         size,
@@ -81,7 +81,15 @@ def read(config: ConfigReader) -> Architecture:
         embedding_norm=layer_norm(h, "model.embeddings.norm", bias=norm_bias),
         embedding_dropout=config.dropout("embedding_dropout"),
         head_bias=config.flag("decoder_bias", default=True),
-        head_transform=config.activation("classifier_activation", default="gelu"),
-        head_tensors=(*linear("head.dense", h, h, "head", "none", bias=dense_bias), *norm_tensors(norm)),
+        head_transform=act,
+        head_tensors=head_tensors,
+        pooling=Pooling(
+            act,
+            head_tensors,
+            norm=True,
+            dropout=config.dropout("classifier_dropout"),
+            mean=config.text("classifier_pooling", default="cls") == "mean",
+            by_token=True,
+        ),
         paths=Paths(layers="model.layers", embedding="model.embeddings.tok_embeddings", head="decoder"),
     )
