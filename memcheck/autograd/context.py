@@ -37,7 +37,7 @@ class Adapter(Record):
     storage: str = "nf4"
     """What those rest in, a word of ``memcheck.accounts.quantised``."""
     held: str = ""
-    """The same where peft adapts another library's layers; empty: they are the framework's own."""
+    """What the base weights rest in where peft adapts another library's layers; empty: they are the framework's own."""
     dropout: float = 0.0
     dora: bool = False
     parameters: tuple[str, ...] = ()

@@ -7,7 +7,6 @@ when its input wants a gradient (derivatives.yaml: mm, addmm). LoRA follows peft
 from __future__ import annotations
 
 from memcheck.autograd.elementwise import add, cast, cast_weight, dropout, scale
-from memcheck.autograd.quantised import adapted, product_of
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
 
@@ -58,6 +57,8 @@ class Weights:
 def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     """``F.linear`` plus the adapter branch."""
     if w.held and not w.held.startswith(("gptq", "fp8")):
+        from memcheck.autograd.quantised import adapted
+
         return adapted(tape, x, w, label)
     result = dense(tape, x, w, label)
     if w.lora_a is None or w.lora_b is None:
@@ -87,6 +88,8 @@ def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
 def dense(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     """The product with the base weight."""
     if w.quantized:
+        from memcheck.autograd.quantised import product_of
+
         return product_of(tape, x, w, label)
     return matmul(tape, x, w.weight, label, bias=w.bias)
 

@@ -51,7 +51,7 @@ def method(draft: Draft, found: Architecture | None) -> bool:
 
 
 def _dtype(draft: Draft) -> None:
-    """That of the layer which is adapted, or the quantized base's compute dtype."""
+    """The adapters' dtype: that of the layer which is adapted, or the quantized base's compute dtype."""
     written = DTYPES.get(text(draft, "peft.lora_dtype").lower(), "")
     key = "training.lora.dtype"
     if written:

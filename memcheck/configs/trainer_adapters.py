@@ -137,8 +137,9 @@ PREPARES = f"training.options.{KBIT}"
 
 
 def leaves_casts(draft: Draft, why: str) -> None:
-    """Of a base that bitsandbytes quantises the trainer leaves norms, embeddings and head in 16 bits. ``why``: where
-    that is written.
+    """The trainer leaves norms, embeddings and head of a base that bitsandbytes quantises in 16 bits.
+
+    ``why``: where that is written.
     """
     quantised = draft.value("training.method") == "qlora" or draft.value(HELD) == "int8"
     if quantised and KBIT in FRAMEWORKS[str(draft.value("training.framework"))].options:

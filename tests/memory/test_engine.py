@@ -398,11 +398,3 @@ def test_ring_attention_gathers_the_whole_sequences_keys_while_a_layer_runs() ->
     assert curves[0].saved == curves[1].saved
     gathered = 2 * 2 * 1024 * 8192 * 8
     assert curves[1].forward.bytes >= curves[0].saved / 2 + gathered
-
-
-def test_a_layer_in_four_checkpoints_keeps_four_inputs() -> None:
-    """Both norms, attention and network keep what goes into each: four times the hidden states of one checkpoint."""
-    setting = base_setting(job(), llama_8b(), None)
-    names = "parts:self_attn,mlp,input_layernorm,post_attention_layernorm"
-    apart, whole = (block_curve(llama_8b().blocks[0][0], setting, mode).saved for mode in (names, "full"))
-    assert apart == 4 * whole == 4 * 2 * 4096 * 4096

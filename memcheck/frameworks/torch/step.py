@@ -197,9 +197,7 @@ class Step:
         return self.how.tied_ends and bool(self.units[-1].reduced)
 
     def _keep_inputs(self, index: int, times: int, kept: list[tuple[int, int]]) -> None:
-        """What the graph holds beside saved tensors; a frozen unit's input, and the gradient that came from the unit
-        behind it, which was that one's input's.
-        """
+        """What the graph holds beside saved tensors: a frozen unit's input, and the gradient from behind it."""
         unit = self.units[index]
         if not self.how.keeps_graph:
             kept.append((unit.fresh.outlives, times))
@@ -227,10 +225,8 @@ class Step:
         self.recorder.release("communication_buffers", self.root.flat)
 
     def _gather_ahead(self, own: Group, previous: int, where: str) -> None:
-        """Gather a unit's parameters and let go of the previous group's flat buffer: before they are copied out, or, up
-        to torch 2.14, after it, because a variable of wait_for_unshard holds it.
-        """
-        recorder, late = self.recorder, self.how.casts_gradients
+        """Gather a unit's parameters and let go of the previous group's flat buffer before they are copied out."""
+        recorder, late = self.recorder, self.how.casts_gradients  # torch <= 2.14: in a variable
         recorder.hold("communication_buffers", own.flat)
         recorder.hold("communication_buffers", NOTHING if late else own.gathered)
         recorder.mark("forward", f"all-gather of {where}")

@@ -82,7 +82,7 @@ DIMENSIONS: dict[str, Case] = {
     "fused loss": (
         "training.loss.kind",
         "fused-linear",
-        frozenset({"pytorch", "huggingface", "deepspeed"}),
+        frozenset({"pytorch", "huggingface", "deepspeed", "torchtune"}),
         DENSE,
         "",
         "",
