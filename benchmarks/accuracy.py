@@ -19,6 +19,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)  # so that a checkout is measured, not what is installed
 
 from benchmarks import (  # noqa: E402
+    base_cases,
     deepspeed_cases,
     drawn,
     measured,
@@ -73,7 +74,7 @@ def run(only: str = "") -> Run:
         else:
             failed.append(found)
 
-    retraced = [*drawn.cases(), *deepspeed_cases.cases(), *objective_cases.cases()]
+    retraced = [*drawn.cases(), *deepspeed_cases.cases(), *objective_cases.cases(), *base_cases.cases()]
     for case in [*traced.cases(), *measured.cases(), *retraced]:
         if isinstance(case, Unpriced):
             unpriced.append(case)

@@ -11,6 +11,14 @@ from memcheck.plan.types import BaseSpec, PrecisionSpec
 
 FLOATS = ("bf16", "fp16", "fp32")
 FOUR_BITS = ("nf4", "fp4")
+DETAILS = {
+    "int8": "no column of activations beyond llm_int8_threshold (6.0), where bitsandbytes computes in 16 bits",
+    "gptq-4bit": "groups of 128 weights, and gptqmodel's kernel in PyTorch, which trains",
+    "gptq-8bit": "groups of 128 weights, and gptqmodel's kernel in PyTorch, which trains",
+    "awq-4bit": "groups of 128 weights, and gptqmodel's GEMM kernel",
+    "fp8": "blocks of 128 x 128 weights, as transformers' FineGrainedFP8Config has them",
+}
+"""What is priced of a base beside its name."""
 OPTION = "quantize"
 """The option of a framework that has words of its own for it."""
 
@@ -38,6 +46,7 @@ def resolve_base(
     if held not in FOUR_BITS:
         if stated.double is not None or stated.storage is not None:
             _refuse(f"`double` and `storage` are of 4-bit weights, and the base is held in {held}", "remove them")
+        defaults.note("training.base.held_in", held, f"with {DETAILS[held]}")
         return held
     if OPTION in framework.options:
         if stated.double is not None or stated.storage is not None:

@@ -111,6 +111,9 @@ def _micro_batch(job: TrainingJob) -> Iterator[CandidateChange]:
 def _recompute(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     framework, mode = context.framework, job.checkpointing.mode
     if framework is None or mode == "full":
+        if job.held_in == "int8" and not job.checkpointing.reentrant:
+            title = "checkpoint with use_reentrant, without a graph that holds the inputs of int8 products"
+            yield CandidateChange("reentrant", title, {"training.activation_checkpointing.reentrant": True})
         return
     key = "training.activation_checkpointing.mode"
     if mode == "none" and framework.selective_recompute:
@@ -157,6 +160,15 @@ def _offload(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange
         yield CandidateChange("offload-parameters", title, {"training.offload.parameters": "cpu"}, numerics=EQUIVALENT)
 
 
+FOUR_BITS = ("nf4", "fp4")
+
+
+def base_stated(context: RuleContext) -> bool:
+    """Whether the plan says what its frozen base is held in."""
+    training = context.plan.training
+    return training is not None and training.base is not None
+
+
 def _adapters(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     framework = context.framework
     if framework is None or job.freeze:
@@ -165,7 +177,11 @@ def _adapters(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChang
         yield CandidateChange(
             "method", "train LoRA adapters only", {"training.method": "lora"}, cost=METHOD, numerics=OTHER
         )
-    if not job.held_in and "qlora" in framework.methods:
+    if job.method != "full" and job.held_in[:3] not in FOUR_BITS and base_stated(context):
+        if FOUR_BITS[0] in framework.bases:
+            change: dict[str, object] = {"training.base": FOUR_BITS[0]}
+            yield CandidateChange("method", "hold the base in 4 bits", change, cost=METHOD, numerics=OTHER)
+    elif not job.held_in and "qlora" in framework.methods:
         title = "train LoRA adapters over a 4-bit base"
         yield CandidateChange("method", title, {"training.method": "qlora"}, cost=METHOD, numerics=OTHER)
 

@@ -183,7 +183,7 @@ class Pricer:
         job, gpu = resolved.job, resolved.gpu
         if isinstance(job, InferenceJob):
             return False
-        key = (job.layout, job.recipe, job.optimizer, job.method, job.parameter_offload)
+        key = (job.layout, job.recipe, job.optimizer, job.method, job.held_in, job.parameter_offload)
         floor = self._floors.get(key)
         if floor is None:
             floor = self._floors[key] = states_floor(job)
