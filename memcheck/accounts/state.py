@@ -152,6 +152,7 @@ STATES_PER_PARAMETER = {
     "adamw-torchao-4bit": 2,
     "adamw-torchao-fp8": 2,
     "flash-adamw": 2,
+    "flash-adamw-32": 2,
     "te-fused-adam": 2,
 }
 """Full-size state tensors per parameter tensor. Adafactor keeps a row and a column vector instead."""
@@ -175,8 +176,8 @@ def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype
         optimizer = "adamw"
     if optimizer in LOW_BITS:
         return _low_bit_states(numel, LOW_BITS[optimizer], dtype)
-    if optimizer == "flash-adamw":
-        return _flash_states(numel, tensor.dtype or dtype)
+    if optimizer in FLASH_MASTERS:
+        return _flash_states(numel, tensor.dtype or dtype, FLASH_MASTERS[optimizer])
     if optimizer == "te-fused-adam":
         master = rounded(4 * numel) if DTYPE_BYTES[tensor.dtype or dtype] == 2 else 0
         return 2 * rounded(4 * numel) + master
@@ -209,12 +210,16 @@ FLASH_GROUP = 32
 """Elements of a moment that share a 16-bit scale (flashoptim 0.1 ``optimizers.py``, ``quantize``)."""
 
 
-def _flash_states(numel: int, dtype: str) -> int:
-    """flashoptim's FlashAdamW: both moments in 8 bits with their scales, and, of a 16-bit parameter, the 8 bits that
-    its 24-bit master has beyond it (``master_weight_bits`` 24, ``_ensure_state_initialized``).
+FLASH_MASTERS = {"flash-adamw": 3, "flash-adamw-32": 4}
+"""Bytes of a master weight (``master_weight_bits``), of which the parameter is a part."""
+
+
+def _flash_states(numel: int, dtype: str, master: int) -> int:
+    """flashoptim's FlashAdamW: both moments in 8 bits with their scales, and what a master has beyond its parameter
+    (``error_bits``).
     """
     moment = rounded(numel) + rounded(2 * -(-numel // FLASH_GROUP))
-    return 2 * moment + (rounded(numel) if DTYPE_BYTES[dtype] == 2 else 0)
+    return 2 * moment + rounded(max(0, master - DTYPE_BYTES[dtype]) * numel)
 
 
 class LowBits(Record):

@@ -101,6 +101,7 @@ OPTIMIZERS: dict[str, tuple[str, str]] = {
     "AdamW8bit": ("adamw-8bit", ""),
     "PagedAdamW8bit": ("paged-adamw-8bit", ""),
     "AdamWFp8": ("adamw-torchao-fp8", ""),
+    "FlashAdamW": ("flash-adamw", ""),
     "adam": ("adam", "foreach"),
     "adamw": ("adamw", "foreach"),
     "fused_adam": ("adamw", "fused"),

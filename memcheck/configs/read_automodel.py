@@ -168,6 +168,18 @@ def _optimizer(draft: Draft) -> None:
             draft.set(f"{key}.implementation", implementation, path)
     config.see("optimizer.fused")
     _masters(draft, written)
+    if written == "FlashAdamW":
+        _error_bits(draft)
+
+
+def _error_bits(draft: Draft) -> None:
+    """flashoptim's masters have 24 bits unless it is told otherwise; without quantised moments it has no model."""
+    bits, states = "optimizer.master_weight_bits", "optimizer.quantize"
+    if draft.whole(bits, "training.optimizer.name") == 32:
+        draft.set("training.optimizer.name", "flash-adamw-32", bits)
+    if draft.config.has(states) and off(draft, states):
+        draft.refuse(states, f"`{states}: false`: moments in fp32 have no memory model", keys=("training.optimizer",))
+    draft.config.see(bits, states, "optimizer.compress_state_dict", "optimizer.check_numerics")
 
 
 def _masters(draft: Draft, optimizer: str) -> None:

@@ -33,6 +33,7 @@ EIGHT_BIT = {
     "adamw-torchao-fp8": 2,
     "adamw-torchao-4bit": 1,
     "flash-adamw": 2,
+    "flash-adamw-32": 2,
 }
 """States of one byte, each read and written; two of half a byte are one."""
 

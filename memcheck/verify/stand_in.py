@@ -98,6 +98,7 @@ OPTIMIZERS = {
     "adamw-torchao-4bit": ("adamw", "torchao's subclasses have no fake kernels here"),
     "adamw-torchao-fp8": ("adamw", "torchao's subclasses have no fake kernels here"),
     "flash-adamw": ("adamw", "flashoptim's kernels need CUDA"),
+    "flash-adamw-32": ("adamw", "flashoptim's kernels need CUDA"),
     "te-fused-adam": ("adamw", "TransformerEngine's kernels need CUDA"),
     "lion": ("sgd-momentum", "torch has no Lion; momentum is one state per parameter, too"),
 }

@@ -123,6 +123,7 @@ def test_flash_adamw_holds_both_moments_and_the_rest_of_a_24_bit_master_in_a_byt
     moments = 2 * (2**20 + 2 * 2**15)
     assert optimizer_state_bytes(big, 2**20, "flash-adamw", "bf16") == moments + 2**20
     assert optimizer_state_bytes(big, 2**20, "flash-adamw", "fp32") == moments
+    assert optimizer_state_bytes(big, 2**20, "flash-adamw-32", "bf16") == moments + 2**21
 
 
 def test_transformer_engine_adds_an_fp32_master_to_fp32_moments() -> None:

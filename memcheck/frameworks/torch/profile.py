@@ -59,6 +59,7 @@ PROFILE = Profile(
         "lion": "fused",
         "lion-8bit": "fused",
         "flash-adamw": "fused",
+        "flash-adamw-32": "fused",
         "te-fused-adam": "fused",
     },
     # what torch's FSDP2 and DCP tutorials do
