@@ -28,6 +28,8 @@ OPEN = {
     "bamba added, sdpa, none, bf16-mixed": -0.005,
     "gpt_bigcode added, sdpa, none, bf16-mixed": -0.011,
     "mamba2 added, sdpa, full, bf16-pure": -0.007,
+    "modernbert-decoder added, sdpa, full, bf16-pure": -0.006,
+    "modernbert-decoder added, sdpa, none, bf16-mixed": -0.004,
 }
 """Plans with a moment whose missing tensor is not found yet, and how low it is."""
 WIDE = 0.01

@@ -83,6 +83,10 @@ class Mlp(Record):
     """Its statements are the layer's own: one variable holds its input, then each result (OPT)."""
     multiplied: bool = False
     """What the gate's activation reads is multiplied by a constant, and so is the output (Falcon-H1)."""
+    down_bias: bool = False
+    """The last matrix alone has a bias (GTE)."""
+    inner_dropout: float = 0.0
+    """In front of the last matrix (GTE, ModernBERT)."""
     clipped: bool = False
     """Inputs and outputs of its matrices are clamped between learned bounds (Gemma 4's tower)."""
     adaptable: bool = True

@@ -146,7 +146,8 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         del x
         inner = _xielu(ctx, m, up) if m.activation == "xielu" else activation(tape, up, m.activation)
         del up
-    down = matrix(ctx, m, inner, tensors[-1])
+    inner = dropout(tape, inner, m.inner_dropout)
+    down = matrix(ctx, m, inner, tensors[-1], bias=m.down_bias)
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
     if m.multiplied:
         down = scale(tape, down, "multiplier")
@@ -154,9 +155,11 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
     return dropout(tape, down, m.dropout)
 
 
-def matrix(ctx: Context, m: Mlp | TowerAttention, x: Value, tensor: ParameterTensor) -> Value:
+def matrix(
+    ctx: Context, m: Mlp | TowerAttention, x: Value, tensor: ParameterTensor, *, bias: bool = False
+) -> Value:
     """One matrix of a module, between two clamps where it has bounds (Gemma4ClippableLinear)."""
-    weights = ctx.weights(tensor, m.bias, adaptable=not isinstance(m, Mlp) or m.adaptable)
+    weights = ctx.weights(tensor, m.bias or bias, adaptable=not isinstance(m, Mlp) or m.adaptable)
     if not m.clipped:
         return linear(ctx.tape, x, weights, tensor.name)
     from memcheck.autograd.indexing import clamp

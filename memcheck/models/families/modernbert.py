@@ -8,7 +8,7 @@ from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Mlp, Paths, Pooling
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Paths, Pooling
 from memcheck.record import Record
 
 PROJECTIONS = Projections(("Wqkv",), "Wo", "attn")
@@ -21,25 +21,46 @@ class LayerKind(Record):
     window: int | None
 
 
+SEPARATE = Projections(output="Wo", module="attn")
+
+
 def read(config: ConfigReader) -> Architecture:
     """``model_type: modernbert``: an encoder with a head for masked words."""
+    period = config.integer("global_attn_every_n_layers", default=3)
+    half = config.integer("local_attention", default=128) // 2
+    config.ignore("sliding_window")
+    return _assemble(config, PROJECTIONS, half, period, "head")
+
+
+def read_decoder(config: ConfigReader) -> Architecture:
+    """``model_type: modernbert-decoder``: its layers behind a causal mask, with separate projections."""
+    half = config.integer("local_attention", default=128) // 2
+    period = config.integer("global_attn_every_n_layers", default=3)
+    window = config.integer("sliding_window", default=half)
+    found = _assemble(config, SEPARATE, window, period, "lm_head")
+    blocks = tuple(
+        (b._replace(mixer=b.mixer._replace(bidirectional=False)) if isinstance(b.mixer, Attention) else b, n)
+        for b, n in found.blocks
+    )
+    return found._replace(blocks=blocks, mask_windows=(None, window), pooling=None)
+
+
+def _assemble(
+    config: ConfigReader, projections: Projections, local: int, period: int, head: str
+) -> Architecture:
     size = read_sizes(config, kv_heads="none", head_dim_key=False)
     h = size.hidden
     config.ignore("cls_token_id", "deterministic_flash_attn", "global_rope_theta", "initializer_cutoff_factor")
     config.ignore("local_rope_theta", "reference_compile", "repad_logits_with_grad", "sparse_pred_ignore_index")
-    config.ignore("position_embedding_type", "sliding_window")
+    config.ignore("position_embedding_type")
     if config.flag("sparse_prediction"):
         config.fail("sparse_prediction", "logits of masked words alone have no memory model", "remove it")
-    if config.dropout("mlp_dropout"):
-        config.fail("mlp_dropout", "dropout inside the gated network has no memory model", "remove it")
-    period = config.integer("global_attn_every_n_layers", default=3)
     types = layer_types(config, size.layers, lambda i: "sliding_attention" if i % period else "full_attention")
-    local = config.integer("local_attention", default=128) // 2
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
     norm_bias = config.flag("norm_bias")
     attention = grouped_attention(
         size,
-        PROJECTIONS,
+        projections,
         qkv_bias=bias,
         out_bias=bias,
         rotary_form="pairs-fp32",
@@ -54,6 +75,7 @@ def read(config: ConfigReader) -> Architecture:
         activation,
         bias=mlp_bias,
         fused_gate_up=True,
+        inner_dropout=config.dropout("mlp_dropout"),
         tensors=linear("mlp.Wi", 2 * width, h, "mlp", "column", bias=mlp_bias)
         + linear("mlp.Wo", h, width, "mlp", "row", bias=mlp_bias),
     )
@@ -68,9 +90,9 @@ def read(config: ConfigReader) -> Architecture:
 
     kinds = tuple(LayerKind(i == 0, local if t == "sliding_attention" else None) for i, t in enumerate(types))
     dense_bias = config.flag("classifier_bias")
-    norm = layer_norm(h, "head.norm", bias=norm_bias)
+    norm = layer_norm(h, f"{head}.norm", bias=norm_bias)
     act = config.activation("classifier_activation", default="gelu")
-    head_tensors = (*linear("head.dense", h, h, "head", "none", bias=dense_bias), *norm_tensors(norm))
+    head_tensors = (*linear(f"{head}.dense", h, h, "head", "none", bias=dense_bias), *norm_tensors(norm))
     return decoder(
         config,
         size,

@@ -34,6 +34,7 @@ SAME_CODE = {"kimi_k2": "deepseek_v3", "megatron-gpt": "gpt2"}
 CLASSES = {
     "camembert": "CamembertForMaskedLM",
     "distilbert": "DistilBertForMaskedLM",
+    "gte": "GteForMaskedLM",
     "electra": "ElectraForMaskedLM",
     "modernbert": "ModernBertForMaskedLM",
     "bert": "BertForMaskedLM",
