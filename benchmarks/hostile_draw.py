@@ -1,4 +1,4 @@
-"""Draws inputs of ``check`` that nobody wrote: broken bytes, extreme values, plans, configs, names and kinds of files.
+"""Draws inputs of ``check`` that nobody wrote: broken bytes, extreme values, plans, configs, names, kinds of files.
 
 An input is a function of its seed and number alone. What may stand in a plan is read off the plan's own schema, so that
 a new key is drawn from the day it is there.
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from benchmarks.foreign_draw import draw_foreign
 from memcheck.catalog.gpus import gpu_names
 from memcheck.catalog.models import find_model, model_names
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -161,14 +162,21 @@ def _of_file(chance: Random) -> Input:
     return Input("file", files, links, pipes, arguments)
 
 
+def _of_framework(chance: Random) -> Input:
+    """A training framework's own config on some GPUs."""
+    files, arguments = draw_foreign(chance, EXTREME, _broken)
+    return Input("framework", files, {}, (), arguments)
+
+
 KINDS: dict[str, Callable[[Random], Input]] = {
     "bytes": _of_bytes,
     "schema": _of_schema,
     "plan": _of_plan,
     "config": _of_config,
     "file": _of_file,
+    "framework": _of_framework,
 }
-WEIGHTS = (5, 4, 3, 3, 1)
+WEIGHTS = (5, 4, 3, 3, 1, 4)
 
 
 def _valid(chance: Random) -> dict[str, Any]:
