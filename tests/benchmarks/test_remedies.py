@@ -9,9 +9,13 @@ import pytest
 from benchmarks.over_budget import plans
 from benchmarks.remedies import outcome
 
+LONG = {"moe-671b-16xh200", "dense-32b-8xh100"}
+"""Two that take as long as all others together, behind `python -m benchmarks.remedies`: a proof over 63,849 plans, where
+`serve-405b-1x4090` and `long-3b-1xa100-128k` have shorter ones, and a dense model, of which there are thirteen more."""
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", plans())
+@pytest.mark.parametrize("name", [name for name in plans() if name not in LONG])
 def test_every_plan_gets_a_remedy_or_a_proof(name: str) -> None:
     """The first suggestion, written into the file, passes ``check`` and breaks no rule; else all was judged."""
     found = outcome(name, plans()[name])

@@ -29,7 +29,7 @@ from memcheck.what_if.points.evaluate import Evaluator
 
 Candidates = tuple[tuple[Pass, tuple[Place, ...]], ...]
 EXAMPLES = Path(__file__).parents[2] / "examples"
-CHANGES = 12
+CHANGES = 6
 """Random variants of each example."""
 AXES: dict[str, list[object]] = {
     "training.sequence_length": [512, 1000, 2048, 8192],
