@@ -10,7 +10,7 @@ import json
 import os
 from typing import Any
 
-from benchmarks.cases import HERE
+from benchmarks.cases import HERE, kept
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Mixer
 
@@ -48,10 +48,7 @@ WAYS = (
 
 def added() -> dict[str, dict[str, Any]]:
     """``config``, ``parameters`` and ``transformers`` (its version), by ``model_type``."""
-    if not os.path.exists(FILE):
-        return {}
-    with open(FILE, encoding="utf-8") as file:
-        found: dict[str, dict[str, Any]] = json.load(file)
+    found: dict[str, dict[str, Any]] = kept(FILE)
     return found
 
 

@@ -10,24 +10,19 @@ ever smaller GPUs. A plan with ``lengths`` is traced at two of them, and run at 
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
 from typing import Any
 
+from benchmarks.asked import request_of, trace_of
 from benchmarks.cases import HERE, Case, load
 from benchmarks.replayed import lengths, steps
 from memcheck.errors import MemcheckError
-from memcheck.plan.load import load_documents
-from memcheck.verify.observe import observe
-from memcheck.verify.progress import Progress
 from memcheck.verify.replay.held import HeldMemory, held
 from memcheck.verify.replay.lengths import TwoLengths, alike, varied
 from memcheck.verify.replay.sequence import Event
-from memcheck.verify.request import runnable
-from memcheck.verify.subject import Subject, load_subject
-from memcheck.verify.types import TRACED, RankObservation
+from memcheck.verify.types import RankObservation
 
 FILE = os.path.join(HERE, "data", "allocator.json")
 SHORT = 0.25
@@ -41,12 +36,8 @@ def traced(case: Case) -> RankObservation:
     Raises:
         MemcheckError: it cannot be priced or run.
     """
-    (document,) = load_documents(f"{case.id}.yaml", json.dumps(case.plan).encode())
-    subject = load_subject(document)
-    if not isinstance(subject, Subject):
-        raise MemcheckError("; ".join(f.message for f in subject.findings))
     ranks = () if case.pipeline_rank is None else (case.pipeline_rank,)
-    return observe(runnable(subject), TRACED, Progress(io.StringIO(), terminal=False), ranks).ranks[0]
+    return trace_of(request_of(case.id, case.plan), *ranks).ranks[0]
 
 
 def run_of(case: Case) -> list[Event]:

@@ -9,6 +9,14 @@ from typing import Any, NamedTuple
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+def kept(path: str) -> Any:
+    """What a benchmark wrote into a JSON file, by name; nothing where there is no such file yet."""
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
 class Case(NamedTuple):
     """A plan that is priced, and its truth."""
 

@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from benchmarks import added
-from benchmarks.cases import HERE
+from benchmarks.cases import HERE, kept
 from benchmarks.drawn import MOMENTS, predicted
 from benchmarks.page import write_or_check
 from benchmarks.small import small_plans
@@ -38,10 +38,7 @@ WIDE = 0.01
 
 def records() -> dict[str, dict[str, int]]:
     """The traced bytes of each instant, by the plan's name."""
-    if not os.path.exists(FILE):
-        return {}
-    with open(FILE, encoding="utf-8") as file:
-        found: dict[str, dict[str, int]] = json.load(file)
+    found: dict[str, dict[str, int]] = kept(FILE)
     return found
 
 

@@ -12,7 +12,6 @@ library refuses to run is counted, with its reason.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import signal
 import sys
@@ -21,16 +20,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from benchmarks.asked import request_of, trace_of
 from benchmarks.draw import draw
 from benchmarks.drawn import brief, records, wide
 from memcheck.errors import MemcheckError
-from memcheck.plan.load import load_documents
 from memcheck.verify.compare import RankComparison, instants
-from memcheck.verify.observe import compare_all, observe
-from memcheck.verify.progress import Progress
-from memcheck.verify.request import Request, runnable
-from memcheck.verify.subject import Subject, load_subject
-from memcheck.verify.types import TRACED
+from memcheck.verify.observe import compare_all
+from memcheck.verify.request import Request
 
 
 class TooLongError(MemcheckError):
@@ -59,13 +55,8 @@ def trace(plan: dict[str, Any]) -> tuple[Request, tuple[RankComparison, ...]]:
     Raises:
         MemcheckError: it is not valid, or cannot be run as it stands.
     """
-    (document,) = load_documents(f"{plan['name']}.yaml", json.dumps(plan).encode())
-    subject = load_subject(document)
-    if not isinstance(subject, Subject):
-        raise MemcheckError("; ".join(f.message for f in subject.findings if f.severity == "error"))
-    request = runnable(subject)
-    observation = observe(request, TRACED, Progress(io.StringIO(), terminal=False), ())
-    return request, compare_all(request, observation)
+    request = request_of(plan["name"], plan)
+    return request, compare_all(request, trace_of(request))
 
 
 def moments(comparison: RankComparison) -> dict[str, tuple[int, int]]:

@@ -11,25 +11,20 @@ record, of the model as transformers builds it, is the one that is traced again.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
 import time
 from typing import Any
 
-from benchmarks.cases import HERE, Case
+from benchmarks.asked import request_of, trace_of
+from benchmarks.cases import HERE, Case, kept
 from benchmarks.score import Failed, score
 from benchmarks.traced import cases
 from memcheck.errors import MemcheckError
-from memcheck.plan.load import load_documents
 from memcheck.verify.compare import RankComparison
 from memcheck.verify.extra import versions
-from memcheck.verify.observe import compare_all, observe
-from memcheck.verify.progress import Progress
-from memcheck.verify.request import runnable
-from memcheck.verify.subject import Subject, load_subject
-from memcheck.verify.types import TRACED
+from memcheck.verify.observe import compare_all
 
 TOLERANCE = 0.001
 MIB = 2**20
@@ -64,16 +59,11 @@ def retrace(case: Case) -> RankComparison:
     Raises:
         MemcheckError: it cannot be priced or run.
     """
-    (document,) = load_documents(f"{case.id}.yaml", json.dumps(case.plan).encode())
-    subject = load_subject(document)
-    if not isinstance(subject, Subject):
-        raise MemcheckError("; ".join(f.message for f in subject.findings))
-    request = runnable(subject)
+    request = request_of(case.id, case.plan)
     if request.replaced:
         raise MemcheckError("; ".join(f"cannot be run: {r.key} {r.asked} ({r.why})" for r in request.replaced))
     ranks = () if case.pipeline_rank is None else (case.pipeline_rank,)
-    observation = observe(request, TRACED, Progress(io.StringIO(), terminal=False), ranks)
-    return compare_all(request, observation)[0]
+    return compare_all(request, trace_of(request, *ranks))[0]
 
 
 def seen(case: Case) -> dict[str, Any]:
@@ -102,10 +92,7 @@ def error(row: dict[str, Any]) -> float:
 
 def read() -> dict[str, dict[str, Any]]:
     """What was seen so far."""
-    if not os.path.exists(FILE):
-        return {}
-    with open(FILE, encoding="utf-8") as file:
-        found: dict[str, dict[str, Any]] = json.load(file)
+    found: dict[str, dict[str, Any]] = kept(FILE)
     return found
 
 
