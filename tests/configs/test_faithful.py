@@ -86,6 +86,82 @@ def wanted(values: dict[str, Any]) -> Iterator[tuple[str, object]]:
         yield "training.optimizer.name", f"{'paged-' * paged}adamw{'-8bit' * eight}" if "adam" in optimizer else optimizer
 
 
+def read_torchtune(values: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """What a torchtune recipe says: batch, length, adapters and their modules, dtype, optimizer, recompute, offload."""
+    builder = values["model"]["_component_"].rpartition(".")[2]
+    model, step = values["model"], values["optimizer"]
+    yield "training.micro_batch_size", values["batch_size"]
+    yield "training.gradient_accumulation_steps", values.get("gradient_accumulation_steps", 1)
+    yield "training.sequence_length", values["tokenizer"].get("max_seq_len") or ANSWERS["training.sequence_length"]
+    yield "training.method", builder.partition("_")[0] if builder.partition("_")[0] in ("lora", "qlora") else "full"
+    if "lora_rank" in model:
+        yield "training.lora.rank", model["lora_rank"]
+        renamed = [name.replace("output_proj", "o_proj") for name in model["lora_attn_modules"]]
+        whole = ["gate_proj", "down_proj", "up_proj"] if model.get("apply_lora_to_mlp") else []
+        yield "training.lora.target_modules", renamed + whole
+    yield "training.precision", f"{values['dtype']}-pure" if values["dtype"] == "bf16" else values["dtype"]
+    name = step["_component_"].rpartition(".")[2].lower()
+    yield "training.optimizer.name", f"{'paged-' * ('paged' in name)}adamw{'-8bit' * ('8bit' in name)}"
+    yield "training.optimizer.in_backward", values.get("optimizer_in_bwd", False)
+    recomputed = bool(values.get("enable_activation_checkpointing")) or values.get("ac_mode") is not None
+    yield "training.activation_checkpointing.mode", "full" if recomputed else "none"
+    yield "training.activation_checkpointing.offload", "cpu" if values.get("enable_activation_offloading") else None
+    yield "training.offload.parameters", "cpu" if values.get("fsdp_cpu_offload") else None
+    yield "training.compile", bool(values.get("compile", False))
+    yield "training.clip_grad_norm", values.get("clip_grad_norm") is not None
+    yield "parallelism.zero_stage", 3
+
+
+def read_nanotron(values: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """What a nanotron config says: dimensions, degrees, batch, dtype, optimizer, recompute."""
+    model, split, tokens = values["model"]["model_config"], values["parallelism"], values["tokens"]
+    for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "tie_word_embeddings"):
+        yield f"model.architecture.{name}", model[name]
+    yield "hardware.gpus_per_node", split["dp"] * split["tp"] * split["pp"]
+    yield "parallelism.data", split["dp"]
+    yield "parallelism.tensor", split["tp"]
+    yield "parallelism.pipeline", split["pp"]
+    yield "parallelism.sequence", split["tp_mode"] == "REDUCE_SCATTER" if split["tp"] > 1 else None
+    yield "parallelism.zero_stage", values["optimizer"]["zero_stage"]
+    yield "training.micro_batch_size", tokens["micro_batch_size"]
+    yield "training.sequence_length", tokens["sequence_length"]
+    yield "training.gradient_accumulation_steps", tokens["batch_accumulation_per_replica"]
+    yield "training.precision.recipe", {"bfloat16": "bf16-mixed", "float32": "fp32"}[values["model"]["dtype"]]
+    yield "training.precision.gradients", None if values["optimizer"]["accumulate_grad_in_fp32"] else "bf16"
+    yield "training.optimizer.name", "adamw"
+    yield "training.activation_checkpointing.mode", "full" if split.get("recompute_layer") else "none"
+
+
+OTHERS = {"torchtune": read_torchtune, "nanotron": read_nanotron}
+"""Folders whose files are read by a reading of their own, in which None means that the plan says nothing."""
+UNSAID = (None, False, "none")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FOLDERS, reason="MEMCHECK_CONFIGS names no folder of real configs")
+@pytest.mark.parametrize("kind", OTHERS)
+def test_plans_of_whole_configs_say_what_they_say(kind: str) -> None:
+    """Every size-bearing key of each estimated file agrees with a second reading: targets, dtypes, degrees, offload."""
+    paths = [each for folder in FOLDERS for each in Path(folder).rglob("*.y*ml") if kind in each.parts]
+    if not paths:
+        pytest.skip(f"no folder of {kind}'s configs")
+    estimated = [path for path in sorted(paths) if judged(path).kind == ESTIMATED]
+    assert estimated
+    wrong: list[str] = []
+    for path in estimated:
+        stated = {"hardware.gpu": ReadSetting("h200", "test")}
+        found = import_config(str(path), path.read_bytes(), stated)
+        for key in ("hardware.gpus_per_node", "training.sequence_length"):
+            if any(key in each.keys for each in found.problems):
+                stated[key] = ReadSetting(8 if key.startswith("hardware") else ANSWERS[key], "test")
+        settings = import_config(str(path), path.read_bytes(), stated).settings
+        for key, value in OTHERS[kind](yaml.safe_load(path.read_text())):
+            said = settings[key].value if key in settings else None
+            if said != value and not (said in UNSAID and value in UNSAID):
+                wrong.append(f"{path.name}: {key} is {said}, and the config says {value}")
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not FOLDERS, reason="MEMCHECK_CONFIGS names no folder of real configs")
 def test_plans_say_what_configs_say() -> None:
