@@ -116,7 +116,7 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Sequence[float]) 
         tight.setdefault(stuck_group(step.group), []).append(step.tight)
     replayed = {group: spread(found).median for group, found in reserved.items()}
     for row in rows:
-        if row.case.metric == "reserved" and _counts_for_allocator(row):
+        if row.case.metric == "reserved" and row.case.widens and _counts_for_allocator(row):
             reserved.setdefault(row.allocator_group, []).append(row.ratio)
     shares = {group: _with_middle(spread(found), replayed.get(group)) for group, found in sorted(reserved.items())}
     allocated: dict[str, list[float]] = {}
