@@ -193,9 +193,8 @@ def unoffered(context: RuleContext) -> bool:
     if framework is None or job is None:
         return False
     return (
-        bool(framework.lacks)
+        bool(framework.lacks or job.held_in)
         or job.method not in framework.methods
-        or job.method == "qlora"
         or job.loss.kind not in framework.losses
         or job.attention not in framework.attentions
         or job.checkpointing.mode not in framework.recompute

@@ -38,6 +38,8 @@ GPU = "gpu: h100-80gb"
         (SMALL + "parallelism: {data: 0}\n", "MEM014", "0", "`data` must be a whole number of at least 1 or `auto`, not the number `0`", ""),
         (SMALL + "policy: {fail_above: 1.5}\n", "MEM014", "1.5", "`fail_above` must be a number in (0, 1] or a percentage such as 90%, not the number `1.5`", "write `1.5%`"),
         (SMALL + "  freeze: ['layers:5']\n", "MEM014", "'layers:5'", "item 1 of `freeze` must be a range such as layers:0-24, not the text `'layers:5'`", ""),
+        (SMALL + "  teacher: {model: {part: language}}\n", "MEM012", "{part: language}", "`model` needs one of `name`, `config`, `architecture` or `rough`", ""),
+        (SMALL + "  teacher: {model: {rough: {parameters: 7B, layers: 2, hidden_size: 8}}}\n", "MEM012", "{parameters: 7B, layers: 2, hidden_size: 8}", "`rough` needs `activation_multiplier`", ""),
         (SMALL + "  loss: {}\n", "MEM014", "{}", "`loss` is empty", "for example `{kind: standard, upcast: true, keep_logits: false}`"),
         (SMALL + "  lora: {target_modules: []}\n", "MEM014", "[]", "`target_modules` is empty", "remove the key, or fill it"),
         (changed("700M", "7 hundred", SERVING), "MEM013", "7 hundred", "`parameters` must be a whole number or a count such as 700M or 8B, not the text `7 hundred`", "write the number alone; the key's name says its unit"),

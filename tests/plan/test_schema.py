@@ -140,7 +140,7 @@ def test_fields_with_default_none_are_the_optional_keys():
         "memcheck",
         *complete["required"],
     }
-    rough = complete["properties"]["model"]["then"]["properties"]["rough"]["required"]
+    rough = target("#/definitions/complete_model", SCHEMA)["then"]["properties"]["rough"]["required"]
     assert [name for name in types.RoughSpec._fields if name not in types.RoughSpec._field_defaults] == rough
 
 
