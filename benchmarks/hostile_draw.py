@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -89,7 +90,7 @@ def _of_schema(chance: Random) -> Input:
     plan = _valid(chance)
     for _ in range(chance.randint(1, 4)):
         parent, key = chance.choice(list(_places(plan)))
-        parent[key] = chance.choice(EXTREME)
+        parent[key] = deepcopy(chance.choice(EXTREME))  # another change may be made inside of it
     return Input("schema", {"plan.yaml": _dump(plan)}, {}, (), ("plan.yaml",))
 
 
