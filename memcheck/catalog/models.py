@@ -8,7 +8,7 @@ from memcheck.catalog.names import UnknownNameError, canonical_names, find_recor
 from memcheck.catalog.types import Model
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def find_model(name: str) -> Model:
     """The model called ``name``: short name, Hugging Face id or alias, in any case, or the id of a copy of one.
 

@@ -44,7 +44,7 @@ def architecture_of(model: ModelSpec, base_dir: str = ".") -> Architecture | Rou
     return _noted(_overridden(part_of(found.config, model.part), model.overrides), found.read_as)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def catalogued(name: str, part: str = "whole") -> Architecture:
     """The architecture of a catalog's model, or of its language model, read once.
 
