@@ -135,6 +135,9 @@ ATTENTIONS = {
 which save what FlashAttention saves.
 """
 
+DISPATCHERS = ("torch", "deepep", "uccl_ep")
+"""``model.backend.dispatcher`` with a memory model: all tokens are gathered, or sent through DeepEP's buffers."""
+
 SCHEDULES = {
     "1f1b": "1f1b",
     "gpipe": "gpipe",

@@ -120,7 +120,20 @@ def backend(draft: Draft, found: Architecture | None) -> None:
 
 
 def _experts(draft: Draft) -> None:
-    """How tokens reach experts on other ranks, and which kernel runs the experts."""
-    config = draft.config
-    config.see("model.backend.experts", "model.backend.dispatcher", "model.backend.dispatcher_async_dispatch")
-    config.see(*(key for key in config.values if key.startswith("model.backend.mok")))
+    """How tokens reach experts on other ranks (``components/models/common/utils.py``, BackendConfig)."""
+    config, key, path = draft.config, "training.options.dispatcher", "model.backend.dispatcher"
+    config.see(path, "model.backend.experts", "model.backend.dispatcher_async_dispatch")
+    config.see(*(name for name in config.values if name.startswith("model.backend.mok")))
+    degree = draft.value("parallelism.expert")
+    if not isinstance(degree, int) or degree == 1:
+        return
+    written = text(draft, path)
+    if written in keys.DISPATCHERS:
+        draft.set(key, written, path)
+    elif written:
+        message = f"`{path}: {written}`: the buffers that it registers have no memory model here"
+        draft.refuse(path, message, "state what comes closest: --set training.options.dispatcher=deepep", (key,))
+    elif text(draft, "model.backend.experts") in ("gmm", "te"):
+        draft.set(key, "deepep", "model.backend.experts")
+    else:
+        draft.assume(key, "torch", "AutoModel takes DeepEP where it is installed; without it all tokens are gathered")

@@ -162,6 +162,8 @@ class Profile(Record):
     """Modules of a layer that can be checkpointed each apart, of ``training.activation_checkpointing.modules``."""
     context_parallel: str = "ring"
     """By default: ``ring`` (each rank's tokens are two chunks, for balance) or ``ulysses`` (heads are exchanged)."""
+    leaves_whole_experts: bool = False
+    """Experts that one rank holds alone are no part of FSDP2's groups. Else they are groups of one rank."""
     own_expert_groups: bool = False
     """Expert-tensor parallelism has groups and a degree of its own. Else experts are cut over the tensor ranks."""
     splits_expert_biases: bool = True

@@ -106,17 +106,24 @@ class Group(Record):
     the dtype of the reduction."""
     accumulated: int
     """Unsharded gradients in the reduce dtype, kept when micro-batches do not synchronise."""
+    alone: int = 0
+    """Gradients of experts that one rank holds, which FSDP2 leaves alone: they rest as they are made."""
 
 
-def group(tensors: list[tuple[LocalTensor, int]], recipe: Recipe, *, casts: bool, waits: str) -> Group:
+def group(
+    tensors: list[tuple[LocalTensor, int]], recipe: Recipe, *, casts: bool, waits: str, leaves: bool = False
+) -> Group:
     """``tensors``: each with the number of ranks over which it is sharded.
 
     ``casts``: tensors with a dtype of their own are gathered in the recipe's, too; ``waits``: the dtype of gradients
-    that wait for a reduction.
+    that wait for a reduction; ``leaves``: experts that one rank holds are no part of the group.
     """
     param, reduce, waiting = DTYPE_BYTES[recipe.compute], DTYPE_BYTES[recipe.reduce], DTYPE_BYTES[waits]
-    flat = gathered = reduce_in = reduce_out = sharded = accumulated = 0
+    flat = gathered = reduce_in = reduce_out = sharded = accumulated = alone = 0
     for t, ways in tensors:
+        if leaves and t.expert and ways == 1:
+            alone += rounded(t.numel * DTYPE_BYTES[t.dtype or recipe.params]) if t.trained else 0
+            continue
         padded = shard_numel(t, ways) * ways
         item = 1 if t.dtype in FOUR_BITS else param if t.dtype is None or casts else DTYPE_BYTES[t.dtype]
         flat += padded * item if ways > 1 else 0
@@ -133,6 +140,7 @@ def group(tensors: list[tuple[LocalTensor, int]], recipe: Recipe, *, casts: bool
         reduce_output=rounded(reduce_out),
         sharded=rounded(sharded),
         accumulated=accumulated,
+        alone=alone,
     )
 
 

@@ -27,7 +27,9 @@ PROFILE = Profile(
     sequence_parallel=False,
     expandable_segments=False,
     zero_stages=(0, 1, 3),
-    parallelisms=("tensor", "sequence", "context", "pipeline"),
+    parallelisms=("tensor", "sequence", "context", "pipeline", "expert"),
+    # NVIDIA-NeMo/Automodel components/moe/parallelizer.py, apply_fsdp: `ignored_params`
+    leaves_whole_experts=True,
     schedules=("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "dualpipe"),
     methods=("full", "lora", "qlora"),
     lora_variants=PEFT_VARIANTS,
@@ -45,8 +47,9 @@ PROFILE = Profile(
         "find_unused_parameters": (bool,),
         "fsdp_version": (int,),
         "prepare_model_for_kbit_training": (bool,),
+        "dispatcher": (str,),
     },
-    choices={"fsdp_version": (1, 2)},
+    choices={"fsdp_version": (1, 2), "dispatcher": ("torch", "deepep", "uccl_ep")},
     # Muon has no foreach path (torch/optim/_muon.py refuses foreach=True); the 8-bit and Lion kernels of
     # bitsandbytes update one tensor in place.
     families=TRANSFORMERS,

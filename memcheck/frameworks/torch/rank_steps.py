@@ -8,6 +8,7 @@ from memcheck.accounts.moves import Components, Held, Moment, Rest, one_held
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Part
 from memcheck.autograd.curve import High
+from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, reduces_head, wraps
 from memcheck.frameworks.torch.model_buffers import Always, ModelBuffers
@@ -271,4 +272,9 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> Group:
     divided = [(t, ways_of(job, t, ways)) for t in tensors]
     recipe = job.recipe
     waits = recipe.compute if job.fsdp == 1 else recipe.reduce
-    return group(divided, recipe, casts=gathered_dtype(job) is not None, waits=waits)
+    leaves = FRAMEWORKS[job.framework].leaves_whole_experts
+    if leaves and recipe.params != recipe.compute and any(t.expert and each == 1 for t, each in divided):
+        message = f"experts of {recipe.params} that FSDP2 leaves alone are cast in every layer, which has no model here"
+        help = "divide them over fewer ranks (parallelism.expert), or choose training.precision: bf16-pure"
+        raise UnsupportedError(message, help, "/training/precision")
+    return group(divided, recipe, casts=gathered_dtype(job) is not None, waits=waits, leaves=leaves)

@@ -99,6 +99,7 @@ class GroupSizes(Record):
 
 
 NO_GROUP_SIZES = GroupSizes((), (), ())
+FIELDS = len(Group._fields)
 
 GATHERS, REDUCES = 1, 2
 """Streams of FSDP2 whose blocks none but they may use; 0 is the default stream."""
@@ -130,7 +131,7 @@ def _group_numbers(groups: UnitGroups) -> tuple[GroupForm, list[int]]:
     same = []
     for g in groups:
         same.append(g.sharded == g.reduce_output)
-        values += [*g[:4], 0 if same[-1] else g.sharded, g.accumulated]
+        values += [*g[:4], 0 if same[-1] else g.sharded, g.accumulated, g.alone]
     return GroupForm(tuple([bool(n) for n in values]), tuple(same)), [n for n in values if n]
 
 
@@ -265,8 +266,8 @@ def _named_groups(form: GroupForm, first: int) -> UnitGroups:
     row = places(form.there, first)
     found = []
     for index, alike in enumerate(form.same):
-        flat, gathered, taken, given, sharded, accumulated = row[6 * index : 6 * index + 6]
-        found.append(Group(flat, gathered, taken, given, given if alike else sharded, accumulated))
+        flat, gathered, taken, given, sharded, accumulated, alone = row[FIELDS * index : FIELDS * (index + 1)]
+        found.append(Group(flat, gathered, taken, given, given if alike else sharded, accumulated, alone))
     return UnitGroups(*found)
 
 

@@ -8,8 +8,10 @@ from memcheck.accounts.state import LocalTensor, shard_numel, weight_bytes
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded, rounded_bytes
 from memcheck.frameworks.layers import layers_of, model_states_of
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.second_pass import SecondHead, SecondPass
 from memcheck.frameworks.torch.fsdp import group, wraps
+from memcheck.frameworks.torch.resting import ways_of
 from memcheck.job.objective_types import Companion, Objective
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
@@ -100,13 +102,14 @@ def layer_gathers(job: TrainingJob, architecture: Architecture, base: Setting) -
     """A layer's parameters, their flat buffer and that of the layer before: the root's are gathered anyway."""
     from memcheck.frameworks.torch.units import block_tensors_on_rank, gathered_dtype
 
-    most = 0
+    most, leaves = 0, FRAMEWORKS[job.framework].leaves_whole_experts
     for block, _ in architecture.blocks:
         tensors = block_tensors_on_rank(
             block, base.tensor, base.expert, base.expert_tensor, base.trained, base.frozen, base.adapter
         )
-        divided = [(t, job.layout.shard_group) for t in tensors]
-        found = group(divided, job.recipe, casts=gathered_dtype(job) is not None, waits=job.recipe.reduce)
+        divided = [(t, ways_of(job, t, job.layout.shard_group)) for t in tensors]
+        casts, waits = gathered_dtype(job) is not None, job.recipe.reduce
+        found = group(divided, job.recipe, casts=casts, waits=waits, leaves=leaves)
         most = max(most, found.gathered + 2 * found.flat)
     return most
 

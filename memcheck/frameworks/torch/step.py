@@ -374,6 +374,7 @@ class Step:
                 recorder.hold_amount("gradients", unsharded, -1)
             if first:
                 recorder.hold("gradients", g.accumulated)
+                recorder.hold("gradients", g.alone)
                 recorder.mark("backward", f"gradient accumulation of {where}")
             if not self.how.in_place:
                 recorder.hold_amount("gradients", unsharded, -1)
@@ -387,6 +388,8 @@ class Step:
         recorder.hold_amount("gradients", unsharded, -1)
         if self.how.unsynchronised:
             recorder.release("gradients", g.accumulated)
+        elif first:
+            recorder.hold("gradients", g.alone)
         if self.how.offloads:
             return g.reduce_input  # the sharded gradient is copied to the host
         recorder.hold("gradients", g.reduce_output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.autograd.tensor import rounded
+from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import (
     NO_GROUP,
@@ -117,6 +118,9 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
     """How pipeline rank ``rank`` runs its step, and for each walk how many other micro-batches are in flight."""
     layout, profile = job.layout, FRAMEWORKS[job.framework]
     sharded, pipelined, tied = wraps(job), layout.pipeline > 1, ties_ends(job)
+    if layout.expert > 1 and profile.leaves_whole_experts and not sharded:
+        message = "experts on several ranks are modelled beside FSDP2 alone"
+        raise UnsupportedError(message, "choose parallelism.zero_stage: 3", "/parallelism/zero_stage")
     stays_gathered = sharded and pipelined
     unsynchronised = skips_reduction(job)
     views, views_late = (False, False) if sharded else gradient_views(job)

@@ -1,0 +1,277 @@
+"""Experts on several ranks beside FSDP2, as NeMo AutoModel runs them: a rank has whole experts, and tokens travel.
+
+``dispatcher: torch`` gathers every token of the group on each rank (``components/moe/experts.py``, GroupedExperts);
+``deepep`` sends a token once to each rank that has one of its experts, where it is copied for them
+(GroupedExpertsDeepEP; ``components/moe/megatron/token_dispatcher.py``, _DeepepManager). Experts are one grouped product
+per matrix, with the routing weight within the activation, whose function keeps its input and those weights
+(``components/moe/megatron/moe_utils.py``, WeightedSwiGLUFunction). Read at NVIDIA-NeMo/Automodel 36044ad3.
+"""
+
+from __future__ import annotations
+
+import math
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast, mul
+from memcheck.autograd.indexing import grouped_mm, index
+from memcheck.autograd.tensor import Dim, Storage, Tape, Value
+from memcheck.errors import UnsupportedError
+from memcheck.models.types import Moe, ParameterTensor
+
+
+def dispatched_experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> Value:
+    """The outputs of the routed experts for this rank's tokens.
+
+    Raises:
+        UnsupportedError: experts that are cut, adapted or beside a dense network of their own.
+    """
+    demand_whole(ctx, m)
+    weights = cast(ctx.tape, cast(ctx.tape, scores, x.dtype), "fp32")
+    if ctx.setting.option("dispatcher", "torch") == "torch":
+        return _gathered(ctx, m, x, weights, indices)
+    return _sent(ctx, m, x, weights, indices)
+
+
+def demand_whole(ctx: Context, m: Moe) -> None:
+    """Nothing, if these experts can be on several ranks.
+
+    Raises:
+        UnsupportedError: they are cut, adapted or beside a dense network of their own.
+    """
+    help = "choose parallelism.expert: 1, or training.framework: torchtitan or megatron"
+    if m.dense_dispatch or m.reads_stream:
+        raise UnsupportedError("these experts have no model on several ranks", help, "/parallelism/expert")
+    if ctx.tp > 1 or ctx.setting.expert_tensor > 1:
+        message = "experts on several ranks beside tensor parallelism have no model"
+        raise UnsupportedError(message, help, "/parallelism/tensor")
+    adapter = ctx.setting.adapter
+    if adapter is not None and (adapter.parameters or m.stacked_adapters):
+        message = "adapters on experts that are on several ranks have no model"
+        raise UnsupportedError(message, help, "/training/lora")
+
+
+def _gathered(ctx: Context, m: Moe, x: Value, weights: Value, _indices: Storage) -> Value:
+    """Every rank has all tokens, runs its experts on theirs, and all results are summed in fp32."""
+    tape, ways, k = ctx.tape, ctx.setting.expert, m.experts_per_token
+    own, hidden = x.shape[0], x.shape[-1]
+    everyone = Dim(own * ways, "T*ep")
+    narrow = x.dtype
+    all_tokens = _gather_all(tape, x, (everyone, hidden))
+    del x
+    all_weights = _gather_all(tape, weights, (everyone, k))
+    all_indices = tape.new((everyone, k), "int64", "gathered indices")
+    rows = _rows(ctx, own * k)
+    mask = tape.new((everyone,), "bool", "gathered token mask")
+    tokens, probabilities, token = _chosen(tape, all_tokens, all_weights, all_indices, rows)
+    slots = tape.new((rows,), "int64", "sorted slot ids")
+    summed = Value(tape.new((everyone, hidden), "fp32", "sum of experts"), (everyone, hidden), "fp32")
+    out = _experts(ctx, m, tokens, probabilities)
+    wide = cast(tape, out, "fp32")
+    del out
+    summed = _scatter_add(tape, summed, wide, token)
+    del wide, slots, token
+    summed = _tie_to_input(tape, summed, all_tokens)
+    summed = _copied(tape, summed, "all-reduce of the outputs")
+    mine = _narrowed(tape, summed, (own, hidden))
+    del summed, tokens, probabilities
+    result = cast(tape, mine, narrow)
+    del all_tokens, all_weights, all_indices, mask
+    return result
+
+
+def _chosen(
+    tape: Tape, all_tokens: Value, all_weights: Value, all_indices: Storage, rows: Dim
+) -> tuple[Value, Value, Storage]:
+    """``_permute_tokens_for_grouped_mm``: rows of this rank's experts, sorted by expert, their weights and tokens."""
+    flat = (all_indices.shape[0] * all_indices.shape[1],)
+    masked = tape.new(all_indices.shape, "int64", "masked indices")
+    token_ids = tape.new(flat, "int64", "token of each choice")
+    local = tape.new(flat, "bool", "choices of local experts")
+    ids = tape.new((rows,), "int64", "local expert ids")
+    kept = index(tape, all_weights.view(flat[0]), local, (rows,), "local weights")
+    order = tape.new((rows,), "int64", "sort order")
+    sorted_weights = index(tape, kept, order, (rows,), "sorted weights")
+    token = tape.new((rows,), "int64", "token of each row")
+    del masked, token_ids, local, ids, kept
+    return index(tape, all_tokens, token, (rows, all_tokens.shape[-1]), "gather tokens"), sorted_weights, token
+
+
+def _sent(ctx: Context, m: Moe, x: Value, weights: Value, _indices: Storage) -> Value:
+    """A token travels once to each rank that has one of its experts; there it is copied, and its copies are summed."""
+    tape, ways, k = ctx.tape, ctx.setting.expert, m.experts_per_token
+    own, hidden = x.shape[0], x.shape[-1]
+    reached = ways * (1 - (1 - 1 / ways) ** k)  # ranks that a token reaches, of evenly drawn experts
+    received = Dim(math.ceil(own * reached * ctx.setting.expert_imbalance), "T*reached")
+    local = -(-m.experts // ways)
+    layout = (tape.new((own, ways), "bool", "is_token_in_rank"), tape.new((own, ways), "int32", "send_head"))
+    arrived, probabilities = _dispatched(tape, x, weights, received, layout)
+    chosen = tape.new((received, local), "bool", "multihot routing map")
+    multihot = tape.value((received, local), "fp32", "multihot probabilities")
+    p_shape = probabilities.shape
+    kept = tape.new((received, k), "int64", "received indices")
+    multihot = tape.record(
+        multihot, (probabilities,), lambda grad, kept=(kept, chosen): [tape.new(p_shape, "fp32", "multihot backward")]
+    )
+    del kept, probabilities
+    rows = _rows(ctx, own * k)
+    row_ids = tape.new((received, 2 * local + 1), "int32", "row id map")
+    tokens, sorted_weights = _permuted(tape, arrived, multihot, rows, row_ids)
+    del multihot
+    out = _experts(ctx, m, tokens, sorted_weights)
+    summed = _moved(tape, out, (received, hidden), "unpermuted tokens", row_ids)
+    back = _moved(tape, summed, (own, hidden), "combined tokens", layout)
+    del summed, out, tokens, arrived, sorted_weights
+    return back
+
+
+def _dispatched(
+    tape: Tape, x: Value, weights: Value, received: Dim, layout: tuple[Storage, Storage]
+) -> tuple[Value, Value]:
+    """``FusedDispatch``: rows and their weights; its backward combines both gradients."""
+    out = tape.value((received, x.shape[-1]), x.dtype, "dispatched tokens")
+    probabilities = tape.value((received, weights.shape[-1]), "fp32", "dispatched weights")
+    shape, dtype, w_shape = x.shape, x.dtype, weights.shape
+
+    def run(grad: Storage, kept: object = layout) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "combined gradient"), tape.new(w_shape, "fp32", "combined weights' gradient")]
+
+    return tape.record(out, (x, weights), run), tape.record(probabilities, (weights,), lambda grad: [None])
+
+
+def _permuted(
+    tape: Tape, arrived: Value, multihot: Value, rows: Dim, row_ids: Storage
+) -> tuple[Value, Value]:
+    """``moe_permute_with_probs``: keeps its map."""
+    out = tape.value((rows, arrived.shape[-1]), arrived.dtype, "permuted tokens")
+    weights = tape.value((rows,), "fp32", "permuted weights")
+    shape, dtype, m_shape = arrived.shape, arrived.dtype, multihot.shape
+
+    def run(grad: Storage, kept: Storage = row_ids) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "unpermuted gradient"), tape.new(m_shape, "fp32", "weights' gradient")]
+
+    out = tape.record(out, (arrived, multihot), run)
+    return out, tape.record(weights, (multihot,), lambda grad: [None])
+
+
+def _experts(ctx: Context, m: Moe, tokens: Value, weights: Value) -> Value:
+    """Up, activation times routing weight, down, over this rank's experts."""
+    from memcheck.frameworks.transformers.moe import expert_tensors
+
+    tape, rows = ctx.tape, tokens.shape[0]
+    hidden, local = tokens.shape[-1], -(-m.experts // ctx.setting.expert)
+    first, second = expert_tensors(m)
+    wide = 2 * m.width if m.gated else m.width
+    offsets = tape.new((local,), "int32", "group offsets")
+    inner = _product(ctx, tokens, first, (local, wide, hidden), offsets)
+    inner = _biased(ctx, m, inner, first, local)
+    acted = _activated(tape, inner, weights, m.width)
+    del inner
+    out = _product(ctx, acted, second, (local, hidden, m.width), offsets)
+    del acted
+    if not m.bias:
+        return out
+    bias = _row_biases(ctx, out, second, local, "fp32")
+    bias = mul(tape, bias, weights.view(rows, 1))
+    both = _added(tape, out, bias)
+    return cast(tape, both, tokens.dtype)  # the function's variables hold product and biases until it returns
+
+
+def _product(
+    ctx: Context, x: Value, tensor: ParameterTensor, shape: tuple[int, int, int], offsets: Storage
+) -> Value:
+    weight = ctx.tape.parameter(ctx.parameter(tensor.name, shape))
+    return grouped_mm(ctx.tape, x, weight, shape[1], offsets, tensor.name, shape)
+
+
+def _biased(ctx: Context, m: Moe, x: Value, tensor: ParameterTensor, local: int) -> Value:
+    """``_apply_bias``: the rows of the biases, and a new sum."""
+    if not m.bias:
+        return x
+    return _added(ctx.tape, x, _row_biases(ctx, x, tensor, local, x.dtype))
+
+
+def _row_biases(ctx: Context, x: Value, tensor: ParameterTensor, local: int, dtype: str) -> Value:
+    bias = ctx.tape.parameter(ctx.parameter(tensor.name + "_bias", (local, x.shape[-1])))
+    counts = ctx.tape.new((local,), "int64", "tokens of each expert")
+    return index(ctx.tape, cast(ctx.tape, bias, dtype), counts, x.shape, "rows of biases")
+
+
+def _added(tape: Tape, x: Value, y: Value) -> Value:
+    dtype = "fp32" if "fp32" in (x.dtype, y.dtype) else x.dtype
+    out = tape.value(x.shape, dtype, "add biases")
+    x_shape, x_dtype = x.shape, x.dtype
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [grad if x_dtype == dtype else tape.new(x_shape, x_dtype, "add backward"), grad]
+
+    return tape.record(out, (x, y), run)
+
+
+def _activated(tape: Tape, x: Value, weights: Value, width: int) -> Value:
+    out = tape.value((x.shape[0], width), x.dtype, "weighted activation")
+    shape, dtype, rows = x.shape, x.dtype, weights.shape
+    wants = weights.origin is not None
+
+    def run(grad: Storage, kept: object = (x.storage, weights.storage)) -> list[Storage | None]:
+        gx = tape.new(shape, dtype, "weighted activation backward")
+        return [gx, tape.new(rows, "fp32", "weights' gradient") if wants else None]
+
+    return tape.record(out, (x, weights), run)
+
+
+def _rows(ctx: Context, choices: int) -> Dim:
+    return Dim(math.ceil(choices * ctx.setting.expert_imbalance), "T*K")
+
+
+def _gather_all(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """``_AllGatherConcatVarlenFn``: parts of all ranks and their concatenation; backward sums in place and copies."""
+    parts = tape.new(shape, x.dtype, "gathered parts")
+    out = tape.value(shape, x.dtype, "gathered tokens")
+    del parts
+    source, dtype = x.shape, x.dtype
+    return tape.record(out, (x,), lambda grad: [tape.new(source, dtype, "own gradient")])
+
+
+def _scatter_add(tape: Tape, summed: Value, rows: Value, ids: Storage) -> Value:
+    """``y.scatter_add_(0, ids, rows)``: keeps the ids; the rows' gradient is gathered."""
+    out = Value(summed.storage, summed.shape, summed.dtype)
+    shape, dtype = rows.shape, rows.dtype
+
+    def run(grad: Storage, kept: Storage = ids) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "gathered gradient")]
+
+    return tape.record(out, (rows,), run)
+
+
+def _tie_to_input(tape: Tape, summed: Value, tokens: Value) -> Value:
+    """``y.add_(x.sum() * 0.0)``: the gradient of x is a whole tensor of zeros."""
+    out = Value(summed.storage, summed.shape, summed.dtype)
+    shape, dtype = tokens.shape, tokens.dtype
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [grad, tape.new(shape, dtype, "sum backward")]
+
+    return tape.record(out, (summed, tokens), run)
+
+
+def _copied(tape: Tape, x: Value, label: str) -> Value:
+    out = tape.value(x.shape, x.dtype, label)
+    shape, dtype = x.shape, x.dtype
+    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, label + " backward")])
+
+
+def _narrowed(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """``y.narrow(...).contiguous()``: zeros around its gradient."""
+    out = tape.value(shape, x.dtype, "own rows")
+    whole, dtype = x.shape, x.dtype
+    return tape.record(out, (x,), lambda grad: [tape.new(whole, dtype, "narrow backward")])
+
+
+def _moved(tape: Tape, x: Value, shape: tuple[int, ...], label: str, kept: object) -> Value:
+    out = tape.value(shape, x.dtype, label)
+    source, dtype = x.shape, x.dtype
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        return [tape.new(source, dtype, label + " backward")]
+
+    return tape.record(out, (x,), run)

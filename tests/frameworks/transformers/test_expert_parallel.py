@@ -1,0 +1,155 @@
+"""Experts on several ranks under plain PyTorch, held against AutoModel's own module and a published peak.
+
+Traced: ``GroupedExperts`` of NVIDIA-NeMo/Automodel 36044ad3 (``experts: torch_mm``) on four processes with gloo, torch
+2.13.0 on the CPU: 512 tokens a rank, hidden size 256, 16 experts of width 128, four to a token, evenly routed. Counted
+are the storages that are alive on a rank, rounded up to 512 bytes, without the weights of its experts; the activation
+is one function that makes its output and, in backward, two gradients, as the compiled one does.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.engine import backward
+from memcheck.autograd.tensor import Leaf, Tape, Value
+from memcheck.catalog.gpus import find_gpu
+from memcheck.errors import UnsupportedError
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.torch.units import base_setting
+from memcheck.frameworks.transformers.expert_parallel import dispatched_experts
+from memcheck.job.resolve import Resolved, resolve
+from memcheck.memory.estimate import estimate
+from memcheck.models.types import Architecture, Moe
+from memcheck.plan.load import load_documents
+from memcheck.plan.read import read_plan
+
+TOKENS, HIDDEN, CHOICES = 512, 256, 4
+MODEL = {
+    "vocab_size": 256,
+    "hidden_size": HIDDEN,
+    "intermediate_size": 128,
+    "moe_intermediate_size": 128,
+    "num_experts": 16,
+    "num_local_experts": 16,
+    "num_experts_per_tok": CHOICES,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 32,
+    "tie_word_embeddings": False,
+}
+PLAIN = {"model_type": "qwen3_moe", **MODEL}
+BIASED = {"model_type": "gpt_oss", "sliding_window": 128, "layer_types": ["full_attention"] * 2, **MODEL}
+TRACED = {"plain": (PLAIN, 9_082_880, 2_671_104, 8_176_128), "biased": (BIASED, 14_329_344, 4_768_768, 13_427_712)}
+"""Highest point of the forward, what is kept, highest point of the backward; with biases, without the sum in fp64 that
+stands for a kernel on the CPU."""
+
+
+def resolved(model: object, *, degree: int = 4, nodes: int = 1, gpu: str = "h100-80gb", **sections: Any) -> Resolved:
+    """A job with experts on several ranks."""
+    plan = {
+        "memcheck": 1,
+        "name": "experts",
+        "model": model,
+        "hardware": {"gpu": gpu, "gpus_per_node": 4, "nodes": nodes},
+        "parallelism": {"zero_stage": 3, "expert": degree, **sections.get("parallelism", {})},
+        "training": {
+            "framework": "pytorch",
+            "micro_batch_size": 1,
+            "sequence_length": TOKENS,
+            "precision": {"recipe": "bf16-pure", "reduce": "fp32"},
+            **sections.get("training", {}),
+        },
+    }
+    (document,) = load_documents("plan.yaml", json.dumps(plan).encode())
+    read, _ = read_plan(document)
+    assert read is not None
+    return resolve(read, FRAMEWORKS, base_dir=".")
+
+
+def allocated(job: Resolved) -> int:
+    """The peak of the worst rank in bytes."""
+    assert job.gpu is not None
+    return estimate(job.job, find_gpu("h100-80gb"), job.overhead).allocated_bytes
+
+
+def replayed(model: dict[str, Any], dispatcher: str) -> tuple[int, int, int]:
+    """Highest point of the forward of the experts, what they keep, and the highest point of their backward."""
+    job = resolved({"architecture": model}, training={"options": {"dispatcher": dispatcher}}).job
+    assert isinstance(job.architecture, Architecture)
+    experts = job.architecture.blocks[0][0].mlp
+    assert isinstance(experts, Moe)
+    ctx = Context(Tape(), base_setting(job, job.architecture, None))
+    tape = ctx.tape
+    x = Value(tape.new((TOKENS, HIDDEN), "bf16", "tokens"), (TOKENS, HIDDEN), "bf16", Leaf())
+    scores = Value(tape.new((TOKENS, CHOICES), "bf16", "scores"), (TOKENS, CHOICES), "bf16", Leaf())
+    chosen = tape.new((TOKENS, CHOICES), "int64", "choices")
+    before = tape.live
+    tape.reset_peak()
+    y = dispatched_experts(ctx, experts, x, scores, chosen)
+    forward, output = tape.peak - before, TOKENS * HIDDEN * 2
+    kept = tape.live - before - output
+    arrived = tape.new((TOKENS, HIDDEN), "bf16", "output gradient")  # which the traced script holds to the end
+    y.storage = None
+    tape.reset_peak()
+    backward(tape, y, [arrived])
+    return forward, kept, tape.peak - before
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_gathered_tokens_are_those_of_the_traced_module(name: str) -> None:
+    """Every highest point and what is kept within a thousandth of four processes that ran the module."""
+    model, *traced = TRACED[name]
+    for ours, theirs in zip(replayed(model, "torch"), traced, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3)
+
+
+def test_sent_tokens_need_less_than_gathered_ones() -> None:
+    """A rank gets its experts' tokens instead of everyone's: less at the highest points, and more maps of them."""
+    sent, gathered = replayed(PLAIN, "deepep"), replayed(PLAIN, "torch")
+    assert sent[0] < gathered[0]
+    assert sent[2] < gathered[2]
+
+
+def test_a_published_peak_of_deepseek_v3() -> None:
+    """64 GB200, every rank with four experts of each layer: "lbs1 peak 99.5GB", which the recipe prints in GiB.
+
+    Source: NVIDIA-NeMo/Automodel examples/llm_benchmark/deepseek/deepseek_v3_te_deepep_gb200.yaml.
+    """
+    training = {
+        "sequence_length": 4096,
+        "attention": "flash",
+        "optimizer": {"name": "adam", "implementation": "foreach"},
+        "clip_grad_norm": True,
+        "loss": {"kind": "standard", "upcast": False},
+        "activation_checkpointing": "full",
+        "options": {"dispatcher": "deepep"},
+    }
+    split = {"reshard_after_forward": False}
+    job = resolved("deepseek-v3", degree=64, nodes=16, gpu="gb200", parallelism=split, training=training)
+    assert allocated(job) / 2**30 == pytest.approx(99.5, rel=0.03)
+
+
+def test_experts_that_a_rank_holds_alone_are_not_gathered() -> None:
+    """Spread over all ranks they are no part of FSDP2's groups: twice the ranks for each expert add gathered copies."""
+    alone, shared = (resolved({"architecture": PLAIN}, degree=degree) for degree in (4, 2))
+    assert allocated(alone) < allocated(shared)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"parallelism": {"zero_stage": 0}}, "beside FSDP2 alone"),
+        ({"parallelism": {"tensor": 2}, "degree": 2}, "beside tensor parallelism"),
+        ({"training": {"precision": "bf16-mixed"}}, "are cast in every layer"),
+    ],
+)
+def test_what_has_no_model_beside_experts_is_refused(sections: dict[str, Any], said: str) -> None:
+    """Replicas, tensor parallelism and fp32 experts are errors that say so."""
+    degree = sections.pop("degree", 4)
+    with pytest.raises(UnsupportedError, match=said):
+        allocated(resolved({"architecture": PLAIN}, degree=degree, **sections))
