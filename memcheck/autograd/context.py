@@ -94,6 +94,8 @@ class Setting(Record):
     main_grad: str | None = None
     """Dtype of persistent gradient buffers that take the gradient in place of ``.grad`` (Megatron, DeepSpeed)."""
     expert_imbalance: float = 1.0
+    dispatcher: str = ""
+    """How tokens reach experts on other ranks beside FSDP2; empty: in the framework's own way."""
     context: int = 1
     """Ranks that share one sequence; ``sequence`` is already divided by it."""
     compiled: bool = False

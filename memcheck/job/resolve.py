@@ -209,6 +209,8 @@ def _training_job(
     why = f"default of {framework.name}"
     if training.compile and _unstated("components", framework, options):
         between.note("training.options.components", ["model", "loss"], f"{why} since April 2025")
+    if layout.expert > 1 and _unstated("dispatcher", framework, options):
+        between.note("training.options.dispatcher", "torch", "every token is gathered on every rank of its experts")
     if _offloads(training) and _unstated("pin_memory", framework, options):
         between.note("training.options.pin_memory", True, why)
     precision = with_base(training.precision, training.base)

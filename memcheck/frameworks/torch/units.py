@@ -66,6 +66,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         frozen=_module_patterns(job.freeze),
         adapter=adapter,
         expert_imbalance=job.expert_imbalance,
+        dispatcher=dispatcher_of(job),
         compiled=style.compiles_blocks and job.compiles("model"),
         stepped=step_in_backward(job.optimizer),
         grad_dtype=grad_dtype,
@@ -95,6 +96,12 @@ def adapter_of(job: TrainingJob, part: str) -> Adapter | None:
         computes=job.recipe.compute if job.prepares_kbit else None,
         gathered=gathered_dtype(job),
     )
+
+
+def dispatcher_of(job: TrainingJob) -> str:
+    """How tokens reach experts on other ranks; empty where the framework's own classes decide it."""
+    apart = job.layout.expert > 1 and FRAMEWORKS[job.framework].leaves_whole_experts
+    return str(job.option("dispatcher", "torch")) if apart else ""
 
 
 def gathered_dtype(job: TrainingJob) -> str | None:

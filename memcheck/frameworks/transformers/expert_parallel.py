@@ -20,14 +20,9 @@ from memcheck.models.types import Moe, ParameterTensor
 
 
 def dispatched_experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> Value:
-    """The outputs of the routed experts for this rank's tokens.
-
-    Raises:
-        UnsupportedError: experts that are cut, adapted or beside a dense network of their own.
-    """
-    demand_whole(ctx, m)
+    """The outputs of the routed experts for this rank's tokens."""
     weights = cast(ctx.tape, cast(ctx.tape, scores, x.dtype), "fp32")
-    if ctx.setting.option("dispatcher", "torch") == "torch":
+    if ctx.setting.dispatcher == "torch":
         return _gathered(ctx, m, x, weights, indices)
     return _sent(ctx, m, x, weights, indices)
 

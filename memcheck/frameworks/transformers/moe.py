@@ -19,7 +19,11 @@ from memcheck.models.types import Mlp, Moe, Norm, ParameterTensor
 
 def moe(ctx: Context, m: Moe, x: Value) -> Value:
     """The sparse block of a family: routed experts, and the shared ones where there are any."""
-    if m.dense_dispatch and ctx.setting.expert == 1:
+    if ctx.setting.dispatcher and ctx.setting.expert > 1:
+        from memcheck.frameworks.transformers.expert_parallel import demand_whole
+
+        demand_whole(ctx, m)
+    if m.dense_dispatch:
         from memcheck.frameworks.transformers.dense_dispatch import dense_dispatch
 
         return dense_dispatch(ctx, m, x)
@@ -42,7 +46,7 @@ def _routed(ctx: Context, m: Moe, x: Value) -> Value:
     choice = route(ctx, m, inside)
     if m.latent_size:
         inside = _latent(ctx, m, inside, "fc1_latent_proj")
-    if ctx.setting.expert > 1:
+    if ctx.setting.dispatcher and ctx.setting.expert > 1:
         from memcheck.frameworks.transformers.expert_parallel import dispatched_experts
 
         out = dispatched_experts(ctx, m, inside, choice.scores, choice.indices)
@@ -65,7 +69,7 @@ def experts_beside(ctx: Context, m: Moe, x: Value, stream: Value) -> Value:
     def normed(name: str, value: Value) -> Value:
         return normalise(ctx, Norm("rmsnorm-fp32-weight", hidden), value, name)
 
-    if ctx.setting.expert > 1:
+    if ctx.setting.dispatcher and ctx.setting.expert > 1:
         from memcheck.frameworks.transformers.expert_parallel import demand_whole
 
         demand_whole(ctx, m)
