@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.accounts.deepep import deepep_bytes
 from memcheck.accounts.process_groups import ProcessGroup, Term, nodes_of, spread
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture
@@ -34,8 +35,6 @@ class SentTokens(MeshGroups):
 
     def buffers(self, layout: Layout) -> tuple[Term, ...]:
         """DeepEP's buffers for one expert group."""
-        from memcheck.frameworks.megatron.groups import deepep_bytes
-
         source = f"buffers for {layout.expert} ranks (deepseek-ai/DeepEP csrc/config.hpp, deep_ep/buffer.py)"
         return (("DeepEP", deepep_bytes(layout.expert, self._width), source),)
 

@@ -38,7 +38,7 @@ def degrees(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]
             title = f"split the layers over {stages} pipeline stages"
             yield from _instead_of_data(job, "pipeline", stages, factor, title)
     yield from _schedules(framework, layout)
-    if "expert" in able:
+    if "expert" in able and (layout.expert > 1 or not framework.own_loop):  # a loop of one's own has it or has not
         for factor in (2, 4, 8, 16, 32, 64):
             degree = layout.expert * factor
             if degree > experts_of(job.architecture):

@@ -101,7 +101,8 @@ def degrees_of(framework: Profile, job: TrainingJob, layout: Layout) -> Degrees:
     longest = max(1, job.sequence_length // LEAST_TOKENS)
     cp = powers(min(longest, layout.world_size)) if "context" in able else (1,)
     stages = divisors(layout.world_size, min(layers, MOST_STAGES)) if "pipeline" in able else (1,)
-    expert = powers(experts_of(model)) if "expert" in able else (1,)
+    deals = "expert" in able and (now.expert > 1 or not framework.own_loop)  # a loop of one's own has it or has not
+    expert = powers(experts_of(model)) if deals else (1,)
     return Degrees(
         *(
             tuple(sorted({*values, written}))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.accounts.deepep import HEAP_GRANULE, TOKEN_BYTES, deepep_bytes
 from memcheck.catalog.types import Gpu
-from memcheck.frameworks.megatron.groups import HEAP_GRANULE, TOKEN_BYTES, deepep_bytes
 from memcheck.job.types import TrainingJob
 from memcheck.memory.communicators import (
     CONNECTION_BYTES,

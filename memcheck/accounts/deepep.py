@@ -1,0 +1,42 @@
+"""DeepEP's buffers, through which tokens travel to experts (deepseek-ai/DeepEP ``csrc/config.hpp``,
+get_nvl_buffer_size_hint and get_rdma_buffer_size_hint; ``deep_ep/buffer.py``, recommended configurations).
+
+Megatron-core ``transformer/moe/fused_a2a.py``, and NeMo AutoModel's copy of it, make them as large as the larger of
+dispatch and combine asks for. What goes through the network lies on NVSHMEM's heap, which grows by
+NVSHMEM_CUMEM_GRANULARITY.
+"""
+
+from __future__ import annotations
+
+MULTIPROCESSORS = 20
+"""``Buffer.num_sms``: two of them serve one channel."""
+NODE_RANKS = 8
+"""``NUM_MAX_NVL_PEERS``."""
+NEAR_TOKENS = {8: 256, 16: 288, 24: 288, 32: 288, 48: 288, 64: 288, 96: 480, 128: 560, 144: 720, 160: 720}
+"""Tokens in a channel's receive buffer for each rank of the node, by ranks of the group."""
+FAR_TOKENS = {16: 140, 24: 128, 32: 128, 48: 128, 64: 140, 96: 132, 128: 132, 144: 132, 160: 132}
+"""Tokens in a channel's receive buffer for each node, by ranks of the group: 128, rounded up to a multiple of what is
+sent at once."""
+TOKEN_BYTES = 8 + 128 * 8 + 128 * 4 + 128 * 4
+"""Beside the hidden state: where a token comes from, its experts, their weights, scales."""
+HEAP_GRANULE = 2**29
+"""NVSHMEM_CUMEM_GRANULARITY."""
+
+
+def deepep_bytes(ranks: int, hidden: int) -> int:
+    """DeepEP's buffers on one rank of an expert group, for 16-bit tokens."""
+    if ranks <= 1:
+        return 0
+    channels = MULTIPROCESSORS // 2
+    nodes = max(1, ranks // NODE_RANKS)
+    token = 2 * hidden + TOKEN_BYTES
+    near = channels * min(ranks, NODE_RANKS) * (_at_least(NEAR_TOKENS, ranks) * token + (2 * nodes + 3) * 4)
+    if ranks <= NODE_RANKS:
+        return near
+    far = 2 * channels * nodes * (_at_least(FAR_TOKENS, ranks) * (token + 16) + (2 * NODE_RANKS + 2) * 4) + 2**20
+    return near + -(-far // HEAP_GRANULE) * HEAP_GRANULE
+
+
+def _at_least(table: dict[int, int], ranks: int) -> int:
+    """The entry of the group's size, or of the next larger one that DeepEP has a configuration for."""
+    return next((tokens for size, tokens in table.items() if size >= ranks), table[max(table)])
