@@ -22,12 +22,22 @@ EXPERT_KEYS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 CHOICE_KEYS = ("num_experts_per_tok", "moe_k", "moe_topk")
 STATED: dict[str, dict[str, Any]] = {
+    "axk1": {"n_group": 1, "topk_group": 1},
     "bert": {"max_position_embeddings": 2048},
     "camembert": {"max_position_embeddings": 2048},
     "deepseek_v32": {"n_group": 1, "topk_group": 1},
     "distilbert": {"max_position_embeddings": 2048},
     "electra": {"max_position_embeddings": 2048},
     "dots1": {"n_routed_experts": EXPERTS, "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1},
+    "gemma3n_text": {
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_hidden_layers": 4,
+        "num_kv_shared_layers": 2,
+        "intermediate_size": [4096] * 4,
+        "activation_sparsity_pattern": [0.95, 0.0, 0.95, 0.0],
+        "vocab_size_per_layer_input": 2000,
+        "sliding_window": 256,
+    },
     "hunyuan_v1_dense": {"head_dim": 128},
     "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_hidden_layers": 4},
     "lfm2_moe": {
@@ -37,6 +47,8 @@ STATED: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 2},
 }
 """Keys without which the class's own defaults build no model."""
+TOKENWISE = {"falcon_mamba": 40, "jamba": 40, "mamba": 40}
+"""Families whose fallback loops over tokens, which takes minutes to trace: the length of their sequences."""
 WAYS = (
     ("sdpa", "none", "bf16-pure"),
     ("sdpa", "full", "bf16-pure"),
@@ -63,6 +75,8 @@ def added_plans() -> dict[str, dict[str, Any]]:
             plan = small_plan(name, ("", {}), attention, recompute, recipe)
             if record["kernels"]:  # which have no CPU path that keeps the same tensors
                 plan["training"]["kernels"] = record["kernels"]
+            if kind in TOKENWISE:
+                plan["training"]["sequence_length"] = TOKENWISE[kind]
             found[name] = {**plan, "model": {"architecture": record["config"]}}
     return found
 

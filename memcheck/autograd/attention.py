@@ -5,7 +5,7 @@ Shapes are [batch, heads, sequence, head_dim] in whatever strides; only sizes ma
 
 from __future__ import annotations
 
-from memcheck.autograd.elementwise import cast, cat, copy, dropout, scale, shift, unary
+from memcheck.autograd.elementwise import cast, cat, copy, dropout, mul, scale, shift, unary
 from memcheck.autograd.tensor import Storage, Tape, Value
 
 Copied = tuple[bool, bool, bool]
@@ -194,16 +194,23 @@ def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value
     return scale(tape, weights, "attention scaling" if step == "scale" else "masked_fill")
 
 
-def eager_with_sinks(tape: Tape, q: Value, k: Value, v: Value, sinks: Value, returned: list[Value]) -> Value:
+def eager_with_sinks(
+    tape: Tape, q: Value, k: Value, v: Value, sinks: Value | None, returned: list[Value]
+) -> Value:
     """GPT-OSS: scores and sink logits are concatenated, softmaxed in their own dtype, the sink column dropped.
 
-    ``sinks``: [heads]; its gradient is a sum over batch and tokens. ``returned`` takes the probabilities, of which the
-    returned weights are a view.
+    ``sinks``: [heads]; its gradient is a sum over batch and tokens; None: none (MiMo V2's full layers). ``returned``
+    takes the probabilities, of which the returned weights are a view.
     """
     b, h, s, _ = q.shape
     scores = batched(tape, q, k, (b, h, s, s), "attention scores")
     scores = scale(tape, scores, "attention scaling")
     scores = shift(tape, scores, "attention mask")
+    if sinks is None:
+        probs = softmax(tape, _subtract_max(tape, scores))
+        del scores
+        returned.append(probs)
+        return batched(tape, probs, v, (b, h, s, v.shape[-1]), "attention output")
     shape = (b, h, s, s + 1)
     combined = cat(tape, (scores, _spread(tape, sinks, (b, h, s, 1))), shape, "cat sinks")
     combined = _subtract_max(tape, combined)
@@ -214,6 +221,57 @@ def eager_with_sinks(tape: Tape, q: Value, k: Value, v: Value, sinks: Value, ret
     returned.append(dropped)
     del probs, scores
     return batched(tape, dropped, v, (b, h, s, v.shape[-1]), "attention output")
+
+
+def eager_scaled_by_sinks(
+    tape: Tape, q: Value, k: Value, v: Value, sinks: Value, returned: list[Value], *, p_dropout: float
+) -> Value:
+    """Granite's windowed models: an fp32 softmax; the output is multiplied by ``sigmoid(logsumexp(scores) - sink)``.
+
+    modeling_granite_swa.py, eager_attention_forward. logsumexp keeps its input and result, and its backward makes
+    ``exp(scores - result)`` (FunctionsManual.cpp, logsumexp_backward).
+    """
+    b, h, s, _ = q.shape
+    shape, rows = (b, h, s, s), (b, h, s)
+    scores = batched(tape, q, k, shape, "attention scores")
+    scores = shift(tape, scale(tape, scores, "attention scaling"), "attention mask")
+    wide = cast(tape, scores, "fp32") if tape.autocast else scores  # on autocast's fp32 list
+    total, dtype = tape.value(rows, wide.dtype, "logsumexp"), wide.dtype
+
+    def run(grad: Storage, kept: object = (wide.storage, total.storage)) -> list[Storage | None]:
+        difference = tape.new(shape, dtype, "logsumexp backward")
+        raised = tape.new(shape, dtype, "logsumexp backward")
+        product = tape.new(shape, dtype, "logsumexp backward")
+        del difference, raised  # temporaries of one C++ expression live to its end
+        return [product]
+
+    total = tape.record(total, (wide,), run)
+    del wide
+    opened = unary(tape, cast(tape, subtract_broadcast(tape, total, sinks), "fp32"), "sigmoid")
+    del total
+    probabilities = softmax(tape, scores, "fp32")
+    del scores
+    narrow = cast(tape, probabilities, q.dtype, "attention probabilities")
+    del probabilities
+    narrow = dropout(tape, narrow, p_dropout)
+    returned.append(narrow)
+    out = batched(tape, narrow, v, (b, h, s, v.shape[-1]), "attention output")
+    return mul(tape, out, cast(tape, opened, out.dtype).view(b, h, s, 1))
+
+
+def subtract_broadcast(tape: Tape, x: Value, vector: Value) -> Value:
+    """``x - vector`` of one number a head: keeps nothing; the vector's gradient is a negated copy, summed."""
+    out = tape.value(x.shape, x.dtype, "sub")
+    shape, dtype, small, narrow = x.shape, x.dtype, vector.shape, vector.dtype
+    wants = vector.origin is not None
+
+    def run(grad: Storage) -> list[Storage | None]:
+        negated = tape.new(shape, dtype, "neg")
+        found = tape.new(small, narrow, "sum") if wants else None
+        del negated
+        return [grad, found]
+
+    return tape.record(out, (x, vector), run)
 
 
 def with_sinks(tape: Tape, out: Value, sinks: Value) -> Value:

@@ -103,6 +103,8 @@ class Setting(Record):
     ssm: str = "fused"
     """``fused`` | ``fallback``: what recurrent layers run in."""
     options: tuple[tuple[str, object], ...] = ()
+    streams: int = 1
+    """Streams of hidden states that layers hand to each other."""
     pictures: int = 0
     """Pictures or tiles that share the rows of a vision tower between them."""
     stream: str | None = None

@@ -37,7 +37,12 @@ from memcheck.record import Record
 
 DEFAULT_FRAMEWORK = "huggingface"
 NO_KERNELS = plan_types.KernelsSpec()
-KERNELS = {"mamba2": "mamba-ssm", "gated-delta-net": "flash-linear-attention", "short-convolution": "causal-conv1d"}
+KERNELS = {
+    "mamba1": "mamba-ssm",
+    "mamba2": "mamba-ssm",
+    "gated-delta-net": "flash-linear-attention",
+    "short-convolution": "causal-conv1d",
+}
 """Whose fused kernels recurrent layers are priced with. transformers falls back to code of its own without them
 (``use_kernel_func_from_hub_with_fallback``), whose traced steps took 2.1 to 2.5 times as much."""
 

@@ -65,7 +65,9 @@ class Attention(Record):
     """One matrix makes q, k and v: the whole output stays alive while any part of it does."""
     fused_form: str = "split"
     """How that output is taken apart: ``split`` (GPT-2, MPT) | ``heads`` (GPT-NeoX, BLOOM: head by head) | ``slices``
-    (Phi-3) | ``index`` (Falcon: keys and values are picked with an index list, and so copied)."""
+    (Phi-3) | ``parts`` (Persimmon: picked, then normed) | ``shards`` (CodeGen: heads of four slices, copied)
+    | ``index`` (Falcon: keys and values are picked with an index
+    list, and so copied)."""
     query_norm: Norm | None = None
     key_norm: Norm | None = None
     rotary_dim: int = 0
@@ -135,6 +137,21 @@ class Attention(Record):
     """Keys and values are those of an earlier layer (Gemma 4's last layers)."""
     scaled_keys: bool = False
     """Keys are multiplied by a constant in front of the rotation, the input and the output by others (Falcon-H1)."""
+    output_norm: Norm | None = None
+    """On the joined heads, in front of the output's matrix (BitNet)."""
+    scaled_output: bool = False
+    """The sinks are no logits: each row of the output is multiplied by a sigmoid of its logsumexp minus the sink
+    (Granite's windowed models)."""
+    v_head_dim: int = 0
+    """Width of a head's values, where it is not that of its keys (MiMo V2); 0 = the same."""
+    less_max: bool = False
+    """Eager scores lose their rows' maximum in front of the softmax, also without sinks (MiMo V2)."""
+    scaled_values: bool = False
+    """Values are multiplied by a constant (MiMo V2)."""
+    soft_gate: bool = False
+    """The gate is an fp32 softplus, cast back (Laguna)."""
+    own_mask: int = 0
+    """Rows and columns of a boolean mask that each layer holds and fills its scores by (GPT-Neo); 0 = none."""
     gate_matrix: bool = False
     """A matrix of its own makes the output's gate (AFMoE); it stands behind the output's matrix."""
 

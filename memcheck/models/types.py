@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from memcheck.models.vision import OtherTower, TowerAttention, Vision
 
 __all__ = [
+    "AltUp",
     "Architecture",
     "Attention",
     "Block",
@@ -64,6 +65,8 @@ class Mixer(Record):
     """What in_proj makes is multiplied by a constant vector (Falcon-H1)."""
     chunk: int = 0
     """Tokens of a chunk of the scan, where the configuration says it."""
+    normed_inputs: bool = False
+    """Time steps, B and C are normalised in front of the scan (Falcon Mamba, Jamba)."""
     buffer_numel: int = 0
     """Elements of constant tables that each such layer keeps on the device (MiniMax's decay matrices)."""
 
@@ -89,6 +92,10 @@ class Mlp(Record):
     """In front of the last matrix (GTE, ModernBERT)."""
     clipped: bool = False
     """Inputs and outputs of its matrices are clamped between learned bounds (Gemma 4's tower)."""
+    sparse: bool = False
+    """Each row keeps its largest gate values alone (Gemma 3n's first layers)."""
+    inner_norm: Norm | None = None
+    """In front of the last matrix (BitNet)."""
     adaptable: bool = True
     """peft's targets can name its matrices; False beside experts that took their names (``Moe.stacked_adapters``)."""
 
@@ -105,6 +112,8 @@ class Moe(Record):
     bias: bool = False
     router: str = "softmax"
     """``softmax`` | ``sigmoid`` | ``softmax-topk`` (softmax over the chosen ones) | ``sparsemixer`` (Phi 3.5)
+    | ``sigmoid-topk`` (Command A's experts) | ``softmax-fp32-topk`` (theirs, in fp32)
+    | ``sigmoid-chosen`` (Kolibri: of the logits that a correction chose) | ``sigmoid-narrow`` (Laguna: cast back)
     | ``softmax-gather`` (ERNIE: the scores of those that a correction chose) | ``softmax-groups`` (Mistral 4: chosen
     within groups)."""
     shared_width: int = 0
@@ -130,6 +139,14 @@ class Moe(Record):
     chosen_groups: int = 1
     reads_stream: bool = False
     """Experts read the residual stream, beside a dense network that reads its norm (Gemma 4)."""
+    combined_fp32: bool = False
+    """Routed and shared outputs are added in fp32, and cast back (Hy 3)."""
+    averaged: bool = False
+    """Routed and shared outputs are averaged (Command A's experts on request)."""
+    scaled_output: bool = False
+    """The routed output is multiplied by a constant (Laguna)."""
+    capped_scores: bool = False
+    """tanh soft-capping of the router's logits (Laguna on request)."""
     shared_first: bool = False
     """The shared experts run before the routed ones, whose output is added to theirs (ERNIE, Hunyuan, AFMoE)."""
     stacked_adapters: bool = False
@@ -144,6 +161,14 @@ class PerLayer(Record):
     """Elements of one layer's part."""
     total: int
     """Elements of all layers' parts together."""
+
+
+class AltUp(Record):
+    """Several streams of hidden states, which each layer predicts and corrects (Gemma 3n)."""
+
+    streams: int
+    scaled: bool = True
+    """The corrected first stream is multiplied by a vector in front of the per-layer input."""
 
 
 class Block(Record):
@@ -168,6 +193,7 @@ class Block(Record):
     per_layer: PerLayer | None = None
     """An embedding of its own is multiplied in behind the feed-forward network (Gemma 4)."""
     per_layer_activation: str = ""
+    altup: AltUp | None = None
     scaled_output: bool = False
     """The output is multiplied in place by a buffer of one number (Gemma 4)."""
     beside: Mixer | None = None
@@ -276,6 +302,8 @@ class Architecture(Record):
     """Tensors outside blocks, embedding, head and final norm (OPT's projections)."""
     per_layer: PerLayer | None = None
     """Embeddings of every layer are looked up at once, and projections of the first are added (Gemma 4)."""
+    streams: int = 1
+    """Streams of hidden states that layers hand to each other (Gemma 3n)."""
     rotary_dims: tuple[int, ...] = ()
     """Widths of the rotary tables, where kinds of layers have tables of different widths."""
     token_types: int = 0

@@ -65,6 +65,11 @@ def embedding_tensors(a: Architecture, tensor: int, trained: bool) -> tuple[Loca
     return tuple(tensors)
 
 
+def multiplied_by_head(a: Architecture) -> int:
+    """Elements that rest with the embedding, and that the head multiplies."""
+    return sum(t.count for t in a.extra_tensors if "project_out" in t.name or "altup_unembed" in t.name)
+
+
 @lru_cache(maxsize=256)
 def head_tensors(
     a: Architecture, tensor: int, tied: bool, trained: bool, norm_trained: bool, adapts: bool = False

@@ -84,7 +84,7 @@ def _step(job: TrainingJob, a: Architecture) -> tuple[int, int]:
     before = tape.new((layers,), "int8", "layers")
     del before
     copies = [tape.new((casts,), "int8", "autocast copies")] if casts else []
-    shape = (ctx.residual_tokens, ctx.hidden)
+    shape = (ctx.residual_tokens * base.streams, ctx.hidden)
     x = Value(tape.new(shape, base.params, "last hidden state"), shape, base.params)
     loss = run_head(ctx, head, x)
     high = tape.peak

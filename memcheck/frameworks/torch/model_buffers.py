@@ -122,7 +122,9 @@ class ModelBuffers:
         mixer = block.mixer
         if isinstance(mixer, Mixer):
             return rounded(mixer.buffer_numel * DTYPE_BYTES[self.job.recipe.params])
-        return rounded(4 * mixer.position_rows * mixer.rotary_dim) if isinstance(mixer, Attention) else 0
+        if not isinstance(mixer, Attention):
+            return 0
+        return rounded(4 * mixer.position_rows * mixer.rotary_dim) + rounded(mixer.own_mask**2)
 
     def _received_input(self) -> int:
         """Since torch 2.15 each micro-batch's input is received into a new tensor, which its backward lets go of."""
@@ -143,4 +145,4 @@ class ModelBuffers:
 
     def _boundary(self) -> int:
         rows = self.tokens // self.setting.tensor if self.setting.sequence_parallel else self.tokens
-        return rounded(rows * self.setting.hidden * self.item)
+        return rounded(rows * self.setting.streams * self.setting.hidden * self.item)

@@ -137,7 +137,7 @@ def _layer(block: Block, setting: Setting) -> tuple[int, int]:
     tape = Tape(autocast=setting.autocast)
     tape.grad_enabled = False
     ctx = Context(tape, setting)
-    shape = (ctx.residual_tokens, ctx.hidden)
+    shape = (ctx.residual_tokens * setting.streams, ctx.hidden)
     x = Value(tape.new(shape, setting.params, "block input"), shape, setting.params)
     forward, _ = layers_of(setting.style).recomputing(block, "none")
     y = forward(ctx, x)

@@ -6,13 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from memcheck.accounts.state import (
-    LocalTensor,
-    adapter_tensors,
-    block_component_tensors,
-    expert_slices,
-    local_tensor,
-)
+from memcheck.accounts.state import LocalTensor, adapter_tensors, block_component_tensors, expert_slices, local_tensor
 from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.completeness import demand, elements, met, met_by, whole
 from memcheck.autograd.context import Adapter, Context, Setting, adapts, is_frozen
@@ -25,6 +19,7 @@ from memcheck.frameworks.torch.end_tensors import (
     TABLE,
     embedding_tensors,
     head_tensors,
+    multiplied_by_head,
     output_tensors,
     saves,
     table_tensors,
@@ -73,6 +68,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
         stream="fp32" if any(block.residual_fp32 for block, _ in architecture.blocks) else None,
         ssm=job.ssm_kernels,
+        streams=architecture.streams,
         options=job.options,
     )
 
@@ -159,7 +155,7 @@ def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool 
 @lru_cache(maxsize=4096)
 def replayed_block(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
     """The curve of one block whose tokens are in as many sequences as the setting says."""
-    rows = setting.batch * setting.sequence
+    rows = setting.batch * setting.sequence * setting.streams
     divided = setting.sequence_parallel and setting.tensor > 1
     if divided:
         rows //= setting.tensor
@@ -255,6 +251,7 @@ def embedding_unit(
         a.scales_outside,
         token_types=a.token_types, per_layer=a.per_layer,
         per_layer_rows=next((t.shape[0] for t in a.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
+        streams=a.streams,
         sums_in_place=job.objective.fused, leaf=not trained and is_hooked(job, a),
         scattered=a.vision is not None, saved=saves(job, TABLE), projects_last=a.projects_last,
     )
@@ -267,19 +264,17 @@ def embedding_unit(
 
 @lru_cache(maxsize=256)
 def _demand_embedding(a: Architecture, e: Embedding, setting: Setting, framework: str) -> None:
-    projection = sum(t.count for t in a.extra_tensors if "project_out" in t.name)  # which the head multiplies
-    held = sum(t.numel for t in embedding_tensors(a, 1, True)) - projection
+    held = sum(t.numel for t in embedding_tensors(a, 1, True)) - multiplied_by_head(a)
     seen = met(lambda ctx: embedding_forward(ctx, e, stream_dtype(setting)), setting)
     demand(seen, held, "the embedding", framework)
 
 
 @lru_cache(maxsize=256)
 def _demand_head(a: Architecture, head: Head, setting: Setting, framework: str) -> None:
-    projection = sum(t.count for t in a.extra_tensors if "project_out" in t.name)
-    held = sum(t.numel for t in head_tensors(a, 1, False, True, True)) + projection
+    held = sum(t.numel for t in head_tensors(a, 1, False, True, True)) + multiplied_by_head(a)
 
     def run(ctx: Context) -> None:
-        shape, dtype = (ctx.tokens, ctx.hidden), stream_dtype(setting)
+        shape, dtype = (ctx.tokens * setting.streams, ctx.hidden), stream_dtype(setting)
         head_forward(ctx, head, Value(ctx.tape.new(shape, dtype, "last hidden state"), shape, dtype, Leaf()))
 
     demand(met(run, setting), held, "the head", framework)

@@ -28,9 +28,8 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
             k, v = cast(tape, k, tape.autocast), cast(tape, v, tape.autocast)
         k, v = repeat_kv(tape, k, q.shape[1]), repeat_kv(tape, v, q.shape[1])
     if kernel == "eager":
-        if a.sinks:
-            out = kernels.eager_with_sinks(tape, q, k, v, _sinks(ctx, a), ctx.unused)
-            return copy(tape, out, "contiguous")
+        if a.sinks or a.less_max:
+            return copy(tape, _eager_with_sinks(ctx, a, q, k, v), "contiguous")
         mask_dtype = ctx.setting.compute if tape.autocast is None else ctx.setting.params
         if a.filled_scores:
             mask_dtype = "fp32"  # that of MPT's bias
@@ -87,6 +86,14 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     return out
 
 
+def _eager_with_sinks(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """Sinks as further logits, as factors of the output, or none beside a maximum that is subtracted."""
+    if a.scaled_output:
+        return kernels.eager_scaled_by_sinks(ctx.tape, q, k, v, _sinks(ctx, a), ctx.unused, p_dropout=a.dropout)
+    sinks = _sinks(ctx, a) if a.sinks else None
+    return kernels.eager_with_sinks(ctx.tape, q, k, v, sinks, ctx.unused)
+
+
 def _sinks(ctx: Context, a: Attention) -> Value:
     return ctx.tape.parameter(ctx.parameter("self_attn.sinks", (-(-a.heads // ctx.tp),)))
 
@@ -131,6 +138,8 @@ def _score_steps(a: Attention) -> tuple[str, ...]:
         return ("scale",) if a.window is None else ("scale", "add")
     if a.softcap:
         return ("scale", "cap", "add")
+    if a.own_mask:  # unscaled: torch.where by the layer's mask, then the model's
+        return ("fill", "add")
     if a.alibi:  # MPT: scale, bias, masked_fill; BLOOM: baddbmm scales and adds the bias by itself
         return ("add",) if a.fused_form == "heads" else ("scale", "add", "fill")
     return ("scale", "add")

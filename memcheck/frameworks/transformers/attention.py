@@ -6,7 +6,7 @@ Sources: transformers 5.23 models/llama/modeling_llama.py, integrations/sdpa_att
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
-from memcheck.autograd.elementwise import copy, mul, scale, unary
+from memcheck.autograd.elementwise import cast, copy, mul, scale, unary
 from memcheck.autograd.indexing import clamp, index, slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import Leaf, Storage, Tape, Value
@@ -24,7 +24,7 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     """One attention module. ``stream``: dtype of the residual stream, which is that of cos and sin."""
     tape = ctx.tape
     tensors = linear_tensors(a.tensors)
-    width = -(-a.heads // ctx.tp) * a.head_dim
+    width = -(-a.heads // ctx.tp) * (a.v_head_dim or a.head_dim)
     x = enter_tensor_parallel(ctx, x)
     if a.scaled_keys:
         x = scale(tape, x, "attention multiplier")
@@ -45,9 +45,10 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         q = scale_positions(ctx, q)
     out = attend(ctx, a, q, k, v).view(ctx.tokens, width)
     if gate is not None:
-        out = mul(tape, out, unary(tape, gate.view(ctx.tokens, width), "sigmoid"))
+        out = _gated(ctx, a, out, gate)
         del gate
-    last = tensors[3 if a.gate_matrix else -1]
+    out = normalise(ctx, a.output_norm, out, "output_norm")
+    last = tensors[3 if a.gate_matrix or a.scaled_output else -1]
     result = linear(tape, out, ctx.weights(last, a.out_bias), last.name)
     result = leave_tensor_parallel(ctx, result)  # a hook of the last matrix: every variable lives until it has run
     if a.adds_residual:
@@ -56,6 +57,15 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         ctx.named = []
     del argument, out, q, k, v
     return result
+
+
+def _gated(ctx: Context, a: Attention, out: Value, gate: Value) -> Value:
+    """The output times a gate of each element or each head."""
+    tape = ctx.tape
+    if a.soft_gate:
+        opened = cast(tape, unary(tape, cast(tape, gate, "fp32"), "softplus"), out.dtype)
+        return mul(tape, out, opened)
+    return mul(tape, out, unary(tape, gate.view(*out.shape), "sigmoid"))
 
 
 def scale_positions(ctx: Context, q: Value) -> Value:
@@ -95,7 +105,8 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
     v = clamp(tape, v, 2) if a.clip_qkv else v
     if a.gate_matrix:
         gate = linear(tape, x, ctx.weights(tensors[4], False), tensors[4].name)
-    return q, k, _as_heads(ctx, a, v, kv_heads, None, not keeps_strides(ctx, a)), gate
+    v = _as_heads(ctx, a, v, kv_heads, None, not keeps_strides(ctx, a), a.v_head_dim or a.head_dim)
+    return q, k, scale(tape, v, "value scale") if a.scaled_values else v, gate
 
 
 def _keys_and_values(ctx: Context, a: Attention, x: Value, kv_heads: int) -> tuple[Value, Value]:
@@ -114,8 +125,10 @@ def _keys_and_values(ctx: Context, a: Attention, x: Value, kv_heads: int) -> tup
     return k, _as_heads(ctx, a, made, kv_heads, a.value_norm, copies)
 
 
-def _as_heads(ctx: Context, a: Attention, x: Value, heads: int, norm: Norm | None, copies: bool) -> Value:
-    shape = (ctx.batch, heads, ctx.sequence, a.head_dim)
+def _as_heads(
+    ctx: Context, a: Attention, x: Value, heads: int, norm: Norm | None, copies: bool, each: int = 0
+) -> Value:
+    shape = (ctx.batch, heads, ctx.sequence, each or a.head_dim)
     if norm is not None and norm.size != a.head_dim:
         x, norm = normalise(ctx, norm._replace(size=x.shape[-1]), x, "qk_norm"), None
     x = head_view(ctx.tape, x, shape) if copies else x.view(*shape)
@@ -134,7 +147,7 @@ def _fused_projection(ctx: Context, a: Attention, x: Value) -> Heads:
     q_shape, kv_shape = (b, heads, s, d), (b, kv_heads, s, d)
     if a.fused_form == "index":
         return _indexed(ctx, a, qkv)
-    if a.fused_form == "slices":
+    if a.fused_form in ("parts", "slices"):
         q, k, v = slices(tape, qkv, q_shape, kv_shape, kv_shape)
     else:
         if (
@@ -142,6 +155,9 @@ def _fused_projection(ctx: Context, a: Attention, x: Value) -> Heads:
         ):  # head by head: the joined gradient is not in the order of the matrix
             qkv = head_view(tape, qkv, qkv.shape)
         q, k, v = tape.views(qkv, q_shape, kv_shape, kv_shape)
+        if a.fused_form == "shards":  # heads of four slices are put together, each a copy
+            ctx.named.append(qkv)
+            q, k, v = (copy(tape, part, "reshape") for part in (q, k, v))
     return normalise(ctx, a.query_norm, q, "qk_norm"), normalise(ctx, a.key_norm, k, "qk_norm"), v
 
 

@@ -39,6 +39,8 @@ class Embedding(Record):
     per_layer: PerLayer | None = None
     per_layer_rows: int = 0
     """Rows of the table of all layers' embeddings."""
+    streams: int = 1
+    """Streams of hidden states that the first layer gets."""
     sums_in_place: bool = False
     """The tied head's gradient is no transpose of a product but a tensor of its own, to which the table's is added."""
     projects_last: bool = False
@@ -120,6 +122,10 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
 
         x = look_up(ctx, e.per_layer, e.per_layer_rows, x, trained=trained)
     ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
+    if e.streams > 1:
+        from memcheck.frameworks.transformers.altup import spread_streams
+
+        x = spread_streams(ctx, x, e.streams)
     if e.token_types:
         kinds = ctx.register(
             Parameter("token_type_embeddings", (e.token_types, width), s.params, trained, has_grad=s.has_grad)

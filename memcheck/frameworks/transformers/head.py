@@ -77,7 +77,7 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     tape.subclass = setting.dtensors
     ctx = Context(tape, setting)
     leaf = Leaf() if setting.input_grad else None
-    shape = (ctx.residual_tokens, ctx.hidden)
+    shape = (ctx.residual_tokens * setting.streams, ctx.hidden)
     x = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, leaf)
     loss = head_forward(ctx, head, x)
     forward_high = high(tape)
@@ -117,7 +117,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     """Final norm, head, loss. The logits are put on ``ctx.kept``."""
     tape, s = ctx.tape, ctx.setting
     layers = layers_of(s.style)
-    h = layers.norm(ctx, head.final_norm, x)
+    h = layers.norm(ctx, head.final_norm, _joined(ctx, x))
     if head.projection and not head.projects_last:
         matrix = ParameterTensor("project_out.weight", (head.projection, s.hidden), "embedding", linear=True)
         h = linear(tape, h, ctx.weights(matrix, False, adaptable=False), "project_out")
@@ -180,6 +180,17 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.objective.watched:
         _watch(ctx, head, logits)
     return loss
+
+
+def _joined(ctx: Context, x: Value) -> Value:
+    """One stream of the last layer's several."""
+    if ctx.setting.streams == 1:
+        return x
+    from memcheck.frameworks.transformers.altup import join_streams
+
+    out = join_streams(ctx, x, ctx.setting.streams)
+    x.storage = None  # `hidden_states = torch.stack(...)`
+    return out
 
 
 def _returned(ctx: Context, head: Head, model: list[Value]) -> Outputs:

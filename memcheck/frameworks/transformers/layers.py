@@ -60,6 +60,10 @@ def block(ctx: Context, layer: Block, x: Value) -> Value:
 def block_parts(ctx: Context, block: Block, x: Value) -> Value:
     """transformers' order: mixer, then feed-forward, or both of the same input."""
     stream = x.dtype
+    if block.altup is not None:
+        from memcheck.frameworks.transformers.altup import altup_block
+
+        return altup_block(ctx, block, x)
     if block.parallel:
         return _parallel(ctx, block, x, stream)
     if block.mixer is not None:

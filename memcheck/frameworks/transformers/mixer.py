@@ -53,6 +53,10 @@ def _fallback(kind: str) -> Callable[[Context, Mixer, Value], Value]:
         from memcheck.frameworks.transformers.mamba2 import mamba2_fallback
 
         return mamba2_fallback
+    if kind == "mamba1":
+        from memcheck.frameworks.transformers.mamba1 import mamba1_fallback
+
+        return mamba1_fallback
     raise UnsupportedError(
         f"memcheck has no model of {kind} layers without their fused kernels",
         "write `kernels: {ssm: fused}`, and install the packages",
@@ -230,8 +234,15 @@ def _gated_convolution(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> 
     return result
 
 
+def _mamba1(ctx: Context, mixer: Mixer, x: Value) -> Value:
+    from memcheck.frameworks.transformers.mamba1 import mamba1_fused
+
+    return mamba1_fused(ctx, mixer, x)
+
+
 MIXERS: dict[str, Callable[[Context, Mixer, Value], Value]] = {
     "lightning": _lightning,
+    "mamba1": _mamba1,
     "mamba2": _mamba,
     "gated-delta-net": _delta_net,
     "short-convolution": _short_convolution,

@@ -18,6 +18,7 @@ from memcheck.autograd.elementwise import (
 )
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.frameworks.transformers.norms import normalise
 from memcheck.models.types import Mlp, ParameterTensor
 
 TYPE_CHECKING = False
@@ -133,6 +134,10 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         del gate, up
     elif m.gated:
         gate = matrix(ctx, m, x, tensors[0])
+        if m.sparse:
+            from memcheck.frameworks.transformers.altup import largest
+
+            gate = largest(tape, gate)
         acted = activation(tape, scale(tape, gate) if m.multiplied else gate, m.activation)
         del gate
         up = matrix(ctx, m, x, tensors[1])
@@ -146,7 +151,7 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         del x
         inner = _xielu(ctx, m, up) if m.activation == "xielu" else activation(tape, up, m.activation)
         del up
-    inner = dropout(tape, inner, m.inner_dropout)
+    inner = dropout(tape, normalise(ctx, m.inner_norm, inner, "inner_norm"), m.inner_dropout)
     down = matrix(ctx, m, inner, tensors[-1], bias=m.down_bias)
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
     if m.multiplied:

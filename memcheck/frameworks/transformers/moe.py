@@ -32,12 +32,20 @@ def moe(ctx: Context, m: Moe, x: Value) -> Value:
         return _gated_shared(ctx, m, x)
     if m.shared_width and m.shared_first:
         shared = mlp(ctx, shared_mlp(m), x)
-        return add(tape, shared, _routed(ctx, m, x), "shared + routed")
+        first = _routed(ctx, m, x)
+        first = scale(tape, first, "routed scaling") if m.scaled_output else first
+        return add(tape, shared, first, "shared + routed")
     routed = _routed(ctx, m, x)
     if not m.shared_width:
         return routed
+    narrow = routed.dtype
+    if m.combined_fp32:
+        routed = cast(tape, routed, "fp32")
     shared = mlp(ctx, shared_mlp(m), x)
-    return add(tape, routed, shared, "routed + shared")
+    both = add(tape, routed, cast(tape, shared, routed.dtype), "routed + shared")
+    del routed, shared
+    both = scale(tape, both, "average") if m.averaged else both
+    return cast(tape, both, narrow)
 
 
 def _routed(ctx: Context, m: Moe, x: Value) -> Value:

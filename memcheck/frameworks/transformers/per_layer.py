@@ -43,6 +43,11 @@ def look_up(ctx: Context, p: PerLayer, rows: int, x: Value, *, trained: bool) ->
 
 def with_per_layer_input(ctx: Context, block: Block, x: Value) -> Value:
     """``x + norm(projection(act(gate(x)) * per_layer_input))``; a slice's gradient is as wide as all layers' inputs."""
+    return add(ctx.tape, x, per_layer_part(ctx, block, x), "residual") if block.per_layer is not None else x
+
+
+def per_layer_part(ctx: Context, block: Block, x: Value) -> Value:
+    """``norm(projection(act(gate(x)) * per_layer_input))``."""
     tape, p = ctx.tape, block.per_layer
     if p is None:
         return x
@@ -58,5 +63,4 @@ def with_per_layer_input(ctx: Context, block: Block, x: Value) -> Value:
     h = mul(tape, h, own)
     h = linear(tape, h, ctx.replicated(projection), projection.name)
     name = "post_per_layer_input_norm"
-    h = normalise(ctx, Norm("rmsnorm-fp32-weight", x.shape[-1], name=name), h, name)
-    return add(tape, x, h, "residual")
+    return normalise(ctx, Norm("rmsnorm-fp32-weight", x.shape[-1], name=name), h, name)

@@ -36,6 +36,12 @@ def route(ctx: Context, m: Moe, x: Value) -> Choice:
     del x
     if m.router == "sigmoid":
         scores, indices = _sigmoid(ctx, m, logits)
+    elif m.router in ("sigmoid-topk", "softmax-fp32-topk"):
+        scores, indices = _chosen_first(ctx, m, logits, narrow)
+    elif m.router == "sigmoid-chosen":
+        scores, indices = _sigmoid_of_chosen(ctx, m, logits)
+    elif m.router == "sigmoid-narrow":
+        scores, indices = _narrow_sigmoid(ctx, m, logits, narrow)
     elif m.router == "softmax-gather":
         scores, indices = _softmax_gather(ctx, m, logits, narrow)
     elif m.router == "softmax-groups":
@@ -114,6 +120,40 @@ def _sigmoid(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
     return chosen, indices
 
 
+def _chosen_first(ctx: Context, m: Moe, logits: Value, narrow: str) -> tuple[Value, Storage]:
+    """Command A's experts: the best logits, then an fp32 softmax or a sigmoid of them, cast to the input's dtype."""
+    tape = ctx.tape
+    chosen, indices = topk(tape, logits, m.experts_per_token)
+    if m.router == "softmax-fp32-topk":
+        return cast(tape, softmax(tape, chosen, "fp32"), narrow), indices
+    chosen = unary(tape, chosen, "sigmoid")
+    return cast(tape, over_sum(tape, chosen) if m.normalised_scores else chosen, narrow), indices
+
+
+def _sigmoid_of_chosen(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
+    """Kolibri: a correction chooses among the fp32 logits; the sigmoid is of those alone."""
+    tape = ctx.tape
+    for_choice = tape.new(logits.shape, logits.dtype, "logits for choice")
+    indices = tape.new((*logits.shape[:-1], m.experts_per_token), "int64", "topk indices")
+    del for_choice
+    chosen = unary(tape, gather(tape, logits, indices), "sigmoid")
+    return (over_sum(tape, chosen) if m.normalised_scores else chosen), indices
+
+
+def _narrow_sigmoid(ctx: Context, m: Moe, logits: Value, narrow: str) -> tuple[Value, Storage]:
+    """Laguna: fp32 logits, capped on request, sigmoid scores; the chosen ones by their sum, cast back."""
+    tape = ctx.tape
+    logits = cast(tape, logits, "fp32")
+    if m.capped_scores:
+        logits = scale(tape, unary(tape, scale(tape, logits, "cap"), "tanh"), "cap")
+    scores = unary(tape, logits, "sigmoid")
+    for_choice = tape.new(scores.shape, "fp32", "scores for choice")
+    indices = tape.new((*scores.shape[:-1], m.experts_per_token), "int64", "topk indices")
+    chosen = gather(tape, scores, indices)
+    del scores, for_choice
+    return cast(tape, over_sum(tape, chosen), narrow), indices
+
+
 def _softmax_gather(ctx: Context, m: Moe, logits: Value, narrow: str) -> tuple[Value, Storage]:
     """ERNIE 4.5: fp32 probabilities, of which a bias chooses some; those are gathered and cast to the input's dtype."""
     tape = ctx.tape
@@ -160,6 +200,18 @@ def _softmax_groups(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage
     chosen = scale(tape, chosen, "routed scaling")
     del group_mask, for_choice
     return chosen, indices
+
+
+def over_sum(tape: Tape, x: Value) -> Value:
+    """``x / x.sum(-1, keepdim=True)``: keeps both."""
+    total = tape.new((*x.shape[:-1], 1), x.dtype, "sum")
+    out = tape.value(x.shape, x.dtype, "div")
+    shape, dtype = x.shape, x.dtype
+
+    def run(grad: Storage, kept: object = (x.storage, total)) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "div backward")]
+
+    return tape.record(out, (x,), run)
 
 
 def divide_by_sum(tape: Tape, x: Value) -> Value:

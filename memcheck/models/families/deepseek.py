@@ -62,7 +62,7 @@ def _moe(config: ConfigReader, size: StackDimensions, router: str, aliases: tupl
 def sigmoid_experts(
     config: ConfigReader, hidden: int, experts: str, shared: str, *, aliases: tuple[str, ...] = ()
 ) -> Moe:
-    """DeepSeek V3's experts under a family's own names of their numbers."""
+    """DeepSeek V3's experts under a family's own names of their numbers; an empty name: no shared ones."""
     config.ignore("routed_scaling_factor")
     groups = config.integer("n_group", default=1, null=1)
     width = config.integer("moe_intermediate_size")
@@ -71,7 +71,7 @@ def sigmoid_experts(
         (config.integer(experts, *aliases), config.integer("num_experts_per_tok")),
         width,
         config.activation(),
-        Shared(config.integer(shared, minimum=0, null=0) * width),
+        Shared(config.integer(shared, minimum=0, null=0) * width if shared else 0),
         router="sigmoid",
         correction_bias=True,
         router_fp32=True,

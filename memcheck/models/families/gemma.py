@@ -33,6 +33,18 @@ def read_2(config: ConfigReader) -> Architecture:
     return _sandwich(config, size, attention, types, 30.0)
 
 
+def read_vault(config: ConfigReader) -> Architecture:
+    """``model_type: vaultgemma``: Gemma 2 without the norms behind both halves."""
+    found = read_2(config)
+    return found._replace(blocks=tuple((_bare(block), n) for block, n in found.blocks))
+
+
+def _bare(block: Block) -> Block:
+    """A layer without norms behind its halves, whose class does not offer scaled_dot_product_attention."""
+    mixer = block.mixer._replace(sdpa=False) if isinstance(block.mixer, Attention) else block.mixer
+    return block._replace(mixer=mixer, mixer_output_norm=None, mlp_output_norm=None)
+
+
 def read_3(config: ConfigReader) -> Architecture:
     """``model_type: gemma3_text``: as Gemma 2, with query and key norms; five of six layers are windowed."""
     size = read_sizes(config, kv_heads="required", head_dim=256)

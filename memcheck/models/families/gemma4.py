@@ -23,8 +23,20 @@ class Kind(Record):
     reuses: bool
 
 
+def read_unified(config: ConfigReader) -> Architecture:
+    """``model_type: gemma4_unified_text``: neither per-layer embeddings nor experts."""
+    for key in ("hidden_size_per_layer_input", "enable_moe_block"):
+        if config.raw(key):
+            config.fail(key, f"the model has no {key}", f"remove {key}")
+    return _read(config, each=0)
+
+
 def read(config: ConfigReader) -> Architecture:
     """``model_type: gemma4_text``."""
+    return _read(config, each=config.integer("hidden_size_per_layer_input", default=256, null=0, minimum=0))
+
+
+def _read(config: ConfigReader, *, each: int) -> Architecture:
     size = read_sizes(config, kv_heads="required", head_dim=256)
     h, window = size.hidden, config.window()
     config.ignore("hidden_act")
@@ -41,14 +53,13 @@ def read(config: ConfigReader) -> Architecture:
         config.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
     wide = _wide(config, size)
     same = config.flag("attention_k_eq_v")
-    each = config.integer("hidden_size_per_layer_input", default=256, null=0, minimum=0)
     rows = config.integer("vocab_size_per_layer_input", default=size.vocab, null=size.vocab)
     per_layer = PerLayer(each, size.layers * each) if each else None
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
 
     def make(kind: Kind) -> Block:
         heads = wide if kind.full else size
-        attention = _attention(heads, bias=bias, same=same and kind.full, reuses=kind.reuses)
+        attention = gemma4_attention(heads, bias=bias, same=same and kind.full, reuses=kind.reuses)
         mlp: Mlp | Moe = moe or gated_mlp(h, width * 2 if double and kind.reuses else width, activation)
         return Block(
             mixer=attention._replace(window=None if kind.full else window, dropout=dropout),
@@ -57,7 +68,7 @@ def read(config: ConfigReader) -> Architecture:
             mlp_norm=rms_norm(h, "pre_feedforward_layernorm", NORM),
             mixer_output_norm=rms_norm(h, "post_attention_layernorm", NORM),
             mlp_output_norm=rms_norm(h, "post_feedforward_layernorm", NORM),
-            extra_tensors=_per_layer_tensors(h, each),
+            extra_tensors=per_layer_tensors(h, each),
             per_layer=per_layer,
             per_layer_activation=activation,
             scaled_output=True,
@@ -75,7 +86,7 @@ def read(config: ConfigReader) -> Architecture:
         rotary_dims=tuple(dict.fromkeys(wide.head_dim if k.full else size.head_dim for k in kinds)),
         mask_windows=(None, window),
         per_layer=per_layer,
-        extra_tensors=_outer_tensors(h, rows, size.layers * each, each),
+        extra_tensors=outer_tensors(h, rows, size.layers * each, each),
     )
     config.raw("final_logit_softcapping")
     return found
@@ -97,7 +108,7 @@ def _wide(config: ConfigReader, size: StackDimensions) -> StackDimensions:
     return size._replace(head_dim=width, kv_heads=heads)
 
 
-def _attention(size: StackDimensions, *, bias: bool, same: bool, reuses: bool) -> Attention:
+def gemma4_attention(size: StackDimensions, *, bias: bool, same: bool, reuses: bool) -> Attention:
     """Norms on queries, keys and (without a weight) values; keys that are values; those of an earlier layer."""
     found = grouped_attention(
         size,
@@ -142,7 +153,8 @@ def _moe(config: ConfigReader, hidden: int, width: int, activation: str) -> Moe:
     )
 
 
-def _per_layer_tensors(hidden: int, each: int) -> tuple[ParameterTensor, ...]:
+def per_layer_tensors(hidden: int, each: int) -> tuple[ParameterTensor, ...]:
+    """What multiplies a layer's own embedding in."""
     if not each:
         return ()
     return (
@@ -152,7 +164,7 @@ def _per_layer_tensors(hidden: int, each: int) -> tuple[ParameterTensor, ...]:
     )
 
 
-def _outer_tensors(hidden: int, rows: int, width: int, each: int) -> tuple[ParameterTensor, ...]:
+def outer_tensors(hidden: int, rows: int, width: int, each: int) -> tuple[ParameterTensor, ...]:
     """The per-layer table, and what is added to its rows."""
     if not each:
         return ()

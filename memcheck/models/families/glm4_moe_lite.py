@@ -1,10 +1,12 @@
-"""GLM 4.7 Flash (modeling_glm4_moe_lite.py): DeepSeek V3's attention and experts, dense layers by a list."""
+"""GLM 4.7 Flash and A.X K1 (modeling_glm4_moe_lite.py, modeling_axk1.py): DeepSeek V3's attention and
+experts, dense layers by a list.
+"""
 
 from __future__ import annotations
 
 from memcheck.models.families.deepseek import latent_sizes, mtp_layers, sigmoid_experts
 from memcheck.models.parts.attention import latent_attention
-from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
 from memcheck.models.parts.stack import sparse_types, stack
 from memcheck.models.reader import ConfigReader
@@ -13,6 +15,18 @@ from memcheck.models.types import Architecture, Block
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: glm4_moe_lite``."""
+    return _read(config, normed=False)
+
+
+def read_axk1(config: ConfigReader) -> Architecture:
+    """``model_type: axk1``: A.X K1, with a norm behind the experts."""
+    config.ignore("ep_size", "aux_loss_alpha", "topk_method", "scoring_func")
+    if config.raw("moe_layer_freq") not in (None, 1):
+        config.fail("moe_layer_freq", "memcheck reads mlp_layer_types", "state which layers are sparse there")
+    return _read(config, normed=True)
+
+
+def _read(config: ConfigReader, *, normed: bool) -> Architecture:
     size = latent_sizes(config)
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
     moe = sigmoid_experts(config, size.hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
@@ -22,7 +36,9 @@ def read(config: ConfigReader) -> Architecture:
     config.ignore("partial_rotary_factor", "moe_layer_freq")
 
     def make(routed: bool) -> Block:
-        return pre_norm_block(size.hidden, attention, moe if routed else mlp)
+        block = pre_norm_block(size.hidden, attention, moe if routed else mlp)
+        behind = rms_norm(size.hidden, "mlp.post_mlp_layernorm") if normed and routed else None
+        return block._replace(mlp_output_norm=behind)
 
     return decoder(
         config, size, stack(sparse, make), tied=False, rotary_dim=attention.qk_rope_head_dim, mtp_layers=mtp

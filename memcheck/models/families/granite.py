@@ -9,9 +9,11 @@ from memcheck.models.families.llama import intermediate_size
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed
+from memcheck.models.parts.matrices import vector
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.parts.stack import layer_types, stack, windows
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Mlp, Moe
+from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -42,6 +44,53 @@ def read_shared(config: ConfigReader) -> Architecture:
     size = read_sizes(config)
     shared = config.integer("shared_intermediate_size", default=0, minimum=0)
     return _assemble(config, size, granite_experts(config, size.hidden, shared))
+
+
+def read_swa(config: ConfigReader) -> Architecture:
+    """``model_type: granite_swa``: three of four layers are windowed, with sinks; some do not rotate."""
+    size = read_sizes(config)
+    mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation(), bias=config.flag("mlp_bias"))
+    return _windowed(config, size, _assemble(config, size, mlp))
+
+
+def read_moe_swa(config: ConfigReader) -> Architecture:
+    """``model_type: granitemoe_swa``: the same attention over experts."""
+    size = read_sizes(config)
+    shared = config.integer("shared_intermediate_size", default=0, minimum=0)
+    return _windowed(config, size, _assemble(config, size, granite_experts(config, size.hidden, shared)))
+
+
+def _windowed(config: ConfigReader, size: StackDimensions, found: Architecture) -> Architecture:
+    """Each layer's window and base; sinks everywhere, and no scaled_dot_product_attention, which takes none."""
+    window = config.window()
+    types = layer_types(config, size.layers, lambda i: "sliding_attention" if i % 4 else "full_attention")
+    bases = config.raw("layer_rope_theta")
+    if bases is None:
+        bases = [1.0] * size.layers
+    if not isinstance(bases, list) or len(bases) != size.layers:
+        config.fail("layer_rope_theta", f"layer_rope_theta must be a list of {size.layers} numbers")
+    ((block, _),) = found.blocks
+
+    def make(kind: tuple[int | None, bool]) -> Block:
+        if not isinstance(block.mixer, Attention):
+            return block
+        mixer = block.mixer._replace(
+            window=kind[0],
+            rotary_dim=block.mixer.rotary_dim if kind[1] else 0,
+            sinks=True,
+            scaled_output=True,
+            sdpa=False,
+            tensors=(*block.mixer.tensors, vector("self_attn.sinks", size.heads, "attention", "column")),
+        )
+        return block._replace(mixer=mixer)
+
+    turned = [bool(base) for base in bases]
+    tables = len({base for base in bases if base})
+    return found._replace(
+        blocks=stack(zip(windows(types, window), turned, strict=True), make),
+        mask_windows=(None, window),
+        rotary_tables=tables,
+    )
 
 
 def read_hyperclovax(config: ConfigReader) -> Architecture:

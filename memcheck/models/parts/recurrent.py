@@ -23,6 +23,48 @@ class StateSpace(Record):
     norm: bool = True
 
 
+class SelectiveScan(Record):
+    """Dimensions of a mixer with Mamba's first scan."""
+
+    inner: int
+    state: int
+    rank: int
+    kernel: int
+    bias: bool = False
+    conv_bias: bool = True
+    norms: bool = False
+    """Time steps, B and C have norms with weights (Jamba)."""
+
+
+def mamba1(hidden: int, s: SelectiveScan, module: str = "mamba") -> Mixer:
+    """A state of each channel in the weights' dtype, and the last columns of the convolution's input."""
+    tensors = [
+        *linear(f"{module}.in_proj", 2 * s.inner, hidden, "mixer", "column", bias=s.bias),
+        ParameterTensor(f"{module}.conv1d.weight", (s.inner, 1, s.kernel), "mixer", shard="column"),
+        *linear(f"{module}.x_proj", s.rank + 2 * s.state, s.inner, "mixer", "row"),
+        *linear(f"{module}.dt_proj", s.inner, s.rank, "mixer", "column", bias=True),
+        ParameterTensor(f"{module}.A_log", (s.inner, s.state), "mixer", shard="column"),
+        vector(f"{module}.D", s.inner, "mixer", "column"),
+        *linear(f"{module}.out_proj", hidden, s.inner, "mixer", "row", bias=s.bias),
+    ]
+    if s.conv_bias:
+        tensors.append(vector(f"{module}.conv1d.bias", s.inner, "mixer", "column"))
+    if s.norms:
+        sizes = {"dt": s.rank, "b": s.state, "c": s.state}
+        tensors += [vector(f"{module}.{name}_layernorm.weight", size, "norm") for name, size in sizes.items()]
+    return Mixer(
+        kind="mamba1",
+        heads=s.inner,
+        head_dim=1,
+        state_bytes_per_sequence=s.inner * s.state * 4 + s.inner * s.kernel * 2,
+        width=2 * s.inner,
+        tensors=tuple(tensors),
+        key_dim=s.state,
+        kernel=s.kernel,
+        normed_inputs=s.norms,
+    )
+
+
 def mamba2(hidden: int, s: StateSpace, module: str = "mamba") -> Mixer:
     """A heads x head_dim x state matrix in fp32, and the last columns of the convolution's input."""
     inner = s.heads * s.head_dim

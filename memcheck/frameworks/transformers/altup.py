@@ -1,0 +1,253 @@
+"""Gemma 3n's layer and the ends of its model: several streams of hidden states, of which attention sees the first.
+
+Source: transformers 5.23 models/gemma3n/modeling_gemma3n.py (Gemma3nTextAltUp, Gemma3nTextLaurelBlock,
+Gemma3nTextMLP._gaussian_topk, Gemma3nTextDecoderLayer.forward, Gemma3nTextModel.forward).
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.attention import batched
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import (
+    add,
+    add_in_place,
+    cast,
+    cat,
+    copy,
+    mean_rows,
+    mul,
+    power,
+    scale,
+    subtract,
+    subtract_rows,
+    unary,
+)
+from memcheck.autograd.indexing import clamp, slices
+from memcheck.autograd.matrix import Weights, linear, product
+from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.frameworks.transformers.attention import attention
+from memcheck.frameworks.transformers.mlp import mlp
+from memcheck.frameworks.transformers.norms import normalise
+from memcheck.frameworks.transformers.per_layer import per_layer_part
+from memcheck.models.types import Attention, Block, Mlp, Norm, ParameterTensor
+
+NORM = "rmsnorm-fp32-weight"
+Router = tuple[Parameter, Weights]
+Tensors = dict[str, ParameterTensor]
+
+
+def altup_block(ctx: Context, block: Block, x: Value) -> Value:
+    """Predict all streams, run the layer on the first, correct all of them by what it made of that.
+
+    Every intermediate result has a variable of the layer's forward.
+    """
+    tape, found = ctx.tape, block.altup
+    if found is None or not isinstance(block.mixer, Attention) or not isinstance(block.mlp, Mlp):
+        return x
+    tensors = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
+    norm, scores = tensors["altup.router_norm"], tensors["altup.modality_router"]
+    router = ctx.parameter(norm.name, norm.shape), ctx.replicated(scores)  # which both halves of AltUp read
+    predictions = _predict(ctx, tensors, router, x, found.streams)
+    active = _first(ctx, predictions)
+    normed = normalise(ctx, block.input_norm, active)
+    laurel = _laurel(ctx, tensors, normed)
+    attn = attention(ctx, block.mixer, normed, x.dtype)
+    ctx.named = []
+    attn = normalise(ctx, block.mixer_output_norm, attn)
+    gated = add(tape, active, attn, "attention + active prediction")
+    joined = scale(tape, add(tape, gated, laurel, "attention + laurel"), "half")
+    attn_norm = normalise(ctx, block.mlp_norm, joined)
+    forward = mlp(ctx, block.mlp, attn_norm)
+    forward_norm = normalise(ctx, block.mlp_output_norm, forward)
+    activated = add(tape, joined, forward_norm, "residual")
+    corrected = _correct(ctx, tensors, router, predictions, activated, found.streams)
+    first = copy(tape, _first(ctx, corrected), "clone")
+    if found.scaled:
+        weight = ctx.parameter("altup.correct_output_scale", tensors["altup.correct_output_scale"].shape)
+        first = mul(tape, first, tape.parameter(weight))
+    else:
+        ctx.constant(tensors["altup.correct_output_scale"])
+    first = per_layer_part(ctx, block, first)
+    corrected = _add_to_others(ctx, corrected, first, found.streams)
+    del predictions, active, normed, laurel, attn, gated, joined, attn_norm, forward, forward_norm, activated, first
+    return corrected
+
+
+def _first(ctx: Context, streams: Value) -> Value:
+    """``streams[0]``: a view, whose gradient is written into zeros of all streams' size."""
+    return slices(ctx.tape, streams, (ctx.tokens, streams.shape[-1]))[0]
+
+
+def _modalities(ctx: Context, router: Router, x: Value) -> Value:
+    """One number of each token and stream: a normed router's tanh in fp32, cast back."""
+    tape = ctx.tape
+    routed = rms_norm_pieces(tape, x, router[0], weight_in_fp32=True)
+    routed = scale(tape, routed, "router input scale")
+    routed = linear(tape, routed, router[1], "altup.modality_router")
+    return cast(tape, unary(tape, cast(tape, routed, "fp32"), "tanh"), x.dtype)
+
+
+def _predict(ctx: Context, tensors: Tensors, router: Router, x: Value, streams: int) -> Value:
+    """All streams mixed token by token: a batched product of [hidden, streams] with [streams, streams], plus x."""
+    tape, rows, hidden = ctx.tape, ctx.tokens, x.shape[-1]
+    modalities = _modalities(ctx, router, _first(ctx, x))
+    tensor = tensors["altup.prediction_coefs"]
+    coefficients = linear(tape, modalities, ctx.replicated(tensor), tensor.name).view(rows, streams, streams)
+    mixed = batched(tape, x.view(rows, hidden, streams), coefficients, (rows, hidden, streams), "predictions")
+    mixed = add_in_place(tape, mixed, x.view(*mixed.shape)) if mixed.dtype == x.dtype else add(
+        tape, mixed, x.view(*mixed.shape)
+    )
+    out = cast(tape, copy(tape, mixed, "contiguous"), x.dtype)
+    del mixed, modalities, coefficients
+    return out.view(*x.shape)
+
+
+def _laurel(ctx: Context, tensors: Tensors, x: Value) -> Value:
+    """``x + norm(right(left(x)))``."""
+    tape = ctx.tape
+    h = linear(tape, x, ctx.replicated(tensors["laurel.linear_left"]), "laurel.linear_left")
+    h = linear(tape, h, ctx.replicated(tensors["laurel.linear_right"]), "laurel.linear_right")
+    name = "laurel.post_laurel_norm"
+    normed = normalise(ctx, Norm(NORM, x.shape[-1], name=name), h, name)
+    return add(tape, x, normed, "laurel")
+
+
+def _correct(
+    ctx: Context, tensors: Tensors, router: Router, predictions: Value, activated: Value, streams: int
+) -> Value:
+    """``predictions + innovation * coefficients``: what the layer changed, once for each stream."""
+    tape = ctx.tape
+    modalities = _modalities(ctx, router, activated)
+    innovation = subtract(tape, activated, _first(ctx, predictions))
+    innovation = _repeat(tape, innovation, streams)
+    tensor = tensors["altup.correction_coefs"]
+    weights = ctx.replicated(tensor)  # clamped, and multiplied by hand: an adapter is passed over
+    clamped = clamp(tape, tape.parameter(weights.weight), 2)
+    coefficients = product(tape, modalities, clamped, tensor.name)
+    coefficients = _shifted(tape, coefficients)
+    corrected = mul(tape, innovation, coefficients.view(streams * ctx.tokens, 1))
+    del innovation, coefficients, modalities
+    return add_in_place(tape, corrected, predictions)
+
+
+def _shifted(tape: Tape, x: Value) -> Value:
+    """``x + 1.0``."""
+    out = tape.value(x.shape, x.dtype, "add")
+    return tape.record(out, (x,), lambda grad: [grad])
+
+
+def _repeat(tape: Tape, x: Value, streams: int) -> Value:
+    out = tape.value((streams * x.shape[0], *x.shape[1:]), x.dtype, "repeat")
+    shape, dtype = x.shape, x.dtype
+    return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "repeat backward")])
+
+
+def _add_to_others(ctx: Context, corrected: Value, first: Value, streams: int) -> Value:
+    """``corrected[1:] += first``: an addition in place, and an assignment of the slice to itself (CopySlices both)."""
+    tape, dtype = ctx.tape, corrected.dtype
+    whole, small = corrected.shape, first.shape
+    rest = ((streams - 1) * small[0], *small[1:])
+
+    def added(grad: Storage) -> list[Storage | None]:
+        result = tape.new(whole, dtype, "CopySlices")
+        part = tape.new(rest, dtype, "CopySlices")
+        total = tape.new(small, dtype, "sum")
+        del part
+        return [result, total]
+
+    summed = tape.record(Value(corrected.storage, whole, dtype), (corrected, first), added)
+    part = slices(tape, summed, rest)[0]
+
+    def assigned(grad: Storage) -> list[Storage | None]:
+        result = tape.new(whole, dtype, "CopySlices")
+        own = tape.new(rest, dtype, "CopySlices")
+        zeros = tape.new(rest, dtype, "zeros")
+        del zeros
+        return [result, own]
+
+    return tape.record(Value(corrected.storage, whole, dtype), (summed, part), assigned)
+
+
+def spread_streams(ctx: Context, x: Value, streams: int) -> Value:
+    """The embedding's rows and ``streams - 1`` projections of them, each as long as they are, stacked.
+
+    The list of all is a variable until the last layer is done.
+    """
+    parts = [x]
+    target = _magnitude(ctx, x)
+    for i in range(streams - 1):
+        weight = ctx.parameter(f"altup_projections.{i}", (x.shape[-1], x.shape[-1]))
+        parts.append(_resized(ctx, linear(ctx.tape, x, Weights(weight), "altup projection"), target))
+    ctx.kept += parts[1:]
+    return cat(ctx.tape, tuple(parts), (streams * x.shape[0], x.shape[-1]), "stack streams")
+
+
+def join_streams(ctx: Context, x: Value, streams: int) -> Value:
+    """The mean of all streams, each projected and as long as the first: what the final norm reads."""
+    tape, shape = ctx.tape, (x.shape[0] // streams, x.shape[-1])
+    parts = [slices(tape, x, shape)[0]]
+    target = _magnitude(ctx, slices(tape, x, shape)[0])
+    for i in range(streams - 1):
+        weight = ctx.parameter(f"altup_unembed_projections.{i}", (shape[-1], shape[-1]))
+        made = linear(tape, slices(tape, x, shape)[0], Weights(weight), "altup unembed projection")
+        parts.append(_resized(ctx, made, target))
+    whole = cat(tape, tuple(parts), x.shape, "stack streams")
+    out = tape.value(shape, whole.dtype, "mean of streams")
+    wide, dtype = whole.shape, whole.dtype
+    ctx.kept += parts[1:]
+    return tape.record(out, (whole,), lambda grad: [tape.new(wide, dtype, "mean backward")])
+
+
+def _magnitude(ctx: Context, x: Value) -> Value:
+    """``mean(x ** 2) ** 0.5`` of each row."""
+    tape = ctx.tape
+    wide = cast(tape, x, "fp32") if tape.autocast else x  # pow is on autocast's fp32 list
+    return power(tape, mean_rows(tape, power(tape, wide)))
+
+
+def _resized(ctx: Context, x: Value, target: Value) -> Value:
+    """``x * target / sqrt(mean(x ** 2))``."""
+    tape = ctx.tape
+    x = cast(tape, x, ctx.setting.params)
+    wide = cast(tape, x, "fp32") if tape.autocast else x
+    own = unary(tape, clamp(tape, mean_rows(tape, power(tape, wide)), 1), "sqrt")
+    return _divide(tape, mul(tape, x, target), own)
+
+
+def _divide(tape: Tape, x: Value, rows: Value) -> Value:
+    """``x / rows``: keeps both; the gradient of the rows is a product of x's size, summed."""
+    out = tape.value(x.shape, x.dtype, "div")
+    shape, dtype, small = x.shape, x.dtype, rows.shape
+
+    def run(grad: Storage, kept: object = (x.storage, rows.storage)) -> list[Storage | None]:
+        first = tape.new(shape, dtype, "div backward")
+        pieces = [tape.new(shape, dtype, "div backward") for _ in range(2)]
+        total = tape.new(small, dtype, "sum")
+        del pieces
+        return [first, total]
+
+    return tape.record(out, (x, rows), run)
+
+
+def largest(tape: Tape, x: Value) -> Value:
+    """``relu(x - (mean + deviation * factor))`` row by row: the largest of each row's activations.
+
+    std keeps x and its result; its backward makes ``x - mean`` and the product with that (FunctionsManual.cpp,
+    std_backward).
+    """
+    shape, dtype = x.shape, x.dtype
+    rows = (*shape[:-1], 1)
+    mean = mean_rows(tape, x)
+    deviation = tape.value(rows, dtype, "std")
+
+    def run(grad: Storage, kept: object = (x.storage, deviation.storage)) -> list[Storage | None]:
+        difference = tape.new(shape, dtype, "std backward")
+        found = tape.new(shape, dtype, "std backward")
+        del difference
+        return [found]
+
+    deviation = tape.record(deviation, (x,), run)
+    cutoff = add(tape, mean, scale(tape, deviation, "std multiplier"))
+    del mean, deviation
+    return unary(tape, subtract_rows(tape, x, cutoff), "relu")

@@ -1,0 +1,35 @@
+"""CodeGen (modeling_codegen.py): GPT-J with one matrix for queries, values and keys in four slices."""
+
+from __future__ import annotations
+
+from memcheck.models.families.gptj import read as read_gptj
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.sizes import StackDimensions
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention
+
+PROJECTIONS = Projections(("qkv_proj",), "out_proj", "attn")
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: codegen``."""
+    config.ignore("n_ctx", "scale_attn_weights")
+    found = read_gptj(config)
+    ((block, layers),) = found.blocks
+    was = block.mixer
+    if not isinstance(was, Attention):
+        return found
+    if was.heads % 4:
+        config.fail("n_head", f"{was.heads} heads cannot be cut into four slices", "use a multiple of 4")
+    size = StackDimensions(
+        hidden=found.hidden_size,
+        layers=layers,
+        heads=was.heads,
+        kv_heads=was.heads,
+        head_dim=was.head_dim,
+        vocab=found.vocab_size,
+        positions=was.position_rows,
+    )
+    made = grouped_attention(size, PROJECTIONS)
+    mixer = was._replace(tensors=made.tensors, fused_qkv=True, fused_form="shards")
+    return found._replace(blocks=((block._replace(mixer=mixer), layers),))

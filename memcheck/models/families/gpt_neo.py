@@ -1,0 +1,58 @@
+"""GPT-Neo (modeling_gpt_neo.py): GPT-2 with a boolean mask in each layer, fp32 scores, and no biases on q, k and v."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.sizes import Names, read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Paths
+
+PROJECTIONS = Projections(output="out_proj", module="attn.attention")
+NAMES = Names(
+    layers=("num_layers", "num_hidden_layers"),
+    heads=("num_heads", "num_attention_heads"),
+)
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: gpt_neo``. Local layers hold another mask of the same size."""
+    size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
+    h = size.hidden
+    config.ignore("attention_types", "attention_layers", "window_size", "classifier_dropout", "gradient_checkpointing")
+    config.ignore("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type")
+    config.ignore("summary_use_proj")
+    attention = grouped_attention(
+        size,
+        PROJECTIONS,
+        out_bias=True,
+        rotary_dim=0,
+        sdpa=False,
+        fp32_scores=True,
+        returns_weights=True,
+        own_mask=size.positions,
+        dropout=config.dropout("attention_dropout"),
+    )
+    width = config.optional_integer("intermediate_size") or 4 * h
+    activation = config.activation("activation_function", "hidden_act", default="gelu_new")
+    block = Block(
+        mixer=attention,
+        mlp=plain_mlp(h, width, activation, "mlp.c_fc", "mlp.c_proj", bias=True),
+        input_norm=layer_norm(h, "ln_1"),
+        mlp_norm=layer_norm(h, "ln_2"),
+        dropout=config.dropout("resid_dropout"),
+        named_output=True,
+        inner_dropout=True,
+    )
+    return decoder(
+        config,
+        size,
+        ((block, size.layers),),
+        tied=True,
+        final_norm=layer_norm(h, "transformer.ln_f"),
+        rotary_dim=0,
+        learned_positions=size.positions,
+        embedding_dropout=config.dropout("embed_dropout"),
+        paths=Paths("transformer.h", "transformer.wte", "transformer.wpe"),
+    )

@@ -1,0 +1,47 @@
+"""Hy 3 (modeling_hy_v3.py): query and key norms, sigmoid experts whose output joins the shared one's in fp32."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import grouped_attention, head_norm
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.stack import sparse_types, stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: hy_v3``."""
+    size = read_sizes(config, kv_heads="required", head_dim=128)
+    h, bias, width = size.hidden, config.flag("attention_bias"), config.integer("moe_intermediate_size")
+    attention = grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        query_norm=head_norm("rmsnorm", size.head_dim, "q"),
+        key_norm=head_norm("rmsnorm", size.head_dim, "k"),
+        dropout=config.dropout("attention_dropout"),
+    )
+    config.ignore("router_scaling_factor")
+    if config.flag("mlp_bias"):
+        config.fail("mlp_bias", "memcheck has no model of this family's networks with biases", "write mlp_bias: false")
+    activation = config.activation()
+    moe = routed(
+        h,
+        (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
+        width,
+        activation,
+        Shared(config.integer("num_shared_experts", default=1, null=1) * width),
+        router="sigmoid",
+        correction_bias=True,
+        router_fp32=True,
+        scores_fp32=True,
+        combined_fp32=config.flag("enable_moe_fp32_combine", default=True),
+    )
+    mlp = gated_mlp(h, config.integer("intermediate_size"), activation)
+
+    def make(sparse: bool) -> Block:
+        return pre_norm_block(h, attention, moe if sparse else mlp)
+
+    return decoder(config, size, stack(sparse_types(config, size.layers, 1), make), tied=False)

@@ -1,0 +1,64 @@
+"""Jamba (modeling_jamba.py): Mamba's first mixer, attention in one layer of each period, experts in every second."""
+
+from __future__ import annotations
+
+from memcheck.models.families.mamba import read_rank, refuse_mambapy
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, rms_norm
+from memcheck.models.parts.feed_forward import gated_mlp, routed
+from memcheck.models.parts.recurrent import SelectiveScan, mamba1
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.stack import stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: jamba``."""
+    size = read_sizes(config, kv_heads="required")
+    h, width, activation = size.hidden, config.integer("intermediate_size"), config.activation()
+    config.ignore("use_mamba_kernels", "use_associative_scan", "layer_types", "layers_block_type", "layers_num_experts")
+    config.ignore("num_logits_to_keep", "mamba_inner_layernorms", "sliding_window", "calc_logits_for_entire_prompt")
+    refuse_mambapy(config)
+    sizes = SelectiveScan(
+        inner=config.integer("mamba_expand", default=2) * h,
+        state=config.integer("mamba_d_state", default=16),
+        rank=read_rank(config, "mamba_dt_rank", h),
+        kernel=config.integer("mamba_d_conv", default=4),
+        bias=config.flag("mamba_proj_bias"),
+        conv_bias=config.flag("mamba_conv_bias", default=True),
+        norms=True,
+    )
+    mamba = mamba1(h, sizes)
+    attention = grouped_attention(size, rotary_dim=0, dropout=config.dropout("attention_dropout"))
+    experts = config.integer("num_experts", "num_local_experts", default=16)
+    chosen = config.integer("num_experts_per_tok", default=2)
+    dense = gated_mlp(h, width, activation, module="feed_forward")
+    sparse = routed(
+        h, (experts, chosen), width, activation, module="feed_forward", gate="router", normalised_scores=False
+    )
+    attended = _period(config, "attn_layer", 8, 4)
+    routes = _period(config, "expert_layer", 2, 1)
+
+    def make(kind: tuple[bool, bool]) -> Block:
+        return Block(
+            mixer=attention if kind[0] else mamba,
+            mlp=sparse if kind[1] and experts > 1 else dense,
+            input_norm=rms_norm(h, "input_layernorm"),
+            mlp_norm=rms_norm(h, "pre_ff_layernorm"),
+        )
+
+    kinds = [
+        (i % attended[0] == attended[1], i % routes[0] == routes[1]) for i in range(size.layers)
+    ]
+    final = rms_norm(h, "model.final_layernorm")
+    return decoder(config, size, stack(kinds, make), tied=False, final_norm=final, rotary_dim=0)
+
+
+def _period(config: ConfigReader, name: str, period: int, offset: int) -> tuple[int, int]:
+    """Of how many layers one is of this kind, and the first."""
+    every = config.integer(f"{name}_period", default=period)
+    first = config.integer(f"{name}_offset", default=offset, minimum=0)
+    if first >= every:
+        config.fail(f"{name}_offset", f"{name}_offset = {first} is not below {name}_period = {every}")
+    return every, first

@@ -1,0 +1,84 @@
+"""Mamba and Falcon Mamba (modeling_mamba.py, modeling_falcon_mamba.py): nothing but Mamba's first mixer."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.decoder import rms_norm
+from memcheck.models.parts.recurrent import SelectiveScan, mamba1
+from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.types import Architecture, Block, Paths
+
+HARMLESS = (
+    "hidden_act",
+    "layer_types",
+    "mixer_rms_eps",
+    "rescale_prenorm_residual",
+    "time_step_floor",
+    "time_step_init_scheme",
+    "time_step_max",
+    "time_step_min",
+    "time_step_scale",
+    "use_associative_scan",
+)
+"""The associative scan runs under torch.compile alone."""
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: mamba``."""
+    return _read(config, normed=False)
+
+
+def read_falcon(config: ConfigReader) -> Architecture:
+    """``model_type: falcon_mamba``: time steps, B and C are normalised without weights, whose ones are buffers."""
+    return _read(config, normed=True)
+
+
+def _read(config: ConfigReader, *, normed: bool) -> Architecture:
+    h = config.integer("hidden_size")
+    layers = config.integer("num_hidden_layers", maximum=MAX_LAYERS)
+    config.ignore(*HARMLESS)
+    refuse_mambapy(config)
+    expand = config.number("expand", default=2.0)
+    inner = config.integer("intermediate_size", default=int(expand * h), null=int(expand * h))
+    if inner != int(expand * h):
+        config.fail("intermediate_size", f"{inner} is not expand x hidden_size, {int(expand * h)}")
+    sizes = SelectiveScan(
+        inner=inner,
+        state=config.integer("state_size", default=16),
+        rank=read_rank(config, "time_step_rank", h),
+        kernel=config.integer("conv_kernel", default=4),
+        bias=config.flag("use_bias"),
+        conv_bias=config.flag("use_conv_bias", default=True),
+    )
+    mixer = mamba1(h, sizes, "mixer")
+    if normed:
+        mixer = mixer._replace(normed_inputs=True, buffer_numel=sizes.inner + 2 * sizes.state)
+    block = Block(
+        mixer=mixer,
+        mlp=None,
+        input_norm=rms_norm(h, "norm"),
+        mlp_norm=None,
+        residual_fp32=config.flag("residual_in_fp32", default=True),
+    )
+    return Architecture(
+        model_type=config.model_type,
+        hidden_size=h,
+        vocab_size=config.integer("vocab_size"),
+        blocks=((block, layers),),
+        embedding_size=h,
+        tie_word_embeddings=config.flag("tie_word_embeddings", default=True),
+        final_norm=rms_norm(h, "backbone.norm_f"),
+        logits_fp32=True,
+        paths=Paths("backbone.layers", "backbone.embeddings"),
+    )
+
+
+def read_rank(config: ConfigReader, key: str, hidden: int) -> int:
+    """A rank of the time steps; ``auto`` is a sixteenth of the hidden size."""
+    usual = -(-hidden // 16)
+    return usual if config.raw(key) in (None, "auto") else config.integer(key)
+
+
+def refuse_mambapy(config: ConfigReader) -> None:
+    """mamba.py's parallel scan keeps other tensors than the loop."""
+    if config.flag("use_mambapy", "use_falcon_mambapy"):
+        config.fail("use_mambapy", "memcheck has no model of mamba.py's scan", "write use_mambapy: false")

@@ -1,0 +1,69 @@
+"""MiMo V2 Flash (modeling_mimo_v2_flash.py): narrower values, windowed layers with sinks and twice the key heads."""
+
+from __future__ import annotations
+
+from memcheck.models.families.deepseek import sigmoid_experts
+from memcheck.models.families.laguna import rotary_share
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.parts.stack import layer_types, sparse_types, stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block
+
+SHARE = 0.334
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: mimo_v2_flash``."""
+    size = read_sizes(config, kv_heads="required", head_dim=192)
+    h, wide = size.hidden, config.integer("v_head_dim", default=128)
+    window = config.window()
+    before = config.optional_integer("sliding_window_size")
+    window = window if before is None else before + 1
+    types = layer_types(
+        config, size.layers, lambda i: "sliding_attention" if i and (i + 1) % 6 else "full_attention"
+    )
+    config.ignore("attention_value_scale")
+    moe = sigmoid_experts(config, h, "n_routed_experts", "", aliases=("num_local_experts",))
+    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
+    turned = {kind: int(size.head_dim * rotary_share(config, kind, SHARE)) for kind in sorted(set(types))}
+
+    def make(kind: tuple[str, bool]) -> Block:
+        sliding = kind[0] == "sliding_attention"
+        attention = _attention(size, wide, turned[kind[0]], bias=bias, sliding=sliding)
+        attention = attention._replace(window=window if sliding else None, dropout=dropout)
+        return pre_norm_block(h, attention, moe if kind[1] else mlp)
+
+    kinds = zip(types, sparse_types(config, size.layers, 1), strict=True)
+    return decoder(
+        config, size, stack(kinds, make), tied=False, rotary_dims=tuple(turned.values()), rotary_tables=len(turned)
+    )
+
+
+def _attention(size: StackDimensions, wide: int, turned: int, *, bias: bool, sliding: bool) -> Attention:
+    """Query and key heads of one width, values of another. scaled_dot_product_attention is switched off."""
+    h, heads, kv = size.hidden, size.heads, size.kv_heads * (2 if sliding else 1)
+    tensors = (
+        *linear("self_attn.q_proj", heads * size.head_dim, h, "attention", "column", bias=bias),
+        *linear("self_attn.k_proj", kv * size.head_dim, h, "attention", "column", bias=bias),
+        *linear("self_attn.v_proj", kv * wide, h, "attention", "column", bias=bias),
+        *linear("self_attn.o_proj", h, heads * wide, "attention", "row"),
+    )
+    sinks = (vector("self_attn.sinks", heads, "attention", "column"),) if sliding else ()
+    return Attention(
+        heads=heads,
+        kv_heads=kv,
+        head_dim=size.head_dim,
+        qkv_bias=bias,
+        rotary_dim=turned,
+        tensors=tensors + sinks,
+        v_head_dim=wide,
+        scaled_values=True,
+        sinks=sliding,
+        less_max=True,
+        softmax_fp32=False,
+        sdpa=False,
+    )
