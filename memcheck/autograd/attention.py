@@ -224,7 +224,7 @@ def eager_with_sinks(
 
 
 def eager_scaled_by_sinks(
-    tape: Tape, q: Value, k: Value, v: Value, sinks: Value, returned: list[Value], *, p_dropout: float
+    tape: Tape, q: Value, k: Value, v: Value, sinks: Value, returned: list[Value], *, mask_dtype: str, p_dropout: float
 ) -> Value:
     """Granite's windowed models: an fp32 softmax; the output is multiplied by ``sigmoid(logsumexp(scores) - sink)``.
 
@@ -234,7 +234,7 @@ def eager_scaled_by_sinks(
     b, h, s, _ = q.shape
     shape, rows = (b, h, s, s), (b, h, s)
     scores = batched(tape, q, k, shape, "attention scores")
-    scores = shift(tape, scale(tape, scores, "attention scaling"), "attention mask")
+    scores = shift(tape, scale(tape, scores, "attention scaling"), "attention mask", mask_dtype)
     wide = cast(tape, scores, "fp32") if tape.autocast else scores  # on autocast's fp32 list
     total, dtype = tape.value(rows, wide.dtype, "logsumexp"), wide.dtype
 

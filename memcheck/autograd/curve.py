@@ -103,6 +103,8 @@ def replay(
     tape.held.clear()
     del leaf  # the input's gradient was alive until here
     outlives = sum(tape.outliving.values())
+    lingers = sum(storage.bytes for storage in tape.retained)
+    tape.retained.clear()
     return Curve(
         saved=saved,
         saved_inventory=saved_inventory,
@@ -117,6 +119,7 @@ def replay(
         input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
         output_gradient=rounded_bytes(*output) if trained else 0,
         outlives=outlives,
+        lingers=lingers,
     )
 
 

@@ -229,6 +229,8 @@ class Tape:
         self.subclass = False
         """Gradients are tensor subclasses (DTensor): autograd then never accumulates in place."""
         self.inventory: dict[int, Entry] | None = {} if inventory else None
+        self.retained: list[Storage] = []
+        """What a container that the model's forward made holds: shared keys and values, and their recomputed graph."""
         self.outliving: dict[int, int] = {}
         """Bytes, by storage, that backward does not free: they live as long as the graph is referenced."""
 

@@ -133,6 +133,8 @@ class Attention(Record):
     """On each head's value (Gemma 4)."""
     keys_are_values: bool = False
     """Values are what the keys' projection makes, in front of their norm (Gemma 4's full layers)."""
+    stores_keys: bool = False
+    """Keys and values are put into a dict for later layers (Gemma 3n and 4): checkpointed, they keep their graph."""
     reuses_keys: bool = False
     """Keys and values are those of an earlier layer (Gemma 4's last layers)."""
     scaled_keys: bool = False

@@ -261,7 +261,7 @@ class Step:
                 gradients = self._local_slice(gradients)
             recorder.hold_amount("gradients", gradients)
             self._linger(unit, curve)
-            lingers.append((curve.lingers, 1))
+            lingers.append((curve.lingers, end - i))
             self._keep_inputs(i, end - i, kept)
             if unit.kind == "head" and not prefetched:
                 prefetched = self._prefetch(i, gathered)

@@ -89,7 +89,11 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
 def _eager_with_sinks(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     """Sinks as further logits, as factors of the output, or none beside a maximum that is subtracted."""
     if a.scaled_output:
-        return kernels.eager_scaled_by_sinks(ctx.tape, q, k, v, _sinks(ctx, a), ctx.unused, p_dropout=a.dropout)
+        s, named = ctx.setting, ctx.unused
+        mask = s.compute if ctx.tape.autocast is None else s.params
+        return kernels.eager_scaled_by_sinks(
+            ctx.tape, q, k, v, _sinks(ctx, a), named, mask_dtype=mask, p_dropout=a.dropout
+        )
     sinks = _sinks(ctx, a) if a.sinks else None
     return kernels.eager_with_sinks(ctx.tape, q, k, v, sinks, ctx.unused)
 

@@ -5,6 +5,7 @@ Sources: transformers 5.23 models/llama/modeling_llama.py, integrations/sdpa_att
 
 from __future__ import annotations
 
+from memcheck.autograd.checkpoint import retain
 from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.elementwise import cast, copy, mul, scale, unary
 from memcheck.autograd.indexing import clamp, index, slices
@@ -41,6 +42,8 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     if a.norms_after_rotary:
         q = normalise(ctx, a.query_norm, q, "qk_norm").view(*q.shape)
         k = normalise(ctx, a.key_norm, k, "qk_norm").view(*k.shape)
+    if a.stores_keys:
+        retain(tape, k, v)
     if a.scaled_queries:
         q = scale_positions(ctx, q)
     out = attend(ctx, a, q, k, v).view(ctx.tokens, width)

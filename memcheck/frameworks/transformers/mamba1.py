@@ -24,7 +24,7 @@ SCAN_CHUNK = 2048
 """Tokens between the states that the fused scan keeps."""
 
 
-class Sizes(Record):
+class Channels(Record):
     """Channels, rank of the time steps, states of a channel."""
 
     inner: int
@@ -67,7 +67,7 @@ def mamba1_fused(ctx: Context, mixer: Mixer, x: Value) -> Value:
     return out
 
 
-def _inner(ctx: Context, sizes: Sizes, projected: Value, rate: Value, weights: list[Value]) -> Value:
+def _inner(ctx: Context, sizes: Channels, projected: Value, rate: Value, weights: list[Value]) -> Value:
     """MambaInnerFn: the convolution and the time steps are made again in backward; the rest is kept."""
     tape, dtype, channels = ctx.tape, projected.dtype, (ctx.tokens, sizes.inner)
     both, mixed = projected.shape, (ctx.tokens, sizes.rank + 2 * sizes.state)
@@ -102,7 +102,7 @@ def _inner(ctx: Context, sizes: Sizes, projected: Value, rate: Value, weights: l
 
 
 def _in_parts(
-    ctx: Context, mixer: Mixer, tensors: dict[str, ParameterTensor], projected: Value, rate: Value, sizes: Sizes
+    ctx: Context, mixer: Mixer, tensors: dict[str, ParameterTensor], projected: Value, rate: Value, sizes: Channels
 ) -> Value:
     """Jamba: causal-conv1d, x_proj, three norms, and SelectiveScanFn, which keeps contiguous copies of its inputs."""
     tape = ctx.tape
@@ -134,7 +134,7 @@ def _in_parts(
 
 
 def _steps(
-    ctx: Context, mixer: Mixer, tensors: dict[str, ParameterTensor], state: Value, sizes: Sizes
+    ctx: Context, mixer: Mixer, tensors: dict[str, ParameterTensor], state: Value, sizes: Channels
 ) -> tuple[Value, Value, Value]:
     """Time steps of every channel, B and C: from one projection, normalised where the family does it."""
     tape, rows = ctx.tape, ctx.tokens
@@ -155,7 +155,7 @@ def _steps(
 
 def _scan(
     ctx: Context,
-    sizes: Sizes,
+    sizes: Channels,
     state: Value,
     step: tuple[Value, Value],
     rate: tuple[Value, Value],
@@ -180,7 +180,7 @@ def _rows(ctx: Context, x: Value) -> Value:
     return copy(ctx.tape, x, "reshape") if ctx.batch > 1 else x
 
 
-def _loop(ctx: Context, sizes: Sizes, decays: Value, grown: Value, queries: Value) -> tuple[Value, list[Storage]]:
+def _loop(ctx: Context, sizes: Channels, decays: Value, grown: Value, queries: Value) -> tuple[Value, list[Storage]]:
     """Token by token ``state = decay * state + input``, and the state's product with C; all products are stacked.
 
     Kept: every state but the last, and a copy of each in the dtype of C. In backward each token's gradient is a slice
@@ -239,7 +239,7 @@ def _outer(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
     return tape.record(out, (a, b), run)
 
 
-def _decay(ctx: Context, tensors: dict[str, ParameterTensor], sizes: Sizes) -> Value:
+def _decay(ctx: Context, tensors: dict[str, ParameterTensor], sizes: Channels) -> Value:
     """``exp(A_log.float())``: one decay of each channel and state."""
     tape = ctx.tape
     found = ctx.parameter(tensors["A_log"].name, (sizes.inner, sizes.state))
@@ -250,13 +250,13 @@ def _vector(ctx: Context, tensor: ParameterTensor) -> Value:
     return ctx.tape.parameter(ctx.parameter(tensor.name, (-(-tensor.shape[0] // ctx.tp),)))
 
 
-def _scan_states(ctx: Context, sizes: Sizes) -> tuple[int, ...]:
+def _scan_states(ctx: Context, sizes: Channels) -> tuple[int, ...]:
     return (ctx.batch, sizes.inner, -(-ctx.sequence // SCAN_CHUNK), 2 * sizes.state)
 
 
-def _sizes(ctx: Context, mixer: Mixer) -> Sizes:
+def _sizes(ctx: Context, mixer: Mixer) -> Channels:
     rank = _named(mixer)["dt_proj.weight"].shape[1]
-    return Sizes(-(-mixer.heads // ctx.tp) * mixer.head_dim, rank, mixer.key_dim)
+    return Channels(-(-mixer.heads // ctx.tp) * mixer.head_dim, rank, mixer.key_dim)
 
 
 def _named(mixer: Mixer) -> dict[str, ParameterTensor]:

@@ -49,5 +49,10 @@ def read(config: ConfigReader) -> Architecture:
         learned_positions=size.positions + POSITION_OFFSET,
         embedding_scale=config.flag("scale_embedding", default=True),
         embedding_dropout=dropout,
-        paths=Paths("biogpt.layers", "biogpt.embed_tokens", "biogpt.embed_positions", "output_projection"),
+        paths=Paths(
+            layers="biogpt.layers",
+            embedding="biogpt.embed_tokens",
+            positions="biogpt.embed_positions",
+            head="output_projection",
+        ),
     )

@@ -5,7 +5,7 @@ attention, per-layer embeddings, sparse activations, and last layers that reuse 
 from __future__ import annotations
 
 from memcheck.models.families.gemma import TANH_GELU
-from memcheck.models.families.gemma4 import NORM, gemma4_attention, outer_tensors, per_layer_tensors
+from memcheck.models.families.gemma4 import NORM, gemma4_attention, outer_tensors, per_layer_tensors, sharing_modes
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors, vector
@@ -38,8 +38,9 @@ def read(config: ConfigReader) -> Architecture:
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
     extra = (*_altup_tensors(h, streams), *_laurel_tensors(h, rank), *per_layer_tensors(h, each))
 
-    def make(kind: tuple[str, bool, int, bool]) -> Block:
-        attention = gemma4_attention(size, bias=bias, same=False, reuses=kind[1])
+    def make(kind: tuple[str, str, int, bool]) -> Block:
+        attention = gemma4_attention(size, bias=bias, same=False, reuses=kind[1] == "reuse")
+        attention = attention._replace(stores_keys=kind[1] == "store")
         return Block(
             mixer=attention._replace(window=window if kind[0] == "sliding_attention" else None, dropout=dropout),
             mlp=gated_mlp(h, kind[2], activation)._replace(sparse=kind[3]),
@@ -53,7 +54,7 @@ def read(config: ConfigReader) -> Architecture:
             altup=AltUp(streams, scaled),
         )
 
-    reuses = [i >= size.layers - shared for i in range(size.layers)]
+    modes = sharing_modes(types, shared)
     uncapped = "final_logit_softcapping" in config.config and config.raw("final_logit_softcapping") is None
     config.number("final_logit_softcapping", default=30.0)
     squares = tuple(
@@ -64,7 +65,7 @@ def read(config: ConfigReader) -> Architecture:
     found = decoder(
         config,
         size,
-        stack(zip(types, reuses, widths, sparse, strict=True), make),
+        stack(zip(types, modes, widths, sparse, strict=True), make),
         tied=True,
         final_norm=rms_norm(h, "model.norm", NORM),
         embedding_scale=True,

@@ -21,6 +21,7 @@ class Kind(Record):
 
     full: bool
     reuses: bool
+    stores: bool = False
 
 
 def read_unified(config: ConfigReader) -> Architecture:
@@ -45,7 +46,10 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
     period = 6
     types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention")
     shared = config.integer("num_kv_shared_layers", default=0, null=0, minimum=0)
-    kinds = tuple(Kind(t == "full_attention", i >= size.layers - shared) for i, t in enumerate(types))
+    modes = sharing_modes(types, shared)
+    kinds = tuple(
+        Kind(t == "full_attention", mode == "reuse", mode == "store") for t, mode in zip(types, modes, strict=True)
+    )
     width, double = config.integer("intermediate_size"), config.flag("use_double_wide_mlp")
     activation = config.activation("hidden_activation", default=TANH_GELU)
     moe = _moe(config, h, width, activation) if config.flag("enable_moe_block") else None
@@ -62,7 +66,9 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
         attention = gemma4_attention(heads, bias=bias, same=same and kind.full, reuses=kind.reuses)
         mlp: Mlp | Moe = moe or gated_mlp(h, width * 2 if double and kind.reuses else width, activation)
         return Block(
-            mixer=attention._replace(window=None if kind.full else window, dropout=dropout),
+            mixer=attention._replace(
+                window=None if kind.full else window, dropout=dropout, stores_keys=kind.stores
+            ),
             mlp=mlp,
             input_norm=rms_norm(h, "input_layernorm", NORM),
             mlp_norm=rms_norm(h, "pre_feedforward_layernorm", NORM),
@@ -90,6 +96,13 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
     )
     config.raw("final_logit_softcapping")
     return found
+
+
+def sharing_modes(types: tuple[str, ...], shared: int) -> tuple[str, ...]:
+    """``reuse`` for the last ``shared`` layers, ``store`` for the last of each kind before them, else ``own``."""
+    first = len(types) - shared
+    stored = {kind: i for i, kind in enumerate(types[:first])} if shared else {}
+    return tuple("reuse" if i >= first else "store" if stored.get(t) == i else "own" for i, t in enumerate(types))
 
 
 def _wide(config: ConfigReader, size: StackDimensions) -> StackDimensions:

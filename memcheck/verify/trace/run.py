@@ -17,7 +17,7 @@ from memcheck.frameworks.torch.ddp import fullest_share, redundancy_free
 from memcheck.frameworks.torch.fsdp import outside_dtype
 from memcheck.frameworks.torch.rank_units import part_units
 from memcheck.job.types import TrainingJob
-from memcheck.models.types import Architecture, Mixer
+from memcheck.models.types import Architecture, Attention, Mixer
 from memcheck.verify.build.place import DevicePlacement
 from memcheck.verify.build.step import StepParts, micro_batches
 from memcheck.verify.build.wrap import local_elements, make_mesh
@@ -57,10 +57,13 @@ def trace(
     return Observation(mode=TRACED, versions=versions(), ranks=tuple(found), notes=_notes(job))
 
 
-def _adds_up_tokens(job: TrainingJob, architecture: Architecture) -> bool:
-    """A scan in a Python loop: each token's gradient is as large as all of them together, and added to the others'."""
-    loops = any(isinstance(b.mixer, Mixer) and b.mixer.kind == "mamba1" for b, _ in architecture.blocks)
-    return loops and job.ssm_kernels == "fallback"
+def _adds_wholes(job: TrainingJob, architecture: Architecture) -> bool:
+    """Whether gradients meet that are most of the peak: of a scan in a Python loop, each token's of which is as large
+    as all of them together; of scores that a softmax and a logsumexp read; of several streams, of which each is picked.
+    """
+    mixers = [block.mixer for block, _ in architecture.blocks]
+    loops = any(isinstance(m, Mixer) and m.kind == "mamba1" for m in mixers) and job.ssm_kernels == "fallback"
+    return loops or architecture.streams > 1 or any(isinstance(m, Attention) and m.scaled_output for m in mixers)
 
 
 def _notes(job: TrainingJob) -> tuple[str, ...]:
@@ -98,7 +101,7 @@ def _trace_rank(
         stack.enter_context(exchanges(job.layout.gpus_per_node))
         ranks = stack.enter_context(_meshes(job, architecture))
         with fake_tensors():
-            in_place = outside_dtype(job) is not None or _adds_up_tokens(job, architecture)
+            in_place = outside_dtype(job) is not None or _adds_wholes(job, architecture)
             tracer = Tracer(interrupts.seen, progress.at, in_place=in_place)
             asked = tracer.account.sequence = Sequence(torch.cpu.current_stream)  # FSDP2 switches these as CUDA's
             progress.say("building the model")
