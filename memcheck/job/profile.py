@@ -76,6 +76,8 @@ class Profile(Record):
     """When the standard loss runs on vocabulary shards by itself: ``never`` | ``tensor`` (tensor > 1) | ``always``."""
     loss_reduces_head: bool = False
     """The chunked loss runs the head, and reduces the gradient of its weight itself."""
+    splits_fused: bool = False
+    """Query, key and value, gate and up are layers of their own in its modules, whatever transformers fuses."""
     chunks_fused_loss: bool = False
     """Its loss with the head inside runs both on so many pieces of the tokens."""
     gradient_sync: str = "every"

@@ -32,6 +32,7 @@ from memcheck.job.training import (
 from memcheck.job.types import Assumption, Images, InferenceJob, Overhead, TrainingJob
 from memcheck.job.versions import resolve_fsdp, resolve_kbit
 from memcheck.models.types import Architecture, Mixer, Moe, Rough
+from memcheck.models.unfused import unfused
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
 
@@ -114,6 +115,8 @@ def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir
             why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
             defaults.note("model", f"{package} is installed", why)
         framework = frameworks[defaults.take("training.framework", plan.training.framework, DEFAULT_FRAMEWORK)]
+        if framework.splits_fused and isinstance(architecture, Architecture):
+            architecture = unfused(architecture)
         teacher = resolve_teacher(plan.training.teacher, base_dir)
         job, notes = _training_job(plan, plan.training, architecture, framework, defaults, teacher)
         behind = Defaults()

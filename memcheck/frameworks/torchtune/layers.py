@@ -50,7 +50,7 @@ def _eager_block(ctx: Context, block: Block, x: Value) -> Value:
 
 def _attention(ctx: Context, a: Attention, x: Value) -> Value:
     tape, tensors = ctx.tape, linear_tensors(a.tensors)
-    if a.fused_qkv:
+    if a.fused_qkv:  # an architecture as transformers has it
         first = tensors[0]
         rows = (a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.head_dim)
         projections = [first._replace(shape=(each, first.shape[1])) for each in rows]

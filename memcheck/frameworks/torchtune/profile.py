@@ -65,6 +65,8 @@ PROFILE = Profile(
         compiled_losses=("chunked", "fused-linear"),
     ),
     own_adapters=True,
+    lora_variants=("dropout",),  # modules/peft/lora.py; DoRA's products come in another order than peft's
+    splits_fused=True,  # torchtune/models/phi3/_component_builders.py, and the converters of its checkpoints
     implementations={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},
     lora_rank=8,
     lora_targets=("q_proj", "v_proj"),

@@ -101,3 +101,24 @@ def _untied() -> Architecture:
     architecture = _job().architecture
     assert isinstance(architecture, Architecture)
     return architecture._replace(tie_word_embeddings=False)
+
+
+def test_adapters_choose_among_projections_that_transformers_fuses() -> None:
+    """Phi 3 has layers of its own for query, key and value; all of its parameters are as many."""
+    text = {"framework": "torchtune", "micro_batch_size": 1, "sequence_length": 512, "method": "lora"}
+    text["lora"] = {"rank": 8, "target_modules": ["q_proj", "v_proj", "gate_proj"], "dropout": 0.1}
+    plan = {"memcheck": 1, "model": "phi-3-mini", "hardware": {"gpu": "a100-80gb"}, "training": text}
+    (document,) = load_documents("plan.yaml", json.dumps(plan).encode())
+    read, _ = read_plan(document)
+    assert read is not None
+    job = resolve(read, FRAMEWORKS, base_dir=".").job
+    assert isinstance(job, TrainingJob)
+    assert isinstance(job.architecture, Architecture)
+    units = part_units(job, job.architecture, Part(0, job.architecture.num_layers, True, True))
+    adapters = sorted((t.name, t.numel) for t in units[1].tensors if ".lora_" in t.name)
+    pairs = {"self_attn.q_proj": 3072, "self_attn.v_proj": 3072, "mlp.gate_proj": 8192}
+    down = [(f"{name}.lora_A", 8 * 3072) for name in pairs]
+    up = [(f"{name}.lora_B", 8 * width) for name, width in pairs.items()]
+    assert adapters == sorted([*down, *up])
+    whole = sum(t.numel for unit in units for t in unit.tensors if ".lora_" not in t.name)
+    assert whole == 3_821_079_552
