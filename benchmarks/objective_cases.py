@@ -99,6 +99,8 @@ def _loss(record: dict[str, Any], training: dict[str, Any]) -> None:
         more = record.get("objective_args", {})
         training["objective"] = {"name": name, "prompt_length": record["prompt_len"], **more}
         training["reference"] = REFERENCES.get(record.get("reference"), record.get("reference"))
+        if record.get("reference_fsdp") == "per_layer":
+            training["options"] = {"reference_fsdp": "per_layer"}
 
 
 def _lora(found: dict[str, Any], training: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_adapters import HELD
 from memcheck.configs.types import Note, ReadSetting
 from memcheck.frameworks.registry import FRAMEWORKS
 
@@ -25,9 +26,29 @@ def settle(draft: Draft) -> None:
     cut = any(isinstance(degree := draft.value(key), int) and degree > 1 for key in CUTS)
     if not profile.evaluates or cut:
         _drop_evaluation(draft)
+    _packed(draft, profile.bases)
     if draft.value("training.method") == "qlora" and draft.value(PLACE) not in (None, "device"):
         setting = draft.settings.pop(PLACE)
         _note(draft, setting, "a quantized model that one rank loads is priced as if every process quantized it")
+
+
+PACKED = {
+    "-gptq-int8": "gptq-8bit",
+    "-gptq-8bit": "gptq-8bit",
+    "-gptq": "gptq-4bit",
+    "-awq": "awq-4bit",
+    "-bnb-4bit": "nf4",
+}
+"""What a repository's files hold, by what its name ends in or goes on with."""
+
+
+def _packed(draft: Draft, bases: tuple[str, ...]) -> None:
+    """Adapters over a repository of packed weights: the base is held in them, where that is what can be priced."""
+    name, stage = str(draft.value("model.name")).lower(), draft.value("parallelism.zero_stage")
+    held = next((word for part, word in PACKED.items() if part in name), "")
+    sharded = isinstance(stage, int) and stage > 1
+    if draft.value("training.method") == "lora" and held in bases and HELD not in draft.settings and not sharded:
+        draft.derive(HELD, held, "the files of that repository hold packed weights")
 
 
 def _as_full(draft: Draft, *, pads: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -92,3 +93,21 @@ def test_what_contradicts_itself(stated: dict[str, Any], words: str) -> None:
         estimate(*resolved(plan(**stated)))
     assert caught.value.problems[0].pointer == "/training/base"
     assert caught.value.problems[0].help
+
+
+def test_int8_is_not_sharded_and_packed_bases_have_no_dora() -> None:
+    """The rule names the way out, and a 4-bit base may be both."""
+    sharded = {**plan(base="int8"), "hardware": {"gpu": "h100-80gb", "gpus_per_node": 8}}
+    sharded["parallelism"] = {"zero_stage": 3}
+    assert "cannot be sharded" in refused(sharded)
+    assert "no DoRA" in refused(plan(base="awq-4bit", lora={"rank": 8, "dora": True}))
+    sharded["training"] = plan(base="nf4", lora={"rank": 8, "dora": True})["training"]
+    assert not refused(sharded)
+
+
+def refused(stated: dict[str, Any]) -> str:
+    """The messages of MEM408."""
+    from memcheck.check import Gate, check_file
+
+    results, _ = check_file("plan.yaml", json.dumps(stated).encode(), Gate())
+    return "; ".join(f.message for f in results[0].findings if f.code == "MEM408")

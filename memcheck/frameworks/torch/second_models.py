@@ -10,7 +10,7 @@ from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded, rounded_b
 from memcheck.frameworks.layers import layers_of, model_states_of
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.second_pass import SecondHead, SecondPass
-from memcheck.frameworks.torch.fsdp import group, wraps
+from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, wraps
 from memcheck.frameworks.torch.resting import ways_of
 from memcheck.job.objective_types import Companion, Objective
 from memcheck.job.types import TrainingJob
@@ -37,7 +37,26 @@ def companion_bytes(job: TrainingJob) -> int:
 
 def _resting(job: TrainingJob, companion: Companion) -> int:
     ways = job.layout.shard_group if wraps(job) else 1
-    return sum(weight_bytes(t, companion.dtype, shard_numel(t, ways)) for t in companion_tensors(alone(job, companion)))
+    other = alone(job, companion)
+    found = sum(weight_bytes(t, companion.dtype, shard_numel(t, ways)) for t in companion_tensors(other))
+    return found + (_root(job, companion).gathered if wraps(job) and _by_layer(job) else 0)
+
+
+def _by_layer(job: TrainingJob) -> bool:
+    """Whether the layers of the other model are FSDP units of their own: FSDP1 wraps it by its auto-wrap policy (TRL
+    ``models/utils.py``, ``prepare_fsdp``), and what a script has wrapped itself is left as it is.
+    """
+    return job.option("reference_fsdp", "per_layer" if job.fsdp == 1 else "whole_model") == "per_layer"
+
+
+def _root(job: TrainingJob, companion: Companion) -> Group:
+    """Embedding, final norm and head, which stay gathered behind a forward, and have no backward to free them."""
+    from memcheck.frameworks.torch.units import model_tensors
+
+    other = alone(job, companion)
+    units = list(model_tensors(other, companion.architecture))
+    divided = [(t, job.layout.shard_group) for t in (*units[0], *units[-1])]
+    return group(divided, job.recipe._replace(params=companion.dtype), casts=False, waits=job.recipe.reduce)
 
 
 def companion_tensors(job: TrainingJob) -> list[LocalTensor]:
@@ -69,6 +88,14 @@ def second_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> 
     gathered = 0
     if wraps(job):
         gathered = _gathered(job, companion) if companion is not None else 0
+        if companion is not None and _by_layer(job):
+            whole = base._replace(trained=True, frozen=(), adapter=None, hidden=other.hidden_size)
+            found = _fullest(alone(job, companion), other, whole)
+            gathered = found.gathered + found.flat
+            # as it is copied out the flat buffer of the layer before is there, too, and nothing of the layer itself
+            between = passing(other._replace(blocks=()), setting)[0]
+            between += rounded_bytes((setting.batch * setting.sequence, other.hidden_size), dtype)
+            layers = max(layers, found.flat + between)
         layers += layer_gathers(job, architecture, base) if own else 0
     head = SecondHead(
         vocab=other.vocab_size,
@@ -100,9 +127,15 @@ def _gathered(job: TrainingJob, companion: Companion) -> int:
 
 def layer_gathers(job: TrainingJob, architecture: Architecture, base: Setting) -> int:
     """A layer's parameters, their flat buffer and that of the layer before: the root's are gathered anyway."""
+    found = _fullest(job, architecture, base)
+    return found.gathered + 2 * found.flat
+
+
+def _fullest(job: TrainingJob, architecture: Architecture, base: Setting) -> Group:
+    """The group of the layer that gathers most."""
     from memcheck.frameworks.torch.units import block_tensors_on_rank, gathered_dtype
 
-    most, leaves = 0, FRAMEWORKS[job.framework].leaves_whole_experts
+    most, leaves = NO_GROUP, FRAMEWORKS[job.framework].leaves_whole_experts
     for block, _ in architecture.blocks:
         tensors = block_tensors_on_rank(
             block, base.tensor, base.expert, base.expert_tensor, base.trained, base.frozen, base.adapter
@@ -110,7 +143,7 @@ def layer_gathers(job: TrainingJob, architecture: Architecture, base: Setting) -
         divided = [(t, ways_of(job, t, job.layout.shard_group)) for t in tensors]
         casts, waits = gathered_dtype(job) is not None, job.recipe.reduce
         found = group(divided, job.recipe, casts=casts, waits=waits, leaves=leaves)
-        most = max(most, found.gathered + 2 * found.flat)
+        most = max(most, found, key=lambda one: one.gathered + 2 * one.flat)
     return most
 
 

@@ -48,8 +48,9 @@ PROFILE = Profile(
         "sync_each_batch": (bool,),
         "fsdp_version": (int,),
         "prepare_model_for_kbit_training": (bool,),
+        "reference_fsdp": (str,),
     },
-    choices={"fsdp_version": (1, 2)},
+    choices={"fsdp_version": (1, 2), "reference_fsdp": ("whole_model", "per_layer")},
     fsdp2_since=(5, 10),
     stacks_experts_since=(5, 0),
     # loss/loss_utils.py, ForCausalLMLoss: `logits[..., :-1, :].contiguous()` up to 4.48; up to 4.45 it was written in
