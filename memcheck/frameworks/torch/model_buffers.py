@@ -60,6 +60,10 @@ class ModelBuffers:
             found.append(Always("activations", buffers))
         if self.architecture.mask_buffer:
             found.append(Always("activations", rounded(self.architecture.mask_buffer**2)))
+        if self.architecture.pooling is not None and self.architecture.learned_positions:
+            # `position_ids`, and `token_type_ids` where there are types: int64 buffers of BERT's embeddings
+            count = 2 if self.architecture.token_types else 1
+            found.append(Always("activations", count * rounded(8 * self.architecture.learned_positions)))
         ids = rounded(8 * self.tokens)
         if self.part.embedding:
             found.append(Always("activations", ids))
