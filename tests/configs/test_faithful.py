@@ -55,8 +55,11 @@ def recipe(values: dict[str, Any]) -> Iterator[tuple[str, object]]:
     for key, name in (("tensor", "tp_size"), ("context", "cp_size"), ("pipeline", "pp_size"), ("expert", "ep_size")):
         if isinstance(degrees.get(name), int):
             yield f"parallelism.{key}", degrees[name]
-    optimizer = str((values.get("optimizer") or {}).get("_target_", "AdamW")).rpartition(".")[2]
-    yield "training.optimizer.name", {"Adam": "adam", "FusedAdam": "adamw"}.get(optimizer, optimizer.lower())
+    step = values.get("optimizer") or {}
+    optimizer = str(step.get("_target_", "AdamW")).rpartition(".")[2]
+    flash = "flash-adamw-32" if step.get("master_weight_bits") == 32 else "flash-adamw"
+    names = {"Adam": "adam", "FusedAdam": "adamw", "FlashAdamW": flash}
+    yield "training.optimizer.name", names.get(optimizer, optimizer.lower())
     wide = "32" in str((values.get("model") or {}).get("torch_dtype"))
     yield "training.precision.recipe", "bf16-mixed" if wide else "bf16-pure"
     if not degrees.get("activation_checkpointing"):
