@@ -152,15 +152,15 @@ def _world(draft: Draft, world: int | None) -> int | None:
 def _split(draft: Draft, world: int | None, run: RecipeRun | None) -> None:
     """One GPU holds everything; on several, only the distributed recipes run, which shard with FSDP2."""
     offloads = on(draft, "fsdp_cpu_offload")
-    if world == 1:
+    if world in (None, 1):  # a plan that says nothing of its GPUs has one
         draft.derive(STAGE, 0, "one GPU: nothing is sharded")
         if offloads:
             draft.note("fsdp_cpu_offload", "nothing is sharded on one GPU, so that nothing is offloaded")
         return _unsharded(draft)
     if run is not None and run.single and not run.comment:
-        message = f"`{run.recipe}` runs on one GPU, and there are {world or 'several'}"
+        message = f"`{run.recipe}` runs on one GPU, and there are {world}"
         draft.problems.append(ConfigProblem(run.location, message, "name the distributed recipe, or state one GPU"))
-    elif run is not None and run.single and world is not None:
+    elif run is not None and run.single:
         message = f"`{run.recipe}` in a comment runs on one GPU; on {world} it is priced as the distributed recipe"
         draft.notes.append(Note(run.location, message))
     draft.derive(STAGE, 3, "on several GPUs torchtune's distributed recipes run, which shard with FSDP2")

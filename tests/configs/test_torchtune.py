@@ -152,3 +152,16 @@ def test_references_that_multiply_are_left_alone() -> None:
     chain = "".join(f"k{n}: '${{k{n + 1}}}${{k{n + 1}}}'\n" for n in range(60)) + "k60: ab\n"
     found = read(RECIPE.replace("batch_size: 2", "batch_size: ${k0}") + chain)
     assert any("k1" in each.message or "k0" in each.message for each in found.problems)
+
+
+def test_a_plan_that_says_nothing_of_its_gpus_has_one(tmp_path: Path) -> None:
+    """Beside `source:` nothing is sharded then, as one GPU is a plan's default."""
+    from memcheck.configs.sourced import with_source
+    from memcheck.plan.load import load_documents
+
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    plan = "memcheck: 1\nsource: {torchtune: ./recipe.yaml}\nhardware: {gpu: h100-80gb}\n"
+    (document,) = load_documents(str(tmp_path / "plan.yaml"), plan.encode())
+    values = with_source(document, {}).values
+    assert isinstance(values, dict)
+    assert values["parallelism"]["zero_stage"] == 0
