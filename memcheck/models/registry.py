@@ -138,6 +138,7 @@ FAMILIES: dict[str, str] = {
 
 WRAPPERS: dict[str, str] = {
     "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
     "idefics3": "llama",
     "internvl": "qwen2",
