@@ -85,6 +85,7 @@ FAMILIES: dict[str, str] = {
     "laguna": "laguna:read",
     "lfm2": "lfm2:read",
     "lfm2_moe": "lfm2:read_moe",
+    "lfm3": "lfm2:read_3",
     "llama": "llama:read",
     "llama4_text": "llama4:read",
     "mamba": "mamba:read",

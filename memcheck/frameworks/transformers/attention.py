@@ -68,7 +68,8 @@ def _gated(ctx: Context, a: Attention, out: Value, gate: Value) -> Value:
     if a.soft_gate:
         opened = cast(tape, unary(tape, cast(tape, gate, "fp32"), "softplus"), out.dtype)
         return mul(tape, out, opened)
-    return mul(tape, out, unary(tape, gate.view(*out.shape), "sigmoid"))
+    opened = unary(tape, gate, "sigmoid")
+    return mul(tape, out, opened.view(*out.shape) if opened.numel == out.numel else opened)
 
 
 def scale_positions(ctx: Context, q: Value) -> Value:

@@ -43,7 +43,7 @@ def _fallback(kind: str) -> Callable[[Context, Mixer, Value], Value]:
     """The forward pass without the packages that have fused kernels; lightning attention never has any."""
     if kind == "lightning":
         return _lightning
-    if kind == "short-convolution":
+    if kind in ("short-convolution", "plain-short-convolution"):
         return _short_convolution_fallback
     if kind == "gated-delta-net":
         from memcheck.frameworks.transformers.delta_rule import delta_net_fallback
@@ -245,6 +245,7 @@ MIXERS: dict[str, Callable[[Context, Mixer, Value], Value]] = {
     "mamba1": _mamba1,
     "mamba2": _mamba,
     "gated-delta-net": _delta_net,
+    "plain-short-convolution": _short_convolution_fallback,
     "short-convolution": _short_convolution,
 }
 """The forward pass of every ``Mixer.kind``."""

@@ -41,6 +41,7 @@ def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]
     h = size.hidden
     config.ignore("mlp_bias", "layer_types", "index_topk", "ep_size", "moe_layer_freq", "rope_interleave")
     config.ignore("partial_rotary_factor", "indexer_rope_interleave")
+    config.ignore("index_share_for_mtp_iteration")  # of multi-token-prediction layers, which transformers leaves out
     attention = latent_attention(config, size)
     if attention.q_lora_rank is None:
         config.fail("q_lora_rank", "the indexer reads low-rank queries: q_lora_rank must be a number")

@@ -1,4 +1,6 @@
-"""LFM 2, dense and routed (modeling_lfm2.py, modeling_lfm2_moe.py): short gated convolutions, attention in between."""
+"""LFM 2, dense and routed, and LFM 3 (modeling_lfm2.py, modeling_lfm2_moe.py, modeling_lfm3.py): short gated
+convolutions, attention in between.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +47,50 @@ def read_moe(config: ConfigReader) -> Architecture:
         moe = moe._replace(correction_bias=True)
     layers = tuple((t, moe if i >= dense else mlp) for i, t in enumerate(types))
     return _assemble(config, size, layers, _mixers(config, size))
+
+
+def read_3(config: ConfigReader) -> Architecture:
+    """``model_type: lfm3``: windowed layers, a gate of each head, norms behind both halves; its convolution is always
+    PyTorch's own, whose kernel the packages do not have.
+    """
+    size = read_sizes(config, kv_heads="required", head_dim=128)
+    h, window = size.hidden, config.window()
+    gated, behind = config.flag("use_attention_gate", default=True), config.flag("use_sandwich_norm", default=True)
+    bias = config.flag("attention_bias")
+    words = ("conv", "full_attention", "sliding_attention")
+
+    def usual(i: int) -> str:
+        return words[1] if i % 4 == 2 else words[2] if i and i % 4 == 0 else words[0]
+
+    stated = config.texts("layer_types") or tuple(usual(i) for i in range(size.layers))
+    strange = next((t for t in stated if t not in words), None)
+    if strange is not None or len(stated) != size.layers:
+        config.fail("layer_types", f"layer_types must name {size.layers} layers", f"known: {', '.join(words)}")
+    attention = grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        query_norm=rms_norm(size.head_dim, "self_attn.q_norm"),
+        key_norm=rms_norm(size.head_dim, "self_attn.k_norm"),
+        rotary_form="half-fp32",
+        gate_matrix=gated,
+        dropout=config.dropout("attention_dropout"),
+        tensors=linear("self_attn.g_proj", size.heads, h, "attention", "column") if gated else (),
+    )
+    mixers = _mixers(config, size)
+    short = mixers["conv"]
+    if isinstance(short, Mixer):
+        mixers["conv"] = short._replace(kind="plain-short-convolution")
+    mixers["full_attention"] = attention
+    mixers["sliding_attention"] = attention._replace(window=window)
+    mlp = _mlp(h, config.integer("intermediate_size"))
+    found = _assemble(config, size, tuple((t, mlp) for t in stated), mixers)
+    tables = len(set(stated) - {"conv"})
+    if not behind:
+        return found._replace(rotary_tables=tables)
+    first, last = rms_norm(h, "post_operator_norm"), rms_norm(h, "post_ffn_norm")
+    blocks = tuple((b._replace(mixer_output_norm=first, mlp_output_norm=last), n) for b, n in found.blocks)
+    return found._replace(blocks=blocks, rotary_tables=tables)
 
 
 def _types(config: ConfigReader, size: StackDimensions) -> tuple[str, ...]:
