@@ -88,7 +88,7 @@ def _model(draft: Draft) -> None:
         return
     builder = builder_of(component)
     if builder.other:
-        draft.refuse(keys.MODEL, f"`{component}` builds {builder.other}", keys=("model",))
+        draft.refuse(keys.MODEL, f"`{component}` builds {builder.other}")
         config.see(*(key for key in config.values if key.startswith("model.")))
     elif builder.general:
         _dimensions(draft, component)
