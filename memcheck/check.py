@@ -90,7 +90,7 @@ class Gate(Record):
     remedies: Remedies | None = None
     """Puts remedies on the findings of a full GPU, which takes many estimates; None: they have none."""
     hardware: Mapping[str, object] = {}
-    """What a framework's own config runs on: ``gpu``, ``gpus_per_node``, ``nodes``."""
+    """What a framework's own config does not say: ``gpu``, ``gpus_per_node``, ``nodes``, ``sequence_length``."""
     texts: Mapping[str, bytes] = {}
     """Configs, by path, that plans take values from as if they held these bytes: edits that are not written yet."""
     dossier: DossierMaker | None = None

@@ -87,6 +87,7 @@ CHECK_OPTIONS = (
     Option(("--gpu",), "Judge the plans on this GPU instead of their own.", "NAME", values.gpu, completion="gpus"),
     Option(("--gpus-per-node",), "Judge on so many GPUs of a node.", "N", values.count),
     Option(("--nodes",), "Judge on so many nodes.", "N", values.count),
+    Option(("--sequence-length",), "Tokens of a row, for configs that do not say.", "N", values.count),
     Option(("--config",), "This configuration file instead of the nearest one.", "FILE", completion="files"),
     Option(
         ("--config-from-ref",),

@@ -129,7 +129,7 @@ class Gates:
             select=select,
             ignore=(*self._ignore, *inherited),
             changes={f"hardware.{key}": value for key, value in stated_hardware(options).items()},
-            hardware={**(settings.hardware_of(path) or {}), **stated_hardware(options)},
+            hardware={**(settings.hardware_of(path) or {}), **stated_hardware(options), **stated_length(options)},
             baseline=None if baseline is None else baseline.judge,
             baseline_file="" if baseline is None else baseline.file,
             suppressions=not options.no_suppressions,
@@ -183,6 +183,11 @@ def stated_hardware(options: CheckOptions) -> dict[str, object]:
     """What the command line says the job runs on."""
     values = {"gpu": options.gpu, "gpus_per_node": options.gpus_per_node, "nodes": options.nodes}
     return {key: value for key, value in values.items() if value is not None}
+
+
+def stated_length(options: CheckOptions) -> dict[str, object]:
+    """The length of a row that the command line says in place of configs that leave it out."""
+    return {} if options.sequence_length is None else {"sequence_length": options.sequence_length}
 
 
 def baseline_file(options: CheckOptions, settings: Settings) -> str:

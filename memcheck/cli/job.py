@@ -30,7 +30,7 @@ SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".txt")
 _OPTIONS = (
     click.option("--gpus", type=click.IntRange(1), help="How many GPUs, for a model's name."),
     click.option("--method", type=click.Choice(METHODS), help="How a model that is named is trained [default: full]."),
-    click.option("--sequence-length", type=click.IntRange(1), help="Tokens per sequence, for a model's name."),
+    click.option("--sequence-length", type=click.IntRange(1), help="Tokens per sequence, for a model's name or a config that does not say."),
     click.option("--micro-batch-size", type=click.IntRange(1), help="Sequences per GPU, for a model's name."),
     click.option("--zero-stage", type=click.IntRange(0, 3), help="How its state is sharded: 0 not at all, 3 fully."),
 )
@@ -61,7 +61,7 @@ def job_of(paths: tuple[str, ...], job: Mapping[str, object]) -> Told | None:
     """
     if any(each.startswith("-") and each != "-" for each in paths):
         return Told(PlanFile(COMMAND, f"{shlex.join(paths)}\n".encode()))
-    stated = [key for key in KEYS if job.get(key) is not None]
+    stated = [key for key in KEYS if job.get(key) is not None and key != "sequence_length"]
     is_name = len(paths) == 1 and paths[0] != STDIN and not paths[0].lower().endswith(SUFFIXES)
     if is_name and not os.path.exists(paths[0]):
         gpu, count, per_node, nodes = (job.get(key) for key in ("gpu", "gpus", "gpus_per_node", "nodes"))

@@ -31,6 +31,7 @@ class CheckOptions(Record):
     gpu: str | None = None
     gpus_per_node: int | None = None
     nodes: int | None = None
+    sequence_length: int | None = None
     config: str | None = None
     config_from_ref: str | None = None
     """Read configurations and baselines from this git ref instead of the working tree."""

@@ -151,7 +151,7 @@ def _configs(written: object) -> tuple[ConfigHardware, ...]:
 
 
 def _config(table: dict[str, object]) -> ConfigHardware:
-    known = {"path", "gpu", "gpus-per-node", "nodes"}
+    known = {"path", "gpu", "gpus-per-node", "nodes", "sequence-length"}
     unknown = sorted(set(table) - known)
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r} of an entry; known: {', '.join(sorted(known))}")
@@ -161,12 +161,12 @@ def _config(table: dict[str, object]) -> ConfigHardware:
     if gpu is not None and not isinstance(gpu, str):
         raise ValueError(f"{gpu!r} is not the name of a GPU")
     numbers: dict[str, int | None] = {}
-    for key in ("gpus-per-node", "nodes"):
+    for key in ("gpus-per-node", "nodes", "sequence-length"):
         number = table.get(key)
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
             raise ValueError(f"{key} is {number!r}, not a whole number of at least 1")
         numbers[key] = number if isinstance(number, int) else None
-    return ConfigHardware(path=path, gpu=gpu, gpus_per_node=numbers["gpus-per-node"], nodes=numbers["nodes"])
+    return ConfigHardware(path=path, gpu=gpu, **{key.replace("-", "_"): number for key, number in numbers.items()})
 
 
 READERS: dict[str, Callable[[object], object]] = {

@@ -10,19 +10,20 @@ if TYPE_CHECKING:  # made only for a configuration that has it
 
 
 class ConfigHardware(Record):
-    """``[[configs]]``: configs of frameworks, and what they run on."""
+    """``[[configs]]``: configs of frameworks, and what they do not say."""
 
     path: str
     """A pattern of paths, relative to the configuration's folder."""
     gpu: str | None = None
     gpus_per_node: int | None = None
     nodes: int | None = None
+    sequence_length: int | None = None
+    """Of configs that state none."""
 
     @property
     def stated(self) -> dict[str, object]:
-        """The keys of ``hardware`` that it states."""
-        values = {"gpu": self.gpu, "gpus_per_node": self.gpus_per_node, "nodes": self.nodes}
-        return {key: value for key, value in values.items() if value is not None}
+        """What it states: keys of ``hardware``, and the length."""
+        return {key: value for key, value in self._asdict().items() if key != "path" and value is not None}
 
 
 class Settings(Record):

@@ -18,20 +18,22 @@ from memcheck.plan.document import Document, Provenance
 from memcheck.plan.text import read_bytes, split_lines
 
 STATED = "stated beside the config"
+LENGTH = "sequence_length"
 NEEDED = (
     ("hardware.gpu", "which GPU it runs on", "name it: --gpu h100-80gb, or [[tool.memcheck.configs]] in the project"),
     ("hardware.gpus_per_node", "how many GPUs run it", "state them: --gpus-per-node 8, and --nodes for more than one"),
-    ("training.sequence_length", "how long a sequence is", "a plan states it beside `source:`"),
+    ("training.sequence_length", "how long a sequence is", "state the tokens of the longest row: --sequence-length 4096"),
     ("training.micro_batch_size", "how many sequences a GPU takes at once", "a plan states it beside `source:`"),
     ("model", "which model it trains", "a plan states it beside `source:`"),
 )
 """What has to be known, and who says it where the config does not."""
 
 
-def config_document(path: str, data: bytes, hardware: Mapping[str, object]) -> Document | None:
+def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Document | None:
     """The document that a config stands for; None for a YAML file that no framework's reader knows.
 
-    ``hardware``: ``gpu``, ``gpus_per_node``, ``nodes``, as far as they were stated. Never raises for bad input.
+    ``stated``: ``gpu``, ``gpus_per_node``, ``nodes``, and the ``sequence_length`` of a config that does not say it.
+    Never raises for bad input.
     """
     try:
         text = parse_text(path, data)
@@ -47,10 +49,18 @@ def config_document(path: str, data: bytes, hardware: Mapping[str, object]) -> D
     start = Location(path, Span(1, 1, 1, 1))
     lines = split_lines(text)
     values: dict[str, Any] = {"memcheck": 1, "source": {name: os.path.basename(path)}}
+    hardware = {key: value for key, value in stated.items() if key != LENGTH}
     if hardware:
-        values["hardware"] = dict(hardware)
-    bare = Document(path=path, index=0, values=values, marks={"": Provenance(None, start)}, sources={path: lines})
-    found = sourced(bare, lambda each: data if each == path else read_bytes(each))
+        values["hardware"] = hardware
+
+    def read() -> Document:
+        bare = Document(path=path, index=0, values=values, marks={"": Provenance(None, start)}, sources={path: lines})
+        return sourced(bare, lambda each: data if each == path else read_bytes(each))
+
+    found = read()
+    if LENGTH in stated and _value(found, f"training.{LENGTH}") is None:
+        values["training"] = {LENGTH: stated[LENGTH]}
+        found = read()
     missing = [] if any(each.severity == "error" for each in found.findings) else list(_missing(found))
     findings = (*found.findings, *missing)
     whole = not any(each.severity == "error" for each in findings)
@@ -64,12 +74,16 @@ def _missing(document: Document) -> list[Any]:
     at = document.locate("")
     found = []
     for key, what, help in NEEDED:
-        table: object = document.values
-        for part in key.split("."):
-            table = table.get(part) if isinstance(table, dict) else None
-        if table is None:
+        if _value(document, key) is None:
             found.append(codes.UNUSABLE_SOURCE.at(at, f"the config does not say {what}", help=help))
     return found
+
+
+def _value(document: Document, key: str) -> object:
+    table: object = document.values
+    for part in key.split("."):
+        table = table.get(part) if isinstance(table, dict) else None
+    return table
 
 
 def _failed(path: str, text: str, error: ConfigError | TomlError) -> Document:

@@ -19,7 +19,7 @@ def load_plans(
     """Every document of a file: ``extends`` and ``source`` applied. Never raises for bad input.
 
     ``texts``: configs, by their shown path, that are read as if they held these bytes. ``hardware``: what a framework's
-    own config runs on; a plan says that itself.
+    own config runs on, and its length where it states none; a plan says that itself.
     """
     if b"memcheck" not in data or not path.lower().endswith((".yaml", ".yml")):
         from memcheck.plan.sniff import looks_like_plan
