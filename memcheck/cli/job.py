@@ -30,7 +30,11 @@ SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".txt")
 _OPTIONS = (
     click.option("--gpus", type=click.IntRange(1), help="How many GPUs, for a model's name."),
     click.option("--method", type=click.Choice(METHODS), help="How a model that is named is trained [default: full]."),
-    click.option("--sequence-length", type=click.IntRange(1), help="Tokens per sequence, for a model's name or a config that does not say."),
+    click.option(
+        "--sequence-length",
+        type=click.IntRange(1),
+        help="Tokens per sequence, for a model's name or a config that does not say.",
+    ),
     click.option("--micro-batch-size", type=click.IntRange(1), help="Sequences per GPU, for a model's name."),
     click.option("--zero-stage", type=click.IntRange(0, 3), help="How its state is sharded: 0 not at all, 3 fully."),
 )

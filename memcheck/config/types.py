@@ -18,7 +18,7 @@ class ConfigHardware(Record):
     gpus_per_node: int | None = None
     nodes: int | None = None
     sequence_length: int | None = None
-    """Of configs that state none."""
+    """Tokens of a row, of configs that state none."""
 
     @property
     def stated(self) -> dict[str, object]:

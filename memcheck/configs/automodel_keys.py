@@ -135,8 +135,8 @@ ATTENTIONS = {
 which save what FlashAttention saves.
 """
 
-DISPATCHERS = ("torch", "deepep", "uccl_ep")
-"""``model.backend.dispatcher`` with a memory model: all tokens are gathered, or sent through DeepEP's buffers."""
+DISPATCHERS = ("torch",)
+"""``model.backend.dispatcher`` with a memory model: all tokens are gathered."""
 
 SCHEDULES = {
     "1f1b": "1f1b",

@@ -15,6 +15,8 @@ from memcheck.plan.types import ModelSpec
 
 CONFIG = "model.config."
 
+GATHERED = "what gathers all tokens instead, and needs more: --set training.options.dispatcher=torch"
+
 
 def model(draft: Draft) -> None:
     """The repository's id, what of its configuration is changed, or a configuration that is written out."""
@@ -131,9 +133,10 @@ def _experts(draft: Draft) -> None:
     if written in keys.DISPATCHERS:
         draft.set(key, written, path)
     elif written:
-        message = f"`{path}: {written}`: the buffers that it registers have no memory model here"
-        draft.refuse(path, message, "state what comes closest: --set training.options.dispatcher=deepep", (key,))
-    elif text(draft, "model.backend.experts") in ("gmm", "te"):
-        draft.set(key, "deepep", "model.backend.experts")
+        message = f"`{path}: {written}`: what it holds of tokens on their way has no memory model here"
+        draft.refuse(path, message, GATHERED, (key,))
+    elif (experts := text(draft, "model.backend.experts")) in ("gmm", "te"):
+        message = f"`model.backend.experts: {experts}` sends tokens through DeepEP, which has no memory model here"
+        draft.refuse("model.backend.experts", message, GATHERED, (key,))
     else:
         draft.assume(key, "torch", "AutoModel takes DeepEP where it is installed; without it all tokens are gathered")

@@ -22,7 +22,7 @@ LENGTH = "sequence_length"
 NEEDED = (
     ("hardware.gpu", "which GPU it runs on", "name it: --gpu h100-80gb, or [[tool.memcheck.configs]] in the project"),
     ("hardware.gpus_per_node", "how many GPUs run it", "state them: --gpus-per-node 8, and --nodes for more than one"),
-    ("training.sequence_length", "how long a sequence is", "state the tokens of the longest row: --sequence-length 4096"),
+    ("training.sequence_length", "how long a sequence is", "state the longest row: --sequence-length 4096"),
     ("training.micro_batch_size", "how many sequences a GPU takes at once", "a plan states it beside `source:`"),
     ("model", "which model it trains", "a plan states it beside `source:`"),
 )

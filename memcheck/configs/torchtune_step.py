@@ -94,6 +94,7 @@ def loss(draft: Draft) -> None:
         if kind != "standard":
             draft.rows((KeyRow(f"loss.{keys.CHUNKS}", "training.loss.chunks"),))
     elif name not in keys.OBJECTIVES:
-        message = f"the loss `{path}: {text(draft, path)}` has no memory model here"
+        written = text(draft, path)
+        message = f"the loss `{written}` has no memory model here" if written else "the recipe does not say which loss"
         draft.refuse(path, message, parts.STATE_IT.format("training.loss"), ("training.loss", "training.loss.kind"))
     config.see(*(each for each in config.values if each.startswith("loss.")))

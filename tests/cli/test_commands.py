@@ -247,6 +247,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--no-suppressions",
             "--gpus-per-node",
             "--nodes",
+            "--sequence-length",
             "--baseline",
             "--fix",
             "--unsafe-fixes",

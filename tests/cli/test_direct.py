@@ -102,6 +102,32 @@ def test_a_folder_is_gated_with_five_lines(tmp_path: Path, capsys: Capture) -> N
     assert [each["path"] for each in plans(capsys)] == ["configs/other.yml", "configs/train.yml"]
 
 
+def allocated(arguments: list[str], capsys: Capture) -> list[int]:
+    """The peak of each config that is checked."""
+    main(["check", *arguments, "--format", "json"])
+    return [each["estimate"]["allocated_bytes"] for each in plans(capsys)]  # type: ignore[index]
+
+
+def test_a_length_is_stated_beside_configs_that_do_not_say(tmp_path: Path, capsys: Capture) -> None:
+    """On the command line or in the mapping; the length of a config that has one counts."""
+    recipe = "model: {_component_: torchtune.models.llama3_2.llama3_2_1b}\ntokenizer: {max_seq_len: LENGTH}\n"
+    recipe += "optimizer: {_component_: torch.optim.AdamW}\nbatch_size: 1\ndtype: bf16\n"
+    recipe += "loss: {_component_: torchtune.modules.loss.LinearCrossEntropyLoss}\n"
+    (tmp_path / "recipe.yaml").write_text(recipe.replace("LENGTH", "null"))
+    (tmp_path / "long.yaml").write_text(recipe.replace("LENGTH", "8192"))
+    where = ["--gpu", "h100-80gb", "--gpus-per-node", "1"]
+    assert main(["check", "recipe.yaml", *where]) == 1
+    assert "--sequence-length 4096" in capsys.readouterr().out
+    short, long = (allocated(["recipe.yaml", *where, "--sequence-length", str(n)], capsys) for n in (1024, 8192))
+    assert short < long == allocated(["long.yaml", *where, "--sequence-length", "1024"], capsys)
+    (tmp_path / "memcheck.toml").write_text(
+        '[[configs]]\npath = "*.yaml"\ngpu = "h100-80gb"\ngpus-per-node = 1\nsequence-length = 1024\n'
+    )
+    assert allocated(["recipe.yaml"], capsys) == short
+    assert main(["estimate", "recipe.yaml", *where, "--sequence-length", "8192", "--format", "json"]) == 0
+    assert [plans(capsys)[0]["estimate"]["allocated_bytes"]] == long  # type: ignore[index]
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [

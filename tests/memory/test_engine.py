@@ -385,8 +385,7 @@ def test_offloaded_activations_move_to_the_host() -> None:
     gone = kept._replace(checkpointing=Checkpointing("full", offload="cpu"))
     found = estimate(gone, BIG_GPU)
     inputs = 32 * 2 * 4096 * 32768
-    assert found.host_bytes_per_node == inputs
-    assert found.host_components == (("activations", inputs),)
+    assert (found.host_bytes_per_node, found.host_components) == (inputs, (("activations", inputs),))
     assert estimate(kept, BIG_GPU).allocated_bytes - found.allocated_bytes == inputs
 
 

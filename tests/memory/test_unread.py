@@ -19,6 +19,7 @@ from memcheck.memory.estimate import estimate
 from memcheck.memory.unmodelled import refuse_model
 from memcheck.models.from_plan import catalogued
 from memcheck.models.types import (
+    AltUp,
     Architecture,
     Attention,
     Block,
@@ -28,6 +29,7 @@ from memcheck.models.types import (
     Moe,
     Norm,
     ParameterTensor,
+    PerLayer,
 )
 from tests.memory.jobs import BIG_GPU, job
 
@@ -86,7 +88,9 @@ def _recording(cls: type[Any]) -> type[Any]:
     return type.__new__(type(cls), cls.__name__, (cls,), {"__slots__": (), **body})
 
 
-RECORDING = {cls: _recording(cls) for cls in (Attention, LatentAttention, Mixer, Mlp, Moe, Block, Norm)}
+RECORDING = {
+    cls: _recording(cls) for cls in (AltUp, Attention, LatentAttention, Mixer, Mlp, Moe, Block, Norm, PerLayer)
+}
 
 
 def _watched(value: Any) -> Any:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.deepep import deepep_bytes
 from memcheck.accounts.process_groups import ProcessGroup, Term, nodes_of, spread
-from memcheck.job.types import Layout, TrainingJob
-from memcheck.models.types import Architecture
-
-SENDERS = ("deepep", "uccl_ep")
-"""Values of the option ``dispatcher`` that send tokens to the ranks of their experts."""
+from memcheck.job.types import Layout
 
 
 class MeshGroups:
@@ -23,30 +18,7 @@ class MeshGroups:
         return ()
 
 
-class SentTokens(MeshGroups):
-    """Tokens travel to experts through DeepEP's buffers, and not through NCCL's.
-
-    Source: NVIDIA-NeMo/Automodel ``components/moe/megatron/fused_a2a.py``, get_buffer: as large as DeepEP asks for.
-    """
-
-    def __init__(self, token_width: int) -> None:
-        self._width = token_width
-        """Hidden size."""
-
-    def buffers(self, layout: Layout) -> tuple[Term, ...]:
-        """DeepEP's buffers for one expert group."""
-        source = f"buffers for {layout.expert} ranks (deepseek-ai/DeepEP csrc/config.hpp, deep_ep/buffer.py)"
-        return (("DeepEP", deepep_bytes(layout.expert, self._width), source),)
-
-
 MESH = MeshGroups()
-
-
-def exchanged(job: TrainingJob) -> MeshGroups:
-    """The groups of the mesh, and what carries tokens to experts beside NCCL."""
-    if job.layout.expert > 1 and job.option("dispatcher") in SENDERS and isinstance(job.architecture, Architecture):
-        return SentTokens(job.architecture.hidden_size)
-    return MESH
 
 
 def mesh_groups(layout: Layout) -> tuple[ProcessGroup, ...]:

@@ -257,7 +257,6 @@ class Step:
             if self.engine is not None:
                 self.engine.behind(unit.kind, first, last)
             if unit.kind == "embedding" and self.how.sharded and self.how.whole_table:
-                # DTensor's local slice of the full-size embedding gradient is cloned before FSDP reduces it
                 gradients = self._local_slice(gradients)
             recorder.hold_amount("gradients", gradients)
             self._linger(unit, curve)
@@ -294,9 +293,7 @@ class Step:
             recorder.release("communication_buffers", size)
 
     def _reduce_root(self, unsharded: Amount, previous: int, first: bool, last: bool, *, keeps: bool) -> int:
-        """Reduce-scatter of the root group, which is resharded before it (_fsdp_param_group.py, post_backward), if it
-        is at all; returns the input buffer that stays.
-        """
+        """Reduce-scatter of the root group, resharded before it if at all; returns the input buffer that stays."""
         self.recorder.release("communication_buffers", NOTHING if keeps else self.root.gathered)
         reduce_input = self._reduce(self.root, unsharded, previous, first, last, "the root group")
         self.recorder.release("communication_buffers", self.root.gathered if keeps else NOTHING)

@@ -1,10 +1,10 @@
 """Experts on several ranks beside FSDP2, as NeMo AutoModel runs them: a rank has whole experts, and tokens travel.
 
-``dispatcher: torch`` gathers every token of the group on each rank (``components/moe/experts.py``, GroupedExperts);
-``deepep`` sends a token once to each rank that has one of its experts, where it is copied for them
-(GroupedExpertsDeepEP; ``components/moe/megatron/token_dispatcher.py``, _DeepepManager). Experts are one grouped product
-per matrix, with the routing weight within the activation, whose function keeps its input and those weights
-(``components/moe/megatron/moe_utils.py``, WeightedSwiGLUFunction). Read at NVIDIA-NeMo/Automodel 36044ad3.
+``dispatcher: torch`` gathers every token of the group on each rank (``components/moe/experts.py``,
+GroupedExperts).
+Experts are one grouped product per matrix, with the routing weight within the activation, whose function keeps its
+input and those weights (``components/moe/megatron/moe_utils.py``, WeightedSwiGLUFunction). Read at
+NVIDIA-NeMo/Automodel 36044ad3.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from memcheck.models.types import Moe, ParameterTensor
 def dispatched_experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> Value:
     """The outputs of the routed experts for this rank's tokens."""
     weights = cast(ctx.tape, cast(ctx.tape, scores, x.dtype), "fp32")
-    if ctx.setting.dispatcher == "torch":
-        return _gathered(ctx, m, x, weights, indices)
-    return _sent(ctx, m, x, weights, indices)
+    return _gathered(ctx, m, x, weights, indices)
 
 
 def demand_whole(ctx: Context, m: Moe) -> None:
@@ -91,61 +89,7 @@ def _chosen(
     return index(tape, all_tokens, token, (rows, all_tokens.shape[-1]), "gather tokens"), sorted_weights, token
 
 
-def _sent(ctx: Context, m: Moe, x: Value, weights: Value, _indices: Storage) -> Value:
-    """A token travels once to each rank that has one of its experts; there it is copied, and its copies are summed."""
-    tape, ways, k = ctx.tape, ctx.setting.expert, m.experts_per_token
-    own, hidden = x.shape[0], x.shape[-1]
-    reached = ways * (1 - (1 - 1 / ways) ** k)  # ranks that a token reaches, of evenly drawn experts
-    received = Dim(math.ceil(own * reached * ctx.setting.expert_imbalance), "T*reached")
-    local = -(-m.experts // ways)
-    layout = (tape.new((own, ways), "bool", "is_token_in_rank"), tape.new((own, ways), "int32", "send_head"))
-    arrived, probabilities = _dispatched(tape, x, weights, received, layout)
-    chosen = tape.new((received, local), "bool", "multihot routing map")
-    multihot = tape.value((received, local), "fp32", "multihot probabilities")
-    p_shape = probabilities.shape
-    kept = tape.new((received, k), "int64", "received indices")
-    multihot = tape.record(
-        multihot, (probabilities,), lambda grad, kept=(kept, chosen): [tape.new(p_shape, "fp32", "multihot backward")]
-    )
-    del kept, probabilities
-    rows = _rows(ctx, own * k)
-    row_ids = tape.new((received, 2 * local + 1), "int32", "row id map")
-    tokens, sorted_weights = _permuted(tape, arrived, multihot, rows, row_ids)
-    del multihot
-    out = _experts(ctx, m, tokens, sorted_weights)
-    summed = _moved(tape, out, (received, hidden), "unpermuted tokens", row_ids)
-    back = _moved(tape, summed, (own, hidden), "combined tokens", layout)
-    del summed, out, tokens, arrived, sorted_weights
-    return back
 
-
-def _dispatched(
-    tape: Tape, x: Value, weights: Value, received: Dim, layout: tuple[Storage, Storage]
-) -> tuple[Value, Value]:
-    """``FusedDispatch``: rows and their weights; its backward combines both gradients."""
-    out = tape.value((received, x.shape[-1]), x.dtype, "dispatched tokens")
-    probabilities = tape.value((received, weights.shape[-1]), "fp32", "dispatched weights")
-    shape, dtype, w_shape = x.shape, x.dtype, weights.shape
-
-    def run(grad: Storage, kept: object = layout) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "combined gradient"), tape.new(w_shape, "fp32", "combined weights' gradient")]
-
-    return tape.record(out, (x, weights), run), tape.record(probabilities, (weights,), lambda grad: [None])
-
-
-def _permuted(
-    tape: Tape, arrived: Value, multihot: Value, rows: Dim, row_ids: Storage
-) -> tuple[Value, Value]:
-    """``moe_permute_with_probs``: keeps its map."""
-    out = tape.value((rows, arrived.shape[-1]), arrived.dtype, "permuted tokens")
-    weights = tape.value((rows,), "fp32", "permuted weights")
-    shape, dtype, m_shape = arrived.shape, arrived.dtype, multihot.shape
-
-    def run(grad: Storage, kept: Storage = row_ids) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "unpermuted gradient"), tape.new(m_shape, "fp32", "weights' gradient")]
-
-    out = tape.record(out, (arrived, multihot), run)
-    return out, tape.record(weights, (multihot,), lambda grad: [None])
 
 
 def _experts(ctx: Context, m: Moe, tokens: Value, weights: Value) -> Value:
@@ -260,13 +204,3 @@ def _narrowed(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     out = tape.value(shape, x.dtype, "own rows")
     whole, dtype = x.shape, x.dtype
     return tape.record(out, (x,), lambda grad: [tape.new(whole, dtype, "narrow backward")])
-
-
-def _moved(tape: Tape, x: Value, shape: tuple[int, ...], label: str, kept: object) -> Value:
-    out = tape.value(shape, x.dtype, label)
-    source, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
-        return [tape.new(source, dtype, label + " backward")]
-
-    return tape.record(out, (x,), run)

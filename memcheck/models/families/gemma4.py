@@ -76,7 +76,7 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
             mlp_output_norm=rms_norm(h, "post_feedforward_layernorm", NORM),
             extra_tensors=per_layer_tensors(h, each),
             per_layer=per_layer,
-            per_layer_activation=activation,
+            per_layer_activation=activation if per_layer is not None else "",
             scaled_output=True,
         )
 

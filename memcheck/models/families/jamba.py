@@ -56,7 +56,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _period(config: ConfigReader, name: str, period: int, offset: int) -> tuple[int, int]:
-    """Of how many layers one is of this kind, and the first."""
+    """How many layers there are for each of this kind, and the first."""
     every = config.integer(f"{name}_period", default=period)
     first = config.integer(f"{name}_offset", default=offset, minimum=0)
     if first >= every:
