@@ -44,6 +44,7 @@ OWN = {
     "moe_shared_expert_overlap": (("qwen1.5-moe-a2.7b", "expert: 2", SHARED),),
     **dict.fromkeys(("pin_memory", "buffer_count", "buffer_size"), (OFFLOADED,)),
     "fsdp_version": ((DENSE, "zero_stage: 3, gradient_sync: last", ""),),
+    "reference_fsdp": ((DENSE, "zero_stage: 3", "objective: dpo, reference: resident"),),
     "prepare_model_for_kbit_training": ((DENSE, "", "method: qlora, precision: bf16-pure"),),
 }
 """Layouts of options that count in few."""
