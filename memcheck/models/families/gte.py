@@ -62,5 +62,5 @@ def read(config: ConfigReader) -> Architecture:
         narrow_loss=True,
         token_types=types,
         extra_tensors=(table,) if types else (),
-        paths=Paths(layers="gte.layers", embedding=f"{embeddings}.word_embeddings", head="lm_head"),
+        paths=Paths(layers="gte.layers", embedding=f"{embeddings}.word_embeddings", head="lm_head.decoder"),
     )._replace(final_norm=None)
