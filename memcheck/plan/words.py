@@ -68,7 +68,8 @@ def found(value: object, text: str) -> str:
         return f"the boolean {shown}" if text else "a boolean"
     if isinstance(value, str):
         return f"the text {shown}" if text else f"the text `{shorten(value)}`"
-    return f"the number {shown}" if text else f"the number `{value}`"
+    written = text[:1] in "+-.*0123456789" if text else False  # in a framework's config the mark may be on the key
+    return f"the number {shown}" if written else f"the number `{value}`"
 
 
 def flow(value: object) -> str:
