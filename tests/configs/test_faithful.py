@@ -86,7 +86,9 @@ def wanted(values: dict[str, Any]) -> Iterator[tuple[str, object]]:
     optimizer = str(values.get("optimizer") or values.get("optim") or "")
     if optimizer:
         eight, paged = "8bit" in optimizer, "paged" in optimizer
-        yield "training.optimizer.name", f"{'paged-' * paged}adamw{'-8bit' * eight}" if "adam" in optimizer else optimizer
+        adamw = f"{'paged-' * paged}adamw{'-8bit' * eight}"
+        known = {"adamw_torch_4bit": "adamw-torchao-4bit", "adamw_torch_8bit": "adamw-torchao-8bit"}
+        yield "training.optimizer.name", known.get(optimizer, adamw if "adam" in optimizer else optimizer)
 
 
 def read_torchtune(values: dict[str, Any]) -> Iterator[tuple[str, object]]:
