@@ -5,14 +5,13 @@ What stands behind the recipe's name takes the place of what the recipe says (``
 
 from __future__ import annotations
 
-import os
 import re
 
 from memcheck.configs import automodel_keys as keys
-from memcheck.configs.config_file import ConfigFile, load_yaml, parse_text
+from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.evidence import any_key
 from memcheck.configs.trainer_keys import LAUNCHER, LAUNCHER_IRRELEVANT
-from memcheck.configs.trainer_split import named_files
+from memcheck.configs.trainer_split import load_named
 from memcheck.configs.types import ConfigError
 
 _COMMAND = re.compile(r"\bautomodel\b|nemo_automodel|recipes/\w+/|finetune\.py|train_ft|benchmark\.py")
@@ -49,10 +48,9 @@ def launched(config: ConfigFile) -> ConfigFile:
     name = "" if config.path.lower().endswith((".yaml", ".yml", ".json")) else recipe_of(config)
     if not name:
         return config
-    path = next((each for each in named_files(config, name) if os.path.isfile(each)), "")
-    if not path:
+    found = load_named(config, name, load_yaml)
+    if found is None:
         raise ConfigError(f"{config.path}: there is no `{name}`, which the command names", "mend the path")
-    found = load_yaml(path, parse_text(path, config.read(path)))
     found.inside, found.read, found.version = config.inside, config.read, config.version
     found.gpus_per_node = config.gpus_per_node
     for key, value in config.values.items():

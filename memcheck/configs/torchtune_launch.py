@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 
-from memcheck.configs.config_file import ConfigFile, load_yaml, parse_text
+from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.draft import Draft
 from memcheck.configs.torchtune_keys import COMPONENT, launched
 from memcheck.configs.trainer_keys import LAUNCHER_IRRELEVANT
-from memcheck.configs.trainer_split import named_files
+from memcheck.configs.trainer_split import load_named
 from memcheck.configs.types import ConfigError, KeyRow
 from memcheck.edge.libyaml import yaml
 from memcheck.finding import Location, Span
@@ -69,15 +68,13 @@ def join_launch(draft: Draft) -> bool:
 
 def _named(draft: Draft, name: str) -> ConfigFile | None:
     config = draft.config
-    for each in named_files(config, name):
-        if not os.path.isfile(each):
-            continue
-        try:
-            return load_yaml(each, parse_text(each, config.read(each)))
-        except (ConfigError, OSError) as error:
-            message = error.message if isinstance(error, ConfigError) else f"{each}: {error.strerror or error}"
-            draft.refuse("config", message, "mend the file")
-            return None
+    try:
+        found = load_named(config, name, load_yaml)
+    except ConfigError as error:
+        draft.refuse("config", error.message, "mend the file")
+        return None
+    if found is not None:
+        return found
     if name.endswith((".yaml", ".yml")):
         draft.refuse("config", f"there is no `{name}` beside the command, nor where it runs", "mend the path")
     else:

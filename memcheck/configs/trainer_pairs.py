@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
-from memcheck.configs.config_file import ConfigFile, load_yaml, parse_text
+from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.draft import Draft
 from memcheck.configs.read_accelerate import read_accelerate
 from memcheck.configs.trainer_parts import Division, text
-from memcheck.configs.trainer_split import STAGE, named_files
+from memcheck.configs.trainer_split import STAGE, load_named
 from memcheck.configs.types import ConfigError, ReadSetting
 from memcheck.frameworks.registry import FRAMEWORKS
 
@@ -68,15 +66,13 @@ def _file(draft: Draft, path: str) -> ConfigFile | None:
     config = draft.config
     name = str(config.values[path])
     config.see(path)
-    for each in named_files(config, name):
-        if not os.path.isfile(each):
-            continue
-        try:
-            return load_yaml(each, parse_text(each, config.read(each)))
-        except (ConfigError, OSError) as error:
-            message = error.message if isinstance(error, ConfigError) else f"{each}: {error.strerror or error}"
-            draft.refuse(path, message, "mend the file")
-            return None
+    try:
+        found = load_named(config, name, load_yaml)
+    except ConfigError as error:
+        draft.refuse(path, error.message, "mend the file")
+        return None
+    if found is not None:
+        return found
     draft.refuse(path, f"there is no `{name}` beside the config, nor at the top of its repository", "mend the path")
     return None
 

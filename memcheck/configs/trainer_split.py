@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from memcheck.configs.config_file import ConfigFile, load_json, parse_text
 from memcheck.configs.draft import Draft
@@ -72,15 +72,13 @@ def deepspeed(
 
 def _named(draft: Draft, path: str, name: str, shipped: Mapping[str, Mapping[str, object]]) -> ConfigFile | None:
     config = draft.config
-    for each in named_files(config, name):
-        if not os.path.isfile(each):
-            continue
-        try:
-            return load_json(each, parse_text(each, config.read(each)))
-        except (ConfigError, OSError) as error:
-            message = error.message if isinstance(error, ConfigError) else f"{each}: {error.strerror or error}"
-            draft.refuse(path, message, "mend the file", (STAGE,))
-            return None
+    try:
+        found = load_named(config, name, load_json)
+    except ConfigError as error:
+        draft.refuse(path, error.message, "mend the file", (STAGE,))
+        return None
+    if found is not None:
+        return found
     stem = os.path.splitext(name.rpartition("/")[2])[0]
     if stem in shipped:
         at = config.at(path)
@@ -109,6 +107,21 @@ def named_files(config: ConfigFile, name: str) -> list[str]:
     usable = inside if config.inside else found
     absolute = os.path.isabs(config.path)
     return [shown_path(each if absolute else os.path.relpath(each)) for each in usable]
+
+
+def load_named(config: ConfigFile, name: str, load: Callable[[str, str], ConfigFile]) -> ConfigFile | None:
+    """The first file of this name that is there; None: there is none.
+
+    Raises:
+        ConfigError: it cannot be read, or ``load`` cannot use its text.
+    """
+    path = next((each for each in named_files(config, name) if os.path.isfile(each)), None)
+    if path is None:
+        return None
+    try:
+        return load(path, parse_text(path, config.read(path)))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
 
 
 def _join(draft: Draft, engine: ReadConfig) -> None:
@@ -162,15 +175,14 @@ def _section_file(draft: Draft, section: str) -> dict[str, str] | None:
     """``fsdp_config`` may name a JSON file, whose keys are read as if they stood here."""
     config = draft.config
     name = str(config.values[section])
-    for each in named_files(config, name):
-        if os.path.isfile(each):
-            found = load_json(each, parse_text(each, config.read(each)))
-            at = config.at(section)
-            for key, value in found.values.items():
-                config.adopt(f"{section}.{key}", value, at)
-            return {key.removeprefix("fsdp_"): f"{section}.{key}" for key in found.values}
-    draft.refuse(section, f"there is no `{name}` beside the config", "mend the path", (STAGE,))
-    return None
+    found = load_named(config, name, load_json)
+    if found is None:
+        draft.refuse(section, f"there is no `{name}` beside the config", "mend the path", (STAGE,))
+        return None
+    at = config.at(section)
+    for key, value in found.values.items():
+        config.adopt(f"{section}.{key}", value, at)
+    return {key.removeprefix("fsdp_"): f"{section}.{key}" for key in found.values}
 
 
 def _is(draft: Draft, values: Mapping[str, str], name: str) -> bool:
