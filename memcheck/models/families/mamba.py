@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.decoder import rms_norm
+from memcheck.models.families.mamba2 import backbone
 from memcheck.models.parts.recurrent import SelectiveScan, mamba1
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.types import Architecture, Block, Paths
+from memcheck.models.types import Architecture
 
 HARMLESS = (
     "hidden_act",
@@ -52,24 +52,7 @@ def _read(config: ConfigReader, *, normed: bool) -> Architecture:
     mixer = mamba1(h, sizes, "mixer")
     if normed:
         mixer = mixer._replace(normed_inputs=True, buffer_numel=sizes.inner + 2 * sizes.state)
-    block = Block(
-        mixer=mixer,
-        mlp=None,
-        input_norm=rms_norm(h, "norm"),
-        mlp_norm=None,
-        residual_fp32=config.flag("residual_in_fp32", default=True),
-    )
-    return Architecture(
-        model_type=config.model_type,
-        hidden_size=h,
-        vocab_size=config.integer("vocab_size"),
-        blocks=((block, layers),),
-        embedding_size=h,
-        tie_word_embeddings=config.flag("tie_word_embeddings", default=True),
-        final_norm=rms_norm(h, "backbone.norm_f"),
-        logits_fp32=True,
-        paths=Paths("backbone.layers", "backbone.embeddings"),
-    )
+    return backbone(config, mixer, h, layers, tied=True)
 
 
 def read_rank(config: ConfigReader, key: str, hidden: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.models.parts.decoder import rms_norm
 from memcheck.models.parts.recurrent import StateSpace, mamba2
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.types import Architecture, Block, Paths
+from memcheck.models.types import Architecture, Block, Mixer, Paths
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -26,8 +26,13 @@ def read(config: ConfigReader) -> Architecture:
     )
     if sizes.heads * sizes.head_dim != config.integer("expand", default=2) * h:
         config.fail("num_heads", f"{heads} heads of {sizes.head_dim} are not expand x hidden_size")
+    return backbone(config, mamba2(h, sizes, "mixer"), h, layers, tied=False)
+
+
+def backbone(config: ConfigReader, mixer: Mixer, h: int, layers: int, *, tied: bool) -> Architecture:
+    """A stack of nothing but mixers, each behind its norm. ``tied``: the head's default."""
     block = Block(
-        mixer=mamba2(h, sizes, "mixer"),
+        mixer=mixer,
         mlp=None,
         input_norm=rms_norm(h, "norm"),
         mlp_norm=None,
@@ -39,7 +44,7 @@ def read(config: ConfigReader) -> Architecture:
         vocab_size=config.integer("vocab_size"),
         blocks=((block, layers),),
         embedding_size=h,
-        tie_word_embeddings=config.flag("tie_word_embeddings"),
+        tie_word_embeddings=config.flag("tie_word_embeddings", default=tied),
         final_norm=rms_norm(h, "backbone.norm_f"),
         logits_fp32=True,
         paths=Paths("backbone.layers", "backbone.embeddings"),
