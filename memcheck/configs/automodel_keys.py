@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from memcheck.configs.model_overrides import SIZELESS
+
 TITLE = "NeMo AutoModel"
 
 EVIDENCE = (
@@ -53,28 +55,7 @@ MODELS = (
     "model.config",
 )
 DTYPES = ("model.torch_dtype", "model.dtype", "model.config.torch_dtype", "model.config.dtype")
-NO_OVERRIDES = (
-    "_target_",
-    "pretrained_model_name_or_path",
-    "name_or_path",
-    "torch_dtype",
-    "dtype",
-    "trust_remote_code",
-    "use_cache",
-    "architectures",
-    "attn_implementation",
-    "output_hidden_states",
-    "rope_scaling",
-    "rope_theta",
-    "rms_norm_eps",
-    "max_position_embeddings",
-    "initializer_range",
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "router_aux_loss_coef",
-    "norm_topk_prob",
-)
+NO_OVERRIDES = SIZELESS | {"_target_", "pretrained_model_name_or_path", "name_or_path", "torch_dtype", "dtype"}
 """Keys of ``model.config`` that set no size."""
 PREDICTION = "num_nextn_predict_layers"
 

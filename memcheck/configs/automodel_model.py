@@ -7,6 +7,7 @@ import re
 from memcheck.configs import automodel_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.draft import Draft
+from memcheck.configs.model_overrides import changed, sized
 from memcheck.configs.trainer_parts import on, text
 from memcheck.errors import MemcheckError
 from memcheck.models.from_plan import architecture_of
@@ -22,42 +23,21 @@ def model(draft: Draft) -> None:
     """The repository's id, what of its configuration is changed, or a configuration that is written out."""
     config = draft.config
     path = next((name for name in keys.MODELS if config.has(name)), "")
-    changed = _changed(draft)
+    sizeless = keys.NO_OVERRIDES | {keys.PREDICTION}
+    altered = changed(draft, CONFIG, sizeless)
     written = _class_of(text(draft, "model.config._target_"))
     if path:
         parts.model(draft, path)
-        if changed:
-            draft.set("model.overrides", changed, next(key for key in config.values if _sized(key)))
-    elif changed and written:
-        draft.set("model.architecture", {"model_type": written, **changed}, "model.config._target_")
+        if altered:
+            draft.set("model.overrides", altered, next(key for key in config.values if sized(key, CONFIG, sizeless)))
+    elif altered and written:
+        draft.set("model.architecture", {"model_type": written, **altered}, "model.config._target_")
     config.see(*keys.MODELS, *(key for key in config.values if key.startswith(CONFIG)))
     for name in (f"model.{keys.PREDICTION}", f"{CONFIG}{keys.PREDICTION}"):
         if str(config.values.get(name) or "0") != "0":
             message = f"`{name}`: layers that predict further tokens have no memory model here"
             draft.refuse(name, message, keys=("model.overrides",))
         config.see(name, "model.mtp_use_repeated_layer")
-
-
-def _sized(key: str) -> bool:
-    if not key.startswith(CONFIG):
-        return False
-    name = key.removeprefix(CONFIG).partition(".")[0]
-    return name not in (*keys.NO_OVERRIDES, keys.PREDICTION)
-
-
-def _changed(draft: Draft) -> dict[str, object]:
-    """What ``model.config`` says of the model's dimensions."""
-    found: dict[str, object] = {}
-    for key, value in draft.config.values.items():
-        if not _sized(key):
-            continue
-        *sections, name = key.removeprefix(CONFIG).split(".")
-        table = found
-        for each in sections:
-            below = table.setdefault(each, {})
-            table = below if isinstance(below, dict) else {}
-        table[name] = value
-    return found
 
 
 def _class_of(target: str) -> str:

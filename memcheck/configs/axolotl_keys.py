@@ -11,6 +11,7 @@ TITLE = "Axolotl"
 
 MODEL = "base_model"
 EVIDENCE = ((MODEL,), ("micro_batch_size", "sequence_len", "datasets", "adapter", "pretraining_dataset", "num_epochs"))
+OVERRIDES = ("model_config", "overrides_of_model_config")
 MICRO, STEPS, TOTAL = "micro_batch_size", "gradient_accumulation_steps", "batch_size"
 LENGTH = "sequence_len"
 DEFAULT_LENGTH = 512
@@ -43,7 +44,14 @@ UNKNOWN_ATTENTIONS = ("sage_attention", "s2_attention")
 
 CCE_PLUGIN = "cut_cross_entropy"
 LIGER_FUSED = "liger_fused_linear_cross_entropy"
-PLUGINS_KNOWN = ("LigerPlugin", "CutCrossEntropyPlugin", "SpectrumPlugin", "SwanLabPlugin", "LMEvalPlugin")
+PLUGINS_REFUSED: dict[str, tuple[str, str]] = {
+    "DenseMixerPlugin": ("every expert run for every token (DenseMixer)", "dense_mixer"),
+    "GrokfastPlugin": ("a moving average of every gradient (Grokfast)", ""),
+    "HatcheryPlugin": ("training on a remote service", ""),
+    "MoraPlugin": ("MoRA's adapters", "use_mora"),
+}
+"""Plugins without a memory model, and the switch of the config that turns each off (``integrations/*/args.py``)."""
+PLUGINS_KNOWN = ("LigerPlugin", "CutCrossEntropyPlugin", "KDPlugin", "SwanLabPlugin", "LMEvalPlugin")
 
 REFUSED: dict[str, str] = {
     "diffusion.": "a diffusion language model",
@@ -64,6 +72,12 @@ REFUSED: dict[str, str] = {
     "peft_trainable_token_indices": "trained tokens",
     "lora_rank_pattern.": "ranks by module",
     "peft_layers_to_transform": "adapters on some layers",
+    "kd_trainer": "distillation against a teacher's log-probabilities",
+    "use_mora": "MoRA's adapters",
+    "mora.": "MoRA's adapters",
+    "hatchery.": "training on a remote service",
+    "lisa_n_layers": "layers that take turns in being trained (LISA)",
+    "relora_steps": "ReLoRA",
 }
 """Constructs without a memory model: they change what rests or what is saved."""
 
@@ -90,8 +104,6 @@ UPPER: dict[str, str] = {
 UNMODELLED: dict[str, tuple[object, str]] = {
     "neftune_noise_alpha": (None, "the noise on embeddings, one more copy of them, is not modelled"),
     "fp32_norms": (False, "norms held in fp32 are not modelled"),
-    "model_config": (None, "overrides of the model's configuration are not read"),
-    "overrides_of_model_config": (None, "overrides of the model's configuration are not read"),
     "overrides_of_model_kwargs": (None, "arguments of the model's loading are not read"),
     "resize_token_embeddings_to_32x": (False, "a vocabulary rounded up to 32 is not modelled"),
     "tokens": ([], "added tokens enlarge the vocabulary"),

@@ -6,8 +6,9 @@ from memcheck.configs import axolotl_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.model_overrides import override
 from memcheck.configs.shipped import AXOLOTL
-from memcheck.configs.trainer_adapters import adapters, base, leaves_casts, unused
+from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_settled import settle
@@ -22,6 +23,8 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     trainer(draft, "axolotl")
     _refuse(draft)
     parts.model(draft, keys.MODEL)
+    for section in keys.OVERRIDES:
+        override(draft, section)
     split = _split(draft, world)
     trains_all = _method(draft)
     _batch(draft)
@@ -121,6 +124,7 @@ def _method(draft: Draft) -> bool:
         base(draft, "int8", "load_in_8bit")
     elif gptq:
         base(draft, "gptq-4bit", "gptq")
+    constants(draft, "bnb_config_kwargs.bnb_4bit_use_double_quant", default=True)
     if on(draft, "lora_target_linear"):
         config.see("lora_target_modules")
         draft.set("training.lora.target_modules", "all-linear", "lora_target_linear")
@@ -221,7 +225,12 @@ def _loss(draft: Draft) -> None:
         draft.assume("training.loss.kind", "standard")
     config.see(keys.CCE_PLUGIN, keys.LIGER_FUSED, "chunked_cross_entropy", "chunked_cross_entropy_num_chunks")
     for each in plugins:
-        if not each.endswith((*keys.PLUGINS_KNOWN, "KernelsPlugin", "ExpertParallelPlugin")):
+        what, switch = keys.PLUGINS_REFUSED.get(each.rpartition(".")[2], ("", ""))
+        if what and not (switch and off(draft, switch)):
+            draft.refuse("plugins", f"`{each}`: the job is one with {what}, which has no memory model here")
+        elif each.endswith("SpectrumPlugin"):
+            draft.note("plugins", "the layers that Spectrum freezes are priced as trained: an upper bound")
+        elif not each.endswith((*keys.PLUGINS_KNOWN, "KernelsPlugin", "ExpertParallelPlugin")):
             draft.note("plugins", f"what the plugin `{each}` does to memory is not modelled")
 
 
@@ -233,7 +242,14 @@ def _objective(draft: Draft) -> None:
         draft.refuse("rl", message)
     elif written:
         kind = keys.OBJECTIVES.get(written, written)
-        objective(draft, kind, "rl", precomputed="precompute_ref_log_probs", prompt="max_prompt_len")
+        precomputed, second = "precompute_ref_log_probs", "rl_adapter_ref_model"
+        objective(draft, kind, "rl", precomputed=precomputed, prompt="max_prompt_len")
+        if "training.reference" in draft.settings and (on(draft, second) or draft.value("training.method") == "full"):
+            # train.py, setup_reference_model: a second model is loaded, and TRL keeps one that it is given even where
+            # log-probabilities are computed once
+            path = second if on(draft, second) else precomputed
+            draft.set("training.reference", "resident", path)
+    draft.config.see("rl_adapter_ref_model")
     for name in ("reward_model", "process_reward_model"):
         if on(draft, name):
             objective(draft, "reward", name)

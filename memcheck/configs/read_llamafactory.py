@@ -52,7 +52,7 @@ def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
 
 def _refuse(draft: Draft) -> None:
     for name, what in keys.REFUSED.items():
-        if on(draft, name):
+        if draft.config.has(name) and not parts.off(draft, name):  # `mixture_of_depths: convert` is no switch
             draft.refuse(name, f"`{name}`: the job is one with {what}, which has no memory model here")
     vision = next((name for name in keys.VISION if draft.config.has(name)), "")
     if vision:

@@ -52,6 +52,7 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.ask("training.sequence_length", "how long a sequence is", "state it: --sequence-length 4096")
     _precision(draft, split, trains_all=trains_all)
     arguments.step(draft, split)
+    _optimizer(draft)
     by_fsdp = draft.value(f"{parts.RECOMPUTE}.mode") == "full"
     if by_fsdp:
         config.see("gradient_checkpointing")
@@ -65,7 +66,7 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     else:
         parts.attention(draft, "attn_impl")
     _objective(draft)
-    arguments.evaluation(draft, 1)
+    _evaluation(draft)
     draft.unmodelled(keys.UNMODELLED)
     parts.irrelevant(draft, keys.IRRELEVANT)
     draft.harmless((), ("galore_", "lisa_", "quant_", "swanlab_"))
@@ -86,7 +87,7 @@ def _environment(draft: Draft) -> None:
 
 def _refuse(draft: Draft) -> None:
     config = draft.config
-    for name in ("use_galore", "use_ray", "freeze_parameters", "freeze_parameters_regex", "trainable_parameters"):
+    for name in ("use_galore", "use_ray", "freeze_parameters", "freeze_parameters_regex", *keys.UNFROZEN):
         if config.has(name) and not parts.off(draft, name) and config.values[name] != []:
             message = f"`{name}` has no memory model here"
             draft.refuse(name, message, keys=("training.freeze",) if "parameters" in name else ())
@@ -108,6 +109,7 @@ def _method(draft: Draft) -> bool:
     kind = text(draft, path).lower() or "lora"
     bits = text(draft, "quant_bits") or text(draft, "quantization_bit")
     how = text(draft, "quant_method").lower() or "bnb"
+    fp8 = how == "fp8" and not bits
     name = "quant_bits" if draft.config.has("quant_bits") else "quantization_bit"
     draft.config.see(*keys.TUNERS, "quantization_bit")
     if kind == "full":
@@ -122,6 +124,8 @@ def _method(draft: Draft) -> bool:
     draft.set("training.method", "qlora" if four else "lora", path)
     if bits not in ("", "0") and not four:
         base(draft, "int8" if bits == "8" and how == "bnb" else f"{how}-{bits}bit", name)
+    if fp8:  # FineGrainedFP8Config takes no number of bits (quant_args.py)
+        base(draft, "fp8", "quant_method")
     constants(draft, "bnb_4bit_use_double_quant", default=True)
     leaves_casts(draft, "ms-swift does not call it")
     adapters(draft, keys.ADAPTERS)
@@ -155,3 +159,31 @@ def _objective(draft: Draft) -> None:
     else:
         draft.assume("training.loss.kind", "standard")
     draft.config.see("use_liger", "loss_type")
+
+
+def _optimizer(draft: Draft) -> None:
+    """``optimizer`` goes before ``optim``: a group of rates, Muon, or what projects gradients."""
+    name = "optimizer"
+    written = text(draft, name).lower()
+    if written == "muon":
+        draft.set("training.optimizer.name", "muon", name)
+        draft.settings.pop("training.optimizer.implementation", None)
+    elif written and written not in keys.OPTIMIZERS:
+        message = f"the states of `{name}: {written}` have no memory model"
+        draft.refuse(name, message, parts.STATE_IT.format("training.optimizer"), ("training.optimizer",))
+
+
+def _evaluation(draft: Draft) -> None:
+    """``eval_strategy`` is ``save_strategy``, which is by steps, unless it is stated; without data it is ``no``
+    (``swift/arguments/sft_args.py``, _init_eval_strategy).
+    """
+    config = draft.config
+    share = str(config.values.get("split_dataset_ratio") or 0) not in ("0", "0.0")
+    data = next((name for name in keys.HELD_OUT if config.has(name) and config.values[name] != []), "")
+    data = data or ("split_dataset_ratio" if share else "")
+    strategies = ("eval_strategy", "evaluation_strategy", "save_strategy")
+    path = next((name for name in strategies if config.has(name)), "")
+    runs = bool(data) and text(draft, path).lower() not in ("no", "none", "false")
+    batches = ("per_device_eval_batch_size", "per_gpu_eval_batch_size")
+    parts.evaluation(draft, data, batch=batches, default=1, runs=runs)
+    config.see(*strategies[:2], "do_eval", "split_dataset_ratio", *keys.HELD_OUT)

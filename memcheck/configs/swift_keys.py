@@ -17,7 +17,7 @@ COMMANDS = ("sft", "pt", "rlhf")
 ADAPTERS = AdapterKeys(
     rank="lora_rank",
     default_rank=8,
-    targets=("target_modules", "lora_target_modules"),
+    targets=("target_regex", "target_modules", "lora_target_modules"),
     default_targets="all-linear",
     dropout="lora_dropout",
     default_dropout=0.05,
@@ -28,6 +28,14 @@ ADAPTERS = AdapterKeys(
 OBJECTIVES = ("dpo", "orpo", "simpo", "kto", "cpo", "gkd")
 ROLLOUTS = ("grpo", "ppo")
 VISION = ("max_pixels", "freeze_aligner", "freeze_llm", "vit_gradient_checkpointing")
+HELD_OUT = ("val_dataset", "cached_val_dataset", "eval_dataset")
+"""Data of a pass between steps."""
+UNFROZEN = ("trainable_parameters", "trainable_parameters_regex")
+"""What is trained beside the adapters, or in spite of what is frozen."""
+OPTIMIZERS = ("default", "lorap", "multimodal")
+"""Values of ``optimizer``, which goes before ``optim``, that set rates by group and keep optim's states
+(``swift/optimizers/*.py``).
+"""
 FSDP2 = {
     "fsdp_config.fsdp_version": 2,
     "fsdp_config.reshard_after_forward": True,
@@ -92,6 +100,19 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "packing_num_proc",
         "train_dataloader_shuffle",
         "check_dataset_strategy",
+        "packing_strategy",
+        "interleave_prob",
+        "stopping_strategy",
+        "shuffle_buffer_size",
+        "download_mode",
+        "disable_auto_column_mapping",
+        "custom_dataset_info",
+        "preserve_thinking",
+        "add_non_thinking_prefix",
+        "disable_ignore_empty_think",
+        "is_binary_loss_scale",
+        "load_data_args",
+        "ignore_args_error",
         "columns",
     ),
     "names, hubs and logs": (
@@ -113,6 +134,12 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "max_shard_size",
         "load_args",
         "temperature",
+        "top_k",
+        "top_p",
+        "repetition_penalty",
+        "max_model_len",
+        "rope_scaling",
+        "early_stop_interval",
         "max_new_tokens",
         "use_flash_ckpt",
         "local_repo_path",
@@ -143,6 +170,10 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "freeze_aligner",
         "freeze_llm",
         "sft_alpha",
+        "center_rewards_coefficient",
+        "discopop_tau",
+        "problem_type",
+        "num_labels",
         "lmbda",
         "seq_kd",
     ),

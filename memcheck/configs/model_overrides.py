@@ -1,0 +1,57 @@
+"""What a config changes of its model's configuration: the keys that set a size, as ``model.overrides`` has them."""
+
+from __future__ import annotations
+
+from memcheck.configs.draft import Draft
+
+SIZELESS = frozenset(
+    (
+        "trust_remote_code",
+        "use_cache",
+        "architectures",
+        "attn_implementation",
+        "output_hidden_states",
+        "rope_scaling",
+        "rope_parameters",
+        "rope_theta",
+        "rms_norm_eps",
+        "layer_norm_eps",
+        "max_position_embeddings",
+        "initializer_range",
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "router_aux_loss_coef",
+        "norm_topk_prob",
+    )
+)
+"""Keys of a model's configuration that set no size of a decoder with rotary positions."""
+
+
+def changed(draft: Draft, prefix: str, sizeless: frozenset[str] = SIZELESS) -> dict[str, object]:
+    """The keys below ``prefix``, which ends with a dot, but for those without a size; nested as the file has them."""
+    found: dict[str, object] = {}
+    for key, value in draft.config.values.items():
+        if not sized(key, prefix, sizeless):
+            continue
+        *sections, name = key.removeprefix(prefix).split(".")
+        table = found
+        for each in sections:
+            below = table.setdefault(each, {})
+            table = below if isinstance(below, dict) else {}
+        table[name] = value
+    return found
+
+
+def sized(key: str, prefix: str, sizeless: frozenset[str] = SIZELESS) -> bool:
+    """Whether a key below ``prefix`` sets a size."""
+    return key.startswith(prefix) and key.removeprefix(prefix).partition(".")[0] not in sizeless
+
+
+def override(draft: Draft, section: str) -> None:
+    """State ``model.overrides`` where a section of this name changes a size."""
+    prefix = f"{section}."
+    found = changed(draft, prefix)
+    if found:
+        draft.set("model.overrides", found, next(key for key in draft.config.values if sized(key, prefix)))
+    draft.config.see(section, *(key for key in draft.config.values if key.startswith(prefix)))

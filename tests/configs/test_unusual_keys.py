@@ -1,0 +1,70 @@
+"""Keys that hardly a config has and that decide a size: each is read, refused by its name, or noted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.configs.test_trainers import AXOLOTL, FACTORY, QLORA, SWIFT, read
+
+PAIRS = "rl: dpo\n"
+MIXER = "plugins: [axolotl.integrations.densemixer.DenseMixerPlugin]\n"
+LORA = "finetuning_type: lora\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "value"),
+    [
+        (f"{QLORA}{PAIRS}rl_adapter_ref_model: true\n", "training.reference", "resident"),
+        (f"{PAIRS}precompute_ref_log_probs: true\n", "training.reference", "resident"),
+        (f"{QLORA}{PAIRS}", "training.reference", "adapter-off"),
+        ("overrides_of_model_config: {num_hidden_layers: 40}\n", "model.overrides", {"num_hidden_layers": 40}),
+        ("overrides_of_model_config: {rope_scaling: {factor: 2}}\n", "model.overrides", None),
+        (f"{QLORA}bnb_config_kwargs: {{bnb_4bit_use_double_quant: false}}\n", "training.base.double", False),
+    ],
+)
+def test_a_key_of_axolotl_that_few_configs_have_is_read(keys: str, key: str, value: object) -> None:
+    """A reference beside adapters is a second model, as is one that full training is given whatever is precomputed;
+    changed dimensions and constants in fp32 reach the plan, and what has no size does not.
+    """
+    found = read("a.yml", AXOLOTL + keys)
+    assert not found.problems
+    setting = found.settings.get(key)
+    assert (setting.value if setting is not None else None) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("a.yml", f"{AXOLOTL}{MIXER}", "DenseMixer"),
+        ("a.yml", f"{AXOLOTL}kd_trainer: true\n", "distillation"),
+        ("f.yaml", f"{FACTORY.replace('finetuning_type: full', LORA)}mixture_of_depths: convert\n", "mixture of depths"),
+        ("s.sh", f"{SWIFT.rstrip()} --trainable_parameters_regex '.*norm.*'\n", "trainable_parameters_regex"),
+        ("s.sh", f"{SWIFT.rstrip()} --target_regex '.*q.*'\n", "pattern"),
+        ("s.sh", f"{SWIFT.rstrip()} --optimizer galore\n", "optimizer: galore"),
+    ],
+)
+def test_a_construct_without_a_memory_model_is_refused_by_its_name(name: str, text: str, word: str) -> None:
+    """No plan comes of a config with a switch that is a word, a plugin, or a pattern that nothing here reads."""
+    assert any(word in each.message for each in read(name, text).problems)
+
+
+def test_a_plugin_that_its_own_switch_turns_off_is_no_construct() -> None:
+    """DenseMixer patches the model unless `dense_mixer` is false."""
+    assert not read("a.yml", f"{AXOLOTL}{MIXER}dense_mixer: false\n").problems
+
+
+@pytest.mark.parametrize(
+    ("words", "size"),
+    [("--split_dataset_ratio 0.1", 1), ("--val_dataset a --save_strategy no", None), ("--eval_strategy steps", None)],
+)
+def test_ms_swift_evaluates_where_there_is_data_for_it(words: str, size: int | None) -> None:
+    """`eval_strategy` is `save_strategy`, which is by steps, and without data held out there is no pass at all."""
+    found = read("s.sh", f"{SWIFT.rstrip()} {words}\n").settings.get("training.evaluation.micro_batch_size")
+    assert (found.value if found is not None else None) == size
+
+
+def test_muon_goes_before_the_optimizer_that_optim_names() -> None:
+    """ms-swift's `optimizer: muon` is what steps."""
+    found = read("s.sh", f"{SWIFT.rstrip()} --optimizer muon\n").settings
+    assert found["training.optimizer.name"].value == "muon"
+    assert "training.optimizer.implementation" not in found
