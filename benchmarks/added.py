@@ -44,6 +44,7 @@ STATED: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "conv", "full_attention", "conv"], "num_dense_layers": 1, "num_hidden_layers": 4
     },
     "ministral": {"head_dim": 128},
+    "openai-gpt": {"n_positions": 2048},
     "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 2},
 }
 """Keys without which the class's own defaults build no model."""
@@ -100,7 +101,11 @@ def record(kind: str) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in built.parameters()),
         "transformers": transformers.__version__,
         "kernels": {"ssm": "fallback"} if recurrent else None,
-        "ways": [way for way in WAYS if not (routed and way[2] == "bf16-mixed")],
+        "ways": [
+            way
+            for way in WAYS
+            if not (routed and way[2] == "bf16-mixed") and (built.supports_gradient_checkpointing or way[1] == "none")
+        ],
     }
 
 

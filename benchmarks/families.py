@@ -26,6 +26,7 @@ LOW = -0.003
 OPEN = {
     "bamba added, sdpa, full, bf16-pure": -0.005,
     "bamba added, sdpa, none, bf16-mixed": -0.005,
+    "doge added, sdpa, full, bf16-pure": -0.015,
     "gpt_bigcode added, sdpa, none, bf16-mixed": -0.011,
     "mamba2 added, sdpa, full, bf16-pure": -0.007,
     "modernbert-decoder added, sdpa, full, bf16-pure": -0.006,

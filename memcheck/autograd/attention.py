@@ -111,9 +111,10 @@ def eager(  # noqa: PLR0913 - the switches of one formula
 
     ``mask_dtype``: that of the residual stream; an fp32 mask makes bf16 scores fp32 under autocast.
     ``steps``: what happens to the scores before the softmax: ``scale`` (by a number), ``add`` (mask or bias), ``cap``
-    (tanh between two scalings), ``fill`` (masked_fill). ``fp32_scores``: GPT-J's q and k are cast first.
-    ``returned`` takes the probabilities that the product with v reads, ``named`` the masked scores, where they
-    keep their variable, and those of ``every_step`` before (BLOOM). ``copied``: which of q, k and v the products copy.
+    (tanh between two scalings), ``fill`` (masked_fill), ``blend`` (times a mask, plus a large number times the
+    rest). ``fp32_scores``: GPT-J's q and k are cast first. ``returned`` takes the probabilities that the product with v
+    reads, ``named`` the masked scores, where they keep their variable, and those of ``every_step`` before (BLOOM).
+    ``copied``: which of q, k and v the products copy.
     """
     b, h, s, _ = q.shape
     shape = (b, h, s, k.shape[2])
@@ -187,6 +188,8 @@ def _scale_in_place(tape: Tape, x: Value) -> Value:
 def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value:
     if step == "add":
         return shift(tape, weights, "attention mask", mask_dtype)
+    if step == "blend":
+        return shift(tape, scale(tape, weights, "scores * mask"), "scores * mask + other")
     if step == "cap":
         capped = scale(tape, weights, "softcap")
         capped = unary(tape, capped, "tanh")
@@ -221,6 +224,43 @@ def eager_with_sinks(
     returned.append(dropped)
     del probs, scores
     return batched(tape, dropped, v, (b, h, s, v.shape[-1]), "attention output")
+
+
+def eager_wide_with_sinks(
+    tape: Tape,
+    q: Value,
+    k: Value,
+    v: Value,
+    sinks: Value,
+    returned: list[Value],
+    *,
+    p_dropout: float,
+    copied: Copied,
+) -> Value:
+    """Flint: fp32 copies of queries and keys, whose scores and sinks are softmaxed in fp32, also under autocast.
+
+    modeling_flint.py, eager_attention_forward. The masked scores keep their variable until the probabilities are cast.
+    """
+    b, h, s, _ = q.shape
+    narrow, autocast = v.dtype, tape.autocast
+    tape.autocast = None
+    scores = batched(tape, cast(tape, q, "fp32"), cast(tape, k, "fp32"), (b, h, s, s), "attention scores", copied[:2])
+    scores = scale(tape, scores, "attention scaling")
+    tape.autocast = autocast
+    scores = shift(tape, scores, "attention mask")
+    shape = (b, h, s, s + 1)
+    probs = softmax(tape, cat(tape, (scores, _spread(tape, sinks, (b, h, s, 1))), shape, "cat sinks"))
+    dropped = tape.record(
+        Value(probs.storage, (b, h, s, s), probs.dtype),
+        (probs,),
+        lambda grad: [tape.new(shape, "fp32", "slice backward")],
+    )
+    del probs
+    weights = cast(tape, dropped, narrow, "attention probabilities")
+    del dropped, scores
+    weights = dropout(tape, weights, p_dropout)
+    returned.append(weights)
+    return batched(tape, weights, v, (b, h, s, v.shape[-1]), "attention output")
 
 
 def eager_scaled_by_sinks(

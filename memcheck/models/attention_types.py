@@ -156,6 +156,14 @@ class Attention(Record):
     """Rows and columns of a boolean mask that each layer holds and fills its scores by (GPT-Neo); 0 = none."""
     gate_matrix: bool = False
     """A matrix of its own makes the output's gate (AFMoE); it stands behind the output's matrix."""
+    wide_sinks: bool = False
+    """Eager scores with sinks are fp32 products of fp32 copies, also under autocast, and keep their maximum (Flint)."""
+    differential: bool = False
+    """Two passes over halves of the values' heads, the second subtracted with a learned weight (DiffLlama)."""
+    dynamic_mask: int = 0
+    """A mask of each key head is made from the values; beyond so many tokens it keeps the largest (Doge); 0 = none."""
+    factor_mask: int = 0
+    """Rows and columns of a mask in the weights' dtype that each layer holds and multiplies its scores by (GPT-1)."""
 
 
 class LatentAttention(Record):

@@ -113,6 +113,7 @@ class Moe(Record):
     router: str = "softmax"
     """``softmax`` | ``sigmoid`` | ``softmax-topk`` (softmax over the chosen ones) | ``sparsemixer`` (Phi 3.5)
     | ``sigmoid-topk`` (Command A's experts) | ``softmax-fp32-topk`` (theirs, in fp32)
+    | ``sigmoid-best`` (Flint: the best scores, no correction)
     | ``sigmoid-chosen`` (Kolibri: of the logits that a correction chose) | ``sigmoid-narrow`` (Laguna: cast back)
     | ``softmax-gather`` (ERNIE: the scores of those that a correction chose) | ``softmax-groups`` (Mistral 4: chosen
     within groups)."""
@@ -213,6 +214,8 @@ class Block(Record):
     """Both norms run before attention, and the halves are added in place (Falcon)."""
     layer_scale: bool = False
     """What is added to the residual stream is multiplied by a learned vector: ``extra_tensors`` (InternViT)."""
+    stream_scale: bool = False
+    """The residual stream is multiplied by a learned vector before the sum: ``extra_tensors`` (Doge)."""
     residual_from_norm: bool = False
     """The residual stream continues from the norm's output, not from its input (MiniMax, BLOOM on request)."""
 

@@ -128,7 +128,8 @@ class ModelBuffers:
             return rounded(mixer.buffer_numel * DTYPE_BYTES[self.job.recipe.params])
         if not isinstance(mixer, Attention):
             return 0
-        return rounded(4 * mixer.position_rows * mixer.rotary_dim) + rounded(mixer.own_mask**2)
+        factors = rounded(DTYPE_BYTES[self.job.recipe.params] * mixer.factor_mask**2)
+        return rounded(4 * mixer.position_rows * mixer.rotary_dim) + rounded(mixer.own_mask**2) + factors
 
     def _received_input(self) -> int:
         """Since torch 2.15 each micro-batch's input is received into a new tensor, which its backward lets go of."""

@@ -95,6 +95,10 @@ def _eager_with_sinks(ctx: Context, a: Attention, q: Value, k: Value, v: Value) 
             ctx.tape, q, k, v, _sinks(ctx, a), named, mask_dtype=mask, p_dropout=a.dropout
         )
     sinks = _sinks(ctx, a) if a.sinks else None
+    if a.wide_sinks and sinks is not None:
+        return kernels.eager_wide_with_sinks(
+            ctx.tape, q, k, v, sinks, ctx.unused, p_dropout=a.dropout, copied=copied_operands(ctx, a, q.shape[1])
+        )
     return kernels.eager_with_sinks(ctx.tape, q, k, v, sinks, ctx.unused)
 
 
@@ -142,6 +146,8 @@ def _score_steps(a: Attention) -> tuple[str, ...]:
         return ("scale",) if a.window is None else ("scale", "add")
     if a.softcap:
         return ("scale", "cap", "add")
+    if a.factor_mask:  # w / sqrt(d), w * b + -1e4 * (1 - b)
+        return ("scale", "blend")
     if a.own_mask:  # unscaled: torch.where by the layer's mask, then the model's
         return ("fill", "add")
     if a.alibi:  # MPT: scale, bias, masked_fill; BLOOM: baddbmm scales and adds the bias by itself

@@ -46,12 +46,18 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         retain(tape, k, v)
     if a.scaled_queries:
         q = scale_positions(ctx, q)
-    out = attend(ctx, a, q, k, v).view(ctx.tokens, width)
+    if a.differential or a.dynamic_mask:
+        from memcheck.frameworks.transformers.unusual import differential, under_dynamic_mask
+
+        kind = differential if a.differential else under_dynamic_mask
+        out = kind(ctx, a, q, k, v).view(ctx.tokens, width)
+    else:
+        out = attend(ctx, a, q, k, v).view(ctx.tokens, width)
     if gate is not None:
         out = _gated(ctx, a, out, gate)
         del gate
     out = normalise(ctx, a.output_norm, out, "output_norm")
-    last = tensors[3 if a.gate_matrix or a.scaled_output else -1]
+    last = tensors[3 if a.gate_matrix or a.scaled_output or a.dynamic_mask else -1]
     result = linear(tape, out, ctx.weights(last, a.out_bias), last.name)
     result = leave_tensor_parallel(ctx, result)  # a hook of the last matrix: every variable lives until it has run
     if a.adds_residual:

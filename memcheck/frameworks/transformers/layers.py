@@ -157,13 +157,16 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
 
 def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
     """``residual + h``, or both multiplied by constants (Granite: h only; MiniMax: both), or h by a vector (InternViT:
-    ``extra_tensors``, one for each half).
+    ``extra_tensors``, one for each half), or the stream by one (Doge).
     """
     tape = ctx.tape
-    if block.extra_tensors and block.layer_scale:
+    if block.extra_tensors and (block.layer_scale or block.stream_scale):
         done = sum(p.name in _names(block) for p in ctx.parameters)
         vector = block.extra_tensors[done % len(block.extra_tensors)]
-        scaled = mul(tape, tape.parameter(ctx.parameter(vector.name, vector.shape)), h, "layer scale")
+        factor = tape.parameter(ctx.parameter(vector.name, vector.shape))
+        if block.stream_scale:
+            return add(tape, mul(tape, factor, residual, "stream scale"), h, "residual")
+        scaled = mul(tape, factor, h, "layer scale")
         return add(tape, scaled, residual, "residual")
     if block.residual_scale:
         if block.residual_from_norm:

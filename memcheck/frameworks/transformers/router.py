@@ -40,6 +40,8 @@ def route(ctx: Context, m: Moe, x: Value) -> Choice:
         scores, indices = _chosen_first(ctx, m, logits, narrow)
     elif m.router == "sigmoid-chosen":
         scores, indices = _sigmoid_of_chosen(ctx, m, logits)
+    elif m.router == "sigmoid-best":
+        scores, indices = _best_sigmoid(ctx, m, logits)
     elif m.router == "sigmoid-narrow":
         scores, indices = _narrow_sigmoid(ctx, m, logits, narrow)
     elif m.router == "softmax-gather":
@@ -137,6 +139,15 @@ def _sigmoid_of_chosen(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Stor
     indices = tape.new((*logits.shape[:-1], m.experts_per_token), "int64", "topk indices")
     del for_choice
     chosen = unary(tape, gather(tape, logits, indices), "sigmoid")
+    return (over_sum(tape, chosen) if m.normalised_scores else chosen), indices
+
+
+def _best_sigmoid(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
+    """Flint: the best of all sigmoid scores, by their sum; they stay in fp32."""
+    tape = ctx.tape
+    scores = unary(tape, logits, "sigmoid")
+    chosen, indices = topk(tape, scores, m.experts_per_token)
+    del scores
     return (over_sum(tape, chosen) if m.normalised_scores else chosen), indices
 
 

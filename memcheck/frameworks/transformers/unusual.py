@@ -1,0 +1,158 @@
+"""Softmax attention around the usual kernels: differences of two passes (DiffLlama), masks made from values (Doge).
+
+Sources: transformers 5.23 models/diffllama/modeling_diffllama.py, models/doge/modeling_doge.py.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd import attention as kernels
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, cast, cat, copy, dropout, mul, scale, subtract, unary
+from memcheck.autograd.matrix import linear
+from memcheck.autograd.norm import fused_norm
+from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.frameworks.transformers.attend import attend, repeat_kv
+from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT, copied_operands, kernel_of
+from memcheck.models.types import Attention
+
+
+def differential(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """DiffLlama: attention over either half of the values' heads, whose outputs stand side by side in each head; the
+    second half of the heads is subtracted from the first with a learned weight, and the rest normed and scaled.
+    """
+    tape = ctx.tape
+    b, kv_heads, s, d = v.shape
+    halves = tape.views(v, *(((b, kv_heads // 2, s, d),) * 2))
+    both = [_twice(tape, half, (b, kv_heads, s, d)) for half in halves]
+    outs = [attend(ctx, a, q, k, values) for values in both]
+    joined = cat(tape, tuple(outs), (b, s, a.heads, 2 * d), "cat both passes")
+    half = (b, s, a.heads // 2, 2 * d)
+    first, second = tape.views(joined, half, half)
+    del joined
+    weight = _lambda(ctx, a, first.dtype)  # of no dimension: it leaves the outputs' dtype as it is
+    out = subtract(tape, first, mul(tape, second, weight, "lambda * second"))
+    out = fused_norm(tape, out, None, None, "rmsnorm")
+    out = scale(tape, out, "1 - lambda_init")
+    del first, second, outs, both, halves, q, k, v
+    return out
+
+
+def _twice(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """``v.repeat(1, 2, 1, 1)``: a copy; its gradient is summed over both."""
+    out = tape.value(shape, x.dtype, "repeat")
+    small, dtype = x.shape, x.dtype
+    return tape.record(out, (x,), lambda grad: [tape.new(small, dtype, "sum")])
+
+
+def _lambda(ctx: Context, a: Attention, dtype: str) -> Value:
+    """``exp(q1 . k1) - exp(q2 . k2) + init``: a number made of four vectors."""
+    tape, found = ctx.tape, []
+    names = [t for t in a.tensors if ".lambda_" in t.name]
+    for first, second in (names[:2], names[2:]):
+        one, two = (tape.parameter(ctx.parameter(t.name, t.shape)) for t in (first, second))
+        total = _total(tape, mul(tape, one, two))
+        found.append(cast(tape, unary(tape, total, "exp"), dtype))
+    return subtract(tape, found[0], found[1])
+
+
+def _total(tape: Tape, x: Value) -> Value:
+    """``sum(dtype=fp32)``."""
+    shape, dtype = x.shape, x.dtype
+    return tape.record(tape.value((1,), "fp32", "sum"), (x,), lambda grad: [tape.new(shape, dtype, "expand")])
+
+
+def under_dynamic_mask(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """Doge: the values of each key head score the keys, which are masked by causality and, beyond ``dynamic_mask``
+    tokens, to the largest; the result is added to the scores, and takes a gradient.
+    """
+    tape = ctx.tape
+    tensors = {t.name: t for t in a.tensors}
+    projection = tensors["self_attn.dt_proj.weight"]
+    rows = v.view(ctx.tokens, v.shape[1] * v.shape[3])
+    step = linear(tape, rows, ctx.weights(projection, a.qkv_bias), projection.name)
+    rate = tape.parameter(ctx.parameter("self_attn.A", tensors["self_attn.A"].shape))
+    step = unary(tape, mul(tape, rate, unary(tape, step, "softplus")), "exp")
+    mask = _dynamic_mask(ctx, a, step, v.shape[1])
+    heads = q.shape[1]
+    if v.shape[1] != heads:
+        mask = repeat_kv(tape, mask, heads, copies=True)
+        k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
+    eager = kernel_of(ctx, a) == "eager"
+    out = _eager(ctx, a, (q, k, v), mask) if eager else _efficient(ctx, (q, k, v), mask)
+    del mask, rows, step, q, k, v
+    return out
+
+
+def _dynamic_mask(ctx: Context, a: Attention, step: Value, heads: int) -> Value:
+    """prepare_dynamic_mask: ``masked_fill`` of the expanded scores, again below the largest in long sequences."""
+    tape, s = ctx.tape, ctx.sequence
+    shape, once = (ctx.batch, heads, s, s), (ctx.batch, 1, s, s)
+    # a boolean mask, expanded to every sequence, is made additive; eager attention's is so already
+    additive = tape.new(once, ctx.setting.params, "additive mask") if kernel_of(ctx, a) != "eager" else None
+    mask = _filled(tape, step, shape, once)
+    if s > a.dynamic_mask:
+        zeros = tape.new(shape, ctx.setting.params, "zeros_like")
+        values = tape.new((ctx.batch, heads, s, a.dynamic_mask), mask.dtype, "topk values")
+        indices = tape.new((ctx.batch, heads, s, a.dynamic_mask), "int64", "topk indices")
+        del values
+        active = tape.new(shape, ctx.setting.params, "scatter")
+        del zeros
+        mask = _filled(tape, mask, shape, shape)
+        del indices, active
+    del additive
+    return mask
+
+
+def _filled(tape: Tape, x: Value, shape: tuple[int, ...], masked: tuple[int, ...]) -> Value:
+    """``masked_fill`` of ``x``, expanded to ``shape``: keeps the boolean mask."""
+    chosen = tape.new(masked, "bool", "compare mask")
+    out = tape.value(shape, x.dtype, "masked_fill")
+    small, dtype = x.shape, x.dtype
+
+    def run(grad: Storage, kept: Storage = chosen) -> list[Storage | None]:
+        filled = tape.new(shape, dtype, "masked_fill backward")
+        return [filled if small == shape else tape.new(small, dtype, "sum")]
+
+    return tape.record(out, (x,), run)
+
+
+def _efficient(ctx: Context, heads: tuple[Value, Value, Value], mask: Value) -> Value:
+    """The memory-efficient kernel with a bias that takes a gradient: it keeps q, k, v, the bias, output, logsumexp."""
+    tape = ctx.tape
+    q, k, v, bias = ((cast(tape, t, tape.autocast) if tape.autocast else t) for t in (*heads, mask))
+    if ctx.sequence % MASK_ALIGNMENT:  # pad_bias
+        bias = _padded(tape, bias, -(-ctx.sequence // MASK_ALIGNMENT) * MASK_ALIGNMENT)
+    out = Value(tape.output("attention", q.shape, q.dtype, "efficient attention"), q.shape, q.dtype)
+    lse = tape.output("attention", q.shape[:-1], "fp32", "efficient attention logsumexp")
+    kept = (q.storage, k.storage, v.storage, bias.storage, out.storage, lse)
+    shapes = [(t.shape, t.dtype) if t.origin is not None else None for t in (q, k, v, bias)]
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        return [tape.new(s[0], s[1], "efficient attention backward") if s else None for s in shapes]
+
+    return tape.record(out, (q, k, v, bias), run)
+
+
+def _padded(tape: Tape, x: Value, wide: int) -> Value:
+    """Rows padded to ``wide``, of which the kernel is given a slice."""
+    shape, dtype = (*x.shape[:-1], wide), x.dtype
+    narrow = x.shape
+    out = tape.value(shape, dtype, "pad_bias")
+    return tape.record(out, (x,), lambda grad: [tape.new(narrow, dtype, "pad backward")])
+
+
+def _eager(ctx: Context, a: Attention, heads: tuple[Value, Value, Value], mask: Value) -> Value:
+    """eager_attention_forward, whose mask takes a gradient."""
+    tape = ctx.tape
+    q, k, v = heads
+    b, h, s, d = q.shape
+    copied = copied_operands(ctx, a, h)
+    scores = scale(tape, kernels.batched(tape, q, k, (b, h, s, s), "attention scores", copied[:2]))
+    scores = add(tape, scores, mask, "attention mask")
+    probabilities = kernels.softmax(tape, scores, "fp32")
+    narrow = cast(tape, probabilities, q.dtype, "attention probabilities")
+    del scores, probabilities
+    narrow = dropout(tape, narrow, a.dropout)
+    ctx.unused.append(narrow)
+    out = kernels.batched(tape, narrow, v, (b, h, s, d), "attention output", (False, copied[2]))
+    return copy(tape, out, "contiguous")
