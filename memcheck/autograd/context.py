@@ -233,10 +233,18 @@ class Context:
             if adapter is not None and adapter.held and tensor.linear:  # without an adapter, and yet quantised
                 plain.quantized, plain.held, plain.computes = True, adapter.held, adapter.computes
             return plain
+        found = self.adapted(name, Weights(base, b, quantized=adapter.quantized), adapter)
+        found.computes, found.held = adapter.computes, adapter.held
+        return found
+
+    def adapted(self, name: str, plain: Weights, adapter: Adapter) -> Weights:
+        """A linear layer with the two matrices of its adapter, which do not rest quantised."""
+        s = self.setting
+        out, inp = plain.weight.shape
         down = Parameter(name + ".lora_A", (adapter.rank, inp), adapter.seen, True, has_grad=s.has_grad)
         up = Parameter(name + ".lora_B", (out, adapter.rank), adapter.seen, True, has_grad=s.has_grad)
-        found = Weights(base, b, (self.register(down), self.register(up)), adapter.quantized)
-        found.dropout, found.computes, found.held = adapter.dropout, adapter.computes, adapter.held
+        found = Weights(plain.weight, plain.bias, (self.register(down), self.register(up)), plain.quantized)
+        found.dropout = adapter.dropout
         if adapter.dora:
             found.magnitude = self.register(
                 Parameter(name + ".lora_magnitude", (1, out), adapter.seen, True, has_grad=s.has_grad)
@@ -261,6 +269,11 @@ def adapts(adapter: Adapter, name: str) -> bool:
     leaf = name.rpartition(".")[2]
     targets = (adapter.targets,) if isinstance(adapter.targets, str) else adapter.targets
     return any(t in {leaf, name} or name.endswith("." + t) for t in targets)
+
+
+def adapts_head(adapter: Adapter) -> bool:
+    """Whether the targets name the head, which all-linear leaves out (peft ``_maybe_include_all_linear_layers``)."""
+    return adapter.targets != "all-linear" and adapts(adapter, "lm_head")
 
 
 def _drop(grad: Storage) -> None:

@@ -65,51 +65,53 @@ def _dtype(draft: Draft) -> None:
 def _targets(draft: Draft, found: Architecture | None) -> None:
     config = draft.config
     target, excluded, every = "peft.target_modules", "peft.exclude_modules", "peft.match_all_linear"
-    names, left_out = words(draft, target), words(draft, excluded)
+    names, left_out, whole = words(draft, target), words(draft, excluded), on(draft, every)
     help = parts.STATE_IT.format(TARGETS)
-    if on(draft, every) or (left_out and not names):
-        path = every if on(draft, every) else excluded
-        message = f"`{path}`: adapters on every linear layer are on the head, too, which has no memory model here"
-        draft.refuse(path, message, help, (TARGETS,))
-        return
     config.see(every, excluded)
-    patterns = names or ["*_proj"]
+    linear = whole or bool(left_out and not names)
+    path = every if whole else excluded if linear else target
+    patterns = ([] if whole else left_out) if linear else names or ["*_proj"]
     if any(_PLAIN.fullmatch(each) is None or each.count("*") > 5 for each in patterns):
-        draft.refuse(target, f"the modules of the pattern `{patterns[0]}` are not told apart here", help, (TARGETS,))
+        draft.refuse(path, f"the modules of the pattern `{patterns[0]}` are not told apart here", help, (TARGETS,))
         return
     if found is None:
         return
-    chosen, beyond = _chosen(patterns, found)
+    chosen, beyond = _chosen(patterns, found, linear=linear)
+    written = f"`{path}: {', '.join(patterns)}`" if patterns else f"`{path}`"
     if beyond:
         message = f"adapters on {beyond} have no memory model here"
-        draft.refuse(target, f"`{target}: {', '.join(patterns)}`: {message}", help, (TARGETS,))
+        draft.refuse(path, f"{written}: {message}", help, (TARGETS,))
     elif not chosen:
-        draft.refuse(target, f"`{target}: {', '.join(patterns)}` fits no linear layer of the model", help, (TARGETS,))
-    elif names:
-        draft.set(TARGETS, chosen, target)
+        draft.refuse(path, f"{written} fits no linear layer of the model", help, (TARGETS,))
+    elif config.has(path):
+        draft.set(TARGETS, chosen, path)
     else:
         draft.assume(TARGETS, chosen, "no target_modules: *_proj")
 
 
-def _chosen(patterns: list[str], found: Architecture) -> tuple[list[str], str]:
-    """Names of the linear layers that every layer of the model has adapted, and what else would be."""
+def _chosen(patterns: list[str], found: Architecture, *, linear: bool) -> tuple[list[str], str]:
+    """Names of the linear layers that every layer of the model has adapted, and what else would be.
+
+    ``linear``: all of them but those that a pattern names, the head with them and no stacked experts, which are no
+    linear layers (``ModuleMatcher.match``).
+    """
     expressions = [re.compile(".*".join(re.escape(part) for part in each.split("*"))) for each in patterns]
 
     def fits(name: str) -> bool:
         last = name.rpartition(".")[2]
-        return any(each == last for each in patterns) or any(each.fullmatch(name) for each in expressions)
+        named = any(each == last for each in patterns) or any(each.fullmatch(name) for each in expressions)
+        return named != linear
 
-    if fits("lm_head") and found.head:
-        return [], "the head"
     matched: dict[str, set[bool]] = {}
     for index, block in enumerate(found.layers()):
         for tensor in block_tensors(block):
             name = f"model.layers.{index}.{tensor.name.removesuffix('.weight')}"
             if tensor.group == "experts":
-                if fits(name) or fits(f"model.layers.{index}.mlp.experts"):
+                if not linear and (fits(name) or fits(f"model.layers.{index}.mlp.experts")):
                     return [], "routed experts"
             elif tensor.linear and len(tensor.shape) == 2:
                 matched.setdefault(name.rpartition(".")[2], set()).add(fits(name))
     if any(len(each) > 1 for each in matched.values()):
         return [], "some layers and not on others"
-    return [name for name, each in matched.items() if True in each], ""
+    chosen = [name for name, each in matched.items() if True in each]
+    return [*chosen, *(["lm_head"] if found.head and fits("lm_head") else [])], ""

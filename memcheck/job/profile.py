@@ -88,6 +88,8 @@ class Profile(Record):
     """Dtype of adapters: ``fp32`` (peft's default), or ``params``, which is that of the model's parameters."""
     lora_variants: tuple[str, ...] = ()
     """Keys of ``training.lora`` beside rank, targets and dtype that its adapters are modelled with."""
+    adapts_head: bool = False
+    """Targets may name the head: its adapters are peft's, beside the model's own linear layer."""
     own_adapters: bool = False
     """Adapters and 4-bit layers are its own model code. Else they are peft's, whose ``prepare_model_for_kbit_training``
     (peft/utils/other.py) casts what is not quantised (norms, embeddings, head) to fp32."""

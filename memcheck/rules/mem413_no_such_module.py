@@ -4,9 +4,9 @@
 
 Looks up the names under `training.lora.target_modules`, `training.freeze` and of the modules to recompute
 (`training.activation_checkpointing.modules`, Megatron's `recompute_modules`). A target is the path or the last part of
-a linear layer inside a block; embedding and head get no adapters here. A frozen part is a path inside a block or any
-part of one. What can be recomputed is Megatron's own list, or under `pytorch`
-the modules of a layer in torch's `checkpoint_wrapper`; other frameworks recompute whole blocks.
+a linear layer inside a block, or `lm_head` where its adapters have a memory model; embeddings get no adapters here. A
+frozen part is a path inside a block or any part of one. What can be recomputed is Megatron's own list, or under
+`pytorch` the modules of a layer in torch's `checkpoint_wrapper`; other frameworks recompute whole blocks.
 
 ## Why it matters
 
@@ -47,6 +47,11 @@ from memcheck.rules.words import close_to, listed
 PART = r"embed|head|norm|layers:\d+-\d+"
 SIDES = {"vision": "vision", "projector": "vision", "language": "vision", "audio": "others"}
 """Parts of a multimodal model, and the field of its architecture that has them."""
+HEAD = "lm_head"
+PRICED_LOSSES = ("standard", "in-place", "fused-linear")
+"""Losses over whole logits, which the head's adapter adds to; and those with the head inside, which read its weight
+alone, so that the adapter rests beside them (Liger ``lce_forward``, cut-cross-entropy ``lce``).
+"""
 SEARCHED = 100
 """Unknown names for which a close one is looked for; those behind them get the list."""
 RECOMPUTED = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
@@ -59,7 +64,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         return
     yield from _recomputed(context, job, framework)
     if job.lora is not None and job.lora.target_modules != "all-linear":
-        yield from _adapted(context, job.lora)
+        yield from _adapted(context, job, framework, job.lora)
     if job.lora is not None and job.lora.target_parameters:
         yield from _adapted_parameters(context, job.lora.target_parameters)
     if job.freeze:
@@ -91,7 +96,20 @@ def _recomputed(context: RuleContext, job: TrainingJob, framework: Profile) -> I
             yield RULE.finding(context, f"{framework.name} has no module `{name}` to recompute", pointer, help=help)
 
 
-def _adapted(context: RuleContext, lora: Lora) -> Iterator[Finding]:
+def _unpriced_head(job: TrainingJob, framework: Profile) -> str:
+    """Where adapters of the head have no memory model; empty where they have one."""
+    if not framework.adapts_head:
+        return f"under {framework.name}"
+    if job.loss.kind not in PRICED_LOSSES:
+        return f"beside a {job.loss.kind} loss"
+    if job.objective.name != "sft" or job.objective.code:
+        return f"under the loss of {job.objective.name} that the trainer takes"
+    if job.layout.tensor > 1:
+        return "under tensor parallelism"
+    return "beside a trained copy of it" if job.lora is not None and HEAD in job.lora.modules_to_save else ""
+
+
+def _adapted(context: RuleContext, job: TrainingJob, framework: Profile, lora: Lora) -> Iterator[Finding]:
     from memcheck.autograd.context import Adapter, adapts
     from memcheck.frameworks.transformers.adapters import EXPERT_NAMES
 
@@ -104,6 +122,14 @@ def _adapted(context: RuleContext, lora: Lora) -> Iterator[Finding]:
     if context.architecture is not None:
         experts = [block.mlp for block, _ in context.architecture.blocks if isinstance(block.mlp, Moe)]
         modules += (*EXPERT_NAMES, "gate") if any(moe.stacked_adapters for moe in experts) else ()
+        if any(name == HEAD for name, _ in named):
+            if why := _unpriced_head(job, framework):
+                places = [place for name, place in named if name == HEAD]
+                help = "leave it out, or train a whole copy of it: `lora.modules_to_save: [lm_head]`"
+                yield RULE.finding(context, f"adapters of the head are not modelled {why}", places[0], help=help)
+                named = [each for each in named if each[0] != HEAD]
+            elif context.architecture.head:
+                modules += (HEAD,)
     yield from _missing(context, named, modules, matches, "no linear layer of the blocks is called `{}`")
 
 

@@ -131,16 +131,31 @@ def test_patterns_of_adapters_are_matched_with_the_model(targets: object, expect
     ("targets", "said"),
     [
         ("*.layers.0.*_proj", "some layers and not on others"),
-        ("*", "the head"),
         ("no_such_proj", "fits no linear layer"),
         ("(.*)_proj", "are not told apart"),
     ],
 )
 def test_adapters_that_no_plan_can_say_are_refused(targets: str, said: str) -> None:
-    """Adapters on the head, on some layers, on nothing, or by an expression are errors at the pattern."""
+    """Adapters on some layers, on nothing, or by an expression are errors at the pattern."""
     (problem,) = read(peft={**PEFT, "target_modules": targets}).problems
     assert said in problem.message
     assert problem.keys == ("training.lora.target_modules",)
+
+
+@pytest.mark.parametrize(
+    ("said", "without"),
+    [
+        ({"match_all_linear": True}, set()),
+        ({"target_modules": "*"}, set()),
+        ({"exclude_modules": ["*.o_proj"]}, {"o_proj"}),
+        ({"exclude_modules": ["*lm_head*", "*.mlp.*"]}, {"lm_head", "gate_proj", "up_proj", "down_proj"}),
+    ],
+)
+def test_every_linear_layer_is_the_head_too(said: dict[str, object], without: set[str]) -> None:
+    """What is left out leaves an adapter on every other linear layer, and the head is one."""
+    every = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"}
+    found = values(read(peft={**PEFT, **said}))["training.lora.target_modules"]
+    assert set(found) == every - without
 
 
 def test_a_quantized_base_is_qlora() -> None:

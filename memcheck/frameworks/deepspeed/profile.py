@@ -40,6 +40,7 @@ PROFILE = Profile(
     schedules=(),
     methods=("full", "lora", "qlora"),
     lora_variants=PEFT_VARIANTS,
+    adapts_head=True,
     bases=TRANSFORMERS_BASES,
     evaluates=True,
     losses=("standard", "chunked", "fused-linear", "in-place"),

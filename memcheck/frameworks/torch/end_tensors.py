@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.accounts.state import LocalTensor
+from memcheck.accounts.state import LocalTensor, adapter_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.parameters import task_tensors
-from memcheck.models.types import Architecture, Norm
+from memcheck.models.types import Architecture, Norm, ParameterTensor
 
 TABLE, HEAD = "embed_tokens", "lm_head"
 """Modules that ``modules_to_save`` may name."""
@@ -49,8 +49,22 @@ def output_tensors(
     """
     adapts = job.lora is not None
     if not saves(job, HEAD):
-        return head_tensors(a, tensor, tied, trained, norm_trained, adapts)
+        return (*head_tensors(a, tensor, tied, trained, norm_trained, adapts), *head_adapters(job, a, tensor))
     return (*head_tensors(a, tensor, tied, False, norm_trained, adapts), _saved_copy(job, a, tensor, HEAD))
+
+
+def names_head(job: TrainingJob) -> bool:
+    """Whether the adapters' targets name the head, which all-linear leaves out."""
+    targets = () if job.lora is None else job.lora.target_modules
+    return HEAD in ((targets,) if isinstance(targets, str) else targets)
+
+
+def head_adapters(job: TrainingJob, a: Architecture, tensor: int) -> list[LocalTensor]:
+    """The two matrices of the head's adapter on one rank."""
+    if job.lora is None or not names_head(job) or not a.head:
+        return []
+    shape = (-(-a.vocab_size // tensor), a.embedding_size)
+    return adapter_tensors(ParameterTensor(f"{HEAD}.weight", shape, "head", linear=True), shape, job.lora)
 
 
 @lru_cache(maxsize=256)

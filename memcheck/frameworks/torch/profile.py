@@ -33,6 +33,7 @@ PROFILE = Profile(
     schedules=("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "dualpipe"),
     methods=("full", "lora", "qlora"),
     lora_variants=PEFT_VARIANTS,
+    adapts_head=True,
     bases=TRANSFORMERS_BASES,
     losses=("standard", "chunked", "fused-linear", "in-place", "vocab-parallel"),
     evaluates=True,

@@ -7,7 +7,7 @@ from functools import lru_cache
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
-from memcheck.autograd.context import Context, Setting, enter_tensor_parallel, wider
+from memcheck.autograd.context import Context, Setting, adapts_head, enter_tensor_parallel, wider
 from memcheck.autograd.curve import Curve, checkpointed, high
 from memcheck.autograd.elementwise import cast, cat, scale
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear
@@ -144,19 +144,19 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     weight.waits = head.tied and head.trained and (s.has_grad or s.stepped is not None)
     if weight.waits:
         weight.sink = None  # the table is stepped once, behind its other use
-    bias = ctx.parameter("lm_head.bias", (shard,)) if head.bias else None
+    weights = _adapted(ctx, Weights(weight, ctx.parameter("lm_head.bias", (shard,)) if head.bias else None))
     if head.objective.fused:
         from memcheck.frameworks.transformers.fused_head import fused_loss
 
         box = [h]
         del h, normed
-        return fused_loss(ctx, head.objective, head.second, box, Weights(weight, bias))
-    pieces = layers.loss_in_pieces(ctx, head, h, Weights(weight, bias))
+        return fused_loss(ctx, head.objective, head.second, box, weights)
+    pieces = layers.loss_in_pieces(ctx, head, h, weights)
     if pieces is not None:
         return pieces
     if head.loss.kind == "fused-linear":
         return fused_linear(tape, h, weight)
-    logits = _logits(ctx, head, h, Weights(weight, bias))
+    logits = _logits(ctx, head, h, weights)
     del h
     if head.loss.shifts == "rebound":
         logits = cast(tape, logits, "fp32", "logits.float()")
@@ -180,6 +180,13 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.objective.watched:
         _watch(ctx, head, logits)
     return loss
+
+
+def _adapted(ctx: Context, weights: Weights) -> Weights:
+    """The head with its adapter, where the targets name it; beside peft it is never quantised."""
+    adapter = ctx.setting.adapter
+    named = adapter is not None and adapts_head(adapter)
+    return ctx.adapted("lm_head", weights, adapter) if adapter is not None and named else weights
 
 
 def _joined(ctx: Context, x: Value) -> Value:

@@ -32,6 +32,7 @@ PROFILE = Profile(
     schedules=(),
     methods=("full", "lora", "qlora"),
     lora_variants=PEFT_VARIANTS,
+    adapts_head=True,
     bases=TRANSFORMERS_BASES,
     losses=("standard", "chunked", "fused-linear", "in-place"),
     objectives=("sft", "dpo", "ipo", "orpo", "kto", "simpo", "cpo", "reward", "gkd", "distill"),

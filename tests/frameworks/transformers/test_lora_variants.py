@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from benchmarks.score import answer
+from memcheck.check import Gate, check_file
 from memcheck.errors import UnsupportedError
 
 MISTRAL = {
@@ -89,6 +91,8 @@ def plan(model: dict[str, Any], batch: int, tokens: int, recompute: str, lora: d
             {"rank": 8, "target_modules": ["q_proj", "v_proj"], "target_parameters": EXPERTS},
             (6477.772, 7893.167, 8185.909),
         ),
+        (MISTRAL, 1, 2048, "none", {"target_modules": ["q_proj", "v_proj", "lm_head"]}, (3643.686, 4227.820, 4339.804)),
+        (LLAMA, 4, 1024, "full", {"target_modules": ["q_proj", "lm_head"], "dropout": 0.1}, (1811.256, 6717.521, 7671.522)),
     ],
 )
 def test_a_step_is_as_traced(
@@ -135,3 +139,16 @@ def test_a_dropout_of_zero_says_nothing() -> None:
         each["training"]["framework"] = "torchtune"
         each["training"].pop("loss")
     assert answer(stated).allocated_bytes == answer(left_out).allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [({"framework": "torchtune"}, "under torchtune"), ({"loss": "chunked"}, "beside a chunked loss"), ({}, "")],
+)
+def test_adapters_of_the_head_are_an_error_where_they_are_not_modelled(change: dict[str, Any], where: str) -> None:
+    """The head is a linear layer that targets may name, beside losses over whole logits and in peft's frameworks."""
+    written = {"memcheck": 1, **plan(LLAMA, 1, 128, "none", {"target_modules": ["q_proj", "lm_head"]})}
+    written["training"] = {k: v for k, v in written["training"].items() if k not in ("loss", "torch_version")} | change
+    (result,), _ = check_file("plan.yaml", json.dumps(written).encode(), Gate())
+    found = [each.message for each in result.findings if each.code == "MEM413"]
+    assert found == ([f"adapters of the head are not modelled {where}"] if where else [])
