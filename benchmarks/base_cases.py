@@ -1,15 +1,19 @@
-"""Traced steps of adapters over bitsandbytes' layers (``data/base.json``)."""
+"""Steps through other libraries' layers, each recorded with its plan: bitsandbytes' (``data/base.json``), Liger's."""
 
 from __future__ import annotations
 
 from benchmarks.cases import Case, load
 
-GROUP = "quantised bases, traced"
+GROUPS = {"base.json": "quantised bases, traced", "liger.json": "Liger's kernels, traced"}
 
 
 def cases() -> list[Case]:
     """Every record with its plan, against the highest of its instants."""
-    data = load("base.json")
+    return [case for name, group in GROUPS.items() for case in _cases(name, group)]
+
+
+def _cases(name: str, group: str) -> list[Case]:
+    data = load(name)
     found = []
     for record in data["cases"]:
         instants = record["instants_bytes"]
@@ -17,7 +21,7 @@ def cases() -> list[Case]:
         found.append(
             Case(
                 id=record["id"],
-                group=GROUP,
+                group=group,
                 plan={**record["plan"], "name": record["id"]},
                 truth_bytes=instants[phase],
                 metric="allocated",

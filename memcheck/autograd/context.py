@@ -55,6 +55,18 @@ class Adapter(Record):
         return self.gathered or self.dtype
 
 
+class Patched(Record):
+    """Which modules of transformers' blocks Liger's kernels replace, and how its norm is made."""
+
+    rope: bool = True
+    rms_norm: bool = True
+    glu: bool = True
+    norm_in_place: bool = True
+    """The norm's backward writes its result where the gradient was; not in families with a norm behind a branch."""
+    head_norms: bool = True
+    """Norms of queries and keys are Liger's, too, when a model that exists is patched, as the Trainer does it."""
+
+
 class Setting(Record):
     """Everything that decides a unit's curve besides the unit itself. Hashable: curves are cached by it."""
 
@@ -102,6 +114,8 @@ class Setting(Record):
     """torch.compile runs each block as a graph of its own."""
     ssm: str = "fused"
     """``fused`` | ``fallback``: what recurrent layers run in."""
+    liger: Patched | None = None
+    """Which of a block's modules are Liger's; None: none."""
     options: tuple[tuple[str, object], ...] = ()
     streams: int = 1
     """Streams of hidden states that layers hand to each other."""

@@ -81,13 +81,17 @@ REFUSED: dict[str, str] = {
 }
 """Constructs without a memory model: they change what rests or what is saved."""
 
+LIGER = {
+    "liger_rope": "rope",
+    "liger_rms_norm": "rms_norm",
+    "liger_glu_activation": "glu",
+    "liger_swiglu": "glu",
+}
+"""Liger's kernels by the key that asks for them, the name of 2024 included."""
+
 UPPER: dict[str, str] = {
-    "liger_rms_norm": "Liger's RMSNorm",
     "liger_rms_norm_gated": "Liger's gated RMSNorm",
     "liger_layer_norm": "Liger's LayerNorm",
-    "liger_rope": "Liger's rotary embedding",
-    "liger_glu_activation": "Liger's gated activation",
-    "liger_swiglu": "Liger's gated activation",
     "liger_cross_entropy": "Liger's cross entropy",
     "lora_mlp_kernel": "the fused LoRA kernel of the feed-forward network",
     "lora_qkv_kernel": "the fused LoRA kernel of query, key and value",

@@ -6,6 +6,7 @@ from memcheck.configs import axolotl_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.liger import liger_kernels
 from memcheck.configs.model_overrides import override
 from memcheck.configs.shipped import AXOLOTL
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
@@ -42,6 +43,8 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     _evaluation(draft)
     parts.clipping(draft, "max_grad_norm")
     parts.compiled(draft, "torch_compile")
+    liger_kernels(draft, {kernel: name for name, kernel in keys.LIGER.items() if on(draft, name)})
+    draft.config.see(*keys.LIGER)
     parts.saved(draft)
     for name, what in keys.UPPER.items():
         if on(draft, name):

@@ -7,6 +7,7 @@ from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.liger import liger_kernels
 from memcheck.configs.read_llamafactory_v1 import is_second, read_second
 from memcheck.configs.shipped import LLAMA_FACTORY
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
@@ -132,7 +133,7 @@ def _objective(draft: Draft) -> None:
     supervised = kind == "sft"
     if on(draft, "enable_liger_kernel") and supervised:
         draft.set("training.loss.kind", "fused-linear", "enable_liger_kernel")
-        draft.note("enable_liger_kernel", "Liger's other kernels keep less than transformers' own: an upper bound")
+        liger_kernels(draft, dict.fromkeys(("rope", "rms_norm", "glu"), "enable_liger_kernel"))
     else:
         draft.assume("training.loss.kind", "standard")
     draft.config.see("enable_liger_kernel", "use_liger_kernel")

@@ -6,6 +6,7 @@ from memcheck.configs import llamafactory_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.liger import liger_kernels
 from memcheck.configs.shipped import LLAMA_FACTORY
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts
 from memcheck.configs.trainer_objective import objective, trainer
@@ -124,7 +125,7 @@ def _step(draft: Draft) -> None:
     parts.clipping(draft, "max_grad_norm")
     kernels = text(draft, "kernel_config.name")
     if kernels == "liger_kernel":
-        draft.note("kernel_config.name", "Liger's kernels keep less than transformers' own: an upper bound")
+        liger_kernels(draft, dict.fromkeys(("rope", "rms_norm", "glu"), "kernel_config.name"))
     draft.harmless((), ("kernel_config.", "optim_config."))
     if config.has("pref_loss"):
         kind = keys.PREFERENCES.get(text(draft, "pref_loss").lower(), "dpo")

@@ -9,6 +9,7 @@ from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.liger import liger_kernels
 from memcheck.configs.shipped import SWIFT
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_keys import DTYPES
@@ -155,7 +156,7 @@ def _objective(draft: Draft) -> None:
     name = "use_liger_kernel"
     if on(draft, name) and not kind:
         draft.set("training.loss.kind", "fused-linear", name)
-        draft.note(name, "Liger's other kernels keep less than transformers' own: an upper bound")
+        liger_kernels(draft, dict.fromkeys(("rope", "rms_norm", "glu"), name))
     else:
         draft.assume("training.loss.kind", "standard")
     draft.config.see("use_liger", "loss_type")

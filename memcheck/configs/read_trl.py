@@ -7,15 +7,17 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs import trl_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.liger import liger_kernels
 from memcheck.configs.trainer_adapters import HELD, adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_pairs import join_launch, join_recipe
-from memcheck.configs.trainer_parts import Division, on, text
+from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_script import kind_of, spelled_with_underscores
 from memcheck.configs.trainer_settled import settle
 from memcheck.configs.types import ReadConfig
 
+LIGER = "liger_kernel_config"
 
 def read_trl(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of a job of TRL, or of what is built on it."""
@@ -191,13 +193,26 @@ def _objective(draft: Draft) -> bool:
     return False
 
 
+def _liger(draft: Draft, name: str) -> dict[str, str]:
+    """Where each kernel is asked for: transformers hands ``liger_kernel_config`` to Liger, whose defaults are all."""
+    found = {}
+    for kernel, keywords in {"rope": ("rope",), "rms_norm": ("rms_norm",), "glu": ("swiglu", "geglu")}.items():
+        paths = [f"{LIGER}.{keyword}" for keyword in keywords]
+        draft.config.see(*paths)
+        if not any(off(draft, path) for path in paths):
+            found[kernel] = name
+    return found
+
+
 def _loss(draft: Draft, *, supervised: bool) -> None:
     config = draft.config
     name = next((each for each in ("use_liger_kernel", "use_liger", "use_liger_loss") if on(draft, each)), "")
-    config.see("use_liger_kernel", "use_liger", "use_liger_loss", "liger_kernel_config")
+    config.see("use_liger_kernel", "use_liger", "use_liger_loss")
+    fused = not off(draft, f"{LIGER}.fused_linear_cross_entropy")
+    config.see(f"{LIGER}.fused_linear_cross_entropy")
     if name and supervised:
-        draft.set("training.loss.kind", "fused-linear", name)
-        draft.note(name, "Liger's other kernels keep less than transformers' own: an upper bound")
+        draft.set("training.loss.kind", "fused-linear" if fused else "standard", name)
+        liger_kernels(draft, _liger(draft, name))
     elif name:
         draft.note(name, "Liger's loss of preferences is priced as TRL's own: an upper bound")
     else:

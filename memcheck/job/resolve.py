@@ -29,7 +29,7 @@ from memcheck.job.training import (
     resolve_loss,
     resolve_optimizer,
 )
-from memcheck.job.types import Assumption, Images, InferenceJob, Overhead, TrainingJob
+from memcheck.job.types import LIGER_KERNELS, Assumption, Images, InferenceJob, Overhead, TrainingJob
 from memcheck.job.versions import resolve_fsdp, resolve_kbit
 from memcheck.models.types import Architecture, Mixer, Moe, Rough
 from memcheck.models.unfused import unfused
@@ -267,8 +267,16 @@ def _training_job(
         sequences=training.sequences or "packed",
         companions=resolve_companions(objective, architecture, recipe, offloaded, teacher),
         ssm_kernels=(training.kernels or NO_KERNELS).ssm or "fused",
+        liger=_liger((training.kernels or NO_KERNELS).liger),
     )
     return job, (defaults.taken(), between.taken(), after.taken())
+
+
+def _liger(stated: bool | tuple[str, ...] | None) -> tuple[str, ...]:
+    """Liger's kernels by name, in one order; ``true`` is all of them."""
+    if isinstance(stated, tuple):
+        return tuple(name for name in LIGER_KERNELS if name in stated)
+    return LIGER_KERNELS if stated else ()
 
 
 def _images(

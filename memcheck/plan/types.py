@@ -206,6 +206,7 @@ class KernelsSpec(Record):
     """``training.kernels``."""
 
     ssm: str | None = None
+    liger: bool | tuple[str, ...] | None = None
 
 
 class TrainingSpec(Record):

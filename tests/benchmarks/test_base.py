@@ -1,4 +1,4 @@
-"""Adapters over bitsandbytes' layers, traced with peft's and bitsandbytes' own code, and priced again without them."""
+"""Steps traced with bitsandbytes', peft's and Liger's own code, and priced again without them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.base_cases import GROUPS
 from benchmarks.cases import load
 from benchmarks.score import answer
 
 pytestmark = pytest.mark.slow
 
-CASES: dict[str, dict[str, Any]] = {case["id"]: case for case in load("base.json")["cases"]}
+CASES: dict[str, dict[str, Any]] = {case["id"]: case for name in GROUPS for case in load(name)["cases"]}
 
 
 @pytest.mark.parametrize("name", CASES)

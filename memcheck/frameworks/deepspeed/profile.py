@@ -39,6 +39,7 @@ PROFILE = Profile(
     parallelisms=("tensor", "context"),
     schedules=(),
     methods=("full", "lora", "qlora"),
+    takes_liger=True,
     lora_variants=PEFT_VARIANTS,
     adapts_head=True,
     bases=TRANSFORMERS_BASES,

@@ -32,6 +32,7 @@ PROFILE = Profile(
     leaves_whole_experts=True,
     schedules=("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "dualpipe"),
     methods=("full", "lora", "qlora"),
+    takes_liger=True,
     lora_variants=PEFT_VARIANTS,
     adapts_head=True,
     bases=TRANSFORMERS_BASES,

@@ -12,7 +12,7 @@ from memcheck.autograd.indexing import clamp, index, slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import Leaf, Storage, Tape, Value
 from memcheck.frameworks.transformers.attend import attend, repeat_kv
-from memcheck.frameworks.transformers.kernel_choice import keeps_strides
+from memcheck.frameworks.transformers.kernel_choice import keeps_strides, turns_in_place
 from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.rotary import apply_rotary, rotate_half
@@ -37,6 +37,10 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     del x
     if a.reuses_keys:
         q = rotate_half(tape, q, stream)
+    elif a.rotary_dim and turns_in_place(ctx):
+        from memcheck.frameworks.transformers.liger import rope
+
+        q, k = rope(ctx, a, q, k)
     elif a.rotary_dim:
         q, k = apply_rotary(ctx, a, q, k, stream)
     if a.norms_after_rotary:
@@ -96,7 +100,7 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
     tape = ctx.tape
     tensors = linear_tensors(a.tensors)
     heads, kv_heads = -(-a.heads // ctx.tp), max(1, -(-a.kv_heads // ctx.tp))
-    copies = a.rotary_dim > 0 or not keeps_strides(ctx, a)
+    copies = not turns_in_place(ctx) and (a.rotary_dim > 0 or not keeps_strides(ctx, a))
     gate = None
     norms = (None, None) if a.norms_after_rotary else (a.query_norm, a.key_norm)
     q = linear(tape, x, ctx.weights(tensors[0], a.qkv_bias), tensors[0].name)

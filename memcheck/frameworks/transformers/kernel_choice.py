@@ -7,10 +7,11 @@ torch.nn.functional.scaled_dot_product_attention (aten/src/ATen/native/transform
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
-from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.context import Context, Patched, Setting
 from memcheck.frameworks.transformers.rotary import concatenates
 from memcheck.job.style import Style
-from memcheck.models.types import Attention
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture, Attention
 
 MASK_ALIGNMENT = 8
 """Elements to a multiple of which the memory-efficient kernel wants a mask's rows padded."""
@@ -37,6 +38,20 @@ def chosen_kernel(attention: str, dtype: str, a: Attention, sequence: int, style
 def keeps_strides(ctx: Context, a: Attention) -> bool:
     """The fused kernels return gradients in the layout of their inputs; matmuls return them head by head."""
     return kernel_of(ctx, a) in ("flash", "efficient") and not repeats_kv(ctx, a)
+
+
+def liger_kernels(job: TrainingJob, a: Architecture) -> Patched | None:
+    """What of the model's modules runs in Liger's kernels; None: nothing, and their module is not loaded."""
+    if not job.liger:
+        return None
+    from memcheck.frameworks.transformers.liger import liger_of
+
+    return liger_of(job, a)
+
+
+def turns_in_place(ctx: Context) -> bool:
+    """Whether Liger's kernel rotates q and k where they lie, token by token, and hands their gradients on so."""
+    return ctx.setting.liger is not None and ctx.setting.liger.rope
 
 
 def kernel_of(ctx: Context, a: Attention) -> str:
@@ -79,7 +94,8 @@ def copied_operands(ctx: Context, a: Attention, heads: int) -> kernels.Copied:
     """
     if ctx.setting.batch == 1:
         return False, False, False
-    turned = not (a.rotary_dim > 0 and (concatenates(a) or a.rotary_form == "chunks"))
+    joined = a.rotary_dim > 0 and (concatenates(a) or a.rotary_form == "chunks")
+    turned = turns_in_place(ctx) or not joined
     if repeats_kv(ctx, a):
         single = max(1, -(-a.kv_heads // ctx.tp)) == 1 < heads
         return turned, single, single

@@ -23,6 +23,11 @@ def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> 
     tape = ctx.tape
     weight, bias = ctx.norm_weight(norm, name)
     kind = norm.kind
+    liger = ctx.setting.liger
+    if liger is not None and liger.rms_norm and kind.startswith("rmsnorm") and (name != "qk_norm" or liger.head_norms):
+        from memcheck.frameworks.transformers.liger import rms_norm
+
+        return rms_norm(tape, x, weight, in_place=liger.norm_in_place)
     if kind.startswith("rmsnorm"):
         return rms_norm_pieces(
             tape,

@@ -1,0 +1,140 @@
+"""Liger's kernels in transformers' modules: what each keeps, and which families they are put into.
+
+Sources: Liger-Kernel 0.8.5 ops/rms_norm.py, ops/swiglu.py, ops/geglu.py, ops/rope.py and
+transformers/monkey_patch.py (``apply_liger_kernel_to_*``). They are autograd functions around Triton kernels: what
+they allocate is in their Python code. The fused head and loss are ``training.loss: fused-linear``.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context, Patched
+from memcheck.autograd.elementwise import copy
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.errors import UnsupportedError
+from memcheck.frameworks.transformers.kernel_choice import keeps_strides
+from memcheck.job.types import LIGER_KERNELS, TrainingJob
+from memcheck.models.types import Architecture, Attention, Mlp
+
+ACTIVATIONS = ("silu", "swish", "gelu_pytorch_tanh")
+POINTER = "/training/kernels/liger"
+MULTIPROCESSORS_MOST = 304
+"""The backward of a norm adds up its weight's gradient with a row of partial sums for each multiprocessor: 304 on an
+MI300X, more than on any other supported GPU. They are below 5 MB and live inside that kernel."""
+
+
+_BEHIND_BRANCHES = Patched(norm_in_place=False)
+_OLMO = Patched(norm_in_place=False, head_norms=False)
+_EXPERTS = Patched(glu=False)
+FAMILIES = {
+    "exaone4": _BEHIND_BRANCHES,
+    "gemma": Patched(),
+    "gemma2": _BEHIND_BRANCHES,
+    "gemma3_text": _BEHIND_BRANCHES,
+    "glm4": Patched(rope=False, norm_in_place=False),
+    "granite": Patched(),
+    "hunyuan_v1_dense": Patched(head_norms=False),
+    "llama": Patched(),
+    "ministral": Patched(),
+    "mistral": Patched(),
+    "mixtral": _EXPERTS,
+    "olmo2": _OLMO,
+    "olmo3": _OLMO,
+    "phi3": Patched(),
+    "qwen2": Patched(),
+    "qwen3": Patched(),
+    "qwen3_moe": _EXPERTS,
+    "smollm3": Patched(),
+}
+"""``glu`` of a mixture of experts is a kernel for all experts, which has no model here."""
+
+
+def modelled(a: Architecture) -> tuple[str, ...]:
+    """The kernels that memcheck prices in this model."""
+    patched = FAMILIES.get(a.model_type, Patched(rope=False, rms_norm=False, glu=False))
+    if a.vision is not None:
+        return ()
+    gated = all(isinstance(b.mlp, Mlp) and b.mlp.activation in ACTIVATIONS for b, _ in a.blocks)
+    return tuple(name for name in LIGER_KERNELS if getattr(patched, name) and (name != "glu" or gated))
+
+
+def liger_of(job: TrainingJob, a: Architecture) -> Patched | None:
+    """What of the model's modules is Liger's; None: nothing.
+
+    Raises:
+        UnsupportedError: Liger has no such kernel for this family, or it has no model here. At
+            ``training.kernels.liger``.
+    """
+    if not job.liger:
+        return None
+    able = modelled(a)
+    alone = ("rope",) if a.model_type in FAMILIES else ()  # Liger leaves GLM-4's as it is
+    missing = [name for name in job.liger if name not in (*able, *alone)]
+    if missing:
+        what = ", ".join(missing)
+        known = f"write `liger: [{', '.join(able)}]`, or leave it out" if able else "leave it out"
+        message = f"memcheck has no model of Liger's kernels ({what}) in {a.model_type}"
+        raise UnsupportedError(message, f"{known}: an upper bound", POINTER)
+    for wanted, what in ((job.layout.tensor > 1, "tensor parallelism"), (job.compile, "torch.compile")):
+        if wanted:
+            message = f"memcheck has no model of Liger's kernels under {what}"
+            raise UnsupportedError(message, "leave it out to get the figure without it", POINTER)
+    return FAMILIES[a.model_type]._replace(**{name: name in job.liger and name in able for name in LIGER_KERNELS})
+
+
+def rms_norm(tape: Tape, x: Value, weight: Parameter | None, *, in_place: bool) -> Value:
+    """LigerRMSNormFunction: keeps its input and one fp32 figure per row; the result has the input's dtype."""
+    out = tape.value(x.shape, x.dtype, "liger rms_norm")
+    inputs = (x,) if weight is None else (x, tape.parameter(weight))
+    if all(v.origin is None for v in inputs):
+        return out
+    kept = (x.storage, tape.new(x.shape[:-1], "fp32", "rms_norm rstd"))
+    shape, dtype, trained = x.shape, x.dtype, weight is not None and weight.requires_grad
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        partial = tape.new((MULTIPROCESSORS_MOST, shape[-1]), "fp32", "rms_norm partial sums") if trained else None
+        found: list[Storage | None] = [grad if in_place else tape.new(shape, dtype, "rms_norm backward")]
+        if weight is not None:
+            summed = tape.new(weight.shape, "fp32", "sum") if trained else None
+            if summed is not None and weight.dtype != "fp32":
+                summed = tape.new(weight.shape, weight.dtype, "to")
+            found.append(summed)
+        del partial
+        return found
+
+    return tape.record(out, inputs, run)
+
+
+def glu(tape: Tape, gate: Value, up: Value) -> Value:
+    """LigerSiLUMulFunction and LigerGELUMulFunction: keep gate and up, and write their gradients over them.
+
+    Halves of one matrix are strided: each is copied (``ensure_contiguous``).
+    """
+    out = tape.value(gate.shape, gate.dtype, "liger glu")
+    first, second = gate.storage, up.storage
+
+    def run(
+        grad: Storage, first: Storage | None = first, second: Storage | None = second
+    ) -> list[Storage | None]:
+        return [first, second]
+
+    return tape.record(out, (gate, up), run)
+
+
+def rope(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
+    """LigerRopeFunction: rotates q and k where they are, and their gradients, once those lie token by token.
+
+    Parts of a fused projection are copied first; gradients of kernels that go head by head are, too.
+    """
+    tape, copies = ctx.tape, not keeps_strides(ctx, a)
+    if a.fused_qkv:
+        q, k = copy(tape, q, "contiguous"), copy(tape, k, "contiguous")
+    return _turned(tape, q, copies=copies), _turned(tape, k, copies=copies)
+
+
+def _turned(tape: Tape, x: Value, *, copies: bool) -> Value:
+    shape, dtype = x.shape, x.dtype
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "contiguous gradient") if copies else grad]
+
+    return tape.record(Value(x.storage, shape, dtype), (x,), run)
