@@ -20,7 +20,7 @@ VOCABULARY, EXPERTS, WINDOW, LAYERS, MOST = 2000, 8, 256, 3, 8
 LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 EXPERT_KEYS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
-CHOICE_KEYS = ("num_experts_per_tok", "moe_k", "moe_topk")
+CHOICE_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk")
 STATED: dict[str, dict[str, Any]] = {
     "axk1": {"n_group": 1, "topk_group": 1},
     "bert": {"max_position_embeddings": 2048},
@@ -39,6 +39,13 @@ STATED: dict[str, dict[str, Any]] = {
         "sliding_window": 256,
     },
     "hunyuan_v1_dense": {"head_dim": 128},
+    "kimi_linear": {
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "num_hidden_layers": 3,
+        "linear_num_heads": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+    },
     "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_hidden_layers": 4},
     "lfm2_moe": {
         "layer_types": ["conv", "conv", "full_attention", "conv"], "num_dense_layers": 1, "num_hidden_layers": 4
@@ -48,8 +55,8 @@ STATED: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 2},
 }
 """Keys without which the class's own defaults build no model."""
-TOKENWISE = {"falcon_mamba": 40, "jamba": 40, "mamba": 40}
-"""Families whose fallback loops over tokens, which takes minutes to trace: the length of their sequences."""
+TOKENWISE = {"falcon_mamba": 40, "jamba": 40, "kimi_linear": 384, "mamba": 40}
+"""Families whose fallback loops over tokens or chunks, which takes minutes to trace: the length of their sequences."""
 WAYS = (
     ("sdpa", "none", "bf16-pure"),
     ("sdpa", "full", "bf16-pure"),

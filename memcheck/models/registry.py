@@ -84,6 +84,7 @@ FAMILIES: dict[str, str] = {
     "jais2": "jais2:read",
     "jamba": "jamba:read",
     "kimi_k2": "deepseek:read_v3",
+    "kimi_linear": "kimi_linear:read",
     "kolibri1": "kolibri:read",
     "laguna": "laguna:read",
     "lfm2": "lfm2:read",

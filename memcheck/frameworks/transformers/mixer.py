@@ -49,6 +49,10 @@ def _fallback(kind: str) -> Callable[[Context, Mixer, Value], Value]:
         from memcheck.frameworks.transformers.delta_rule import delta_net_fallback
 
         return delta_net_fallback
+    if kind == "kimi-delta":
+        from memcheck.frameworks.transformers.kimi_delta import kimi_delta_fallback
+
+        return kimi_delta_fallback
     if kind == "mamba2":
         from memcheck.frameworks.transformers.mamba2 import mamba2_fallback
 
@@ -240,11 +244,18 @@ def _mamba1(ctx: Context, mixer: Mixer, x: Value) -> Value:
     return mamba1_fused(ctx, mixer, x)
 
 
+def _kimi_delta(ctx: Context, mixer: Mixer, x: Value) -> Value:
+    from memcheck.frameworks.transformers.kimi_delta import kimi_delta
+
+    return kimi_delta(ctx, mixer, x)
+
+
 MIXERS: dict[str, Callable[[Context, Mixer, Value], Value]] = {
     "lightning": _lightning,
     "mamba1": _mamba1,
     "mamba2": _mamba,
     "gated-delta-net": _delta_net,
+    "kimi-delta": _kimi_delta,
     "plain-short-convolution": _short_convolution_fallback,
     "short-convolution": _short_convolution,
 }

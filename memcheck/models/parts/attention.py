@@ -73,14 +73,19 @@ def head_norm(kind: str, size: int, which: str, *, rows: int = 1, bias: bool = F
 
 
 def latent_attention(
-    config: ConfigReader, size: StackDimensions, *, interleaved: bool = True, v_head_dim: int | None = None
+    config: ConfigReader,
+    size: StackDimensions,
+    *,
+    interleaved: bool = True,
+    v_head_dim: int | None = None,
+    whole_queries: bool = False,
 ) -> LatentAttention:
     """DeepSeek's attention. The low-rank projections and their norms are replicated under tensor parallelism.
 
-    ``v_head_dim``: the class default, where it has one.
+    ``v_head_dim``: the class default, where it has one. ``whole_queries``: ``q_lora_rank`` is none by default.
     """
     q_rank = config.optional_integer("q_lora_rank")
-    if q_rank is None and "q_lora_rank" not in config.config:
+    if q_rank is None and "q_lora_rank" not in config.config and not whole_queries:
         config.integer("q_lora_rank")  # null is a statement (no low-rank query), absence is not
     kv_rank = config.integer("kv_lora_rank")
     nope, rope = config.integer("qk_nope_head_dim"), config.integer("qk_rope_head_dim")

@@ -58,11 +58,13 @@ def trace(
 
 
 def _adds_wholes(job: TrainingJob, architecture: Architecture) -> bool:
-    """Whether gradients meet that are most of the peak: of a scan in a Python loop, each token's of which is as large
-    as all of them together; of scores that a softmax and a logsumexp read; of several streams, of which each is picked.
+    """Whether gradients meet that are most of the peak: of a scan in a Python loop, each token's or chunk's of which is
+    as large as all of them together; of scores that a softmax and a logsumexp read; of several streams, of which each
+    is picked.
     """
     mixers = [block.mixer for block, _ in architecture.blocks]
-    loops = any(isinstance(m, Mixer) and m.kind == "mamba1" for m in mixers) and job.ssm_kernels == "fallback"
+    scans = any(isinstance(m, Mixer) and m.kind in ("mamba1", "kimi-delta") for m in mixers)
+    loops = scans and job.ssm_kernels == "fallback"
     return loops or architecture.streams > 1 or any(isinstance(m, Attention) and m.scaled_output for m in mixers)
 
 

@@ -1,0 +1,103 @@
+"""Kimi Linear (modeling_kimi_linear.py): Kimi's delta attention in most layers, latent attention without rotation in
+the others, DeepSeek V3's experts.
+"""
+
+from __future__ import annotations
+
+from memcheck.models.families.deepseek import latent_sizes
+from memcheck.models.parts.attention import latent_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
+from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.parts.stack import layer_types, sparse_types, stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Mixer, Moe, ParameterTensor
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: kimi_linear``. Older files state the mixers in ``linear_attn_config``."""
+    config.ignore("pretraining_tp", "moe_layer_freq", "rope_theta", "model_max_length", "routed_scaling_factor")
+    config.ignore("moe_router_activation_func", "num_nextn_predict_layers", "mla_use_nope", "use_grouped_topk")
+    size = latent_sizes(config)
+    h = size.hidden
+    nested = config.raw("linear_attn_config")
+    older = nested if isinstance(nested, dict) else {}
+    attention = latent_attention(config, size, whole_queries=True)._replace(turned=False)
+    mixer = _delta(config, h, older)
+    moe = _experts(config, h)
+    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    full = older.get("full_attn_layers")
+    chosen = {n - 1 for n in full if isinstance(n, int)} if isinstance(full, list) else None
+    types = layer_types(config, size.layers, lambda i: _kind(i, chosen))
+    sparse = sparse_types(config, size.layers, config.integer("first_k_dense_replace", default=1, null=1, minimum=0))
+
+    def make(kind: tuple[str, bool]) -> Block:
+        return pre_norm_block(h, mixer if kind[0] == "linear_attention" else attention, moe if kind[1] else mlp)
+
+    return decoder(config, size, stack(zip(types, sparse, strict=True), make), tied=False, rotary_dim=0)
+
+
+def _kind(layer: int, full: set[int] | None) -> str:
+    chosen = layer > 0 and layer % 4 == 0 if full is None else layer in full
+    return "full_attention" if chosen else "linear_attention"
+
+
+def _experts(config: ConfigReader, hidden: int) -> Moe:
+    width = config.integer("moe_intermediate_size")
+    groups = config.integer("num_expert_group", "n_group", default=1, null=1)
+    return routed(
+        hidden,
+        (
+            config.integer("num_experts", "num_local_experts"),
+            config.integer("num_experts_per_token", "num_experts_per_tok"),
+        ),
+        width,
+        config.activation(),
+        Shared(config.integer("num_shared_experts", "n_shared_experts", default=1, minimum=0) * width),
+        router="sigmoid",
+        correction_bias=True,
+        router_fp32=True,
+        stacked_adapters=True,
+        scores_fp32=True,
+        normalised_scores=config.flag("moe_renormalize", "norm_topk_prob", default=True),
+    )._replace(groups=groups, chosen_groups=config.integer("topk_group", default=groups, null=groups))
+
+
+def _delta(config: ConfigReader, hidden: int, older: dict[str, object]) -> Mixer:
+    """Three projections, one convolution over them, low-rank gates of decay and output."""
+    heads = _size(config, "linear_num_heads", older.get("num_heads"), 32)
+    d = _size(config, "linear_head_dim", older.get("head_dim"), 128)
+    kernel = _size(config, "linear_conv_kernel_dim", older.get("short_conv_kernel_size"), 4)
+    width, a = heads * d, "self_attn"
+    tensors = (
+        *(t for name in "qkv" for t in linear(f"{a}.{name}_proj", width, hidden, "mixer", "column")),
+        ParameterTensor(f"{a}.conv1d.weight", (3 * width, 1, kernel), "mixer", shard="column"),
+        *linear(f"{a}.forget_gate.f_a_proj", d, hidden, "mixer", "none"),
+        *linear(f"{a}.forget_gate.f_b_proj", width, d, "mixer", "column"),
+        vector(f"{a}.forget_gate.dt_bias", width, "mixer", "column"),
+        ParameterTensor(f"{a}.forget_gate.A_log", (1, 1, heads, 1), "mixer"),
+        *linear(f"{a}.b_proj", heads, hidden, "mixer", "column"),
+        *linear(f"{a}.g_a_proj", d, hidden, "mixer", "none"),
+        *linear(f"{a}.g_b_proj", width, d, "mixer", "column"),
+        vector(f"{a}.o_norm.weight", d, "norm"),
+        *linear(f"{a}.o_proj", hidden, width, "mixer", "row"),
+    )
+    return Mixer(
+        kind="kimi-delta",
+        heads=heads,
+        head_dim=d,
+        state_bytes_per_sequence=heads * d * d * 4 + 3 * width * kernel * 2,
+        width=3 * width,
+        tensors=tensors,
+        key_heads=heads,
+        key_dim=d,
+        kernel=kernel,
+        output="o_proj",
+    )
+
+
+def _size(config: ConfigReader, key: str, nested: object, default: int) -> int:
+    """A size under its own name, or in the older section."""
+    if config.raw(key) is None and isinstance(nested, int) and not isinstance(nested, bool) and nested > 0:
+        return nested
+    return config.integer(key, default=default, null=default)
