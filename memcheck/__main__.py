@@ -24,6 +24,10 @@ def main(argv: list[str] | None = None) -> int:
             return 0
     # Importing makes tens of thousands of objects that live to the end; collecting in between finds nothing.
     gc.set_threshold(100_000)
+    if sys.implementation.name == "cpython":
+        from memcheck.edge.imports import shorten
+
+        shorten()
     from memcheck.cli.guard import guarded
 
     code = guarded(arguments)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from operator import itemgetter
 
 try:
-    from collections import _tuplegetter as field_getter  # type: ignore[attr-defined]  # what namedtuple's fields are
+    from _collections import _tuplegetter as field_getter  # type: ignore[import-not-found]  # what namedtuple's fields are
 except ImportError:
 
     def field_getter(place: int, doc: str | None) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from memcheck.edge.opener import is_inside, read_start, repository
@@ -50,6 +49,8 @@ def read_config(path: str, base_dir: str = ".") -> dict[str, Any]:
 
 def _parse(data: bytes, path: str) -> dict[str, Any]:
     """The object of a config. ``Infinity`` and ``NaN``, as Python's json writes them, become text, which is no size."""
+    import json
+
     try:
         config = json.loads(data, parse_constant=str)
     except json.JSONDecodeError as error:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import os
 
-from memcheck.catalog.names import canonical_names, find_record
+from memcheck.catalog.names import DATA, canonical_names, find_record
 from memcheck.catalog.types import Gpu
+from memcheck.own_json import read_own_json
+from memcheck.record import Record
+from memcheck.remembered import lru_cache
+
+SIZES = os.path.join(DATA, "gpus", "sizes.json")
+
+
+class GpuSize(Record):
+    """What a GPU is chosen by among others; the rest of it is in its record."""
+
+    name: str
+    memory_bytes: int
+    arch: str | None
+    bf16_tflops: float | None
+    gpus_per_node: int | None
 
 
 @lru_cache(maxsize=512)
@@ -41,3 +56,9 @@ def find_gpu(name: str) -> Gpu:
 def gpu_names() -> tuple[str, ...]:
     """Names of every GPU, sorted."""
     return canonical_names("gpu")
+
+
+@lru_cache(maxsize=1)
+def gpu_sizes() -> tuple[GpuSize, ...]:
+    """Every GPU of the catalog by name, from one table: to read all records takes longer than to judge a plan."""
+    return tuple(GpuSize(*row) for row in read_own_json(SIZES))

@@ -1,4 +1,6 @@
-"""Writes the index of names beside the records: ``python -m memcheck.catalog.index`` after adding or renaming one.
+"""Writes what is looked up beside the records: ``python -m memcheck.catalog.index`` after a change of one.
+
+Per kind the index of its names, and for GPUs a table of the figures that they are chosen by.
 
 An alias that two records claim, or that is another record's name, is an error. A name that several records share
 (``shared_names``: ``A100`` is a card of 40 GB and one of 80 GB) leads to all of them, so that a lookup can say so.
@@ -10,7 +12,8 @@ import json
 import os
 import sys
 
-from memcheck.catalog.names import DATA, normal, read_record
+from memcheck.catalog.gpus import SIZES, GpuSize, find_gpu
+from memcheck.catalog.names import DATA, canonical_names, normal, read_record
 from memcheck.edge.streams import put
 from memcheck.errors import ConfigurationError
 
@@ -51,14 +54,25 @@ def render_index(kind: str) -> str:
     return json.dumps(build_index(kind), indent=0, ensure_ascii=False) + "\n"
 
 
+def render_sizes() -> str:
+    """The text of ``sizes.json``: one GPU per line, by name."""
+    rows = [find_gpu(name) for name in canonical_names("gpu")]
+    lines = [json.dumps([getattr(gpu, field) for field in GpuSize._fields]) for gpu in rows]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
 def main() -> int:
-    """Write the index of every kind."""
+    """Write the index of every kind, and the table of GPUs."""
     for kind in KINDS:
         path = os.path.join(DATA, kind + "s", "index.json")
         text = render_index(kind)  # an error in the records leaves the file as it is
         with open(path, "w", encoding="utf-8") as stream:
             stream.write(text)
         put(sys.stdout, f"{path}: {len(build_index(kind))} names\n")
+    text = render_sizes()
+    with open(SIZES, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    put(sys.stdout, f"{SIZES}: {len(text.splitlines()) - 2} GPUs\n")
     return 0
 
 

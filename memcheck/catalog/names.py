@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from memcheck.errors import MemcheckError
+from memcheck.own_json import read_own_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ def read_index(kind: str) -> dict[str, str]:
 
 
 def _read_names(kind: str) -> dict[str, str | list[str]]:
-    with open(os.path.join(DATA, kind + "s", "index.json"), encoding="utf-8") as stream:
-        index: dict[str, str | list[str]] = json.load(stream)
+    index: dict[str, str | list[str]] = read_own_json(os.path.join(DATA, kind + "s", "index.json"))
     return index
 
 
@@ -76,10 +75,10 @@ def canonical_names(kind: str) -> tuple[str, ...]:
 
 def read_record(path: str) -> dict[str, Any]:
     """One YAML file of the catalog."""
-    from memcheck.edge.libyaml import yaml
+    from memcheck.plan.compose import Composer
 
-    with open(path, "rb") as stream:
-        record: dict[str, Any] = yaml.load(stream, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    with open(path, encoding="utf-8") as stream:
+        record: dict[str, Any] = next(Composer(stream.read()).documents()).values  # type: ignore[assignment]
     return record
 
 

@@ -7,8 +7,6 @@ and ``##[`` wherever it stands (``ActionCommand.TryParseV2`` and ``TryParse`` in
 
 from __future__ import annotations
 
-import re
-
 from memcheck.edge.screen import MADE
 from memcheck.edge.text import clean
 
@@ -32,6 +30,8 @@ def inert(text: str, *, commands: bool = False) -> str:
     if "\x1b" not in text:
         text = _cleaned(text)
     else:
+        import re
+
         text = "".join(part if part in MADE else _cleaned(part) for part in re.split(_ESCAPE, text))
     return text if commands else without_commands(text)
 
@@ -39,8 +39,12 @@ def inert(text: str, *, commands: bool = False) -> str:
 def without_commands(text: str) -> str:
     """Text in which no runner finds a command: the character that makes one is written as its code."""
     if "::" in text:
+        import re
+
         text = re.sub(_FIRST, r"\1\\x3a", text)
     if "##" in text:
+        import re
+
         text = re.sub(_ANYWHERE, r"\\x23", text)
     return text
 

@@ -5,8 +5,9 @@ Modules are imported where they are first asked for: a check replays the layers 
 
 from __future__ import annotations
 
-from functools import lru_cache
 from importlib import import_module
+
+from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

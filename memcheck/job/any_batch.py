@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
+from memcheck.remembered import lru_cache
 
 
 class AnyBatch:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
 from memcheck.catalog.types import Gpu
@@ -41,6 +39,8 @@ def resolve_gpu(stated: plan_types.GpuSpec) -> Gpu:
 
 def _counted(name: str) -> str:
     """What to write for ``8xH100`` and ``H100:8``; empty for a name without a number of GPUs."""
+    import re
+
     ahead = re.fullmatch(r"(?P<count>[0-9]{1,4}) ?[x*] ?(?P<card>.+)", name)
     found = ahead or re.fullmatch(r"(?P<card>.+?) ?[x:*] ?(?P<count>[0-9]{1,4})", name)
     if found is None:

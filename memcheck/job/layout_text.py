@@ -6,9 +6,9 @@ Source: Megatron-core ``transformer/pipeline_parallel_layer_layout.py`` (parse_s
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from memcheck.errors import UnsupportedError
+from memcheck.remembered import lru_cache
 
 _GROUP = re.compile(r"\(([^()]*)\)\*(\d+)")
 _REPEAT = re.compile(r"([EtmL|])\*(\d+)")

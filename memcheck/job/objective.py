@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from memcheck.job.defaults import Defaults
 from memcheck.job.objective_types import COMPARED, DISTILLED, SCORED, SECOND_MODELS, Companion, Objective
 from memcheck.job.profile import Profile
@@ -117,7 +115,11 @@ def _worst(name: str, architecture: Architecture | Rough, checkpointing: Checkpo
 
 
 def _numbers(version: str | None) -> tuple[int, int] | None:
-    found = re.match(r"(\d+)(?:\.(\d+))?", version or "")
+    if not version:
+        return None
+    import re
+
+    found = re.match(r"(\d+)(?:\.(\d+))?", version)
     return None if found is None else (int(found[1]), int(found[2] or 0))
 
 

@@ -9,8 +9,6 @@ FSDP2's forward lets go of the last gathered buffer before it copies the next on
 
 from __future__ import annotations
 
-import re
-
 from memcheck.job.defaults import Defaults
 from memcheck.job.profile import Profile
 from memcheck.job.types import DTYPE_BYTES, TORCH_2_13, TORCH_2_15, Recipe, TrainingJob
@@ -41,7 +39,11 @@ def resolve_torch(
 
 def behaviour(version: str | None) -> str | None:
     """How a version behaves; None for what is no version of PyTorch 1 or 2."""
-    match = re.match(r"([12])\.(\d+)", version or "")
+    if not version:
+        return None
+    import re
+
+    match = re.match(r"([12])\.(\d+)", version)
     if match is None:
         return None
     return next(name for name, first in FIRST if (int(match[1]), int(match[2])) >= first)

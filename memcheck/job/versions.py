@@ -7,7 +7,6 @@ said (``modeling_utils.py``).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from memcheck.job.defaults import Defaults
@@ -22,8 +21,12 @@ KBIT = "prepare_model_for_kbit_training"
 
 def is_before(version: str | None, first: tuple[int, int] | None) -> bool:
     """Whether a stated version is older than ``first``; False where either is unknown."""
-    match = re.match(r"(\d+)(?:\.(\d+))?", version or "")
-    if match is None or first is None:
+    if not version or first is None:
+        return False
+    import re
+
+    match = re.match(r"(\d+)(?:\.(\d+))?", version)
+    if match is None:
         return False
     return (int(match[1]), int(match[2] or 0)) < first
 

@@ -26,8 +26,6 @@ not counted: it holds one tensor, or 10 MB ahead.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from memcheck.accounts.estimate import HostMoment
 from memcheck.accounts.moves import Components
 from memcheck.accounts.state import weight_bytes
@@ -40,6 +38,7 @@ from memcheck.frameworks.torch.states import stepless
 from memcheck.job.training import ON_HOST
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Rough
+from memcheck.remembered import lru_cache
 
 
 def host_moments(job: TrainingJob, total: int, trained: int, activations: int, room: int) -> tuple[HostMoment, ...]:

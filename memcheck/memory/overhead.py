@@ -11,8 +11,6 @@ autograd thread have one each), so ``torch.cuda.max_memory_allocated()`` of a re
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
@@ -20,6 +18,7 @@ from memcheck.memory.allocator import Shares, allocator_group, kept, shares
 from memcheck.memory.communicators import communicator_terms
 from memcheck.models.types import Rough
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 MIB = 2**20
 

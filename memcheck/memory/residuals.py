@@ -7,10 +7,10 @@ allocator's share, for which there is no formula.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 
+from memcheck.own_json import read_own_json
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -61,8 +61,7 @@ def residuals() -> Residuals:
     """The tables of ``data/residuals.json``."""
     if not _cache:
         path = os.path.join(os.path.dirname(__file__), "data", "residuals.json")
-        with open(path, encoding="utf-8") as file:
-            _cache.append(read(json.load(file)))
+        _cache.append(read(read_own_json(path)))
     return _cache[0]
 
 

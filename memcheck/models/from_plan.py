@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.types import ModelSpec
+from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from memcheck.models.types import Architecture, Attention
+from memcheck.remembered import lru_cache
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 from memcheck.finding import Edit, Span
-from memcheck.plan.text import NO_BREAKS
+from memcheck.plan.text import unbroken
 
 BOM = "\ufeff"
 
@@ -34,7 +34,7 @@ def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
     """The file after disjoint edits; line ends in their texts become those of the line they are made on."""
     text = data.decode("utf-8")
     start = len(BOM) if text.startswith(BOM) else 0
-    lines = NO_BREAKS.sub("\ufffd", text[start:]).splitlines(keepends=True)
+    lines = unbroken(text[start:]).splitlines(keepends=True)
     offsets = [start, *accumulate((len(line) for line in lines), initial=start)][1:]
 
     def offset(line: int, column: int) -> int:

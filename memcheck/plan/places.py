@@ -6,7 +6,6 @@ computed when a pointer is looked up.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from memcheck.finding import Location, Span
@@ -159,6 +158,8 @@ class Marks(Mapping[str, Provenance]):
 
     def _behind_properties(self, line: int, column: int, path: str) -> tuple[int, int]:
         """An event starts at its anchor or tag; an edit must leave these alone."""
+        import re
+
         lines = self._sources.get(path, ())
         text = lines[line] if line < len(lines) else ""
         found = re.compile(_PROPERTIES).match(text, column)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.edge.libyaml import yaml
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 WORDS: dict[str, object] = {
     "": None,
@@ -20,10 +22,13 @@ NUMBER_STARTS = frozenset("0123456789+-.")
 LARGEST = 2**63 - 1
 """No size in a plan is larger; the digits behind it are not worth the arithmetic."""
 
+DIGITS = 18
+"""A decimal fraction with fewer characters is what it looks like, whatever else a number may be in YAML."""
+
 LONGEST_BITS = 10_000
 """Python writes no integer with many more: 4,300 digits."""
 
-_RESOLVERS = yaml.SafeLoader.yaml_implicit_resolvers
+_resolvers: dict[str, Any] = {}
 _INT = "tag:yaml.org,2002:int"
 _FLOAT = "tag:yaml.org,2002:float"
 
@@ -33,13 +38,27 @@ def number(text: str) -> tuple[object, bool]:
 
     Odd: octal, sexagesimal, not finite, huge, or text that looks like a number (``1e-5``, ``0o17``).
     """
-    for tag, pattern in _RESOLVERS.get(text[0], ()):
+    whole, dot, part = text.partition(".")
+    if dot and whole.isdecimal() and part.isdecimal() and text.isascii() and len(text) < DIGITS:
+        return float(text), False
+    for tag, pattern in (_resolvers or _patterns()).get(text[0], ()):
         if tag in {_INT, _FLOAT} and pattern.match(text):
             try:
                 return integer(text) if tag == _INT else floating(text)
             except (ValueError, OverflowError):
                 return _oversized(text)
     return text, looks_numeric(text)
+
+
+def _patterns() -> dict[str, Any]:
+    """PyYAML's patterns of scalars by the first character, which most plans have no need for."""
+    from memcheck.edge.libyaml import yaml  # noqa: F401 - enters the package
+    from memcheck.edge.patterns import late_patterns
+
+    with late_patterns("yaml."):
+        from yaml.resolver import Resolver
+    _resolvers.update(Resolver.yaml_implicit_resolvers)
+    return _resolvers
 
 
 def looks_numeric(text: str) -> bool:

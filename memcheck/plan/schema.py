@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
+
+from memcheck.own_json import read_own_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +25,7 @@ def schema_path(name: str = _NAME) -> str:
 def load_schema() -> dict[str, Any]:
     """The schema as plain data, read once. Callers must not change it."""
     if not _cache:
-        with open(schema_path(), encoding="utf-8") as file:
-            _cache.append(json.load(file))
+        _cache.append(read_own_json(schema_path()))
     return _cache[0]
 
 

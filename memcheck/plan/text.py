@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 
 from memcheck.edge.opener import read_start
 from memcheck.finding import Finding, Location, Span
@@ -12,7 +11,8 @@ from memcheck.plan import codes
 MAX_BYTES = 1_048_576
 """1 MiB: three hundred times a long plan. Larger files are refused before they are parsed."""
 
-NO_BREAKS = re.compile("[\x0b\x0c\x1c-\x1e]")
+NO_BREAKS = "\x0b\x0c\x1c\x1d\x1e"
+"""Characters that end a line to Python, and are none in YAML."""
 _UTF16_32 = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
@@ -60,4 +60,11 @@ def _broken(path: str, data: bytes, offset: int, message: str, help: str) -> tup
 
 def split_lines(text: str) -> tuple[str, ...]:
     """Lines as the YAML parser counts them: to Python, some control characters that YAML refuses end lines, too."""
-    return tuple(NO_BREAKS.sub("\ufffd", text).splitlines())
+    return tuple(unbroken(text).splitlines())
+
+
+def unbroken(text: str) -> str:
+    """The text, as long as before, in which Python's lines are those of the YAML parser."""
+    for character in NO_BREAKS:
+        text = text.replace(character, "\ufffd")
+    return text

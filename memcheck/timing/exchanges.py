@@ -6,12 +6,12 @@ What tensor parallelism exchanges is in ``tensor_parallel.py``; torchtitan's fp8
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import comb
 
 from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 from memcheck.timing.collectives import all_to_all, gather, group, send
 from memcheck.timing.context import context_kind
 from memcheck.timing.layer import LayerCost

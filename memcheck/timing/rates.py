@@ -13,11 +13,10 @@ hardware"; its other GPUs take the H100's share, too). Copies to the host: 55.4 
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import Assumption
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 from memcheck.timing.types import MissingRateError
 
 GB = 1e9

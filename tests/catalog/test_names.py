@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from memcheck.catalog import index as index_module
-from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.index import KINDS, build_index, render_index
+from memcheck.catalog.gpus import SIZES, find_gpu
+from memcheck.catalog.index import KINDS, build_index, render_index, render_sizes
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import DATA, UnknownNameError, canonical_names
 from memcheck.errors import ConfigurationError
@@ -23,6 +23,11 @@ def test_index_is_up_to_date(kind: str) -> None:
     """index.json is what `python -m memcheck.catalog.index` writes: run it after adding or renaming a record."""
     stored = (Path(DATA) / f"{kind}s" / "index.json").read_text(encoding="utf-8")
     assert stored == render_index(kind)
+
+
+def test_table_of_gpus_is_up_to_date() -> None:
+    """sizes.json is what `python -m memcheck.catalog.index` writes of the records: run it after changing one."""
+    assert Path(SIZES).read_text(encoding="utf-8") == render_sizes()
 
 
 @pytest.mark.parametrize("kind", KINDS)

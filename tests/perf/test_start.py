@@ -92,6 +92,11 @@ def test_a_clean_check_imports_nothing_heavy(clean: set[str]) -> None:
     assert {name for name in clean if name in HEAVY or name.partition(".")[0] in HEAVY} == set()
 
 
+def test_a_clean_check_needs_no_patterns(clean: set[str]) -> None:
+    """A plan that passes is judged without the pattern engine, and without what would bring it along."""
+    assert clean & {"re", "enum", "functools", "json", "datetime", "yaml.reader", "yaml.constructor"} == set()
+
+
 def test_a_clean_check_imports_little_source(root: Path, clean: set[str]) -> None:
     """A plan that passes needs no more of the package than the budget allows, however it is cut into files."""
     mine = {name: root / name.replace(".", "/") for name in clean if name.partition(".")[0] == "memcheck"}

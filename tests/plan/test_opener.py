@@ -278,10 +278,10 @@ OWN = {
     "cli/replace.py": "the report that it writes, to replace it",
     "cli/init.py": "the schema, which is part of the package",
     "cli/schema.py": "the schema, which is part of the package",
+    "edge/imports.py": "bytecode, which is part of the package",
     "edge/opener.py": "opens every other file",
     "edge/streams.py": "the null device, in place of a stream that is closed",
-    "memory/residuals.py": "measured tables, which are part of the package",
-    "plan/schema.py": "the schema, which is part of the package",
+    "own_json.py": "measured tables and the schema, which are part of the package",
     "report/html/shell.py": "the style sheet, which is part of the package",
 }
 """Modules that open a file themselves, and which."""

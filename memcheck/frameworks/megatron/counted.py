@@ -7,10 +7,10 @@ that a search looks at.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 
 class Counted(Record):

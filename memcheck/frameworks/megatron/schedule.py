@@ -7,9 +7,9 @@ forward_backward_pipelining_with_interleaving, get_pp_rank_microbatches, get_sch
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 SETTLING_GROUPS = 2
 """Groups of micro-batches behind the warm-up that are kept: before the first backward no gradient waits, so that only

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from memcheck.accounts.moves import Components, Held, Rest
 from memcheck.frameworks.megatron import buffers, fsdp
 from memcheck.frameworks.megatron.building import laying_out
 from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.torch.states import timeless as without_step
 from memcheck.job.types import TrainingJob
+from memcheck.remembered import lru_cache
 
 
 def timeless(job: TrainingJob) -> TrainingJob:

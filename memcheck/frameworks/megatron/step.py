@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import accumulate, groupby
 from operator import ge
 
@@ -16,6 +15,7 @@ from memcheck.frameworks.megatron.fsdp import Extra
 from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.frameworks.torch.rank_units import stretches
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 
 class Rank(Record):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.completeness import demand, elements, met, met_by, whole
@@ -28,6 +26,7 @@ from memcheck.models.parameters import outer_tensors
 from memcheck.models.parts.matrices import norm_tensors
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 
 class SharedLayers(Record):

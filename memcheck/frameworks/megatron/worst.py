@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.moves import Rest, highest, laid_on, peak_on
 from memcheck.frameworks.megatron.building import with_building
@@ -13,6 +11,7 @@ from memcheck.frameworks.megatron.workspaces import Device
 from memcheck.job.any_batch import AnyBatch, any_batch
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
+from memcheck.remembered import lru_cache
 
 
 class MegatronWorst:

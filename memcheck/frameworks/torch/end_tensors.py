@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from memcheck.accounts.state import LocalTensor, adapter_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.parameters import task_tensors
 from memcheck.models.types import Architecture, Norm, ParameterTensor
+from memcheck.remembered import lru_cache
 
 TABLE, HEAD = "embed_tokens", "lm_head"
 """Modules that ``modules_to_save`` may name."""

@@ -16,8 +16,6 @@ there is room; a gather that offloads holds one tensor.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from memcheck.accounts.estimate import Instant
 from memcheck.accounts.moves import Held
 from memcheck.accounts.state import optimizer_state_bytes, weight_bytes
@@ -26,6 +24,7 @@ from memcheck.frameworks.torch.resting import Sharding, resting_dtype, sharding,
 from memcheck.frameworks.torch.states import counted, engine_of, timeless
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 
 def sharding_at(job: TrainingJob, instant: str) -> Sharding:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import lru_cache
 
 from memcheck.accounts.unit import Part
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,6 @@ the run's ends: those are walked one by one, and what lies between them counts b
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import lru_cache
 
 from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.context import Setting
@@ -29,6 +28,7 @@ from memcheck.frameworks.torch.units import (
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 ENDS = 2
 """Layers at each end of a run that are walked one by one: the first still frees what its neighbour left behind."""

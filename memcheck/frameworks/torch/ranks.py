@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from functools import lru_cache
 
 from memcheck.accounts.estimate import Instant, RankEstimate
 from memcheck.accounts.moves import Components, Held, Rest, highest, laid_on, peak_on
@@ -23,6 +22,7 @@ from memcheck.job.any_batch import AnyBatch, any_batch
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 
 def training_ranks(

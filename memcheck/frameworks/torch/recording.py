@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import accumulate
 
 from memcheck.accounts.moves import Moment
@@ -18,8 +16,9 @@ from memcheck.frameworks.torch.step import Step
 from memcheck.frameworks.torch.step_options import NO_UNIT_GROUPS, StepOptions, StepSizes, UnitGroups
 from memcheck.frameworks.torch.step_parts import EngineOutline, NamedRun, NamedUnit
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
-LAYER = re.compile(r"\blayer (\d+)")
+LAYER = r"\blayer (\d+)"
 NAMES = {
     "embedding": "embedding",
     "head": "head and loss",
@@ -215,7 +214,10 @@ class StepMotion:
     def moment(self, index: int) -> Moment:
         """One instant with its components."""
         text = self._evaluated.mark(index).operation
-        text = LAYER.sub(lambda found: f"layer {int(found[1]) + self._runs.layer}", text)
+        if self._runs.layer:
+            import re
+
+            text = re.sub(LAYER, lambda found: f"layer {int(found[1]) + self._runs.layer}", text)
         high = self.high(index)
         return self._evaluated.moment(index, text if high is None else f"{high.label} in {text}")
 

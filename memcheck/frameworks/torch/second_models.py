@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from memcheck.accounts.state import LocalTensor, shard_numel, weight_bytes
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded, rounded_bytes
@@ -15,6 +13,7 @@ from memcheck.frameworks.torch.resting import ways_of
 from memcheck.job.objective_types import Companion, Objective
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
+from memcheck.remembered import lru_cache
 
 
 def alone(job: TrainingJob, companion: Companion) -> TrainingJob:

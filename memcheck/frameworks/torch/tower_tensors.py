@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import Setting
@@ -13,6 +12,7 @@ from memcheck.job.images import Pictures, pictures_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, ParameterTensor
 from memcheck.models.vision import Vision
+from memcheck.remembered import lru_cache
 
 
 def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.completeness import demand, elements, met, met_by, whole
@@ -25,6 +23,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
 from memcheck.models.vision import Vision
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 
 class SideUnits(Record):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from functools import lru_cache
 
 from memcheck.accounts.state import LocalTensor, adapter_tensors, block_component_tensors, expert_slices, local_tensor
 from memcheck.accounts.unit import Part, Unit
@@ -34,6 +32,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.job.versions import is_before
 from memcheck.models.padding import padded
 from memcheck.models.types import Architecture, Block, Mixer, Mlp, Moe
+from memcheck.remembered import lru_cache
 
 
 def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str | None) -> Setting:
@@ -109,22 +108,23 @@ def gathered_dtype(job: TrainingJob) -> str | None:
     return job.recipe.compute
 
 
-_LAYERS = r"layers:(\d+)-(\d+)"
 WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio")
 """Words of ``training.freeze`` that are no module patterns."""
+LAYERS = "layers:"
+"""What begins a range of layers; the schema sees to the two numbers behind it."""
 
 
 def _module_patterns(freeze: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f for f in freeze if f not in WORDS and not re.fullmatch(_LAYERS, f))
+    return tuple(f for f in freeze if f not in WORDS and not f.startswith(LAYERS))
 
 
 def frozen_layers(freeze: tuple[str, ...]) -> set[int]:
     """Layers that ``layers:A-B`` patterns freeze."""
     found: set[int] = set()
     for pattern in freeze:
-        match = re.fullmatch(_LAYERS, pattern)
-        if match:
-            found.update(range(int(match[1]), int(match[2])))
+        if pattern.startswith(LAYERS):
+            first, _, last = pattern.removeprefix(LAYERS).partition("-")
+            found.update(range(int(first), int(last)))
     return found
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
@@ -21,6 +19,7 @@ from memcheck.job.objective_types import DISTILLED, Objective
 from memcheck.job.types import Loss, TrainingJob
 from memcheck.models.types import Norm, ParameterTensor, TaskHead
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # loaded for a loss that asks for a second pass, or for what the model returns

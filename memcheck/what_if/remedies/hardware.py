@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.catalog.gpus import find_gpu, gpu_names
+from memcheck.catalog.gpus import GpuSize, gpu_sizes
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import TrainingJob
 from memcheck.rules.types import RuleContext
@@ -24,7 +24,7 @@ def larger_gpus(context: RuleContext) -> Iterator[CandidateChange]:
     if estimate is not None:
         least = max(least, ABOUT * estimate.needed_bytes / min(context.fail_above, 1.0))
     seen: set[int] = set()
-    for gpu in sorted((find_gpu(name) for name in gpu_names()), key=lambda g: (g.memory_bytes, -(g.bf16_tflops or 0))):
+    for gpu in sorted(gpu_sizes(), key=lambda g: (g.memory_bytes, -(g.bf16_tflops or 0))):
         size = round(gpu.memory_bytes / 2**30 / 4)
         if gpu.memory_bytes < least or size in seen or not _same_kind(gpu, now):
             continue
@@ -40,12 +40,12 @@ def larger_gpus(context: RuleContext) -> Iterator[CandidateChange]:
             return
 
 
-def _same_kind(gpu: Gpu, now: Gpu) -> bool:
+def _same_kind(gpu: GpuSize, now: Gpu) -> bool:
     """Whether one maker makes both; an unknown one (figures from the plan) may become anything from NVIDIA."""
     return (gpu.arch or "")[:3] == (now.arch or "sm_")[:3]
 
 
-def _relative_time(gpu: Gpu, now: Gpu) -> float:
+def _relative_time(gpu: GpuSize, now: Gpu) -> float:
     """How much longer a step takes by the rates of bf16 arithmetic; negative = faster."""
     if not gpu.bf16_tflops or not now.bf16_tflops:
         return 0.0

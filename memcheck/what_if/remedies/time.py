@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Iterator
 
-from memcheck.catalog.gpus import find_gpu, gpu_names
+from memcheck.catalog.gpus import find_gpu, gpu_sizes
 from memcheck.catalog.types import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.resolve import Resolved
@@ -43,17 +43,19 @@ class Clock(Record):
 def clock_of(resolved: Resolved) -> Clock:
     """The clock of one plan's search. A GPU without rates is timed as one of its architecture that has them."""
     job, gpu = resolved.job, resolved.gpu
-    for stand_in in (gpu, *_relatives(gpu.arch)):
+    for stand_in in _relatives(gpu):
         step = _step(job, stand_in)
         if step is not None:
             return Clock(gpu.name, stand_in, _per_token(job, step))
     return Clock(gpu.name, None, None)
 
 
-@lru_cache(maxsize=16)
-def _relatives(arch: str | None) -> tuple[Gpu, ...]:
-    """The catalog's GPUs of an architecture."""
-    return tuple(gpu for name in gpu_names() if arch is not None and (gpu := find_gpu(name)).arch == arch)
+def _relatives(gpu: Gpu) -> Iterator[Gpu]:
+    """The GPU itself, then the catalog's of its architecture."""
+    yield gpu
+    for each in gpu_sizes() if gpu.arch is not None else ():
+        if each.arch == gpu.arch:
+            yield find_gpu(each.name)
 
 
 def _step(job: TrainingJob | InferenceJob, gpu: Gpu) -> StepTime | None:
