@@ -50,6 +50,13 @@ STATED: dict[str, dict[str, Any]] = {
     "lfm2_moe": {
         "layer_types": ["conv", "conv", "full_attention", "conv"], "num_dense_layers": 1, "num_hidden_layers": 4
     },
+    "minimax_m3_vl_text": {
+        "layer_types": ["minimax_m3_sparse", "full_attention", "minimax_m3_sparse"],
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "num_hidden_layers": 3,
+        "hidden_size": 2048,
+        "num_attention_heads": 16,
+    },
     "ministral": {"head_dim": 128},
     "openai-gpt": {"n_positions": 2048},
     "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 2},

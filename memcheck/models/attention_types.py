@@ -51,6 +51,8 @@ class Norm(Record):
     """Number of separate weight rows (Cohere and StableLM: one per head)."""
     name: str = ""
     """Path inside its owner: ``input_layernorm`` in a block, ``model.norm`` in the model."""
+    gate_rank: int = 0
+    """The output is multiplied by an fp32 sigmoid of a low-rank network of it (A.X K2); 0 = it is not."""
 
 
 class Attention(Record):
@@ -162,6 +164,10 @@ class Attention(Record):
     """Two passes over halves of the values' heads, the second subtracted with a learned weight (DiffLlama)."""
     dynamic_mask: int = 0
     """A mask of each key head is made from the values; beyond so many tokens it keeps the largest (Doge); 0 = none."""
+    block_heads: int = 0
+    """Heads of an indexer that chooses blocks of keys: a mask of every query head is made in the layer (MiniMax M3)."""
+    block_dim: int = 0
+    """Width of such a head."""
     factor_mask: int = 0
     """Rows and columns of a mask in the weights' dtype that each layer holds and multiplies its scores by (GPT-1)."""
 
@@ -191,4 +197,15 @@ class LatentAttention(Record):
     """The layer hands the indices of chosen keys to the next (GLM 5)."""
     index_heads: int = 0
     """Heads of the layer's own indexer; 0 = none."""
+    gated_queries: bool = False
+    """One matrix makes queries and the output's fp32 gate from the low-rank queries before and behind their norm
+    (A.X K2)."""
+    scaled_latents: bool = False
+    """Low-rank queries, keys and values are multiplied by constants, and the shared rotary key is normed (Dots 3)."""
+    head_gate: bool = False
+    """The output is multiplied by a sigmoid of one number a head, which a matrix makes of the input (Dots 3)."""
+    wide_tables: bool = False
+    """The rotary tables are fp32; what they turned is cast back (Dots 3's indexed layers)."""
+    window: int | None = None
+    """Sliding window in tokens; None = full attention."""
     index_head_dim: int = 0

@@ -96,6 +96,8 @@ class Mlp(Record):
     """Each row keeps its largest gate values alone (Gemma 3n's first layers)."""
     inner_norm: Norm | None = None
     """In front of the last matrix (BitNet)."""
+    clamp: str = ""
+    """As :attr:`Moe.clamp`."""
     adaptable: bool = True
     """peft's targets can name its matrices; False beside experts that took their names (``Moe.stacked_adapters``)."""
 
@@ -127,6 +129,9 @@ class Moe(Record):
     """A bias per expert, kept as a buffer, is added to the scores when experts are chosen (DeepSeek V3)."""
     clamped_glu: bool = False
     """GPT-OSS's gate: interleaved halves, clamped, ``(up + 1) * gate * sigmoid(alpha * gate)``."""
+    clamp: str = ""
+    """Both halves are clamped: ``oai`` (MiniMax M3: ``(up + 1) * gate * sigmoid(alpha * gate)``) | ``act`` (their usual
+    product); empty = they are not."""
     latent_size: int = 0
     """Experts work on a projection of this width instead of the hidden size (Nemotron-H); 0 = they do not."""
     router_fp32: bool = False

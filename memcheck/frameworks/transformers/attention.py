@@ -50,11 +50,10 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         retain(tape, k, v)
     if a.scaled_queries:
         q = scale_positions(ctx, q)
-    if a.differential or a.dynamic_mask:
-        from memcheck.frameworks.transformers.unusual import differential, under_dynamic_mask
+    if a.differential or a.dynamic_mask or a.block_heads:
+        from memcheck.frameworks.transformers.unusual import unusual_attention
 
-        kind = differential if a.differential else under_dynamic_mask
-        out = kind(ctx, a, q, k, v).view(ctx.tokens, width)
+        out = unusual_attention(ctx, a, q, k, v).view(ctx.tokens, width)
     else:
         out = attend(ctx, a, q, k, v).view(ctx.tokens, width)
     if gate is not None:

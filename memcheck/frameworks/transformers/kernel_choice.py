@@ -74,7 +74,7 @@ def needs_mask(a: Attention, sequence: int, style: Style) -> bool:
     """
     if not style.makes_masks:
         return False
-    every = a.masked or a.padded or a.alibi or a.pictures
+    every = a.masked or a.padded or a.alibi or a.pictures or a.block_heads > 0
     return every or (a.window is not None and sequence >= a.window)
 
 

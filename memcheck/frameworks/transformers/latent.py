@@ -6,7 +6,7 @@ Sources: transformers 5.23 models/deepseek_v2/modeling_deepseek_v2.py, models/de
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
-from memcheck.autograd.elementwise import cat, copy
+from memcheck.autograd.elementwise import cast, cat, copy, mul, scale, unary
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value
@@ -17,6 +17,7 @@ from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half, rotate_pairs
 from memcheck.models.types import Attention, LatentAttention, Norm, ParameterTensor
 
+Tensors = dict[str, ParameterTensor]
 INDEX_TOPK = 2048
 """Keys that released models choose for each token."""
 
@@ -29,15 +30,22 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
     heads = -(-a.heads // ctx.tp)
     nope, rope, v_dim = a.qk_nope_head_dim, a.qk_rope_head_dim, a.v_head_dim
     x = enter_tensor_parallel(ctx, x)
-    q = head_view(tape, _queries(ctx, a, tensors, x), (b, heads, s, nope + rope))
+    q, gate = _heads(ctx, a, _queries(ctx, a, tensors, x), heads)
     q_pass, q_rot = tape.views(q, (b, heads, s, nope), (b, heads, s, rope))
     tensor = tensors["kv_a_proj_with_mqa"]
     compressed = linear(tape, x, ctx.replicated(tensor, a.bias), tensor.name)
     latent, k_rot = tape.views(compressed, (ctx.tokens, a.kv_lora_rank), (b, 1, s, rope))
+    if a.scaled_latents:
+        latent = copy(tape, latent, "contiguous")
     latent = _norm(ctx, a.kv_lora_rank, latent, "kv_a_layernorm")
+    if a.scaled_latents:
+        latent = scale(tape, latent, "latent scale")
+        k_rot = _norm(ctx, rope, k_rot, "k_rope_only_layernorm")
     query, k_turned = q, k_rot
     if a.turned:
-        q_turned, k_turned = _rotary(tape, a, q_rot, k_rot, stream)
+        q_turned, k_turned = _rotary(tape, a, q_rot, k_rot, "fp32" if a.wide_tables else stream)
+        if a.wide_tables:
+            q_turned, k_turned = cast(tape, q_turned, q_rot.dtype), cast(tape, k_turned, k_rot.dtype)
         query = cat(tape, (q_pass, q_turned), (b, heads, s, nope + rope), "cat queries")
     if a.scaled_queries:
         query = scale_positions(ctx, query)
@@ -52,14 +60,40 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
     del k_pass
     if a.index_heads:
         _choose_keys(ctx, a, x)
-    grouping = Attention(heads, heads, nope + rope, dropout=a.dropout, masked=a.masked)
+    grouping = Attention(heads, heads, nope + rope, dropout=a.dropout, masked=a.masked, window=a.window)
     out = attend(ctx, grouping, query, key, value)
     if a.turned and v_dim == nope + rope and kernel_of(ctx, grouping) == "flash":
         # its output lies as the queries do, which a cat has put together head by head
         out = copy(tape, out, "contiguous")
+    out = _opened(ctx, a, tensors, out, (x, gate))
     tensor = tensors["o_proj"]
     result = linear(tape, out.view(ctx.tokens, heads * v_dim), ctx.weights(tensor, a.bias), tensor.name)
     return leave_tensor_parallel(ctx, result)
+
+
+def _heads(ctx: Context, a: LatentAttention, made: Value, heads: int) -> tuple[Value, Value | None]:
+    """Queries head by head, and the output's gate where the matrix makes that, too."""
+    tape, lead, width = ctx.tape, (ctx.batch, heads, ctx.sequence), a.qk_nope_head_dim + a.qk_rope_head_dim
+    if not a.gated_queries:
+        return head_view(tape, made, (*lead, width)), None
+    both = head_view(tape, made, (*lead, width + a.v_head_dim))
+    q, gate = tape.views(both, (*lead, width), (*lead, a.v_head_dim))
+    return q, copy(tape, gate, "reshape")
+
+
+def _opened(
+    ctx: Context, a: LatentAttention, tensors: Tensors, out: Value, made_of: tuple[Value, Value | None]
+) -> Value:
+    """The output times an fp32 gate of every element, or a gate of every head, which is made of the layer's input."""
+    tape, (x, gate) = ctx.tape, made_of
+    if gate is not None:
+        opened = unary(tape, cast(tape, gate, "fp32"), "sigmoid")
+        return cast(tape, mul(tape, out, opened.view(*out.shape)), out.dtype)
+    if a.head_gate:
+        made = linear(tape, x, ctx.weights(tensors["g_proj"], False), "g_proj")
+        opened = unary(tape, made, "sigmoid")
+        return mul(tape, out, opened.view(*out.shape[:-1], 1) if opened.numel * out.shape[-1] == out.numel else opened)
+    return out
 
 
 def _choose_keys(ctx: Context, a: LatentAttention, x: Value) -> None:
@@ -73,11 +107,15 @@ def _choose_keys(ctx: Context, a: LatentAttention, x: Value) -> None:
     b, s, heads, width = ctx.batch, ctx.sequence, a.index_heads, a.index_head_dim
     enabled, tape.grad_enabled = tape.grad_enabled, False
     queries = tape.new((b, s, heads * width), x.dtype, "index queries")
+    part = tape.new((b, s, heads * a.qk_rope_head_dim), x.dtype, "turned index queries")
     turned = tape.new((b, s, heads * width), x.dtype, "cat index queries")
+    keys = [tape.new((b, s, width), x.dtype, "index keys, normed, turned") for _ in range(2)]
+    narrow = tape.new((b, s, width), "fp32", "index keys in fp32")
     wide = tape.new((b, s, heads * width), "fp32", "index queries in fp32")
     # matmul repeats the keys for every query, which of several sequences is a copy (LinearAlgebra.cpp, _matmul_impl)
     repeated = tape.new((b, s, width, s), "fp32", "index keys of every query") if ctx.setting.batch > 1 else None
     scores = tape.new((b, s, heads, s), "fp32", "index scores")
+    del wide, repeated, narrow
     scaled = tape.new((b, s, heads, s), "fp32", "scaled index scores")
     del scores
     kept = tape.new((b, s, heads, s), "fp32", "relu of index scores")
@@ -85,7 +123,7 @@ def _choose_keys(ctx: Context, a: LatentAttention, x: Value) -> None:
     total = tape.new((b, s, s), "fp32", "index scores of keys")
     chosen = tape.new((b, s, s), "fp32", "masked index scores")
     indices = tape.new((b, s, min(s, INDEX_TOPK)), "int64", "topk indices")
-    del queries, turned, wide, repeated, kept, total, chosen, indices
+    del queries, part, turned, keys, kept, total, chosen, indices
     tape.grad_enabled = enabled
 
 
@@ -94,7 +132,14 @@ def _queries(ctx: Context, a: LatentAttention, tensors: dict[str, ParameterTenso
     if a.q_lora_rank is None:
         return linear(tape, x, ctx.weights(tensors["q_proj"], False), tensors["q_proj"].name)
     low = linear(tape, x, ctx.replicated(tensors["q_a_proj"], a.bias), tensors["q_a_proj"].name)
+    before = low
     low = _norm(ctx, a.q_lora_rank, low, "q_a_layernorm")
+    if a.gated_queries:
+        rows = (ctx.tokens, 2 * a.q_lora_rank)
+        both = cat(tape, (low, before), rows, "cat low-rank queries")
+        return linear(tape, both, ctx.weights(tensors["q_gate_proj"], False), tensors["q_gate_proj"].name)
+    del before
+    low = scale(tape, low, "latent scale") if a.scaled_latents else low
     return linear(tape, low, ctx.weights(tensors["q_b_proj"], False), tensors["q_b_proj"].name)
 
 

@@ -71,7 +71,7 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     mixer = block.mixer
     if isinstance(mixer, LatentAttention):
         width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
-        mixer = Attention(mixer.heads, mixer.heads, width, masked=mixer.masked)
+        mixer = Attention(mixer.heads, mixer.heads, width, masked=mixer.masked, window=mixer.window)
     if not isinstance(mixer, Attention) or (mixer.bidirectional and mixer.window is None):
         return None
     compute = setting.autocast or setting.compute
@@ -80,6 +80,8 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
         return mixer.window, setting.params, setting.batch * -(-mixer.heads // setting.tensor)
     if kernel == "eager":
         return mixer.window, "bool" if mixer.filled_scores else setting.params, setting.batch
+    if mixer.block_heads:  # scaled_dot_product_attention's mask is the layer's own
+        return None
     if kernel != "flash" and needs_mask(mixer, setting.sequence, setting.style):
         several = mixer.chunked or mixer.padded or mixer.pictures or mixer.bidirectional
         return mixer.window, "bool", setting.batch if several else 1

@@ -20,7 +20,7 @@ from memcheck.autograd.elementwise import (
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.norms import normalise
-from memcheck.models.types import Mlp, ParameterTensor
+from memcheck.models.types import Mlp, Moe, ParameterTensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         half = (*both.shape[:-1], both.shape[-1] // 2)
         gate, up = tape.views(both, half, half)
         del both, x
-        inner = mul(tape, up, activation(tape, gate, m.activation))
+        inner = clamped(tape, m, gate, up) if m.clamp else mul(tape, up, activation(tape, gate, m.activation))
         held.append(gate)  # a view, which keeps its name (modeling_phi3.py, Phi3MLP)
         del gate, up
     elif m.gated:
@@ -192,6 +192,17 @@ def matrix(
     from memcheck.autograd.indexing import clamp
 
     return clamp(ctx.tape, linear(ctx.tape, clamp(ctx.tape, x, 2), weights, tensor.name), 2)
+
+
+def clamped(tape: Tape, m: Mlp | Moe, gate: Value, up: Value) -> Value:
+    """Both halves within bounds; GPT-OSS's gate, or an activation of it."""
+    from memcheck.autograd.indexing import clamp
+
+    gate, up = clamp(tape, gate, 1), clamp(tape, up, 2)
+    if m.clamp == "act":
+        return mul(tape, activation(tape, gate, m.activation), up)
+    glu = mul(tape, gate, unary(tape, scale(tape, gate), "sigmoid"))
+    return mul(tape, shift(tape, up), glu)
 
 
 def linear_tensors(tensors: tuple[ParameterTensor, ...]) -> list[ParameterTensor]:

@@ -11,7 +11,7 @@ from memcheck.autograd.indexing import clamp, grouped_mm, index, slices, sum_gro
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.frameworks.transformers.adapters import merged_weight
-from memcheck.frameworks.transformers.mlp import activation, mlp
+from memcheck.frameworks.transformers.mlp import activation, clamped, mlp
 from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.router import route
 from memcheck.models.types import Mlp, Moe, Norm, ParameterTensor
@@ -116,6 +116,7 @@ def shared_mlp(m: Moe) -> Mlp:
         fused_gate_up=fused,
         tensors=tensors,
         adaptable=not m.stacked_adapters,
+        clamp=m.clamp,
     )
 
 
@@ -192,6 +193,8 @@ def gate(tape: Tape, m: Moe, both: Value) -> Value:
         return _clamped_gate(tape, both, half)
     g, up = tape.views(both, half, half)
     del both
+    if m.clamp:
+        return clamped(tape, m, g, up)
     return mul(tape, activation(tape, g, m.activation), up)
 
 

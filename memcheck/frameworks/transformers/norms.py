@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast, mul, unary
+from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import (
     fused_norm,
     l2_norm_pieces,
@@ -13,6 +15,7 @@ from memcheck.autograd.norm import (
     rms_norm_pieces,
 )
 from memcheck.autograd.tensor import Parameter, Value
+from memcheck.models.parts.matrices import norm_tensors
 from memcheck.models.types import Norm
 
 
@@ -28,6 +31,8 @@ def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> 
         from memcheck.frameworks.transformers.liger import rms_norm
 
         return rms_norm(tape, x, weight, in_place=liger.norm_in_place)
+    if norm.gate_rank:
+        return _gated_norm(ctx, norm, rms_norm_pieces(tape, x, weight))
     if kind.startswith("rmsnorm"):
         return rms_norm_pieces(
             tape,
@@ -39,6 +44,17 @@ def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> 
     if kind == "l2":
         return l2_norm_pieces(tape, x)
     return _layer_norm(ctx, norm, x, (weight, bias))
+
+
+def _gated_norm(ctx: Context, norm: Norm, y: Value) -> Value:
+    """AXK2GatedRMSNorm: ``(y * sigmoid(fc2(silu(fc1(y))).float())).to(y.dtype)``."""
+    tape = ctx.tape
+    first, second = (t for t in norm_tensors(norm) if t.linear)
+    h = unary(tape, linear(tape, y, ctx.replicated(first), first.name), "silu")
+    h = linear(tape, h, ctx.replicated(second), second.name)
+    opened = unary(tape, cast(tape, h, "fp32"), "sigmoid")
+    del h
+    return cast(tape, mul(tape, y, opened), y.dtype)
 
 
 def _layer_norm(ctx: Context, norm: Norm, x: Value, affine: tuple[Parameter | None, Parameter | None]) -> Value:

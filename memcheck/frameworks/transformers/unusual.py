@@ -16,6 +16,13 @@ from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT, copie
 from memcheck.models.types import Attention
 
 
+def unusual_attention(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """Whichever of these it is."""
+    if a.differential:
+        return differential(ctx, a, q, k, v)
+    return under_dynamic_mask(ctx, a, q, k, v) if a.dynamic_mask else under_block_mask(ctx, a, q, k, v)
+
+
 def differential(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     """DiffLlama: attention over either half of the values' heads, whose outputs stand side by side in each head; the
     second half of the heads is subtracted from the first with a learned weight, and the rest normed and scaled.
@@ -81,6 +88,33 @@ def under_dynamic_mask(ctx: Context, a: Attention, q: Value, k: Value, v: Value)
     out = _eager(ctx, a, (q, k, v), mask) if eager else _efficient(ctx, (q, k, v), mask)
     del mask, rows, step, q, k, v
     return out
+
+
+def under_block_mask(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """MiniMax M3's sparse layers: an indexer chooses blocks of keys, of which an additive mask of every head is made.
+
+    No gradient reaches the indexer; what its graph saves dies when it returns.
+    """
+    tape, heads, s = ctx.tape, q.shape[1], ctx.sequence
+    for tensor in (t for t in a.tensors if t.fixed):
+        ctx.constant(tensor)
+    dtype = q.dtype
+    queries = tape.new((ctx.batch, s, a.block_heads * a.block_dim), "fp32", "index queries in fp32")
+    scores = tape.new((ctx.batch, a.block_heads, s, s), "fp32", "index scores")
+    masked = tape.new((ctx.batch, a.block_heads, s, s), "fp32", "masked index scores")
+    del queries, scores, masked
+    shape = (ctx.batch, heads, s, s)
+    few = tape.new((ctx.batch, a.block_heads, s, s), "bool", "chosen keys")
+    chosen, keep = tape.new(shape, "bool", "chosen keys of every head"), tape.new(shape, "bool", "kept keys")
+    inverse = tape.new(shape, "bool", "masked keys")
+    zeros = tape.new(shape, dtype, "zeros")
+    mask = Value(tape.new(shape, dtype, "mask of every head"), shape, dtype)
+    del few, chosen, keep, inverse, zeros
+    if k.shape[1] != heads:
+        k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
+    if kernel_of(ctx, a) == "eager":
+        return _eager(ctx, a, (q, k, v), mask)
+    return _efficient(ctx, (q, k, v), mask)
 
 
 def _dynamic_mask(ctx: Context, a: Attention, step: Value, heads: int) -> Value:

@@ -1,4 +1,6 @@
-"""DeepSeek V3.2 and GLM 5 (modeling_deepseek_v32.py, modeling_glm_moe_dsa.py): an indexer chooses each token's keys."""
+"""DeepSeek V3.2, GLM 5 and A.X K2 (modeling_deepseek_v32.py, modeling_glm_moe_dsa.py, modeling_axk2.py): an indexer
+chooses each token's keys.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.parts.sizes import StackDimensions
 from memcheck.models.parts.stack import sparse_types, stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, LatentAttention
+from memcheck.models.types import Architecture, Block, LatentAttention, Moe
 
 NOTE = "the indexer gets no gradient: transformers makes a mask of every token and key of its choice"
 
@@ -37,7 +39,37 @@ def read_glm(config: ConfigReader) -> Architecture:
     return _assemble(config, size, own)
 
 
-def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]) -> Architecture:
+def read_axk2(config: ConfigReader) -> Architecture:
+    """``model_type: axk2``: queries and a gate of one matrix, norms with a low-rank gate except in front of dense
+    networks.
+    """
+    size = latent_sizes(config)
+    rank = config.integer("gated_norm_rank", default=16)
+    found = _assemble(config, size, (True,) * size.layers, first_dense=1)
+
+    def gated(block: Block) -> Block:
+        attention, first, second = block.mixer, block.input_norm, block.mlp_norm
+        if not isinstance(attention, LatentAttention) or first is None or second is None:
+            return block
+        second = second._replace(gate_rank=rank) if isinstance(block.mlp, Moe) else second
+        return block._replace(
+            mixer=_joint(attention), input_norm=first._replace(gate_rank=rank), mlp_norm=second
+        )
+
+    return found._replace(blocks=tuple((gated(block), times) for block, times in found.blocks))
+
+
+def _joint(attention: LatentAttention) -> LatentAttention:
+    """One matrix for queries and gate, which reads low-rank queries before and behind their norm."""
+    width = attention.heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim + attention.v_head_dim)
+    (joint,) = linear("self_attn.q_gate_proj", width, 2 * (attention.q_lora_rank or 0), "attention", "column")
+    tensors = tuple(joint if t.name == "self_attn.q_b_proj.weight" else t for t in attention.tensors)
+    return attention._replace(tensors=tensors, gated_queries=True)
+
+
+def _assemble(
+    config: ConfigReader, size: StackDimensions, own: tuple[bool, ...], first_dense: int = 3
+) -> Architecture:
     h = size.hidden
     config.ignore("mlp_bias", "layer_types", "index_topk", "ep_size", "moe_layer_freq", "rope_interleave")
     config.ignore("partial_rotary_factor", "indexer_rope_interleave")
@@ -46,21 +78,22 @@ def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]
     if attention.q_lora_rank is None:
         config.fail("q_lora_rank", "the indexer reads low-rank queries: q_lora_rank must be a number")
     attention = attention._replace(masked=True, passes_choice=config.model_type == "glm_moe_dsa")
-    indexed = _indexed(config, h, attention)
+    choosing = indexed(config, h, attention)
     moe = sigmoid_experts(config, h, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
     mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
-    sparse = sparse_types(config, size.layers, config.integer("first_k_dense_replace", default=3, null=3, minimum=0))
+    dense = config.integer("first_k_dense_replace", default=first_dense, null=first_dense, minimum=0)
+    sparse = sparse_types(config, size.layers, dense)
     mtp = mtp_layers(config)
     config.note(NOTE)
 
     def make(kind: tuple[bool, bool]) -> Block:
-        return pre_norm_block(h, indexed if kind[0] else attention, moe if kind[1] else mlp)
+        return pre_norm_block(h, choosing if kind[0] else attention, moe if kind[1] else mlp)
 
     blocks = stack(zip(own, sparse, strict=True), make)
     return decoder(config, size, blocks, tied=False, rotary_dim=attention.qk_rope_head_dim, mtp_layers=mtp)
 
 
-def _indexed(config: ConfigReader, hidden: int, attention: LatentAttention) -> LatentAttention:
+def indexed(config: ConfigReader, hidden: int, attention: LatentAttention) -> LatentAttention:
     """The attention with an indexer, none of whose parameters a gradient reaches."""
     heads, width = config.integer("index_n_heads"), config.integer("index_head_dim")
     a = "self_attn.indexer"
