@@ -61,8 +61,9 @@ def part_of(config: Mapping[str, Any], part: str | None) -> Mapping[str, Any]:
     """The configuration of that part: ``language`` switches the towers of a multimodal model off."""
     if part != "language":
         return config
-    from memcheck.models.registry import WRAPPERS
+    from memcheck.models.registry import WRAPPERS, thinker_of
 
+    config = thinker_of(config)
     if str(config.get("model_type")) not in WRAPPERS:
         return config
     from memcheck.models.multimodal import text_of

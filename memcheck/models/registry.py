@@ -62,7 +62,10 @@ FAMILIES: dict[str, str] = {
     "glm4": "glm:read_4",
     "glm4_moe": "glm4_moe:read",
     "glm4_moe_lite": "glm4_moe_lite:read",
+    "glm4v_moe_text": "glm4_moe:read_v",
+    "glm4v_text": "glm:read_4v",
     "glm_moe_dsa": "deepseek_v32:read_glm",
+    "glm_ocr_text": "glm:read_ocr",
     "gpt2": "gpt2:read",
     "gpt_bigcode": "gpt_bigcode:read",
     "gpt_neo": "gpt_neo:read",
@@ -149,6 +152,10 @@ WRAPPERS: dict[str, str] = {
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
+    "glm46v": "glm4v_text",
+    "glm4v": "glm4v_text",
+    "glm4v_moe": "glm4v_moe_text",
+    "glm_ocr": "glm_ocr_text",
     "idefics3": "llama",
     "internvl": "qwen2",
     "llama4": "llama4_text",
@@ -156,10 +163,12 @@ WRAPPERS: dict[str, str] = {
     "llava_next": "llama",
     "mistral3": "mistral",
     "paligemma": "gemma",
+    "qwen2_5_omni_thinker": "qwen2",
     "qwen2_5_vl": "qwen2",
     "qwen2_vl": "qwen2",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_omni_moe_thinker": "qwen3_moe",
     "qwen3_vl": "qwen3",
     "qwen3_vl_moe": "qwen3_moe",
     "smolvlm": "llama",
@@ -169,6 +178,10 @@ WRAPPERS: dict[str, str] = {
 TOWERS: dict[str, str] = {
     "gemma3": "siglip:read_gemma3",
     "gemma4": "gemma4:read",
+    "glm46v": "glm4v:read",
+    "glm4v": "glm4v:read",
+    "glm4v_moe": "glm4v:read",
+    "glm_ocr": "glm4v:read_ocr",
     "idefics3": "siglip:read_idefics3",
     "internvl": "internvl:read",
     "llama4": "llama4:read",
@@ -176,15 +189,25 @@ TOWERS: dict[str, str] = {
     "llava_next": "llava:read_next",
     "mistral3": "pixtral:read_mistral3",
     "paligemma": "siglip:read_paligemma",
+    "qwen2_5_omni_thinker": "omni:read_2_5",
     "qwen2_5_vl": "qwen:read_2_5",
     "qwen2_vl": "qwen:read_2",
     "qwen3_5": "qwen:read_3",
     "qwen3_5_moe": "qwen:read_3",
+    "qwen3_omni_moe_thinker": "omni:read_3",
     "qwen3_vl": "qwen:read_3",
     "qwen3_vl_moe": "qwen:read_3",
     "smolvlm": "siglip:read_idefics3",
 }
 """Multimodal models whose towers are read -> ``module:function`` in :mod:`memcheck.models.towers`."""
+
+
+THINKERS: dict[str, str] = {
+    "qwen2_5_omni": "qwen2_5_omni_thinker",
+    "qwen3_omni_moe": "qwen3_omni_moe_thinker",
+}
+"""Models that speak: the ``model_type`` of the part in ``thinker_config``, which understands and is trained."""
+MUTE = "priced is the thinker; a run that loads the talker, too, holds its weights beside it"
 
 
 def read_architecture(
@@ -199,6 +222,10 @@ def read_architecture(
     Raises:
         ArchitectureError: an unknown ``model_type``, a missing key, a wrong type, a key that nobody read.
     """
+    if str(config.get("model_type")) in THINKERS:
+        inner = thinker_of(config)
+        found = read_architecture(inner, strict=strict, written=written & frozenset(inner))
+        return found._replace(notes=(MUTE, *found.notes))
     if str(config.get("model_type")) in WRAPPERS:
         off = "vision_config" in config and config["vision_config"] is None
         if str(config["model_type"]) in TOWERS and not off:
@@ -217,6 +244,25 @@ def read_architecture(
 
         check_leftovers(reader, architecture, written=frozenset(config) if strict else written)
     return architecture._replace(notes=architecture.notes + tuple(reader.notes)) if reader.notes else architecture
+
+
+def thinker_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration of the part that understands, of a model that speaks; others as they are.
+
+    Raises:
+        ArchitectureError: it is missing.
+    """
+    kind = THINKERS.get(str(config.get("model_type")))
+    if kind is None:
+        return config
+    inner = config.get("thinker_config")
+    if not isinstance(inner, Mapping):
+        raise ArchitectureError(
+            f"{config['model_type']}: thinker_config is missing: the dimensions are in it",
+            f"state it, or write its keys beside model_type: {kind}",
+            "thinker_config",
+        )
+    return {**inner, "model_type": kind}
 
 
 def _model_type(config: Mapping[str, Any]) -> str:

@@ -33,6 +33,8 @@ class OtherTower(Record):
     tensors: tuple[ParameterTensor, ...]
     scalars: int = 0
     """Buffers of one number each."""
+    table: int = 0
+    """Elements of a fixed table of positions, in fp32."""
 
 
 class Vision(Record):

@@ -104,6 +104,20 @@ def test_every_tower_is_a_wrapper_around_a_family() -> None:
     assert {WRAPPERS[name] for name in TOWERS} - {""} <= FAMILIES.keys()
 
 
+def test_a_model_that_speaks_is_read_as_its_thinker() -> None:
+    """A hub file with a talker beside ``thinker_config`` is the thinker, and says so; without one it is an error."""
+    thinker = MODELS["Qwen/Qwen2.5-Omni-3B"].config
+    whole = {"model_type": "qwen2_5_omni", "thinker_config": thinker, "talker_config": {"hidden_size": 896}}
+    found = read_architecture(whole)
+    assert count_parameters(found) == MODELS["Qwen/Qwen2.5-Omni-3B"].parameters
+    assert any("talker" in note for note in found.notes)
+    alone = architecture_of(ModelSpec(architecture=whole, part="language"))
+    assert isinstance(alone, Architecture)
+    assert alone.vision is None
+    with pytest.raises(ArchitectureError, match="thinker_config is missing"):
+        read_architecture({"model_type": "qwen2_5_omni"})
+
+
 def test_towers_are_not_imported_for_text(tmp_path: Path) -> None:
     """A check of a text plan reads no tower: its start does not pay for them."""
     config = tmp_path / "config.json"

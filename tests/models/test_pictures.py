@@ -37,7 +37,8 @@ ROWS = facts("image_tokens")
 
 def vision_of(model_type: str) -> Vision:
     """The tower of some model of that type."""
-    config = next(model.config for model in MODELS.values() if model.config["model_type"] == model_type)
+    kind = {"glm46v": "glm4v"}.get(model_type, model_type)  # the same classes
+    config = next(model.config for model in MODELS.values() if model.config["model_type"] == kind)
     found = read_architecture(config).vision
     assert found is not None
     return found
@@ -55,7 +56,7 @@ def seen(row: dict[str, Any]) -> Seen:
     """What the arithmetic says of a row."""
     kind, settings, clip = row["model_type"], row["processor"], row.get("video")
     height, width = (clip["height"], clip["width"]) if clip else row["image"]
-    if kind.startswith("qwen"):
+    if kind.startswith(("qwen", "glm")):
         return tokens_of(vision_of(kind), height, width, clip and clip["frames"], limits_of(settings))
     if kind == "paligemma":
         tile = (settings["size"]["height"] // 14) ** 2

@@ -27,6 +27,11 @@ def as_block(tensors: tuple[ParameterTensor, ...]) -> Block:
     return Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=tensors)
 
 
+def closing_norms(vision: Vision) -> tuple[ParameterTensor, ...]:
+    """The tower's last norm. What else is behind the layers is frozen and trained with the projector."""
+    return tuple(t for t in vision.closing if t.group == "norm")
+
+
 def part_tensors(block: Block, setting: Setting) -> tuple[LocalTensor, ...]:
     """The tensors of a block of that part, adapters included."""
     return block_tensors_on_rank(block, 1, 1, 1, setting.trained, setting.frozen, setting.adapter)
@@ -69,9 +74,10 @@ def side_tensors(job: TrainingJob, a: Architecture, base: Setting) -> Iterator[t
     yield part_tensors(as_block(v.stem), tower)
     for block, n in v.blocks:
         yield from n * [part_tensors(block, tower)]
-    if v.closing:
-        yield part_tensors(as_block(v.closing), tower)
-    yield part_tensors(as_block(v.projector), projector)
+    norms = closing_norms(v)
+    if norms:
+        yield part_tensors(as_block(norms), tower)
+    yield part_tensors(as_block(tuple(t for t in v.closing if t not in norms) + v.projector), projector)
 
 
 def side_buffers(a: Architecture, dtype: str) -> int:
@@ -81,6 +87,7 @@ def side_buffers(a: Architecture, dtype: str) -> int:
         return 0
     scalars = vision.held_scalars + sum(other.scalars for other in a.others)
     found = scalars * rounded_bytes((1,), dtype)
+    found += sum(rounded_bytes((other.table,), "fp32") for other in a.others if other.table)
     return found + (2 * rounded_bytes((vision.hidden,), dtype) if vision.standardized else 0)
 
 

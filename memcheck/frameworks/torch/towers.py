@@ -10,6 +10,7 @@ from memcheck.autograd.curve import Curve, High, high, replay
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.frameworks.torch.tower_tensors import (
     as_block,
+    closing_norms,
     idle_blocks,
     idle_tensors,
     part_setting,
@@ -64,7 +65,7 @@ def side_units(
             some = 1 if after != below else left
             runs.append((unit._replace(kind="tower", name=f"vision layer {index}"), some, index))
             below, index, left = after, index + some, left - some
-    projector = projector._replace(
+    projector = _ending(vision, tower, projector)._replace(
         hidden=vision.hidden,
         batch=1,
         sequence=pictures.rows,
@@ -76,6 +77,21 @@ def side_units(
     runs.append((end, 1, 0))
     trained = projector.trained or reaches(projector, as_block(vision.projector))
     return SideUnits(tuple(runs), rows_grad or below or trained)
+
+
+def _ending(vision: Vision, tower: Setting, projector: Setting) -> Setting:
+    """The projector's setting, under which the tower's last norm runs as well: frozen or trained as the tower is."""
+    if tower.trained == projector.trained:
+        return projector
+    held = tuple(t.name.removesuffix(".weight") for t in closing_norms(vision) if t.name.endswith(".weight"))
+    others = tuple(t.name.removesuffix(".weight") for t in vision.closing + vision.projector if t.name not in held)
+    if projector.trained:
+        return projector._replace(frozen=held)
+    return projector._replace(trained=bool(held), frozen=tuple(n for n in others if not _under(n, held)))
+
+
+def _under(name: str, modules: tuple[str, ...]) -> bool:
+    return any(name == m or name.startswith(m + ".") for m in modules)
 
 
 def _adapted(vision: Vision, setting: Setting) -> bool:

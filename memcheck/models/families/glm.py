@@ -1,4 +1,7 @@
-"""GLM 4 (modeling_glm.py, modeling_glm4.py): fused gate-up, interleaved half-rotary, with or without norms behind."""
+"""GLM 4 (modeling_glm.py, modeling_glm4.py): fused gate-up, interleaved rotary, perhaps norms behind.
+
+The language models of GLM-4.1V and GLM-OCR are its second form (modeling_glm4v.py, modeling_glm_ocr.py).
+"""
 
 from __future__ import annotations
 
@@ -19,26 +22,45 @@ def read(config: ConfigReader) -> Architecture:
 def read_4(config: ConfigReader) -> Architecture:
     """``model_type: glm4``: a norm behind each half as well."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
-    block = _block(config, size)._replace(
+    return _assemble(config, size, _normed_behind(size, _block(config, size)))
+
+
+def read_4v(config: ConfigReader) -> Architecture:
+    """``model_type: glm4v_text``: heads of ``hidden_size / num_attention_heads``, turned whole unless stated."""
+    size = read_sizes(config, kv_heads="required")
+    config.ignore("attention_bias")  # the class has biases whatever it says
+    return _assemble(config, size, _normed_behind(size, _block(config, size, 1.0, bias=True)), 1.0)
+
+
+def read_ocr(config: ConfigReader) -> Architecture:
+    """``model_type: glm_ocr_text``: without biases."""
+    size = read_sizes(config, kv_heads="required")
+    config.ignore("attention_bias")  # the class has none whatever it says
+    return _assemble(config, size, _normed_behind(size, _block(config, size, 1.0, bias=False)), 1.0)
+
+
+def _normed_behind(size: StackDimensions, block: Block) -> Block:
+    return block._replace(
         mixer_output_norm=rms_norm(size.hidden, "post_self_attn_layernorm"),
         mlp_output_norm=rms_norm(size.hidden, "post_mlp_layernorm"),
     )
-    return _assemble(config, size, block)
 
 
-def _block(config: ConfigReader, size: StackDimensions) -> Block:
+def _block(
+    config: ConfigReader, size: StackDimensions, fraction: float = 0.5, *, bias: bool | None = None
+) -> Block:
     attention = grouped_attention(
         size,
-        qkv_bias=config.flag("attention_bias", default=True),
-        rotary_dim=int(size.head_dim * config.rotary_fraction(0.5)),
+        qkv_bias=config.flag("attention_bias", default=True) if bias is None else bias,
+        rotary_dim=int(size.head_dim * config.rotary_fraction(fraction)),
         rotary_interleaved=True,
-        rotary_form="pairs",
+        rotary_form="pairs" if bias is None else "cat",  # GLM-4.1V's tables are repeated once for all layers
         dropout=config.dropout("attention_dropout"),
     )
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), fused=True)
     return pre_norm_block(size.hidden, attention, mlp)
 
 
-def _assemble(config: ConfigReader, size: StackDimensions, block: Block) -> Architecture:
-    rotary_dim = int(size.head_dim * config.rotary_fraction(0.5))
+def _assemble(config: ConfigReader, size: StackDimensions, block: Block, fraction: float = 0.5) -> Architecture:
+    rotary_dim = int(size.head_dim * config.rotary_fraction(fraction))
     return decoder(config, size, ((block, size.layers),), tied=False, rotary_dim=rotary_dim)

@@ -14,13 +14,22 @@ from memcheck.models.types import Architecture, Block
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: glm4_moe``."""
+    return _read(config, bias=config.flag("attention_bias"))
+
+
+def read_v(config: ConfigReader) -> Architecture:
+    """``model_type: glm4v_moe_text``: biases of q, k and v unless stated (modeling_glm4v_moe.py)."""
+    return _read(config, bias=config.flag("attention_bias", default=True))
+
+
+def _read(config: ConfigReader, *, bias: bool) -> Architecture:
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     size = read_sizes(config, kv_heads="required", head_dim=max(1, hidden // heads))  # rounded down, as in the class
     config.ignore("n_group", "topk_group")
     normed = config.flag("use_qk_norm")
     attention = grouped_attention(
         size,
-        qkv_bias=config.flag("attention_bias"),
+        qkv_bias=bias,
         rotary_dim=int(size.head_dim * config.rotary_fraction(0.5)),
         query_norm=head_norm("rmsnorm", size.head_dim, "q") if normed else None,
         key_norm=head_norm("rmsnorm", size.head_dim, "k") if normed else None,

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 
-from memcheck.models.pictures import Limits, PictureError, Seen
+from memcheck.models.pictures import Limits, PictureError, Seen, no_clips
 from memcheck.models.vision import Vision
 
 IMAGE_2, IMAGE_3 = (56 * 56, 28 * 28 * 16384), (256 * 256, 4096 * 4096)
 """Qwen2-VL and Qwen2.5-VL: 3136 to 12845056 pixels; Qwen3-VL and Qwen3.5: 65536 to 16777216."""
+IMAGE_GLM = (112 * 112, 28 * 28 * 15000)
+"""GLM-4.1V: 12544 to 11760000 pixels."""
 VIDEO_2, VIDEO_3 = (128 * 28 * 28, 768 * 28 * 28), (128 * 32 * 32, 768 * 32 * 32)
 """Limits for each frame; Qwen3-VL's: of all frames of a clip."""
 STEEPEST = 200
@@ -38,6 +40,16 @@ def see_3(vision: Vision, height: int, width: int, frames: int | None, limits: L
         raise PictureError(f"a clip has at least {JOINED} frames", "write how many the processor keeps")
     sides = resize(height, width, vision.patch * 2, own, frames)
     return _seen(vision, sides, -(-frames // JOINED), own, limits)
+
+
+def see_glm(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """GLM-4.1V and its successors: the limits are those of the two frames that a picture is repeated to.
+
+    transformers 5.23 models/glm4v/image_processing_glm4v.py.
+    """
+    no_clips(frames)
+    own = _limits(IMAGE_GLM, limits)
+    return _seen(vision, resize(height, width, vision.patch * 2, own, JOINED), 1, own, limits)
 
 
 def resize(height: int, width: int, factor: int, limits: tuple[int, int], frames: int = 1) -> tuple[int, int]:

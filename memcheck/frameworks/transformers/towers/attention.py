@@ -30,14 +30,31 @@ def _packed(ctx: Context, a: TowerAttention, x: Value) -> Value:
     modeling_qwen2_5_vl.py, Qwen2_5_VLVisionAttention.forward. ``unbind`` stacks the three gradients, and the permuted
     stack is copied for the matrix. Without flash-attention the rows are split by ``cu_seqlens`` and put together again.
     """
-    tape, (qkv_tensor, _, out_tensor, _) = ctx.tape, a.tensors
-    rows, heads, d = ctx.tokens, a.heads, a.head_dim
-    qkv = linear(tape, x, ctx.weights(qkv_tensor, a.bias), qkv_tensor.name)
+    tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
+    first = a.tensors[0]
+    qkv = linear(tape, x, ctx.weights(first, a.bias), first.name)
     del x
     shape = (rows, heads, d)
     q, k, v = tape.views(head_view(tape, qkv, qkv.shape), shape, shape, shape)
     del qkv
-    dtype = q.dtype
+    if a.query_norm is not None and a.key_norm is not None:
+        q = normalise(ctx, a.query_norm, q, a.query_norm.name)
+        k = normalise(ctx, a.key_norm, k, a.key_norm.name)
+    return _rotated_and_attended(ctx, a, q, k, v)
+
+
+def _packed_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """Qwen2.5-Omni: as :func:`_packed`, with a matrix each for q, k and v (Qwen2_5OmniVisionAttention.forward)."""
+    tape, shape = ctx.tape, (ctx.tokens, a.heads, a.head_dim)
+    matrices = [t for t in a.tensors if t.linear]
+    q, k, v = (linear(tape, x, ctx.weights(t, a.bias), t.name).view(*shape) for t in matrices[:3])
+    del x
+    return _rotated_and_attended(ctx, a, q, k, v)
+
+
+def _rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -> Value:
+    tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
+    shape, dtype = (rows, heads, d), q.dtype
     wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
     del q, k
     turned_q, turned_k = rotate_half(tape, wide_q, "fp32"), rotate_half(tape, wide_k, "fp32")
@@ -53,7 +70,9 @@ def _packed(ctx: Context, a: TowerAttention, x: Value) -> Value:
         out = attend(ctx, q, k, v, pieces)
         out = cat(tape, (out,), (rows, heads, d), "cat pictures")
     out = out.view(rows, heads * d)
-    return linear(tape, out, ctx.weights(out_tensor, a.bias), out_tensor.name)
+    last = [t for t in a.tensors if t.linear][-1]
+    biased = any(t.name == last.name.removesuffix("weight") + "bias" for t in a.tensors)
+    return linear(tape, out, ctx.weights(last, biased), last.name)
 
 
 def _separate(ctx: Context, a: TowerAttention, x: Value) -> Value:
@@ -160,6 +179,7 @@ def attend(
 
 _FORMS = {
     "qwen": _packed,
+    "qwen-separate": _packed_apart,
     "separate": _separate,
     "masked": _masked,
     "pixtral": _pixtral,

@@ -25,7 +25,7 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``merger``, and ``deepstack_merger_list`` on rows that the layers behind them keep anyway.
+    """``merger``, and ``deepstack_merger_list`` on rows that the layers behind them keep anyway, if they have a graph.
 
     A merger of earlier rows normalises the four that it merges. Its image tokens are added to the stream behind one of
     the first layers of text, so that they live in a list of the model's forward.
@@ -33,7 +33,8 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     stacked = []
     for index in range(vision.deepstack):
         tensors = vision.projector[MERGER * (index + 1) : MERGER * (index + 2)]
-        rows = Value(None, x.shape, x.dtype, x.origin)
+        own = None if x.origin is not None else ctx.tape.new(x.shape, x.dtype, "rows of an earlier layer")
+        rows = Value(own, x.shape, x.dtype, x.origin)
         wide = rows.view(ctx.tokens // vision.merge, vision.hidden * vision.merge)
         merged = merge(ctx, vision, layer_norm(ctx, wide, tensors[:2]), tensors[2:])
         stacked += [merged, copy(ctx.tape, merged, "cat image tokens")]
