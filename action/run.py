@@ -29,7 +29,7 @@ def command(report_path: str) -> list[str]:
     """The one memcheck command: the log with its annotations, the report, and the job summary, which it appends to."""
     if mode() not in MODES:
         raise InputError(f"the input 'comment' is not one of {', '.join(MODES)}")
-    argv = [*MEMCHECK, "check", "--format", "github"]
+    argv = [*MEMCHECK, "check", "--no-cache", "--format", "github"]  # on a self-hosted runner other jobs may write it
     argv += ["--format", f"json={report_path}"]
     if path := summary():
         argv += ["--format", f"markdown={path}"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from memcheck.config.select import counts
-from memcheck.config.types import DEFAULT_FAIL_ON, Settings
+from memcheck.config.gate import Gate
+from memcheck.config.types import Settings
 from memcheck.configs.documents import load_plans
 from memcheck.errors import UnsupportedError
 from memcheck.finding import SEVERITIES, Finding, Location, Span
@@ -19,7 +19,6 @@ from memcheck.plan import codes
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan, PolicySpec
-from memcheck.record import Record
 from memcheck.result import (
     BASELINE,
     COMMENT,
@@ -32,7 +31,7 @@ from memcheck.result import (
     Unreadable,
     defect_result,
 )
-from memcheck.rules.checks import BEYOND_GATE, CHECKS
+from memcheck.rules.checks import CHECKS
 from memcheck.rules.place import place
 from memcheck.rules.profiles import GATE
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
@@ -42,15 +41,10 @@ MARK = "memcheck: ignore"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memcheck.accounts.dossier import Dossier
-    from memcheck.accounts.estimate import Estimate
     from memcheck.config.suppressions import Suppressions  # imported only for a file with such a comment
     from memcheck.rules.governance import LockedLimits
-    from memcheck.rules.types import RuleContext
 
-    Remedies = Callable[[list[Finding], RuleContext], list[Finding]]
-    """The findings about an amount of memory, each with what would end it. The context holds the estimate."""
-    DossierMaker = Callable[[RuleContext, Estimate, "Gate"], Dossier]
+__all__ = ["DEFAULT_FAIL_ABOVE", "DEFAULT_WARN_ABOVE", "Gate", "check_file", "refused"]
 
 PROBLEM_CODES = {
     "model": codes.UNKNOWN_MODEL,
@@ -65,50 +59,6 @@ PROBLEM_CODES = {
 DEFAULT_FAIL_ABOVE = 0.95
 DEFAULT_WARN_ABOVE = 0.9
 """Shares of a GPU that a plan may need; docs/accuracy.md has the published jobs that they were judged from."""
-
-
-class Gate(Record):
-    """How strictly to judge, and what to judge instead of what is written."""
-
-    settings: Settings = Settings()
-    fail_on: str = DEFAULT_FAIL_ON
-    fail_above: float | None = None
-    """From the command line: goes before the plan's own policy, so that a stricter gate cannot be talked out of it."""
-    warn_above: float | None = None
-    profile: str = GATE
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-    changes: Mapping[str, object] = {}
-    """Dotted plan keys and the values to use instead, as if they were written in the file."""
-    suppressions: bool = True
-    """Whether comments hide findings; what is wrong with a comment is said either way."""
-    inventory: bool = False
-    """Whether to list the largest live tensors of plans that pass, too."""
-    baseline: Callable[[PlanResult, Finding], Finding | None] | None = None
-    """What was accepted before becomes None, what got worse says so."""
-    baseline_file: str = ""
-    remedies: Remedies | None = None
-    """Puts remedies on the findings of a full GPU, which takes many estimates; None: they have none."""
-    hardware: Mapping[str, object] = {}
-    """What a framework's own config does not say: ``gpu``, ``gpus_per_node``, ``nodes``, ``sequence_length``."""
-    texts: Mapping[str, bytes] = {}
-    """Configs, by path, that plans take values from as if they held these bytes: edits that are not written yet."""
-    dossier: DossierMaker | None = None
-    """Adds what reports to pass on show: formulas, every rank's device bytes, the plan on other GPUs."""
-
-    def counts(self, code: str) -> bool:
-        """Whether findings of a rule are shown."""
-        return counts(code, self.select, self.ignore, self.profile, BEYOND_GATE.get(code, GATE))
-
-    def hides(self, code: str) -> bool:
-        """Whether a comment can hide findings of a rule."""
-        policy = self.settings.policy
-        return self.suppressions and (policy is None or not policy.locks(code))
-
-    @property
-    def as_written(self) -> bool:
-        """Whether plans are judged as their files and the configuration have it."""
-        return not self.changes and self.fail_above is None and self.warn_above is None
 
 
 def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], list[str]]:

@@ -46,6 +46,12 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
         os.environ["PYTHONPYCACHEPREFIX"] = str(shared / "bytecode")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _nothing_kept() -> None:
+    """Every test judges anew: a verdict that an earlier run kept would hide what a change breaks."""
+    os.environ["MEMCHECK_NO_CACHE"] = "1"
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The top of the checkout."""

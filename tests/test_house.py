@@ -31,6 +31,7 @@ LEVELS: tuple[set[str], ...] = (
     {"rules"},
     {"result"},
     {"config"},
+    {"cache"},
     {"configs"},
     {"check"},
     {"report"},
@@ -101,7 +102,8 @@ ARROWS: dict[str, set[str]] = {
         "timing",
     },
     "result": {"accounts", "finding", "job", "record"},
-    "config": {"edge", "errors", "finding", "plan", "record", "result", "rules"},
+    "config": {"accounts", "edge", "errors", "finding", "plan", "record", "result", "rules"},
+    "cache": {"accounts", "config", "edge", "finding", "job", "own_json", "result"},
     "configs": {
         "catalog",
         "config",
@@ -117,7 +119,6 @@ ARROWS: dict[str, set[str]] = {
         "result",
     },
     "check": {
-        "accounts",
         "config",
         "configs",
         "errors",
@@ -126,7 +127,6 @@ ARROWS: dict[str, set[str]] = {
         "job",
         "memory",
         "plan",
-        "record",
         "result",
         "rules",
     },
@@ -169,6 +169,7 @@ ARROWS: dict[str, set[str]] = {
         "result",
     },
     "cli": {
+        "cache",
         "catalog",
         "check",
         "config",

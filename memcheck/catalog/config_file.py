@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from memcheck.edge.observed import is_folder, real_path
 from memcheck.edge.opener import is_inside, read_start, repository
 from memcheck.errors import MemcheckError
 
@@ -32,10 +33,10 @@ def read_config(path: str, base_dir: str = ".") -> dict[str, Any]:
     """
     base_dir = base_dir or os.curdir
     full = os.path.join(base_dir, path)
-    if os.path.isdir(full):
+    if is_folder(full):
         full, path = os.path.join(full, "config.json"), os.path.join(path, "config.json")
-    root, in_git = repository(os.path.realpath(base_dir))
-    if not is_inside(os.path.realpath(full), root):
+    root, in_git = repository(real_path(base_dir))
+    if not is_inside(real_path(full), root):
         limit = "the repository" if in_git else "the plan's folder, which is in no git repository"
         raise ConfigFileError(f"{path} lies outside {limit}", "keep the model's config.json beside the plan")
     try:

@@ -112,6 +112,7 @@ CHECK_OPTIONS = (
         "I/N",
         values.shard,
     ),
+    Option(("--no-cache",), "Judge every plan anew, and keep no verdict."),
     Option(("--no-suppressions",), "Comments in plans hide nothing (for gates)."),
     Option(("--skip-unmarked",), "Skip named files that carry no `memcheck:` key (for hooks)."),
     Option(("--brief",), "Print `brief` where no --format is given (for hooks)."),

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from memcheck import __version__
-from memcheck.check import Gate
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.jobs import verdicts
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.write import prepare, write_each
 from memcheck.config.discover import STDIN, PlanFile, find_plans
 from memcheck.config.find import Configurations
+from memcheck.config.gate import Gate
 from memcheck.config.select import known
 from memcheck.config.types import DEFAULT_FAIL_ON, Settings
 from memcheck.errors import UsageError
@@ -107,10 +107,21 @@ class Gates:
         self._select, self._ignore = known(options.select), known(options.ignore)
         self._added = known(options.extend_select)
         self._baselines: dict[str, Baseline] = {}
+        self._gates: dict[int, Gate] = {}
+        """By the configuration's settings, where those are the same for every file."""
 
     def of(self, path: str) -> Gate:
         """The gate for one file."""
-        options, settings = self._options, self._configurations.of(path)
+        settings = self._configurations.of(path)
+        if settings.per_file_ignores or settings.configs:
+            return self._made(path, settings)
+        known = self._gates.get(id(settings))  # configurations keep their settings, so that no other has this one's id
+        if known is None:
+            known = self._gates[id(settings)] = self._made(path, settings)
+        return known
+
+    def _made(self, path: str, settings: Settings) -> Gate:
+        options = self._options
         if options.fail_above is not None:
             settings = settings._replace(fail_above=options.fail_above)
         select, added = self.selected(settings)
@@ -153,6 +164,11 @@ class Gates:
 
             self._baselines[file] = Baseline(file, self._configurations.files.read)
         return self._baselines[file]
+
+    def accepted(self, path: str) -> tuple[AcceptedFinding, ...]:
+        """What the baseline of a file holds for the plans in it."""
+        file = baseline_file(self._options, self._configurations.of(path))
+        return self._baselines[file].entries_of(path) if file in self._baselines else ()
 
     def take_met(self) -> dict[str, set[AcceptedFinding]]:
         """What each baseline accepted since the last call: for the process that holds all of them together."""

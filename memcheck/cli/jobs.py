@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from itertools import chain
 
-from memcheck.check import check_file, refused
 from memcheck.cli.options import CheckOptions
 from memcheck.config.discover import PlanFile
 from memcheck.record import Record
@@ -16,6 +15,7 @@ from memcheck.result import PlanResult, Unreadable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.cli.gate import Gates
+    from memcheck.cli.kept import Keeper
 
 MOST = 8
 """Processes that ``auto`` starts."""
@@ -24,6 +24,8 @@ WORTH = {"fork": 64, "spawn": 256}
 
 Beside its start a process costs what it has to find out anew: plans of one model share most of their prices.
 """
+SWITCH = "MEMCHECK_NO_CACHE"
+"""Of the environment; set to anything, no verdict is kept, or taken from an earlier run."""
 USUAL_BYTES = 2048
 """The size of a file with one plan; a larger one counts for as many as fit into it."""
 
@@ -43,8 +45,28 @@ def verdicts(files: Iterator[PlanFile | Unreadable], gates: Gates, options: Chec
     Raises:
         ConfigurationError: a configuration file that cannot be used.
     """
+    keeper = keeper_of(gates, options)
+    try:
+        yield from _verdicts(files if keeper is None else keeper.found(files), gates, options, keeper)
+    finally:
+        if keeper is not None:
+            keeper.close()
+
+
+def keeper_of(gates: Gates, options: CheckOptions) -> Keeper | None:
+    """What keeps verdicts; None where none are to be kept."""
+    if options.no_cache or os.environ.get(SWITCH):
+        return None
+    from memcheck.cli.kept import Keeper
+
+    return Keeper(gates)
+
+
+def _verdicts(
+    files: Iterator[PlanFile | Unreadable | FileVerdict], gates: Gates, options: CheckOptions, keeper: Keeper | None
+) -> Iterator[FileVerdict]:
     jobs = usable_cores() if options.jobs is None else options.jobs
-    ahead: list[PlanFile | Unreadable] = []
+    ahead: list[PlanFile | Unreadable | FileVerdict] = []
     if jobs > 1:
         method, size = start_method(), 0
         for file in files:
@@ -53,20 +75,26 @@ def verdicts(files: Iterator[PlanFile | Unreadable], gates: Gates, options: Chec
             if size >= WORTH[method]:
                 from memcheck.cli.pool import Pool
 
-                yield from Pool(method, jobs, gates, options).verdicts(chain(ahead, files))
+                yield from Pool(method, jobs, gates, options, keeper).verdicts(chain(ahead, files))
                 return
     for file in chain(ahead, files):
-        yield judged(file, gates)
+        yield judged(file, gates, keeper)
 
 
-def judged(file: PlanFile | Unreadable, gates: Gates) -> FileVerdict:
-    """The verdict on one file, reached in this process."""
+def judged(file: PlanFile | Unreadable | FileVerdict, gates: Gates, keeper: Keeper | None = None) -> FileVerdict:
+    """The verdict on one file, reached in this process where it is none yet."""
+    if isinstance(file, FileVerdict):
+        return file
+    from memcheck.check import check_file, refused
+
     if isinstance(file, PlanFile):
+        if keeper is not None:
+            return FileVerdict(file, *keeper.judge(file))
         return FileVerdict(file, *check_file(file.path, file.data, gates.of(file.path)))
     return FileVerdict(file, [refused(file, gates.of(file.path))] if file.refused else [], [])
 
 
-def size_of(file: PlanFile | Unreadable) -> int:
+def size_of(file: PlanFile | Unreadable | FileVerdict) -> int:
     """How many files of the usual size a file counts for."""
     return 1 + len(file.data) // USUAL_BYTES if isinstance(file, PlanFile) else 0
 

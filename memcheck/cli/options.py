@@ -52,6 +52,8 @@ class CheckOptions(Record):
     stdin_filename: str | None = None
     from_ref: str | None = None
     """Judge only plans that changed against this git ref."""
+    no_cache: bool = False
+    """Whether no verdict is kept, or taken from an earlier run."""
     jobs: int | None = 1
     """Processes that judge, where there are plans enough; None: one for each core."""
     shard: Share | None = None

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
     from typing import Any
 
+    from memcheck.cli.kept import Keeper
+
     Batch = list[tuple[int, PlanFile]]
     """Files with their places in the run."""
 
@@ -60,15 +62,18 @@ class Worker:
 class Pool:
     """Judges files in up to ``count`` processes, which are started as there is work for them."""
 
-    def __init__(self, method: str, count: int, gates: Gates, options: CheckOptions) -> None:
+    def __init__(
+        self, method: str, count: int, gates: Gates, options: CheckOptions, keeper: Keeper | None = None
+    ) -> None:
         """``gates`` are those of this process; every other one makes its own of the options."""
         self._method, self._count, self._gates, self._options = method, count, gates, options
+        self._keeper = keeper
         self._idle: list[Worker] = []
         self._busy: dict[Connection, tuple[Worker, Batch]] = {}
         self._again: deque[Batch] = deque()
         self._reached: dict[int, FileVerdict] = {}
 
-    def verdicts(self, files: Iterator[PlanFile | Unreadable]) -> Iterator[FileVerdict]:
+    def verdicts(self, files: Iterator[PlanFile | Unreadable | FileVerdict]) -> Iterator[FileVerdict]:
         """The verdict on every file, in their order."""
         batches = self._batches(files)
         place = 0
@@ -89,12 +94,12 @@ class Pool:
             for worker in [*self._idle, *(worker for worker, _ in self._busy.values())]:
                 worker.end()
 
-    def _batches(self, files: Iterator[PlanFile | Unreadable]) -> Iterator[Batch]:
+    def _batches(self, files: Iterator[PlanFile | Unreadable | FileVerdict]) -> Iterator[Batch]:
         """Neighbours in the run together: they are often alike, and what is known of one helps with the next."""
         batch: Batch = []
         size = 0
         for place, file in enumerate(files):
-            if isinstance(file, Unreadable):
+            if not isinstance(file, PlanFile):
                 self._reached[place] = judged(file, self._gates)
                 continue
             self._gates.of(file.path)  # what is wrong with a configuration ends the run here
@@ -120,7 +125,7 @@ class Pool:
         """Give a batch to a process; judge it here where none can be had."""
         worker = self._idle.pop() if self._idle else self._start()
         if worker is None:
-            self._reached.update((place, judged(file, self._gates)) for place, file in batch)
+            self._reached.update((place, judged(file, self._gates, self._keeper)) for place, file in batch)
             return
         self._busy[worker.pipe] = worker, batch
         try:

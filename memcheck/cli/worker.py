@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-from memcheck.check import check_file
 from memcheck.cli.gate import Gates, configurations_of
+from memcheck.cli.jobs import judged, keeper_of
 from memcheck.cli.options import CheckOptions
 from memcheck.config.discover import PlanFile
 from memcheck.result import PlanResult
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.cli.kept import Keeper
 
 READY = "ready"
 """The first thing that a process says."""
@@ -38,21 +42,23 @@ def work(pipe: Connection, options: CheckOptions) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     gc.set_threshold(100_000)
     gates = Gates(options, configurations_of(options))
+    keeper = keeper_of(gates, options)
     try:
         pipe.send(READY)
         while True:
-            answers = [_answer(file, gates) for file in pipe.recv()]
+            answers = [_answer(file, gates, keeper) for file in pipe.recv()]
             pipe.send((answers, gates.take_met()))
     except (EOFError, OSError):  # nobody is interested any more
         return
 
 
-def _answer(file: PlanFile, gates: Gates) -> tuple[list[PlanResult], list[str]] | None:
+def _answer(file: PlanFile, gates: Gates, keeper: Keeper | None) -> tuple[list[PlanResult], list[str]] | None:
     """The results of a file and memcheck's own failures; None where they cannot be sent."""
     from pickle import dumps
 
     try:
-        answer = check_file(file.path, file.data, gates.of(file.path))
+        verdict = judged(file, gates, keeper)
+        answer = verdict.plans, verdict.traces
         dumps(answer)
     except Exception:  # noqa: BLE001 - the process at the other end judges the file itself, and says what is wrong
         return None

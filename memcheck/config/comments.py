@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from memcheck.edge.libyaml import yaml
+from memcheck.edge.observed import today
 from memcheck.finding import Edit, Span
 from memcheck.plan import compose
 from memcheck.record import Record
@@ -43,7 +44,7 @@ class Suppression(Record):
     @property
     def expired(self) -> bool:
         """Whether its last day is over (in UTC, so that it is over for everyone at once)."""
-        return self.until != "" and self.until < time.strftime("%Y-%m-%d", time.gmtime())
+        return self.until != "" and self.until < today()
 
 
 def suppressions_of(lines: Sequence[str]) -> list[Suppression]:

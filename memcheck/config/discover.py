@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from memcheck.edge.opener import RefusedError, open_file, resolved
+from memcheck.edge.opener import RefusedError, begin_search, end_search, open_file, resolved
 from memcheck.plan.text import MAX_BYTES, read_bytes
 from memcheck.record import Record
 from memcheck.result import Unreadable
@@ -64,8 +64,12 @@ def find_plans(
             named[_shown(path)] = True
     if stdin:
         yield from _read(None, stdin_filename or "<stdin>", must_be_marked=skip_unmarked, unmarked=unmarked)
-    for path in sorted(named):
-        yield from _read(path, path, must_be_marked=skip_unmarked or not named[path], unmarked=unmarked)
+    begin_search()
+    try:
+        for path in sorted(named):
+            yield from _read(path, path, must_be_marked=skip_unmarked or not named[path], unmarked=unmarked)
+    finally:
+        end_search()
 
 
 def _shown(path: str) -> str:

@@ -9,6 +9,7 @@ from memcheck.configs.config_file import ConfigFile, load_json, parse_text
 from memcheck.configs.draft import Draft
 from memcheck.configs.read_deepspeed import read_deepspeed
 from memcheck.configs.types import ConfigError, ReadConfig
+from memcheck.edge.observed import is_file, real_path
 from memcheck.plan.text import shown_path
 
 NOT_GPU = {"MULTI_CPU", "MULTI_XPU", "MULTI_HPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "XLA", "TPU"}
@@ -172,7 +173,7 @@ def _deepspeed(draft: Draft, world: int | None) -> ReadConfig | None:
             draft.set("training.clip_grad_norm", str(clip) not in ("0", "0.0", "none"), keys.ENGINE_CLIP)
         return None
     for path in engine_files(config, str(name)):
-        if os.path.isfile(path):
+        if is_file(path):
             try:
                 found = read_deepspeed(load_json(path, parse_text(path, config.read(path))), world)
                 stage = found.settings.get(STAGE)
@@ -202,7 +203,7 @@ def engine_files(config: ConfigFile, name: str) -> list[str]:
     beside = shown_path(os.path.normpath(os.path.join(os.path.dirname(config.path), name)))
     if not config.inside:
         return [beside, name]
-    root, real = os.path.realpath(config.inside), os.path.realpath(beside)
+    root, real = real_path(config.inside), real_path(beside)
     return [beside] if os.path.commonpath((root, real)) == root else []
 
 

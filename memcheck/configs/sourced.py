@@ -15,6 +15,7 @@ from memcheck.configs.leaves import grown, leaves, spelled_out
 from memcheck.configs.served import SERVING, reading_for
 from memcheck.configs.trainer_pairs import reconciled
 from memcheck.configs.types import ConfigError, ReadConfig, ReadSetting
+from memcheck.edge.observed import real_path
 from memcheck.edge.opener import repository
 from memcheck.finding import Finding, Location
 from memcheck.plan import codes
@@ -72,7 +73,7 @@ class _Source:
             kind = FORMATS[name]
             shown = source_file(self.document, path)
             config = kind.load(shown, parse_text(shown, self.read(shown)))
-            config.inside, _ = repository(os.path.realpath(os.path.dirname(self.document.path) or "."))
+            config.inside, _ = repository(real_path(os.path.dirname(self.document.path) or "."))
             config.read = self.read
             config.version = self._version()
             per_node = self.stated.get("hardware.gpus_per_node")
@@ -238,8 +239,8 @@ def source_file(document: Document, path: str) -> str:
     if os.path.isabs(path) or "://" in path:
         raise ConfigError("it is no relative path", "name a file relative to the plan")
     target = os.path.normpath(os.path.join(folder, path))
-    root, in_git = repository(os.path.realpath(folder or "."))
-    if os.path.commonpath((root, os.path.realpath(target))) != root:
+    root, in_git = repository(real_path(folder or "."))
+    if os.path.commonpath((root, real_path(target))) != root:
         limit = "the repository" if in_git else "the plan's folder, which is in no git repository"
         raise ConfigError(f"it lies outside {limit}", "keep the config beside the plan")
     return shown_path(target)

@@ -21,6 +21,7 @@ from memcheck.configs.read_accelerate import engine_files
 from memcheck.configs.served import served_values
 from memcheck.configs.sourced import source_file, with_source
 from memcheck.configs.types import REMOVED, ConfigError
+from memcheck.edge.observed import real_path
 from memcheck.edge.opener import repository
 from memcheck.errors import MemcheckError
 from memcheck.finding import SEVERITIES, Edit, FileEdits
@@ -203,7 +204,7 @@ def _configs(document: Document) -> Iterator[_Config]:
             engine = config.values.get(accelerate_keys.DEEPSPEED_FILE) if name == "accelerate" else None
             if engine is not None:
                 file = ConfigFile(config.path, {}, lambda key: document.locate(""), ())
-                file.inside, _ = repository(os.path.realpath(_folder(document) or "."))
+                file.inside, _ = repository(real_path(_folder(document) or "."))
                 for each in engine_files(file, str(engine)):
                     found = _load(document, "deepspeed", each)
                     if found is not None:

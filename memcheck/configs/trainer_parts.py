@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 from memcheck.configs import trainer_keys as keys
 from memcheck.configs.contract import speaks
 from memcheck.configs.draft import Draft
 from memcheck.configs.types import KeyRow
+from memcheck.edge.observed import is_folder
 from memcheck.record import Record
 
 TRUE = (True, "true", "True", "yes", "1", 1)
@@ -80,7 +80,7 @@ def model(draft: Draft, path: str) -> None:
     name = text(draft, path)
     if not name:
         return
-    if name.startswith(("/", "./", "../", "~", "$")) or name.count("/") > 1 or os.path.isdir(name):
+    if name.startswith(("/", "./", "../", "~", "$")) or name.count("/") > 1 or is_folder(name):
         message = f"`{path}: {name}` is a folder, and its config.json is not read from here"
         draft.refuse(path, message, "name the model that lies there: --model NAME", ("model", "model.name"))
         return

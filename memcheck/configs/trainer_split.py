@@ -10,6 +10,7 @@ from memcheck.configs.draft import Draft
 from memcheck.configs.read_deepspeed import read_deepspeed
 from memcheck.configs.trainer_parts import TRUE, Division
 from memcheck.configs.types import ConfigError, ReadConfig
+from memcheck.edge.observed import is_file, real_path
 from memcheck.edge.opener import repository
 from memcheck.plan.text import shown_path
 
@@ -93,17 +94,17 @@ def _named(draft: Draft, path: str, name: str, shipped: Mapping[str, Mapping[str
 def named_files(config: ConfigFile, name: str) -> list[str]:
     """Where a file that a config names may be: beside it, in a folder above it, or where the command runs."""
     folder = os.path.dirname(config.path)
-    root, _ = repository(os.path.realpath(config.inside or folder or "."))
+    root, _ = repository(real_path(config.inside or folder or "."))
     found = []
-    here = os.path.realpath(folder or ".")
+    here = real_path(folder or ".")
     while True:
         found.append(os.path.join(here, name))
         if here == root or os.path.dirname(here) == here or not here.startswith(root):
             break
         here = os.path.dirname(here)
     if not config.inside:
-        found.append(os.path.realpath(name))
-    inside = [each for each in found if os.path.commonpath((root, os.path.realpath(each))) == root]
+        found.append(real_path(name))
+    inside = [each for each in found if os.path.commonpath((root, real_path(each))) == root]
     usable = inside if config.inside else found
     absolute = os.path.isabs(config.path)
     return [shown_path(each if absolute else os.path.relpath(each)) for each in usable]
@@ -115,7 +116,7 @@ def load_named(config: ConfigFile, name: str, load: Callable[[str, str], ConfigF
     Raises:
         ConfigError: it cannot be read, or ``load`` cannot use its text.
     """
-    path = next((each for each in named_files(config, name) if os.path.isfile(each)), None)
+    path = next((each for each in named_files(config, name) if is_file(each)), None)
     if path is None:
         return None
     try:

@@ -10,6 +10,8 @@ import errno
 import os
 import stat
 
+from memcheck.edge.observed import is_listening, note
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -33,8 +35,36 @@ def read_start(path: str, limit: int) -> bytes:
         RefusedError: see :func:`open_file`.
         OSError: the file cannot be read.
     """
+    if is_listening():
+        return _noted(path, limit)
     with open_file(path) as file:
         return file.read(limit + 1)
+
+
+def _noted(path: str, limit: int) -> bytes:
+    """:func:`read_start`, taken down."""
+    try:
+        with open_file(path) as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        note("start", path, described(error), limit)
+        raise
+    note("start", path, digest(data), limit)
+    return data
+
+
+def digest(data: bytes) -> str:
+    """What stands for some bytes: no others have it."""
+    try:
+        from _blake2 import blake2b  # hashlib loads OpenSSL, which takes longer than all the rest
+    except ImportError:
+        from hashlib import blake2b
+    return blake2b(data, digest_size=32).hexdigest()
+
+
+def described(error: OSError) -> str:
+    """What is wrong with a file, as far as anything that was said of it tells."""
+    return f"{type(error).__name__}: {error.strerror}"
 
 
 def read_whole(path: str, limit: int) -> bytes:
@@ -59,7 +89,7 @@ def open_file(path: str) -> BinaryIO:
         RefusedError: no regular file, a link out of the repository or in a circle, or a file inside ``.git``.
         OSError: the file cannot be opened.
     """
-    real = resolved(path)
+    real = _straight(path) or resolved(path)
     try:
         descriptor = os.open(real, _FLAGS)
     except OSError as error:
@@ -74,6 +104,35 @@ def open_file(path: str) -> BinaryIO:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise RefusedError(path, "it is a device, a pipe or a socket, not a regular file")
+
+
+_met: dict[str, bool] | None = None
+"""Folders of a search, and whether a file in them is where its path says."""
+
+
+def begin_search() -> None:
+    """Look at every folder once until :func:`end_search`, and not at each on the way to every file in it."""
+    global _met  # noqa: PLW0603 - a process searches once at a time
+    _met = {}
+
+
+def end_search() -> None:
+    """Look at every folder again."""
+    global _met  # noqa: PLW0603
+    _met = None
+
+
+def _straight(path: str) -> str:
+    """The absolute path of a file that no link leads to, in a folder that was looked at; empty for any other."""
+    if _met is None:
+        return ""
+    shown = os.path.abspath(path)
+    folder, name = os.path.split(shown)
+    known = _met.get(folder)
+    if known is None:
+        known = os.path.realpath(folder) == folder and ".git" not in folder.lower().split(os.sep)
+        _met[folder] = known
+    return shown if known and name.lower() != ".git" and not os.path.islink(shown) else ""
 
 
 def resolved(path: str) -> str:
@@ -133,6 +192,12 @@ def _limit_of_link(folder: str, *, last: bool) -> tuple[str, str] | None:
 
 def repository(folder: str) -> tuple[str, bool]:
     """The nearest ancestor with ``.git`` (a folder, or a file in a worktree); else the folder itself."""
+    found = _repository(folder)
+    note("repository", folder, repr(found))
+    return found
+
+
+def _repository(folder: str) -> tuple[str, bool]:
     ancestor = folder
     while not os.path.exists(os.path.join(ancestor, ".git")):
         parent = os.path.dirname(ancestor)

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from memcheck.edge.libyaml import yaml
+from memcheck.edge.observed import exists, is_file, real_path
 from memcheck.edge.opener import repository
 from memcheck.finding import Finding, Location
 from memcheck.plan import codes
@@ -36,9 +37,9 @@ class _Reader:
         self.sources = {path: lines}
         self.findings: list[Finding] = []
         self.odd = False
-        self.folder = os.path.realpath(os.path.dirname(path) or ".")
+        self.folder = real_path(os.path.dirname(path) or ".")
         self.root, self.in_git = repository(self.folder)
-        self.chain = [(os.path.realpath(path), path)]
+        self.chain = [(real_path(path), path)]
 
     def resolve(self, path: str, composed: Composed) -> tuple[dict[str, Any], Collection]:
         """Values and places of one file, over those of what it extends."""
@@ -61,7 +62,7 @@ class _Reader:
         if os.path.isabs(name) or "://" in name:
             raise _BrokenError(at, f"`{name}` is not a relative path", "name a file relative to this one")
         target = os.path.normpath(os.path.join(os.path.dirname(path), name))
-        real = os.path.realpath(target)
+        real = real_path(target)
         if os.path.commonpath((self.root, real)) != self.root:
             limit = "the repository" if self.in_git else "the plan's folder, which is in no git repository"
             raise _BrokenError(at, f"`{name}` lies outside {limit}", "keep the plans that belong together in one place")
@@ -72,8 +73,8 @@ class _Reader:
             raise _BrokenError(at, f"the plan extends itself: {circle}", "let one of them stand alone")
         if len(self.chain) >= MAX_CHAIN:
             raise _BrokenError(at, f"more than {MAX_CHAIN} plans extend each other", "join some of them")
-        if not os.path.isfile(real):
-            reason = "is not a file" if os.path.exists(real) else "does not exist"
+        if not is_file(real):
+            reason = "is not a file" if exists(real) else "does not exist"
             raise _BrokenError(at, f"`{name}` {reason}", f"the path is relative to `{shown_path(path)}`")
         self.chain.append((real, shown_path(target)))
         return shown_path(target)

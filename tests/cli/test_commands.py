@@ -244,6 +244,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--select",
             "--ignore",
             "--extend-select",
+            "--no-cache",
             "--no-suppressions",
             "--gpus-per-node",
             "--nodes",

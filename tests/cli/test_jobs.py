@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.check import check_file
 from memcheck.cli import jobs, pool, worker
 from memcheck.cli.gate import Gates, configurations_of
 from memcheck.cli.options import CheckOptions
@@ -85,9 +85,9 @@ def test_few_plans_start_no_process(tmp_path: Path, capsys: Capture, monkeypatch
     started: list[str] = []
 
     class Watched(pool.Pool):
-        def __init__(self, method: str, count: int, gates: Gates, options: CheckOptions) -> None:
+        def __init__(self, method: str, *rest: Any) -> None:
             started.append(method)
-            super().__init__(method, count, gates, options)
+            super().__init__(method, *rest)
 
     monkeypatch.setattr(pool, "Pool", Watched)
     run(capsys, "--jobs", "2")
@@ -107,14 +107,14 @@ def test_a_process_that_dies_is_a_defect_of_one_file(
 ) -> None:
     """Whatever ends a process, the file that it judged is named, all others are judged, and the exit code is 3."""
 
-    def dies(path: str, data: bytes, gate: jobs.Gates) -> object:
-        if path == "good-1.yaml":
+    def dies(file: PlanFile, *rest: Any) -> object:
+        if file.path == "good-1.yaml":
             os.kill(os.getpid(), signal.SIGKILL) if how == "signal 9" else os._exit(7)
-        return check_file(path, data, gate)
+        return jobs.judged(file, *rest)
 
     write_many(tmp_path)
     whole = json.loads(run(capsys, "--jobs", "1", "--format", "json")[1])["plans"]
-    monkeypatch.setattr(worker, "check_file", dies)
+    monkeypatch.setattr(worker, "judged", dies)
     code, out, err = run(capsys, "--jobs", "2", "--format", "json")
     plans = json.loads(out)["plans"]
     assert code == 3
@@ -129,7 +129,7 @@ def test_what_cannot_be_sent_is_judged_here(tmp_path: Path, capsys: Capture, mon
     """A result that does not go through a pipe costs time and nothing else."""
     write_many(tmp_path)
     whole = run(capsys, "--jobs", "1", "--format", "json")
-    monkeypatch.setattr(worker, "check_file", lambda *_: lambda: None)
+    monkeypatch.setattr(worker, "judged", lambda *_: lambda: None)
     assert run(capsys, "--jobs", "2", "--format", "json") == whole
 
 
@@ -231,12 +231,12 @@ import os, time
 from memcheck.__main__ import main
 from memcheck.cli import jobs, pool, worker
 
-def slow(path, data, gate):
+def slow(file, gates, keeper):
     open(f"{os.getpid()}.judging", "w").close()
     time.sleep(600)
 
 if __name__ == "__main__":
-    jobs.WORTH, pool.BATCH, worker.check_file = {"fork": 2}, 1, slow
+    jobs.WORTH, pool.BATCH, worker.judged = {"fork": 2}, 1, slow
     raise SystemExit(main(["check", "--jobs", "2"]))
 """
 

@@ -42,6 +42,11 @@ class Baseline:
                 finding = finding._replace(message=f"{finding.message}; {worse}")
         return finding
 
+    def entries_of(self, path: str) -> tuple[AcceptedFinding, ...]:
+        """The entries for the plans of one file."""
+        inside = relative(path, self.folder)
+        return tuple(entry for (where, _), mine in self._entries.items() if where == inside for entry in mine)
+
     def take_met(self) -> set[AcceptedFinding]:
         """The entries that accepted something since the last call."""
         met, self._met = self._met, set()

@@ -1,0 +1,114 @@
+"""Verdicts by what they rest on: a plan's bytes, how it is judged, what files said meanwhile, and memcheck itself."""
+
+from __future__ import annotations
+
+import os
+
+from memcheck import own_json
+from memcheck.cache import store
+from memcheck.cache.version import identity
+from memcheck.config.gate import Gate
+from memcheck.edge import observed, opener
+from memcheck.result import PlanResult
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Note = tuple[str, str, int, str]
+    """A question of files, its path, its limit in bytes, and the answer."""
+
+MOST_NOTES = 64
+"""A verdict that rests on more answers is not kept."""
+
+
+class Verdicts:
+    """The kept verdicts of one user, in one run."""
+
+    def __init__(self, path: str | None = None, *, make: bool = True) -> None:
+        """Open the directory, or do without where it cannot be trusted."""
+        self._folder = store.opened(store.location() if path is None else path, make=make)
+        self._basis = "" if self._folder is None else _digest(f"{identity()}\n{os.getcwd()}")
+        self._said: dict[int, tuple[Gate, str]] = {}
+        """How strictly the gates that were met judge; files mostly share one."""
+        self._grows = False
+        """Whether something is kept in this run, here or in a process beside this one."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is a directory."""
+        return self._folder is not None
+
+    def name(self, path: str, data: bytes, gate: Gate, accepted: object) -> str:
+        """Where the verdict on a file is kept. ``accepted``: what the baseline holds for the file."""
+        known = self._said.get(id(gate))
+        if known is None or known[0] is not gate:
+            strictness = repr([value if not callable(value) else True for value in gate])
+            known = self._said[id(gate)] = gate, _digest(f"{self._basis}\n{strictness}")
+        said = f"{known[1]}\n{path!r}\n{accepted!r}\n"
+        return opener.digest(said.encode("utf-8", "surrogatepass") + data)
+
+    def find(self, name: str) -> tuple[list[PlanResult], object] | None:
+        """The results, and what :meth:`keep` was given beside them; None where nothing is kept that still holds."""
+        if self._folder is None:
+            return None
+        text = store.fetch(self._folder, name)
+        if text is None:
+            self._grows = True
+            return None
+        from memcheck.cache.text import read
+
+        try:
+            notes, beside, results = own_json.parsed(text)
+            if all(_says(question, path, limit) == answer for question, path, limit, answer in notes):
+                return read(results), beside
+        except (TypeError, ValueError, KeyError, IndexError, RecursionError, StopIteration):
+            pass
+        self._grows = True
+        return None
+
+    def keep(self, name: str, results: list[PlanResult], notes: list[Note], beside: object) -> None:
+        """Keep results that are verdicts, all of them, with the answers that they rest on."""
+        if self._folder is None or len(notes) > MOST_NOTES or any(each.estimate is None for each in results):
+            return
+        from memcheck.cache.text import written
+
+        text = written(results)
+        if text is not None:
+            store.keep(self._folder, name, f"[{own_json.written(notes)},{own_json.written(beside)},{text}]")
+
+    def close(self) -> None:
+        """End the run: what was used least lately goes, if that is too much."""
+        if self._folder is not None:
+            if self._grows:
+                store.bound(self._folder)
+            os.close(self._folder)
+            self._folder = None
+
+
+def _digest(text: str) -> str:
+    return opener.digest(text.encode("utf-8", "surrogatepass"))
+
+
+def _says(question: str, path: str, limit: int) -> str:
+    """Today's answer to a question."""
+    return QUESTIONS[question](path, limit)
+
+
+def _start(path: str, limit: int) -> str:
+    try:
+        return opener.digest(opener.read_start(path, limit))
+    except OSError as error:
+        return opener.described(error)
+
+
+QUESTIONS: dict[str, Callable[[str, int], str]] = {
+    "start": _start,
+    "is_file": lambda path, limit: str(observed.is_file(path)),
+    "is_folder": lambda path, limit: str(observed.is_folder(path)),
+    "exists": lambda path, limit: str(observed.exists(path)),
+    "real_path": lambda path, limit: observed.real_path(path),
+    "repository": lambda path, limit: repr(opener.repository(path)),
+    "today": lambda path, limit: observed.today(),
+}
+"""What can be asked of files, under the names of the notes."""
