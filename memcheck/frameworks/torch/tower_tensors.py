@@ -37,9 +37,10 @@ def part_tensors(block: Block, setting: Setting) -> tuple[LocalTensor, ...]:
     return block_tensors_on_rank(block, 1, 1, 1, setting.trained, setting.frozen, setting.adapter)
 
 
-def idle_tensors(block: Block) -> tuple[LocalTensor, ...]:
-    """The tensors of a block that no gradient reaches."""
-    return block_tensors_on_rank(block, 1, 1, 1, False, (), None)
+def idle_tensors(block: Block, setting: Setting) -> tuple[LocalTensor, ...]:
+    """The tensors of a block that no gradient reaches: adapters are there as well, and rest like it."""
+    found = block_tensors_on_rank(block, 1, 1, 1, False, (), setting.adapter)
+    return tuple(t._replace(trained=False) for t in found)
 
 
 def reaches(setting: Setting, block: Block) -> bool:
@@ -47,18 +48,21 @@ def reaches(setting: Setting, block: Block) -> bool:
     return any(".lora_" in t.name for t in part_tensors(block, setting))
 
 
-def idle_blocks(a: Architecture, pictures: Pictures) -> list[tuple[Block, int]]:
-    """What rests without ever getting a gradient, as blocks: towers without inputs, layers behind the features."""
-    found = [(block, n) for other in a.others for block, n in other.blocks]
-    found += [(as_block(other.tensors), 1) for other in a.others if other.tensors]
+def idle_blocks(a: Architecture, pictures: Pictures) -> list[tuple[Block, int, str]]:
+    """What rests without ever getting a gradient, as blocks with their number and part: towers without inputs, layers
+    behind the features.
+    """
+    found = [(block, n, other.part) for other in a.others for block, n in other.blocks]
+    found += [(as_block(other.tensors), 1, other.part) for other in a.others if other.tensors]
     v = a.vision
     if v is None:
         return found
-    found += list(v.idle)
+    found += [(block, n, "vision") for block, n in v.idle]
     if v.unused:
-        found.append((as_block(v.unused), 1))
+        found.append((as_block(v.unused), 1, "vision"))
     if not pictures.rows:
-        found += [*v.blocks, (as_block(v.stem + v.closing + v.projector), 1)]
+        found += [(block, n, "vision") for block, n in v.blocks]
+        found += [(as_block(v.stem + v.closing), 1, "vision"), (as_block(v.projector), 1, "projector")]
     return found
 
 
@@ -66,8 +70,8 @@ def side_tensors(job: TrainingJob, a: Architecture, base: Setting) -> Iterator[t
     """The tensors of everything beside the language model, unit by unit."""
     v = a.vision
     pictures = pictures_of(job, v) if v is not None else None
-    for block, n in idle_blocks(a, pictures) if pictures is not None else ():
-        yield from n * [idle_tensors(block)]
+    for block, n, part in idle_blocks(a, pictures) if pictures is not None else ():
+        yield from n * [idle_tensors(block, part_setting(job, base, part))]
     if v is None or pictures is None or not pictures.rows:
         return
     tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")

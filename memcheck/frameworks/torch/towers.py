@@ -42,7 +42,7 @@ def side_units(
     """The units of the tower. ``rows_grad``: the rows that were looked up want a gradient."""
     pictures = pictures_of(job, vision)
     tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
-    runs = [(_idle(block), n, 0) for block, n in idle_blocks(a, pictures)]
+    runs = [(_idle(block, part_setting(job, base, part)), n, 0) for block, n, part in idle_blocks(a, pictures)]
     if pictures.rows == 0:
         return SideUnits(tuple(runs), rows_grad)
     stream = base.autocast if vision.narrow else None
@@ -110,10 +110,10 @@ NOTHING_RUNS = Curve(
 )
 
 
-def _idle(block: Block) -> Unit:
+def _idle(block: Block, setting: Setting) -> Unit:
     """Weights that rest: no gradient reaches them, so that they have no optimizer state either."""
     return Unit(
-        kind="idle", name="idle layer", tensors=idle_tensors(block), fresh=NOTHING_RUNS, again=NOTHING_RUNS
+        kind="idle", name="idle layer", tensors=idle_tensors(block, setting), fresh=NOTHING_RUNS, again=NOTHING_RUNS
     )
 
 

@@ -74,12 +74,22 @@ def _tower(
         key_norm=norms[1] if norms else None,
     )
     mlp = packed_mlp(width, inner[0], activation, GATED, bias=ocr and bias)
+    # beside stacked experts peft maps the names of these matrices to the experts, and to nothing else
+    named = around.outer.model_type != "glm4v_moe"
+    gated: tuple[ParameterTensor, ...] = ()
+    for name, out, inp in (
+        ("gate_proj", inner[1], outputs),
+        ("up_proj", inner[1], outputs),
+        ("down_proj", outputs, inner[1]),
+    ):
+        gated += tuple(t._replace(linear=named) for t in linear(f"merger.{name}", out, inp, "projector", "none"))
     depth = config.integer("depth", default=24, maximum=MAX_LAYERS)
     merge = config.integer("spatial_merge_size", default=2)
+    block = packed_block(width, heads, mlp._replace(adaptable=named), "rmsnorm", attention=attention)
     return Vision(
         kind=kind,
         hidden=width,
-        blocks=((packed_block(width, heads, mlp, "rmsnorm", attention=attention), depth),),
+        blocks=((block, depth),),
         channels=channels(config, 14),
         merge=merge * merge,
         outputs=outputs,
@@ -90,12 +100,10 @@ def _tower(
             ParameterTensor("downsample.bias", (outputs,), "projector"),
             *linear("merger.proj", outputs, outputs, "projector", "none"),
             *norm_pair("merger.post_projection_norm", outputs),
-            *linear("merger.gate_proj", inner[1], outputs, "projector", "none"),
-            *linear("merger.up_proj", inner[1], outputs, "projector", "none"),
-            *linear("merger.down_proj", outputs, inner[1], "projector", "none"),
+            *gated,
         ),
         hooked=False,
-        narrow=True,
+        narrow=ocr,  # the norm behind the others' patches multiplies by fp32 weights under autocast
         patch=square(config, "patch_size", 14),
         processor="qwen:see_glm",
         separators=2,
