@@ -10,7 +10,14 @@ from memcheck.configs.trainer_settled import settle
 from memcheck.configs.types import KeyRow
 
 LOCAL, GLOBAL = "step_scheduler.local_batch_size", "step_scheduler.global_batch_size"
-LENGTHS = ("dataset.seq_len", "dataset.seq_length", "dataset.max_length", "dataloader.collate_fn.max_length")
+LENGTHS = (
+    "dataset.seq_len",
+    "dataset.seq_length",
+    "dataset.sequence_length",
+    "dataset.max_seq_len",
+    "dataset.max_length",
+    "dataloader.collate_fn.max_length",
+)
 PACKED, VALIDATION = "packed_sequence.packed_sequence_size", "validation_dataloader.batch_size"
 SIZES = (LOCAL, GLOBAL, PACKED, VALIDATION, *LENGTHS)
 """What is read of sections that bear on nothing else."""

@@ -57,6 +57,19 @@ MODELS = (
 DTYPES = ("model.torch_dtype", "model.dtype", "model.config.torch_dtype", "model.config.dtype")
 NO_OVERRIDES = SIZELESS | {"_target_", "pretrained_model_name_or_path", "name_or_path", "torch_dtype", "dtype"}
 """Keys of ``model.config`` that set no size."""
+SIZED = (
+    "hidden_size",
+    "head_dim",
+    "intermediate_size",
+    "moe_intermediate_size",
+    "num_attention_heads",
+    "num_experts",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "num_local_experts",
+    "vocab_size",
+)
+"""Dimensions, which ``from_pretrained`` takes as arguments, too."""
 PREDICTION = "num_nextn_predict_layers"
 
 OWN = frozenset(
@@ -187,7 +200,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "optimizer.betas",
         "optimizer.eps",
         "optimizer.weight_decay",
-        "optimizer.amsgrad",
         "optimizer.adam_w_mode",
         "optimizer.bias_correction",
         "optimizer.capturable",
@@ -208,6 +220,9 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "distributed.backend",
         "distributed.world_size",
         "distributed.timeout_minutes",
+        "distributed.find_unused_parameters",
+        "distributed.static_graph",
+        "distributed.broadcast_buffers",
         "skypilot.",
         "slurm.",
         "k8s.",

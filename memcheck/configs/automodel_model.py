@@ -33,6 +33,10 @@ def model(draft: Draft) -> None:
     elif altered and written:
         draft.set("model.architecture", {"model_type": written, **altered}, "model.config._target_")
     config.see(*keys.MODELS, *(key for key in config.values if key.startswith(CONFIG)))
+    for name in (f"{section}.{key}" for section in ("model", "model.text_config") for key in keys.SIZED):
+        if path and config.has(name):
+            message = f"`{name}`: a dimension among the arguments of `from_pretrained` is not read"
+            draft.refuse(name, message, "write it below `model.config`", ("model.overrides",))
     for name in (f"model.{keys.PREDICTION}", f"{CONFIG}{keys.PREDICTION}"):
         if str(config.values.get(name) or "0") != "0":
             message = f"`{name}`: layers that predict further tokens have no memory model here"

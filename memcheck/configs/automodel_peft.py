@@ -10,7 +10,7 @@ import re
 
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.draft import Draft
-from memcheck.configs.trainer_adapters import base
+from memcheck.configs.trainer_adapters import base, constants
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_parts import on, say, text, words
 from memcheck.configs.types import KeyRow
@@ -38,6 +38,7 @@ def method(draft: Draft, found: Architecture | None) -> bool:
         draft.assume(options, False, "AutoModel quantizes without PEFT's preparation")
     elif bits8:
         base(draft, "int8", quantized)
+    constants(draft, "quantization.bnb_4bit_use_double_quant", default=True)
     config.see(*(key for key in config.values if key.startswith("quantization.")))
     draft.rows((KeyRow("peft.dim", "training.lora.rank", default=8),))
     _dtype(draft)

@@ -161,12 +161,14 @@ def _optimizer(draft: Draft) -> None:
         message = f"the states of `{path}: {written}` have no memory model"
         draft.refuse(path, message, parts.STATE_IT.format(key), (key, f"{key}.name"))
     else:
-        draft.set(f"{key}.name", name, path)
+        moves = name == "sgd" and str(config.values.get("optimizer.momentum") or 0) not in ("0", "0.0")
+        draft.set(f"{key}.name", "sgd-momentum" if moves else name, path)
         if on(draft, "optimizer.fused"):
             draft.set(f"{key}.implementation", "fused", "optimizer.fused")
         elif implementation:
             draft.set(f"{key}.implementation", implementation, path)
-    config.see("optimizer.fused")
+    parts.third_state(draft, "optimizer.amsgrad")
+    config.see("optimizer.fused", "optimizer.momentum")
     _masters(draft, written)
     if written == "FlashAdamW":
         _error_bits(draft)

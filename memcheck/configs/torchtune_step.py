@@ -30,6 +30,7 @@ def optimizer(draft: Draft) -> None:
         draft.set("training.optimizer.name", name, path)
         if component.startswith("torch.optim."):
             _implementation(draft)
+    parts.third_state(draft, "optimizer.amsgrad")
     config.see("optimizer.fused", "optimizer.foreach", "optimizer.momentum")
     if config.has("optimizer_in_bwd"):
         in_backward = on(draft, "optimizer_in_bwd")

@@ -240,3 +240,11 @@ def irrelevant(draft: Draft, own: dict[str, tuple[str, ...]]) -> None:
     """The keys of TrainingArguments and of one dialect that move no memory."""
     draft.irrelevant(keys.IRRELEVANT)
     draft.irrelevant(own)
+
+
+def third_state(draft: Draft, path: str) -> None:
+    """``amsgrad``: the highest second moment so far, as large as the parameters, beside the two states of Adam."""
+    if on(draft, path):
+        key = "training.optimizer"
+        message = f"`{path}` keeps a third state of every parameter, which has no memory model"
+        draft.refuse(path, message, STATE_IT.format(key), (key, f"{key}.name"))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.configs import test_read_automodel as automodel
+from tests.configs import test_torchtune as torchtune
 from tests.configs.test_trainers import AXOLOTL, FACTORY, QLORA, SWIFT, read
 
 PAIRS = "rl: dpo\n"
@@ -68,3 +72,34 @@ def test_muon_goes_before_the_optimizer_that_optim_names() -> None:
     found = read("s.sh", f"{SWIFT.rstrip()} --optimizer muon\n").settings
     assert found["training.optimizer.name"].value == "muon"
     assert "training.optimizer.implementation" not in found
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ({"optimizer": {"_target_": "torch.optim.AdamW", "amsgrad": True}}, "a third state"),
+        ({"model": {"num_hidden_layers": 4}}, "a dimension among the arguments"),
+    ],
+)
+def test_what_automodel_changes_of_states_and_dimensions_is_refused(lines: dict[str, Any], said: str) -> None:
+    """No estimate leaves out a state, and none is of another model than the one that is built."""
+    (problem,) = automodel.read(**lines).problems
+    assert said in problem.message
+
+
+def test_automodel_keeps_a_momentum_and_constants_in_fp32() -> None:
+    """SGD with momentum has a state, and 4-bit weights whose constants are not quantised again are larger."""
+    found = automodel.read(
+        optimizer={"_target_": "torch.optim.SGD", "momentum": 0.9},
+        peft=automodel.PEFT,
+        quantization={"load_in_4bit": True, "bnb_4bit_use_double_quant": False},
+    ).settings
+    assert found["training.optimizer.name"].value == "sgd-momentum"
+    assert found["training.base.double"].value is False
+
+
+def test_a_third_state_of_torchtune_is_refused() -> None:
+    """`amsgrad` keeps the highest second moment beside both."""
+    text = torchtune.RECIPE.replace("fused: true", "fused: true, amsgrad: true")
+    said = [each.message for each in torchtune.read(text).problems]
+    assert any("a third state" in each for each in said)
