@@ -3,8 +3,10 @@
 Each folder below the given ones is a framework. Every file in it that is a config is read and estimated; what its kind
 cannot say (the GPUs; of a launcher's half the model, the length and the batch) is answered. Printed are, per framework:
 
-- files, and how many are estimated; of those whose job a plan can say, which share: a file is beyond a plan when it
-  names a construct that has no memory model, or a model that the catalog does not have;
+- files, and how many are estimated, which is that a check ends in a verdict: the job fits, or memory is all that it
+  fails for; of those whose job a plan can say, which share: a file is beyond a plan when it names a construct that has
+  no memory model, or a model that the catalog does not have; and of those that train a known model on text alone, with
+  whatever construct;
 - located errors by their reason;
 - the ten most frequent keys that the estimate does not see;
 - crashes, and files that take longer than a second.
@@ -25,11 +27,12 @@ from benchmarks.readers import ANSWERS, SUFFIXES
 from memcheck.check import Gate, check_file
 from memcheck.configs.detect import detect
 from memcheck.configs.importing import import_config
+from memcheck.configs.pictures import FILLED
 from memcheck.configs.types import ConfigError, ReadSetting
 
 ESTIMATED, BEYOND, FAILED, CRASHED, FOREIGN = "estimated", "beyond a plan", "failed", "crashed", "no config"
 LIMIT_SECONDS = 1.0
-WORLDS = ((1, 1), (8, 2), (8, 8), (8, 16))
+WORLDS = ((1, 1), (4, 1), (8, 2), (8, 4), (8, 8), (8, 16), (8, 32))
 """GPUs of a node and nodes that are tried where eight GPUs do not divide what a file states."""
 _BEYOND = re.compile(
     r"has no memory model|have no memory model|no memory model of|memory model here|is not modelled|unknown model"
@@ -37,6 +40,13 @@ _BEYOND = re.compile(
     r"|is an? (image|video|vision)|has no model here|which has no|are not told apart|patterns that are not read"
     r"|whose number and size|trains nothing|the job is an encoder|no model of|not modell?ed|until its weight"
 )
+_NO_TEXT = re.compile(
+    r"trains on images|model of pictures|vision|is an? (image|video)|diffusion|unknown model|no model of|trains nothing"
+    r"|is a folder|do not say --num-layers|generates? text|server|encoder"
+)
+"""Files that train on more than text, or no model that the catalog has, or nothing at all."""
+_DIVIDES = re.compile(r"divide|multiple of|ranks|GPUs|interleaved pipeline|world|node")
+"""Failures that another number of GPUs may mend."""
 _DETAILS = re.compile(r"`[^`]*`|\b\d[\d.,]*\b")
 
 
@@ -47,6 +57,8 @@ class Verdict(NamedTuple):
     kind: str
     reasons: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    pictures: bool = False
+    """It trains on pictures, which are priced as the most that a sequence holds."""
     seconds: float = 0.0
 
 
@@ -63,7 +75,7 @@ def verdict(path: Path) -> Verdict:
 def judged(path: Path) -> Verdict:
     """The verdict on one file; its GPUs are eight, or as many as divide what it states."""
     first = attempt(path, 8, 1)
-    if first.kind != FAILED:
+    if first.kind != FAILED or not any(map(_DIVIDES.search, first.reasons)):
         return first
     others = (attempt(path, gpus, nodes) for gpus, nodes in WORLDS)
     return next((each for each in others if each.kind != FAILED), first)
@@ -100,9 +112,10 @@ def attempt(path: Path, gpus: int, nodes: int) -> Verdict:
     (plan,), traces = check_file("plan.yaml", found.text.encode(), Gate())
     if traces:
         return Verdict(name, CRASHED, (traces[0].rpartition("\n")[2],), unread)
-    if plan.estimate is not None:
-        return Verdict(name, ESTIMATED, (), unread)
-    reasons = tuple(each.message for each in plan.findings if each.severity == "error")
+    errors = [each for each in plan.findings if each.severity == "error"]
+    if plan.estimate is not None and all(each.code.startswith("MEM1") for each in errors):
+        return Verdict(name, ESTIMATED, (), unread, any(FILLED in each.message for each in found.notes))
+    reasons = tuple(each.message for each in errors if not each.code.startswith("MEM1"))
     return Verdict(name, BEYOND if any(map(_BEYOND.search, reasons)) else FAILED, reasons, unread)
 
 
@@ -110,6 +123,13 @@ def share(found: list[Verdict]) -> float | None:
     """Which part of the files whose job a plan can say is estimated; None where there is none."""
     sayable = [each for each in found if each.kind in (ESTIMATED, FAILED, CRASHED)]
     return sum(each.kind == ESTIMATED for each in sayable) / len(sayable) if sayable else None
+
+
+def of_text(found: list[Verdict]) -> float | None:
+    """Which part of the files that train a known model on text alone is estimated; None where there is none."""
+    known = [each for each in found if each.kind != FOREIGN and not each.pictures]
+    named = [each for each in known if not any(map(_NO_TEXT.search, each.reasons))]
+    return sum(each.kind == ESTIMATED for each in named) / len(named) if named else None
 
 
 def general(reason: str) -> str:
@@ -122,7 +142,10 @@ def report(name: str, found: list[Verdict]) -> str:
     kinds = Counter(each.kind for each in found)
     part = share(found)
     those = "none that a plan can say" if part is None else f"{part:.0%} of those that a plan can say"
-    lines = [f"## {name}", "", f"{sum(kinds.values()) - kinds[FOREIGN]} configs, {kinds[ESTIMATED]} estimated: {those}"]
+    text = of_text(found)
+    beside = "" if text is None else f", {text:.0%} of those that train a known model on text"
+    configs = sum(kinds.values()) - kinds[FOREIGN]
+    lines = [f"## {name}", "", f"{configs} configs, {kinds[ESTIMATED]} estimated: {those}{beside}"]
     lines += [f"  {kind}: {kinds[kind]}" for kind in (BEYOND, FAILED, CRASHED, FOREIGN) if kinds[kind]]
     for title, kind in (("errors", FAILED), ("beyond a plan", BEYOND), ("crashes", CRASHED)):
         reasons = Counter(general(reason) for each in found if each.kind == kind for reason in set(each.reasons[:3]))

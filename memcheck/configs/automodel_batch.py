@@ -18,8 +18,10 @@ LENGTHS = (
     "dataset.max_length",
     "dataloader.collate_fn.max_length",
 )
+PACKS = ("packed_sequence.pack_size", "packed_sequence.max_length")
+"""What recipes of pictures call the size of a pack."""
 PACKED, VALIDATION = "packed_sequence.packed_sequence_size", "validation_dataloader.batch_size"
-SIZES = (LOCAL, GLOBAL, PACKED, VALIDATION, *LENGTHS)
+SIZES = (LOCAL, GLOBAL, PACKED, *PACKS, VALIDATION, *LENGTHS)
 """What is read of sections that bear on nothing else."""
 FULL = ("mock", "nanogpt", "megatron_dataset")
 """Datasets whose rows are all of the same length."""
@@ -39,8 +41,9 @@ def batch(draft: Draft) -> None:
 def length(draft: Draft) -> None:
     """Packed rows are full, and so are those of datasets that are made up or cut into pieces; others are padded."""
     config = draft.config
-    size = draft.whole(PACKED, "training.sequence_length")
-    paths = (PACKED,) if size else LENGTHS
+    sizes = (draft.whole(path, "training.sequence_length") for path in (PACKED, *PACKS))
+    size = next(filter(None, sizes), None)
+    paths = (PACKED, *PACKS) if size else LENGTHS
     target = text(draft, "dataset._target_").lower()
     full = any(each in target for each in FULL) or text(draft, "dataset.padding") == "max_length"
     found = tuple(name for name in paths if config.has(name))
@@ -51,7 +54,7 @@ def length(draft: Draft) -> None:
         draft.ask("training.sequence_length", "how long a sequence is", help)
         said = "rows are padded to the longest of a micro-batch: an upper bound"
         parts.assume_if_known(draft, "training.sequences", "padded", said)
-    config.see(PACKED, *LENGTHS)
+    config.see(PACKED, *PACKS, *LENGTHS)
 
 
 def evaluation(draft: Draft) -> None:

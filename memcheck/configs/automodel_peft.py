@@ -116,3 +116,8 @@ def _chosen(patterns: list[str], found: Architecture, *, linear: bool) -> tuple[
         return [], "some layers and not on others"
     chosen = [name for name, each in matched.items() if True in each]
     return [*chosen, *(["lm_head"] if found.head and fits("lm_head") else [])], ""
+
+
+def excludes_tower(draft: Draft) -> bool:
+    """Whether the patterns keep adapters out of the vision tower, whatever its family calls it."""
+    return {"*vision*", "*visual*"} <= set(words(draft, "peft.exclude_modules"))

@@ -65,6 +65,8 @@ REFUSED: dict[str, str] = {
 }
 VISION = ("image_max_pixels", "video_max_pixels", "freeze_language_model", "freeze_vision_tower")
 
+FROZEN = ("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model")
+
 UNMODELLED: dict[str, tuple[object, str]] = {
     "upcast_layernorm": (False, "norms held in fp32 are not modelled"),
     "upcast_lmhead_output": (False, "the logits' early copy in fp32 is not modelled"),
@@ -161,7 +163,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "kt_weight_path",
         "kt_non_expert_weight_path",
         "fp8_enable_fsdp_float8_all_gather",
-        "freeze_multi_modal_projector",
         "video_fps",
         "video_maxlen",
         "image_min_pixels",

@@ -10,9 +10,11 @@ from memcheck.configs.automodel_batch import SIZES, batch, evaluation, length
 from memcheck.configs.automodel_launch import launched
 from memcheck.configs.automodel_layout import layout
 from memcheck.configs.automodel_model import architecture, backend, model
-from memcheck.configs.automodel_peft import method
+from memcheck.configs.automodel_peft import excludes_tower, method
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.pictures import pictures, text_alone
+from memcheck.configs.trainer_adapters import HELD
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_parts import off, on, say, text
 from memcheck.configs.types import ReadConfig
@@ -284,10 +286,15 @@ def _pictures(draft: Draft) -> None:
     if name == keys.PICTURES:
         at = "recipe" if config.has("recipe") else "recipe._target_"
         message = f"`{at}: {name}`: the job trains on images or sound, whose number and size are not in the config"
-        draft.refuse(at, message, "write the plan with training.images", ("training.images",))
-        if frozen and "audio" not in frozen:
+        pictures(draft, at, message)
+        kept = [part for part in frozen if part != "audio"]  # sees: no other tower
+        if kept and draft.value("training.method") == "full":
             path = next(key for key in config.values if key.startswith("freeze_config."))
-            draft.set("training.freeze", frozen, path)
+            draft.set("training.freeze", kept, path)
+        elif draft.value("training.method") != "full" and excludes_tower(draft):
+            draft.set("training.lora.parts", ["projector", "language"], "peft.exclude_modules")
+    else:
+        text_alone(draft, "a recipe of text alone")
     config.see(*(key for key in config.values if key.startswith("freeze_config.")))
 
 
@@ -306,7 +313,9 @@ def _rest(draft: Draft, adapted: bool) -> None:
         draft.assume("training.checkpoint.state_dict", "sharded", "torch's distributed checkpoints")
         if on(draft, "checkpoint.is_async"):
             draft.set("training.checkpoint.asynchronous", True, "checkpoint.is_async")
-    draft.assume("training.initialization.place", "meta", "each rank loads its own shards")
+    quantized = draft.value("training.method") == "qlora" or HELD in draft.settings
+    if not quantized:
+        draft.assume("training.initialization.place", "meta", "each rank loads its own shards")
     for name, what in keys.UPPER.items():
         if on(draft, name) and (adapted or not name.startswith("peft.")):
             draft.note(name, f"{what} less than transformers' own code, as which it is priced: an upper bound")

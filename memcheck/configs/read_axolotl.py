@@ -8,6 +8,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.model_overrides import override
+from memcheck.configs.pictures import pictures, sees, text_alone
 from memcheck.configs.shipped import AXOLOTL
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_objective import objective, trainer
@@ -26,6 +27,11 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     parts.model(draft, keys.MODEL)
     for section in keys.OVERRIDES:
         override(draft, section)
+    if config.has("processor_type"):
+        message = "`processor_type`: the job trains on images or sound, whose number and size are not in the config"
+        pictures(draft, "processor_type", message, "; rows with more tokens than sequence_len are not cut")
+    else:
+        text_alone(draft, "no processor_type: Axolotl trains on text alone")
     split = _split(draft, world)
     trains_all = _method(draft)
     _batch(draft)
@@ -70,9 +76,6 @@ def _refuse(draft: Draft) -> None:
         if on(draft, name):
             message = f"the attention kernel `{name}` has no memory model"
             draft.refuse(name, message, parts.STATE_IT.format("training.attention"), ("training.attention",))
-    if config.has("processor_type"):
-        message = "`processor_type`: the job trains on images or sound, whose number and size are not in the config"
-        draft.refuse("processor_type", message, "write the plan with training.images", ("training.images",))
     for name in ("unfrozen_parameters", "freeze_mm_modules"):
         if config.has(name) and not off(draft, name) and config.values[name] != []:
             message = f"`{name}` freezes by patterns that are not read"
@@ -138,6 +141,8 @@ def _method(draft: Draft) -> bool:
         draft.settings.pop("training.lora.target_modules", None)
     else:
         adapters(draft, keys.ADAPTERS)
+        if "language_model" in str(config.values.get("lora_target_modules")) and sees(draft):
+            draft.set("training.lora.parts", ["language"], "lora_target_modules")
     return False
 
 

@@ -8,6 +8,8 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
+from memcheck.configs.pictures import parts as sides
+from memcheck.configs.pictures import pictures
 from memcheck.configs.read_llamafactory_v1 import is_second, read_second
 from memcheck.configs.shipped import LLAMA_FACTORY
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
@@ -30,6 +32,7 @@ def read_llamafactory(config: ConfigFile, world: int | None) -> ReadConfig:
     parts.model(draft, "model_name_or_path")
     split = arguments.split(draft, world, LLAMA_FACTORY, version=1)
     trains_all = _method(draft)
+    _pictures(draft)
     arguments.batch(draft)
     packed = on(draft, "packing") or on(draft, "neat_packing")
     pretrains = text(draft, "stage") == "pt" and not parts.off(draft, "packing")
@@ -55,10 +58,6 @@ def _refuse(draft: Draft) -> None:
     for name, what in keys.REFUSED.items():
         if draft.config.has(name) and not parts.off(draft, name):  # `mixture_of_depths: convert` is no switch
             draft.refuse(name, f"`{name}`: the job is one with {what}, which has no memory model here")
-    vision = next((name for name in keys.VISION if draft.config.has(name)), "")
-    if vision:
-        message = f"`{vision}`: the job trains on images or video, whose number and size are not in the config"
-        draft.refuse(vision, message, "write the plan with training.images", ("training.images",))
     if text(draft, "stage") == "ppo":
         draft.refuse("stage", "`stage: ppo` generates between its steps, which has no memory model here")
 
@@ -91,6 +90,26 @@ def _method(draft: Draft) -> bool:
         leaves_casts(draft, "LLaMA-Factory casts adapters alone (model/adapter.py, model_utils/checkpointing.py)")
     adapters(draft, keys.ADAPTERS)
     return False
+
+
+def _pictures(draft: Draft) -> None:
+    """Towers and projectors are frozen unless a switch says otherwise; no adapter is on a projector
+    (``model/model_utils/visual.py``, ``misc.py``).
+    """
+    config = draft.config
+    name = next((name for name in keys.VISION if config.has(name)), "")
+    if name:
+        message = f"`{name}`: the job trains on images or video, whose number and size are not in the config"
+        pictures(draft, name, message)
+    tower, projector, language = keys.FROZEN
+    frozen = {
+        "vision": not parts.off(draft, tower),
+        "projector": not parts.off(draft, projector) or draft.value("training.method") != "full",
+        "language": on(draft, language),
+    }
+    stated = next((each for each in keys.FROZEN if config.has(each)), tower)
+    sides(draft, stated, frozen, "LLaMA-Factory freezes towers and projectors by default")
+    config.see(*keys.FROZEN)
 
 
 def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:

@@ -10,6 +10,8 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
+from memcheck.configs.pictures import parts as sides
+from memcheck.configs.pictures import pictures
 from memcheck.configs.shipped import SWIFT
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_keys import DTYPES
@@ -39,6 +41,7 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
         config.values["fsdp"] = "full_shard"
     split = arguments.split(draft, world, SWIFT, version=2)
     trains_all = _method(draft)
+    _pictures(draft)
     arguments.batch(draft, 1, "ms-swift's default")
     if not config.has("gradient_accumulation_steps") and world:
         micro = draft.value("training.micro_batch_size")
@@ -96,10 +99,6 @@ def _refuse(draft: Draft) -> None:
     for name in ("freeze_parameters_ratio", "lisa_activated_layers"):
         if str(config.values.get(name) or 0) not in ("0", "0.0"):
             draft.refuse(name, f"`{name}` trains changing parts, which has no memory model here")
-    vision = next((name for name in keys.VISION if config.has(name)), "")
-    if vision:
-        message = f"`{vision}`: the job trains on images or video, whose number and size are not in the config"
-        draft.refuse(vision, message, "write the plan with training.images", ("training.images",))
     if text(draft, "task_type").lower() not in ("", "causal_lm"):
         head = {"seq_cls": "classification", "embedding": "embedding", "reranker": "classification"}
         parts.say(draft, "training.head", head.get(text(draft, "task_type"), text(draft, "task_type")), "task_type")
@@ -160,6 +159,25 @@ def _objective(draft: Draft) -> None:
     else:
         draft.assume("training.loss.kind", "standard")
     draft.config.see("use_liger", "loss_type")
+
+
+def _pictures(draft: Draft) -> None:
+    """Tower and projector are frozen, and have no adapters, unless a switch says otherwise (tuner_args.py)."""
+    config = draft.config
+    name = next((name for name in keys.VISION if config.has(name)), "")
+    if name:
+        message = f"`{name}`: the job trains on images or video, whose number and size are not in the config"
+        pictures(draft, name, message)
+    tower, projector, language = keys.FROZEN
+    frozen = {
+        "vision": not parts.off(draft, tower),
+        "projector": not parts.off(draft, projector),
+        "language": on(draft, language),
+    }
+    stated = next((each for each in keys.FROZEN if config.has(each)), tower)
+    if text(draft, "target_modules") in ("", "all-linear") or draft.value("training.method") == "full":
+        sides(draft, stated, frozen, "ms-swift freezes tower and projector by default")
+    config.see(*keys.FROZEN)
 
 
 def _optimizer(draft: Draft) -> None:

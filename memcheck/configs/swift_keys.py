@@ -36,6 +36,7 @@ OPTIMIZERS = ("default", "lorap", "multimodal")
 """Values of ``optimizer``, which goes before ``optim``, that set rates by group and keep optim's states
 (``swift/optimizers/*.py``).
 """
+FROZEN = ("freeze_vit", "freeze_aligner", "freeze_llm")
 FSDP2 = {
     "fsdp_config.fsdp_version": 2,
     "fsdp_config.reshard_after_forward": True,
@@ -166,9 +167,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "label_smoothing",
         "rpo_alpha",
         "ref_adapters",
-        "freeze_vit",
-        "freeze_aligner",
-        "freeze_llm",
         "sft_alpha",
         "center_rewards_coefficient",
         "discopop_tau",

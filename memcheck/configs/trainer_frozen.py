@@ -30,9 +30,15 @@ def last_layers(draft: Draft) -> None:
 
 def layers_of(draft: Draft) -> int | None:
     """How many blocks the model has, if the catalog knows it."""
+    found = architecture_named(draft)
+    return found.num_layers if found is not None else None
+
+
+def architecture_named(draft: Draft) -> Architecture | None:
+    """The model that the config names, if the catalog knows it."""
     name = draft.value("model.name") or draft.value("model")
     try:
         architecture = architecture_of(ModelSpec(name=str(name)))
     except MemcheckError:
         return None
-    return architecture.num_layers if isinstance(architecture, Architecture) else None
+    return architecture if isinstance(architecture, Architecture) else None

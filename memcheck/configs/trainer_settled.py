@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.configs.draft import Draft
+from memcheck.configs.pictures import sees
 from memcheck.configs.trainer_adapters import HELD
 from memcheck.configs.types import Note, ReadSetting
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -20,12 +21,14 @@ def settle(draft: Draft) -> None:
     if draft.value(TRAINER) not in profile.trainers:
         draft.settings.pop(TRAINER, None)
     if draft.value(ROWS) == "padded":
-        why = _as_full(draft, pads=profile.pads)
+        why = _as_full(draft, pads=profile.pads and sees(draft) is None)
         if why:
             draft.settings[ROWS] = ReadSetting("packed", why, assumed=True)
     cut = any(isinstance(degree := draft.value(key), int) and degree > 1 for key in CUTS)
     if not profile.evaluates or cut:
-        _drop_evaluation(draft)
+        _drop_evaluation(draft, "the evaluation pass is not in the estimate of a job that is split like this")
+    elif sees(draft) is not None and _passes_less(draft):
+        _drop_evaluation(draft, "the evaluation pass, of no more rows than a step and without gradients, is not priced")
     _packed(draft, profile.bases)
     if draft.value("training.method") == "qlora" and draft.value(PLACE) not in (None, "device"):
         setting = draft.settings.pop(PLACE)
@@ -61,11 +64,18 @@ def _as_full(draft: Draft, *, pads: bool) -> str:
     return ""
 
 
-def _drop_evaluation(draft: Draft) -> None:
+def _passes_less(draft: Draft) -> bool:
+    """Whether the pass between steps takes no more rows than a step, and keeps no logits."""
+    rows, most = draft.value(f"{EVALUATION}micro_batch_size"), draft.value("training.micro_batch_size")
+    kept = draft.value(f"{EVALUATION}logits") == "kept"
+    return isinstance(rows, int) and isinstance(most, int) and rows <= most and not kept
+
+
+def _drop_evaluation(draft: Draft, message: str) -> None:
     found = [key for key in draft.settings if key.startswith(EVALUATION)]
     settings = [draft.settings.pop(key) for key in found]
     if settings:
-        _note(draft, settings[0], "the evaluation pass is not in the estimate of a job that is split like this")
+        _note(draft, settings[0], message)
 
 
 def _note(draft: Draft, setting: ReadSetting, message: str) -> None:

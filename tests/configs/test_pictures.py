@@ -1,0 +1,79 @@
+"""Recipes of pictures: priced as the most that a sequence holds, with the parts that each framework freezes."""
+
+from __future__ import annotations
+
+import pytest
+
+from memcheck.check import Gate, check_file
+from tests.configs import test_read_automodel as automodel
+from tests.configs.test_trainers import AXOLOTL, FACTORY, QLORA, SWIFT, read
+
+SEES = "Qwen/Qwen2.5-VL-7B-Instruct"
+VLM = AXOLOTL.replace("meta-llama/Llama-3.1-8B", SEES).replace("sample_packing: true", "val_set_size: 0.1")
+FULL = FACTORY.replace("meta-llama/Llama-3.1-8B", SEES)
+LORA = FULL.replace("finetuning_type: full", "finetuning_type: lora\nlora_target: all")
+LAUNCH = SWIFT.replace("Qwen/Qwen2.5-7B-Instruct", SEES).replace("NPROC_PER_NODE=4 ", "").rstrip()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("f.yaml", f"{FULL}image_max_pixels: 262144\n", {"training.freeze": ["vision", "projector"]}),
+        ("f.yaml", f"{FULL}freeze_vision_tower: false\n", {"training.freeze": ["projector"]}),
+        ("f.yaml", LORA, {"training.lora.parts": ["language"]}),
+        ("f.yaml", f"{LORA}freeze_vision_tower: false\n", {"training.lora.parts": ["vision", "language"]}),
+        ("s.sh", f"{LAUNCH} --max_pixels 1003520\n", {"training.lora.parts": ["language"]}),
+        ("s.sh", f"{LAUNCH} --freeze_aligner false\n", {"training.lora.parts": ["projector", "language"]}),
+        ("a.yml", f"{VLM}processor_type: AutoProcessor\n", {"training.images.per_sample": None}),
+        ("a.yml", VLM, {"training.images.per_sample": 0}),
+        (
+            "a.yml",
+            f"{VLM}{QLORA.replace('lora_target_linear: true', '')}processor_type: AutoProcessor\n"
+            r"lora_target_modules: model.language_model.layers.[\d]+.(mlp|self_attn).(up|down|q|v)_proj" + "\n",
+            {"training.lora.parts": ["language"]},
+        ),
+    ],
+)
+def test_what_is_trained_of_a_model_with_a_tower(name: str, text: str, expected: dict[str, object]) -> None:
+    """LLaMA-Factory and ms-swift freeze tower and projector by default; Axolotl's text recipes have no pictures."""
+    found = read(name, text)
+    assert not found.problems
+    for key, value in expected.items():
+        setting = found.settings.get(key)
+        assert (setting.value if setting is not None else None) == value
+
+
+def test_a_recipe_of_pictures_is_priced_as_if_they_filled_the_sequence() -> None:
+    """The plan says so, needs more than the same job on text, and an evaluation of no more rows is left out."""
+    needed = []
+    for text in (f"{VLM}processor_type: AutoProcessor\n", VLM):
+        found = read("a.yml", text)
+        assert not found.problems
+        (result,), _ = check_file("plan.yaml", found.text.encode(), Gate())
+        assert result.estimate is not None
+        needed.append(result.estimate.needed_bytes)
+        said = [each.message for each in found.notes]
+        assert any("as many as fill the sequence" in each for each in said) == ("processor_type" in text)
+    assert needed[0] > needed[1]
+
+
+def test_a_model_without_a_tower_that_is_known_gets_no_pictures() -> None:
+    """The recipe of pictures of a model of text, or of an unknown one, is an error at its key."""
+    (problem,) = read("a.yml", f"{AXOLOTL}processor_type: AutoProcessor\n").problems
+    assert problem.keys == ("training.images",)
+
+
+def test_automodels_recipe_of_pictures_freezes_its_tower() -> None:
+    """`freeze_config` is on for the tower unless it says otherwise; a pack of pictures has a name of its own."""
+    found = automodel.read(
+        recipe="FinetuneRecipeForVLM",
+        model={"pretrained_model_name_or_path": "Qwen/Qwen3-VL-4B-Instruct"},
+        freeze_config={"freeze_language_model": False},
+        dataset={"seq_len": None},
+        packed_sequence={"pack_size": 4096},
+    )
+    assert not found.problems
+    assert found.settings["training.freeze"].value == ["vision"]
+    assert found.settings["training.sequence_length"].value == 4096
+    text = automodel.read(model={"pretrained_model_name_or_path": "Qwen/Qwen3-VL-4B-Instruct"})
+    assert text.settings["training.images.per_sample"].value == 0
