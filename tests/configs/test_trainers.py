@@ -243,7 +243,7 @@ def test_a_base_in_eight_bits_is_never_lost() -> None:
     ("added", "found"),
     [
         ("rl: dpo\n", {"training.objective.name": "dpo", "training.reference": "resident"}),
-        ("rl: dpo\nprecompute_ref_log_probs: true\n", {"training.reference": "precomputed"}),
+        (f"{QLORA}rl: dpo\nprecompute_ref_log_probs: true\n", {"training.reference": "precomputed"}),
         ("rl: orpo\n", {"training.objective.name": "orpo"}),
         ("reward_model: true\n", {"training.objective.name": "reward", "training.head": "reward"}),
         ("val_set_size: 0.05\n", {"training.evaluation.micro_batch_size": 2}),
