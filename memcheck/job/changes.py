@@ -35,6 +35,7 @@ SHORT = {
     "training.activation_checkpointing": "mode",
     "training.precision": "recipe",
     "training.offload": "",
+    "training.kernels": "",
     "training.initialization": "place",
     "training.checkpoint": "state_dict",
     "hardware.gpu": "name",

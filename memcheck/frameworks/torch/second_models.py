@@ -23,6 +23,7 @@ def alone(job: TrainingJob, companion: Companion) -> TrainingJob:
         method="full",
         lora=None,
         freeze=(),
+        liger=(),  # whose kernels are put into the model that is trained
         objective=Objective(),
         companions=(),
         recipe=job.recipe._replace(params=companion.dtype),
@@ -81,7 +82,7 @@ def second_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> 
     trained = companion is not None
     setting = base._replace(
         hidden=other.hidden_size, params=dtype, compute=dtype, adapter=None, trained=trained, frozen=(),
-        input_grad=False, external_input=False, has_grad=True,
+        input_grad=False, external_input=False, has_grad=True, liger=base.liger if own else None,
     )  # fmt: skip
     layers, casts = passing(as_built(alone(job, companion), other) if companion else other, setting)
     gathered = 0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from memcheck.frameworks.torch.ddp import buckets
 from memcheck.frameworks.torch.fsdp import skips_reduction
 from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.load_and_save import loading_and_saving
 from memcheck.what_if.remedies.types import EQUIVALENT, METHOD, NUMERICS, OTHER, CandidateChange
@@ -22,7 +23,7 @@ RESHARD, SYNC = "parallelism.reshard_after_forward", "parallelism.gradient_sync"
 BUCKETS = "parallelism.gradient_as_bucket_view"
 LEAST_SEQUENCE = 1024
 """Tokens below which no shorter sequences are suggested."""
-FREE = ("attention", "implementation", "allocator", "logits", "buckets", "sync", "reshard", "sequence")
+FREE = ("attention", "implementation", "kernels", "allocator", "logits", "buckets", "sync", "reshard", "sequence")
 """Kinds of change whose cost is small whatever the plan: a search makes all of them, or none."""
 
 
@@ -52,9 +53,21 @@ def _kernels(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange
     if chooses and job.optimizer.implementation == "foreach" and job.optimizer.name in FOREACH_CLASS:
         change = {"training.optimizer.implementation": "fused"}
         yield CandidateChange("implementation", "update with the fused optimizer kernel", change, numerics=EQUIVALENT)
+    if framework is not None and framework.takes_liger and not (job.compile or job.liger) and job.layout.tensor == 1:
+        yield from _liger(job)
     if not job.expandable_segments and framework is not None and "expandable" in framework.allocators:
         title = "let the allocator grow its segments (PYTORCH_ALLOC_CONF=expandable_segments:True)"
         yield CandidateChange("allocator", title, {"training.expandable_segments": True})
+
+
+def _liger(job: TrainingJob) -> Iterator[CandidateChange]:
+    """Norms and gated layers in Liger's kernels, where they have a model for all of the model's."""
+    from memcheck.frameworks.transformers.liger import FAMILIES, modelled
+
+    a = job.architecture
+    if isinstance(a, Architecture) and a.model_type in FAMILIES and "glu" in modelled(a):
+        title = "run norms, gated layers and rotary embeddings in Liger's kernels"
+        yield CandidateChange("kernels", title, {"training.kernels.liger": True}, numerics=EQUIVALENT)
 
 
 def _loss(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:

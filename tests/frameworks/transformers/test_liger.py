@@ -58,3 +58,10 @@ def test_what_has_no_model_is_refused_at_its_key(model: str, training: dict[str,
     with pytest.raises(UnsupportedError, match=said) as caught:
         peak_bytes(True, model, **training)
     assert caught.value.pointer == "/training/kernels/liger"
+
+
+def test_only_the_trained_model_is_patched() -> None:
+    """A teacher of a family that Liger does not know is priced as it is."""
+    teacher = {"model": {"name": "gpt2-medium"}}
+    distilled: dict[str, Any] = {"framework": "huggingface", "objective": "distill", "teacher": teacher}
+    assert peak_bytes(True, **distilled) < peak_bytes(None, **distilled)
