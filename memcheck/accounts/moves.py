@@ -57,6 +57,8 @@ class Held:
 
 REMEMBERED = 4096
 _tuples: dict[Tensors, Tensors] = {}
+_canonical: set[int] = set()
+"""The identities of the tuples that are kept."""
 _held: dict[tuple[tuple[int, int], ...], Held] = {}
 
 
@@ -67,9 +69,13 @@ def one_held(runs: Sequence[tuple[Tensors, int]]) -> Held:
     that no identity in its key can come to stand for another tuple while the entry is there.
     """
     if len(_held) >= REMEMBERED or len(_tuples) >= REMEMBERED:
-        _held.clear()
-        _tuples.clear()
-    same = tuple([(_tuples.setdefault(tensors, tensors), times) for tensors, times in runs])
+        forget()
+    ones = {id(tensors): tensors for tensors, _ in runs}
+    for own, tensors in ones.items():
+        if own not in _canonical:  # to hash the tensors of hundreds of experts takes longer than to add them up
+            ones[own] = _tuples.setdefault(tensors, tensors)
+            _canonical.add(id(ones[own]))
+    same = tuple([(ones[id(tensors)], times) for tensors, times in runs])
     key = tuple([(id(tensors), times) for tensors, times in same])
     found = _held.get(key)
     if found is None:
@@ -81,6 +87,7 @@ def forget() -> None:
     """Let go of everything that is kept here."""
     _held.clear()
     _tuples.clear()
+    _canonical.clear()
 
 
 def highest(rest: Rest, tops: Sequence[tuple[str, int]], beside: Components = ()) -> int:

@@ -144,10 +144,14 @@ def parts_of(architecture: Architecture, shape: Shape, rates: Rates) -> ModelCos
     if found is not None and found[0] is architecture:
         return found[1]
     hidden = architecture.hidden_size
-    costs = tuple(
-        block_cost(block, hidden, shape, rates, trained=shape.trained and trained, input_grad=below)
-        for block, trained, below, _ in kinds(architecture, shape.frozen)
-    )
+    known: dict[tuple[Block, bool, bool], LayerCost] = {}  # windows alternate: as many runs as layers, of two kinds
+    costs: tuple[LayerCost, ...] = ()
+    for block, trained, below, _ in kinds(architecture, shape.frozen):
+        alike = (block, trained, below)
+        if alike not in known:
+            trains = shape.trained and trained
+            known[alike] = block_cost(block, hidden, shape, rates, trained=trains, input_grad=below)
+        costs += (known[alike],)
     if shape.tower is not None:
         costs += _tower_costs(architecture, shape, rates)
     answer = ModelCost(costs, _head(architecture, shape, rates))

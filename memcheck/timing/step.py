@@ -48,7 +48,8 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
     w = wires(job, architecture.hidden_size, shape.item, r)
     sharing = _sharing(job, r)
     share = _recomputed(job, architecture)
-    layers = [layer_time(job, cost, w, share, sharing, r) for cost in parts.costs]
+    known = {id(cost): layer_time(job, cost, w, share, sharing, r) for cost in {id(c): c for c in parts.costs}.values()}
+    layers = [known[id(cost)] for cost in parts.costs]
     stages = stages_of(architecture, job, layout.pipeline)
     times = [stage_time(stage, layers, parts, w, r, sharing) for stage in stages]
     return _answer(job, architecture, r, stages, times, w, sharing, share)

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 
 class Counted(Record):
@@ -38,13 +37,23 @@ def counted(units: Iterable[tuple[LocalTensor, ...]]) -> list[Counted]:
     return [Counted(*kind, count) for kind, count in counts.items()]
 
 
-@lru_cache(maxsize=256)
+REMEMBERED = 64
+_known: dict[int, tuple[tuple[LocalTensor, ...], dict[tuple[int, bool, bool, bool], int]]] = {}
+"""By identity: to hash the tensors of a layer with hundreds of experts takes longer than to count them."""
+
+
 def _kinds(tensors: tuple[LocalTensor, ...]) -> dict[tuple[int, bool, bool, bool], int]:
     """Tensors by elements, training, experts and linear layers."""
+    known = _known.get(id(tensors))
+    if known is not None:
+        return known[1]
+    if len(_known) >= REMEMBERED:
+        _known.clear()
     counts: dict[tuple[int, bool, bool, bool], int] = {}
     for t in tensors:
         kind = (t.numel, t.trained, t.expert, t.matrix and "linear" in t.name)
         counts[kind] = counts.get(kind, 0) + 1
+    _known[id(tensors)] = tensors, counts  # holds them, so that no others have their identity
     return counts
 
 

@@ -144,14 +144,13 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     gathers = strategy(job) == "optim_grads_params"
     item = DTYPE_BYTES[gradient_dtype(job)]
     blocks = [i for i, u in enumerate(units) if u.kind == "block"]
-    cost = {
-        i: GatheredLayer(
-            _elements(units[i]),
-            parameter_bytes(job, counted([units[i].tensors])) if gathers else 0,
-            item * elements([t for t in counted([units[i].tensors]) if t.trained]),
-        )
-        for i in blocks
-    }
+    weights = {}
+    for held in {id(units[i].tensors): units[i].tensors for i in blocks}.values():
+        kinds = counted([held])
+        parameter = parameter_bytes(job, kinds) if gathers else 0
+        gradient = item * elements([t for t in kinds if t.trained])
+        weights[id(held)] = GatheredLayer(elements(kinds), parameter, gradient)
+    cost = {i: weights[id(units[i].tensors)] for i in blocks}
     if job.option("fsdp_double_buffer") or job.option("nccl_ub"):
         return _pooled(units, cost, item)
     found: list[Extra] = []

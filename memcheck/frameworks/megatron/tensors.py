@@ -10,6 +10,7 @@ from __future__ import annotations
 from memcheck.accounts.state import LocalTensor, block_component_tensors, local_tensor
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe, Norm
+from memcheck.remembered import lru_cache
 
 
 def padded_vocabulary(vocab_size: int, job: TrainingJob) -> int:
@@ -19,11 +20,15 @@ def padded_vocabulary(vocab_size: int, job: TrainingJob) -> int:
 
 
 def block_tensors(block: Block, job: TrainingJob, hidden: int) -> tuple[LocalTensor, ...]:
-    """One transformer layer."""
-    return _block_tensors(block, job.layout, hidden)
+    """One transformer layer; one object for all jobs that cut it alike."""
+    layout = job.layout
+    cut = Layout(tensor=layout.tensor, expert=layout.expert, expert_tensor=layout.expert_tensor)
+    return _block_tensors(block, cut, hidden)
 
 
+@lru_cache(maxsize=64)
 def _block_tensors(block: Block, layout: Layout, hidden: int) -> tuple[LocalTensor, ...]:
+    """``layout``: the degrees that cut a layer, and no others."""
     found: list[LocalTensor] = _norm(block.input_norm, "input_layernorm")
     found += _mixer(block, layout, hidden)
     found += _norm(block.mixer_output_norm, "post_self_attn_layernorm")

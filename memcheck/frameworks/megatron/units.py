@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.completeness import demand, elements, met, met_by, whole
@@ -91,7 +93,8 @@ def chunk_units(
             for block in blocks:
                 _demand_block(block, whole(own))
             curve = _layers(blocks, own._replace(trained=trained), recompute, inventory)
-            tensors = tuple(t for b in blocks for t in block_tensors(b, job, a.hidden_size))
+            every = [block_tensors(b, job, a.hidden_size) for b in blocks]
+            tensors = every[0] if len(every) == 1 else tuple(chain.from_iterable(every))
             alike.units[key] = Unit(kind="block", name="", tensors=_trained(tensors, trained), fresh=curve, again=curve)
         units.append(Unit("block", _name(group), *alike.units[key][2:]))
         if not setting.input_grad:

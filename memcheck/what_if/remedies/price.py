@@ -180,18 +180,30 @@ class Pricer:
 
     def below_floor(self, resolved: Resolved) -> bool:
         """Whether the states that rest between steps exceed the limit on their own, whatever else is changed."""
+        return self._least_bytes(resolved) > int(resolved.gpu.memory_bytes * self.limit)
+
+    def least(self, candidate: CandidateChange) -> float | None:
+        """A lower bound of how full the changed plan's GPU is, by the states that rest; None where it is illegal."""
+        found = self.legal(candidate)
+        if found is None:
+            self.counts["illegal"] += 1
+            return None
+        try:
+            return self._least_bytes(found) / found.gpu.memory_bytes
+        except MemcheckError:
+            return 0.0  # pricing it says why
+
+    def _least_bytes(self, resolved: Resolved) -> int:
+        """What is needed at least; 0 where no bound is known."""
         job, gpu = resolved.job, resolved.gpu
         if isinstance(job, InferenceJob):
-            return False
+            return 0
         key = (job.layout, job.recipe, job.optimizer, job.method, job.held_in, job.parameter_offload)
         floor = self._floors.get(key)
         if floor is None:
             floor = self._floors[key] = states_floor(job)
-        limit = int(gpu.memory_bytes * self.limit)
-        if floor > limit:
-            return True
         extra = slack(job, gpu, resolved.overhead, floor)
-        return floor + extra.fragmentation - extra.cache + extra.context_and_nccl > limit
+        return floor + extra.fragmentation - extra.cache + extra.context_and_nccl
 
     def legal(self, candidate: CandidateChange) -> Resolved | None:
         """The changed plan's job, or None."""

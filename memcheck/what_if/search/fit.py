@@ -161,14 +161,29 @@ class Fit:
             if pile is None:
                 return None
             rest = [join(pile.candidate, p.candidate) for p in same if _apart(pile.candidate, p.candidate)]
-            answers = [p for c in rest if (p := self.pricer.price(c, prune=False)) is not None]
-            best = min(answers, key=need, default=None)
+            best = self.emptiest(rest)
             if best is None or need(best) >= need(pile):
                 return None
             if self.pricer.fits(best):
                 return best
             pile = best
         return None
+
+    def emptiest(self, candidates: list[CandidateChange]) -> Priced | None:
+        """The change under which the fullest memory is least full. One is not priced whose states alone need more than
+        the limit, and more than another change does in all.
+        """
+        pricer = self.pricer
+        bounds = [(bound, i, c) for i, c in enumerate(candidates) if (bound := pricer.least(c)) is not None]
+        best: tuple[float, int, Priced] | None = None
+        for position, (bound, index, candidate) in enumerate(sorted(bounds, key=lambda each: each[:2])):
+            if best is not None and bound > max(best[0], pricer.limit):
+                pricer.counts["below_floor"] += len(bounds) - position
+                break
+            priced = pricer.price(candidate, prune=False)
+            if priced is not None and (best is None or (pricer.pressure(priced), index) < best[:2]):
+                best = (pricer.pressure(priced), index, priced)
+        return None if best is None else best[2]
 
     def _relaxed(self, found: Priced, priced: list[Priced]) -> Priced:
         """Leave out every part that is not needed, and replace each by a milder change of its kind that does."""

@@ -12,6 +12,7 @@ from memcheck.what_if.remedies.types import UNCHANGED, Priced
 from memcheck.what_if.search.choice import FULL, offered, roomy, shown, slow
 from memcheck.what_if.search.fit import Fit
 from memcheck.what_if.search.goals import search
+from memcheck.what_if.search.space import singles
 from tests.what_if.search.contexts import PIPELINED, TRAINING, context_of
 
 NAMES = sorted(TRAINING)
@@ -59,6 +60,23 @@ def test_nothing_takes_twice_as_long_while_something_else_does_not(name: str) ->
     found = remedies(name)
     others = [p for p in found if not slow(p)]
     assert not others or len(others) == len(found)
+
+
+def test_what_need_not_be_priced_is_not_the_emptiest() -> None:
+    """Leaving out changes whose states alone need more than another change does in all finds what pricing all finds."""
+    left_out = 0
+    for name in NAMES:
+        context = context_of(TRAINING[name])
+        every = Pricer(context._replace(fail_above=0.05))
+        candidates = singles(context)
+        priced = [p for each in candidates if (p := every.price(each, prune=False)) is not None]
+        best = min(priced, key=every.pressure)
+        bounded = Fit(Pricer(context._replace(fail_above=0.05)), thorough=False)
+        found = bounded.emptiest(candidates)
+        assert found is not None
+        assert (found.candidate, found.estimate) == (best.candidate, best.estimate), name
+        left_out += bounded.pricer.tally.below_floor
+    assert left_out
 
 
 def test_slow_ones_give_way_and_places_are_kept() -> None:
