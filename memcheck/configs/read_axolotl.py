@@ -141,7 +141,8 @@ def _method(draft: Draft) -> bool:
         draft.settings.pop("training.lora.target_modules", None)
     else:
         adapters(draft, keys.ADAPTERS)
-        if "language_model" in str(config.values.get("lora_target_modules")) and sees(draft):
+        pattern = str(config.values.get("lora_target_modules"))
+        if ("language_model" in pattern or "text_model" in pattern) and sees(draft):
             draft.set("training.lora.parts", ["language"], "lora_target_modules")
     return False
 
