@@ -45,7 +45,7 @@ _NO_TEXT = re.compile(
     r"|is a folder|do not say --num-layers|generates? text|server|encoder"
 )
 """Files that train on more than text, or no model that the catalog has, or nothing at all."""
-_DIVIDES = re.compile(r"divide|multiple of|ranks|GPUs|interleaved pipeline|world|node")
+_DIVIDES = re.compile(r"divide|multiple of|batch|ranks|GPU|interleaved pipeline|world|node")
 """Failures that another number of GPUs may mend."""
 _DETAILS = re.compile(r"`[^`]*`|\b\d[\d.,]*\b")
 

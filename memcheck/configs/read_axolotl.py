@@ -93,7 +93,8 @@ def _split(draft: Draft, world: int | None) -> Division:
     )
     experts = draft.whole("expert_parallel_size", "parallelism.expert")
     if experts and experts > 1:
-        draft.set("parallelism.expert", experts, "expert_parallel_size")
+        message = f"`expert_parallel_size: {experts}`: what DeepEP holds of tokens has no memory model here"
+        draft.refuse("expert_parallel_size", message, keys=("parallelism.expert",))
     below = (name for name in config.values if name.startswith("expert_parallel_"))
     config.see(*below)
     split = deepspeed(draft, "deepspeed", world, AXOLOTL)
