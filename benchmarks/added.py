@@ -17,9 +17,10 @@ from memcheck.models.types import Mixer
 FILE = os.path.join(HERE, "data", "family_models.json")
 VOCABULARY, EXPERTS, WINDOW, LAYERS, MOST = 2000, 8, 256, 3, 8
 """What a small model has, and how many layers it may have until each kind is there."""
-LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+LAYER_KEYS = ("encoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers")
 EXPERT_KEYS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+STARTS = ("decoder_start_token_id", "forced_eos_token_id")
 CHOICE_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk")
 STATED: dict[str, dict[str, Any]] = {
     "axk1": {"n_group": 1, "topk_group": 1},
@@ -64,6 +65,8 @@ STATED: dict[str, dict[str, Any]] = {
 """Keys without which the class's own defaults build no model."""
 TOKENWISE = {"falcon_mamba": 40, "jamba": 40, "kimi_linear": 384, "mamba": 40}
 """Families whose fallback loops over tokens or chunks, which takes minutes to trace: the length of their sequences."""
+FIXED_ROWS = {"whisper": 1500}
+"""Rows that an encoder reads of every sample, by its class's default."""
 WAYS = (
     ("sdpa", "none", "bf16-pure"),
     ("sdpa", "full", "bf16-pure"),
@@ -71,6 +74,11 @@ WAYS = (
     ("sdpa", "none", "bf16-mixed"),
 )
 """Attention, recompute and recipe of the plans; mixtures of experts leave the last out."""
+
+EAGER = (("eager", "none", "bf16-pure"), ("eager", "full", "bf16-pure"), ("eager", "none", "bf16-mixed"))
+MASKED = ("bart", "mbart")
+"""Families whose decoder makes a mask of ones. A GPU reads that it masks nothing, so that its kernel gets none; fake
+tensors cannot be read (masking_utils.py, _ignore_causal_mask_sdpa), and their traces are of another kernel."""
 
 
 def added() -> dict[str, dict[str, Any]]:
@@ -90,6 +98,9 @@ def added_plans() -> dict[str, dict[str, Any]]:
             plan = small_plan(name, ("", {}), attention, recompute, recipe)
             if record["kernels"]:  # which have no CPU path that keeps the same tensors
                 plan["training"]["kernels"] = record["kernels"]
+            rows = record["config"].get("max_source_positions") or FIXED_ROWS.get(kind)
+            if rows:
+                plan["training"] |= {"sequence_length": rows, "target_length": 200}
             if kind in TOKENWISE:
                 plan["training"]["sequence_length"] = TOKENWISE[kind]
             found[name] = {**plan, "model": {"architecture": record["config"]}}
@@ -117,7 +128,7 @@ def record(kind: str) -> dict[str, Any]:
         "kernels": {"ssm": "fallback"} if recurrent else None,
         "ways": [
             way
-            for way in WAYS
+            for way in (EAGER if kind in MASKED else WAYS)
             if not (routed and way[2] == "bf16-mixed") and (built.supports_gradient_checkpointing or way[1] == "none")
         ],
     }
@@ -147,7 +158,10 @@ def _few(whole: dict[str, Any]) -> dict[str, Any]:
     found |= {k: min(whole[k], EXPERTS) for k in CHOICE_KEYS if k in whole}
     if whole.get("sliding_window"):
         found["sliding_window"] = WINDOW
-    return found | {key: 0 for key in TOKENS if key in whole}
+    if "decoder_layers" in whole:
+        found["decoder_layers"] = count
+    starts = {key: 0 for key in STARTS if whole.get(key) is not None}
+    return found | {key: 0 for key in TOKENS if key in whole} | starts
 
 
 def keep(records: dict[str, dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ Names = tuple[str, ...]
 
 SCALARS = (
     "until_forward_ends", "gradients", "lingers", "returned", "input", "freed_input", "input_gradient",
-    "output_gradient", "outlives",
+    "output_gradient", "hands", "takes", "outlives",
 )  # fmt: skip
 """Sizes of a curve that belong to one component each, as its fields are named."""
 
@@ -57,6 +57,8 @@ class NamedCurve(Record):
     freed_input: int = NOTHING
     input_gradient: int = NOTHING
     output_gradient: int = NOTHING
+    hands: int = NOTHING
+    takes: int = NOTHING
     outlives: int = NOTHING
 
 

@@ -12,7 +12,7 @@ class Unit(Record):
 
     kind: str
     """``embedding`` | ``block`` | ``head``; of a vision tower ``stem`` | ``tower`` (a layer) | ``idle`` (weights that
-    get no gradient) | ``projector``."""
+    get no gradient) | ``projector``; of an encoder ``source`` (its input) | ``encoder`` (a layer) | ``encoded``."""
     name: str
     tensors: tuple[LocalTensor, ...]
     """Without the tied head's copy of the embedding."""

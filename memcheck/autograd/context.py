@@ -121,6 +121,12 @@ class Setting(Record):
     """Streams of hidden states that layers hand to each other."""
     pictures: int = 0
     """Pictures or tiles that share the rows of a vision tower between them."""
+    encoded: int = 0
+    """Rows of a sequence that cross attention reads: the encoder's output; 0 = there is none."""
+    encoded_grad: bool = False
+    """That output wants a gradient."""
+    gathers: bool = False
+    """Gradients that all layers of a stack add up (of the encoder's output, of position biases) start in this one."""
     stream: str | None = None
     """Dtype of the residual stream where it is not that of the weights: autocast's, behind a tower's convolution."""
 
@@ -168,6 +174,10 @@ class Context:
         """What attention returns beside its output and nothing reads: ``_`` is a variable to the layer's end."""
         self.checkpoints: frozenset[str] = frozenset()
         """Modules of the layer that are checkpointed, each apart."""
+        self.biases: list[Value] = []
+        """Position biases that the layer's forward has names for."""
+        self.encoded: Value | None = None
+        """The encoder's output, whose bytes are counted elsewhere."""
         self.before: High | None = None
         """The highest point of the final norm, which still belongs to the forward."""
 

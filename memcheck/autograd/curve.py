@@ -49,6 +49,10 @@ class Curve(Record):
     """Bytes of its input that nothing has saved once its forward is over; of an embedding: of the rows looked up."""
     input_gradient: int = 0
     output_gradient: int = 0
+    hands: int = 0
+    """Bytes that its backward leaves for a unit further down: gradients to which the units between them add."""
+    takes: int = 0
+    """Bytes of such gradients that its backward takes."""
     outlives: int = 0
     """Bytes alive until the training loop lets go of the graph: when the next forward's output replaces this one's."""
 

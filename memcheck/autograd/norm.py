@@ -32,6 +32,22 @@ def rms_norm_pieces(
     return mul(tape, tape.parameter(weight), cast(tape, normed, source))
 
 
+def rms_norm_unrounded(tape: Tape, x: Value, weight: Parameter | None) -> Value:
+    """T5LayerNorm: the variance of an fp32 copy, a product with the input as it came, a cast to the weight's dtype.
+
+    The input's variable is assigned the fp32 product, so that nothing of the module holds it any longer.
+    """
+    wide = cast(tape, x, "fp32")
+    variance = mean_rows(tape, power(tape, wide))
+    del wide
+    inverse = unary(tape, variance, "rsqrt")
+    normed = mul(tape, x, inverse)
+    del x, inverse
+    if weight is None:
+        return normed
+    return mul(tape, tape.parameter(weight), cast(tape, normed, weight.dtype))
+
+
 def l2_norm_pieces(tape: Tape, x: Value) -> Value:
     """Llama4TextL2Norm: an RMSNorm in fp32 without weight, its input passed as a temporary."""
     source = x.dtype

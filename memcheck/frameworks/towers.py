@@ -10,9 +10,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from memcheck.autograd.context import Context
+    from memcheck.autograd.context import Context, Setting
+    from memcheck.autograd.curve import Curve
     from memcheck.autograd.tensor import Value
     from memcheck.job.style import Style
+    from memcheck.models.encoder import Encoder, Words
     from memcheck.models.vision import Vision
 
     class TowerCode(Protocol):
@@ -34,6 +36,25 @@ if TYPE_CHECKING:
 
         def scatter(self, ctx: Context, rows: Value, features: Value, /) -> Value:
             """The looked-up rows with the image tokens in their places."""
+
+    class EncoderCode(Protocol):
+        """What ``encoder.py`` has."""
+
+        def source(self, ctx: Context, encoder: Encoder, words: Words, /) -> Value:
+            """The rows of an encoder's first layer."""
+
+        def source_curve(self, encoder: Encoder, words: Words, setting: Setting, inventory: bool, /) -> Curve:
+            """The curve of what makes them."""
+
+        def end(self, ctx: Context, encoder: Encoder, x: Value, /) -> Value:
+            """The encoder's output of its last layer's rows."""
+
+
+@lru_cache(maxsize=8)
+def encoder_code(style: Style) -> EncoderCode:
+    """What stands around the layers of an encoder."""
+    found: EncoderCode = import_module(f"memcheck.frameworks.{style.folder}.encoder")  # a module with those names
+    return found
 
 
 @lru_cache(maxsize=32)

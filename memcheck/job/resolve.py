@@ -138,6 +138,10 @@ def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Res
         return Resolved(job=job, gpu=frame.gpu, overhead=frame.overhead, assumptions=before)
     batch, steps, torch = Defaults(), Defaults(), Defaults()
     micro_batch_size, sequence_length = resolve_batch(training, batch)
+    if isinstance(job.architecture, Architecture) and job.architecture.encoder is not None:
+        from memcheck.job.target import check_length
+
+        check_length(job.architecture, sequence_length)
     job = job._replace(
         micro_batch_size=micro_batch_size,
         sequence_length=sequence_length,
@@ -248,6 +252,7 @@ def _training_job(
         lora=lora,
         freeze=training.freeze or (),
         images=_images(training, architecture, after),
+        target_length=_target(training, architecture, after),
         checkpointing=checkpointing,
         attention=after.take("training.attention", training.attention, framework.default_attention),
         loss=resolve_loss(training.loss, layout, framework, after, training.framework_version),
@@ -289,6 +294,17 @@ def _images(
     from memcheck.job.images import resolve_images
 
     return resolve_images(training, vision, defaults)
+
+
+def _target(
+    training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults
+) -> int:
+    """The tokens of the labels, as the plan states them. Plans of decoders load nothing for them."""
+    if training.target_length is None and (not isinstance(architecture, Architecture) or architecture.encoder is None):
+        return 0
+    from memcheck.job.target import resolve_target
+
+    return resolve_target(training, architecture, defaults)
 
 
 def _unstated(name: str, framework: Profile, options: Mapping[str, object]) -> bool:

@@ -176,6 +176,8 @@ class TrainingJob(Record):
     freeze: tuple[str, ...] = ()
     images: Images | None = None
     """None: none are stated, so that a multimodal model's fill the sequence."""
+    target_length: int = 0
+    """Tokens of an encoder-decoder's labels, of each sample; 0: none are stated."""
     checkpointing: Checkpointing = Checkpointing()
     attention: str = "sdpa"
     loss: Loss = Loss()

@@ -69,6 +69,12 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
             "describe the model by name, config or architecture",
             "/model/rough",
         )
+    if job.architecture.encoder is not None:
+        raise UnsupportedError(
+            "memcheck has no model of serving an encoder-decoder, whose decoder reads what its encoder makes once",
+            "size its training, or exclude the plan",
+            "/model",
+        )
     found = []
     for rank, part in enumerate(parts(job.architecture.num_layers, job.layout.pipeline)):
         found.append(_rank(job, job.architecture, part, rank, inventory))

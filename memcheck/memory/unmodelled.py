@@ -26,7 +26,15 @@ def refuse(job: TrainingJob) -> None:
     if isinstance(job.architecture, Architecture):
         refuse_model(job.framework, job.architecture)
         if job.architecture.vision is not None:
-            _refuse_divided_tower(job)
+            _refuse_divided(job, "a vision tower", ", or size the language model alone: `model: {part: language}`")
+        elif job.architecture.encoder is not None:
+            _refuse_divided(job, "an encoder", "")
+            if job.loss.kind != "standard":
+                raise UnsupportedError(
+                    f"an encoder-decoder takes its own loss of all logits; memcheck knows no {job.loss.kind} one",
+                    "leave it out",
+                    "/training/loss",
+                )
     framework = FRAMEWORKS[job.framework]
     for name, value in job.options:
         if name not in framework.unmodelled:
@@ -71,16 +79,16 @@ def refuse_adapters(lora: Lora, framework: Profile) -> None:
             raise UnsupportedError(message, f"remove `{key}` or `target_parameters`", f"/training/lora/{key}")
 
 
-def _refuse_divided_tower(job: TrainingJob) -> None:
-    """Nothing, unless the plan asks for more of a model that has a vision tower than its steps of next-token loss, or
-    the layout divides it over its layers, matrices or tokens.
+def _refuse_divided(job: TrainingJob, part: str, alone: str) -> None:
+    """Nothing, unless the plan asks for more of a model that has such a part than its steps of next-token loss, or
+    the layout divides it over its layers, matrices or tokens. ``alone``: a way to size the rest.
     """
     layout = job.layout
     for degree, name in ((layout.tensor, "tensor"), (layout.context, "context"), (layout.pipeline, "pipeline")):
         if degree > 1:
             raise UnsupportedError(
-                f"memcheck has no model of {name} parallelism over a model with a vision tower",
-                "shard with `zero_stage: 3`, or size the language model alone: `model: {part: language}`",
+                f"memcheck has no model of {name} parallelism over a model with {part}",
+                f"shard with `zero_stage: 3`{alone}",
                 f"/parallelism/{name}",
             )
     for wanted, what, pointer in (
@@ -92,13 +100,13 @@ def _refuse_divided_tower(job: TrainingJob) -> None:
     ):
         if wanted:
             raise UnsupportedError(
-                f"memcheck has no model of {what} of a model with a vision tower",
-                "leave it out, or size the language model alone: `model: {part: language}`",
+                f"memcheck has no model of {what} of a model with {part}",
+                f"leave it out{alone}",
                 pointer,
             )
     if job.checkpointing.every_n_layers > 1:
         raise UnsupportedError(
-            "memcheck has no model of recomputing every n-th layer across a vision tower and a language model",
+            f"memcheck has no model of recomputing every n-th layer of a model with {part}",
             "recompute every layer",
             "/training/activation_checkpointing/every_n_layers",
         )

@@ -41,7 +41,8 @@ class Norm(Record):
 
     kind: str
     """What transformers computes: ``rmsnorm`` (Llama: cast back, then weight) | ``rmsnorm-fp32-weight`` (OLMo 2,
-    GPT-OSS: weight, then cast back) | ``rmsnorm-unit-offset`` (Gemma's 1 + w in fp32) | ``layernorm`` (one kernel)
+    GPT-OSS: weight, then cast back) | ``rmsnorm-t5`` (product with the input as it came, cast to the weight's
+    dtype, weight) | ``rmsnorm-unit-offset`` (Gemma's 1 + w in fp32) | ``layernorm`` (one kernel)
     | ``layernorm-fp32`` (OLMo: one kernel on an fp32 copy) | ``layernorm-pieces`` (Cohere: mean, variance and product
     as separate fp32 operations) | ``layernorm-1p`` (Nemotron: weight + 1) | ``l2`` (Llama 4: no weight)."""
     size: int
@@ -154,6 +155,20 @@ class Attention(Record):
     """Values are multiplied by a constant (MiMo V2)."""
     soft_gate: bool = False
     """The gate is an fp32 softplus, cast back (Laguna)."""
+    cross: bool = False
+    """Keys and values are made of the encoder's output."""
+    bias: str = ""
+    """Relative position biases that are added to the scores (T5): ``table`` (of a table of its own, for the layers
+    behind it, too) | ``shared`` (of the first layer) | ``zeros`` (as many zeros, for the layers behind it, too)
+    | ``shared-zeros``; empty: none."""
+    bias_buckets: int = 0
+    """Rows of that table, which has a column for each head."""
+    key_bias: bool = True
+    """The keys' matrix has a bias where those of queries and values have one (Whisper's has none)."""
+    scaled_projection: bool = False
+    """Queries are multiplied by a constant where they are made, and not in the kernel alone (Whisper)."""
+    contiguous: bool = False
+    """Queries, keys and values are copied head by head (Whisper)."""
     own_mask: int = 0
     """Rows and columns of a boolean mask that each layer holds and fills its scores by (GPT-Neo); 0 = none."""
     gate_matrix: bool = False

@@ -12,6 +12,8 @@ def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
     mlp = block.mlp.tensors if block.mlp is not None else ()
     if block.beside is not None:
         mixer += block.beside.tensors
+    if block.cross is not None:
+        mixer += block.cross.tensors
     norms = tuple(t for norm in block.norms for t in norm_tensors(norm))
     return mixer + mlp + norms + block.extra_tensors
 
@@ -47,7 +49,7 @@ def task_tensors(a: Architecture) -> tuple[ParameterTensor, ...]:
 
 
 def tower_runs(architecture: Architecture) -> tuple[tuple[tuple[ParameterTensor, ...], int, str], ...]:
-    """The tensors of every tower, projectors included: (tensors, how many times, the part that they are of)."""
+    """The tensors of every tower, projectors included, and of an encoder: (tensors, how many times, their part)."""
     found: list[tuple[tuple[ParameterTensor, ...], int, str]] = []
     v = architecture.vision
     if v is not None:
@@ -57,6 +59,9 @@ def tower_runs(architecture: Architecture) -> tuple[tuple[tuple[ParameterTensor,
     for tower in architecture.others:
         found += [(block_tensors(block), n, tower.part) for block, n in tower.blocks]
         found.append((tower.tensors, 1, tower.part))
+    if architecture.encoder is not None:
+        found += [(block_tensors(block), n, "encoder") for block, n in architecture.encoder.blocks]
+        found.append((architecture.encoder.tensors, 1, "encoder"))
     return tuple(found)
 
 

@@ -13,6 +13,7 @@ from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from memcheck.models.encoder import Encoder
     from memcheck.models.vision import OtherTower, TowerAttention, Vision
 
 __all__ = [
@@ -98,6 +99,11 @@ class Mlp(Record):
     """In front of the last matrix (BitNet)."""
     clamp: str = ""
     """As :attr:`Moe.clamp`."""
+    nested: bool = False
+    """The first matrix and the activation are one statement of the layer's, whose variable holds their input until both
+    have run (BART)."""
+    widens_inner: bool = False
+    """What the last matrix reads is cast to that matrix's dtype by hand (T5)."""
     adaptable: bool = True
     """peft's targets can name its matrices; False beside experts that took their names (``Moe.stacked_adapters``)."""
 
@@ -189,6 +195,9 @@ class Block(Record):
     mixer_output_norm: Norm | None = None
     """After the mixer, before the residual sum (Gemma 2/3, GLM-4, OLMo 2)."""
     mlp_output_norm: Norm | None = None
+    cross: Attention | None = None
+    """Attention to the encoder's output, between the mixer and the feed-forward network."""
+    cross_norm: Norm | None = None
     parallel: bool = False
     """Attention and feed-forward read the same residual and are added together."""
     post_norm: bool = False
@@ -227,7 +236,7 @@ class Block(Record):
     @property
     def norms(self) -> tuple[Norm, ...]:
         """The block's own norms, without those inside its components."""
-        found = (self.input_norm, self.mlp_norm, self.mixer_output_norm, self.mlp_output_norm)
+        found = (self.input_norm, self.mlp_norm, self.mixer_output_norm, self.mlp_output_norm, self.cross_norm)
         return tuple(n for n in found if n is not None)
 
 
@@ -342,6 +351,14 @@ class Architecture(Record):
     """The tower whose rows become image tokens; None: text alone."""
     others: tuple[OtherTower, ...] = ()
     """Towers that hold weights and do not run."""
+    encoder: Encoder | None = None
+    """What makes the rows that every layer's cross attention reads; None: there is none."""
+    final_dropout: float = 0.0
+    """Behind the final norm (T5)."""
+    logit_bias: bool = False
+    """A buffer of one number a word is added to the logits (BART)."""
+    fixed_positions: bool = False
+    """The position table is a parameter without a gradient (Pegasus)."""
     notes: tuple[str, ...] = ()
     """What a reader of the estimate should know about how the configuration was read."""
 

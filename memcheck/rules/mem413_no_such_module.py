@@ -45,7 +45,7 @@ from memcheck.rules.when import names_modules
 from memcheck.rules.words import close_to, listed
 
 PART = r"embed|head|norm|layers:\d+-\d+"
-SIDES = {"vision": "vision", "projector": "vision", "language": "vision", "audio": "others"}
+SIDES = {"vision": "vision", "projector": "vision", "language": "vision", "audio": "others", "encoder": "encoder"}
 """Parts of a multimodal model, and the field of its architecture that has them."""
 HEAD = "lm_head"
 PRICED_LOSSES = ("standard", "in-place", "fused-linear")

@@ -106,6 +106,8 @@ def beyond_positions(context: RuleContext) -> bool:
     model, job = context.architecture, context.job
     length = job.context_length if isinstance(job, InferenceJob) else job.sequence_length
     limit = model.max_position_embeddings if model is not None else 0
+    if model is not None and model.encoder is not None and model.encoder.length:
+        return False  # the positions are those of the decoder
     return bool(limit) and length > limit
 
 

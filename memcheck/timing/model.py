@@ -80,7 +80,7 @@ def shape_of(job: TrainingJob) -> Shape:
     own_loss = framework.loss_parallel == "always"
     return Shape(
         batch=job.rows * job.head.columns,
-        sequence=-(-job.sequence_length // layout.context),
+        sequence=-(-_tokens(job) // layout.context),
         context=layout.context,
         tensor=layout.tensor,
         sequence_parallel=layout.sequence and layout.tensor > 1,
@@ -116,9 +116,19 @@ def shape_of(job: TrainingJob) -> Shape:
     )
 
 
+def _tokens(job: TrainingJob) -> int:
+    """Tokens that the decoder reads of a sample."""
+    a = job.architecture
+    if not isinstance(a, Architecture) or a.encoder is None:
+        return job.sequence_length
+    from memcheck.job.target import target_length
+
+    return target_length(job, a.encoder)
+
+
 def _tower(job: TrainingJob) -> TowerShape | None:
     a = job.architecture
-    if not isinstance(a, Architecture) or a.vision is None:
+    if not isinstance(a, Architecture) or (a.vision is None and a.encoder is None):
         return None
     from memcheck.timing.towers import tower_shape
 
@@ -162,15 +172,15 @@ def parts_of(architecture: Architecture, shape: Shape, rates: Rates) -> ModelCos
 
 
 def _tower_costs(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[LayerCost, ...]:
-    from memcheck.timing.towers import shape_inside, tower_kinds
+    from memcheck.timing.towers import shape_inside, side_kinds
 
-    vision, tower = architecture.vision, shape.tower
-    if vision is None or tower is None:
+    tower = shape.tower
+    if tower is None:
         return ()
     inside = shape_inside(shape, tower)
     return tuple(
-        block_cost(block, vision.hidden, inside, rates, trained=tower.trained, input_grad=tower.graph)
-        for block, _ in tower_kinds(vision)
+        block_cost(block, hidden, inside, rates, trained=tower.trained, input_grad=tower.graph)
+        for block, _, hidden in side_kinds(architecture)
     )
 
 
@@ -205,8 +215,11 @@ def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[
     if found is not None and found[0] is architecture:
         return found[1]
     runs = [count for _, _, _, count in kinds(architecture, freeze)]
-    vision = architecture.vision
-    beside = [] if vision is None or _tower(job) is None else [n for _, n in (*vision.blocks, *vision.idle)]
+    beside = []
+    if _tower(job) is not None:
+        from memcheck.timing.towers import side_kinds
+
+        beside = [n for _, n, _ in side_kinds(architecture)]
     distinct: dict[tuple[tuple[int, ...], bool, bool, int], int] = {}
     for pieces in timing_of(job.framework).ranks(architecture.num_layers, job, ways):
         layers, start = [], 0

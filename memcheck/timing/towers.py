@@ -6,6 +6,7 @@ The patch embedding, the merger and the projector, one or two products on a quar
 from __future__ import annotations
 
 from memcheck.job.images import pictures_of
+from memcheck.job.target import encoder_length
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, Block
 from memcheck.models.vision import TowerAttention, Vision
@@ -31,7 +32,12 @@ class TowerShape(Record):
 
 
 def tower_shape(job: TrainingJob, a: Architecture) -> TowerShape | None:
-    """The tower's shape; None without pictures."""
+    """The tower's shape; None without pictures. An encoder's, whose samples are as pictures of so many rows."""
+    if a.encoder is not None:
+        trained = job.method == "full" and "encoder" not in job.freeze
+        adapted = job.method != "full" and job.lora is not None
+        rows, batch = encoder_length(job, a.encoder), job.micro_batch_size
+        return TowerShape(batch, rows, trained=trained, adapted=adapted, graph=trained or adapted)
     if a.vision is None:
         return None
     found = pictures_of(job, a.vision)
@@ -53,6 +59,13 @@ def tower_shape(job: TrainingJob, a: Architecture) -> TowerShape | None:
 def tower_kinds(vision: Vision) -> tuple[tuple[Block, int], ...]:
     """Kinds of layers as ones of text, and how many there are of each."""
     return tuple((_as_text(block), n) for block, n in (*vision.blocks, *vision.idle))
+
+
+def side_kinds(a: Architecture) -> tuple[tuple[Block, int, int], ...]:
+    """Kinds of layers of a tower or an encoder, how many there are of each, and how wide they are."""
+    if a.encoder is not None:
+        return tuple((block, n, a.hidden_size) for block, n in a.encoder.blocks)
+    return tuple((block, n, a.vision.hidden) for block, n in tower_kinds(a.vision)) if a.vision is not None else ()
 
 
 def shape_inside(s: Shape, tower: TowerShape) -> Shape:

@@ -72,7 +72,8 @@ def embedding_tensors(a: Architecture, tensor: int, trained: bool) -> tuple[Loca
     tensors = [LocalTensor("embed_tokens.weight", (-(-a.vocab_size // tensor), a.embedding_size), trained)]
     if a.learned_positions:
         width = a.embedding_size if a.projects_last else a.hidden_size
-        tensors.append(LocalTensor("embed_positions.weight", (a.learned_positions, width), trained))
+        wanted = trained and not a.fixed_positions
+        tensors.append(LocalTensor("embed_positions.weight", (a.learned_positions, width), wanted))
     tensors += _norm_tensors(a.embedding_norm, "embedding_norm", trained)
     tensors += [LocalTensor(t.name, t.shape, trained, matrix=len(t.shape) > 1) for t in a.extra_tensors]
     return tuple(tensors)

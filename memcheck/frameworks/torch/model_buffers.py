@@ -69,6 +69,12 @@ class ModelBuffers:
             found.append(Always("activations", ids))
         if self.part.head:
             found.append(Always("activations", ids))
+        if self.architecture.encoder is not None:
+            from memcheck.frameworks.torch.encoder import encoder_inputs
+
+            found.append(Always("activations", encoder_inputs(self.job, self.architecture, self.architecture.encoder)))
+        if self.architecture.logit_bias:
+            found.append(Always("activations", rounded(self.architecture.vocab_size * self.item)))
         if self.architecture.vision is not None and self.part.embedding:
             from memcheck.frameworks.torch.tower_tensors import pixel_bytes, side_buffers
 

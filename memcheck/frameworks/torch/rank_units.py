@@ -34,7 +34,7 @@ ENDS = 2
 """Layers at each end of a run that are walked one by one: the first still frees what its neighbour left behind."""
 
 
-NUMBERED = {"block": "layer", "tower": "vision layer", "idle": "idle layer"}
+NUMBERED = {"block": "layer", "tower": "vision layer", "idle": "idle layer", "encoder": "encoder layer"}
 """What layers of each kind are called, before their number."""
 
 
@@ -100,6 +100,16 @@ class Units:
         if is_hooked(job, self.architecture):
             input_grad = True  # enable_input_require_grads: the embedding's output is made to want a gradient
         runs: list[Run] = []
+        encoder, table = self.architecture.encoder, input_grad
+        if encoder is not None and part.embedding:
+            from memcheck.frameworks.torch.encoder import encoder_units
+
+            found = encoder_units(
+                job, self.architecture, encoder, base, table=self._table_trained, adds=self._added.adds,
+                inventory=self._inventory,
+            )  # fmt: skip
+            runs += [Run(unit, times, layer) for unit, times, layer in found.runs]
+            self.base = base = base._replace(encoded_grad=found.grad)
         if part.embedding:
             runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor) and part.head), 1))
         vision = self.architecture.vision
@@ -112,6 +122,13 @@ class Units:
             )
             runs += [Run(unit, times, layer) for unit, times, layer in side.runs]
             input_grad = side.input_grad
+        if encoder is not None and part.embedding:
+            from memcheck.frameworks.torch.encoder import decoder_embedding
+
+            lookup = decoder_embedding(
+                runs[-1].unit, self.architecture, base, grad=table, mode=checkpointing.mode
+            )
+            runs[-1] = runs[-1]._replace(unit=lookup)
         graph = sum(run.unit.fresh.outlives for run in runs)
         adapted = base.adapter is not None and base.adapter.targets != ()
         for block, index, times in _stretches(self.architecture.blocks, part, frozen, checkpointing.every_n_layers):
@@ -119,9 +136,15 @@ class Units:
             while left:
                 trained = base.trained and index not in frozen
                 external = index == part.first > 0
-                unit = self._block(block, index, input_grad, trained, external)
+                # the backward's first layer is where gradients start that all of an encoder-decoder's add up
+                ends, gathers = encoder is not None and index + left == part.last, False
+                if ends:
+                    gathers = left == 1
+                unit = self._block(block, index, input_grad, trained, external, gathers)
                 after = input_grad or trained or adapted
                 some = 1 if external or after != input_grad else left  # what follows is not like this one
+                if ends and some == left > 1:
+                    some -= 1
                 graph += some * unit.fresh.outlives
                 _put(runs, unit, index, some)
                 input_grad, index, left = after, index + some, left - some
@@ -142,13 +165,22 @@ class Units:
             self._ends[tied,] = found
         return found
 
-    def _block(self, block: Block, index: int, input_grad: bool, trained: bool, external: bool) -> Unit:
+    def _block(
+        self, block: Block, index: int, input_grad: bool, trained: bool, external: bool, gathers: bool
+    ) -> Unit:
         mode = recompute_mode(self.job, index)
-        key = (id(block), input_grad, trained, external, mode)
+        key = (id(block), input_grad, trained, external, mode, gathers)
         found = self._alike.get(key)
         if found is None:
-            setting = self.base._replace(input_grad=input_grad, trained=trained, external_input=external)
-            found = self._alike[key] = block_unit(self.job, block, setting, mode, self._added.adds, self._inventory)
+            setting = self.base._replace(
+                input_grad=input_grad, trained=trained, external_input=external, gathers=gathers
+            )
+            found = block_unit(self.job, block, setting, mode, self._added.adds, self._inventory)
+            if self.architecture.encoder is not None:
+                from memcheck.frameworks.torch.encoder import sharing
+
+                found = sharing(found, block, setting, mode)
+            self._alike[key] = found
         return found
 
     def _head(self, part: Part, input_grad: bool, graph: int, states: int) -> Unit:

@@ -24,6 +24,8 @@ NAMES = {
     "head": "head and loss",
     "stem": "patch embedding",
     "projector": "projector and scatter",
+    "source": "encoder's input",
+    "encoded": "encoder's output",
 }
 
 Presence = tuple[bool, ...]

@@ -163,9 +163,8 @@ class Step:
             variables.assign("pooler_output", "activations", curve.returned)
         else:
             variables.assign("outputs", "activations", curve.returned)  # of the model's loop over its layers
-        first = layer == 0 and self.units[0].kind == "embedding"
-        if self.how.holds_rows and (unit.kind == "embedding" or first):
-            # `inputs_embeds`: a variable of the model's forward, where nothing else holds them
+        first = layer == 0 and any(each.kind == "embedding" for each in self.units)
+        if self.how.holds_rows and (unit.kind == "embedding" or first):  # `inputs_embeds`: a variable of the forward
             variables.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input)
         if unit.kind == "embedding":
             variables.assign("rows", "activations", self.beyond.rows)
@@ -175,7 +174,6 @@ class Step:
 
     def _before_loss(self, flat: int, casts: list[tuple[int, int]]) -> int:
         """What is let go of behind the final norm, whose flat buffer is still ``flat``: what is left of that.
-
         ``casts``: autocast's copies, which go with the model's forward.
         """
         if self.how.loss_behind_model:
@@ -252,6 +250,7 @@ class Step:
             curve = self._curve(unit, first)
             prefetched = self._gather_again(i, gathered, prefetched)
             recorder.hold_bundle(curve.saved, -1)
+            recorder.release("temporaries", curve.takes)
             recorder.high("backward", curve.backward, self.names[i])
             gradients: Amount = ((curve.gradients, 1),)
             if self.engine is not None:
@@ -303,6 +302,7 @@ class Step:
         """What a unit's backward leaves: the gradient of the looked-up rows waits until the tower's is over."""
         self.recorder.hold("logits_and_loss", curve.lingers)
         self.recorder.hold("activations", curve.outlives)
+        self.recorder.hold("temporaries", curve.hands)
         if unit.kind == "projector":
             self.recorder.hold("temporaries", self.beyond.rows_gradient)
 

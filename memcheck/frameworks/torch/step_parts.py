@@ -14,17 +14,18 @@ else:
     Protocol = object  # what a protocol is to a running program
 
 
-WRAPPED = ("block", "tower", "idle")
+WRAPPED = ("block", "tower", "idle", "encoder")
 """Kinds of units that FSDP2 makes groups of their own of: layers, by ``_no_split_modules``."""
-TOWER = ("stem", "tower", "idle", "projector")
-"""Kinds of units between the look-up of the text and the first layer."""
+TOWER = ("stem", "tower", "idle", "projector", "source", "encoder", "encoded")
+"""Kinds of units between the look-up of the text and the first layer, or in front of both."""
 
 
 class NamedUnit(Record):
     """A unit with the places of its sizes."""
 
     kind: str
-    """``embedding`` | ``stem`` | ``tower`` | ``idle`` | ``projector`` | ``block`` | ``head``."""
+    """``embedding`` | ``stem`` | ``tower`` | ``idle`` | ``projector`` | ``source`` | ``encoder`` | ``encoded``
+    | ``block`` | ``head``."""
     name: str
     fresh: NamedCurve
     again: NamedCurve

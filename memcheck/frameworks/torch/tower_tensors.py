@@ -68,6 +68,11 @@ def idle_blocks(a: Architecture, pictures: Pictures) -> list[tuple[Block, int, s
 
 def side_tensors(job: TrainingJob, a: Architecture, base: Setting) -> Iterator[tuple[LocalTensor, ...]]:
     """The tensors of everything beside the language model, unit by unit."""
+    if a.encoder is not None:
+        setting = part_setting(job, base, "encoder")
+        for block, n in a.encoder.blocks:
+            yield from n * [part_tensors(block, setting)]
+        yield part_tensors(as_block(a.encoder.tensors), setting)
     v = a.vision
     pictures = pictures_of(job, v) if v is not None else None
     for block, n, part in idle_blocks(a, pictures) if pictures is not None else ():

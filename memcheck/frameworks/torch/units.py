@@ -42,11 +42,16 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     if job.prepares_kbit:
         unit_dtype = "fp32"
     adapter = adapter_of(job, "language")
-    trained = job.method == "full" and "language" not in job.freeze
+    trained, decoded, encoded = job.method == "full" and "language" not in job.freeze, job.sequence_length, 0
+    if architecture.encoder is not None:
+        from memcheck.job.target import lengths
+
+        encoded, decoded = lengths(job, architecture.encoder)
     return Setting(
         style=style,
         batch=job.rows,
-        sequence=-(-job.sequence_length // layout.context),
+        sequence=-(-decoded // layout.context),
+        encoded=encoded,
         hidden=architecture.hidden_size,
         tensor=layout.tensor,
         context=layout.context,
@@ -108,7 +113,7 @@ def gathered_dtype(job: TrainingJob) -> str | None:
     return job.recipe.compute
 
 
-WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio")
+WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio", "encoder")
 """Words of ``training.freeze`` that are no module patterns."""
 LAYERS = "layers:"
 """What begins a range of layers; the schema sees to the two numbers behind it."""
@@ -245,17 +250,12 @@ def embedding_unit(
         a.learned_positions,
         a.embedding_norm,
         a.embedding_scale,
-        a.embedding_dropout,
-        trained,
-        tied,
-        a.embedding_size != a.hidden_size,
-        a.positions_each,
-        a.scales_outside,
+        a.embedding_dropout, trained, tied,
+        a.embedding_size != a.hidden_size, a.positions_each, a.scales_outside,
         token_types=a.token_types, per_layer=a.per_layer,
         per_layer_rows=next((t.shape[0] for t in a.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
-        streams=a.streams,
-        sums_in_place=job.objective.fused, leaf=not trained and is_hooked(job, a),
-        scattered=a.vision is not None, saved=saves(job, TABLE), projects_last=a.projects_last,
+        sums_in_place=job.objective.fused, leaf=not trained and is_hooked(job, a), fixed_positions=a.fixed_positions,
+        streams=a.streams, scattered=a.vision is not None, saved=saves(job, TABLE), projects_last=a.projects_last,
     )
     dtype = stream_dtype(base)
     _demand_embedding(a, e._replace(vocab=a.vocab_size), whole(base), job.framework)
@@ -297,7 +297,8 @@ def is_hooked(job: TrainingJob, a: Architecture) -> bool:
     towers, too. Else that shows only where the first layer's int8 products hold on to an input that wants a gradient.
     """
     mode, reentrant = job.checkpointing.mode, job.checkpointing.reentrant
-    return mode != "none" and (reentrant or a.vision is not None or job.held_in == "int8")
+    words = a.encoder is not None and not a.encoder.channels  # a model of sounds has another main input
+    return mode != "none" and (reentrant or a.vision is not None or words or job.held_in == "int8")
 
 
 def is_tied(a: Architecture, tensor: int) -> bool:
@@ -353,9 +354,9 @@ def head_of(
     head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, loss, trained, a.logit_scale)
     head = head._replace(
         widened=a.logits_fp32, divided=a.head_input_scale, transform=a.head_transform,
-        transform_biases=transform_biases(a), projects_last=a.projects_last,
+        transform_biases=transform_biases(a), projects_last=a.projects_last, dropout=a.final_dropout,
         waiting=a.per_layer.total if a.per_layer is not None else 0,
-        compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
+        offset=a.logit_bias, compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
         graph_before=graph, grad_dtype=outside,
         projection=a.embedding_size if a.embedding_size != a.hidden_size else 0,
     )
@@ -391,7 +392,7 @@ def model_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTens
         yield block_tensors_on_rank(
             block, base.tensor, base.expert, base.expert_tensor, trained, base.frozen, base.adapter
         )
-    if a.vision is not None or a.others:
+    if a.vision is not None or a.others or a.encoder is not None:
         from memcheck.frameworks.torch.tower_tensors import side_tensors
 
         yield from side_tensors(job, a, base)

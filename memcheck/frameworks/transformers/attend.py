@@ -82,7 +82,8 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
         out = kernels.with_sinks(tape, out, _sinks(ctx, a))
     # flash writes its output in q's strides: a q that was built contiguous (cat of rotated and plain parts) makes
     # transpose(1, 2) non-contiguous, so o_proj's input is one more copy; the memory-efficient kernel's is not.
-    if kernel == "flash" and concatenates(a) and a.rotary_form != "pairs-each" and not turns_in_place(ctx):
+    built = a.contiguous or (concatenates(a) and a.rotary_form != "pairs-each" and not turns_in_place(ctx))
+    if kernel == "flash" and built:
         out = copy(tape, out, "contiguous")
     return out
 

@@ -10,7 +10,7 @@ from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tens
 from memcheck.autograd.elementwise import cast, copy, mul, scale, unary
 from memcheck.autograd.indexing import clamp, index, slices
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.tensor import Leaf, Storage, Tape, Value
+from memcheck.autograd.tensor import Dim, Leaf, Storage, Tape, Value
 from memcheck.frameworks.transformers.attend import attend, repeat_kv
 from memcheck.frameworks.transformers.kernel_choice import keeps_strides, turns_in_place
 from memcheck.frameworks.transformers.mlp import linear_tensors
@@ -50,12 +50,7 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         retain(tape, k, v)
     if a.scaled_queries:
         q = scale_positions(ctx, q)
-    if a.differential or a.dynamic_mask or a.block_heads:
-        from memcheck.frameworks.transformers.unusual import unusual_attention
-
-        out = unusual_attention(ctx, a, q, k, v).view(ctx.tokens, width)
-    else:
-        out = attend(ctx, a, q, k, v).view(ctx.tokens, width)
+    out = _attended(ctx, a, q, k, v).view(ctx.tokens, width)
     if gate is not None:
         out = _gated(ctx, a, out, gate)
         del gate
@@ -69,6 +64,19 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         ctx.named = []
     del argument, out, q, k, v
     return result
+
+
+def _attended(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """Scores, softmax and product, as the family writes them."""
+    if a.differential or a.dynamic_mask or a.block_heads:
+        from memcheck.frameworks.transformers.unusual import unusual_attention
+
+        return unusual_attention(ctx, a, q, k, v)
+    if a.bias:
+        from memcheck.frameworks.transformers.position_bias import attend_with_biases
+
+        return attend_with_biases(ctx, a, q, k, v)
+    return attend(ctx, a, q, k, v)
 
 
 def _gated(ctx: Context, a: Attention, out: Value, gate: Value) -> Value:
@@ -103,6 +111,8 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
     gate = None
     norms = (None, None) if a.norms_after_rotary else (a.query_norm, a.key_norm)
     q = linear(tape, x, ctx.weights(tensors[0], a.qkv_bias), tensors[0].name)
+    if a.scaled_projection:
+        q = scale(tape, q, "query scaling")
     if a.output_gate:
         half = (ctx.tokens, q.shape[-1] // 2)
         q, gate = tape.views(q, half, half)
@@ -110,15 +120,20 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
     q = _as_heads(ctx, a, q, heads, norms[0], copies)
     if a.reuses_keys or a.value_norm is not None:
         return q, *_keys_and_values(ctx, a, x, kv_heads), gate
-    k = linear(tape, x, ctx.weights(tensors[1], a.qkv_bias, rows=a.kv_heads), tensors[1].name)
+    rows = ctx.sequence
+    if a.cross:
+        x, rows = encoded(ctx), Dim(ctx.setting.encoded, "E")
+    k = linear(tape, x, ctx.weights(tensors[1], a.qkv_bias and a.key_bias, rows=a.kv_heads), tensors[1].name)
     k = clamp(tape, k, 2) if a.clip_qkv else k
     k = scale(tape, k, "key multiplier") if a.scaled_keys else k
-    k = _as_heads(ctx, a, k, kv_heads, norms[1], copies)
+    k = _as_heads(ctx, a, k, kv_heads, norms[1], copies, rows=rows)
     v = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
     v = clamp(tape, v, 2) if a.clip_qkv else v
     if a.gate_matrix:
         gate = linear(tape, x, ctx.weights(tensors[4], False), tensors[4].name)
-    v = _as_heads(ctx, a, v, kv_heads, None, not keeps_strides(ctx, a), a.v_head_dim or a.head_dim)
+    v = _as_heads(
+        ctx, a, v, kv_heads, None, not keeps_strides(ctx, a), each=a.v_head_dim or a.head_dim, rows=rows
+    )
     return q, k, scale(tape, v, "value scale") if a.scaled_values else v, gate
 
 
@@ -138,12 +153,31 @@ def _keys_and_values(ctx: Context, a: Attention, x: Value, kv_heads: int) -> tup
     return k, _as_heads(ctx, a, made, kv_heads, a.value_norm, copies)
 
 
+def encoded(ctx: Context) -> Value:
+    """The encoder's output, one value for all that read it."""
+    if ctx.encoded is None:
+        s = ctx.setting
+        shape = (Dim(s.batch * s.encoded, "E"), ctx.hidden)
+        ctx.encoded = ctx.tape.shared(shape, s.stream or s.params, wants=s.encoded_grad, starts=s.gathers)
+    return ctx.encoded
+
+
 def _as_heads(
-    ctx: Context, a: Attention, x: Value, heads: int, norm: Norm | None, copies: bool, each: int = 0
+    ctx: Context,
+    a: Attention,
+    x: Value,
+    heads: int,
+    norm: Norm | None,
+    copies: bool,
+    *,
+    each: int = 0,
+    rows: int = 0,
 ) -> Value:
-    shape = (ctx.batch, heads, ctx.sequence, each or a.head_dim)
+    shape = (ctx.batch, heads, rows or ctx.sequence, each or a.head_dim)
     if norm is not None and norm.size != a.head_dim:
         x, norm = normalise(ctx, norm._replace(size=x.shape[-1]), x, "qk_norm"), None
+    if a.contiguous:  # modeling_whisper.py, `.transpose(1, 2).contiguous()`
+        return copy(ctx.tape, head_view(ctx.tape, x, shape), "contiguous")
     x = head_view(ctx.tape, x, shape) if copies else x.view(*shape)
     return normalise(ctx, norm, x, "qk_norm").view(*shape)  # what a norm puts together head by head is flat
 

@@ -45,6 +45,10 @@ class Embedding(Record):
     """The tied head's gradient is no transpose of a product but a tensor of its own, to which the table's is added."""
     projects_last: bool = False
     """That matrix, with a bias, comes behind positions, norm and dropout (ELECTRA)."""
+    reused: bool = False
+    """The encoder's look-up: its gradient is added in place to that of the decoder's."""
+    fixed_positions: bool = False
+    """The position table wants no gradient."""
     leaf: bool = False
     """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
 
@@ -90,7 +94,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     tape, s = ctx.tape, ctx.setting
     trained = e.trained and (s.trained or e.saved)
     # A DTensor table is looked up with a mask; the gradient of the local rows is a view of a full-size gradient.
-    has_grad = s.has_grad or e.tied
+    has_grad = s.has_grad or e.tied or e.reused
     table = ctx.register(Parameter("embed_tokens", (e.vocab, e.width), s.params, trained, has_grad=has_grad))
     if e.tied:
         # The head's gradient waits in AccumulateGrad's buffer; both are added into a third tensor (aten::add, never
@@ -133,7 +137,13 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         x = add(tape, x, embedding(tape, kinds, (ctx.tokens,), dtype, "token types"), "add token types")
     if e.positions:
         where = ctx.register(
-            Parameter("embed_positions", (e.positions, width), s.params, trained and s.trained, has_grad=s.has_grad)
+            Parameter(
+                "embed_positions",
+                (e.positions, width),
+                s.params,
+                trained and s.trained and not e.fixed_positions,
+                has_grad=s.has_grad,
+            )
         )
         rows = ctx.tokens if e.positions_each else ctx.sequence
         position = embedding(tape, where, (rows,), dtype, "positions")

@@ -7,7 +7,7 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, adapts_head, enter_tensor_parallel, wider
 from memcheck.autograd.curve import Curve, checkpointed, high
-from memcheck.autograd.elementwise import cast, cat, scale
+from memcheck.autograd.elementwise import cast, cat, dropout, scale, shift
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.pieces import in_pieces
@@ -47,6 +47,10 @@ class Head(Record):
     """Whether that layer and that norm have a bias."""
     projects_last: bool = False
     """That layer makes the rows as narrow as the table (ELECTRA), in place of a matrix of its own."""
+    dropout: float = 0.0
+    """Behind the final norm."""
+    offset: bool = False
+    """A buffer of one number a word, in the parameters' dtype, is added to the logits (BART)."""
     divided: bool = False
     """What the head reads is divided by a constant."""
     widened: bool = False
@@ -123,7 +127,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.final_norm is not None:
         x.storage = None  # `hidden_states = self.norm(hidden_states)`: nothing but the graph holds the input now
     del x
-    h = _transformed(ctx, head, h)
+    h = dropout(tape, _transformed(ctx, head, h), head.dropout)
     normed = h  # `outputs.last_hidden_state` stays referenced until the model's forward returns
     h = enter_tensor_parallel(ctx, h)  # the head's first hook
     h, divided = _head_input(ctx, head, h)
@@ -276,6 +280,8 @@ def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
     del h
     if head.widened:
         logits = cast(tape, logits, "fp32", "logits.float()")
+    if head.offset:
+        logits = shift(tape, logits, "final_logits_bias", ctx.setting.params)
     if head.scaled or head.softcap:
         from memcheck.frameworks.transformers.second_pass import capped
 

@@ -23,6 +23,8 @@ def chosen_kernel(attention: str, dtype: str, a: Attention, sequence: int, style
         return "flash"
     if attention == "eager" or not a.sdpa or a.softcap or a.sinks:
         return "eager"
+    if a.bias:
+        return "efficient"  # the biases are a mask that wants a gradient
     masked = needs_mask(a, sequence, style)
     grouped = a.kv_heads != a.heads and not a.expanded_kv
     if grouped and a.fused_form == "index":
@@ -92,7 +94,7 @@ def copied_operands(ctx: Context, a: Attention, heads: int) -> kernels.Copied:
     A transposed view's are not, and a rotation keeps the strides of what it is given, unless it ends in a ``cat``.
     Repeated heads are; a single head that is repeated is a view with stride 0.
     """
-    if ctx.setting.batch == 1:
+    if ctx.setting.batch == 1 or a.contiguous:
         return False, False, False
     joined = a.rotary_dim > 0 and (concatenates(a) or a.rotary_form == "chunks")
     turned = turns_in_place(ctx) or not joined

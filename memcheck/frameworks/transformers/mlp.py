@@ -151,15 +151,20 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         up = matrix(ctx, m, x, tensors[1])
         del x
         inner = mul(tape, acted, up)
+        if m.widens_inner:  # `hidden_gelu`, `hidden_linear`
+            held += [acted, up]
         del acted, up
     else:
         up = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
         if m.inline:
             x.storage = None
-        del x
         inner = _xielu(ctx, m, up) if m.activation == "xielu" else activation(tape, up, m.activation)
-        del up
+        if m.nested:
+            x.storage = None
+        del up, x
     inner = dropout(tape, normalise(ctx, m.inner_norm, inner, "inner_norm"), m.inner_dropout)
+    if m.widens_inner:  # modeling_t5.py, `hidden_states.to(self.wo.weight.dtype)`
+        inner = cast(tape, inner, ctx.setting.params)
     down = matrix(ctx, m, inner, tensors[-1], bias=m.down_bias)
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
     if m.multiplied:

@@ -13,6 +13,7 @@ from memcheck.autograd.norm import (
     layer_norm_per_head,
     layer_norm_pieces,
     rms_norm_pieces,
+    rms_norm_unrounded,
 )
 from memcheck.autograd.tensor import Parameter, Value
 from memcheck.models.parts.matrices import norm_tensors
@@ -26,6 +27,8 @@ def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> 
     tape = ctx.tape
     weight, bias = ctx.norm_weight(norm, name)
     kind = norm.kind
+    if kind == "rmsnorm-t5":
+        return rms_norm_unrounded(tape, x, weight)
     liger = ctx.setting.liger
     if liger is not None and liger.rms_norm and kind.startswith("rmsnorm") and (name != "qk_norm" or liger.head_norms):
         from memcheck.frameworks.transformers.liger import rms_norm

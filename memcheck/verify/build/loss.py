@@ -44,7 +44,8 @@ def _standard(model: nn.Module, *, keep: bool) -> LossOf:
     """transformers' own: the model is given the labels, casts its logits to fp32 and returns both."""
 
     def loss_of(ids: torch.Tensor, labels: torch.Tensor, kept: list[Any]) -> torch.Tensor:
-        out = model(input_ids=ids, labels=labels, use_cache=False)
+        name = "input_features" if ids.is_floating_point() else "input_ids"  # of sounds
+        out = model(**{name: ids}, labels=labels, use_cache=False)
         if keep:
             kept.append(out)
         loss: torch.Tensor = out.loss

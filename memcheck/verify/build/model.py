@@ -38,7 +38,13 @@ CLASSES = {
     "electra": "ElectraForMaskedLM",
     "modernbert": "ModernBertForMaskedLM",
     "bert": "BertForMaskedLM",
+    "bart": "BartForConditionalGeneration",
+    "mbart": "MBartForConditionalGeneration",
     "mistral4": "Mistral4ForCausalLM",
+    "mt5": "MT5ForConditionalGeneration",
+    "pegasus": "PegasusForConditionalGeneration",
+    "t5": "T5ForConditionalGeneration",
+    "whisper": "WhisperForConditionalGeneration",
     "roberta": "RobertaForMaskedLM",
     "xlm-roberta": "XLMRobertaForMaskedLM",
 }
@@ -72,6 +78,9 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
     except Exception as error:  # each version of transformers has validation errors of its own
         raise RefusedStepError(f"transformers cannot read the configuration of {model_type}: {error}") from error
     real.use_cache = False
+    if architecture.encoder is not None:
+        real.decoder_start_token_id = getattr(real, "decoder_start_token_id", None) or 0
+        real.pad_token_id = getattr(real, "pad_token_id", None) or 0
     text = real.get_text_config()
     if getattr(text, "pad_token_id", None) is not None and text.pad_token_id >= text.vocab_size:
         text.pad_token_id = None  # a reduced vocabulary has no row for it

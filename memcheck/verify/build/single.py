@@ -41,7 +41,7 @@ def build_single(
         head_of(wrapped.inner).register_forward_pre_hook(lambda *_: enter_loss(watch))
     loss_of = make_loss(job, wrapped.model, wrapped.inner, watch)
     # one micro-batch's tokens at a time, as a training loop moves them to the device
-    batches = token_batches(job, architecture.vocab_size, 1) * micro_batches(job)
+    batches = token_batches(job, architecture, 1) * micro_batches(job)
     step = make_step(job, wrapped, loss_of, optimizers, batches, watch, place.device)
     return StepParts(
         model=wrapped.model, inner=wrapped.inner, optimizers=optimizers, inputs=list(batches), received=list, step=step

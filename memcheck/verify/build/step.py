@@ -8,8 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from memcheck.job.target import encoder_length, target_length
 from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
 from memcheck.record import Record
+from memcheck.verify.build.dtypes import DTYPES
 from memcheck.verify.build.loss import LossOf, autocast, loss_parallel
 from memcheck.verify.build.trained import trained_parameters
 from memcheck.verify.build.wrap import Wrapped
@@ -39,10 +42,17 @@ def micro_batches(job: TrainingJob) -> int:
     return min(job.gradient_accumulation_steps, ENOUGH_MICRO_BATCHES)
 
 
-def token_batches(job: TrainingJob, vocabulary: int, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Random token ids and labels."""
-    shape = (job.micro_batch_size, job.sequence_length)
-    return [(torch.randint(0, vocabulary, shape), torch.randint(0, vocabulary, shape)) for _ in range(count)]
+def token_batches(job: TrainingJob, architecture: Architecture, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Random token ids and labels; an encoder's input, and labels of the decoder's length."""
+    vocabulary, encoder, batch = architecture.vocab_size, architecture.encoder, job.micro_batch_size
+    shape = labels = (batch, job.sequence_length)
+    if encoder is not None:
+        shape, labels = (batch, encoder_length(job, encoder)), (batch, target_length(job, encoder))
+        if encoder.channels:
+            features = (batch, encoder.channels, 2 * shape[1])
+            dtype = DTYPES[job.recipe.params]
+            return [(torch.randn(features, dtype=dtype), torch.randint(0, vocabulary, labels)) for _ in range(count)]
+    return [(torch.randint(0, vocabulary, shape), torch.randint(0, vocabulary, labels)) for _ in range(count)]
 
 
 def make_step(

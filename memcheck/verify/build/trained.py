@@ -32,7 +32,11 @@ def freeze(model: nn.Module, architecture: Architecture, patterns: tuple[str, ..
     whole += [blocks[i] for i in frozen_layers(patterns) if i < len(blocks)]
     for module in whole:
         module.requires_grad_(requires_grad=False)
-    names = tuple(p for p in patterns if p not in ("embed", "head", "norm") and not p.startswith("layers:"))
+    if "encoder" in patterns:  # without the table that it shares with the decoder
+        for name, parameter in base.get_encoder().named_parameters():
+            if "embed_tokens" not in name:
+                parameter.requires_grad_(requires_grad=False)
+    names = tuple(p for p in patterns if p not in ("embed", "head", "norm", "encoder") and not p.startswith("layers:"))
     for block in blocks if names else ():
         for name, parameter in block.named_parameters():
             if is_frozen(name.removesuffix(".weight"), names):

@@ -154,6 +154,8 @@ def _precision(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChan
 def _sequence_length(job: TrainingJob) -> Iterator[CandidateChange]:
     """Shorter sequences, as many of them: another training."""
     length = job.sequence_length
+    if isinstance(job.architecture, Architecture) and job.architecture.encoder and job.architecture.encoder.length:
+        return  # its rows are as many whatever the plan says
     while length % 2 == 0 and length > LEAST_SEQUENCE:
         length //= 2
         title = f"train on sequences of {length} tokens instead of {job.sequence_length}"

@@ -1,0 +1,215 @@
+"""What runs in front of an encoder-decoder's decoder: the encoder's look-up or convolutions, its layers, its last norm.
+
+What stacks share lives beside their units: the encoder's output and its gradient, to which every layer of the decoder
+adds, and the position biases that a first layer makes, with theirs.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.accounts.unit import Unit
+from memcheck.autograd.completeness import demand, met, whole
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.curve import Curve, High, replay
+from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
+from memcheck.frameworks.torch.tower_tensors import as_block, part_setting, part_tensors, reaches
+from memcheck.frameworks.torch.units import block_unit, is_hooked, recompute_mode, stream_dtype
+from memcheck.frameworks.towers import encoder_code
+from memcheck.job.target import encoder_length, target_length
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.models.encoder import Encoder, Words
+from memcheck.models.types import Architecture, Attention, Block
+from memcheck.record import Record
+
+ADDED = ("shared", "shared-zeros")
+"""Biases that the first layer of the stack has made."""
+
+
+class EncoderUnits(Record):
+    """The units of an encoder."""
+
+    runs: tuple[tuple[Unit, int, int], ...]
+    """Units in forward order, each with how many alike there are, and the number of the first layer."""
+    grad: bool
+    """The encoder's output wants a gradient."""
+
+
+def encoder_units(
+    job: TrainingJob, a: Architecture, encoder: Encoder, base: Setting, *, table: bool, adds: bool, inventory: bool
+) -> EncoderUnits:
+    """The units of the encoder. ``table``: the embedding is trained."""
+    setting = encoder_setting(job, encoder, base)
+    source = _source(job, a, encoder, setting, table=table, adds=adds, inventory=inventory)
+    rows = source.fresh.returned
+    runs = [(source, 1, 0)]
+    below = ((table or is_hooked(job, a)) and not encoder.channels) or setting.trained
+    index, last = 0, encoder.num_layers - 1
+    for block, times in encoder.blocks:
+        left = times
+        while left:
+            here = setting._replace(input_grad=below, gathers=index == last)
+            mode = recompute_mode(job, index)
+            unit = sharing(block_unit(job, block, here, mode, adds, inventory), block, here, mode, rows)
+            after = below or setting.trained or reaches(setting, block)
+            some = 1 if after != below or index == last else left - (index + left - 1 == last)
+            runs.append((unit._replace(kind="encoder", name=f"encoder layer {index}"), some, index))
+            below, index, left = after, index + some, left - some
+    runs.append((_end(job, encoder, setting._replace(input_grad=below), adds=adds, inventory=inventory), 1, 0))
+    return EncoderUnits(tuple(runs), below or setting.trained)
+
+
+def encoder_setting(job: TrainingJob, encoder: Encoder, base: Setting) -> Setting:
+    """The setting of the encoder's layers."""
+    return part_setting(job, base, "encoder")._replace(sequence=encoder_length(job, encoder), encoded=0)
+
+
+def _source(
+    job: TrainingJob,
+    a: Architecture,
+    encoder: Encoder,
+    setting: Setting,
+    *,
+    table: bool,
+    adds: bool,
+    inventory: bool,
+) -> Unit:
+    """What makes the rows of the first layer; its variable ``inputs_embeds`` is ``returned``."""
+    code = encoder_code(setting.style)
+    words = Words(a.vocab_size, a.embedding_size, table, not table and is_hooked(job, a))
+    held = sum(t.count for t in encoder.stem) + (0 if encoder.channels else words.rows * words.width)
+    seen = met(lambda ctx: code.source(ctx, encoder, words), whole(setting))
+    demand(seen, held, "what stands in front of the encoder", job.framework)
+    biases = _bias_bytes(encoder.bias_heads, setting) if setting.trained else 0
+    settings = [setting, setting.later()] if adds else [setting]
+    curves = [code.source_curve(encoder, words, each, inventory)._replace(takes=biases) for each in settings]
+    return Unit("source", "encoder's input", part_tensors(as_block(encoder.stem), setting), curves[0], curves[-1])
+
+
+def _end(job: TrainingJob, encoder: Encoder, setting: Setting, *, adds: bool, inventory: bool) -> Unit:
+    demand(
+        met(lambda ctx: encoder_code(setting.style).end(ctx, encoder, _rows(ctx)), whole(setting)),
+        sum(t.count for t in encoder.end),
+        "the encoder's last norm",
+        job.framework,
+    )
+    fresh = end_curve(encoder, setting, job.loss.keep_logits, inventory)
+    again = end_curve(encoder, setting.later(), job.loss.keep_logits, inventory) if adds else fresh
+    return Unit("encoded", "encoder's output", part_tensors(as_block(encoder.end), setting), fresh, again)
+
+
+def _rows(ctx: Context) -> Value:
+    shape, dtype = (ctx.tokens, ctx.hidden), stream_dtype(ctx.setting)
+    return ctx.tape.leaf(shape, dtype, "last layer's rows")
+
+
+@lru_cache(maxsize=512)
+def end_curve(encoder: Encoder, setting: Setting, given_out: bool, inventory: bool) -> Curve:
+    """Replay the last norm. Its output stays until every layer of the decoder has read it, and its gradient waits for
+    all of them. ``given_out``: the model's output has it, too (``encoder_last_hidden_state``).
+    """
+    shape, dtype = (Dim(setting.batch * setting.sequence, "E"), Dim(setting.hidden, "h")), stream_dtype(setting)
+    code = encoder_code(setting.style)
+    found = replay(lambda ctx, x: code.end(ctx, encoder, x), setting, shape, dtype, inventory=inventory)
+    output = rounded_bytes(shape, dtype)
+    found = keeping(found, output, (("encoder's output", shape, dtype, output, "activations", 1),))
+    return found._replace(takes=found.output_gradient, lingers=output if given_out else 0)
+
+
+def keeping(
+    curve: Curve, size: int, entry: tuple[tuple[str, tuple[int, ...], str, int, str, int], ...], stays: int = 0
+) -> Curve:
+    """The curve of a unit behind whose forward so many more bytes are alive, and of these ``stays`` in its backward."""
+    components = dict(curve.saved_components)
+    components["activations"] = components.get("activations", 0) + size
+    return curve._replace(
+        saved=curve.saved + size,
+        saved_components=tuple(components.items()),
+        saved_inventory=curve.saved_inventory + entry,
+        backward=_higher(curve.backward, stays) if stays else curve.backward,
+    )
+
+
+def _higher(point: High, size: int) -> High:
+    components = dict(point.components)
+    components["activations"] = components.get("activations", 0) + size
+    return point._replace(bytes=point.bytes + size, components=tuple(components.items()))
+
+
+def sharing(unit: Unit, block: Block, setting: Setting, mode: str, rows: int = 0) -> Unit:
+    """A layer with what its stack shares. ``rows``: bytes of a variable of the stack's forward."""
+    fresh = _sharing(unit.fresh, block, setting, mode, rows)
+    again = fresh if unit.again is unit.fresh else _sharing(unit.again, block, setting, mode, rows)
+    return unit._replace(fresh=fresh, again=again)
+
+
+@lru_cache(maxsize=1024)
+def _sharing(curve: Curve, block: Block, setting: Setting, mode: str, rows: int) -> Curve:
+    biases, zeros = shared_biases(block, setting)
+    first = isinstance(block.mixer, Attention) and block.mixer.bias == "table"
+    returned = curve.returned + rows
+    if mode != "none" and first:
+        # arguments of the checkpointed layers behind it, which hold them to their backward; zeros are a leaf that wants
+        # a gradient, which its AccumulateGrad holds
+        curve, returned = keeping(curve, curve.returned, (), zeros), rows
+    elif mode == "none" and not first:
+        returned += biases + (zeros if setting.attention == "eager" else 0)
+    hands = 0
+    if setting.gathers:
+        hands = biases if setting.trained else 0
+        hands += zeros if mode != "none" else 0
+        hands += encoded_bytes(setting) if setting.encoded_grad and block.cross is not None else 0
+    gradients = curve.gradients
+    if first and not setting.gathers and setting.trained and not setting.has_grad:
+        mixer = block.mixer
+        tables = [t for t in mixer.tensors if t.group == "position"] if isinstance(mixer, Attention) else []
+        gradients += sum(rounded_bytes(t.shape, setting.params) for t in tables)
+    return curve._replace(returned=returned, hands=hands, gradients=gradients)
+
+
+def shared_biases(block: Block, setting: Setting) -> tuple[int, int]:
+    """Bytes of the biases that one layer of a stack makes for all, and of the zeros for cross attention."""
+    mixer, cross = block.mixer, block.cross
+    biases = zeros = 0
+    if isinstance(mixer, Attention) and mixer.bias in ("table", "shared"):
+        biases = _bias_bytes(mixer.heads, setting)
+    if cross is not None and cross.bias in ("zeros", "shared-zeros"):
+        item = ITEM_BYTES[setting.autocast or setting.params]
+        zeros = rounded(cross.heads * setting.sequence * setting.encoded * item)
+    return biases, zeros
+
+
+def _bias_bytes(heads: int, setting: Setting) -> int:
+    return rounded(heads * setting.sequence * setting.sequence * ITEM_BYTES[setting.params])
+
+
+def encoded_bytes(setting: Setting) -> int:
+    """Bytes of the encoder's output, and of its gradient."""
+    return rounded(setting.batch * setting.encoded * setting.hidden * ITEM_BYTES[stream_dtype(setting)])
+
+
+def decoder_embedding(unit: Unit, a: Architecture, base: Setting, *, grad: bool, mode: str) -> Unit:
+    """The decoder's look-up, which comes behind the layers that add to biases. ``grad``: its table is trained.
+
+    Its table's gradient waits in AccumulateGrad's buffer for the encoder's.
+    """
+    encoder = a.encoder
+    biases, zeros = shared_biases(a.blocks[0][0], base)
+    takes = (biases if base.trained else 0) + (zeros if mode != "none" else 0)
+    fresh = unit.fresh._replace(takes=takes)
+    again = unit.again._replace(takes=takes)
+    if grad and unit.again is not unit.fresh and encoder is not None and not encoder.channels:
+        table = rounded(a.vocab_size * a.embedding_size * ITEM_BYTES[base.params])
+        again = again._replace(lingers=again.lingers + table)
+    return unit._replace(fresh=fresh, again=fresh if unit.again is unit.fresh else again)
+
+
+def encoder_inputs(job: TrainingJob, a: Architecture, encoder: Encoder) -> int:
+    """What a micro-batch brings for the encoder, beside the decoder's own token ids: ids or features; and the labels
+    that are shifted to the right (``_shift_right``).
+    """
+    rows, item = job.rows * encoder_length(job, encoder), DTYPE_BYTES[job.recipe.params]
+    found = rounded(8 * rows)
+    if encoder.channels:  # two rows of features are one of the encoder's: its second convolution has a stride of two
+        found = rounded(2 * rows * encoder.channels * item)
+    return found + (rounded(8 * job.rows * target_length(job, encoder)) if a.positions_each and encoder.channels else 0)

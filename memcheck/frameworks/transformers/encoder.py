@@ -1,0 +1,46 @@
+"""What stands around the layers of an encoder: its look-up or convolutions in front, a norm and dropout behind."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.curve import Curve
+from memcheck.autograd.elementwise import dropout
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
+from memcheck.frameworks.transformers.norms import normalise
+from memcheck.frameworks.transformers.sound import convolutions, sound_curve
+from memcheck.models.encoder import Encoder, Words
+
+
+def source(ctx: Context, encoder: Encoder, words: Words) -> Value:
+    """The rows of the first layer: [samples x rows, hidden]."""
+    if encoder.channels:
+        return convolutions(ctx, encoder)
+    return embedding_forward(ctx, _embedding(encoder, words), ctx.setting.stream or ctx.setting.params)
+
+
+@lru_cache(maxsize=256)
+def source_curve(encoder: Encoder, words: Words, setting: Setting, inventory: bool) -> Curve:
+    """The curve of what makes these rows; ``returned`` is ``inputs_embeds``, a variable of the encoder's forward."""
+    if encoder.channels:
+        return sound_curve(encoder, setting, inventory=inventory)
+    dtype = setting.stream or setting.params
+    found = embedding_curve(_embedding(encoder, words), setting, dtype, inventory=inventory)
+    return found._replace(returned=found.freed_input, freed_input=0)
+
+
+def end(ctx: Context, encoder: Encoder, x: Value) -> Value:
+    """``last_hidden_state`` of the encoder; the rows themselves where nothing stands behind the layers."""
+    out = normalise(ctx, encoder.final_norm, x)
+    if encoder.final_norm is not None:
+        x.storage = None
+    return dropout(ctx.tape, out, encoder.final_dropout)
+
+
+def _embedding(encoder: Encoder, words: Words) -> Embedding:
+    return Embedding(
+        words.rows, words.width, encoder.positions, encoder.embedding_norm, encoder.embedding_scale, encoder.dropout,
+        words.trained, reused=True, fixed_positions=encoder.fixed_positions, positions_each=True, leaf=words.leaf,
+    )  # fmt: skip

@@ -1,0 +1,201 @@
+"""Attention whose scores have relative position biases: T5's.
+
+transformers 5.23 modeling_t5.py (T5Attention) and integrations/sdpa_attention.py (create_position_bias_mask): they are
+the mask of the memory-efficient kernel, contiguous, and get a gradient of every head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memcheck.autograd import attention as kernels
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast, copy, dropout, scale, shift
+from memcheck.autograd.matrix import embedding
+from memcheck.autograd.tensor import Gathered, Storage, Tape, Value, promote
+from memcheck.frameworks.transformers.attend import returns
+from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT, copied_operands, kernel_of
+from memcheck.models.types import Attention
+
+GRADIENT_ALIGNMENT = 16
+"""Elements to a multiple of which the kernel pads the rows of a mask's gradient (aten/src/ATen/native/transformers/
+cuda/attention_backward.cu, ``lastDimAligned``)."""
+
+
+def attend_with_biases(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """Scores, biases, softmax and product; the output is what the projection reads."""
+    shape = (1, a.heads, q.shape[2], k.shape[2])
+    biases = _biases(ctx, a, shape, q.dtype)
+    ctx.biases.append(biases)
+    if kernel_of(ctx, a) == "eager":
+        return _eager(ctx, a, (q, k, v), biases)
+    tape = ctx.tape
+    mask = None
+    if not a.bidirectional:
+        biases, mask = _causal(tape, biases)
+    if not a.bias.endswith("zeros"):
+        biases = copy(tape, biases, "contiguous biases")
+    del mask
+    if tape.autocast:
+        q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
+        biases = cast(tape, biases, tape.autocast)
+    if shape[3] % MASK_ALIGNMENT:
+        wide = -(-shape[3] // MASK_ALIGNMENT) * MASK_ALIGNMENT
+        biases = _padded(tape, biases, (*shape[:3], wide))
+    return _kernel(tape, q, k, v, biases)
+
+
+def _biases(ctx: Context, a: Attention, shape: tuple[int, ...], dtype: str) -> Value:
+    """What is added to the scores: [1, heads, queries, keys]. What later layers read, too, this one returns."""
+    tape, s = ctx.tape, ctx.setting
+    if a.bias == "table":
+        found = _looked_up(ctx, a, shape)
+        returns(ctx, [found])
+        return found
+    if a.bias == "shared":
+        return tape.shared(shape, s.params, wants=s.trained, starts=s.gathers)
+    # `position_bias.requires_grad = True` where layers are checkpointed
+    wants = tape.frame is not None and tape.grad_enabled
+    if a.bias == "shared-zeros":
+        return tape.shared(shape, dtype, wants=wants, starts=s.gathers)
+    zeros = tape.leaf(shape, dtype, "zero biases") if wants else tape.value(shape, dtype, "zero biases")
+    returns(ctx, [zeros])
+    return zeros
+
+
+def _looked_up(ctx: Context, a: Attention, shape: tuple[int, ...]) -> Value:
+    """``compute_bias``: a bucket of the table for each pair of positions; the graph keeps their numbers.
+
+    Where other layers have left a gradient of these biases, this one's is added to it, and the table's is counted with
+    the unit.
+    """
+    tape, pairs = ctx.tape, shape[2:]
+    buckets = _buckets(tape, pairs, bidirectional=a.bidirectional)
+    tensor = next(t for t in a.tensors if t.name.endswith("relative_attention_bias.weight"))
+    table = ctx.parameter(tensor.name, tensor.shape)
+    found = embedding(tape, table, pairs, ctx.setting.params, "position biases")
+    if not ctx.setting.gathers and found.origin is not None:
+        thrown_away = tape.frame is not None and tape.frame.again is None  # a checkpointed forward saves nothing
+        return Value(found.storage, shape, found.dtype, Gathered() if thrown_away else Kept(buckets))
+    found = Value(found.storage, shape, found.dtype, found.origin)
+    return tape.record(Value(found.storage, shape, found.dtype), (found,), _keeping(buckets))
+
+
+class Kept(Gathered):
+    """Biases to whose gradient this layer adds; their graph refers to the buckets of every pair of positions."""
+
+    __slots__ = ("kept",)
+
+    def __init__(self, kept: Storage) -> None:
+        super().__init__()
+        self.kept = kept
+
+
+def _buckets(tape: Tape, pairs: tuple[int, ...], *, bidirectional: bool) -> Storage:
+    """``_relative_position_bucket``, statement by statement."""
+    relative = tape.new(pairs, "int64", "relative positions")  # a variable of compute_bias, too
+    sign = tape.new(pairs, "int64", "relative positions") if bidirectional else None
+    distance = tape.new(pairs, "int64", "relative positions")
+    small = tape.new(pairs, "bool", "relative positions")
+    halved = [tape.new(pairs, "fp32", "logarithm of relative positions") for _ in range(2)]
+    large = tape.new(pairs, "int64", "relative positions")
+    del halved
+    shifted = tape.new(pairs, "int64", "relative positions")
+    del large
+    most = tape.new(pairs, "int64", "relative positions")
+    least = tape.new(pairs, "int64", "relative positions")
+    del shifted, most
+    chosen = tape.new(pairs, "int64", "relative positions")
+    found = sign if sign is not None else tape.new(pairs, "int64", "position buckets")
+    del relative, distance, small, least, chosen
+    return found
+
+
+def _keeping(kept: Storage) -> Callable[..., list[Storage | None]]:
+    """A backward function that passes the gradient on, and refers to a storage."""
+
+    def run(grad: Storage, kept: Storage = kept) -> list[Storage | None]:
+        return [grad]
+
+    return run
+
+
+def _eager(ctx: Context, a: Attention, heads: tuple[Value, Value, Value], biases: Value) -> Value:
+    """eager_attention_forward of modeling_t5.py: one variable holds the scores, then each result."""
+    tape, s = ctx.tape, ctx.setting
+    q, k, v = heads
+    del heads
+    copied = copied_operands(ctx, a, a.heads)
+    shape = (q.shape[0], a.heads, q.shape[2], k.shape[2])
+    weights = kernels.batched(tape, q, k, shape, "attention scores", copied[:2])
+    weights = scale(tape, weights, "attention scaling")
+    weights = _add(tape, weights, biases)
+    if not a.bidirectional:
+        weights = shift(tape, weights, "attention mask", s.params if tape.autocast else s.compute)
+    weights = kernels.softmax(tape, weights, "fp32" if tape.autocast else None)
+    weights = dropout(tape, weights, a.dropout)
+    ctx.unused = [weights]
+    out = kernels.batched(tape, weights, v, (*q.shape[:3], v.shape[-1]), "attention output", (False, copied[2]))
+    return copy(tape, out, "contiguous")
+
+
+def _add(tape: Tape, scores: Value, biases: Value) -> Value:
+    """``scores + biases`` of every sequence: keeps nothing; the biases' gradient is a sum over sequences."""
+    dtype = promote(scores.dtype, biases.dtype)
+    out = tape.value(scores.shape, dtype, "add biases")
+    own, shape, several = scores.dtype, biases.shape, scores.shape[0] > 1
+    small, wants = biases.dtype, biases.origin is not None
+    full = scores.shape
+
+    def run(grad: Storage) -> list[Storage | None]:
+        total = None
+        if wants:
+            total = tape.new(shape, dtype, "sum over sequences") if several else grad
+            total = total if dtype == small else tape.new(shape, small, "to backward")
+        return [grad if dtype == own else tape.new(full, own, "to backward"), total]
+
+    return tape.record(out, (scores, biases), run)
+
+
+def _causal(tape: Tape, biases: Value) -> tuple[Value, Storage]:
+    """``torch.where(causal_mask, biases, min)``, and its mask [queries, keys], which the graph keeps."""
+    shape, dtype = biases.shape, biases.dtype
+    mask = tape.new(shape[2:], "bool", "causal mask")
+    out = tape.value(shape, dtype, "masked biases")
+
+    def run(grad: Storage, kept: Storage = mask) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "masked biases backward")]
+
+    return tape.record(out, (biases,), run), mask
+
+
+def _padded(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """``pad_bias``: rows of a multiple of eight elements (aten/src/ATen/native/transformers/attention.cpp)."""
+    before, dtype = x.shape, x.dtype
+    out = tape.value(shape, dtype, "padded biases")
+    out = tape.record(out, (x,), lambda grad: [tape.new(before, dtype, "padded biases backward")])
+    return Value(out.storage, before, dtype, out.origin)
+
+
+def _kernel(tape: Tape, q: Value, k: Value, v: Value, biases: Value) -> Value:
+    """The memory-efficient kernel: q, k, v, biases, output and logsumexp are kept; biases get a gradient of every
+    sequence, which is summed over these.
+    """
+    label = "efficient attention"
+    shape = (*q.shape[:3], v.shape[-1])
+    out = Value(tape.output("attention", shape, q.dtype, label), shape, q.dtype)
+    lse = tape.output("attention", q.shape[:3], "fp32", label + " logsumexp")
+    kept = (q.storage, k.storage, v.storage, out.storage, lse, biases.storage)
+    shapes = [(t.shape, t.dtype) if t.origin is not None else None for t in (q, k, v)]
+    wants, small, dtype = biases.origin is not None, biases.shape, biases.dtype
+    wide = -(-k.shape[2] // GRADIENT_ALIGNMENT) * GRADIENT_ALIGNMENT
+    full = (q.shape[0], *small[1:3], wide)
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        found: list[Storage | None] = [tape.new(s[0], s[1], label + " backward") if s else None for s in shapes]
+        total = tape.new(full, dtype, "gradient of biases") if wants else None
+        if total is not None and full[0] > 1:
+            total = tape.new(small, dtype, "sum over sequences")
+        return [*found, total]
+
+    return tape.record(out, (q, k, v, biases), run)

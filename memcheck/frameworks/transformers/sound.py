@@ -1,0 +1,94 @@
+"""Whisper's two convolutions over mel features, and its sinusoids (modeling_whisper.py, WhisperEncoder.forward)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from memcheck.autograd import Tape, Value, backward
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.curve import Curve, high
+from memcheck.autograd.elementwise import cast, cast_weight, dropout, unary
+from memcheck.autograd.tensor import Parameter, Storage
+from memcheck.models.encoder import Encoder
+
+STRIDE = 2
+"""Of the second convolution."""
+
+
+@lru_cache(maxsize=256)
+def sound_curve(encoder: Encoder, setting: Setting, *, inventory: bool = False) -> Curve:
+    """Replay what runs in front of the first layer, whose input the output is; ``returned``: ``inputs_embeds``."""
+    tape = Tape(autocast=setting.autocast, inventory=inventory)
+    ctx = Context(tape, setting)
+    y = convolutions(ctx, encoder)
+    forward_high = high(tape)
+    output = (y.shape, y.dtype)
+    y.storage = None
+    with_casts = tape.live
+    tape.casts.clear()
+    with_rows = tape.live
+    for value in ctx.returned:
+        value.storage = None
+    saved = tape.live
+    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
+    components = tuple((k, v) for k, v in tape.by_component.items() if v)
+    tape.component = "temporaries"
+    tape.reset_peak()
+    backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
+    gradients = tape.by_component.get("gradients", 0)
+    return Curve(
+        saved=saved,
+        saved_inventory=saved_inventory,
+        saved_components=components,
+        until_forward_ends=with_casts - with_rows,
+        forward=forward_high,
+        backward=high(tape),
+        gradients=gradients,
+        returned=with_rows - saved,
+    )
+
+
+def convolutions(ctx: Context, encoder: Encoder) -> Value:
+    """Rows of the first layer: [batch x rows, hidden]."""
+    tape, s = ctx.tape, ctx.setting
+    names = ("conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias")
+    weights = [ctx.parameter(t.name, t.shape) for n in names for t in encoder.stem if t.name.endswith(n)]
+    steps = STRIDE * ctx.sequence
+    features = Value(tape.new((0,), s.params, "input_features"), (ctx.batch, encoder.channels, steps), s.params)
+    x = _convolution(tape, features, weights[0], weights[1], (ctx.batch, ctx.hidden, steps))
+    x = unary(tape, x, "gelu")
+    x = _convolution(tape, x, weights[2], weights[3], (ctx.batch, ctx.hidden, ctx.sequence))
+    x = unary(tape, x, "gelu")
+    shape = (ctx.tokens, ctx.hidden)
+    x = Value(x.storage, shape, x.dtype, x.origin)
+    ctx.returned.append(Value(x.storage, shape, x.dtype))  # `inputs_embeds`
+    table = next(t for t in encoder.stem if t.name.endswith("embed_positions.weight"))
+    ctx.constant(table)
+    positions = tape.new(table.shape, s.params, "positions")
+    out = tape.value(shape, s.params, "add positions")  # fp32 beside autocast's rows
+    own = x.dtype
+    x = tape.record(out, (x,), lambda grad: [grad if grad.dtype == own else tape.new(shape, own, "to backward")])
+    del positions
+    return dropout(tape, x, encoder.dropout)
+
+
+def _convolution(tape: Tape, x: Value, weight: Parameter, bias: Parameter, shape: tuple[int, ...]) -> Value:
+    """``F.conv1d``: keeps its input if the weight is trained, and the weight if the input wants a gradient; all
+    gradients come at once (derivatives.yaml, convolution).
+    """
+    b, w = tape.parameter(bias), tape.parameter(weight)
+    if tape.autocast:
+        b, w = cast_weight(tape, b, tape.autocast), cast_weight(tape, w, tape.autocast)
+        if x.dtype != tape.autocast:
+            x = cast(tape, x, tape.autocast, "autocast input")
+    out = tape.value(shape, x.dtype, "convolution")
+    nx, nw = x.origin is not None, w.origin is not None
+    kept = (x.storage if nw else None, w.storage if nx else None)
+    sx, sw, sb, dtype = x.shape, w.shape, b.shape, x.dtype
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        gx = tape.new(sx, dtype, "convolution dX") if nx else None
+        gw = tape.new(sw, dtype, "convolution dW") if nw else None
+        return [gx, gw, tape.new(sb, dtype, "convolution db") if nw else None]
+
+    return tape.record(out, (x, w, b), run)

@@ -1,0 +1,63 @@
+"""The encoder of an encoder-decoder, as a memory model sees it."""
+
+from __future__ import annotations
+
+from memcheck.models.types import Block, Norm, ParameterTensor
+from memcheck.record import Record
+
+
+class Words(Record):
+    """The decoder's table, as an encoder of words looks it up."""
+
+    rows: int
+    width: int
+    trained: bool
+    leaf: bool
+    """Looked-up rows are made to want a gradient (``enable_input_require_grads``)."""
+
+
+class Encoder(Record):
+    """Layers whose output every layer of the decoder reads."""
+
+    blocks: tuple[tuple[Block, int], ...]
+    """Runs of equal layers, in order."""
+    length: int = 0
+    """Rows that it has of every sample; 0 = as many as ``sequence_length`` says."""
+    targets: int = 0
+    """Tokens that the decoder has positions for, where the plan's length is not theirs; 0 = as many as the encoder."""
+    channels: int = 0
+    """Mel bins of a sound, which two convolutions make rows of; 0 = words, which the decoder's table looks up."""
+    positions: int = 0
+    """Rows of a table of positions; 0 = none."""
+    fixed_positions: bool = False
+    """That table is a parameter without a gradient."""
+    embedding_norm: Norm | None = None
+    embedding_scale: bool = False
+    """The looked-up rows are multiplied by a constant."""
+    dropout: float = 0.0
+    """In front of the first layer."""
+    final_norm: Norm | None = None
+    final_dropout: float = 0.0
+    """Behind the last norm."""
+    tensors: tuple[ParameterTensor, ...] = ()
+    """Every parameter outside its layers."""
+    ending: int = 0
+    """How many of these, at the end, are of what runs behind the layers."""
+    bias_heads: int = 0
+    """Heads for which a layer makes position biases that others read; 0 = none does."""
+    path: str = "model.encoder.layers"
+
+    @property
+    def stem(self) -> tuple[ParameterTensor, ...]:
+        """Those in front of the layers."""
+        return self.tensors[: len(self.tensors) - self.ending]
+
+    @property
+    def end(self) -> tuple[ParameterTensor, ...]:
+        """Those behind the layers."""
+        return self.tensors[len(self.tensors) - self.ending :]
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return sum(n for _, n in self.blocks)

@@ -1,0 +1,213 @@
+"""BART, mBART, Pegasus and Whisper (modeling_bart.py, modeling_whisper.py and others): one layer, norms apart."""
+
+from __future__ import annotations
+
+from memcheck.models.encoder import Encoder
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.matrices import norm_tensors
+from memcheck.models.parts.sizes import StackDimensions
+from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.types import Architecture, Attention, Block, Norm, ParameterTensor, Paths
+from memcheck.record import Record
+
+POSITION_OFFSET = 2
+"""BartLearnedPositionalEmbedding has two rows more than positions."""
+HARMLESS = (
+    "init_std", "classif_dropout", "classifier_dropout", "num_hidden_layers", "num_beams",
+    "max_length", "min_length", "normalize_before", "normalize_embedding", "add_bias_logits", "add_final_layer_norm",
+    "extra_pos_embeddings", "force_bos_token_to_be_generated", "static_position_embeddings", "save_step",
+    "gradient_checkpointing",
+)  # fmt: skip
+
+
+class _Kind(Record):
+    """How a class writes the layer."""
+
+    post_norm: bool = False
+    embedding_norm: bool = True
+    whisper: bool = False
+    """No bias of keys; scaled queries; heads are copied."""
+    positions: int = 512
+    """The class's default."""
+    trained_positions: bool = True
+    position_offset: int = POSITION_OFFSET
+    logit_bias: bool = True
+
+
+BART = _Kind(post_norm=True, positions=1024)
+MBART = _Kind(positions=1024)
+PEGASUS = _Kind(embedding_norm=False, positions=1024, trained_positions=False, position_offset=0)
+WHISPER = _Kind(embedding_norm=False, whisper=True, logit_bias=False)
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: bart``: norms behind the sums, and one behind the embedding."""
+    return _text(config, BART)
+
+
+def read_mbart(config: ConfigReader) -> Architecture:
+    """``model_type: mbart``: norms in front of the halves, one behind the embedding and one behind each stack."""
+    return _text(config, MBART)
+
+
+def read_pegasus(config: ConfigReader) -> Architecture:
+    """``model_type: pegasus``: norms in front of the halves, and sinusoids as positions, which are not trained."""
+    return _text(config, PEGASUS)
+
+
+def _text(config: ConfigReader, kind: _Kind) -> Architecture:
+    config.ignore(*HARMLESS)
+    hidden = config.integer("d_model", "hidden_size")
+    rows = config.integer("max_position_embeddings", default=kind.positions) + kind.position_offset
+    parts = _Parts(config, hidden, kind)
+    norm = layer_norm(hidden, "model.encoder.layernorm_embedding") if kind.embedding_norm else None
+    final = None if kind.post_norm else layer_norm(hidden, "model.encoder.layer_norm")
+    table = ParameterTensor(
+        "model.encoder.embed_positions.weight", (rows, hidden), "position", fixed=not kind.trained_positions
+    )
+    encoder = Encoder(
+        blocks=((parts.layer("encoder"), parts.layers("encoder")),),
+        positions=rows,
+        fixed_positions=not kind.trained_positions,
+        embedding_norm=norm,
+        embedding_scale=True,
+        dropout=parts.dropout,
+        final_norm=final,
+        tensors=(table, *norm_tensors(norm), *norm_tensors(final)),
+        ending=2 if final is not None else 0,
+    )
+    return _whole(config, parts, encoder, rows)._replace(
+        embedding_norm=layer_norm(hidden, "model.decoder.layernorm_embedding") if kind.embedding_norm else None,
+        embedding_scale=True,
+        logit_bias=kind.logit_bias,
+        fixed_positions=not kind.trained_positions,
+        max_position_embeddings=rows - kind.position_offset,
+        final_norm=None if kind.post_norm else layer_norm(hidden, "model.decoder.layer_norm"),
+        paths=Paths("model.decoder.layers", "model.shared", "model.decoder.embed_positions"),
+    )
+
+
+def read_whisper(config: ConfigReader) -> Architecture:
+    """``model_type: whisper``: two convolutions make 1500 rows of 30 seconds, however long the sound is."""
+    config.ignore(*HARMLESS, "classifier_proj_size", "median_filter_width", "use_weighted_layer_sum", "max_length")
+    for key in ("apply_spec_augment", "mask_time_prob", "mask_time_length", "mask_time_min_masks"):
+        config.ignore(key, key.replace("time", "feature"))
+    hidden = config.integer("d_model", "hidden_size")
+    parts = _Parts(config, hidden, WHISPER)
+    bins = config.integer("num_mel_bins", default=80)
+    length = config.integer("max_source_positions", default=1500)
+    targets = config.integer("max_target_positions", "max_position_embeddings", default=448)
+    final = layer_norm(hidden, "model.encoder.layer_norm")
+    path = "model.encoder."
+    tensors = (
+        ParameterTensor(path + "conv1.weight", (hidden, bins, 3), "encoder"),
+        ParameterTensor(path + "conv1.bias", (hidden,), "encoder"),
+        ParameterTensor(path + "conv2.weight", (hidden, hidden, 3), "encoder"),
+        ParameterTensor(path + "conv2.bias", (hidden,), "encoder"),
+        ParameterTensor(path + "embed_positions.weight", (length, hidden), "position", fixed=True),
+        *norm_tensors(final),
+    )
+    encoder = Encoder(
+        blocks=((parts.layer("encoder"), parts.layers("encoder")),),
+        length=length,
+        targets=targets,
+        channels=bins,
+        positions=length,
+        fixed_positions=True,
+        dropout=parts.dropout,
+        final_norm=final,
+        tensors=tensors,
+        ending=2,
+    )
+    return _whole(config, parts, encoder, targets)._replace(
+        max_position_embeddings=targets,
+        positions_each=True,
+        final_norm=layer_norm(hidden, "model.decoder.layer_norm"),
+        paths=Paths("model.decoder.layers", "model.decoder.embed_tokens", "model.decoder.embed_positions", "proj_out"),
+    )
+
+
+def _whole(config: ConfigReader, parts: _Parts, encoder: Encoder, rows: int) -> Architecture:
+    layers = parts.layers("decoder")
+    heads = config.integer("decoder_attention_heads")
+    size = StackDimensions(
+        hidden=parts.hidden, layers=layers, heads=heads, kv_heads=heads, head_dim=parts.hidden // heads,
+        vocab=config.integer("vocab_size"), positions=rows,
+    )
+    return decoder(
+        config,
+        size,
+        ((parts.layer("decoder"), layers),),
+        tied=True,
+        rotary_dim=0,
+        learned_positions=rows,
+        embedding_dropout=parts.dropout,
+        narrow_loss=True,
+        encoder=encoder,
+    )
+
+
+class _Parts:
+    """The layers of both stacks."""
+
+    def __init__(self, config: ConfigReader, hidden: int, kind: _Kind) -> None:
+        self._config, self.hidden, self._kind = config, hidden, kind
+        self.dropout = config.dropout("dropout", default=0.0 if kind.whisper else 0.1)
+        config.flag("scale_embedding")  # BART multiplies by 1 without it; Whisper never multiplies
+        self._inner = config.dropout("activation_dropout")
+        self._attention_dropout = config.dropout("attention_dropout")
+        self._activation = config.activation("activation_function", default="gelu")
+        for key in ("encoder_layerdrop", "decoder_layerdrop"):
+            if config.dropout(key):
+                config.note(f"{key}: layers that are skipped at random are counted as if none were")
+
+    def layers(self, stack: str) -> int:
+        """How many layers a stack has."""
+        return self._config.integer(f"{stack}_layers", maximum=MAX_LAYERS)
+
+    def layer(self, stack: str) -> Block:
+        """A layer of the encoder or of the decoder."""
+        kind, h = self._kind, self.hidden
+        heads, width = self._config.integer(f"{stack}_attention_heads"), self._config.integer(f"{stack}_ffn_dim")
+        if h % heads:
+            self._config.fail(f"{stack}_attention_heads", f"hidden size {h} is no multiple of {heads} attention heads")
+        mlp = plain_mlp(h, width, self._activation, "fc1", "fc2", bias=True)
+        block = Block(
+            mixer=self._attention("self_attn", heads, bidirectional=stack == "encoder"),
+            mlp=mlp._replace(nested=True, inner_dropout=self._inner),
+            input_norm=self._norm("self_attn_layer_norm"),
+            mlp_norm=self._norm("final_layer_norm"),
+            post_norm=kind.post_norm,
+            dropout=self.dropout,
+        )
+        if stack == "encoder":
+            return block
+        cross = self._attention("encoder_attn", heads, bidirectional=True)
+        return block._replace(cross=cross._replace(cross=True), cross_norm=self._norm("encoder_attn_layer_norm"))
+
+    def _norm(self, name: str) -> Norm:
+        return layer_norm(self.hidden, name)
+
+    def _attention(self, module: str, heads: int, *, bidirectional: bool) -> Attention:
+        h, whisper = self.hidden, self._kind.whisper
+        size = StackDimensions(
+            hidden=h, layers=1, heads=heads, kv_heads=heads, head_dim=h // heads, vocab=1, positions=0
+        )
+        found = grouped_attention(
+            size,
+            Projections(output="out_proj", module=module),
+            qkv_bias=True,
+            out_bias=True,
+            rotary_dim=0,
+            dropout=self._attention_dropout,
+            bidirectional=bidirectional,
+            softmax_fp32=False,
+            key_bias=not whisper,
+            scaled_projection=whisper,
+            contiguous=whisper,
+        )
+        if not whisper:
+            return found
+        return found._replace(tensors=tuple(t for t in found.tensors if not t.name.endswith("k_proj.bias")))
