@@ -15,7 +15,7 @@ def judged(model: str, **training: object) -> Subject | str:
         "name": "p",
         "model": model,
         "hardware": {"gpu": "h100-80gb"},
-        "training": {"framework": "pytorch", "sequence_length": 1500, **training},
+        "training": {"framework": "pytorch", "micro_batch_size": 4, "sequence_length": 1500, **training},
     }
     (document,) = load_documents("p.yaml", json.dumps(plan).encode())
     found = load_subject(document)
@@ -37,7 +37,8 @@ def test_whisper_reads_as_many_rows_whatever_the_plan_says() -> None:
 
 def test_shorter_labels_need_less() -> None:
     """Without the key, Whisper's labels fill its positions, and T5's are as long as the input."""
-    for model, whole in (("whisper-tiny", 448), ("t5-small", 1500)):
+    cases: tuple[tuple[str, int], ...] = (("whisper-tiny", 448), ("t5-small", 1500))
+    for model, whole in cases:
         bytes_of = []
         for stated in ({}, {"target_length": whole}, {"target_length": 64}):
             found = judged(model, **stated)
@@ -48,7 +49,7 @@ def test_shorter_labels_need_less() -> None:
 
 def test_a_frozen_encoder_keeps_nothing_for_a_backward() -> None:
     """``freeze: [encoder]`` leaves its layers without graph, gradients and states."""
-    whole, frozen = judged("whisper-tiny"), judged("whisper-tiny", freeze=["encoder"])
+    whole, frozen = (judged("whisper-tiny", target_length=64, **more) for more in ({}, {"freeze": ["encoder"]}))
     assert isinstance(whole, Subject)
     assert isinstance(frozen, Subject)
     assert frozen.estimate.allocated_bytes < 0.7 * whole.estimate.allocated_bytes
