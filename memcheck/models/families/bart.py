@@ -61,7 +61,7 @@ def _text(config: ConfigReader, kind: _Kind) -> Architecture:
     config.ignore(*HARMLESS)
     hidden = config.integer("d_model", "hidden_size")
     rows = config.integer("max_position_embeddings", default=kind.positions) + kind.position_offset
-    parts = _Parts(config, hidden, kind)
+    parts = _BartLayers(config, hidden, kind)
     norm = layer_norm(hidden, "model.encoder.layernorm_embedding") if kind.embedding_norm else None
     final = None if kind.post_norm else layer_norm(hidden, "model.encoder.layer_norm")
     table = ParameterTensor(
@@ -95,7 +95,7 @@ def read_whisper(config: ConfigReader) -> Architecture:
     for key in ("apply_spec_augment", "mask_time_prob", "mask_time_length", "mask_time_min_masks"):
         config.ignore(key, key.replace("time", "feature"))
     hidden = config.integer("d_model", "hidden_size")
-    parts = _Parts(config, hidden, WHISPER)
+    parts = _BartLayers(config, hidden, WHISPER)
     bins = config.integer("num_mel_bins", default=80)
     length = config.integer("max_source_positions", default=1500)
     targets = config.integer("max_target_positions", "max_position_embeddings", default=448)
@@ -129,7 +129,7 @@ def read_whisper(config: ConfigReader) -> Architecture:
     )
 
 
-def _whole(config: ConfigReader, parts: _Parts, encoder: Encoder, rows: int) -> Architecture:
+def _whole(config: ConfigReader, parts: _BartLayers, encoder: Encoder, rows: int) -> Architecture:
     layers = parts.layers("decoder")
     heads = config.integer("decoder_attention_heads")
     size = StackDimensions(
@@ -149,7 +149,7 @@ def _whole(config: ConfigReader, parts: _Parts, encoder: Encoder, rows: int) -> 
     )
 
 
-class _Parts:
+class _BartLayers:
     """The layers of both stacks."""
 
     def __init__(self, config: ConfigReader, hidden: int, kind: _Kind) -> None:

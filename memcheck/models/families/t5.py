@@ -26,7 +26,7 @@ def read(config: ConfigReader) -> Architecture:
         config.fail("is_decoder", "decoders of this family alone are not modelled", "remove is_decoder")
     config.dropout("classifier_dropout")
     dropout = config.dropout("dropout_rate", default=0.1)
-    parts = _Parts(config, size, dropout, config.integer("relative_attention_num_buckets", default=32))
+    parts = _T5Layers(config, size, dropout, config.integer("relative_attention_num_buckets", default=32))
     scaled, tied = _head(config)
     first, others = (
         [parts.encoder_layer(kind) for kind in ("table", "shared")],
@@ -78,7 +78,7 @@ def _runs(layers: list[Block], count: int) -> tuple[tuple[Block, int], ...]:
     return ((first, 1), (other, count - 1)) if count > 1 else ((first, 1),)
 
 
-class _Parts:
+class _T5Layers:
     """The layers of both stacks."""
 
     def __init__(self, config: ConfigReader, size: StackDimensions, dropout: float, buckets: int) -> None:
