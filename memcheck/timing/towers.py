@@ -37,7 +37,7 @@ def tower_shape(job: TrainingJob, a: Architecture) -> TowerShape | None:
         trained = job.method == "full" and "encoder" not in job.freeze
         adapted = job.method != "full" and job.lora is not None
         rows, batch = encoder_length(job, a.encoder), job.micro_batch_size
-        return TowerShape(batch, rows, trained=trained, adapted=adapted, graph=trained or adapted)
+        return TowerShape(pictures=batch, rows=rows, trained=trained, adapted=adapted, graph=trained or adapted)
     if a.vision is None:
         return None
     found = pictures_of(job, a.vision)

@@ -76,14 +76,16 @@ def _source(
 ) -> Unit:
     """What makes the rows of the first layer; its variable ``inputs_embeds`` is ``returned``."""
     code = encoder_code(setting.style)
-    words = Words(a.vocab_size, a.embedding_size, table, not table and is_hooked(job, a))
+    hooked = not table and is_hooked(job, a)
+    words = Words(rows=a.vocab_size, width=a.embedding_size, trained=table, leaf=hooked)
     held = sum(t.count for t in encoder.stem) + (0 if encoder.channels else words.rows * words.width)
     seen = met(lambda ctx: code.source(ctx, encoder, words), whole(setting))
     demand(seen, held, "what stands in front of the encoder", job.framework)
     biases = _bias_bytes(encoder.bias_heads, setting) if setting.trained else 0
     settings = [setting, setting.later()] if adds else [setting]
     curves = [code.source_curve(encoder, words, each, inventory)._replace(takes=biases) for each in settings]
-    return Unit("source", "encoder's input", part_tensors(as_block(encoder.stem), setting), curves[0], curves[-1])
+    tensors = part_tensors(as_block(encoder.stem), setting)
+    return Unit(kind="source", name="encoder's input", tensors=tensors, fresh=curves[0], again=curves[-1])
 
 
 def _end(job: TrainingJob, encoder: Encoder, setting: Setting, *, adds: bool, inventory: bool) -> Unit:
@@ -95,7 +97,8 @@ def _end(job: TrainingJob, encoder: Encoder, setting: Setting, *, adds: bool, in
     )
     fresh = end_curve(encoder, setting, job.loss.keep_logits, inventory)
     again = end_curve(encoder, setting.later(), job.loss.keep_logits, inventory) if adds else fresh
-    return Unit("encoded", "encoder's output", part_tensors(as_block(encoder.end), setting), fresh, again)
+    tensors = part_tensors(as_block(encoder.end), setting)
+    return Unit(kind="encoded", name="encoder's output", tensors=tensors, fresh=fresh, again=again)
 
 
 def _rows(ctx: Context) -> Value:

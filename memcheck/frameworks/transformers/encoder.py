@@ -41,6 +41,15 @@ def end(ctx: Context, encoder: Encoder, x: Value) -> Value:
 
 def _embedding(encoder: Encoder, words: Words) -> Embedding:
     return Embedding(
-        words.rows, words.width, encoder.positions, encoder.embedding_norm, encoder.embedding_scale, encoder.dropout,
-        words.trained, reused=True, fixed_positions=encoder.fixed_positions, positions_each=True, leaf=words.leaf,
-    )  # fmt: skip
+        vocab=words.rows,
+        width=words.width,
+        positions=encoder.positions,
+        norm=encoder.embedding_norm,
+        scaled=encoder.embedding_scale,
+        dropout=encoder.dropout,
+        trained=words.trained,
+        positions_each=True,
+        reused=True,
+        fixed_positions=encoder.fixed_positions,
+        leaf=words.leaf,
+    )

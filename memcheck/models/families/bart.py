@@ -85,7 +85,9 @@ def _text(config: ConfigReader, kind: _Kind) -> Architecture:
         fixed_positions=not kind.trained_positions,
         max_position_embeddings=rows - kind.position_offset,
         final_norm=None if kind.post_norm else layer_norm(hidden, "model.decoder.layer_norm"),
-        paths=Paths("model.decoder.layers", "model.shared", "model.decoder.embed_positions"),
+        paths=Paths(
+            layers="model.decoder.layers", embedding="model.shared", positions="model.decoder.embed_positions"
+        ),
     )
 
 
@@ -125,7 +127,12 @@ def read_whisper(config: ConfigReader) -> Architecture:
         max_position_embeddings=targets,
         positions_each=True,
         final_norm=layer_norm(hidden, "model.decoder.layer_norm"),
-        paths=Paths("model.decoder.layers", "model.decoder.embed_tokens", "model.decoder.embed_positions", "proj_out"),
+        paths=Paths(
+            layers="model.decoder.layers",
+            embedding="model.decoder.embed_tokens",
+            positions="model.decoder.embed_positions",
+            head="proj_out",
+        ),
     )
 
 

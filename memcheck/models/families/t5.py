@@ -144,4 +144,11 @@ class _T5Layers:
             *linear(f"{module}.wi_1", width, hidden, "mlp", "column"),
             *linear(f"{module}.wo", hidden, width, "mlp", "row"),
         )
-        return Mlp(width, True, self._activation, tensors=tensors, inner_dropout=drop, widens_inner=True)
+        return Mlp(
+            width=width,
+            gated=True,
+            activation=self._activation,
+            tensors=tensors,
+            inner_dropout=drop,
+            widens_inner=True,
+        )
