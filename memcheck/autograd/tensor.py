@@ -165,21 +165,6 @@ class Leaf:
         self.grad: Storage | None = None
 
 
-class Gathered(Leaf):
-    """What several units share: each adds its gradient in place to one that is counted elsewhere."""
-
-    __slots__ = ()
-
-    @property
-    def grad(self) -> Storage | None:
-        """None that counts here."""
-        return None
-
-    @grad.setter
-    def grad(self, value: Storage | None) -> None:
-        """It is added elsewhere, and dies."""
-
-
 class Value:
     """A tensor as the forward code sees it: a storage (shared by views), and its place in the graph."""
 
@@ -288,13 +273,6 @@ class Tape:
     def leaf(self, shape: tuple[int, ...], dtype: str, label: str) -> Value:
         """Allocate a tensor whose gradient leaves the unit."""
         return Value(self.new(shape, dtype, label), shape, dtype, Leaf())
-
-    def shared(self, shape: tuple[int, ...], dtype: str, *, wants: bool, starts: bool) -> Value:
-        """A tensor that several units read, whose bytes are counted elsewhere; it is no weight. ``wants``: a gradient,
-        which ``starts`` in this unit, or is added to what is there.
-        """
-        leaf = (Leaf() if starts else Gathered()) if wants else None
-        return Value(self.new((0,), dtype, "shared"), shape, dtype, leaf)
 
     def external(self, shape: tuple[int, ...], dtype: str) -> Value:
         """A tensor whose bytes are counted elsewhere."""

@@ -10,7 +10,7 @@ from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tens
 from memcheck.autograd.elementwise import cast, copy, mul, scale, unary
 from memcheck.autograd.indexing import clamp, index, slices
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.tensor import Dim, Leaf, Storage, Tape, Value
+from memcheck.autograd.tensor import Leaf, Storage, Tape, Value
 from memcheck.frameworks.transformers.attend import attend, repeat_kv
 from memcheck.frameworks.transformers.kernel_choice import keeps_strides, turns_in_place
 from memcheck.frameworks.transformers.mlp import linear_tensors
@@ -120,9 +120,11 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
     q = _as_heads(ctx, a, q, heads, norms[0], copies)
     if a.reuses_keys or a.value_norm is not None:
         return q, *_keys_and_values(ctx, a, x, kv_heads), gate
-    rows = ctx.sequence
+    rows: int = ctx.sequence
     if a.cross:
-        x, rows = encoded(ctx), Dim(ctx.setting.encoded, "E")
+        from memcheck.frameworks.transformers.cross import encoded
+
+        x, rows = encoded(ctx)
     k = linear(tape, x, ctx.weights(tensors[1], a.qkv_bias and a.key_bias, rows=a.kv_heads), tensors[1].name)
     k = clamp(tape, k, 2) if a.clip_qkv else k
     k = scale(tape, k, "key multiplier") if a.scaled_keys else k
@@ -151,15 +153,6 @@ def _keys_and_values(ctx: Context, a: Attention, x: Value, kv_heads: int) -> tup
     if not a.keys_are_values:
         made = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
     return k, _as_heads(ctx, a, made, kv_heads, a.value_norm, copies)
-
-
-def encoded(ctx: Context) -> Value:
-    """The encoder's output, one value for all that read it."""
-    if ctx.encoded is None:
-        s = ctx.setting
-        shape = (Dim(s.batch * s.encoded, "E"), ctx.hidden)
-        ctx.encoded = ctx.tape.shared(shape, s.stream or s.params, wants=s.encoded_grad, starts=s.gathers)
-    return ctx.encoded
 
 
 def _as_heads(

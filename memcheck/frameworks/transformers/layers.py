@@ -70,7 +70,9 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
     if block.mixer is not None:
         x = _mixer_half(ctx, block, x, stream)
     if block.cross is not None:
-        x = _cross_half(ctx, block, block.cross, x)
+        from memcheck.frameworks.transformers.cross import cross_half
+
+        x = cross_half(ctx, block, block.cross, x)
     if block.mlp is not None:
         x = _mlp_half(ctx, block, block.mlp, x)
     if block.per_layer is not None:
@@ -122,17 +124,6 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     x = _residual(ctx, block, residual, h)
     ctx.named = []
     return norm(ctx, block.input_norm, x) if block.post_norm else x
-
-
-def _cross_half(ctx: Context, block: Block, cross: Attention, x: Value) -> Value:
-    """Attention to the encoder's output (modeling_t5.py, T5LayerCrossAttention; modeling_bart.py, BartDecoderLayer)."""
-    h = x.view(*x.shape) if block.post_norm else norm(ctx, block.cross_norm, x)
-    argument = h if block.inner_dropout else None
-    h = attention(ctx, cross, h, x.dtype)
-    h = dropout(ctx.tape, h, block.dropout)
-    del argument
-    x = _residual(ctx, block, x, h)
-    return norm(ctx, block.cross_norm, x) if block.post_norm else x
 
 
 def _mixed(ctx: Context, block: Block, h: Value, stream: str) -> Value:

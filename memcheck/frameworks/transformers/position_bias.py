@@ -12,7 +12,8 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, dropout, scale, shift
 from memcheck.autograd.matrix import embedding
-from memcheck.autograd.tensor import Gathered, Storage, Tape, Value, promote
+from memcheck.autograd.shared import Gathered, shared
+from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.attend import returns
 from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT, copied_operands, kernel_of
 from memcheck.models.types import Attention
@@ -53,11 +54,11 @@ def _biases(ctx: Context, a: Attention, shape: tuple[int, ...], dtype: str) -> V
         returns(ctx, [found])
         return found
     if a.bias == "shared":
-        return tape.shared(shape, s.params, wants=s.trained, starts=s.gathers)
+        return shared(tape, shape, s.params, wants=s.trained, starts=s.gathers)
     # `position_bias.requires_grad = True` where layers are checkpointed
     wants = tape.frame is not None and tape.grad_enabled
     if a.bias == "shared-zeros":
-        return tape.shared(shape, dtype, wants=wants, starts=s.gathers)
+        return shared(tape, shape, dtype, wants=wants, starts=s.gathers)
     zeros = tape.leaf(shape, dtype, "zero biases") if wants else tape.value(shape, dtype, "zero biases")
     returns(ctx, [zeros])
     return zeros

@@ -1,0 +1,32 @@
+"""Cross attention of a decoder's layer (modeling_t5.py, T5LayerCrossAttention; modeling_bart.py, BartDecoderLayer)."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, dropout
+from memcheck.autograd.shared import shared
+from memcheck.autograd.tensor import Dim, Value
+from memcheck.frameworks.transformers.attention import attention
+from memcheck.frameworks.transformers.norms import normalise
+from memcheck.models.types import Attention, Block
+
+
+def cross_half(ctx: Context, block: Block, cross: Attention, x: Value) -> Value:
+    """Attention to the encoder's output, between the layer's own attention and its feed-forward network."""
+    h = x.view(*x.shape) if block.post_norm else normalise(ctx, block.cross_norm, x)
+    argument = h if block.inner_dropout else None
+    h = attention(ctx, cross, h, x.dtype)
+    h = dropout(ctx.tape, h, block.dropout)
+    del argument
+    x = add(ctx.tape, x, h, "residual")
+    return normalise(ctx, block.cross_norm, x) if block.post_norm else x
+
+
+def encoded(ctx: Context) -> tuple[Value, int]:
+    """The encoder's output, one value for all that read it, and its rows of each sample."""
+    s = ctx.setting
+    rows = Dim(s.encoded, "E")
+    if ctx.encoded is None:
+        shape = (Dim(s.batch * s.encoded, "E"), ctx.hidden)
+        ctx.encoded = shared(ctx.tape, shape, s.stream or s.params, wants=s.encoded_grad, starts=s.gathers)
+    return ctx.encoded, rows
