@@ -25,7 +25,9 @@ TOKENS = frozenset(
     """.split()  # noqa: SIM905  # a list of quoted names is harder to read
 )
 """Ids of the tokens that stand for pictures and sounds."""
-TIED = ("gemma3", "gemma3n", "gemma4", "internvl", "mistral3", "paligemma")
+TIED = (
+    "aya_vision", "cohere2_vision", "gemma3", "gemma3n", "gemma4", "internvl", "lighton_ocr", "mistral3", "paligemma",
+)  # fmt: skip
 """Classes whose default is that the head is the embedding."""
 FORWARDED = ("llava", "qwen2_5_vl", "qwen2_vl")
 """Classes that take what ``text_config`` says of it."""

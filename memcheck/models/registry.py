@@ -155,6 +155,8 @@ FAMILIES: dict[str, str] = {
 """``model_type`` -> ``module:function`` in :mod:`memcheck.models.families`."""
 
 WRAPPERS: dict[str, str] = {
+    "aya_vision": "cohere2",
+    "cohere2_vision": "cohere2",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
@@ -164,9 +166,11 @@ WRAPPERS: dict[str, str] = {
     "glm_ocr": "glm_ocr_text",
     "idefics3": "llama",
     "internvl": "qwen2",
+    "lighton_ocr": "qwen3",
     "llama4": "llama4_text",
     "llava": "llama",
     "llava_next": "llama",
+    "llava_next_video": "llama",
     "mistral3": "mistral",
     "paligemma": "gemma",
     "qwen2_5_omni_thinker": "qwen2",
@@ -182,6 +186,8 @@ WRAPPERS: dict[str, str] = {
 """Multimodal models: the ``model_type`` of the language model inside; its own says it where that is a family."""
 
 TOWERS: dict[str, str] = {
+    "aya_vision": "cohere:read_aya",
+    "cohere2_vision": "cohere:read_cohere2",
     "gemma3": "siglip:read_gemma3",
     "gemma4": "gemma4:read",
     "glm46v": "glm4v:read",
@@ -190,9 +196,11 @@ TOWERS: dict[str, str] = {
     "glm_ocr": "glm4v:read_ocr",
     "idefics3": "siglip:read_idefics3",
     "internvl": "internvl:read",
+    "lighton_ocr": "pixtral:read_lighton",
     "llama4": "llama4:read",
     "llava": "llava:read",
     "llava_next": "llava:read_next",
+    "llava_next_video": "llava:read_next_video",
     "mistral3": "pixtral:read_mistral3",
     "paligemma": "siglip:read_paligemma",
     "qwen2_5_omni_thinker": "omni:read_2_5",

@@ -94,6 +94,16 @@ def test_processors(row: dict[str, Any]) -> None:
     assert (found.patches, found.tokens) == (row.get("padded_patches", row.get("patches", found.patches)), tokens)
 
 
+@pytest.mark.parametrize(
+    ("height", "width", "count"), [(480, 640, 3), (100, 80, 1), (1080, 1920, 13), (512, 512, 1), (2000, 300, 5)]
+)
+def test_tiles_of_command_a_vision(height: int, width: int, count: int) -> None:
+    """As many tiles as Cohere2VisionImageProcessor returned, the thumbnail of several included."""
+    vision = EMPTY._replace(tile=1024, tile_tokens=256, patch=16, processor="tiles:see_cohere2")
+    found = tokens_of(vision, height, width, None, Limits())
+    assert (found.pictures, found.tokens) == (count, 256 * count)
+
+
 @pytest.mark.parametrize("kind", sorted(TILED))
 def test_separators(kind: str) -> None:
     """With the released checkpoint's settings the tokens around and between a picture's are counted, too."""

@@ -1,4 +1,4 @@
-"""Processors that cut a picture into tiles: InternVL, Idefics 3 and SmolVLM, Llama 4.
+"""Processors that cut a picture into tiles: InternVL, Command A Vision, Idefics 3 and SmolVLM, Llama 4.
 
 transformers 5.23 models/got_ocr2/image_processing_got_ocr2.py, models/idefics3/image_processing_idefics3.py and
 models/llama4/image_processing_llama4.py. Their limits are those of the released checkpoints' preprocessor_config.json.
@@ -11,7 +11,7 @@ import math
 from memcheck.models.pictures import Limits, Seen, no_clips, no_limits
 from memcheck.models.vision import Vision
 
-INTERNVL_TILES, LLAMA4_TILES, IDEFICS3_TILES = 12, 16, 4
+INTERNVL_TILES, COHERE2_TILES, LLAMA4_TILES, IDEFICS3_TILES = 12, 12, 16, 4
 """Most tiles of a picture beside the overview; Idefics 3's are those of its longest side."""
 LONGEST = 4096
 """``MAX_IMAGE_SIZE`` of Idefics 3."""
@@ -40,6 +40,23 @@ def internvl_tiles(height: int, width: int, side: int, most: int) -> int:
             best = (columns, rows)
     tiles = best[0] * best[1]
     return tiles + (tiles > 1)
+
+
+def see_cohere2(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Command A Vision: the grid that enlarges least, and a thumbnail; a line break behind each tile.
+
+    transformers 5.23 models/cohere2_vision/image_processing_cohere2_vision.py (``get_optimal_tiled_canvas``).
+    """
+    no_clips(frames)
+    no_limits(limits)
+    side = vision.patch * math.isqrt(vision.tile)
+    grids = [(c, r) for c in range(1, COHERE2_TILES + 1) for r in range(1, COHERE2_TILES + 1) if c * r <= COHERE2_TILES]
+    grids.sort(key=lambda grid: grid[0] * grid[1])
+    scales = [min(c * side / width, r * side / height) for c, r in grids]
+    larger = [s for s in scales if s >= 1]
+    columns, rows = grids[scales.index(min(larger) if larger else max(scales))]
+    tiles = rows * columns + (rows * columns > 1)
+    return _seen(vision, tiles, 2 + tiles)._replace(defaults=(("max_patches", COHERE2_TILES, WHY),))
 
 
 def see_idefics3(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:

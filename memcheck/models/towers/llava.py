@@ -38,6 +38,12 @@ def read_next(config: ConfigReader, around: AroundTower) -> Vision:
     return tower._replace(projector=(newline, *tower.projector), processor="anyres:see")
 
 
+def read_next_video(config: ConfigReader, around: AroundTower) -> Vision:
+    """LLaVA-NeXT-Video on pictures: LLaVA-NeXT. Clips, whose frames are pooled, have no memory model."""
+    around.outer.ignore("spatial_pool_mode", "spatial_pool_stride", "video_seq_length")
+    return read_next(config, around)
+
+
 def projector(around: AroundTower, width: int) -> tuple[ParameterTensor, ...]:
     """``linear_1``, an activation, ``linear_2``."""
     outer, outputs = around.outer, around.language.hidden_size

@@ -40,6 +40,12 @@ def read_mistral3(config: ConfigReader, around: AroundTower) -> Vision:
     return tower._replace(projector=projector, merge=merge, processor="pixtral:see")
 
 
+def read_lighton(config: ConfigReader, around: AroundTower) -> Vision:
+    """LightOnOCR: Mistral 3 with other names, and no break behind a row (modeling_lighton_ocr.py)."""
+    tower = read_mistral3(config, around)
+    return tower._replace(path="vision_encoder", projector_path="vision_projection", activation="gelu")
+
+
 def pixtral(config: ConfigReader, around: AroundTower, kind: str) -> Vision:
     """The tower alone."""
     width = config.integer("hidden_size", default=1024)

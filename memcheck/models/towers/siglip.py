@@ -29,7 +29,7 @@ def read_gemma3(config: ConfigReader, around: AroundTower) -> Vision:
         merge=tower.tile // tokens,
         processor="square:see",
         separators=4,
-        unused=_pooling_head(config, tower),
+        unused=pooling_head(config, tower),
     )
 
 
@@ -43,7 +43,7 @@ def read_paligemma(config: ConfigReader, around: AroundTower) -> Vision:
         tile_tokens=tower.tile,
         merge=1,
         processor="square:see",
-        unused=_pooling_head(config, tower),
+        unused=pooling_head(config, tower),
     )
 
 
@@ -105,7 +105,7 @@ def siglip(config: ConfigReader, around: AroundTower, kind: str, attention: str)
     )
 
 
-def _pooling_head(config: ConfigReader, tower: Vision) -> tuple[ParameterTensor, ...]:
+def pooling_head(config: ConfigReader, tower: Vision) -> tuple[ParameterTensor, ...]:
     """``vision_use_head``: an attention pooling that nothing reads (SiglipMultiheadAttentionPoolingHead)."""
     if not config.flag("vision_use_head", default=True):
         return ()
