@@ -32,7 +32,7 @@ def test_no_group_is_worse_than_recorded(done: accuracy.Run) -> None:
 
 
 ABOVE = ["swift-qwen3-vl-4b-mixed"]
-"""Known and unexplained: RESULTS.md says what is known of each."""
+"""Known: RESULTS.md says what is missing of each."""
 
 
 def test_no_truth_lies_above_its_interval(done: accuracy.Run) -> None:
