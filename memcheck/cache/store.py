@@ -17,7 +17,7 @@ LARGEST = 64 * 2**10
 MOST_BYTES = 256 * 2**20
 """Bytes of all files, from which on the oldest go."""
 FEW = MOST_BYTES // LARGEST
-"""So many files are never too large together."""
+"""The number of files that are never too large together."""
 LEFT = 3 / 4
 """Share of ``MOST_BYTES`` that stays when the oldest go."""
 DAY_S = 86_400

@@ -25,7 +25,7 @@ WORTH = {"fork": 64, "spawn": 256}
 Beside its start a process costs what it has to find out anew: plans of one model share most of their prices.
 """
 SWITCH = "MEMCHECK_NO_CACHE"
-"""Of the environment; set to anything, no verdict is kept, or taken from an earlier run."""
+"""A variable of the environment: set to anything, no verdict is kept, or taken from an earlier run."""
 USUAL_BYTES = 2048
 """The size of a file with one plan; a larger one counts for as many as fit into it."""
 

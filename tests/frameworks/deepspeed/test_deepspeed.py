@@ -10,7 +10,7 @@ from benchmarks.deepspeed_cases import plan, records
 from benchmarks.score import resolved
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
-from memcheck.frameworks.deepspeed.engine import EngineBuffers, engine_buffers, fullest_partition
+from memcheck.frameworks.deepspeed.engine import DEFAULTS, EngineBuffers, engine_buffers, fullest_partition
 from memcheck.frameworks.deepspeed.profile import PROFILE as DEEPSPEED
 from memcheck.job.objective_types import Evaluation
 from memcheck.job.types import Layout, Optimizer, Overhead
@@ -56,6 +56,24 @@ def test_bucket_sizes_are_elements() -> None:
     auto = (("reduce_bucket_size", "auto"),)
     assert buffers(2, options=auto).buckets == rounded(2 * 4096 * 4096)
     assert buffers(0).buckets == 0
+
+
+@pytest.mark.parametrize("written", [5e7, 50_000_000, "50000000"])
+def test_a_size_may_be_written_in_each_way(written: object) -> None:
+    """JSON's 5e7 is a float, YAML's 5e7 without a point a text: what is meant is a whole number of elements."""
+    assert buffers(2, options=(("reduce_bucket_size", written),)).buckets == rounded(2 * 50_000_000)
+
+
+def test_sizes_that_nobody_states_are_deepspeeds() -> None:
+    """The defaults of ``DeepSpeedZeroConfig`` (runtime/zero/config.py), to the element."""
+    assert DEFAULTS == {
+        "reduce_bucket_size": 5e8,
+        "stage3_prefetch_bucket_size": 5e7,
+        "stage3_param_persistence_threshold": 1e5,
+        "stage3_max_live_parameters": 1e9,
+        "stage3_max_reuse_distance": 1e9,
+        "sub_group_size": 1e9,
+    }
 
 
 def test_overlapped_reduction_has_two_buckets_and_what_exceeds_one() -> None:
