@@ -69,12 +69,14 @@ def _gated(attention: LatentAttention, size: StackDimensions) -> LatentAttention
 def _windowed(config: ConfigReader, size: StackDimensions, layer: int | None) -> LatentAttention:
     """Latent attention with the sizes of the first windowed layer, which all of them have."""
     every = config.raw("per_layer_config")
-    stated = every.get(str(layer), every.get(layer)) if isinstance(every, dict) else None
+    layers = every if isinstance(every, dict) else {}
+    numbered = {int(key): value for key, value in layers.items() if str(key).isdigit()}
+    stated = numbered.get(-1 if layer is None else layer)
     own = dict(stated) if isinstance(stated, dict) else {}
     if not own:
         keys = {key: config.raw(f"swa_{key}") for key in SLIDING}
         own = {key: SLIDING[key] if value is None else value for key, value in keys.items()}
-    if isinstance(every, dict) and any(isinstance(v, dict) and dict(v) != own for v in every.values()):
+    if any(value != own for value in numbered.values()):
         config.fail("per_layer_config", "memcheck has one size of windowed layers", "state the same for each")
     known = {**config.config, **own}
     inner = ConfigReader(known, config.model_type, "per_layer_config.")
