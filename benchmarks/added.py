@@ -61,6 +61,13 @@ STATED: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 128},
     "openai-gpt": {"n_positions": 2048},
     "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 2},
+    "zamba2": {
+        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+        "num_hidden_layers": 4,
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "n_mamba_heads": 8,
+    },
 }
 """Keys without which the class's own defaults build no model."""
 TOKENWISE = {"falcon_mamba": 40, "jamba": 40, "kimi_linear": 384, "mamba": 40}

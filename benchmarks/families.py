@@ -31,6 +31,7 @@ OPEN = {
     "mamba2 added, sdpa, full, bf16-pure": -0.007,
     "modernbert-decoder added, sdpa, full, bf16-pure": -0.006,
     "modernbert-decoder added, sdpa, none, bf16-mixed": -0.004,
+    "zamba2 added, sdpa, full, bf16-pure": -0.006,
 }
 """Plans with a moment whose missing tensor is not found yet, and how low it is."""
 WIDE = 0.01

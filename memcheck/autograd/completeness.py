@@ -59,8 +59,8 @@ def met_by(forward: Callable[[Context, Value], Value], setting: Setting) -> int:
 
 
 def elements(block: Block) -> int:
-    """Elements of the weights of a layer of the model."""
-    return sum(t.count for t in block_tensors(block))
+    """Elements of the weights that a layer of the model meets, also those that another holds."""
+    return sum(t.count for t in block_tensors(block._replace(borrows=False)))
 
 
 def demand(seen: int, held: int, what: str, framework: str) -> None:

@@ -178,6 +178,10 @@ class Context:
         """Position biases that the layer's forward has names for."""
         self.encoded: Value | None = None
         """The encoder's output, whose bytes are counted elsewhere."""
+        self.held: list[Storage] = []
+        """What a checkpoint inside a checkpointed layer holds."""
+        self.borrowed = False
+        """Weights belong to a later layer, whose gradients are there already: backward has passed it."""
         self.before: High | None = None
         """The highest point of the final norm, which still belongs to the forward."""
 
@@ -189,6 +193,10 @@ class Context:
 
     def register(self, parameter: Parameter) -> Parameter:
         """Remember a weight, and send its gradient where the framework accumulates gradients."""
+        if self.borrowed:
+            parameter.grad, parameter.fresh = True, False
+            self.parameters.append(parameter)
+            return parameter
         stepping = self.setting.stepped
         if stepping is not None:
             parameter.sink = self.step(stepping)

@@ -7,7 +7,10 @@ from memcheck.models.types import Architecture, Block, ParameterTensor
 
 
 def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
-    """Every parameter tensor of one layer."""
+    """Every parameter tensor of one layer, without those that a later one holds."""
+    if block.borrows:
+        own = block.beside.tensors if block.beside is not None else ()
+        return own + norm_tensors(block.mixer_output_norm) + block.extra_tensors
     mixer = block.mixer.tensors if block.mixer is not None else ()
     mlp = block.mlp.tensors if block.mlp is not None else ()
     if block.beside is not None:

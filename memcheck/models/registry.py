@@ -151,6 +151,7 @@ FAMILIES: dict[str, str] = {
     "whisper": "bart:read_whisper",
     "xlm-roberta": "bert:read_roberta",
     "youtu": "youtu:read",
+    "zamba2": "zamba2:read",
 }
 """``model_type`` -> ``module:function`` in :mod:`memcheck.models.families`."""
 

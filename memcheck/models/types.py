@@ -213,6 +213,11 @@ class Block(Record):
     """The output is multiplied in place by a buffer of one number (Gemma 4)."""
     beside: Mixer | None = None
     """A recurrent mixer that reads what attention reads; both outputs are multiplied and added (Falcon-H1)."""
+    in_turn: bool = False
+    """Attention and feed-forward network read the stream and the embedding, without residual sums; what they make is
+    added to what ``beside`` reads behind its norm, ``mixer_output_norm`` (Zamba 2)."""
+    borrows: bool = False
+    """Mixer, feed-forward network and their norms are a later layer's, which holds their tensors (Zamba 2)."""
     residual_fp32: bool = False
     """The residual stream is fp32, whatever the weights are (Mamba 2)."""
     residual_scale: bool = False
@@ -321,6 +326,8 @@ class Architecture(Record):
     """Embeddings of every layer are looked up at once, and projections of the first are added (Gemma 4)."""
     streams: int = 1
     """Streams of hidden states that layers hand to each other (Gemma 3n)."""
+    embedding_cloned: bool = False
+    """Layers read a copy of the embedding beside the stream (Zamba 2)."""
     rotary_dims: tuple[int, ...] = ()
     """Widths of the rotary tables, where kinds of layers have tables of different widths."""
     token_types: int = 0

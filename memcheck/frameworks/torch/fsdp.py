@@ -10,6 +10,7 @@ from __future__ import annotations
 from memcheck.accounts.quantised import FOUR_BITS
 from memcheck.accounts.state import LocalTensor, shard_numel
 from memcheck.autograd.tensor import rounded
+from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.torch import reduces_wider
 from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
@@ -23,6 +24,20 @@ def wraps(job: TrainingJob) -> bool:
     if profile.own_engine or layout.zero_stage < 2:
         return False
     return layout.shard_group > 1 or (profile.wraps_one_rank and layout.zero_stage == 3)
+
+
+def demand_own_tensors(job: TrainingJob, architecture: Architecture) -> None:
+    """Nothing, if no layer borrows the tensors of another, or nothing wraps layers.
+
+    Raises:
+        UnsupportedError: groups of tensors that several layers use.
+    """
+    if wraps(job) and any(block.borrows for block, _ in architecture.blocks):
+        raise UnsupportedError(
+            "memcheck has no model of layers that share tensors under FSDP",
+            "replicate the model, or cut it by DeepSpeed's ZeRO",
+            "/parallelism",
+        )
 
 
 def skips_reduction(job: TrainingJob) -> bool:

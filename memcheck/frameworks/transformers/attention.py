@@ -117,7 +117,7 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
         half = (ctx.tokens, q.shape[-1] // 2)
         q, gate = tape.views(q, half, half)
     q = clamp(tape, q, 2) if a.clip_qkv else q
-    q = _as_heads(ctx, a, q, heads, norms[0], copies)
+    q = as_heads(ctx, a, q, heads, norms[0], copies)
     if a.reuses_keys or a.value_norm is not None:
         return q, *_keys_and_values(ctx, a, x, kv_heads), gate
     rows: int = ctx.sequence
@@ -128,12 +128,12 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
     k = linear(tape, x, ctx.weights(tensors[1], a.qkv_bias and a.key_bias, rows=a.kv_heads), tensors[1].name)
     k = clamp(tape, k, 2) if a.clip_qkv else k
     k = scale(tape, k, "key multiplier") if a.scaled_keys else k
-    k = _as_heads(ctx, a, k, kv_heads, norms[1], copies, rows=rows)
+    k = as_heads(ctx, a, k, kv_heads, norms[1], copies, rows=rows)
     v = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
     v = clamp(tape, v, 2) if a.clip_qkv else v
     if a.gate_matrix:
         gate = linear(tape, x, ctx.weights(tensors[4], False), tensors[4].name)
-    v = _as_heads(
+    v = as_heads(
         ctx, a, v, kv_heads, None, not keeps_strides(ctx, a), each=a.v_head_dim or a.head_dim, rows=rows
     )
     return q, k, scale(tape, v, "value scale") if a.scaled_values else v, gate
@@ -149,13 +149,13 @@ def _keys_and_values(ctx: Context, a: Attention, x: Value, kv_heads: int) -> tup
         return Value(None, shape, dtype, leaf), Value(None, shape, dtype, leaf)
     tensors = linear_tensors(a.tensors)
     made = linear(tape, x, ctx.weights(tensors[1], a.qkv_bias, rows=a.kv_heads), tensors[1].name)
-    k = _as_heads(ctx, a, made, kv_heads, a.key_norm, True)
+    k = as_heads(ctx, a, made, kv_heads, a.key_norm, True)
     if not a.keys_are_values:
         made = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
-    return k, _as_heads(ctx, a, made, kv_heads, a.value_norm, copies)
+    return k, as_heads(ctx, a, made, kv_heads, a.value_norm, copies)
 
 
-def _as_heads(
+def as_heads(
     ctx: Context,
     a: Attention,
     x: Value,
@@ -166,6 +166,7 @@ def _as_heads(
     each: int = 0,
     rows: int = 0,
 ) -> Value:
+    """What a projection makes, head by head, behind its norm. ``copies``: the gradient comes back head by head."""
     shape = (ctx.batch, heads, rows or ctx.sequence, each or a.head_dim)
     if norm is not None and norm.size != a.head_dim:
         x, norm = normalise(ctx, norm._replace(size=x.shape[-1]), x, "qk_norm"), None

@@ -41,6 +41,8 @@ class Embedding(Record):
     """Rows of the table of all layers' embeddings."""
     streams: int = 1
     """Streams of hidden states that the first layer gets."""
+    cloned: bool = False
+    """Layers read a copy of the rows."""
     sums_in_place: bool = False
     """The tied head's gradient is no transpose of a product but a tensor of its own, to which the table's is added."""
     projects_last: bool = False
@@ -89,6 +91,19 @@ def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bo
     )
 
 
+def _cloned(tape: Tape, x: Value) -> Value:
+    """modeling_zamba2.py, ``torch.clone(inputs_embeds)``: layers hold it, as an argument, and send it gradients, which
+    are there from the first to the embedding's own: counted beside it.
+    """
+    held = [tape.new(x.shape, x.dtype, "original hidden states") for _ in range(2)]
+    out = Value(x.storage, x.shape, x.dtype)
+
+    def run(grad: Storage, kept: object = held) -> list[Storage | None]:
+        return [grad]
+
+    return tape.record(out, (x,), run)
+
+
 def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     """``inputs_embeds`` on this rank."""
     tape, s = ctx.tape, ctx.setting
@@ -125,6 +140,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         from memcheck.frameworks.transformers.per_layer import look_up
 
         x = look_up(ctx, e.per_layer, e.per_layer_rows, x, trained=trained)
+    x = _cloned(tape, x) if e.cloned else x
     ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
     if e.streams > 1:
         from memcheck.frameworks.transformers.altup import spread_streams

@@ -65,6 +65,10 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
         from memcheck.frameworks.transformers.altup import altup_block
 
         return altup_block(ctx, block, x)
+    if block.in_turn:
+        from memcheck.frameworks.transformers.shared_block import shared_block
+
+        return shared_block(ctx, block, x)
     if block.parallel:
         return _parallel(ctx, block, x, stream)
     if block.mixer is not None:

@@ -107,12 +107,14 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
 
 def _own_names(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration in the family's own key names: others' names of the same quantity are understood in plans."""
-    known = {*signature(kind).parameters, *getattr(kind, "attribute_map", {})}
+    others = getattr(kind, "attribute_map", {})
+    known = {*signature(kind).parameters, *others}
     found = {}
     for key, value in config.items():
         if key in STORAGE_KEYS:
             continue
-        own = next((k for k in synonyms(key) if k in known and k not in config), key)
+        missing = (k for k in synonyms(key) if k in known and k not in config and others.get(k) not in config)
+        own = next(missing, key)
         found[own if key not in known else key] = value
     return found
 

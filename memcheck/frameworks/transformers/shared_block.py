@@ -1,0 +1,104 @@
+"""Zamba 2's hybrid layer: a block of attention and feed-forward network whose tensors several layers share, in front of
+Mamba-2.
+
+Source: transformers 5.23 models/zamba2/modeling_zamba2.py (Zamba2HybridLayer, Zamba2AttentionDecoderLayer,
+Zamba2Attention, Zamba2MLP, Zamba2MambaDecoderLayer).
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, cat, mul
+from memcheck.autograd.matrix import linear
+from memcheck.autograd.tensor import Leaf, Value
+from memcheck.frameworks.transformers.attend import attend
+from memcheck.frameworks.transformers.attention import as_heads
+from memcheck.frameworks.transformers.kernel_choice import keeps_strides
+from memcheck.frameworks.transformers.mixer import recurrent_mixer
+from memcheck.frameworks.transformers.mlp import activation
+from memcheck.frameworks.transformers.norms import normalise
+from memcheck.frameworks.transformers.rotary import apply_rotary
+from memcheck.models.types import Attention, Block, Mlp, ParameterTensor
+
+Tensors = dict[str, ParameterTensor]
+
+
+def shared_block(ctx: Context, block: Block, x: Value) -> Value:
+    """``mamba(norm(x + linear(shared(x, embedding)))) + x``; what the shared block made lives to the layer's end."""
+    tape, a, m = ctx.tape, block.mixer, block.mlp
+    if not isinstance(a, Attention) or not isinstance(m, Mlp) or block.beside is None:
+        return x
+    own = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
+    ctx.borrowed = block.borrows
+    try:
+        shared = _transformer(ctx, block, a, m, own, x)
+    finally:
+        ctx.borrowed = False
+    shared = linear(tape, shared, ctx.replicated(own["linear"]), "linear")
+    frame = tape.frame
+    if frame is not None and frame.again is None and shared.storage is not None:
+        # the Mamba layer inside is a checkpoint of its own, which holds its arguments from the first pass on
+        ctx.held.append(shared.storage)
+    h = normalise(ctx, block.mixer_output_norm, add(tape, x, shared, "stream + shared"))
+    h = recurrent_mixer(ctx, block.beside, h)
+    out = add(tape, x, h, "residual")
+    del shared, h
+    return out
+
+
+def _transformer(ctx: Context, block: Block, a: Attention, m: Mlp, own: Tensors, x: Value) -> Value:
+    """Both halves without residual sums. The embedding is counted elsewhere."""
+    tape, width = ctx.tape, x.shape[-1]
+    original = Value(None, x.shape, x.dtype, Leaf())
+    h = cat(tape, (x, original), (x.shape[0], 2 * width), "cat embedding")
+    del original
+    h = normalise(ctx, block.input_norm, h)
+    h = _attention(ctx, a, own, h, x.dtype)
+    h = normalise(ctx, block.mlp_norm, h)
+    return _feed_forward(ctx, m, own, h)
+
+
+def _adapted(ctx: Context, own: Tensors, name: str, x: Value, made: Value) -> Value:
+    """The layer's own low-rank pair added to what a shared matrix makes."""
+    if f"{name}.0" not in own:
+        return made
+    borrowed, ctx.borrowed = ctx.borrowed, False
+    low = linear(ctx.tape, x, ctx.replicated(own[f"{name}.0"]), name)
+    high = linear(ctx.tape, low, ctx.replicated(own[f"{name}.1"]), name)
+    ctx.borrowed = borrowed
+    return add(ctx.tape, made, high, "adapter")
+
+
+def _attention(ctx: Context, a: Attention, own: Tensors, x: Value, stream: str) -> Value:
+    tape, heads = ctx.tape, []
+    copies = not keeps_strides(ctx, a)
+    tensors = [t for t in a.tensors if t.linear]
+    for letter, tensor, count in zip("qkv", tensors, (a.heads, a.kv_heads, a.kv_heads), strict=False):
+        made = linear(tape, x, ctx.weights(tensor, False), tensor.name)
+        made = _adapted(ctx, own, f"linear_{letter}_adapter", x, made)
+        turned = a.rotary_dim > 0 and letter != "v"
+        heads.append(as_heads(ctx, a, made, count, None, copies or turned))
+        del made
+    q, k, v = heads
+    heads.clear()
+    if a.rotary_dim:
+        q, k = apply_rotary(ctx, a, q, k, stream)
+    out = attend(ctx, a, q, k, v).view(ctx.tokens, a.heads * a.head_dim)
+    result = linear(tape, out, ctx.weights(tensors[3], False), tensors[3].name)
+    del q, k, v, out
+    return result
+
+
+def _feed_forward(ctx: Context, m: Mlp, own: Tensors, x: Value) -> Value:
+    """The chunks of the joint matrix have names until the module returns."""
+    tape = ctx.tape
+    first, last = (t for t in m.tensors if t.linear)
+    both = linear(tape, x, ctx.weights(first, m.bias), first.name)
+    both = _adapted(ctx, own, "gate_up_proj_adapter", x, both)
+    half = (ctx.tokens, both.shape[-1] // 2)
+    gate, up = tape.views(both, half, half)
+    del both, x
+    inner = mul(tape, activation(tape, gate, m.activation), up)
+    out = linear(tape, inner, ctx.weights(last, m.bias), last.name)
+    del gate, up, inner
+    return out

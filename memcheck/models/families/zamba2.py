@@ -1,0 +1,117 @@
+"""Zamba 2 (modeling_zamba2.py): Mamba-2 in every layer, in front of some a transformer block that they share."""
+
+from __future__ import annotations
+
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, rms_norm
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.recurrent import StateSpace, mamba2
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, ParameterTensor
+
+HARMLESS = (
+    "attention_hidden_size", "attention_head_dim", "head_dim", "mamba_headdim", "kv_channels", "num_query_groups",
+    "time_step_min", "time_step_max", "time_step_floor", "use_mamba_kernels", "use_conv_bias", "use_mem_eff_path",
+    "num_logits_to_keep", "use_long_context", "hybrid_layer_ids", "mamba_dt_rank", "ffn_hidden_size", "layer_types",
+    "use_shared_mlp_adapter", "use_shared_block_adapter", "mamba_chunk_size",
+)  # fmt: skip
+"""Derived sizes, which the class overwrites, and what decides none."""
+OLDER = {"mamba": "linear_attention", "m": "linear_attention", "g": "hybrid"}
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: zamba2``."""
+    size = read_sizes(config, head_dim_key=False)
+    h = size.hidden
+    types = _types(config, size.layers)
+    config.ignore(*HARMLESS)
+    bias = config.flag("add_bias_linear")
+    inner = int(config.number("mamba_expand", default=2.0) * h)
+    heads = config.integer("n_mamba_heads", default=8)
+    sizes = StateSpace(
+        heads=heads,
+        head_dim=inner // heads,
+        state=config.integer("mamba_d_state", default=64),
+        groups=config.integer("mamba_ngroups", default=1),
+        kernel=config.integer("mamba_d_conv", default=4),
+        chunk=config.integer("chunk_size", default=256),
+        bias=bias,
+    )
+    plain = Block(mixer=mamba2(h, sizes), mlp=None, input_norm=rms_norm(h, "input_layernorm"), mlp_norm=None)
+    hybrid = _hybrid(config, size, bias=bias)._replace(
+        beside=mamba2(h, sizes, "mamba_decoder.mamba"),
+        mixer_output_norm=rms_norm(h, "mamba_decoder.input_layernorm"),
+    )
+    number, every = config.integer("num_mem_blocks", default=1), types.count("hybrid")
+    blocks: list[tuple[Block, int]] = []
+    seen = 0
+    for kind in types:
+        block = plain
+        if kind == "hybrid":
+            seen += 1
+            block = hybrid._replace(borrows=seen <= every - number)  # the last of each holds the tensors
+        if blocks and blocks[-1][0] == block:
+            blocks[-1] = (block, blocks[-1][1] + 1)
+        else:
+            blocks.append((block, 1))
+    found = decoder(
+        config,
+        size,
+        tuple(blocks),
+        tied=True,
+        final_norm=rms_norm(h, "model.final_layernorm"),
+        rotary_dim=2 * h // size.heads if config.flag("use_mem_rope") else 0,
+    )
+    return found._replace(embedding_cloned=every > 0)
+
+
+def _types(config: ConfigReader, layers: int) -> tuple[str, ...]:
+    """``layers_block_type``; the class's own puts a hybrid into every sixth layer, and three more."""
+    stated = config.texts("layers_block_type")
+    if stated is None:
+        usual = ["linear_attention", *(["linear_attention"] * 5 + ["hybrid"]) * 7]
+        usual += [*["linear_attention"] * 4, "hybrid", *["linear_attention"] * 3, "hybrid", *["linear_attention"] * 2]
+        stated = tuple(usual)
+    found = tuple(OLDER.get(t, t) for t in stated)
+    strange = next((t for t in found if t not in ("linear_attention", "hybrid")), None)
+    if strange is not None or len(found) != layers:
+        config.fail("layers_block_type", f"{len(found)} layers, the model has {layers}", "known: mamba, hybrid")
+    return found
+
+
+def _hybrid(config: ConfigReader, size: StackDimensions, *, bias: bool) -> Block:
+    """The shared block, which reads the stream and the embedding side by side, and each layer's own adapters."""
+    h, a, rank = size.hidden, "shared_transformer", config.integer("adapter_rank", default=128)
+    wide = size._replace(hidden=2 * h, head_dim=2 * h // size.heads)
+    turned = config.flag("use_mem_rope")
+    attention = grouped_attention(
+        wide,
+        Projections(module=f"{a}.self_attn"),
+        rotary_dim=wide.head_dim if turned else 0,
+        dropout=config.dropout("attention_dropout"),
+    )
+    (output,) = linear(f"{a}.self_attn.o_proj", h, wide.heads * wide.head_dim, "attention", "row")
+    attention = attention._replace(tensors=(*attention.tensors[:3], output))
+    width = config.integer("intermediate_size", default=4 * h, null=4 * h)
+    activation = config.activation(default="gelu")
+    mlp = gated_mlp(h, width, activation, bias=bias, fused=True, module=f"{a}.feed_forward")
+    own: tuple[ParameterTensor, ...] = linear("linear", h, h, "mlp", "none")
+    if config.flag("use_shared_attention_adapter"):
+        for letter in "qkv":
+            own += _pair(f"linear_{letter}_adapter", 2 * h, rank, 2 * h, "attention")
+    own += _pair("gate_up_proj_adapter", h, rank, 2 * width, "mlp")
+    return Block(
+        mixer=attention,
+        mlp=mlp,
+        input_norm=rms_norm(2 * h, f"{a}.input_layernorm"),
+        mlp_norm=rms_norm(h, f"{a}.pre_ff_layernorm"),
+        extra_tensors=own,
+        in_turn=True,
+    )
+
+
+def _pair(name: str, inputs: int, rank: int, outputs: int, group: str) -> tuple[ParameterTensor, ...]:
+    """Two matrices, one behind the other."""
+    return (*linear(f"{name}.0", rank, inputs, group, "none"), *linear(f"{name}.1", outputs, rank, group, "none"))
