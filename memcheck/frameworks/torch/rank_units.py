@@ -12,14 +12,7 @@ from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.context import Setting
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.end_tensors import HEAD, TABLE, saves
-from memcheck.frameworks.torch.fsdp import (
-    accumulated_dtype,
-    adds_in_place,
-    demand_own_tensors,
-    outside_dtype,
-    reduces_head,
-    wraps,
-)
+from memcheck.frameworks.torch.fsdp import accumulated_dtype, adds_in_place, outside_dtype, reduces_head, wraps
 from memcheck.frameworks.torch.units import (
     as_built,
     base_setting,
@@ -90,7 +83,6 @@ class Units:
 
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
         self.job, self.architecture = job, as_built(job, architecture)
-        demand_own_tensors(job, architecture)
         self.base = base_setting(job, architecture, added.dtype)
         self._added, self._inventory = added, inventory
         self._frozen = frozenset(frozen_layers(job.freeze))

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 
 from memcheck.accounts.estimate import Instant, RankEstimate
 from memcheck.accounts.moves import Components, Held, Rest, highest, laid_on, peak_on
+from memcheck.frameworks.torch.fsdp import demand_own_tensors
 from memcheck.frameworks.torch.pipelining import fullest, parts
 from memcheck.frameworks.torch.rank_steps import (
     Motion,
@@ -40,6 +41,7 @@ def _shortened(job: TrainingJob) -> TrainingJob:
 @lru_cache(maxsize=512)
 def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bool) -> tuple[RankEstimate, ...]:
     """The ranks of equal jobs: what differs between the plans of one repository often does not matter here."""
+    demand_own_tensors(job, architecture)
     numbers = tuple(range(job.layout.pipeline))
     states = states_of(timeless(job))
     if not inventory:
@@ -58,6 +60,7 @@ class Behaviours:
 
     def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
         """``job``: any of them."""
+        demand_own_tensors(job, architecture)
         self._architecture = architecture
         self._any_batch: dict[str, AnyBatch] = {}
         for torch in job.torch:
