@@ -85,7 +85,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name, place in write_cases(folder, options.plans).items():
             for jobs in (1,) if name == "one" else (1, options.jobs):
-                check = ["-c", ENTRY, "check", "--jobs", str(jobs), "--exit-zero", place]
+                check = ["-c", ENTRY, "check", "--no-cache", "--jobs", str(jobs), "--exit-zero", place]
                 bare, _ = ratios(check, NOTHING, options.runs)
                 peer = ratios(check, [*LINTED, place], options.runs) if linted else None
                 beside = f"{peer[0]:15.2f}  {peer[1]:6.2f}" if peer else ""
