@@ -86,8 +86,8 @@ class Profile(Record):
     lora_targets: str | tuple[str, ...] = "all-linear"
     lora_dtype: str = "fp32"
     """Dtype of adapters: ``fp32`` (peft's default), or ``params``, which is that of the model's parameters."""
-    takes_liger: bool = False
-    """It runs transformers' own modules, which Liger's kernels replace."""
+    runs_transformers: bool = False
+    """It runs transformers' own modules, which Liger's kernels replace, and whose checkpoints hook the embedding."""
     lora_variants: tuple[str, ...] = ()
     """Keys of ``training.lora`` beside rank, targets and dtype that its adapters are modelled with."""
     adapts_head: bool = False

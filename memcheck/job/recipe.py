@@ -6,11 +6,20 @@ from memcheck.job.defaults import Defaults
 from memcheck.job.profile import Profile
 from memcheck.job.recipes import GENERIC
 from memcheck.job.types import Layout, Optimizer, Recipe
-from memcheck.plan.types import PrecisionSpec
+from memcheck.job.versions import is_before
+from memcheck.plan.types import PrecisionSpec, TrainerSpec
+
+WIDE_SINCE = (0, 27)
+"""The TRL whose ``create_model_from_path`` takes ``float32`` where no dtype is stated."""
 
 
 def resolve_recipe(
-    stated: PrecisionSpec | None, method: str, layout: Layout, framework: Profile, defaults: Defaults
+    stated: PrecisionSpec | None,
+    method: str,
+    layout: Layout,
+    framework: Profile,
+    defaults: Defaults,
+    trainer: TrainerSpec | None = None,
 ) -> Recipe:
     """What the named recipe means to this framework at this ZeRO stage, with the plan's deviations applied."""
     stated = stated or PrecisionSpec()
@@ -29,7 +38,10 @@ def resolve_recipe(
     ):
         # Trainer-based stacks load the frozen base in its checkpoint's 16-bit dtype (transformers v5: dtype="auto").
         base = "fp16" if recipe.recipe == "fp16-mixed" else "bf16"
-        defaults.note("training.precision.params", base, "the frozen base rests in its checkpoint's 16-bit dtype")
+        why = "the frozen base rests in its checkpoint's 16-bit dtype"
+        if trainer is not None and trainer.name == "trl" and not is_before(trainer.version, WIDE_SINCE):
+            base, why = "fp32", "TRL loads a model in fp32 unless its dtype is stated (trainer/utils.py, since 0.27)"
+        defaults.note("training.precision.params", base, why)
         recipe = recipe._replace(params=base)
     return _deviate(recipe, stated, framework)
 

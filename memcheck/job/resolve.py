@@ -226,7 +226,7 @@ def _training_job(
     if _offloads(training) and _unstated("pin_memory", framework, options):
         between.note("training.options.pin_memory", True, why)
     precision = with_base(training.precision, training.base)
-    recipe = resolve_recipe(precision, method, layout, framework, between)
+    recipe = resolve_recipe(precision, method, layout, framework, between, training.trainer)
     optimizer = resolve_optimizer(training.optimizer, framework, between)
     held_in = resolve_base(training.base, method, framework, options, after)
     lora = resolve_lora(training, method, framework, recipe.params, after)

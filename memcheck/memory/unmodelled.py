@@ -53,8 +53,8 @@ def _refuse_liger(job: TrainingJob, framework: Profile) -> None:
     from memcheck.frameworks.transformers.liger import POINTER as AT
     from memcheck.frameworks.transformers.liger import liger_of
 
-    if not framework.takes_liger:
-        able = ", ".join(each.name for each in FRAMEWORKS.values() if each.takes_liger)
+    if not framework.runs_transformers:
+        able = ", ".join(each.name for each in FRAMEWORKS.values() if each.runs_transformers)
         message = f"{framework.title} does not run transformers' modules, which Liger's kernels replace"
         raise UnsupportedError(message, f"leave it out; {able} run them", AT)
     if isinstance(job.architecture, Architecture):

@@ -274,7 +274,8 @@ def test_recomputing_a_flash_kernel_frees_nothing(training: str, speaks: bool) -
     [
         ("llama-3.1-8b", "method: lora, lora: {target_modules: [q_proj, self_attn.v_proj]}", ""),
         ("llama-3.1-8b", "method: lora, lora: {target_modules: q_prj}", "did you mean `q_proj`"),
-        ("llama-3.1-8b", "method: lora, lora: {target_modules: [q_proj, lm_head]}", "there are q_proj, k_proj"),
+        ("llama-3.1-8b", "method: lora, lora: {target_modules: [q_proj, lm_head]}", ""),
+        ("llama-3.1-8b", "method: lora, lora: {target_modules: [q_proj, head]}", "there are q_proj, k_proj"),
         ("mixtral-8x7b", "method: lora, lora: {target_modules: [w1, w2, w3, gate]}", ""),
         ("gpt2", "method: lora, lora: {target_modules: [c_attn]}", ""),
         ("qwen3-30b-a3b", "method: lora, lora: {target_parameters: [mlp.experts.down_proj]}", ""),

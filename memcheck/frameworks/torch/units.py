@@ -294,11 +294,12 @@ def is_hooked(job: TrainingJob, a: Architecture) -> bool:
 
     A script asks for it before reentrant checkpoints. transformers 5.23 does so by itself for every model whose main
     input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), and finds the patch embeddings of
-    towers, too. Else that shows only where the first layer's int8 products hold on to an input that wants a gradient.
+    towers, too; peft does it in any version, for a model that checkpoints (peft_model.py).
     """
     mode, reentrant = job.checkpointing.mode, job.checkpointing.reentrant
-    words = a.encoder is not None and not a.encoder.channels  # a model of sounds has another main input
-    return mode != "none" and (reentrant or a.vision is not None or words or job.held_in == "int8")
+    words = a.encoder is None or not a.encoder.channels  # a model of sounds has another main input
+    hooks = words and FRAMEWORKS[job.framework].runs_transformers
+    return mode != "none" and (reentrant or hooks or job.held_in == "int8")
 
 
 def is_tied(a: Architecture, tensor: int) -> bool:

@@ -53,7 +53,7 @@ def _kernels(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange
     if chooses and job.optimizer.implementation == "foreach" and job.optimizer.name in FOREACH_CLASS:
         change = {"training.optimizer.implementation": "fused"}
         yield CandidateChange("implementation", "update with the fused optimizer kernel", change, numerics=EQUIVALENT)
-    if framework is not None and framework.takes_liger and not (job.compile or job.liger) and job.layout.tensor == 1:
+    if framework is not None and framework.runs_transformers:
         yield from _liger(job)
     if not job.expandable_segments and framework is not None and "expandable" in framework.allocators:
         title = "let the allocator grow its segments (PYTORCH_ALLOC_CONF=expandable_segments:True)"
@@ -65,6 +65,8 @@ def _liger(job: TrainingJob) -> Iterator[CandidateChange]:
     from memcheck.frameworks.transformers.liger import FAMILIES, modelled
 
     a = job.architecture
+    if job.compile or job.liger or job.layout.tensor > 1:
+        return
     if isinstance(a, Architecture) and a.model_type in FAMILIES and "glu" in modelled(a):
         title = "run norms, gated layers and rotary embeddings in Liger's kernels"
         yield CandidateChange("kernels", title, {"training.kernels.liger": True}, numerics=EQUIVALENT)
