@@ -296,10 +296,9 @@ def is_hooked(job: TrainingJob, a: Architecture) -> bool:
     input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), and finds the patch embeddings of
     towers, too; peft does it in any version, for a model that checkpoints (peft_model.py).
     """
-    mode, reentrant = job.checkpointing.mode, job.checkpointing.reentrant
     words = a.encoder is None or not a.encoder.channels  # a model of sounds has another main input
-    hooks = words and FRAMEWORKS[job.framework].runs_transformers
-    return mode != "none" and (reentrant or hooks or job.held_in == "int8")
+    hooks = (words and FRAMEWORKS[job.framework].runs_transformers) or job.held_in == "int8"
+    return job.checkpointing.mode != "none" and (job.checkpointing.reentrant or hooks)
 
 
 def is_tied(a: Architecture, tensor: int) -> bool:
