@@ -227,18 +227,24 @@ def _cast_for_reduction(job: TrainingJob, bucket: int, largest: int) -> int:
 
 
 def partitions(numels: Sequence[int], ways: int) -> list[list[tuple[int, int]]]:
-    """For each partition, the tensors that it touches: their elements, and those that lie in it."""
+    """The tensors that a partition touches: their elements, and those that lie in it.
+
+    Of partitions that lie within one tensor the first stands for all, so that a million ranks take no longer than two;
+    empty ones are left out.
+    """
     size = max(1, -(-sum(numels) // ways))
-    found: list[list[tuple[int, int]]] = [[] for _ in range(ways)]
+    found: dict[int, list[tuple[int, int]]] = {}
     offset = 0
     for n in numels:
         end = offset + n
-        for rank in range(offset // size, -(-end // size)):
-            found[rank].append((n, min(end, (rank + 1) * size) - max(offset, rank * size)))
+        first, last = offset // size, -(-end // size) - 1
+        for rank in sorted({first, min(first + 1, last), last}) if n else ():
+            inside = min(end, (rank + 1) * size) - max(offset, rank * size)
+            found.setdefault(rank, []).append((n, inside))
         offset = end
-    return found
+    return list(found.values())
 
 
 def fullest_partition(numels: Sequence[int], ways: int) -> int:
     """Elements of the whole tensors that the fullest partition touches: ``grads_in_partition`` holds them uncut."""
-    return max(sum(n for n, _ in mine) for mine in partitions(numels, ways))
+    return max((sum(n for n, _ in mine) for mine in partitions(numels, ways)), default=0)

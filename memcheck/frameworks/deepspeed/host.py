@@ -71,7 +71,8 @@ def _partitioned_optimizer(job: TrainingJob, trained: list[int]) -> dict[str, in
     gradients = block(partition * master, pinned)
     if job.layout.zero_stage == 2 and job.gradient_accumulation_steps > 1 and master == 4:
         # each whole tensor that the partition touches has a buffer in which its micro-batches are summed
-        gradients += max(sum(block(n * item, pinned) for n, _ in mine) for mine in partitions(trained, ways))
+        held = (sum(block(n * item, pinned) for n, _ in mine) for mine in partitions(trained, ways))
+        gradients += max(held, default=0)
     return {
         "master_weights": block(partition * master, pinned),
         "gradients": gradients,

@@ -14,6 +14,7 @@ from memcheck.autograd.curve import Forward
 from memcheck.autograd.elementwise import add, cast, cat, copy
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
 from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
 from memcheck.frameworks.transformers.attend import repeat_kv
@@ -89,11 +90,16 @@ def _chunked_output(ctx: Context, head: Head, h: Value, weights: Weights) -> Val
 
     The recipe's list refers to every piece until the loss returns.
     """
-    tape = ctx.tape
-    logits = [linear(tape, part, weights, "output") for part in _parts(ctx, head, h)]
-    del h
-    losses = [_cross_entropy(ctx, head, piece) for piece in logits]
-    del logits
+    tape, copies = ctx.tape, _copies(head)
+    logits, losses = [], []
+    for part, alike in zip(_parts(ctx, head, h), copies, strict=True):
+        with tape.alike(alike):
+            logits.append(linear(tape, part, weights, "output"))
+    del h, part
+    for piece, alike in zip(logits, copies, strict=True):
+        with tape.alike(alike):
+            losses.append(_cross_entropy(ctx, head, piece))
+    del logits, piece
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
@@ -106,17 +112,23 @@ def _linear_cross_entropy(ctx: Context, head: Head, h: Value, weights: Weights) 
     tape = ctx.tape
     selected = copy(tape, h, "index_select")
     losses = []
-    for part in _parts(ctx, head, selected):
-        piece = linear(tape, part, weights, "output")
-        losses.append(_cross_entropy(ctx, head, piece))
-        del piece
+    for part, alike in zip(_parts(ctx, head, selected), _copies(head), strict=True):
+        with tape.alike(alike):
+            piece = linear(tape, part, weights, "output")
+            losses.append(_cross_entropy(ctx, head, piece))
+            del piece
     del h
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
 def _parts(ctx: Context, head: Head, h: Value) -> tuple[Value, ...]:
     rows = -(-ctx.tokens // head.loss.chunks)
-    return tuple(ctx.tape.views(h, *(((rows, ctx.hidden),) * head.loss.chunks)))
+    return tuple(ctx.tape.views(h, *(((rows, ctx.hidden),) * len(_copies(head)))))
+
+
+def _copies(head: Head) -> list[int]:
+    """For how many chunks each replayed one stands."""
+    return [copies for _, copies in in_pieces(head.loss.chunks, 1)]
 
 
 def _cross_entropy(ctx: Context, head: Head, piece: Value) -> Value:
