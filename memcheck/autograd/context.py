@@ -62,9 +62,9 @@ class Patched(Record):
     rms_norm: bool = True
     glu: bool = True
     norm_in_place: bool = True
-    """The norm's backward writes its result where the gradient was; not in families with a norm behind a branch."""
+    """The norm's backward writes over its gradient; not in families with a norm behind a branch."""
     head_norms: bool = True
-    """Norms of queries and keys are Liger's, too, when a model that exists is patched, as the Trainer does it."""
+    """Norms of queries and keys are Liger's, too, where the Trainer patches a model."""
 
 
 class Setting(Record):

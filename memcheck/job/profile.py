@@ -87,7 +87,7 @@ class Profile(Record):
     lora_dtype: str = "fp32"
     """Dtype of adapters: ``fp32`` (peft's default), or ``params``, which is that of the model's parameters."""
     runs_transformers: bool = False
-    """It runs transformers' own modules, which Liger's kernels replace, and whose checkpoints hook the embedding."""
+    """It runs transformers' own modules, as they are."""
     lora_variants: tuple[str, ...] = ()
     """Keys of ``training.lora`` beside rank, targets and dtype that its adapters are modelled with."""
     adapts_head: bool = False

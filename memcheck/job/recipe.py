@@ -10,7 +10,7 @@ from memcheck.job.versions import is_before
 from memcheck.plan.types import PrecisionSpec, TrainerSpec
 
 WIDE_SINCE = (0, 27)
-"""The TRL whose ``create_model_from_path`` takes ``float32`` where no dtype is stated."""
+"""The TRL whose ``create_model_from_path`` defaults to ``float32``."""
 
 
 def resolve_recipe(
@@ -36,7 +36,7 @@ def resolve_recipe(
         and stated.params is None
         and framework.frozen_dtype == "checkpoint"
     ):
-        # Trainer-based stacks load the frozen base in its checkpoint's 16-bit dtype (transformers v5: dtype="auto").
+        # transformers v5: dtype="auto"
         base = "fp16" if recipe.recipe == "fp16-mixed" else "bf16"
         why = "the frozen base rests in its checkpoint's 16-bit dtype"
         if trainer is not None and trainer.name == "trl" and not is_before(trainer.version, WIDE_SINCE):

@@ -278,7 +278,7 @@ def _training_job(
 
 
 def _liger(stated: bool | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Liger's kernels by name, in one order; ``true`` is all of them."""
+    """By name, in one order; ``true`` is all."""
     if isinstance(stated, tuple):
         return tuple(name for name in LIGER_KERNELS if name in stated)
     return LIGER_KERNELS if stated else ()

@@ -13,7 +13,7 @@ DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 BITSANDBYTES = ("nf4", "nf4-single", "fp4", "fp4-single", "int8")
 """Bases that bitsandbytes quantises as they are loaded, on the GPU of each process."""
 LIGER_KERNELS = ("rope", "rms_norm", "glu")
-"""Modules that Liger's kernels replace; its loss is a kind of loss."""
+"""Modules that Liger replaces."""
 TORCH_2_13 = "2.13"
 """The behaviour of PyTorch up to 2.14."""
 TORCH_2_15 = "2.15"
@@ -204,7 +204,7 @@ class TrainingJob(Record):
     ssm_kernels: str = "fused"
     """``fused`` | ``fallback``: whether recurrent layers have their kernels' packages."""
     liger: tuple[str, ...] = ()
-    """Modules of transformers that run in Liger's kernels, of ``LIGER_KERNELS``."""
+    """Of ``LIGER_KERNELS``."""
     torch: tuple[str, ...] = (TORCH_2_15,)
     """How PyTorch behaves, by version; several where that is unknown, and the one that needs most counts."""
 

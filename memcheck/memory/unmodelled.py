@@ -46,21 +46,9 @@ def refuse(job: TrainingJob) -> None:
     if job.lora is not None:
         refuse_adapters(job.lora, framework)
     if job.liger:
-        _refuse_liger(job, framework)
+        from memcheck.frameworks.transformers.liger import refuse_liger
 
-
-def _refuse_liger(job: TrainingJob, framework: Profile) -> None:
-    from memcheck.frameworks.transformers.liger import POINTER as AT
-    from memcheck.frameworks.transformers.liger import liger_of
-
-    if not framework.runs_transformers:
-        able = ", ".join(each.name for each in FRAMEWORKS.values() if each.runs_transformers)
-        message = f"{framework.title} does not run transformers' modules, which Liger's kernels replace"
-        raise UnsupportedError(message, f"leave it out; {able} run them", AT)
-    if isinstance(job.architecture, Architecture):
-        liger_of(job, job.architecture)
-        return
-    raise UnsupportedError("a rough model has no modules that Liger's kernels could replace", "leave it out", AT)
+        refuse_liger(job, framework.title, [each.name for each in FRAMEWORKS.values() if each.runs_transformers])
 
 
 def refuse_adapters(lora: Lora, framework: Profile) -> None:

@@ -41,7 +41,8 @@ def copy(root: Path, tmp_path: Path) -> Path:
 
 def told(folder: Path, *options: str) -> list[str]:
     """What the script prints, with bytecode kept in the folder."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    unset = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
+    environment = {key: value for key, value in os.environ.items() if key not in unset}
     done = subprocess.run(
         [sys.executable, *options, "-c", SCRIPT],
         cwd=folder,

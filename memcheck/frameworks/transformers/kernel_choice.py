@@ -43,7 +43,7 @@ def keeps_strides(ctx: Context, a: Attention) -> bool:
 
 
 def liger_kernels(job: TrainingJob, a: Architecture) -> Patched | None:
-    """What of the model's modules runs in Liger's kernels; None: nothing, and their module is not loaded."""
+    """What of the model runs in Liger's kernels; None: nothing."""
     if not job.liger:
         return None
     from memcheck.frameworks.transformers.liger import liger_of
@@ -52,7 +52,7 @@ def liger_kernels(job: TrainingJob, a: Architecture) -> Patched | None:
 
 
 def turns_in_place(ctx: Context) -> bool:
-    """Whether Liger's kernel rotates q and k where they lie, token by token, and hands their gradients on so."""
+    """Whether Liger's kernel rotates q, k and their gradients where they lie, token by token."""
     return ctx.setting.liger is not None and ctx.setting.liger.rope
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context, Patched
 from memcheck.autograd.elementwise import copy
+from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.kernel_choice import keeps_strides
+from memcheck.frameworks.transformers.mlp import linear_tensors, matrix
 from memcheck.job.types import LIGER_KERNELS, TrainingJob
 from memcheck.models.types import Architecture, Attention, Mlp
 
@@ -55,6 +57,21 @@ def modelled(a: Architecture) -> tuple[str, ...]:
         return ()
     gated = all(isinstance(b.mlp, Mlp) and b.mlp.activation in ACTIVATIONS for b, _ in a.blocks)
     return tuple(name for name in LIGER_KERNELS if getattr(patched, name) and (name != "glu" or gated))
+
+
+def refuse_liger(job: TrainingJob, title: str, able: list[str]) -> None:
+    """Nothing, if the framework's modules are transformers', and memcheck prices Liger's in this model.
+
+    Raises:
+        UnsupportedError: else. ``able``: names of frameworks that run them.
+    """
+    if job.framework not in able:
+        message = f"{title} does not run transformers' modules, which Liger's kernels replace"
+        raise UnsupportedError(message, f"leave it out; {', '.join(able)} run them", POINTER)
+    if not isinstance(job.architecture, Architecture):
+        message = "a rough model has no modules that Liger's kernels could replace"
+        raise UnsupportedError(message, "leave it out", POINTER)
+    liger_of(job, job.architecture)
 
 
 def liger_of(job: TrainingJob, a: Architecture) -> Patched | None:
@@ -102,6 +119,20 @@ def rms_norm(tape: Tape, x: Value, weight: Parameter | None, *, in_place: bool) 
         return found
 
     return tape.record(out, inputs, run)
+
+
+def gate_and_up(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> tuple[Value, Value]:
+    """Gate and up, each contiguous. Of a joined matrix they are copies, and the module's variables hold it."""
+    tape = ctx.tape
+    if not m.fused_gate_up:
+        first, second = linear_tensors(m.tensors)[:2]
+        return matrix(ctx, m, x, first), matrix(ctx, m, x, second)
+    tensor = linear_tensors(m.tensors)[0]
+    both = linear(tape, x, ctx.weights(tensor, m.bias, adaptable=m.adaptable), tensor.name)
+    half = (*both.shape[:-1], both.shape[-1] // 2)
+    gate, up = tape.views(both, half, half)
+    held.append(gate)
+    return copy(tape, gate, "contiguous"), copy(tape, up, "contiguous")
 
 
 def glu(tape: Tape, gate: Value, up: Value) -> Value:

@@ -6,7 +6,6 @@ from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tens
 from memcheck.autograd.elementwise import (
     add,
     cast,
-    copy,
     dropout,
     maximum,
     mul,
@@ -126,7 +125,7 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
     x = enter_tensor_parallel(ctx, x)
     held = [x] if m.gated else []  # of the module's forward: its argument, to its end
     if ctx.setting.liger is not None and ctx.setting.liger.glu:
-        from memcheck.frameworks.transformers.liger import glu
+        from memcheck.frameworks.transformers.liger import gate_and_up, glu
 
         gate, up = gate_and_up(ctx, m, x, held)
         del x
@@ -171,20 +170,6 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         down = scale(tape, down, "multiplier")
     del held, inner
     return dropout(tape, down, m.dropout)
-
-
-def gate_and_up(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> tuple[Value, Value]:
-    """Gate and up, each contiguous. Of a joined matrix they are copies, and the module's variables hold it."""
-    tape = ctx.tape
-    if not m.fused_gate_up:
-        first, second = linear_tensors(m.tensors)[:2]
-        return matrix(ctx, m, x, first), matrix(ctx, m, x, second)
-    tensor = linear_tensors(m.tensors)[0]
-    both = linear(tape, x, ctx.weights(tensor, m.bias, adaptable=m.adaptable), tensor.name)
-    half = (*both.shape[:-1], both.shape[-1] // 2)
-    gate, up = tape.views(both, half, half)
-    held.append(gate)
-    return copy(tape, gate, "contiguous"), copy(tape, up, "contiguous")
 
 
 def matrix(

@@ -12,7 +12,7 @@ from memcheck.autograd.tensor import Parameter, Storage
 from memcheck.models.encoder import Encoder
 
 STRIDE = 2
-"""Of the second convolution."""
+"""The second convolution halves the frames."""
 
 
 @lru_cache(maxsize=256)
