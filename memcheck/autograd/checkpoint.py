@@ -11,6 +11,7 @@ returns, so that no other gradient is added in place to those.
 
 from __future__ import annotations
 
+from _weakref import ref
 from collections.abc import Callable
 
 from memcheck.autograd.tensor import Leaf, Node, Storage, Tape, Value
@@ -36,20 +37,23 @@ class CheckpointFrame:
         self.kept = x.storage
         self.shape, self.dtype, self.wants = x.shape, x.dtype, x.origin is not None
         self.autocast = tape.autocast
-        self.nodes: list[Node] = []
-        """Those that save something: ``early_stop`` ends the recompute with the last of them."""
-        self.again: list[Node] | None = None
+        self.nodes: list[ref[Node]] = []
+        """Those that save something: ``early_stop`` ends the recompute with the last of them. A graph that the forward
+        has let go of is not kept alive (``_CheckpointFrame.weak_holders``)."""
+        self.again: list[Node | None] | None = None
 
     def add(self, node: Node) -> None:
         """A node was recorded: take its saved tensors away, or collect it while recomputing."""
         if not waits(node):
             return
         if self.again is not None:
-            self.again.append(node)
+            known = self.nodes[len(self.again)]() if len(self.again) < len(self.nodes) else None
+            self.again.append(node if known is not None else None)
+            del known
             if self.early_stop and len(self.again) == len(self.nodes):
                 raise _LastSavedError
             return
-        self.nodes.append(node)
+        self.nodes.append(ref(node))
         if node.frame is None:
             node.run = None
             node.frame = self
@@ -72,7 +76,10 @@ class CheckpointFrame:
             stop.__traceback__ = None  # it would keep the forward's local variables alive
         x.storage = None
         tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled = outside
-        for node, fresh in zip(self.nodes, self.again, strict=False):
+        for known, fresh in zip(self.nodes, self.again, strict=False):
+            node = known()
+            if node is None or fresh is None:
+                continue
             if node.frame is self:
                 node.run = fresh.run
             fresh.run = None
@@ -150,6 +157,7 @@ def checkpoint(tape: Tape, forward: Run, x: Value, returned: list[Value] | None 
     y = forward(x)
     tape.frame = outside
     if outside is not None:  # nested: the outer recompute runs this call again as a whole
-        for node in frame.nodes:
-            outside.add(node)
+        for known in frame.nodes:
+            if (node := known()) is not None:
+                outside.add(node)
     return y

@@ -25,16 +25,10 @@ def refuse(job: TrainingJob) -> None:
     """
     if isinstance(job.architecture, Architecture):
         refuse_model(job.framework, job.architecture)
-        if job.architecture.vision is not None:
-            _refuse_divided(job, "a vision tower", ", or size the language model alone: `model: {part: language}`")
-        elif job.architecture.encoder is not None:
-            _refuse_divided(job, "an encoder", "")
-            if job.loss.kind != "standard":
-                raise UnsupportedError(
-                    f"an encoder-decoder takes its own loss of all logits; memcheck knows no {job.loss.kind} one",
-                    "leave it out",
-                    "/training/loss",
-                )
+        if job.architecture.vision is not None or job.architecture.encoder is not None:
+            from memcheck.memory.unmodelled_parts import refuse_parts
+
+            refuse_parts(job, job.architecture)
     framework = FRAMEWORKS[job.framework]
     for name, value in job.options:
         if name not in framework.unmodelled:
@@ -65,39 +59,6 @@ def refuse_adapters(lora: Lora, framework: Profile) -> None:
         if lora.target_parameters and getattr(lora, key):
             message = f"peft refuses `{key}` with `target_parameters`, whose adapters are added to the weights"
             raise UnsupportedError(message, f"remove `{key}` or `target_parameters`", f"/training/lora/{key}")
-
-
-def _refuse_divided(job: TrainingJob, part: str, alone: str) -> None:
-    """Nothing, unless the plan asks for more of a model that has such a part than its steps of next-token loss, or
-    the layout divides it over its layers, matrices or tokens. ``alone``: a way to size the rest.
-    """
-    layout = job.layout
-    for degree, name in ((layout.tensor, "tensor"), (layout.context, "context"), (layout.pipeline, "pipeline")):
-        if degree > 1:
-            raise UnsupportedError(
-                f"memcheck has no model of {name} parallelism over a model with {part}",
-                f"shard with `zero_stage: 3`{alone}",
-                f"/parallelism/{name}",
-            )
-    for wanted, what, pointer in (
-        (job.objective.name != "sft", f"objective {job.objective.name}", "/training/objective"),
-        (job.head.kind != "lm", f"a {job.head.kind} head", "/training/head"),
-        (bool(job.companions), "a model beside the one that is trained", "/training/reference"),
-        (job.evaluation is not None, "the evaluation", "/training/evaluation"),
-        (job.sequences != "packed", "padded sequences", "/training/sequences"),
-    ):
-        if wanted:
-            raise UnsupportedError(
-                f"memcheck has no model of {what} of a model with {part}",
-                f"leave it out{alone}",
-                pointer,
-            )
-    if job.checkpointing.every_n_layers > 1:
-        raise UnsupportedError(
-            f"memcheck has no model of recomputing every n-th layer of a model with {part}",
-            "recompute every layer",
-            "/training/activation_checkpointing/every_n_layers",
-        )
 
 
 def refuse_model(framework: str, a: Architecture) -> None:

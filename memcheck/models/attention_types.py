@@ -161,8 +161,6 @@ class Attention(Record):
     """Relative position biases that are added to the scores (T5): ``table`` (of a table of its own, for the layers
     behind it, too) | ``shared`` (of the first layer) | ``zeros`` (as many zeros, for the layers behind it, too)
     | ``shared-zeros``; empty: none."""
-    bias_buckets: int = 0
-    """Rows of that table, which has a column for each head."""
     key_bias: bool = True
     """The keys' matrix has a bias where those of queries and values have one (Whisper's has none)."""
     scaled_projection: bool = False

@@ -42,15 +42,13 @@ from memcheck.rules.when import beyond_positions
 def check(context: RuleContext) -> Iterator[Finding]:
     """One finding when the sequence exceeds the positions."""
     model, job = context.architecture, context.job
-    if model is None:
+    if model is None or not beyond_positions(context):
         return
     if isinstance(job, InferenceJob):
         length, key = job.context_length, "inference/context_length"
     else:
         length, key = job.sequence_length, "training/sequence_length"
     limit = model.max_position_embeddings
-    if not limit or length <= limit:
-        return
     learned = model.learned_positions > 0
     kind = "learned positions" if learned else "positions"
     yield RULE.finding(

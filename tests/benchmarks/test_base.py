@@ -9,6 +9,10 @@ import pytest
 from benchmarks.base_cases import GROUPS
 from benchmarks.cases import load
 from benchmarks.score import answer
+from memcheck.frameworks.transformers.liger import MULTIPROCESSORS_MOST
+
+MOST_COLUMNS = 4096
+"""Of a norm in any case. The tracer stands for a GPU of one multiprocessor, and the estimate for one of the most."""
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +21,8 @@ CASES: dict[str, dict[str, Any]] = {case["id"]: case for name in GROUPS for case
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_moment_is_the_traced_one(name: str) -> None:
-    """Each instant of the step is within 0.1 % of the trace's."""
+    """Each instant of the step is within 0.1 % of the trace's, or above it by the rows that Liger's norms add up."""
     said = {instant.name: instant.allocated_bytes for instant in answer(CASES[name]["plan"]).ranks[0].instants}
     for instant, traced in CASES[name]["instants_bytes"].items():
-        assert said[instant] == pytest.approx(traced, rel=0.001), instant
+        above = MULTIPROCESSORS_MOST * MOST_COLUMNS * 4 if "kernels" in CASES[name]["plan"]["training"] else 0
+        assert -0.001 * traced < said[instant] - traced < max(0.001 * traced, above), instant

@@ -101,6 +101,7 @@ def chunked_divergence(
     del h
     compute = s.autocast or mine.dtype
     tile = (min(scored, TILE_TOKENS), TILE_VOCABULARY)
+    last = ((scored - 1) % TILE_TOKENS + 1, (vocab - 1) % TILE_VOCABULARY + 1)
     statistics = tape.new((FP32_STATISTICS, scored), "fp32", "running sums")
     tiles = [tape.new(tile, "fp32", "tile of the student"), tape.new(tile, "fp32", "tile of the teacher")]
     tiles.clear()
@@ -115,6 +116,8 @@ def chunked_divergence(
         wide_w = tape.new(w_shape, "fp32", "head gradient in fp32") if trained else None
         tiles = [tape.new(tile, "fp32", "tile of the student"), tape.new(tile, "fp32", "tile of the teacher")]
         narrow = tape.new(tile, compute, "gradient of a tile")
+        del narrow
+        narrow = tape.new(last, compute, "gradient of the last tile")  # a variable to the end
         gx = wide_x if dtype == "fp32" or wide_x is None else tape.new(shape, dtype, "hidden gradient")
         gw = wide_w if w_dtype == "fp32" or wide_w is None else tape.new(w_shape, w_dtype, "head gradient")
         del wide_x, wide_w, tiles, narrow

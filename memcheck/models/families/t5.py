@@ -130,7 +130,6 @@ class _T5Layers:
             softmax_fp32=False,
             flash=False,
             bias=bias,
-            bias_buckets=self._buckets if table else 0,
             tensors=(ParameterTensor(name, shape, "position"),) if table else (),
         )
 

@@ -1,0 +1,74 @@
+"""What memcheck has no model of where a tower or an encoder stands beside the language model: never a guess."""
+
+from __future__ import annotations
+
+from memcheck.errors import UnsupportedError
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
+
+MISTAKEN = ("glm4v_moe",)
+"""Model types whose `all-linear` peft turns into names that mean stacked experts in the language model, so that it
+leaves the tower's own feed-forward networks out and adapts its convolution: traced 3 % above what is priced."""
+
+
+def refuse_parts(job: TrainingJob, a: Architecture) -> None:
+    """Nothing, unless the plan asks of such a model what has no model.
+
+    Raises:
+        UnsupportedError: it does.
+    """
+    if a.vision is None:
+        _refuse_with_encoder(job)
+        return
+    _refuse_divided(job, "a vision tower", ", or size the language model alone: `model: {part: language}`")
+    lora = job.lora
+    reaches = lora is not None and lora.target_modules == "all-linear" and (not lora.parts or "vision" in lora.parts)
+    if reaches and a.model_type in MISTAKEN:
+        raise UnsupportedError(
+            f"memcheck has no model of `all-linear` in the tower of {a.model_type}",
+            "adapt the language model alone: `lora: {parts: [language]}`, or name the modules",
+            "/training/lora",
+        )
+
+
+def _refuse_with_encoder(job: TrainingJob) -> None:
+    _refuse_divided(job, "an encoder", "")
+    if job.loss.kind != "standard":
+        raise UnsupportedError(
+            f"an encoder-decoder takes its own loss of all logits; memcheck knows no {job.loss.kind} one",
+            "leave it out",
+            "/training/loss",
+        )
+
+
+def _refuse_divided(job: TrainingJob, part: str, alone: str) -> None:
+    """Nothing, unless the plan asks for more of a model that has such a part than its steps of next-token loss, or
+    the layout divides it over its layers, matrices or tokens. ``alone``: a way to size the rest.
+    """
+    layout = job.layout
+    for degree, name in ((layout.tensor, "tensor"), (layout.context, "context"), (layout.pipeline, "pipeline")):
+        if degree > 1:
+            raise UnsupportedError(
+                f"memcheck has no model of {name} parallelism over a model with {part}",
+                f"shard with `zero_stage: 3`{alone}",
+                f"/parallelism/{name}",
+            )
+    for wanted, what, pointer in (
+        (job.objective.name != "sft", f"objective {job.objective.name}", "/training/objective"),
+        (job.head.kind != "lm", f"a {job.head.kind} head", "/training/head"),
+        (bool(job.companions), "a model beside the one that is trained", "/training/reference"),
+        (job.evaluation is not None, "the evaluation", "/training/evaluation"),
+        (job.sequences != "packed", "padded sequences", "/training/sequences"),
+    ):
+        if wanted:
+            raise UnsupportedError(
+                f"memcheck has no model of {what} of a model with {part}",
+                f"leave it out{alone}",
+                pointer,
+            )
+    if job.checkpointing.every_n_layers > 1:
+        raise UnsupportedError(
+            f"memcheck has no model of recomputing every n-th layer of a model with {part}",
+            "recompute every layer",
+            "/training/activation_checkpointing/every_n_layers",
+        )
