@@ -293,12 +293,12 @@ def is_hooked(job: TrainingJob, a: Architecture) -> bool:
     """Whether the rows that are looked up are made to want a gradient (``enable_input_require_grads``).
 
     A script asks for it before reentrant checkpoints. transformers 5.23 does so by itself for every model whose main
-    input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), and finds the patch embeddings of
-    towers, too; peft does it in any version, for a model that checkpoints (peft_model.py).
+    input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), towers' too; peft in any version.
     """
     words = a.encoder is None or not a.encoder.channels  # a model of sounds has another main input
     hooks = (words and FRAMEWORKS[job.framework].runs_transformers) or job.held_in == "int8"
-    return job.checkpointing.mode != "none" and (job.checkpointing.reentrant or hooks)
+    recompute = job.checkpointing  # parts of layers are wrapped by a script, which asks for nothing
+    return recompute.mode != "none" and (recompute.reentrant or (hooks and not recompute.modules))
 
 
 def is_tied(a: Architecture, tensor: int) -> bool:
