@@ -204,7 +204,7 @@ class TrainingJob(Record):
     ssm_kernels: str = "fused"
     """``fused`` | ``fallback``: whether recurrent layers have their kernels' packages."""
     liger: tuple[str, ...] = ()
-    """Of ``LIGER_KERNELS``."""
+    """Some of ``LIGER_KERNELS``."""
     torch: tuple[str, ...] = (TORCH_2_15,)
     """How PyTorch behaves, by version; several where that is unknown, and the one that needs most counts."""
 
