@@ -12,39 +12,65 @@ import json
 import os
 import re
 import sys
-from contextlib import ExitStack
+from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 from benchmarks.cases import HERE, load
 
-PATH = os.path.join(HERE, "data", "base.json")
 INSTANTS = ("init", "forward", "loss", "backward", "optimizer")
 
 
 def main() -> int:
     """Trace the recorded cases again, and write what was seen."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    return trace_again("base.json", ("bitsandbytes", "peft", "transformers", "torch"), traced, __doc__)
+
+
+def trace_again(
+    name: str, packages: tuple[str, ...], traced: Callable[[dict[str, Any]], dict[str, int]], doc: str | None
+) -> int:
+    """Trace the cases of a file again, those whose id matches ``--only``, and write what was seen after each.
+
+    ``traced``: the highest bytes of each instant of one plan's step.
+    """
+    parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--only", default="", help="cases whose id matches")
     only = parser.parse_args().only
-    import bitsandbytes
-    import peft
-    import torch
-    import transformers
-
-    data = load("base.json")
-    data["source"] = (
-        f"traces of bitsandbytes {bitsandbytes.__version__}, peft {peft.__version__}, "
-        f"transformers {transformers.__version__} on torch {torch.__version__.partition('+')[0]}"
-    )
+    data = load(name)
+    data["source"] = "traces of " + ", ".join(f"{each} {version(each).partition('+')[0]}" for each in packages)
     for record in data["cases"]:
         if not re.search(only, record["id"]):
             continue
         record["instants_bytes"] = traced(record["plan"])
         print(record["id"], record["instants_bytes"], flush=True)
-        with open(PATH, "w", encoding="utf-8") as file:
+        with open(os.path.join(HERE, "data", name), "w", encoding="utf-8") as file:
             json.dump(data, file, indent=1)
             file.write("\n")
     return 0
+
+
+def followed(parts: Any, tracer: Any, held: list[Any]) -> dict[str, int]:
+    """Follow three steps, as ``memcheck verify`` does. ``held``: tensors that rest beside the model and its inputs."""
+    from memcheck.verify.progress import Progress
+    from memcheck.verify.trace.picture import resting_tensors
+    from memcheck.verify.trace.run import _steps
+
+    tracer.follow(parts.inner)
+    tracer.hold([resting_tensors(parts.inner), parts.inputs, *held])
+    instants, _ = _steps(tracer, parts, Progress(sys.stderr, terminal=False))
+    return {instant.name: instant.allocated_bytes for instant in instants if instant.name in INSTANTS}
+
+
+def subject_of(plan: dict[str, Any]) -> Any:
+    """A plan with its job, as ``memcheck verify`` reads it."""
+    from memcheck.plan.load import load_documents
+    from memcheck.verify.subject import Subject, load_subject
+
+    (document,) = load_documents("plan.yaml", json.dumps(plan).encode())
+    subject = load_subject(document)
+    if not isinstance(subject, Subject):
+        sys.exit("; ".join(f.message for f in subject.findings))
+    return subject
 
 
 def traced(plan: dict[str, Any]) -> dict[str, int]:
@@ -52,25 +78,16 @@ def traced(plan: dict[str, Any]) -> dict[str, int]:
     import torch
 
     from benchmarks import base_kernels
-    from memcheck.plan.load import load_documents
     from memcheck.verify.build import single
     from memcheck.verify.build.dtypes import DTYPES
     from memcheck.verify.build.single import build_single
     from memcheck.verify.build.trained import adapt
-    from memcheck.verify.progress import Progress
-    from memcheck.verify.subject import Subject, hugging_face_config, load_subject
-    from memcheck.verify.trace.picture import resting_tensors
-    from memcheck.verify.trace.run import _steps
+    from memcheck.verify.subject import hugging_face_config
     from memcheck.verify.trace.tracer import Tracer
     from memcheck.verify.trace.world import fake_tensors
 
-    (document,) = load_documents("plan.yaml", json.dumps(plan).encode())
-    subject = load_subject(document)
-    if not isinstance(subject, Subject):
-        sys.exit("; ".join(f.message for f in subject.findings))
-    job: Any = subject.job
-    config = hugging_face_config(subject.plan.model, subject.base_dir)
-    progress = Progress(sys.stderr, terminal=False)
+    subject = subject_of(plan)
+    job, config = subject.job, hugging_face_config(subject.plan.model, subject.base_dir)
     beside: list[torch.Tensor] = []
 
     def adapted(model: Any, job: Any, lora: Any) -> Any:
@@ -83,18 +100,14 @@ def traced(plan: dict[str, Any]) -> dict[str, int]:
         return adapt(model, job, lora)
 
     base_kernels.as_on_cuda()
-    with ExitStack() as stack:
-        stack.enter_context(fake_tensors())
+    with fake_tensors():
         tracer = Tracer(lambda: False, lambda *_: None, in_place=True)
         single.adapt = adapted
         try:
             parts = build_single(job, job.architecture, config, None, tracer)
         finally:
             single.adapt = adapt
-        tracer.follow(parts.inner)
-        tracer.hold([resting_tensors(parts.inner), parts.inputs, beside])
-        instants, _ = _steps(tracer, parts, progress)
-    return {instant.name: instant.allocated_bytes for instant in instants if instant.name in INSTANTS}
+        return followed(parts, tracer, beside)
 
 
 if __name__ == "__main__":
