@@ -4,6 +4,9 @@ get_nvl_buffer_size_hint and get_rdma_buffer_size_hint; ``deep_ep/buffer.py``, r
 Megatron-core ``transformer/moe/fused_a2a.py``, and NeMo AutoModel's copy of it, make them as large as the larger of
 dispatch and combine asks for. What goes through the network lies on NVSHMEM's heap, which grows by
 NVSHMEM_CUMEM_GRANULARITY.
+
+HybridEP (the same repository's branch hybrid-ep, ``csrc/hybrid_ep/buffer/intranode.cu`` and ``internode_nixl.cu``)
+makes its buffers for the worst case, in which every rank sends all of its tokens to one.
 """
 
 from __future__ import annotations
@@ -35,6 +38,24 @@ def deepep_bytes(ranks: int, hidden: int) -> int:
         return near
     far = 2 * channels * nodes * (_at_least(FAR_TOKENS, ranks) * (token + 16) + (2 * NODE_RANKS + 2) * 4) + 2**20
     return near + -(-far // HEAP_GRANULE) * HEAP_GRANULE
+
+
+def hybrid_bytes(ranks: int, near: int, hidden: int, tokens: int, experts: int) -> int:
+    """HybridEP's buffers on one rank of an expert group, for 16-bit tokens; dispatch and combine share them.
+
+    ``near``: ranks of the group that NVLink reaches. ``tokens``: those of one rank. ``experts``: those of one rank.
+    """
+    if ranks <= 1:
+        return 0
+    near = min(near, ranks)
+    others, scores, scales = -(-ranks // near) - 1, 4 * experts * near, 4 * (hidden // 128)
+    inside = tokens * ranks * (2 * hidden + scores + scales)
+    if not others:
+        return inside
+    send = tokens * (2 * hidden + scores * (others + 1) + scales)
+    received = tokens * others * (2 * hidden + scores + scales)
+    combined = 2 * tokens * others * (2 * hidden + scores)
+    return inside + send + received + combined
 
 
 def _at_least(table: dict[int, int], ranks: int) -> int:

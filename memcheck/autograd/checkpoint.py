@@ -17,6 +17,7 @@ from collections.abc import Callable
 from memcheck.autograd.tensor import Leaf, Node, Storage, Tape, Value
 
 Run = Callable[[Value], Value]
+Backward = Callable[[Storage], "list[Storage | None]"]
 
 
 class _LastSavedError(Exception):
@@ -118,6 +119,23 @@ def retain(tape: Tape, *values: Value) -> None:
         for storage in _storages(getattr(node.run, "__defaults__", None) or ()):
             found[id(storage)] = storage
     tape.retained.extend(found.values())
+
+
+def held_by_ctx(tape: Tape, storage: Storage) -> Storage | None:
+    """An attribute of ctx in place of a saved tensor: it goes with the graph, and not with its node's backward. What a
+    checkpoint puts placeholders for are saved tensors alone, so that it stays through one that is not reentrant.
+    """
+    frame = tape.frame
+    if frame is not None and frame.again is None and frame.returned is not None:
+        return None  # a reentrant call runs its forward without a graph
+    if frame is None or frame.again is None:
+        tape.outliving[storage.key] = storage.bytes
+    return storage
+
+
+def holding(run: Backward, kept: object) -> Backward:
+    """The backward function, with storages that a checkpoint does not see."""
+    return run if kept is None else lambda grad: (run(grad), kept)[0]
 
 
 def _storages(value: object) -> list[Storage]:

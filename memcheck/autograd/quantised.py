@@ -7,6 +7,7 @@ gptqmodel 7.7 ``nn_modules/qlinear/__init__.py`` (dequantize_weight), ``torch.py
 
 from __future__ import annotations
 
+from memcheck.autograd.checkpoint import held_by_ctx, holding
 from memcheck.autograd.dora import magnitude_scaled
 from memcheck.autograd.elementwise import add, cast, copy, dropout, scale
 from memcheck.autograd.tensor import Storage, Tape, Value
@@ -88,7 +89,7 @@ def _product_4bit(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     workspace = _dequantized(tape, w_shape, x_dtype, stored)
     out = tape.value(out_shape, x_dtype, label)
     del workspace, absmax
-    kept = _held_by_ctx(tape, x) if w.keeps_input else None
+    kept = _attribute(tape, x) if w.keeps_input else None
 
     def run(grad: Storage) -> list[Storage | None]:
         absmax = tape.new((constants,), "fp32", "4-bit constants") if constants else None
@@ -98,26 +99,12 @@ def _product_4bit(tape: Tape, x: Value, w: Weights, label: str) -> Value:
         del workspace
         return [gx]
 
-    return tape.record(out, (x,), _holding(run, kept))
+    return tape.record(out, (x,), holding(run, kept))
 
 
-def _held_by_ctx(tape: Tape, x: Value) -> Storage | None:
-    """An attribute of ctx in place of a saved tensor: it goes with the graph, and not with its node's backward. What a
-    checkpoint puts placeholders for are saved tensors alone, so that it stays through one that is not reentrant.
-    """
-    if x.origin is None or x.storage is None:
-        return None
-    frame = tape.frame
-    if frame is not None and frame.again is None and frame.returned is not None:
-        return None  # a reentrant call runs its forward without a graph
-    if frame is None or frame.again is None:
-        tape.outliving[x.storage.key] = x.storage.bytes
-    return x.storage
-
-
-def _holding(run: Run, kept: Storage | None) -> Run:
-    """The backward function, with a storage that a checkpoint does not see."""
-    return run if kept is None else lambda grad: (run(grad), kept)[0]
+def _attribute(tape: Tape, x: Value) -> Storage | None:
+    """The input as an attribute of ctx, where there is a graph."""
+    return None if x.origin is None or x.storage is None else held_by_ctx(tape, x.storage)
 
 
 def _dequantized(tape: Tape, shape: tuple[int, ...], dtype: str, stored: str | None) -> Storage:
@@ -146,7 +133,7 @@ def _int8(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     narrow = tape.value(out_shape, "fp16", label)
     out = narrow if x_dtype == "fp16" else tape.value(out_shape, x_dtype, label)
     del narrow, whole, quantised, stats
-    kept = _held_by_ctx(tape, x)
+    kept = _attribute(tape, x)
 
     def run(grad: Storage) -> list[Storage | None]:
         weight = tape.new(w_shape, x_dtype, "dequantized weight")
@@ -154,7 +141,7 @@ def _int8(tape: Tape, x: Value, w: Weights, label: str) -> Value:
         del weight
         return [gx]
 
-    return tape.record(Value(out.storage, out_shape, x_dtype), (x,), _holding(run, kept))
+    return tape.record(Value(out.storage, out_shape, x_dtype), (x,), holding(run, kept))
 
 
 def _gptq(tape: Tape, x: Value, w: Weights, label: str) -> Value:

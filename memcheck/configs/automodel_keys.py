@@ -129,8 +129,8 @@ ATTENTIONS = {
 which save what FlashAttention saves.
 """
 
-DISPATCHERS = ("torch",)
-"""``model.backend.dispatcher`` with a memory model: all tokens are gathered."""
+DISPATCHERS = ("torch", "deepep", "uccl_ep", "hybridep")
+"""``model.backend.dispatcher`` with a memory model: all tokens are gathered, or sent through a library's buffers."""
 
 SCHEDULES = {
     "1f1b": "1f1b",

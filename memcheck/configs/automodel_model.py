@@ -119,8 +119,7 @@ def _experts(draft: Draft) -> None:
     elif written:
         message = f"`{path}: {written}`: what it holds of tokens on their way has no memory model here"
         draft.refuse(path, message, GATHERED, (key,))
-    elif (experts := text(draft, "model.backend.experts")) in ("gmm", "te"):
-        message = f"`model.backend.experts: {experts}` sends tokens through DeepEP, which has no memory model here"
-        draft.refuse("model.backend.experts", message, GATHERED, (key,))
+    elif text(draft, "model.backend.experts") in ("gmm", "te"):
+        draft.set(key, "deepep", "model.backend.experts")
     else:
         draft.assume(key, "torch", "AutoModel takes DeepEP where it is installed; without it all tokens are gathered")

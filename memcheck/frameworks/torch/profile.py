@@ -51,7 +51,7 @@ PROFILE = Profile(
         "prepare_model_for_kbit_training": (bool,),
         "dispatcher": (str,),
     },
-    choices={"fsdp_version": (1, 2), "dispatcher": ("torch", "deepep", "uccl_ep")},
+    choices={"fsdp_version": (1, 2), "dispatcher": ("torch", "deepep", "uccl_ep", "hybridep")},
     # Muon has no foreach path (torch/optim/_muon.py refuses foreach=True); the 8-bit and Lion kernels of
     # bitsandbytes update one tensor in place.
     families=TRANSFORMERS,
@@ -75,9 +75,6 @@ PROFILE = Profile(
         "static_graph": "it spares a walk of the graph, and keeps no tensors (nn/parallel/distributed.py)",
         "find_unused_parameters": "it walks the graph, and keeps no tensors (nn/parallel/distributed.py)",
     },
-    # What DeepEP's dispatch holds for a recomputed layer was read and never seen: NeMo AutoModel's DeepSeek-V3 on 64
-    # GPUs takes 27.6 GB for each sequence more with a dispatcher of this kind, 20 more than its tensors explain.
-    unmodelled={"dispatcher": ("torch", "sends tokens to their experts through buffers of a library")},
     # torch/distributed/algorithms/_checkpoint/checkpoint_wrapper.py around transformers' modules, by their names
     checkpointed_parts=("self_attn", "mlp", "input_layernorm", "post_attention_layernorm"),
     own_loop=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.frameworks.stack import Stack, WorstRank
-from memcheck.frameworks.torch.groups import MESH
+from memcheck.frameworks.torch.groups import exchanged
 from memcheck.frameworks.torch.host import HOST
 from memcheck.frameworks.torch.ranks import Worst, trainable_parameters, training_ranks
 from memcheck.job.types import TrainingJob
@@ -33,6 +33,6 @@ STACK = Stack(
     worst=worst,
     states_floor=states_floor,
     trainable=trainable_parameters,
-    exchanges=lambda _job: MESH,
+    exchanges=exchanged,
     host=HOST,
 )

@@ -1,7 +1,7 @@
 """Experts on several ranks beside FSDP2, as NeMo AutoModel runs them: a rank has whole experts, and tokens travel.
 
 ``dispatcher: torch`` gathers every token of the group on each rank (``components/moe/experts.py``,
-GroupedExperts).
+GroupedExperts); the others send tokens (:mod:`memcheck.frameworks.transformers.sent_tokens`).
 Experts are one grouped product per matrix, with the routing weight within the activation, whose function keeps its
 input and those weights (``components/moe/megatron/moe_utils.py``, WeightedSwiGLUFunction). Read at
 NVIDIA-NeMo/Automodel 36044ad3.
@@ -22,7 +22,11 @@ from memcheck.models.types import Moe, ParameterTensor
 def dispatched_experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> Value:
     """The outputs of the routed experts for this rank's tokens."""
     weights = cast(ctx.tape, cast(ctx.tape, scores, x.dtype), "fp32")
-    return _gathered(ctx, m, x, weights, indices)
+    if ctx.setting.dispatcher == "torch":
+        return _gathered(ctx, m, x, weights, indices)
+    from memcheck.frameworks.transformers.sent_tokens import sent, sent_permuted
+
+    return (sent_permuted if ctx.setting.dispatcher == "hybridep" else sent)(ctx, m, x, weights)
 
 
 def demand_whole(ctx: Context, m: Moe) -> None:
@@ -53,12 +57,12 @@ def _gathered(ctx: Context, m: Moe, x: Value, weights: Value, _indices: Storage)
     del x
     all_weights = _gather_all(tape, weights, (everyone, k))
     all_indices = tape.new((everyone, k), "int64", "gathered indices")
-    rows = _rows(ctx, own * k)
+    rows = choices_here(ctx, own * k)
     mask = tape.new((everyone,), "bool", "gathered token mask")
     tokens, probabilities, token = _chosen(tape, all_tokens, all_weights, all_indices, rows)
     slots = tape.new((rows,), "int64", "sorted slot ids")
     summed = Value(tape.new((everyone, hidden), "fp32", "sum of experts"), (everyone, hidden), "fp32")
-    out = _experts(ctx, m, tokens, probabilities)
+    out = local_experts(ctx, m, tokens, probabilities)
     wide = cast(tape, out, "fp32")
     del out
     summed = _scatter_add(tape, summed, wide, token)
@@ -90,9 +94,7 @@ def _chosen(
 
 
 
-
-
-def _experts(ctx: Context, m: Moe, tokens: Value, weights: Value) -> Value:
+def local_experts(ctx: Context, m: Moe, tokens: Value, weights: Value) -> Value:
     """Up, activation times routing weight, down, over this rank's experts."""
     from memcheck.frameworks.transformers.moe import expert_tensors
 
@@ -158,7 +160,8 @@ def _activated(tape: Tape, x: Value, weights: Value, width: int) -> Value:
     return tape.record(out, (x, weights), run)
 
 
-def _rows(ctx: Context, choices: int) -> Dim:
+def choices_here(ctx: Context, choices: int) -> Dim:
+    """Rows that this rank's experts compute: as many as its tokens have choices, of evenly drawn experts."""
     return Dim(math.ceil(choices * ctx.setting.expert_imbalance), "T*K")
 
 

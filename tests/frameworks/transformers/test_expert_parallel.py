@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from memcheck.accounts.deepep import hybrid_bytes
+from memcheck.autograd.checkpoint import checkpoint
 from memcheck.autograd.context import Context
 from memcheck.autograd.engine import backward
-from memcheck.autograd.tensor import Leaf, Tape, Value
+from memcheck.autograd.tensor import Leaf, Tape, Value, rounded
 from memcheck.catalog.gpus import find_gpu
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -77,9 +79,9 @@ def allocated(job: Resolved) -> int:
     return estimate(job.job, find_gpu("h100-80gb"), job.overhead).allocated_bytes
 
 
-def replayed(model: dict[str, Any]) -> tuple[int, int, int]:
+def replayed(model: dict[str, Any], dispatcher: str = "torch", *, recompute: bool = False) -> tuple[int, int, int]:
     """Highest point of the forward of the experts, what they keep, and the highest point of their backward."""
-    job = resolved({"architecture": model}, training={"options": {"dispatcher": "torch"}}).job
+    job = resolved({"architecture": model}, training={"options": {"dispatcher": dispatcher}}).job
     assert isinstance(job.architecture, Architecture)
     experts = job.architecture.blocks[0][0].mlp
     assert isinstance(experts, Moe)
@@ -90,7 +92,11 @@ def replayed(model: dict[str, Any]) -> tuple[int, int, int]:
     chosen = tape.new((TOKENS, CHOICES), "int64", "choices")
     before = tape.live
     tape.reset_peak()
-    y = dispatched_experts(ctx, experts, x, scores, chosen)
+
+    def run(tokens: Value) -> Value:
+        return dispatched_experts(ctx, experts, tokens, scores, chosen)
+
+    y = checkpoint(tape, run, x) if recompute else run(x)
     forward, output = tape.peak - before, TOKENS * HIDDEN * 2
     kept = tape.live - before - output
     arrived = tape.new((TOKENS, HIDDEN), "bf16", "output gradient")  # which the traced script holds to the end
@@ -108,6 +114,58 @@ def test_gathered_tokens_are_those_of_the_traced_module(name: str) -> None:
         assert ours == pytest.approx(theirs, rel=1e-3)
 
 
+ROWS, LOCAL, ROUTED, RANKS, WIDE = TOKENS * CHOICES, 4, 16, 4, 128
+RECEIVED = -(-TOKENS * (4**4 - 3**4) // 4**3)
+"""Tokens that reach a rank: each of four experts is on it with one chance in four."""
+COMPUTED = ROWS * (2 * HIDDEN + 2 * 2 * WIDE + 2 * WIDE + 4) + rounded(4 * LOCAL)
+"""Inputs of both products, the activation's input, the weights of the rows, where each expert's rows begin."""
+HANDLES = {
+    "deepep": (TOKENS * RANKS, TOKENS * RANKS * 4, RECEIVED * 4),
+    "hybridep": (TOKENS * RANKS * 4, TOKENS * RANKS * LOCAL, TOKENS * RANKS * LOCAL * 4),
+}
+SAVED = {"deepep": (RECEIVED * LOCAL * 4, RECEIVED * (2 * LOCAL + 1) * 4), "hybridep": (TOKENS * ROUTED * 4,)}
+"""Where the weights of a token went, and how rows were permuted."""
+
+
+@pytest.mark.parametrize("name", HANDLES)
+def test_sent_tokens_keep_what_their_functions_save(name: str) -> None:
+    """By hand: the experts' tensors, the maps, and the handle, which is no saved tensor and stays through a checkpoint."""
+    handle = sum(map(rounded, HANDLES[name]))
+    kept = COMPUTED + handle + sum(map(rounded, SAVED[name]))
+    assert replayed(PLAIN, name)[1] == kept
+    assert replayed(PLAIN, name, recompute=True)[1] == handle
+
+
+@pytest.mark.parametrize("name", HANDLES)
+def test_sent_tokens_need_less_than_gathered_ones(name: str) -> None:
+    """A rank gets its experts' tokens instead of everyone's: less at the highest points."""
+    sent, gathered = replayed(PLAIN, name), replayed(PLAIN)
+    assert sent[0] < gathered[0]
+    assert sent[2] < gathered[2]
+
+
+def test_hybridep_has_buffers_for_every_token_of_the_group() -> None:
+    """In a node: a row, the weights of its experts and its scales for every token; other nodes add what they exchange."""
+    row, scores, scales = 2 * HIDDEN, 4 * LOCAL * RANKS, 4 * (HIDDEN // 128)
+    assert hybrid_bytes(RANKS, RANKS, HIDDEN, TOKENS, LOCAL) == TOKENS * RANKS * (row + scores + scales)
+    assert hybrid_bytes(1, RANKS, HIDDEN, TOKENS, ROUTED) == 0
+    own = TOKENS * (row + 4 * LOCAL * RANKS + scales)
+    near, other = 4 * LOCAL * 2, TOKENS * 1
+    apart = TOKENS * RANKS * (row + near + scales) + own + other * (row + near + scales) + 2 * other * (row + near)
+    assert hybrid_bytes(RANKS, 2, HIDDEN, TOKENS, LOCAL) == apart
+
+
+def test_a_librarys_buffers_are_outside_pytorchs_allocator() -> None:
+    """They are no tensors: the same peak but for handles, and more that the driver sees."""
+    needed = {}
+    for name in ("torch", "deepep", "hybridep"):
+        job = resolved({"architecture": PLAIN}, training={"options": {"dispatcher": name}})
+        found = estimate(job.job, find_gpu("h100-80gb"), job.overhead)
+        needed[name] = found.needed_bytes - found.allocated_bytes
+    assert needed["deepep"] > needed["torch"]
+    assert needed["hybridep"] > needed["torch"]
+
+
 def test_experts_that_a_rank_holds_alone_are_not_gathered() -> None:
     """Spread over all ranks they are no part of FSDP2's groups: twice the ranks for each expert add gathered copies."""
     alone, shared = (resolved({"architecture": PLAIN}, degree=degree) for degree in (4, 2))
@@ -120,7 +178,6 @@ def test_experts_that_a_rank_holds_alone_are_not_gathered() -> None:
         ({"parallelism": {"zero_stage": 0}}, "beside FSDP2 alone"),
         ({"parallelism": {"tensor": 2}, "degree": 2}, "beside tensor parallelism"),
         ({"training": {"precision": "bf16-mixed"}}, "are cast in every layer"),
-        ({"training": {"options": {"dispatcher": "deepep"}}}, "through buffers of a library"),
     ],
 )
 def test_what_has_no_model_beside_experts_is_refused(sections: dict[str, Any], said: str) -> None:
