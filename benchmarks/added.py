@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.cases import HERE, kept
 from memcheck.models.registry import read_architecture
-from memcheck.models.types import Mixer
+from memcheck.models.types import Attention, Mixer
 
 FILE = os.path.join(HERE, "data", "family_models.json")
 VOCABULARY, EXPERTS, WINDOW, LAYERS, MOST = 2000, 8, 256, 3, 8
@@ -27,6 +27,17 @@ STATED: dict[str, dict[str, Any]] = {
     "bert": {"max_position_embeddings": 2048},
     "camembert": {"max_position_embeddings": 2048},
     "deepseek_v32": {"n_group": 1, "topk_group": 1},
+    "deberta-v2": {
+        "hidden_size": 768,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "position_buckets": 256,
+        "norm_rel_ebd": "layer_norm",
+        "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False,
+        "relative_attention": True,
+        "share_att_key": True,
+    },
     "distilbert": {"max_position_embeddings": 2048},
     "electra": {"max_position_embeddings": 2048},
     "dots1": {"n_routed_experts": EXPERTS, "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1},
@@ -128,6 +139,7 @@ def record(kind: str) -> dict[str, Any]:
     blocks = read_architecture({"model_type": model, **config}).blocks
     recurrent = any(isinstance(mixer, Mixer) for block, _ in blocks for mixer in (block.mixer, block.beside))
     routed = any(key in config for key in EXPERT_KEYS)
+    eager = any(isinstance(block.mixer, Attention) and not block.mixer.sdpa for block, _ in blocks)
     return {
         "config": {"model_type": model, **config},
         "parameters": sum(p.numel() for p in built.parameters()),
@@ -135,7 +147,7 @@ def record(kind: str) -> dict[str, Any]:
         "kernels": {"ssm": "fallback"} if recurrent else None,
         "ways": [
             way
-            for way in (EAGER if kind in MASKED else WAYS)
+            for way in (EAGER if kind in MASKED or eager else WAYS)
             if not (routed and way[2] == "bf16-mixed") and (built.supports_gradient_checkpointing or way[1] == "none")
         ],
     }

@@ -29,8 +29,6 @@ OPEN = {
     "doge added, sdpa, full, bf16-pure": -0.015,
     "gpt_bigcode added, sdpa, none, bf16-mixed": -0.011,
     "mamba2 added, sdpa, full, bf16-pure": -0.007,
-    "modernbert-decoder added, sdpa, full, bf16-pure": -0.006,
-    "modernbert-decoder added, sdpa, none, bf16-mixed": -0.004,
     "zamba2 added, sdpa, full, bf16-pure": -0.006,
 }
 """Plans with a moment whose missing tensor is not found yet, and how low it is."""

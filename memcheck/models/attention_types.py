@@ -56,6 +56,19 @@ class Norm(Record):
     """The output is multiplied by an fp32 sigmoid of a low-rank network of it (A.X K2); 0 = it is not."""
 
 
+class Disentangled(Record):
+    """Scores of words and of relative positions, from one table of all layers (DeBERTa)."""
+
+    rows: int
+    """Rows of the table: buckets of distances in both directions."""
+    scores: tuple[str, ...]
+    """``c2p`` (words read positions), ``p2c`` (positions read words)."""
+    shared: bool
+    """The words' matrices make the positions' queries and keys, too."""
+    dropout: float = 0.0
+    """Of the table's rows, in each layer."""
+
+
 class Attention(Record):
     """Softmax attention, grouped or not."""
 
@@ -81,6 +94,7 @@ class Attention(Record):
     back) | ``cat`` (Phi-3: the rest of each head, even of no width, is concatenated) | ``pairs`` (GLM: neighbours,
     tables repeated once per layer) | ``pairs-wide`` (ERNIE: as that, in fp32 by fp32 tables, then cast back)
     | ``pairs-each`` (GPT-J: tables repeated for each of q and k) | ``pairs-fp32`` (Cohere: neighbours, on fp32 copies)
+    | ``half-wide`` (ModernBERT: on fp32 copies for each product)
     | ``chunks`` (GPT-OSS: the two halves apart) | ``complex`` (Llama 4: fp32 copies read as complex numbers)."""
     alibi: bool = False
     window: int | None = None
@@ -181,6 +195,8 @@ class Attention(Record):
     """Heads of an indexer that chooses blocks of keys: a mask of every query head is made in the layer (MiniMax M3)."""
     block_dim: int = 0
     """Width of such a head."""
+    disentangled: Disentangled | None = None
+    """Relative positions have queries and keys of their own, and eager code of the family's (DeBERTa)."""
     factor_mask: int = 0
     """Rows and columns of a mask in the weights' dtype that each layer holds and multiplies its scores by (GPT-1)."""
 

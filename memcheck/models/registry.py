@@ -35,6 +35,7 @@ FAMILIES: dict[str, str] = {
     "cohere2_moe": "cohere:read_moe",
     "cwm": "cwm:read",
     "dbrx": "dbrx:read",
+    "deberta-v2": "deberta:read",
     "deepseek_v2": "deepseek:read_v2",
     "deepseek_v3": "deepseek:read_v3",
     "deepseek_v32": "deepseek_v32:read",

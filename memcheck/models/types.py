@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import chain, repeat
 
-from memcheck.models.attention_types import Attention, LatentAttention, Norm, ParameterTensor
+from memcheck.models.attention_types import Attention, Disentangled, LatentAttention, Norm, ParameterTensor
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -21,6 +21,7 @@ __all__ = [
     "Architecture",
     "Attention",
     "Block",
+    "Disentangled",
     "LatentAttention",
     "Mixer",
     "Mlp",
@@ -316,6 +317,10 @@ class Architecture(Record):
     """Width of the rotary tables, where no block says it."""
     rotary_tables: int = 1
     """Pairs of rotary tables: one for each kind of layer (Gemma 3, OLMo 3), else one."""
+    rotary_each: bool = False
+    """Those tables have rows for every sequence (ModernBERT's decoder)."""
+    keeps_states: bool = False
+    """The model's forward keeps every layer's output in a list (DeBERTa)."""
     mask_windows: tuple[int | None, ...] = ()
     """Windows of the masks that the model makes whatever its layers are; None: the full one."""
     positions_each: bool = False
@@ -332,6 +337,12 @@ class Architecture(Record):
     """Widths of the rotary tables, where kinds of layers have tables of different widths."""
     token_types: int = 0
     """Rows of a table of token types, which are looked up beside the words (BERT); 0 = none."""
+    relative_norm: Norm | None = None
+    """Of the table of relative positions that all layers read (DeBERTa), whose tensor is an extra one."""
+    embeddings_apart: bool = False
+    """A module of its own looks the words up and norms them (encoders): its variables are not the model's."""
+    masked_rows: bool = False
+    """The normed rows are multiplied by the mask of padding (DeBERTa)."""
     head_transform: str = ""
     """Activation of a layer in front of the head, with a LayerNorm behind it (BERT); empty = none."""
     head_tensors: tuple[ParameterTensor, ...] = ()

@@ -104,7 +104,7 @@ class ModelBuffers:
         found = model_masks((b for b, _ in a.blocks), self.setting, a.mask_windows)
         held, variables = found.graph, found.variables
         if self.job.checkpointing.mode != "none":  # layers hold them, as arguments, to their backward
-            held, variables = held + variables, 0
+            held, variables = held + variables + (found.gathered if self.setting.trained else 0), 0
         if self.job.layout.pipeline > 1:  # stages are handed their layers, and make no masks
             return held, 0
         return held, variables + found.unused

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcheck.accounts.program import NOTHING, Amount, Recorder
+from memcheck.accounts.program import NOTHING, Amount, Bundle, Recorder
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.rank_units import stretches
@@ -102,6 +102,7 @@ class Step:
         """Forward of one micro-batch; ``here``: an earlier one has left the parameters gathered."""
         recorder = self.recorder
         casts: list[tuple[int, int]] = []
+        states: list[tuple[int, int]] = []
         held_flat = NOTHING
         # the schedule's variable holds the last stage's output until the next forward returns (schedules.py)
         variables = Variables(recorder)
@@ -130,8 +131,7 @@ class Step:
                 recorder.release("communication_buffers", held_flat)
                 held_flat = NOTHING
             if curve.before is not None:
-                recorder.high("forward", curve.before, self.names[i])
-                variables.let_go()
+                self._model_returns(variables, states, curve.before, i)
             if unit.kind == "head":
                 held_flat = self._before_loss(held_flat, casts)
             recorder.high("loss" if unit.kind == "head" else "forward", curve.forward, self.names[i])
@@ -140,6 +140,9 @@ class Step:
             if unit.reduced and first:
                 recorder.hold("gradients", self.groups[i].early.reduce_output)
             casts.append((curve.until_forward_ends, end - i))
+            if self.how.keeps_states and unit.kind == "block":
+                recorder.hold("activations", curve.freed_input)
+                states.append((curve.freed_input, end - i))
             if gathered[i] and self._reshards(i):
                 recorder.release("communication_buffers", gathered[i])
                 gathered[i] = NOTHING
@@ -150,6 +153,14 @@ class Step:
         recorder.release("communication_buffers", held_flat)  # the root's post-forward frees the last flat buffer
         recorder.hold_amount("activations", tuple(casts), -1)
         return gathered
+
+    def _model_returns(self, variables: Variables, states: list[tuple[int, int]], before: Bundle, i: int) -> None:
+        """What stands before the loss, and the end of what variables hold: ``states``, layers' outputs in a list."""
+        if self.how.returns_first:
+            self.recorder.hold_amount("activations", tuple(states), -1)
+            variables.let_go()
+        self.recorder.high("forward", before, self.names[i])
+        variables.let_go()
 
     def _assign(self, variables: Variables, unit: NamedUnit, curve: NamedCurve, layer: int) -> None:
         """What variables of the model's forward refer to behind a unit. ``layer``: counted from the first one of text.
@@ -163,7 +174,7 @@ class Step:
             variables.assign("pooler_output", "activations", curve.returned)
         else:
             variables.assign("outputs", "activations", curve.returned)  # of the model's loop over its layers
-        first = layer == 0 and any(each.kind == "embedding" for each in self.units)
+        first = layer == 0 and not self.how.keeps_states and any(each.kind == "embedding" for each in self.units)
         if self.how.holds_rows and (unit.kind == "embedding" or first):  # `inputs_embeds`: a variable of the forward
             variables.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input)
         if unit.kind == "embedding":

@@ -21,6 +21,7 @@ from memcheck.frameworks.torch.states import gradient_views
 from memcheck.frameworks.torch.units import is_hooked, stream_dtype
 from memcheck.job.torch import ends_apart
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
+from memcheck.models.types import Architecture
 from memcheck.record import Record
 
 INSIDE = ("standard", "in-place", "fused-linear")
@@ -77,6 +78,10 @@ class StepOptions(Record):
     """What the graph holds beside saved tensors lives until the next step's loss, not to the end of the backward."""
     holds_rows: bool
     """The model's forward has a variable for the rows that were looked up."""
+    keeps_states: bool
+    """It keeps every layer's output in a list."""
+    returns_first: bool
+    """It has returned when what stands in front of the loss runs (encoders)."""
 
 
 class UnitGroups(Record):
@@ -116,7 +121,7 @@ class StepSizes(Record):
 
 def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptions, tuple[float, ...]]:
     """How pipeline rank ``rank`` runs its step, and for each walk how many other micro-batches are in flight."""
-    layout, profile = job.layout, FRAMEWORKS[job.framework]
+    layout, profile, a = job.layout, FRAMEWORKS[job.framework], job.architecture
     sharded, pipelined, tied = wraps(job), layout.pipeline > 1, ties_ends(job)
     if layout.expert > 1 and profile.leaves_whole_experts and not sharded:
         message = "experts on several ranks are modelled beside FSDP2 alone"
@@ -152,6 +157,8 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         pipelined=pipelined,
         keeps_graph=profile.style.keeps_graph,
         holds_rows=not pipelined and profile.style.holds_rows,
+        keeps_states=isinstance(a, Architecture) and a.keeps_states,
+        returns_first=isinstance(a, Architecture) and a.task is None and bool(a.head_transform),
     )
     return how, tuple([others for _, _, others in walks])
 

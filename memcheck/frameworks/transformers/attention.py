@@ -24,6 +24,10 @@ Heads = tuple[Value, Value, Value]
 def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     """One attention module. ``stream``: dtype of the residual stream, which is that of cos and sin."""
     tape = ctx.tape
+    if a.disentangled is not None:
+        from memcheck.frameworks.transformers.disentangled import disentangled_attention
+
+        return disentangled_attention(ctx, a, a.disentangled, x)
     tensors = linear_tensors(a.tensors)
     width = -(-a.heads // ctx.tp) * (a.v_head_dim or a.head_dim)
     x = enter_tensor_parallel(ctx, x)

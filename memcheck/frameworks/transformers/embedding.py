@@ -36,6 +36,13 @@ class Embedding(Record):
     saved: bool = False
     """A copy of the table is trained in a frozen model (peft's ``modules_to_save``)."""
     token_types: int = 0
+    relative: int = 0
+    """Rows of a table of relative positions that all layers read (DeBERTa)."""
+    relative_norm: Norm | None = None
+    apart: bool = False
+    """A module looks the rows up, whose variables die when it returns (encoders)."""
+    masked: bool = False
+    """The normed rows are multiplied by the mask of padding."""
     per_layer: PerLayer | None = None
     per_layer_rows: int = 0
     """Rows of the table of all layers' embeddings."""
@@ -64,7 +71,7 @@ def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bo
     forward_high = high(tape)
     output = (y.shape, y.dtype)
     before = tape.live
-    if ctx.kept[0].storage is not y.storage:
+    if ctx.kept and ctx.kept[0].storage is not y.storage:
         ctx.kept.clear()
     freed = before - tape.live
     ctx.kept.clear()
@@ -141,7 +148,8 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
 
         x = look_up(ctx, e.per_layer, e.per_layer_rows, x, trained=trained)
     x = _cloned(tape, x) if e.cloned else x
-    ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
+    if not e.apart:
+        ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
     if e.streams > 1:
         from memcheck.frameworks.transformers.altup import spread_streams
 
@@ -163,10 +171,23 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         )
         rows = ctx.tokens if e.positions_each else ctx.sequence
         position = embedding(tape, where, (rows,), dtype, "positions")
-        ctx.kept.append(position)  # a variable, too
+        if not e.apart:
+            ctx.kept.append(position)  # a variable, too
         x = _add_positions(tape, x, position)
         del position
+    return _behind_sum(ctx, e, x, trained=trained)
+
+
+def _behind_sum(ctx: Context, e: Embedding, x: Value, *, trained: bool) -> Value:
+    """What follows words, types and positions: norm, dropout, a projection; DeBERTa's masks and its other table."""
+    tape, s = ctx.tape, ctx.setting
     x = layers_of(s.style).norm(ctx, e.norm, x)
+    if e.masked or e.relative:
+        from memcheck.frameworks.transformers.disentangled import masked_rows, with_relative_rows
+
+        x = masked_rows(ctx, x) if e.masked else x
+        x = dropout(tape, x, e.dropout)
+        return with_relative_rows(ctx, e.relative, e.relative_norm, x, trained and s.trained) if e.relative else x
     x = dropout(tape, x, e.dropout)
     if not (e.projected and e.projects_last):
         return x

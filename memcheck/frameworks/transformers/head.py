@@ -127,8 +127,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.final_norm is not None:
         x.storage = None  # `hidden_states = self.norm(hidden_states)`: nothing but the graph holds the input now
     del x
-    h = dropout(tape, _transformed(ctx, head, h), head.dropout)
-    normed = h  # `outputs.last_hidden_state` stays referenced until the model's forward returns
+    h, normed = _stacked(ctx, head, h)
     h = enter_tensor_parallel(ctx, h)  # the head's first hook
     h, divided = _head_input(ctx, head, h)
     ctx.before = high(tape)
@@ -258,6 +257,12 @@ def _head_input(ctx: Context, head: Head, h: Value) -> tuple[Value, Value | None
         return h, None
     h = scale(ctx.tape, h, "head input")
     return h, h
+
+
+def _stacked(ctx: Context, head: Head, h: Value) -> tuple[Value, Value]:
+    """What the head reads, and ``outputs.last_hidden_state``, a variable until the model's forward returns."""
+    out = dropout(ctx.tape, _transformed(ctx, head, h), head.dropout)
+    return out, h if head.transform else out
 
 
 def _transformed(ctx: Context, head: Head, h: Value) -> Value:

@@ -24,6 +24,8 @@ class Masks(Record):
     """Backward functions of layers, too."""
     unused: int = 0
     """Variables that no layer is given."""
+    gathered: int = 0
+    """The gradient of such a variable, to which layers add theirs."""
 
 
 def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | None, ...] = ()) -> Masks:
@@ -37,6 +39,7 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
     s = setting.sequence
     kinds: dict[int | None, int] = {}
     bias, kept = 0, False
+    blocks = tuple(blocks)
     for block in blocks:
         found = _mask(block, setting)
         if found is not None:
@@ -45,19 +48,28 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
         if isinstance(block.mixer, Attention):
             bias = max(bias, _bias(block.mixer, setting))
             kept = kept or block.mixer.filled_scores or shares_mask(block.mixer, setting)
+    gathered = max((_table(b.mixer, setting) for b in blocks if isinstance(b.mixer, Attention)), default=0)
     masks, others = sum(kinds.values()), [w for w in windows if w not in kinds]
     unused = 0
     if setting.attention == "eager":
         unused = len(others) * rounded(setting.batch * s * s * ITEM_BYTES[setting.params])
     elif setting.attention == "sdpa":
         unused = rounded(s * s) * sum(w is not None and s >= w for w in others)
-    return Masks(bias, masks, unused) if kept else Masks(bias + masks, 0, unused)
+    return Masks(bias, masks, unused) if kept else Masks(bias + masks, 0, unused, gathered)
+
+
+def _table(a: Attention, setting: Setting) -> int:
+    """The rows of relative positions (modeling_deberta_v2.py, ``rel_embeddings``), or their gradient."""
+    rows = a.disentangled.rows if a.disentangled is not None else 0
+    return rounded(rows * setting.hidden * ITEM_BYTES[setting.params])
 
 
 def _bias(a: Attention, setting: Setting) -> int:
     """``alibi`` of every head: [batch * heads, 1, sequence] in the stream's dtype (BloomModel.forward of
     modeling_bloom.py, build_alibi_tensor of modeling_falcon.py), or in fp32, once for all sequences (modeling_mpt.py).
     """
+    if a.disentangled is not None:  # `relative_pos`, [S, S], and the normed table: every layer is given both
+        return rounded(setting.sequence**2 * ITEM_BYTES["int64"]) + _table(a, setting) if a.disentangled.rows else 0
     if not a.alibi:
         return 0
     heads = -(-a.heads // setting.tensor)
@@ -69,6 +81,8 @@ def _bias(a: Attention, setting: Setting) -> int:
 def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     """Window, dtype and sequences of the mask that this layer is given."""
     mixer = block.mixer
+    if isinstance(mixer, Attention) and mixer.disentangled is not None:  # the mask of padding, of every pair of tokens
+        return None, "int64" if mixer.padded else "fp32", setting.batch
     if isinstance(mixer, LatentAttention):
         width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
         mixer = Attention(mixer.heads, mixer.heads, width, masked=mixer.masked, window=mixer.window)
@@ -83,6 +97,6 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     if mixer.block_heads:  # scaled_dot_product_attention's mask is the layer's own
         return None
     if kernel != "flash" and needs_mask(mixer, setting.sequence, setting.style):
-        several = mixer.chunked or mixer.padded or mixer.pictures or mixer.bidirectional
+        several = mixer.chunked or mixer.padded or mixer.pictures
         return mixer.window, "bool", setting.batch if several else 1
     return None

@@ -32,4 +32,5 @@ def rotary_caches(architecture: Architecture, sequence: int, layers: int) -> int
 def tables(architecture: Architecture, setting: Setting, dtype: str) -> int:
     """Bytes of all cos and sin of a model."""
     widths = architecture.rotary_dims or (rotary_width(architecture),) * architecture.rotary_tables
-    return 2 * sum(rounded(setting.sequence * width * ITEM_BYTES[dtype]) for width in widths)
+    rows = setting.sequence * (setting.batch if architecture.rotary_each else 1)
+    return 2 * sum(rounded(rows * width * ITEM_BYTES[dtype]) for width in widths)

@@ -6,37 +6,16 @@ from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
-from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, ParameterTensor, Paths, Pooling
+from memcheck.models.types import Architecture, Attention, Block, ParameterTensor, Paths, Pooling
 from memcheck.record import Record
 
 PROJECTIONS = Projections(("self.query", "self.key", "self.value"), "output.dense", "attention")
 
 
-def read(config: ConfigReader) -> Architecture:
-    """``model_type: bert``. Dropout is 0.1 unless stated, as in the class."""
-    transform = "cls.predictions.transform"
-    names = PartNames(
-        model="bert",
-        head="cls.predictions",
-        dense=f"{transform}.dense",
-        norm=f"{transform}.LayerNorm",
-        pooler="bert.pooler.dense",
-    )
-    return _encoder(config, names)
-
-
-def read_roberta(config: ConfigReader) -> Architecture:
-    """``model_type: roberta``, ``xlm-roberta`` and ``camembert``: the same layers, another name of the head's."""
-    names = PartNames(
-        model="roberta", head="lm_head", dense="lm_head.dense", norm="lm_head.layer_norm", pooler="classifier.dense"
-    )
-    return _encoder(config, names)
-
-
 class PartNames(Record):
-    """What a class calls its parts."""
+    """What a class calls its parts, and how it pools."""
 
     model: str
     head: str
@@ -46,6 +25,41 @@ class PartNames(Record):
     """The layer in front of labels of sequences."""
     pools: str = "tanh"
     """Its activation."""
+    drops_first: bool = True
+    """Dropout stands in front of that layer, too."""
+    classifier_dropout: str = "classifier_dropout"
+    """The key of the dropout in front of labels."""
+    transform: str = ""
+    """Activation of the layer in front of the head, where it is not the layers'."""
+
+
+def transform_names(model: str, pooler: str, *, pools: str = "tanh") -> PartNames:
+    """Names of classes whose head is BERT's own, and whose pooler drops nothing in front of it."""
+    transform = "cls.predictions.transform"
+    return PartNames(
+        model=model,
+        head="cls.predictions",
+        dense=f"{transform}.dense",
+        norm=f"{transform}.LayerNorm",
+        pooler=pooler,
+        pools=pools,
+        drops_first=False,
+    )
+
+
+ROBERTA = PartNames(
+    model="roberta", head="lm_head", dense="lm_head.dense", norm="lm_head.layer_norm", pooler="classifier.dense"
+)
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: bert``. Dropout is 0.1 unless stated, as in the class."""
+    return _encoder(config, transform_names("bert", "bert.pooler.dense"))
+
+
+def read_roberta(config: ConfigReader) -> Architecture:
+    """``model_type: roberta``, ``xlm-roberta`` and ``camembert``: the same layers, another name of the head's."""
+    return _encoder(config, ROBERTA)
 
 
 def read_electra(config: ConfigReader) -> Architecture:
@@ -61,20 +75,18 @@ def read_electra(config: ConfigReader) -> Architecture:
         norm="generator_predictions.LayerNorm",
         pooler="classifier.dense",
         pools="gelu",
+        transform="gelu",
     )
-    return _encoder(config, names, narrow=config.integer("embedding_size", default=128), transform="gelu")
+    return _encoder(config, names, narrow=config.integer("embedding_size", default=128))
 
 
-def _encoder(config: ConfigReader, names: PartNames, narrow: int | None = None, transform: str = "") -> Architecture:
+def _encoder(config: ConfigReader, names: PartNames, narrow: int | None = None) -> Architecture:
     """An encoder whose every position is predicted: nothing is masked, and labels are not shifted."""
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
-    h = size.hidden
     config.ignore("position_embedding_type", "use_cache", "gradient_checkpointing")
     for key in ("is_decoder", "add_cross_attention"):
         if config.flag(key):
             config.fail(key, f"{key}: decoders of this family are not modelled", f"remove {key}")
-    types = config.integer("type_vocab_size", default=2)
-    hidden = config.dropout("hidden_dropout_prob", default=0.1)
     attention = grouped_attention(
         size,
         PROJECTIONS,
@@ -85,6 +97,26 @@ def _encoder(config: ConfigReader, names: PartNames, narrow: int | None = None, 
         bidirectional=True,
         softmax_fp32=False,
     )
+    types = config.integer("type_vocab_size", default=2)
+    return assemble(config, size, names, attention, types=types, narrow=narrow)
+
+
+def assemble(
+    config: ConfigReader,
+    size: StackDimensions,
+    names: PartNames,
+    attention: Attention,
+    *,
+    types: int,
+    narrow: int | None = None,
+    extra: tuple[ParameterTensor, ...] = (),
+) -> Architecture:
+    """BERT's layers around an attention, between BERT's embeddings and its head for masked words.
+
+    ``types``: rows of the table of token types; ``narrow``: width of the tables, where it is not the layers';
+    ``extra``: tensors beside the tables.
+    """
+    h, hidden = size.hidden, config.dropout("hidden_dropout_prob", default=0.1)
     activation = config.activation(default="gelu")
     mlp = plain_mlp(h, config.integer("intermediate_size"), activation, "intermediate.dense", "output.dense", bias=True)
     block = Block(
@@ -97,9 +129,11 @@ def _encoder(config: ConfigReader, names: PartNames, narrow: int | None = None, 
     )
     wide, model = narrow or h, names.model
     embeddings = f"{model}.embeddings"
-    extra = [ParameterTensor(f"{embeddings}.token_type_embeddings.weight", (types, wide), "position")]
+    tables = [*extra]
+    if types:
+        tables.append(ParameterTensor(f"{embeddings}.token_type_embeddings.weight", (types, wide), "position"))
     if wide != h:
-        extra += linear(f"{model}.embeddings_project", h, wide, "embedding", "none", bias=True)
+        tables += linear(f"{model}.embeddings_project", h, wide, "embedding", "none", bias=True)
     return decoder(
         config,
         size,
@@ -108,9 +142,10 @@ def _encoder(config: ConfigReader, names: PartNames, narrow: int | None = None, 
         rotary_dim=0,
         learned_positions=size.positions,
         embedding_norm=layer_norm(wide, f"{embeddings}.LayerNorm"),
+        embeddings_apart=True,
         embedding_dropout=hidden,
         head_bias=True,
-        head_transform=transform or activation,
+        head_transform=names.transform or activation,
         head_tensors=(
             *linear(names.dense, wide, h, "head", "none", bias=True), *norm_tensors(layer_norm(wide, names.norm))
         ),
@@ -119,12 +154,12 @@ def _encoder(config: ConfigReader, names: PartNames, narrow: int | None = None, 
         pooling=Pooling(
             names.pools,
             linear(names.pooler, h, h, "head", "none", bias=True),
-            dropout=config.dropout("classifier_dropout", default=hidden),
-            dropout_before=names.model != "bert",
+            dropout=config.dropout(names.classifier_dropout, default=hidden),
+            dropout_before=names.drops_first,
         ),
         narrow_loss=True,
         token_types=types,
-        extra_tensors=tuple(extra),
+        extra_tensors=tuple(tables),
         paths=Paths(
             layers=f"{model}.encoder.layer",
             embedding=f"{embeddings}.word_embeddings",

@@ -50,6 +50,7 @@ def read(config: ConfigReader) -> Architecture:
         rotary_dim=0,
         learned_positions=size.positions,
         embedding_norm=layer_norm(h, f"{embeddings}.LayerNorm"),
+        embeddings_apart=True,
         embedding_dropout=dropout,
         head_bias=True,
         head_transform=activation,

@@ -44,6 +44,7 @@ def read(config: ConfigReader) -> Architecture:
         input_norm=layer_norm(h, "post_attention_layernorm"),
         mlp_norm=layer_norm(h, "post_mlp_layernorm"),
         post_norm=True,
+        named_output=True,
         dropout=hidden,
     )
     embeddings = "gte.embeddings"
@@ -55,6 +56,7 @@ def read(config: ConfigReader) -> Architecture:
         ((block, size.layers),),
         tied=True,
         embedding_norm=layer_norm(h, f"{embeddings}.LayerNorm"),
+        embeddings_apart=True,
         embedding_dropout=hidden,
         head_bias=True,
         head_transform="gelu",

@@ -42,7 +42,7 @@ def read_decoder(config: ConfigReader) -> Architecture:
         (b._replace(mixer=b.mixer._replace(bidirectional=False)) if isinstance(b.mixer, Attention) else b, n)
         for b, n in found.blocks
     )
-    return found._replace(blocks=blocks, mask_windows=(None, window), pooling=None)
+    return found._replace(blocks=blocks, mask_windows=(None, window), rotary_each=True, pooling=None)
 
 
 def _assemble(
@@ -63,7 +63,7 @@ def _assemble(
         projections,
         qkv_bias=bias,
         out_bias=bias,
-        rotary_form="pairs-fp32",
+        rotary_form="half-wide",
         dropout=dropout,
         bidirectional=True,
     )
@@ -86,6 +86,7 @@ def _assemble(
             mlp=mlp,
             input_norm=None if kind.first else layer_norm(h, "attn_norm", bias=norm_bias),
             mlp_norm=layer_norm(h, "mlp_norm", bias=norm_bias),
+            named_output=True,
         )
 
     kinds = tuple(LayerKind(i == 0, local if t == "sliding_attention" else None) for i, t in enumerate(types))
@@ -101,6 +102,7 @@ def _assemble(
         final_norm=layer_norm(h, "model.final_norm", bias=norm_bias),
         rotary_tables=len(set(types)),
         embedding_norm=layer_norm(h, "model.embeddings.norm", bias=norm_bias),
+        embeddings_apart=True,
         embedding_dropout=config.dropout("embedding_dropout"),
         head_bias=config.flag("decoder_bias", default=True),
         head_transform=act,

@@ -33,6 +33,7 @@ SAME_CODE = {"kimi_k2": "deepseek_v3", "megatron-gpt": "gpt2"}
 
 CLASSES = {
     "camembert": "CamembertForMaskedLM",
+    "deberta-v2": "DebertaV2ForMaskedLM",
     "distilbert": "DistilBertForMaskedLM",
     "gte": "GteForMaskedLM",
     "electra": "ElectraForMaskedLM",

@@ -1,0 +1,90 @@
+"""DeBERTa V2 and V3 (modeling_deberta_v2.py): BERT's layers, whose scores read relative positions, too."""
+
+from __future__ import annotations
+
+from memcheck.models.families.bert import assemble, transform_names
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import layer_norm
+from memcheck.models.parts.matrices import linear, norm_tensors
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Disentangled, ParameterTensor
+
+PROJECTIONS = Projections(("self.query_proj", "self.key_proj", "self.value_proj"), "output.dense", "attention")
+SCORES = ("c2p", "p2c")
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: deberta-v2``, which V3's checkpoints name, too: with a head for masked words."""
+    size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
+    h = size.hidden
+    config.ignore("legacy", "layer_norm_eps", "summary_type")
+    if config.integer("conv_kernel_size", default=0, minimum=0):
+        config.fail("conv_kernel_size", "the convolution behind the first layer has no memory model", "remove it")
+    for key, same in (("embedding_size", h), ("attention_head_size", size.head_dim), ("pooler_hidden_size", h)):
+        if config.integer(key, default=same) != same:
+            config.fail(key, f"{key} other than {same} has no memory model", "remove it")
+    config.ignore("conv_act", "conv_groups")
+    positions = _relative(config, size)
+    tables = ParameterTensor("deberta.encoder.rel_embeddings.weight", (positions.rows, h), "position")
+    norm = layer_norm(h, "deberta.encoder.LayerNorm")
+    normed = "layer_norm" in (s.strip() for s in config.text("norm_rel_ebd", default="none").lower().split("|"))
+    attention = _attention(config, size, positions)
+    biased = config.flag("position_biased_input", default=True)
+    drops = config.dropout("pooler_dropout") > 0
+    names = transform_names("deberta", "pooler.dense", pools=config.activation("pooler_hidden_act", default="gelu"))
+    return assemble(
+        config,
+        size,
+        names._replace(drops_first=drops, classifier_dropout="cls_dropout"),
+        attention,
+        types=config.integer("type_vocab_size", default=0, minimum=0),
+        extra=(tables, *(norm_tensors(norm) if normed else ())) if positions.rows else norm_tensors(norm) * normed,
+    )._replace(
+        learned_positions=size.positions if biased else 0,
+        max_position_embeddings=size.positions if biased else 0,
+        relative_norm=norm if normed else None,
+        masked_rows=True,
+        keeps_states=True,
+    )
+
+
+def _relative(config: ConfigReader, size: StackDimensions) -> Disentangled:
+    """The table of relative positions and who reads it; no rows where it is switched off."""
+    raw = config.raw("pos_att_type")
+    kinds = config.texts("pos_att_type") or () if not isinstance(raw, str) else raw.lower().split("|")
+    scores = tuple(kind for kind in SCORES if kind in [k.strip() for k in kinds])
+    if len(scores) != len(kinds):
+        config.fail("pos_att_type", f"pos_att_type {raw!r} is not made of {' and '.join(SCORES)}")
+    furthest = config.integer("max_relative_positions", default=-1, minimum=-1)
+    span = config.integer("position_buckets", default=-1, minimum=-1)
+    shared = config.flag("share_att_key")
+    if not config.flag("relative_attention"):
+        return Disentangled(0, scores, shared)
+    dropout = config.dropout("hidden_dropout_prob", default=0.1)
+    each = span if span > 0 else furthest if furthest > 0 else size.positions
+    return Disentangled(2 * each, scores, shared, dropout)
+
+
+def _attention(config: ConfigReader, size: StackDimensions, positions: Disentangled) -> Attention:
+    """DisentangledSelfAttention, with the layer behind it; positions' matrices stand in front of the output's."""
+    h = size.hidden
+    found = grouped_attention(
+        size,
+        PROJECTIONS,
+        qkv_bias=True,
+        out_bias=True,
+        rotary_dim=0,
+        dropout=config.dropout("attention_probs_dropout_prob", default=0.1),
+        bidirectional=True,
+        softmax_fp32=False,
+        sdpa=False,
+        flash=False,
+        disentangled=positions,
+    )
+    own: tuple[ParameterTensor, ...] = ()
+    if positions.rows and not positions.shared:
+        for kind, name in zip(SCORES, ("pos_key_proj", "pos_query_proj"), strict=True):
+            if kind in positions.scores:
+                own += linear(f"attention.self.{name}", h, h, "attention", "column", bias=True)
+    return found._replace(tensors=(*found.tensors[:-2], *own, *found.tensors[-2:]))
