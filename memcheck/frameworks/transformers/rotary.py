@@ -28,7 +28,9 @@ def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) ->
         turned_k = rotate_half(tape, wide_k, stream)
         return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
     if form == "half-wide":
-        turned_q, turned_k = _rotate_copies(tape, q), _rotate_copies(tape, k)
+        from memcheck.frameworks.transformers.rotary_copies import rotate_copies
+
+        turned_q, turned_k = rotate_copies(tape, q), rotate_copies(tape, k)
         return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
     if form == "pairs-wide":
         return _wide_pairs(ctx, a, q, k)
@@ -122,37 +124,6 @@ def rotate_half(tape: Tape, x: Value, stream: str, tables: tuple[Storage, ...] =
         total = tape.new(shape, dtype, "add gradients") if tape.subclass else through_cos
         del summed, through_cos
         return [total if wants else None]
-
-    return tape.record(out, (x,), run)
-
-
-def _rotate_copies(tape: Tape, x: Value) -> Value:
-    """ModernBERT: ``(q.float() * cos) + (rotate_half(q.float()) * sin)``, each fp32 copy a temporary."""
-    shape, dtype = x.shape, x.dtype
-    half, wants, wide = (*shape[:-1], shape[-1] // 2), x.origin is not None, dtype == "fp32"
-    copied = None if wide else tape.new(shape, "fp32", "to")
-    with_cos = tape.new(shape, "fp32", "q * cos")
-    copied = None if wide else tape.new(shape, "fp32", "to")
-    negated = tape.new(half, "fp32", "neg")
-    turned = tape.new(shape, "fp32", "rotate half")
-    del negated, copied
-    with_sin = tape.new(shape, "fp32", "rotate half * sin")
-    del turned
-    out = tape.value(shape, "fp32", "rotary embedding")
-    del with_cos, with_sin
-
-    def run(grad: Storage) -> list[Storage | None]:
-        through_sin = tape.new(shape, "fp32", "mul backward")
-        halves = tape.new(half, "fp32", "neg backward")
-        first = tape.new(shape, "fp32", "slice backward")
-        del halves
-        second = tape.new(shape, "fp32", "slice backward")
-        del through_sin, second
-        first = first if wide else tape.new(shape, dtype, "to backward")
-        through_cos = tape.new(shape, "fp32", "mul backward")
-        through_cos = through_cos if wide else tape.new(shape, dtype, "to backward")
-        del first
-        return [through_cos if wants else None]
 
     return tape.record(out, (x,), run)
 
