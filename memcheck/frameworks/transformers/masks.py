@@ -55,7 +55,9 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
         unused = len(others) * rounded(setting.batch * s * s * ITEM_BYTES[setting.params])
     elif setting.attention == "sdpa":
         unused = rounded(s * s) * sum(w is not None and s >= w for w in others)
-    return Masks(bias, masks, unused) if kept else Masks(bias + masks, 0, unused, gathered)
+    if kept:
+        return Masks(variables=bias, graph=masks, unused=unused)
+    return Masks(variables=bias + masks, unused=unused, gathered=gathered)
 
 
 def _table(a: Attention, setting: Setting) -> int:

@@ -60,10 +60,10 @@ def _relative(config: ConfigReader, size: StackDimensions) -> Disentangled:
     span = config.integer("position_buckets", default=-1, minimum=-1)
     shared = config.flag("share_att_key")
     if not config.flag("relative_attention"):
-        return Disentangled(0, scores, shared)
+        return Disentangled(rows=0, scores=scores, shared=shared)
     dropout = config.dropout("hidden_dropout_prob", default=0.1)
     each = span if span > 0 else furthest if furthest > 0 else size.positions
-    return Disentangled(2 * each, scores, shared, dropout)
+    return Disentangled(rows=2 * each, scores=scores, shared=shared, dropout=dropout)
 
 
 def _attention(config: ConfigReader, size: StackDimensions, positions: Disentangled) -> Attention:
