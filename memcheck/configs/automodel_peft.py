@@ -108,7 +108,8 @@ def _chosen(patterns: list[str], found: Architecture, *, linear: bool) -> tuple[
         for tensor in block_tensors(block):
             name = f"model.layers.{index}.{tensor.name.removesuffix('.weight')}"
             if tensor.group == "experts":
-                if not linear and (fits(name) or fits(f"model.layers.{index}.mlp.experts")):
+                # all experts of a layer are one module, whatever their matrices are called
+                if not linear and any(map(fits, (name.rpartition(".")[0], f"model.layers.{index}.mlp.experts"))):
                     return [], "routed experts"
             elif tensor.linear and len(tensor.shape) == 2:
                 matched.setdefault(name.rpartition(".")[2], set()).add(fits(name))

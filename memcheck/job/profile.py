@@ -90,6 +90,8 @@ class Profile(Record):
     """It runs transformers' own modules, as they are."""
     lora_variants: tuple[str, ...] = ()
     """Keys of ``training.lora`` beside rank, targets and dtype that its adapters are modelled with."""
+    adapted_modules: tuple[str, ...] = ()
+    """Names that ``target_modules`` can have where its linear layers are not called as transformers' are."""
     adapts_head: bool = False
     """Targets may name the head: its adapters are peft's, beside the model's own linear layer."""
     own_adapters: bool = False

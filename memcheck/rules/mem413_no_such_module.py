@@ -118,8 +118,8 @@ def _adapted(context: RuleContext, job: TrainingJob, framework: Profile, lora: L
 
     targets, place = lora.target_modules, "/training/lora/target_modules"
     named = [(targets, place)] if isinstance(targets, str) else _places(targets, place)
-    modules = _modules(context, linear=True)
-    if context.architecture is not None:
+    modules = framework.adapted_modules or _modules(context, linear=True)
+    if context.architecture is not None and not framework.adapted_modules:
         experts = [block.mlp for block, _ in context.architecture.blocks if isinstance(block.mlp, Moe)]
         modules += (*EXPERT_NAMES, "gate") if any(moe.stacked_adapters for moe in experts) else ()
         if any(name == HEAD for name, _ in named):

@@ -100,6 +100,17 @@ def _output_saving_norm(ctx: Context, x: Value, weight: Parameter | None, bias: 
 
 def column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None = None) -> Value:
     """A column-parallel layer, with the norm before it where the spec has one (TELayerNormColumnParallelLinear)."""
+    if ctx.setting.adapter is not None:
+        from memcheck.frameworks.megatron.adapters import adapted_column, column_adapter, wraps
+
+        if wraps(ctx.setting.adapter, p.weight.name):
+            if uses_te(ctx.setting) and spec is not None:
+                return adapted_column(ctx, x, p, label, spec)
+            x = norm(ctx, spec, x)
+            base = _te_column(ctx, x, p, label, None) if uses_te(ctx.setting) else _local_column(ctx, x, p, label)
+            whole = gather_sequence(ctx, x, label + " adapter all-gather") if scatters(ctx) else x
+            del x
+            return column_adapter(ctx, whole, base, p.weight.name, p.weight.shape[0], ctx.tp)
     if uses_te(ctx.setting):
         return _te_column(ctx, x, p, label, spec)
     return _local_column(ctx, norm(ctx, spec, x), p, label)
@@ -216,7 +227,13 @@ def row(ctx: Context, x: Value, p: Projection, label: str, *, keeps_input: bool 
         del total, cast
         return [gx, gw]
 
-    return tape.record(out, (x, tape.parameter(weight)), run)
+    result = tape.record(out, (x, tape.parameter(weight)), run)
+    if ctx.setting.adapter is None:
+        return result
+    from memcheck.frameworks.megatron.adapters import row_adapter, wraps
+
+    wrapped = wraps(ctx.setting.adapter, weight.name)
+    return row_adapter(ctx, x, result, weight.name, full[-1], ctx.tp) if wrapped else result
 
 
 def _kept_input(ctx: Context, x: Value, label: str, *, keeps_input: bool) -> Storage | None:
@@ -238,7 +255,12 @@ def replicated(ctx: Context, x: Value, p: Projection, label: str) -> Value:
         gx = tape.new(x_shape, dtype, label + " dX") if wants_x else None
         return [gx, _weight_gradient(ctx, weight, label)]
 
-    return tape.record(out, (x, tape.parameter(weight)), run)
+    result = tape.record(out, (x, tape.parameter(weight)), run)
+    if ctx.setting.adapter is None:
+        return result
+    from memcheck.frameworks.megatron.adapters import whole_adapter, wraps
+
+    return whole_adapter(ctx, x, result, weight) if wraps(ctx.setting.adapter, weight.name) else result
 
 
 def gather_sequence(ctx: Context, x: Value, label: str) -> Value:

@@ -267,7 +267,15 @@ def _grouped(ctx: Context, x: Value, weight: Parameter, label: str) -> Value:
         gx = tape.new(x_shape, dtype, label + " dX")
         return [gx, tape.new(weight.shape, weight.dtype, label + " dW") if not fused and weight.requires_grad else None]
 
-    return tape.record(out, (x, tape.parameter(weight)), run)
+    result = tape.record(out, (x, tape.parameter(weight)), run)
+    if ctx.setting.adapter is None:
+        return result
+    from memcheck.frameworks.megatron.adapters import ROWS, column_adapter, row_adapter, wraps
+
+    if not wraps(ctx.setting.adapter, weight.name):
+        return result
+    beside = row_adapter if label.rpartition(".")[2] in ROWS else column_adapter
+    return beside(ctx, x, result, weight.name, weight.shape[1], ctx.setting.expert_tensor)
 
 
 def _shared(ctx: Context, m: Moe, x: Value, modules: tuple[str, ...]) -> Value:

@@ -69,6 +69,15 @@ PROFILE = Profile(
     parallelisms=("tensor", "sequence", "context", "pipeline", "expert", "expert_tensor"),
     schedules=("1f1b", "interleaved-1f1b"),
     methods=("full", "lora"),
+    # NVIDIA-NeMo/Megatron-Bridge peft/lora.py, class LoRA
+    lora_rank=32,
+    lora_targets=("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+    lora_dtype="params",
+    lora_variants=("dropout",),
+    adapted_modules=(
+        "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q_proj", "linear_q_up_proj",
+        "linear_q_down_proj", "linear_kv_up_proj", "linear_kv_down_proj",
+    ),
     losses=("standard", "vocab-parallel"),
     attentions=("flash", "sdpa", "eager"),
     recompute=("none", "selective", "full"),
@@ -212,6 +221,8 @@ PROFILE = Profile(
     loss_parallel="always",
     own_gradients=True,
     lacks={
+        "training.lora.dtype": "adapters are cast to the model's dtype (Megatron-Bridge peft/utils.py, "
+        "ParallelLinearAdapter)",
         "parallelism.reshard_after_forward": "at zero_stage 3 Megatron-FSDP frees each layer behind its forward, at "
         "zero_stage 2 parameters stay (megatron_fsdp.py, data_parallel_sharding_strategy)",
         "parallelism.gradient_sync": "gradients are added up and reduced with the last micro-batch, those of "

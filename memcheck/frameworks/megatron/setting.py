@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.autograd.context import Setting
+from memcheck.autograd.context import Adapter, Setting
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.profile import PROFILE as MEGATRON
 from memcheck.job.types import TrainingJob
@@ -37,14 +37,8 @@ def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | N
     """The setting that all units of a job share.
 
     Raises:
-        UnsupportedError: the job trains adapters or uses an argument that has no memory model.
+        UnsupportedError: the job uses an argument that has no memory model, or adapters beside what they have none for.
     """
-    if job.method != "full":
-        raise UnsupportedError(
-            f"method {job.method} under megatron: its adapters have no memory model",
-            "price the same adapters under framework: huggingface, or method: full as an upper bound",
-            "/training/method",
-        )
     _refuse(job)
     layout, recipe = job.layout, job.recipe
     return Setting(
@@ -62,9 +56,31 @@ def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | N
         has_grad=True,
         main_grad=recipe.gradients,
         expert_imbalance=job.expert_imbalance,
+        trained=job.lora is None,
+        adapter=_adapter(job),
         context=layout.context,
         options=argument_options(job),
     )
+
+
+def _adapter(job: TrainingJob) -> Adapter | None:
+    """The adapters of a job that trains some.
+
+    Raises:
+        UnsupportedError: they are beside fp8 or Megatron-FSDP.
+    """
+    if job.lora is None:
+        return None
+    stated = argument_options(job)
+    if any(name == "fp8_format" and value for name, value in stated) or job.layout.zero_stage == 3:
+        what = "Megatron-FSDP" if job.layout.zero_stage == 3 else "products in fp8"
+        pointer = "/parallelism/zero_stage" if job.layout.zero_stage == 3 else "/training/precision"
+        raise UnsupportedError(f"adapters beside {what} have no memory model", "price them without", pointer)
+    if job.option("mtp_num_layers"):
+        message = "adapters of layers that predict further tokens have no memory model"
+        raise UnsupportedError(message, "leave them out", "/training/options/mtp_num_layers")
+    lora = job.lora
+    return Adapter(lora.rank, lora.target_modules, job.recipe.params, quantized=False, dropout=lora.dropout)
 
 
 UNMODELED = (

@@ -24,6 +24,16 @@ def worst(job: TrainingJob, architecture: Architecture, arch: str | None) -> Wor
     return MegatronWorst(job, architecture, Device(arch))
 
 
+def trainable(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
+    """Trained parameters of the whole model, and adapter parameters added to it."""
+    if job.lora is None:
+        return trainable_parameters(job, architecture)
+    from memcheck.frameworks.megatron.adapters import adapter_parameters
+
+    added = adapter_parameters(job, architecture)
+    return added, added
+
+
 def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     """A lower bound of the peak, which searches ask for and a check does not."""
     from memcheck.frameworks.megatron.floor import states_floor as found
@@ -35,7 +45,7 @@ STACK = Stack(
     ranks=ranks,
     worst=worst,
     states_floor=states_floor,
-    trainable=trainable_parameters,
+    trainable=trainable,
     exchanges=exchanges,
     host=HOST,
 )

@@ -7,7 +7,7 @@ from itertools import chain
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.completeness import demand, elements, met, met_by, whole
-from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Leaf, Value
 from memcheck.frameworks.megatron.embedding import MegatronEmbedding, embedding_forward, megatron_embedding_curve
@@ -59,9 +59,13 @@ def chunk_units(
     units: list[Unit] = []
     alike = SharedLayers(a.layers(), {}) if alike is None else alike
     frozen = frozen_layers(job.freeze)
-    table_trained = "embed" not in job.freeze
+    adapter = setting.adapter
+    table_trained = adapter is None and "embed" not in job.freeze
     below = range(chunk.layers[0] if chunk.layers else 0)
-    setting = setting._replace(input_grad=table_trained or any(i not in frozen for i in below))
+    reached = any(adapter is not None or i not in frozen for i in below)
+    if adapter is not None and setting.option("recompute_granularity") == "full":
+        reached = True  # Megatron-Bridge peft/recompute.py: the first checkpoint's input is made to want a gradient
+    setting = setting._replace(input_grad=table_trained or reached)
     if chunk.embedding:
         e = MegatronEmbedding(
             vocab=padded_vocabulary(a.vocab_size, job),
@@ -85,24 +89,27 @@ def chunk_units(
     wide = bf16_layers(setting, len(layers))
     for group, recompute in recompute_groups(job, setting, chunk.layers):
         blocks = tuple(layers[i] for i in group)
-        trained = any(i not in frozen for i in group)
+        trained = adapter is None and any(i not in frozen for i in group)
         in_16_bits = group[0] in wide
         key = (*map(id, blocks), recompute, in_16_bits, trained, setting.input_grad)
         if key not in alike.units:
             own = in_bf16(setting) if in_16_bits else setting
             for block in blocks:
-                _demand_block(block, whole(own))
+                _demand_block(block, whole(own._replace(adapter=None)))
             curve = _layers(blocks, own._replace(trained=trained), recompute, inventory)
             every = [block_tensors(b, job, a.hidden_size) for b in blocks]
+            if adapter is not None:
+                every = [_adapted(tensors, own, adapter) for tensors in every]
             tensors = every[0] if len(every) == 1 else tuple(chain.from_iterable(every))
-            alike.units[key] = Unit(kind="block", name="", tensors=_trained(tensors, trained), fresh=curve, again=curve)
+            held = tensors if adapter is not None else _trained(tensors, trained)
+            alike.units[key] = Unit(kind="block", name="", tensors=held, fresh=curve, again=curve)
         units.append(Unit("block", _name(group), *alike.units[key][2:]))
         if not setting.input_grad:
-            setting = setting._replace(input_grad=trained)
+            setting = setting._replace(input_grad=trained or adapter is not None)
     if chunk.mtp:
         units += _prediction_layers(job, a, chunk, setting, inventory, embeds=not embeds)
     if chunk.head:
-        trained = table_trained if shares else "head" not in job.freeze
+        trained = table_trained if shares else adapter is None and "head" not in job.freeze
         made = gradient_dtype(job) if is_sharded(job) else None
         head = MegatronHead(
             vocab=padded_vocabulary(a.vocab_size, job),
@@ -112,7 +119,7 @@ def chunk_units(
             main_gradient=made,
         )
         _demand_head(a, head, whole(setting))
-        curve = _head(head, setting._replace(trained="norm" not in job.freeze), inventory)
+        curve = _head(head, setting._replace(trained=adapter is None and "norm" not in job.freeze), inventory)
         units.append(
             Unit(
                 kind="head",
@@ -135,6 +142,12 @@ def renumbered(job: TrainingJob, setting: Setting, units: list[Unit], chunk: Chu
 
 def _name(group: tuple[int, ...]) -> str:
     return f"layer {group[0]}" if len(group) == 1 else f"layers {group[0]}-{group[-1]}"
+
+
+def _adapted(tensors: tuple[LocalTensor, ...], setting: Setting, adapter: Adapter) -> tuple[LocalTensor, ...]:
+    from memcheck.frameworks.megatron.adapters import with_adapters
+
+    return with_adapters(tensors, adapter, setting.tensor, setting.expert_tensor)
 
 
 def _trained(tensors: tuple[LocalTensor, ...], trained: bool) -> tuple[LocalTensor, ...]:

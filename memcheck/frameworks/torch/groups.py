@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.deepep import deepep_bytes, hybrid_bytes
 from memcheck.accounts.process_groups import ProcessGroup, Term, nodes_of, spread
 from memcheck.job.types import Layout, TrainingJob
-from memcheck.models.types import Architecture, Moe
 
 
 class MeshGroups:
@@ -20,38 +18,16 @@ class MeshGroups:
         return ()
 
 
-class SentTokens(MeshGroups):
-    """Tokens travel to experts through a library's buffers, and not through NCCL's.
-
-    Source: NVIDIA-NeMo/Automodel ``components/moe/megatron/fused_a2a.py``: get_buffer and get_uccl_buffer, as large as
-    DeepEP asks for; init_hybrid_ep_buffer, which grows to the tokens of a micro-batch.
-    """
-
-    def __init__(self, name: str, hidden: int, tokens: int, experts: int) -> None:
-        self._name, self._hidden, self._tokens, self._experts = name, hidden, tokens, experts
-
-    def buffers(self, layout: Layout) -> tuple[Term, ...]:
-        """The library's buffers for one expert group."""
-        ranks = layout.expert
-        if self._name == "hybridep":
-            near = layout.gpus_per_node
-            size = hybrid_bytes(ranks, near, self._hidden, self._tokens, -(-self._experts // ranks))
-            return (("HybridEP", size, f"buffers for {ranks} ranks (deepseek-ai/DeepEP csrc/hybrid_ep/buffer)"),)
-        source = f"buffers for {ranks} ranks (deepseek-ai/DeepEP csrc/config.hpp, deep_ep/buffer.py)"
-        return (("DeepEP", deepep_bytes(ranks, self._hidden), source),)
-
-
 MESH = MeshGroups()
 
 
 def exchanged(job: TrainingJob) -> MeshGroups:
     """The groups of the mesh, and what carries tokens to experts beside NCCL."""
-    name, model = str(job.option("dispatcher", "torch")), job.architecture
-    if job.layout.expert == 1 or name == "torch" or not isinstance(model, Architecture):
+    if job.layout.expert == 1 or job.option("dispatcher", "torch") == "torch":
         return MESH
-    experts = max((block.mlp.experts for block, _ in model.blocks if isinstance(block.mlp, Moe)), default=0)
-    tokens = job.micro_batch_size * job.sequence_length // job.layout.context
-    return SentTokens(name, model.hidden_size, tokens, experts) if experts else MESH
+    from memcheck.frameworks.torch.sent_groups import sent_tokens
+
+    return sent_tokens(job) or MESH
 
 
 def mesh_groups(layout: Layout) -> tuple[ProcessGroup, ...]:

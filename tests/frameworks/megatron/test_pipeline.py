@@ -12,7 +12,7 @@ from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.frameworks.megatron.stages import stages
 from memcheck.frameworks.megatron.step import Pass
 from memcheck.frameworks.megatron.units import recompute_groups
-from memcheck.job.types import Checkpointing, Layout
+from memcheck.job.types import Checkpointing, Layout, Lora
 from memcheck.models.types import Architecture
 from tests.frameworks.megatron.every_event import expanded
 from tests.frameworks.megatron.models import deepseek_v2, grid, job, llama_8b, setting
@@ -221,11 +221,11 @@ def test_components_add_up_at_every_instant() -> None:
 
 
 def test_what_has_no_model_is_refused() -> None:
-    """Adapters and offloaded activations raise, with the key to change."""
+    """Adapters beside fp8 and offloaded activations raise, with the key to change."""
     model = llama_8b(2)
     with pytest.raises(UnsupportedError) as adapters:
-        megatron_ranks(job(model, grid(1), method="lora"), model)
-    assert adapters.value.pointer == "/training/method"
+        megatron_ranks(job(model, grid(1), method="lora", lora=Lora(), options={"fp8_format": "hybrid"}), model)
+    assert adapters.value.pointer == "/training/precision"
     with pytest.raises(UnsupportedError) as offload:
         megatron_ranks(job(model, grid(1), options={"fine_grained_activation_offloading": True}), model)
     assert offload.value.pointer == "/training/options/fine_grained_activation_offloading"

@@ -1,0 +1,211 @@
+"""LoRA on Megatron's parallel linear layers, as Megatron-Bridge and NeMo wrap them.
+
+Source: NVIDIA-NeMo/Megatron-Bridge ``peft/utils.py`` (ParallelLinearAdapter, get_adapter_attributes_from_linear) and
+``peft/lora_layers.py`` (LoRALinear); TransformerEngine ``pytorch/module/layernorm_linear.py`` with
+``return_layernorm_output`` and ``return_layernorm_output_gathered``.
+
+The two matrices are Megatron-core's own parallel layers. Beside a column-parallel layer the first is divided by rank
+and its output gathered, the second by outputs. Beside a row-parallel layer the first is divided by inputs and its
+output summed, the second by outputs, which are gathered; under sequence parallelism each rank takes its tokens of them.
+The first keeps the *whole* normalised input of all tokens under sequence parallelism, too: the base layer hands it on
+gathered. A mixture's local experts share one adapter. Weights are in the model's dtype and their gradients in DDP's
+buffers, as any trained weight's; the base is in no buffer.
+"""
+
+from __future__ import annotations
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.context import Adapter, Context, adapts
+from memcheck.autograd.elementwise import add, dropout, scale
+from memcheck.autograd.tensor import Parameter, Storage, Value
+from memcheck.errors import UnsupportedError
+from memcheck.frameworks.megatron.linear import Projection, fuses_wgrad, gather_sequence, scatters
+from memcheck.frameworks.megatron.tensors import whole_block
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture, Norm
+from memcheck.remembered import lru_cache
+
+ROWS = ("linear_proj", "linear_fc2")
+"""Row-parallel layers."""
+WHOLE = ("linear_q_down_proj", "linear_kv_down_proj")
+"""Layers that every tensor rank holds whole; every other one that can be adapted is column-parallel."""
+IN, OUT = ".adapter.linear_in.weight", ".adapter.linear_out.weight"
+
+
+def wraps(adapter: Adapter | None, name: str) -> bool:
+    """Whether a layer of this name has an adapter."""
+    return adapter is not None and adapts(adapter, name)
+
+
+def demand_whole_rank(rank: int, ways: int) -> None:
+    """Nothing, if the rank is divided evenly.
+
+    Raises:
+        UnsupportedError: Megatron-core's layers do not divide it (``ensure_divisibility``).
+    """
+    if rank % ways:
+        message = f"adapters of rank {rank} are not divided by {ways} tensor ranks"
+        raise UnsupportedError(message, f"choose a multiple of {ways}", "/training/lora/rank")
+
+
+@lru_cache(maxsize=64)
+def with_adapters(
+    tensors: tuple[LocalTensor, ...], adapter: Adapter, ways: int, expert_ways: int
+) -> tuple[LocalTensor, ...]:
+    """A layer's frozen tensors and its adapters. ``ways``: ranks that divide its matrices; and those of an expert."""
+    found = [t._replace(trained=False) for t in tensors]
+    for t in tensors:
+        name = t.name.removesuffix(".weight")
+        if t.expert:
+            name = t.name.removesuffix(".weight0")  # one adapter for all local experts
+        if name == t.name or not t.matrix or "linear" not in name or not wraps(adapter, name):
+            continue
+        divided = expert_ways if t.expert else ways
+        outputs, inputs = t.shape
+        last = name.rpartition(".")[2]
+        down, up = (adapter.rank, inputs), (outputs, adapter.rank)
+        if last not in ROWS:
+            demand_whole_rank(adapter.rank, divided)
+            down = (adapter.rank // divided, inputs)
+        if last in ROWS or last in WHOLE:
+            up = (-(-outputs // divided), adapter.rank)
+        for end, shape in ((IN, down), (OUT, up)):
+            found.append(LocalTensor(name + end, shape, trained=True, dtype=None, expert=t.expert, matrix=True))
+    return tuple(found)
+
+
+def adapter_parameters(job: TrainingJob, architecture: Architecture) -> int:
+    """Elements of all adapters; a mixture has one for all experts."""
+    if job.lora is None:
+        return 0
+    adapter = Adapter(job.lora.rank, job.lora.target_modules, job.recipe.params, quantized=False)
+    layers = ((whole_block(block, architecture.hidden_size), times) for block, times in architecture.blocks)
+    return sum(times * t.numel for tensors, times in layers for t in with_adapters(tensors, adapter, 1, 1) if t.trained)
+
+
+def column_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, ways: int) -> Value:
+    """The column-parallel layer's output and its adapter's. ``x``: all tokens."""
+    tape, adapter, rows = ctx.tape, _adapter(ctx), x.shape[0]
+    rank = adapter.rank // ways
+    low = _product(ctx, dropout(tape, x, adapter.dropout), name + IN, rank)
+    del x
+    if ways > 1:
+        low = _gathered(ctx, low, (rows, adapter.rank))
+    return _added(ctx, base, _product(ctx, low, name + OUT, outputs))
+
+
+def row_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, ways: int) -> Value:
+    """The row-parallel layer's output and its adapter's. ``x``: this rank's part of the input."""
+    tape, adapter, rows = ctx.tape, _adapter(ctx), x.shape[0]
+    low = _product(ctx, dropout(tape, x, adapter.dropout), name + IN, adapter.rank)
+    del x
+    high = _product(ctx, low, name + OUT, -(-outputs // ways))
+    del low
+    if ways > 1:
+        high = _gathered(ctx, high, (rows, outputs))
+    if base.shape != high.shape:  # under sequence parallelism: a view of this rank's tokens
+        high = _own_tokens(ctx, high, base.shape)
+    return _added(ctx, base, high)
+
+
+def whole_adapter(ctx: Context, x: Value, base: Value, weight: Parameter) -> Value:
+    """The output of a layer that every rank holds whole, for its own tokens, and its adapter's."""
+    tape, adapter, rows, ways = ctx.tape, _adapter(ctx), x.shape[0], ctx.tp
+    low = _product(ctx, dropout(tape, x, adapter.dropout), weight.name + IN, adapter.rank // ways)
+    del x
+    low = _gathered(ctx, low, (rows, adapter.rank)) if ways > 1 else low
+    high = _product(ctx, low, weight.name + OUT, -(-weight.shape[0] // ways))
+    return _added(ctx, base, _gathered(ctx, high, (rows, weight.shape[0])) if ways > 1 else high)
+
+
+def normalised(ctx: Context, x: Value, spec: Norm | None, label: str) -> Value:
+    """The input that TE's fused layer multiplies, of all tokens, which it hands to the adapter.
+
+    Backward adds the layer's own gradient and the adapter's into a third tensor.
+    """
+    tape, gathers = ctx.tape, scatters(ctx)
+    if spec is None:
+        return gather_sequence(ctx, x, label + " all-gather") if gathers else x
+    weight, bias = ctx.norm_weight(spec, label + ".layer_norm")
+    shape, dtype = x.shape, x.dtype
+    rows = shape[:-1]
+    out = tape.value(shape, dtype, label + " input")
+    stats = [tape.new(rows, "fp32", label + " rstd")]
+    if spec.kind.startswith("layernorm"):
+        stats.append(tape.new(rows, "fp32", label + " mean"))
+    full = (ctx.tokens, shape[-1]) if gathers else shape
+    if gathers:
+        own, out = out, tape.value(full, dtype, label + " all-gather")
+        del own
+    norms = [n for n in (weight, bias) if n is not None]
+    kept: tuple[object, ...] = (x.storage, stats)
+    del stats
+
+    def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
+        own = tape.new(full, dtype, label + " dX")
+        total = tape.new(full, dtype, label + " dX + adapter's")
+        del own
+        if gathers:
+            reduced = tape.new(shape, dtype, label + " reduce-scatter")
+            del reduced
+        del total
+        gx = tape.new(shape, dtype, label + " norm backward")
+        return [gx, *(None for _ in norms)]
+
+    return tape.record(out, (x, *(tape.parameter(n) for n in norms)), run)
+
+
+def adapted_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None) -> Value:
+    """TE's norm, gather and product with the adapter between them."""
+    tape, outputs = ctx.tape, p.weight.shape[0]
+    whole = normalised(ctx, x, spec, label)
+    del x
+    out = tape.value((*whole.shape[:-1], outputs), whole.dtype, label)
+    shape, dtype, wants = whole.shape, whole.dtype, whole.origin is not None
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [tape.new(shape, dtype, label + " dX") if wants else None]
+
+    base = tape.record(out, (whole,), run)
+    return column_adapter(ctx, whole, base, p.weight.name, outputs, ctx.tp)
+
+
+def _adapter(ctx: Context) -> Adapter:
+    adapter = ctx.setting.adapter
+    if adapter is None:
+        raise UnsupportedError("no adapters here")
+    return adapter
+
+
+def _product(ctx: Context, x: Value, name: str, outputs: int) -> Value:
+    """A linear layer of Megatron-core: keeps its input; what tensor ranks have of its gradient is summed in place."""
+    tape = ctx.tape
+    weight = ctx.register(Parameter(name, (outputs, x.shape[-1]), ctx.setting.params, True, has_grad=True))
+    out = tape.value((*x.shape[:-1], outputs), x.dtype, name)
+    shape, dtype, wants, fused = x.shape, x.dtype, x.origin is not None, fuses_wgrad(ctx.setting)
+
+    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+        gx = tape.new(shape, dtype, name + " dX") if wants else None
+        return [gx, None if fused else tape.new(weight.shape, weight.dtype, name + " dW")]
+
+    return tape.record(out, (x, tape.parameter(weight)), run)
+
+
+def _gathered(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
+    """``gather_output``: the columns of all ranks; backward takes this rank's."""
+    tape, own, dtype = ctx.tape, x.shape, x.dtype
+    out = tape.value(shape, dtype, "adapter all-gather")
+    return tape.record(out, (x,), lambda grad: [tape.new(own, dtype, "adapter split")])
+
+
+def _own_tokens(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
+    """``scatter_to_sequence_parallel_region``: a slice of rows is no copy; backward gathers all of them."""
+    tape, whole, dtype = ctx.tape, x.shape, x.dtype
+    out = Value(x.storage, shape, dtype)
+    return tape.record(out, (x,), lambda grad: [tape.new(whole, dtype, "adapter gather backward")])
+
+
+def _added(ctx: Context, base: Value, high: Value) -> Value:
+    """``linear_output + adapter_output * (alpha / dim)``."""
+    high = scale(ctx.tape, high, "adapter scaling")
+    return add(ctx.tape, base, high, "adapter sum")
