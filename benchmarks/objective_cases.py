@@ -32,7 +32,7 @@ def cases() -> list[Case]:
             phase=record["peak_phase"],
             parameters=record["params"],
             widens=False,  # exact, and of other moments than the steps that intervals are made from
-            source=f"traces of torch {TORCH}, transformers 5.23, TRL {record.get('trl', '-')}",
+            source=f"traces of torch {TORCH}, transformers 5.23, {_trainer(record)}",
         )
         for record in records()
     ]
@@ -40,7 +40,8 @@ def cases() -> list[Case]:
 
 def plan(record: dict[str, Any]) -> dict[str, Any]:
     """The plan of one record."""
-    trained = bool(record.get("trl") or record.get("trainer_autocast") or record.get("evaluation"))
+    loops = ("trl", "trainer", "trainer_autocast", "evaluation")
+    trained = any(record.get(key) for key in loops)
     training: dict[str, Any] = {
         "framework": "huggingface" if trained else "pytorch",
         "torch_version": TORCH,
@@ -79,6 +80,10 @@ def plan(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _trainer(record: dict[str, Any]) -> str:
+    return str(record.get("trainer") or f"TRL {record.get('trl', '-')}")
+
+
 def _precision(record: dict[str, Any]) -> dict[str, str]:
     found = {"recipe": RECIPES[record["precision"]]}
     if record.get("trainer_autocast") and record["precision"] == "bf16":
@@ -92,6 +97,8 @@ def _loss(record: dict[str, Any], training: dict[str, Any]) -> None:
     """Whose code computes what of the logits."""
     if record.get("trl"):
         training["trainer"] = {"name": "trl", "version": record["trl"]}
+    elif record.get("trainer"):
+        training["trainer"] = record["trainer"]
     elif training["framework"] == "pytorch" and record.get("head", "lm") == "lm":
         training["loss"] = {"kind": "standard", "keep_logits": False}  # the traced loop asked for the loss alone
     if record["objective"] in OBJECTIVES:

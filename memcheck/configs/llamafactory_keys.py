@@ -78,7 +78,6 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "compute_accuracy": (False, "what accuracy keeps while evaluating is not modelled"),
     "use_v1_kernels": (None, "the second generation's kernels are priced as transformers' own"),
     "fp8_backend": (None, "fp8 is not modelled"),
-    "pref_ftx": (0.0, "the supervised loss beside the preference's is not modelled"),
 }
 IRRELEVANT: dict[str, tuple[str, ...]] = {
     "data": (
@@ -123,6 +122,13 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
     "weights of losses": (
         "pref_beta",
         "pref_bco_weight",
+        "pref_ftx",  # on log-probabilities that are there
+        "dpo_ftx",
+        "dpo_beta",
+        "kto_ftx",
+        "kto_beta",
+        "orpo_beta",
+        "simpo_gamma",
         "dpo_label_smoothing",
         "kto_chosen_weight",
         "kto_rejected_weight",

@@ -147,8 +147,9 @@ def _objective(draft: Draft) -> None:
     stage = text(draft, "stage").lower() or "sft"
     kind = keys.STAGES.get(stage, stage)
     if stage == "dpo":
-        kind = keys.PREFERENCES.get(text(draft, "pref_loss").lower() or "sigmoid", "dpo")
-    draft.config.see("pref_loss")
+        written = text(draft, "pref_loss").lower() or text(draft, "dpo_loss").lower()
+        kind = keys.PREFERENCES.get(written or "sigmoid", "dpo")
+    draft.config.see("pref_loss", "dpo_loss")
     supervised = kind == "sft"
     if on(draft, "enable_liger_kernel") and supervised:
         draft.set("training.loss.kind", "fused-linear", "enable_liger_kernel")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import Defaults
+from memcheck.job.objective_types import LLAMA_FACTORY
 from memcheck.job.profile import Profile
 from memcheck.job.recipe import resolve_recipe
 from memcheck.job.training import resolve_checkpoint, resolve_initialization
@@ -101,7 +102,7 @@ def _objective(job: TrainingJob) -> dict[str, object]:
         if objective.prompt_length:
             found["objective.prompt_length"] = objective.prompt_length
     if objective.code:
-        found["trainer.name"], _, found["trainer.version"] = objective.code.partition("-")
+        found.update(_trainer(objective.code))
     if job.head != plain["head"]:
         found["head.kind"] = job.head.kind
         if job.head.labels:
@@ -119,6 +120,14 @@ def _objective(job: TrainingJob) -> dict[str, object]:
     if job.optimizer.in_backward:
         found["optimizer.in_backward"] = True
     return found
+
+
+def _trainer(code: str) -> dict[str, object]:
+    """Whose lines compute the loss, and since which release they are so."""
+    if code == LLAMA_FACTORY:
+        return {"trainer.name": code}
+    name, _, version = code.partition("-")
+    return {"trainer.name": name, "trainer.version": version}
 
 
 def neutral(framework: Profile, layout: Layout) -> dict[str, object]:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
-from memcheck.job.objective_types import COMPARED, DISTILLED, SCORED, SECOND_MODELS, Companion, Objective
+from memcheck.job.objective_types import (
+    COMPARED,
+    DISTILLED,
+    LLAMA_FACTORY,
+    SCORED,
+    SECOND_MODELS,
+    Companion,
+    Objective,
+)
 from memcheck.job.profile import Profile
 from memcheck.job.types import Checkpointing, Layout, Recipe
 from memcheck.models.types import Architecture, Rough
@@ -11,8 +19,8 @@ from memcheck.plan import types as plan_types
 
 BORROWED = ("trl", "axolotl")
 """Trainers whose preference losses are TRL's: Axolotl subclasses TRL's trainers (``axolotl/core/trainers``)."""
-OWN_LOSSES = ("llama-factory", "ms-swift", "open-instruct")
-"""Trainers with preference losses of their own, which have no model here."""
+OWN_LOSSES = {"llama-factory": (*COMPARED, "orpo", "simpo"), "ms-swift": (), "open-instruct": ()}
+"""Trainers with losses of their own, each with the objectives whose losses have a model here."""
 FUSED_HEAD = (1, 15)
 """The first TRL whose log-probabilities come from a fused head (``add_fused_lm_head``)."""
 NEWER, OLDER = "trl-0.29", "trl-0.24"
@@ -43,7 +51,7 @@ def resolve_objective(
     version = trainer.version if trainer else None
     code = _code(training, name, who, version, architecture, checkpointing, defaults)
     prompt = 0
-    if name in (*SCORED, *DISTILLED):
+    if name in (*SCORED, *DISTILLED) and code != LLAMA_FACTORY:  # which scores every token, and masks the prompt's
         why = "the length of the prompt is unknown: every token is scored"
         prompt = defaults.take("training.objective.prompt_length", stated.prompt_length, 0, why)
     beta = 0.5
@@ -74,6 +82,8 @@ def _code(
     key = "training.trainer.version"
     if name == "sft" and (who != "trl" or (training.loss is not None and training.loss.kind not in (None, "standard"))):
         return ""  # with Liger's loss there are no logits whose metrics could be taken
+    if who == LLAMA_FACTORY and name in OWN_LOSSES[who]:
+        return LLAMA_FACTORY
     if name in OF_EVERY_VERSION or name == "reward":
         return NEWER
     if name in DISTILLED:
@@ -145,8 +155,7 @@ def resolve_companions(
     if objective.reference not in SECOND_MODELS or not isinstance(architecture, Architecture):
         return ()
     host = objective.reference == "host" or parameter_offload != "none"
-    return (_reference_model(architecture, recipe, "host" if host else "device"),)
-
-
-def _reference_model(architecture: Architecture, recipe: Recipe, place: str) -> Companion:
-    return Companion(role="reference", architecture=architecture, place=place, dtype=recipe.params)
+    # LLaMA-Factory upcasts what it trains; a reference stays as its checkpoint is, in 16 bits (model/loader.py)
+    narrow = objective.code == LLAMA_FACTORY and recipe.compute in ("bf16", "fp16")
+    dtype = recipe.compute if narrow else recipe.params
+    return (Companion(role="reference", architecture=architecture, place="host" if host else "device", dtype=dtype),)

@@ -13,6 +13,8 @@ SCORED = (*COMPARED, "orpo", "simpo", "cpo")
 """Objectives over log-probabilities of a completion."""
 DISTILLED = ("gkd", "distill")
 """Objectives that compare the student with a teacher."""
+LLAMA_FACTORY = "llama-factory"
+"""The code of a loss that LLaMA-Factory computes itself."""
 SECOND_PASSES = ("resident", "host", "adapter-off")
 """References whose log-probabilities are made in the step."""
 SECOND_MODELS = ("resident", "host")
@@ -24,7 +26,10 @@ class Objective(Record):
 
     name: str = "sft"
     code: str = ""
-    """Which lines compute the loss: ``trl-0.24`` | ``trl-0.29`` | ``trl-1.15``. Empty: the model's own."""
+    """Which lines compute the loss: ``trl-0.24`` | ``trl-0.29`` | ``trl-1.15`` | ``llama-factory``.
+
+    Empty: the model's own.
+    """
     prompt_length: int = 0
     """Tokens of a row that are not scored."""
     beta: float = 0.5

@@ -90,7 +90,7 @@ def _trainer(context: RuleContext, framework: Profile, job: TrainingJob, stated:
         yield RULE.finding(
             context, f"{framework.title} has no objective `{name}`", OBJECTIVE, help=help, related=related
         )
-    elif name != "sft" and who is not None and who not in BORROWED:
+    elif name != "sft" and who is not None and who not in BORROWED and name not in OWN_LOSSES.get(who, ()):
         message = f"{who} has no objective `{name}`"
         if who in OWN_LOSSES:
             message = f"the loss that {who} takes for `{name}` has no memory model"

@@ -15,7 +15,7 @@ from memcheck.autograd.loss import log_softmax
 from memcheck.autograd.matrix import Weights
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.second_pass import SecondPass
-from memcheck.frameworks.transformers.preference import total
+from memcheck.frameworks.transformers.preference_batch import total
 from memcheck.frameworks.transformers.second_pass import Outputs, leave, second_hidden, second_outputs
 from memcheck.job.objective_types import Objective
 

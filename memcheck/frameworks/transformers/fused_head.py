@@ -11,7 +11,7 @@ from memcheck.autograd.log_probabilities import fused_log_probabilities
 from memcheck.autograd.matrix import Weights
 from memcheck.autograd.tensor import Parameter, Value
 from memcheck.frameworks.second_pass import SecondPass
-from memcheck.frameworks.transformers.preference import total
+from memcheck.frameworks.transformers.preference_batch import total
 from memcheck.frameworks.transformers.second_pass import leave, second_hidden
 from memcheck.job.objective_types import Objective
 

@@ -12,31 +12,11 @@ from memcheck.autograd.elementwise import copy
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.log_probabilities import entropies, selective_log_softmax
 from memcheck.autograd.loss import log_softmax, nll_loss
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.second_pass import SecondPass
+from memcheck.frameworks.transformers.preference_batch import Batch, total
 from memcheck.frameworks.transformers.second_pass import Outputs, second_outputs
-from memcheck.job.objective_types import Objective
-
-
-class Batch:
-    """How the rows of a forward pass are cut for a loss."""
-
-    __slots__ = ("completion", "rows", "sequence", "vocab")
-
-    def __init__(self, ctx: Context, objective: Objective, vocab: int) -> None:
-        self.rows, self.sequence, self.vocab = ctx.setting.batch, ctx.setting.sequence, vocab
-        self.completion = max(1, self.sequence - objective.prompt_length)
-        """Scored tokens of a row."""
-
-    @property
-    def whole(self) -> tuple[int, int, int]:
-        """All logits."""
-        return (self.rows, self.sequence, self.vocab)
-
-    @property
-    def shifted(self) -> tuple[int, int, int]:
-        """Logits that predict a token of the row."""
-        return (self.rows, self.sequence - 1, self.vocab)
+from memcheck.job.objective_types import LLAMA_FACTORY, Objective
 
 
 def preference_loss(
@@ -44,21 +24,17 @@ def preference_loss(
 ) -> Value:
     """The loss of what the model returned. ``box``: nobody else refers to it."""
     batch = Batch(ctx, objective, vocab)
+    if objective.code == LLAMA_FACTORY:
+        from memcheck.frameworks.transformers.llama_factory import kto_loss, pairwise_loss
+
+        theirs = kto_loss if objective.name == "kto" else pairwise_loss
+        return theirs(ctx, box, batch, second, wide=objective.wide_outputs)
     if objective.name == "kto":
         return _kto(ctx, box, batch, second, wide=objective.wide_outputs)
     if objective.name in ("dpo", "ipo"):
         run = _dpo if objective.code == "trl-0.29" else _dpo_with_states
         return run(ctx, box, batch, second, wide=objective.wide_outputs)
     return _odds(ctx, box, batch, nll=objective.name != "simpo")
-
-
-def total(tape: Tape, scores: tuple[Value, ...]) -> Value:
-    """What follows on log-probabilities: sums, ratios and a mean, a number a token at most."""
-    out = tape.value((1,), "fp32", "loss")
-    shapes = [(score.shape, score.dtype) for score in scores]
-    return tape.record(
-        out, scores, lambda grad: [tape.new(shape, dtype, "gradient of scores") for shape, dtype in shapes]
-    )
 
 
 def _dpo(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:

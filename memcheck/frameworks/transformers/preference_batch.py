@@ -1,0 +1,37 @@
+"""How a loss over log-probabilities sees a batch, and what it makes of the scores."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.tensor import Tape, Value
+from memcheck.job.objective_types import Objective
+
+
+class Batch:
+    """How the rows of a forward pass are cut for a loss."""
+
+    __slots__ = ("completion", "rows", "sequence", "vocab")
+
+    def __init__(self, ctx: Context, objective: Objective, vocab: int) -> None:
+        self.rows, self.sequence, self.vocab = ctx.setting.batch, ctx.setting.sequence, vocab
+        self.completion = max(1, self.sequence - objective.prompt_length)
+        """Scored tokens of a row."""
+
+    @property
+    def whole(self) -> tuple[int, int, int]:
+        """All logits."""
+        return (self.rows, self.sequence, self.vocab)
+
+    @property
+    def shifted(self) -> tuple[int, int, int]:
+        """Logits that predict a token of the row."""
+        return (self.rows, self.sequence - 1, self.vocab)
+
+
+def total(tape: Tape, scores: tuple[Value, ...]) -> Value:
+    """What follows on log-probabilities: sums, ratios and a mean, a number a token at most."""
+    out = tape.value((1,), "fp32", "loss")
+    shapes = [(score.shape, score.dtype) for score in scores]
+    return tape.record(
+        out, scores, lambda grad: [tape.new(shape, dtype, "gradient of scores") for shape, dtype in shapes]
+    )

@@ -1,0 +1,48 @@
+"""Trainers that compute losses of their own, and those of them that are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.score import answer
+from tests.rules.plans import found
+
+PLAN = {
+    "model": "qwen2.5-0.5b",
+    "hardware": {"gpu": "h100-80gb"},
+    "training": {
+        "framework": "huggingface",
+        "micro_batch_size": 2,
+        "sequence_length": 512,
+        "precision": "bf16-mixed",
+        "optimizer": "adamw",
+        "trainer": "llama-factory",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "objective", "refused"),
+    [
+        ("llama-factory", "dpo", False),
+        ("llama-factory", "kto", False),
+        ("llama-factory", "simpo", False),
+        ("llama-factory", "cpo", True),
+        ("llama-factory", "reward", True),
+        ("ms-swift", "dpo", True),
+    ],
+)
+def test_whose_losses_are_known(trainer: str, objective: str, refused: bool) -> None:
+    """LLaMA-Factory's losses over log-probabilities are; its reward model with a value head is not, and no other's."""
+    lines = f"framework: huggingface, trainer: {trainer}, objective: {objective}"
+    assert bool(found("MEM417", "", lines)) == refused
+
+
+def test_the_reference_rests_in_16_bits_beside_trained_parameters_in_fp32() -> None:
+    """LLaMA-Factory upcasts what it trains, and nothing else: TRL's reference is twice as large here."""
+    training = {**PLAN["training"], "objective": "dpo", "reference": "resident"}  # type: ignore[dict-item]
+    own, trl = (
+        answer({**PLAN, "training": {**training, "trainer": trainer}}).ranks[0].instants[0].allocated_bytes
+        for trainer in ("llama-factory", "trl")
+    )
+    assert trl - own == pytest.approx(2 * 494_032_768, rel=0.01)
