@@ -264,10 +264,18 @@ class Context:
             plain = Weights(base, b)
             if adapter is not None and adapter.held and tensor.linear:  # without an adapter, and yet quantised
                 plain.quantized, plain.held, plain.computes = True, adapter.held, adapter.computes
-            return plain
+            return plain if adapter is not None else self.faked(plain)
         found = self.adapted(name, Weights(base, b, quantized=adapter.quantized), adapter)
         found.computes, found.held = adapter.computes, adapter.held
-        return found
+        return self.faked(found)
+
+    def faked(self, weights: Weights) -> Weights:
+        """The layer of quantization-aware training in place of this one, if its groups divide it."""
+        options = self.setting.options
+        if options and self.setting.option("quantizer"):
+            group = int(str(self.setting.option("groupsize", 256)))
+            weights.faked = group if weights.weight.shape[1] % group == 0 else 0
+        return weights
 
     def adapted(self, name: str, plain: Weights, adapter: Adapter) -> Weights:
         """A linear layer with the two matrices of its adapter, which do not rest quantised."""

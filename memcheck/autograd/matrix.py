@@ -18,6 +18,7 @@ class Weights:
         "computes",
         "dequantized",
         "dropout",
+        "faked",
         "held",
         "keeps_input",
         "lora_a",
@@ -44,6 +45,8 @@ class Weights:
         """What it rests in where peft adapts another library's layer; empty: the framework has layers of its own."""
         self.dequantized: str | None = None
         """The dtype that comes out of dequantisation, where it is not that of the product."""
+        self.faked = 0
+        """Weights that share a scale in quantization-aware training; 0: there is none."""
         self.keeps_input = False
         """The 4-bit product holds on to its input, as it did before bitsandbytes 0.43.2 (#1270)."""
         self.computes: str | None = None
@@ -91,6 +94,10 @@ def dense(tape: Tape, x: Value, w: Weights, label: str) -> Value:
         from memcheck.autograd.quantised import product_of
 
         return product_of(tape, x, w, label)
+    if w.faked:
+        from memcheck.autograd.fake_quantised import fake_quantised_product
+
+        return fake_quantised_product(tape, x, w.weight, w.faked, label, w.bias)
     return matmul(tape, x, w.weight, label, bias=w.bias)
 
 

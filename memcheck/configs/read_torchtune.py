@@ -30,6 +30,7 @@ def read_torchtune(config: ConfigFile, world: int | None) -> ReadConfig:
         return draft.finish()
     _refuse(draft)
     _model(draft)
+    _quantizer(draft)
     _split(draft, _world(draft, world), command_of(config))
     draft.rows(keys.ROWS)
     packed = _rows(draft)
@@ -79,6 +80,21 @@ def _refuse(draft: Draft) -> None:
             draft.refuse(path, message, keys=(f"parallelism.{path.partition('_')[0]}",))
     if text(draft, "device") == "cpu":
         draft.refuse("device", "`device: cpu`: the job runs on no GPU")
+
+
+def _quantizer(draft: Draft) -> None:
+    """Quantization-aware training: its layers in place of linear ones (``recipes/qat_*.py``)."""
+    config, path = draft.config, f"quantizer.{keys.COMPONENT}"
+    written, key = text(draft, path).rpartition(".")[2], "training.options.quantizer"
+    if not config.section("quantizer"):
+        return
+    if written != keys.FAKED:
+        message = f"`{path}: {written}`: the job is quantization-aware training that has no memory model here"
+        draft.refuse(path, message, keys=(key,))
+    else:
+        draft.set(key, written, path)
+        draft.rows((KeyRow("quantizer.groupsize", "training.options.groupsize"),))
+    config.see(path, "quantizer.groupsize")
 
 
 def _model(draft: Draft) -> None:
@@ -131,10 +147,8 @@ def _method(draft: Draft, adapter: str) -> None:
     else:
         whole = on(draft, "model.apply_lora_to_mlp")
         found = [keys.MODULES[name] for name in names] + [*keys.MLP] * whole
-        draft.set(targets, found, "model.lora_attn_modules")
-    if on(draft, "model.apply_lora_to_output"):
-        message = "`apply_lora_to_output`: adapters of the output projection have no memory model here"
-        draft.refuse("model.apply_lora_to_output", message, keys=(targets,))
+        head = ["lm_head"] if on(draft, "model.apply_lora_to_output") else []
+        draft.set(targets, [*found, *head], "model.lora_attn_modules")
     dropout = config.take("model.lora_dropout")
     if dropout is not None and str(dropout) not in ("0", "0.0"):
         draft.rows((KeyRow("model.lora_dropout", "training.lora.dropout", kind="number"),))

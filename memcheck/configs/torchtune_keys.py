@@ -43,10 +43,12 @@ CONSTRUCTS: dict[str, str] = {
     f"ref_checkpointer.{COMPONENT}": "training beside a reference model",
     "early_exit_loss.layers": "training with an early-exit loss over several layers",
     "layer_dropout.prob": "training with layer dropout",
-    f"quantizer.{COMPONENT}": "quantization-aware training, with a fake-quantized copy of every weight",
     "enable_fp8_training": "fp8 training by torchao",
 }
 """Keys of recipes without a memory model, and what their jobs are."""
+
+FAKED = "Int8DynActInt4WeightQATQuantizer"
+"""The quantizer of quantization-aware training with a memory model."""
 
 OBJECTIVES: dict[str, str] = {
     "DPOLoss": "DPO",

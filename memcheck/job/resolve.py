@@ -223,6 +223,8 @@ def _training_job(
         between.note("training.options.components", ["model", "loss"], f"{why} since April 2025")
     if layout.expert > 1 and _unstated("dispatcher", framework, options):
         between.note("training.options.dispatcher", "torch", "every token is gathered on every rank of its experts")
+    if options.get("quantizer") and _unstated("groupsize", framework, options):
+        between.note("training.options.groupsize", 256, why)
     if _offloads(training) and _unstated("pin_memory", framework, options):
         between.note("training.options.pin_memory", True, why)
     precision = with_base(training.precision, training.base)

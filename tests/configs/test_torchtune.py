@@ -116,6 +116,25 @@ def test_what_a_switch_undoes_is_said(text: str, message: str) -> None:
     assert any(message in each for each in heard) if message else heard == []
 
 
+def test_quantization_aware_training_is_read_by_its_quantizer() -> None:
+    """torchao's quantizer of inputs in 8 bits and weights in 4; another one is refused."""
+    quantizer = "quantizer: {_component_: torchtune.training.quantization.KIND, groupsize: 128}\n"
+    found = said(read(RECIPE + quantizer.replace("KIND", "Int8DynActInt4WeightQATQuantizer")))
+    assert found["training.options.quantizer"] == "Int8DynActInt4WeightQATQuantizer"
+    assert found["training.options.groupsize"] == 128
+    (problem,) = read(RECIPE + quantizer.replace("KIND", "Int4WeightOnlyQATQuantizer")).problems
+    assert "quantization-aware training that has no memory model" in problem.message
+
+
+def test_adapters_of_the_output_projection_are_those_of_the_head() -> None:
+    """`apply_lora_to_output` adds the head to the adapted modules."""
+    model = "{_component_: torchtune.models.mistral.lora_mistral_7b, lora_attn_modules: [q_proj], MORE}"
+    text = RECIPE.replace("{_component_: torchtune.models.llama3_2.llama3_2_1b}", model)
+    for value, targets in (("true", ["q_proj", "lm_head"]), ("false", ["q_proj"])):
+        found = said(read(text.replace("MORE", f"apply_lora_to_output: {value}")))
+        assert found["training.lora.target_modules"] == targets
+
+
 def test_a_command_is_read_with_its_file_its_overrides_and_its_launcher(tmp_path: Path) -> None:
     """Overrides name a component by its section, remove keys with a tilde, and win over the file."""
     (tmp_path / "recipe.yaml").write_text(RECIPE)

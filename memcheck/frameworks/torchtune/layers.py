@@ -16,6 +16,7 @@ from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Tape, Value
+from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
 from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.head import Head, head_unit
@@ -30,6 +31,9 @@ __all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]
 
 def block(ctx: Context, layer: Block, x: Value) -> Value:
     """One layer, which ``training.compile_model`` compiles by itself; checkpointing is wrapped around that."""
+    if ctx.setting.compiled and ctx.setting.option("quantizer"):
+        message = "torchtune does not compile a model of quantization-aware training"
+        raise UnsupportedError(message, "leave `compile` out", "/training/compile")
     if ctx.setting.compiled and is_traced(layer, ctx.setting):
         return compiled_block(ctx, layer, x, "none", repeated=True)
     return _eager_block(ctx, layer, x)

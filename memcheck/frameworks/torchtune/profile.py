@@ -53,8 +53,12 @@ PROFILE = Profile(
     steps_in_backward=True,
     attentions=("sdpa", "flex"),
     recompute=("none", "full"),
-    options={"custom_sharded_layers": (list,)},  # torchtune/training/_distributed.py, get_shard_conditions
-    choices={},
+    options={
+        "custom_sharded_layers": (list,),  # torchtune/training/_distributed.py, get_shard_conditions
+        "quantizer": (str,),  # recipes/qat_distributed.py, qat_lora_finetune_distributed.py
+        "groupsize": (int,),
+    },
+    choices={"quantizer": ("Int8DynActInt4WeightQATQuantizer",)},
     families=FAMILIES,
     # compile_loss replaces a method of the losses in chunks, and drops the compiled form of any other (_compile.py)
     style=Style(
@@ -65,6 +69,7 @@ PROFILE = Profile(
         compiled_losses=("chunked", "fused-linear"),
     ),
     own_adapters=True,
+    adapts_head=True,
     lora_variants=("dropout",),  # modules/peft/lora.py; DoRA's products come in another order than peft's
     splits_fused=True,  # torchtune/models/phi3/_component_builders.py, and the converters of its checkpoints
     implementations={"paged-adamw": "fused", "paged-adamw-8bit": "fused", "adamw-8bit": "fused"},

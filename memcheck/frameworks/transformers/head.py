@@ -147,6 +147,8 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if weight.waits:
         weight.sink = None  # the table is stepped once, behind its other use
     weights = _adapted(ctx, Weights(weight, ctx.parameter("lm_head.bias", (shard,)) if head.bias else None))
+    if not head.tied and s.adapter is None:
+        weights = ctx.faked(weights)  # a head that is the embedding's table is no linear layer under torchtune
     if head.objective.fused:
         from memcheck.frameworks.transformers.fused_head import fused_loss
 

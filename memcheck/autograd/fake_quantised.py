@@ -1,0 +1,82 @@
+"""Linear layers of quantization-aware training: products of fake-quantised inputs and weights.
+
+Source: torchao 0.18 ``quantization/qat/linear.py`` (FakeQuantizedLinear, as Int8DynActInt4WeightQATQuantizer makes it)
+and ``fake_quantizer.py``, ``quant_primitives.py`` (_fake_quantize_affine): inputs by token to int8, weights by group to
+int4, both through fp32 and back. Traced on the CPU: the clamp keeps what it clamps in fp32, and the product the result;
+either way there are 14 bytes of an element at once. Scales and zero points are attributes of the layer's quantizers,
+and stay when the graph has gone.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.checkpoint import held_by_ctx, holding
+from memcheck.autograd.elementwise import cast
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+
+
+def fake_quantised_product(
+    tape: Tape, x: Value, weight: Parameter, group: int, label: str, bias: Parameter | None
+) -> Value:
+    """``F.linear(activation_fake_quantizer(x), weight_fake_quantizer(weight), bias)``."""
+    from memcheck.autograd.matrix import product
+
+    tokens, groups = x.numel // x.shape[-1], weight.shape[0] * (weight.shape[1] // group)
+    scales = tuple(tape.new((2, n), "fp32", "scales and zero points") for n in (tokens, groups))
+    narrow_x = _fake_quantised(tape, x, tokens)
+    narrow_w = _fake_quantised(tape, tape.parameter(weight), groups)
+    out = product(tape, narrow_x, narrow_w, label, tape.parameter(bias) if bias is not None else None)
+    del narrow_x, narrow_w
+    if out.origin is None or not tape.grad_enabled:
+        return out
+    kept = tuple(each for each in scales if held_by_ctx(tape, each) is not None)
+    return tape.record(Value(out.storage, out.shape, out.dtype), (out,), holding(lambda grad: [grad], kept))
+
+
+def _fake_quantised(tape: Tape, x: Value, groups: int) -> Value:
+    """Round, clamp, and back: each step a function of its own, whose gradient dies before the next one's result."""
+    shape, dtype = x.shape, x.dtype
+    inverse = tape.new((groups,), "fp32", "1 / scale")
+    divided = tape.new(shape, "fp32", "x / scale")
+    rounded = tape.new(shape, "fp32", "rounded")
+    del divided
+    shifted = tape.value(shape, "fp32", "rounded + zero point")
+    del rounded
+
+    def unscale(grad: Storage, kept: Storage = inverse) -> list[Storage | None]:
+        scaled = tape.new(shape, "fp32", "round backward")
+        result = tape.new(shape, dtype, "fake quantization backward")
+        del scaled
+        return [result]
+
+    shifted = tape.record(shifted, (x,), unscale)
+    clamped = _clamped(tape, shifted)
+    del shifted, inverse
+    low = cast(tape, clamped, dtype, "quantised")
+    centred = Value(tape.new(shape, dtype, "quantised - zero point"), shape, dtype, low.origin)
+    del low
+    wide = tape.value(shape, "fp32", "dequantised")
+
+    def rescale(grad: Storage) -> list[Storage | None]:
+        scaled = tape.new(shape, "fp32", "dequantise backward")
+        result = tape.new(shape, dtype, "dequantise backward, cast")
+        del scaled
+        return [result]
+
+    wide = tape.record(wide, (centred,), rescale)
+    del centred
+    out = cast(tape, wide, dtype, "fake-quantised")
+    del wide, clamped
+    return out
+
+
+def _clamped(tape: Tape, x: Value) -> Value:
+    shape, dtype = x.shape, x.dtype
+    out = tape.value(shape, dtype, "clamped")
+
+    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+        masks = [tape.new(shape, "bool", label) for label in ("x >= low", "x <= high")]
+        result = tape.new(shape, dtype, "clamp backward")
+        del masks
+        return [result]
+
+    return tape.record(out, (x,), run)
