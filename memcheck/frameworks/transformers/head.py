@@ -146,9 +146,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     weight.waits = head.tied and head.trained and (s.has_grad or s.stepped is not None)
     if weight.waits:
         weight.sink = None  # the table is stepped once, behind its other use
-    weights = _adapted(ctx, Weights(weight, ctx.parameter("lm_head.bias", (shard,)) if head.bias else None))
-    if not head.tied and s.adapter is None:
-        weights = ctx.faked(weights)  # a head that is the embedding's table is no linear layer under torchtune
+    weights = _adapted(ctx, head, Weights(weight, ctx.parameter("lm_head.bias", (shard,)) if head.bias else None))
     if head.objective.fused:
         from memcheck.frameworks.transformers.fused_head import fused_loss
 
@@ -186,9 +184,11 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     return loss
 
 
-def _adapted(ctx: Context, weights: Weights) -> Weights:
+def _adapted(ctx: Context, head: Head, weights: Weights) -> Weights:
     """The head with its adapter, where the targets name it; beside peft it is never quantised."""
     adapter = ctx.setting.adapter
+    if adapter is None and not head.tied:  # the embedding's table is no linear layer under torchtune
+        return ctx.faked(weights)
     named = adapter is not None and adapts_head(adapter)
     return ctx.adapted("lm_head", weights, adapter) if adapter is not None and named else weights
 
