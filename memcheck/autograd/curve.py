@@ -127,6 +127,37 @@ def replay(
     )
 
 
+def closed(tape: Tape, ctx: Context, y: Value, forward: High) -> Curve:
+    """Replay backward a unit without an input of its own, whose forward has made ``y``, and give its curve.
+
+    ``forward``: the highest point of that. What ``ctx.returned`` lists lives on in variables.
+    """
+    output = (y.shape, y.dtype)
+    y.storage = None
+    with_casts = tape.live
+    tape.casts.clear()
+    with_returned = tape.live
+    for value in ctx.returned:
+        value.storage = None
+    saved = tape.live
+    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
+    components = tuple((k, v) for k, v in tape.by_component.items() if v)
+    tape.component = "temporaries"
+    tape.reset_peak()
+    backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
+    gradients = tape.by_component.get("gradients", 0)
+    return Curve(
+        saved=saved,
+        saved_inventory=saved_inventory,
+        saved_components=components,
+        until_forward_ends=with_casts - with_returned,
+        forward=forward,
+        backward=high(tape),
+        gradients=gradients,
+        returned=with_returned - saved,
+    )
+
+
 def high(tape: Tape) -> High:
     """The tape's highest point since the last reset."""
     return High(

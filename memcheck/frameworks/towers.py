@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from memcheck.autograd.tensor import Value
     from memcheck.job.style import Style
     from memcheck.models.encoder import Encoder, Words
+    from memcheck.models.types import ParameterTensor
     from memcheck.models.vision import Vision
 
     class TowerCode(Protocol):
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
             """Image tokens of the last layer's rows. What variables of the model's forward refer to goes to
             ``ctx.returned``.
             """
+
+        def merged(
+            self, ctx: Context, vision: Vision, tensors: tuple[ParameterTensor, ...], x: Value, /
+        ) -> Value:
+            """Image tokens of rows that an earlier layer made, by a merger of those tensors; Qwen3-VL's alone."""
 
     class ScatterCode(Protocol):
         """What ``towers/scatter.py`` has."""

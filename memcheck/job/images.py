@@ -64,6 +64,10 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
     per_sample = defaults.take("training.images.per_sample", stated.per_sample, 1)
     if stated.patches is not None and stated.tokens is not None:
         found = _counted(vision, per_sample, stated.patches, stated.tokens)
+        if per_sample > 1 and not vision.tile:
+            each = -(-stated.patches // per_sample)
+            why = "pictures of a sample are taken to be alike: eager attention needs more for unequal ones"
+            defaults.note("training.images.patches", f"{each} a picture", why)
     elif per_sample == 0:
         found = Images(0, 0, 0)
     elif stated.width is not None and stated.height is not None:

@@ -62,7 +62,7 @@ class Vision(Record):
     closing: tuple[ParameterTensor, ...] = ()
     """What runs behind the layers and belongs to the tower: a last norm."""
     idle: tuple[tuple[Block, int], ...] = ()
-    """Layers behind the features that are read: they run, and get no gradient."""
+    """Layers behind the features that are read: they run, and get no gradient. Their graph is in the tower's output."""
     unused: tuple[ParameterTensor, ...] = ()
     """Tensors that the forward pass of a picture never meets."""
     tile: int = 0
@@ -87,8 +87,8 @@ class Vision(Record):
     """The model's output carries the image tokens (``image_hidden_states``), as long as the training loop has it."""
     mask_bytes: int = 0
     """Bytes of a padding mask for each pixel, beside ``pixel_values``."""
-    deepstack: int = 0
-    """Mergers of earlier layers' rows, whose image tokens are added behind the first layers of text."""
+    deepstack: tuple[int, ...] = ()
+    """Layers whose rows have mergers of their own, whose image tokens are added behind the first layers of text."""
     side: int = 0
     """Pixels of the longest side that the released checkpoint's processor leaves."""
     patch: int = 0

@@ -24,6 +24,7 @@ NAMES = {
     "head": "head and loss",
     "stem": "patch embedding",
     "projector": "projector and scatter",
+    "merger": "merger of earlier rows",
     "source": "encoder's input",
     "encoded": "encoder's output",
 }

@@ -105,7 +105,7 @@ class Step:
         states: list[tuple[int, int]] = []
         held_flat = NOTHING
         # the schedule's variable holds the last stage's output until the next forward returns (schedules.py)
-        variables = Variables(recorder)
+        variables = Variables(recorder, embeds=any(each.kind == "embedding" for each in self.units))
         if self.how.pipelined and not first:
             variables.assign("output", "logits_and_loss", self.units[-1].fresh.lingers)
         gathered = [self._own_group(i).gathered if here else NOTHING for i in range(len(self.units))]
@@ -148,7 +148,7 @@ class Step:
                 gathered[i] = NOTHING
             gathered[i:end] = [gathered[i]] * (end - i)
             recorder.repeat(before, end - i - 1)
-            self._assign(variables, unit, curve, i - behind)
+            variables.behind(unit, curve, i - behind, end - i, self.how, self.beyond)
         variables.let_go()
         recorder.release("communication_buffers", held_flat)  # the root's post-forward frees the last flat buffer
         recorder.hold_amount("activations", tuple(casts), -1)
@@ -161,27 +161,6 @@ class Step:
             variables.let_go()
         self.recorder.high("forward", before, self.names[i])
         variables.let_go()
-
-    def _assign(self, variables: Variables, unit: NamedUnit, curve: NamedCurve, layer: int) -> None:
-        """What variables of the model's forward refer to behind a unit. ``layer``: counted from the first one of text.
-
-        Image tokens are put into their places in a new tensor. The tower's last rows and its image tokens are in what
-        the forward got from it (``mm_encoder_outputs``).
-        """
-        if unit.kind == "projector":
-            variables.assign("rows", "activations", NOTHING)
-            variables.assign("last_hidden_state", "activations", curve.freed_input)
-            variables.assign("pooler_output", "activations", curve.returned)
-        else:
-            variables.assign("outputs", "activations", curve.returned)  # of the model's loop over its layers
-        first = layer == 0 and not self.how.keeps_states and any(each.kind == "embedding" for each in self.units)
-        if self.how.holds_rows and (unit.kind == "embedding" or first):  # `inputs_embeds`: a variable of the forward
-            variables.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input)
-        if unit.kind == "embedding":
-            variables.assign("rows", "activations", self.beyond.rows)
-        # `causal_mask`: from the look-up of the rows until the stack has returned
-        masks = NOTHING if unit.kind == "head" or layer < -1 else self.beyond.masks
-        variables.assign("causal_mask", "activations", masks)
 
     def _before_loss(self, flat: int, casts: list[tuple[int, int]]) -> int:
         """What is let go of behind the final norm, whose flat buffer is still ``flat``: what is left of that.

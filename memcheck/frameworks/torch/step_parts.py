@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.program import NOTHING, Recorder
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.torch.rank_units import NUMBERED
+from memcheck.frameworks.torch.step_options import StepOptions, StepSizes
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -16,7 +17,7 @@ else:
 
 WRAPPED = ("block", "tower", "idle", "encoder")
 """Kinds of units that FSDP2 makes groups of their own of: layers, by ``_no_split_modules``."""
-TOWER = ("stem", "tower", "idle", "projector", "source", "encoder", "encoded")
+TOWER = ("stem", "tower", "idle", "merger", "projector", "source", "encoder", "encoded")
 """Kinds of units between the look-up of the text and the first layer, or in front of both."""
 
 
@@ -24,8 +25,8 @@ class NamedUnit(Record):
     """A unit with the places of its sizes."""
 
     kind: str
-    """``embedding`` | ``stem`` | ``tower`` | ``idle`` | ``projector`` | ``source`` | ``encoder`` | ``encoded``
-    | ``block`` | ``head``."""
+    """``embedding`` | ``stem`` | ``tower`` | ``idle`` | ``merger`` | ``projector`` | ``source`` | ``encoder``
+    | ``encoded`` | ``block`` | ``head``."""
     name: str
     fresh: NamedCurve
     again: NamedCurve
@@ -82,20 +83,55 @@ class EngineOutline(Protocol):
 class Variables:
     """What Python variables of a forward hold beyond its last use: until each is assigned again, or it returns."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._held: dict[str, tuple[str, int]] = {}
+    def __init__(self, recorder: Recorder, *, embeds: bool = False) -> None:
+        self._recorder, self._embeds = recorder, embeds
+        self._held: dict[str, tuple[str, int, int]] = {}
 
-    def assign(self, name: str, component: str, size: int) -> None:
-        """What the variable refers to from now on, in place of what it did before."""
-        component_before, before = self._held.get(name, (component, NOTHING))
+    def assign(self, name: str, component: str, size: int, times: int = 1) -> None:
+        """What the variable refers to from now on, in place of what it did before: so many alike."""
+        component_before, before, many = self._held.get(name, (component, NOTHING, 1))
         if size or before:
-            self._recorder.release(component_before, before)
-            self._recorder.hold(component, size)
-            self._held[name] = component, size
+            self._recorder.release(component_before, before, many)
+            self._recorder.hold(component, size, times)
+            self._held[name] = component, size, times
+
+    def behind(
+        self, unit: NamedUnit, curve: NamedCurve, layer: int, times: int, how: StepOptions, beyond: StepSizes
+    ) -> None:
+        """What variables of the model's forward refer to behind a unit. ``layer``: counted from the first one of text;
+        ``times``: how many alike there are.
+        """
+        if not self._of_tower(unit, curve, layer, times):
+            self.assign("outputs", "activations", curve.returned)  # of the model's loop over its layers
+        first = layer == 0 and not how.keeps_states and self._embeds
+        if how.holds_rows and (unit.kind == "embedding" or first):  # `inputs_embeds`: a variable of the forward
+            self.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input)
+        if unit.kind == "embedding":
+            self.assign("rows", "activations", beyond.rows)
+        # `causal_mask`: from the look-up of the rows until the stack has returned
+        self.assign("causal_mask", "activations", NOTHING if unit.kind == "head" or layer < -1 else beyond.masks)
+
+    def _of_tower(self, unit: NamedUnit, curve: NamedCurve, layer: int, times: int) -> bool:
+        """Whether the unit is beside the language model's own; what is in variables behind it, if it is.
+
+        Image tokens are put into their places in a new tensor. The tower's last rows, with the graph of layers that
+        nothing reads, and its image tokens are in what the forward got from it (``mm_encoder_outputs``).
+        """
+        if unit.kind == "projector":
+            self.assign("rows", "activations", NOTHING)
+            self.assign("stem", "activations", NOTHING)
+            self.assign("last_hidden_state", "activations", curve.freed_input)
+            self.assign("pooler_output", "activations", curve.returned)
+        elif unit.kind == "stem":  # the tower's own variables
+            self.assign("stem", "activations", curve.returned)
+        elif unit.kind in ("idle", "merger"):
+            self.assign(f"{unit.kind} {layer}", "activations", curve.returned, times)
+        else:
+            return False
+        return True
 
     def let_go(self) -> None:
         """The forward has returned."""
-        for component, size in self._held.values():
-            self._recorder.release(component, size)
+        for component, size, times in self._held.values():
+            self._recorder.release(component, size, times)
         self._held.clear()

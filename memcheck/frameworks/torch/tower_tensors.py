@@ -57,11 +57,10 @@ def idle_blocks(a: Architecture, pictures: Pictures) -> list[tuple[Block, int, s
     v = a.vision
     if v is None:
         return found
-    found += [(block, n, "vision") for block, n in v.idle]
     if v.unused:
         found.append((as_block(v.unused), 1, "vision"))
     if not pictures.rows:
-        found += [(block, n, "vision") for block, n in v.blocks]
+        found += [(block, n, "vision") for block, n in v.blocks + v.idle]
         found += [(as_block(v.stem + v.closing), 1, "vision"), (as_block(v.projector), 1, "projector")]
     return found
 
@@ -81,6 +80,8 @@ def side_tensors(job: TrainingJob, a: Architecture, base: Setting) -> Iterator[t
         return
     tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
     yield part_tensors(as_block(v.stem), tower)
+    for block, n in v.idle:
+        yield from n * [idle_tensors(block, tower)]
     for block, n in v.blocks:
         yield from n * [part_tensors(block, tower)]
     norms = closing_norms(v)

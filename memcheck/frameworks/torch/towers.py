@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from memcheck.accounts.unit import Unit
-from memcheck.autograd import Tape, Value, backward
+from memcheck.autograd import Tape, Value
 from memcheck.autograd.completeness import demand, elements, met, met_by, whole
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, High, high, replay
+from memcheck.autograd.curve import Curve, High, checkpointed, closed, high, replay
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
+from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.torch.tower_tensors import (
     as_block,
     closing_norms,
@@ -21,7 +22,7 @@ from memcheck.frameworks.torch.units import block_unit, is_hooked, recompute_mod
 from memcheck.frameworks.towers import scatter_code, tower_code
 from memcheck.job.images import Pictures, pictures_of
 from memcheck.job.types import TrainingJob
-from memcheck.models.types import Architecture, Block
+from memcheck.models.types import Architecture, Block, ParameterTensor
 from memcheck.models.vision import Vision
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
@@ -55,7 +56,7 @@ def side_units(
     stem = _stem_unit(job, vision, tower, graph=graph, leaf=leaf, adds=adds, inventory=inventory)
     runs.append((stem, 1, 0))
     below = tower.trained or hooked or reaches(tower, as_block(vision.stem))
-    index = 0
+    index, stacked = 0, list(vision.deepstack)
     for block, times in vision.blocks:
         left = times
         while left:
@@ -63,8 +64,22 @@ def side_units(
             unit = block_unit(job, block, setting, recompute_mode(job, index), adds, inventory)
             after = below or tower.trained or reaches(tower, block)
             some = 1 if after != below else left
+            if stacked and stacked[0] < index + some:
+                some = stacked[0] + 1 - index
             runs.append((unit._replace(kind="tower", name=f"vision layer {index}"), some, index))
             below, index, left = after, index + some, left - some
+            if stacked and stacked[0] == index - 1:
+                number = len(vision.deepstack) - len(stacked)
+                above = projector._replace(
+                    hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures,
+                    input_grad=below, stream=stream, external_input=below,
+                )  # fmt: skip
+                runs.append((_merger_unit(job, vision, above, number, adds=adds, inventory=inventory), 1, 0))
+                stacked.pop(0)
+    for block, n in vision.idle:
+        setting = tower._replace(input_grad=below)
+        runs.append((_passing(block, setting, recompute_mode(job, index), inventory), n, 0))
+        index += n
     projector = _ending(vision, tower, projector)._replace(
         hidden=vision.hidden,
         batch=1,
@@ -117,6 +132,73 @@ def _idle(block: Block, setting: Setting) -> Unit:
     )
 
 
+def _passing(block: Block, setting: Setting, recompute: str, inventory: bool) -> Unit:
+    """A layer behind the features: it runs, and its graph is in the tower's output as long as that lives."""
+    curve = passing_curve(block, setting, recompute, inventory)
+    return Unit(kind="idle", name="idle layer", tensors=idle_tensors(block, setting), fresh=curve, again=curve)
+
+
+@lru_cache(maxsize=512)
+def passing_curve(block: Block, setting: Setting, recompute: str, inventory: bool) -> Curve:
+    """Replay a layer whose output nothing reads. ``returned``: its graph and output, which ``last_hidden_state`` is."""
+    tape = Tape(autocast=setting.autocast, inventory=inventory)
+    ctx = Context(tape, setting)
+    shape, dtype = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v")), stream_dtype(setting)
+    x = Value(tape.new(shape, dtype, "block input"), shape, dtype, Leaf() if setting.input_grad else None)
+    forward, whole = layers_of(setting.style).recomputing(block, recompute)
+    y = checkpointed(ctx, forward, x) if whole else forward(ctx, x)
+    highest, held = high(tape), tape.live - rounded_bytes(shape, dtype)  # the features count as the projector's input
+    del y
+    x.storage = None
+    ctx.returned.clear()
+    casts = tape.live
+    tape.casts.clear()
+    return NOTHING_RUNS._replace(forward=highest, until_forward_ends=casts, returned=held - casts)
+
+
+def mergers(vision: Vision) -> list[tuple[ParameterTensor, ...]]:
+    """The tensors of the last merger, and of those of earlier rows."""
+    each = len(vision.projector) // (len(vision.deepstack) + 1)
+    return [vision.projector[i : i + each] for i in range(0, len(vision.projector), each)]
+
+
+def _merger_unit(
+    job: TrainingJob, vision: Vision, setting: Setting, number: int, *, adds: bool, inventory: bool
+) -> Unit:
+    """A merger of the rows that some layer made: its image tokens wait in a list for the layers of text."""
+    tensors = mergers(vision)[number + 1]
+    block, merge = as_block(tensors), tower_code(setting.style, vision.kind).merged
+    seen = met_by(lambda ctx, x: merge(ctx, vision, tensors, x), whole(setting))
+    demand(seen, elements(block), "a merger of earlier rows", job.framework)
+    fresh = merger_curve(vision, setting, number, inventory)
+    again = merger_curve(vision, setting.later(), number, inventory) if adds else fresh
+    tensors_here = part_tensors(block, setting)
+    return Unit(kind="merger", name=f"merger {number}", tensors=tensors_here, fresh=fresh, again=again)
+
+
+@lru_cache(maxsize=512)
+def merger_curve(vision: Vision, setting: Setting, number: int, inventory: bool) -> Curve:
+    """Replay a merger of rows, which the next layer keeps, too, if it has a graph. Its gradient arrives with the last
+    merger's.
+    """
+    tensors = mergers(vision)[number + 1]
+
+    def run(ctx: Context, x: Value) -> Value:
+        y = tower_code(ctx.setting.style, vision.kind).merged(ctx, vision, tensors, x)
+        ctx.returned.append(Value(y.storage, y.shape, y.dtype))
+        return y
+
+    shape, dtype = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v")), stream_dtype(setting)
+    curve = replay(run, setting, shape, dtype, inventory=inventory)
+    if not setting.external_input:
+        return curve._replace(freed_input=0, takes=curve.output_gradient)
+    rows = rounded_bytes(shape, dtype)
+    beside = [("activations", rows), *(item for item in curve.forward.components if item[0] != "activations")]
+    beside[0] = ("activations", rows + dict(curve.forward.components).get("activations", 0))
+    forward = curve.forward._replace(bytes=curve.forward.bytes + rows, components=tuple(beside))
+    return curve._replace(forward=forward, takes=curve.output_gradient)
+
+
 def _stem_unit(
     job: TrainingJob, vision: Vision, setting: Setting, *, graph: bool, leaf: bool, adds: bool, inventory: bool
 ) -> Unit:
@@ -147,29 +229,10 @@ def stem_curve(vision: Vision, setting: Setting, graph: bool, leaf: bool, invent
     leaf_bytes = rounded_bytes(tables[0].shape, tables[0].dtype) if leaf else 0
     tables = [t for t in tables if t.storage is not y.storage]  # the first layer's input counts as its own
     forward_high = high(tape)
-    output = (y.shape, y.dtype)
-    y.storage = None
-    if not graph:
+    if not graph:  # variables of the tower's forward
+        ctx.returned += tables
         tables.clear()
-    with_casts = tape.live
-    tape.casts.clear()
-    saved = tape.live
-    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
-    components = tuple((k, v) for k, v in tape.by_component.items() if v)
-    tape.component = "temporaries"
-    tape.reset_peak()
-    backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
-    gradients = tape.by_component.get("gradients", 0)
-    return Curve(
-        saved=saved,
-        saved_inventory=saved_inventory,
-        saved_components=components,
-        until_forward_ends=with_casts - saved,
-        forward=forward_high,
-        backward=high(tape),
-        gradients=gradients,
-        lingers=2 * leaf_bytes,
-    )
+    return closed(tape, ctx, y, forward_high)._replace(lingers=2 * leaf_bytes)
 
 
 def _projector_unit(
@@ -183,9 +246,10 @@ def _projector_unit(
     adds: bool,
     inventory: bool,
 ) -> Unit:
-    block = as_block(vision.closing + vision.projector)
+    own = vision._replace(projector=mergers(vision)[0])
+    block = as_block(own.closing + own.projector)
     project = tower_code(setting.style, vision.kind).project
-    seen = met_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
+    seen = met_by(lambda ctx, x: project(ctx, own, x), whole(setting))
     demand(seen, elements(block), "the projector", job.framework)
     shape = (job.micro_batch_size * job.sequence_length, a.hidden_size)
     end = _Ending(
@@ -194,11 +258,25 @@ def _projector_unit(
         rows_grad=rows_grad,
         gives_out=vision.gives_out and job.loss.keep_logits,
     )
-    fresh = projector_curve(vision, setting, end, inventory)
-    again = projector_curve(vision, setting.later(), end, inventory) if adds else fresh
+    fresh = _handing(vision, projector_curve(own, setting, end, inventory), setting, end)
+    again = _handing(vision, projector_curve(own, setting.later(), end, inventory), setting, end) if adds else fresh
     return Unit(
         kind="projector", name="projector and scatter", tensors=part_tensors(block, setting), fresh=fresh, again=again
     )
+
+
+def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Curve:
+    """The curve beside mergers of earlier rows: their image tokens are put together, too, and their gradients wait.
+
+    Behind a norm of the tower's own, what that made is its output, and not the rows in front of it.
+    """
+    if vision.closing:
+        curve = curve._replace(freed_input=0)
+    if not vision.deepstack:
+        return curve
+    each = len(vision.deepstack) * rounded_bytes((end.tokens, end.shape[1]), setting.autocast or setting.params)
+    waits = setting.input_grad or setting.trained or reaches(setting, as_block(mergers(vision)[1]))
+    return curve._replace(returned=curve.returned + each, hands=each if waits else 0)
 
 
 class _Ending(Record):

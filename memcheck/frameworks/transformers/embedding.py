@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memcheck.autograd import Tape, Value, backward
+from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, high
+from memcheck.autograd.curve import Curve, closed, high
 from memcheck.autograd.elementwise import add, dropout, scale
 from memcheck.autograd.matrix import embedding, linear
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, rounded_bytes
@@ -75,27 +75,8 @@ def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bo
         ctx.kept.clear()
     freed = before - tape.live
     ctx.kept.clear()
-    y.storage = None
-    with_casts = tape.live
-    tape.casts.clear()
-    saved = tape.live
-    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
-    components = tuple((k, v) for k, v in tape.by_component.items() if v)
-    tape.component = "temporaries"
-    tape.reset_peak()
-    backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
-    gradients = tape.by_component.get("gradients", 0)
-    return Curve(
-        saved=saved,
-        saved_inventory=saved_inventory,
-        saved_components=components,
-        until_forward_ends=with_casts - saved,
-        forward=forward_high,
-        backward=high(tape),
-        gradients=gradients,
-        freed_input=freed,
-        lingers=2 * rounded_bytes(*output) if e.leaf and e.scattered else 0,  # the leaf and its gradient
-    )
+    lingers = 2 * rounded_bytes(*output) if e.leaf and e.scattered else 0  # the leaf and its gradient
+    return closed(tape, ctx, y, forward_high)._replace(freed_input=freed, lingers=lingers)
 
 
 def _cloned(tape: Tape, x: Value) -> Value:

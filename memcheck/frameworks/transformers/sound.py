@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.autograd import Tape, Value, backward
+from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, high
+from memcheck.autograd.curve import Curve, closed, high
 from memcheck.autograd.elementwise import cast, cast_weight, dropout, unary
 from memcheck.autograd.tensor import Parameter, Storage
 from memcheck.models.encoder import Encoder
@@ -21,31 +21,7 @@ def sound_curve(encoder: Encoder, setting: Setting, *, inventory: bool = False) 
     tape = Tape(autocast=setting.autocast, inventory=inventory)
     ctx = Context(tape, setting)
     y = convolutions(ctx, encoder)
-    forward_high = high(tape)
-    output = (y.shape, y.dtype)
-    y.storage = None
-    with_casts = tape.live
-    tape.casts.clear()
-    with_rows = tape.live
-    for value in ctx.returned:
-        value.storage = None
-    saved = tape.live
-    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
-    components = tuple((k, v) for k, v in tape.by_component.items() if v)
-    tape.component = "temporaries"
-    tape.reset_peak()
-    backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
-    gradients = tape.by_component.get("gradients", 0)
-    return Curve(
-        saved=saved,
-        saved_inventory=saved_inventory,
-        saved_components=components,
-        until_forward_ends=with_casts - with_rows,
-        forward=forward_high,
-        backward=high(tape),
-        gradients=gradients,
-        returned=with_rows - saved,
-    )
+    return closed(tape, ctx, y, high(tape))
 
 
 def convolutions(ctx: Context, encoder: Encoder) -> Value:

@@ -112,9 +112,14 @@ def positioned(config: ConfigReader, around: AroundTower, names: MergerNames, de
     stacked = default if stated is None else stated
     positions = config.integer("num_position_embeddings", default=2304)
     projector = merger("merger", width, merge, outputs, names.norm, names.matrices, bias=True)
-    for index in range(len(stacked)):
+    runs = tuple(sorted(index for index in stacked if index < depth))
+    for index in range(len(runs)):
         path = f"{names.stacked}.{index}"
         projector += merger(path, width, merge, outputs, names.norm, names.matrices, bias=True, rows=merge)
+    unused: tuple[ParameterTensor, ...] = ()
+    for index in range(len(runs), len(stacked)):
+        path = f"{names.stacked}.{index}"
+        unused += merger(path, width, merge, outputs, names.norm, names.matrices, bias=True, rows=merge)
     table = ParameterTensor("pos_embed.weight", (positions, width), "position")
     return Vision(
         kind="qwen3",
@@ -127,7 +132,8 @@ def positioned(config: ConfigReader, around: AroundTower, names: MergerNames, de
         projector=projector,
         hooked=False,
         narrow=True,
-        deepstack=len(stacked),
+        deepstack=runs,
+        unused=unused,
         patch=config.integer("patch_size", default=16),
         processor="qwen:see_3",
         separators=2,

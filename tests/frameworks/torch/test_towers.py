@@ -67,16 +67,13 @@ def training_of(row: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", TRACED)
 def test_traced_steps(name: str) -> None:
-    """A step's peak is within 0.3 % of the traced one, and every instant within 1 %, but for the forward pass, 2.5 %.
-
-    During that, modules' variables hold tensors that a unit's replay has let go of; it is never the highest instant.
-    """
+    """A step's peak is within 0.3 % of the traced one; no instant is more than 0.5 % below its own, or 2.5 % above."""
     row = TRACED[name]
     found = priced(row["config"], training_of(row))
     assert found.allocated_bytes / MIB == pytest.approx(row["peak_mib"], rel=0.003)
     instants = {instant.name: instant.allocated_bytes / MIB for instant in found.ranks[0].instants}
     for phase in ("forward", "loss", "backward", "optimizer"):
-        assert instants[phase] == pytest.approx(row["phases_mib"][phase], rel=0.025 if phase == "forward" else 0.01), phase
+        assert -0.005 < instants[phase] / row["phases_mib"][phase] - 1 < 0.025, phase
     assert found.parameters >= row["parameters"]
 
 

@@ -7,7 +7,7 @@ from memcheck.autograd.elementwise import mul
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.towers.siglip import stem
-from memcheck.frameworks.transformers.towers.tiles import given_out, layer_norm, plain, shuffled
+from memcheck.frameworks.transformers.towers.tiles import given_out, last_rows, plain, shuffled
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
 
@@ -16,7 +16,7 @@ __all__ = ["project", "stem"]
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``post_layernorm`` and ``multi_modal_projector`` (Cohere2VisionMultiModalProjector.forward)."""
-    x = shuffled(ctx, vision, layer_norm(ctx, x, vision.closing))
+    x = shuffled(ctx, vision, last_rows(ctx, vision, x))
     return given_out(ctx, gated_halves(ctx, x, vision.projector), joins=False)
 
 

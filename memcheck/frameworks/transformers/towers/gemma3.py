@@ -8,7 +8,7 @@ from memcheck.autograd.matrix import product
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.towers.siglip import stem
-from memcheck.frameworks.transformers.towers.tiles import given_out, layer_norm
+from memcheck.frameworks.transformers.towers.tiles import given_out, last_rows
 from memcheck.models.vision import Vision
 
 __all__ = ["project", "stem"]
@@ -18,7 +18,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``post_layernorm`` and ``multi_modal_projector``."""
     tape = ctx.tape
     matrix, norm = vision.projector
-    x = layer_norm(ctx, x, vision.closing)
+    x = last_rows(ctx, vision, x)
     x = _pooled(ctx, vision, copy(tape, x, "contiguous"))
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape), unit_offset=True)
     x = copy(tape, x, "contiguous")  # the pooled channels lie apart: the product copies what it is given

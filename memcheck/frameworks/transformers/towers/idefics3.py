@@ -8,7 +8,8 @@ from memcheck.frameworks.transformers.towers.qwen import hooked
 from memcheck.frameworks.transformers.towers.tiles import (
     convolve,
     given_out,
-    layer_norm,
+    last_rows,
+    picked,
     plain,
     shuffled,
     with_positions,
@@ -19,6 +20,7 @@ from memcheck.models.vision import Vision
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, the module that the hook is on. Positions are looked up for every tile."""
     weight, bias, table = vision.stem
+    picked(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
     x = with_positions(ctx, convolve(ctx, vision, ctx.tokens, weight, bias), table)
     x, held = hooked(x, leaf=leaf)
     if ctx.setting.attention not in ("flash", "flex"):
@@ -30,5 +32,5 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``post_layernorm`` and ``connector``."""
-    x = shuffled(ctx, vision, layer_norm(ctx, x, vision.closing))
+    x = shuffled(ctx, vision, last_rows(ctx, vision, x))
     return given_out(ctx, plain(ctx, x, vision.projector[0]), joins=True)

@@ -38,4 +38,5 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     x = patches_alone(ctx, vision, layer_norm(ctx, x, vision.closing))
     x = activation(tape, plain(ctx, shuffled(ctx, vision, x), first), "gelu")
     x = activation(tape, plain(ctx, x, second), "gelu")
+    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     return given_out(ctx, plain(ctx, x, vision.projector[0]), joins=False)

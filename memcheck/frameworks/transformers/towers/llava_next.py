@@ -5,11 +5,17 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.tensor import Value
-from memcheck.frameworks.transformers.towers.llava import stem
-from memcheck.frameworks.transformers.towers.tiles import given_out, patches_alone, two_matrices, with_class
+from memcheck.frameworks.transformers.towers import llava
+from memcheck.frameworks.transformers.towers.tiles import given_out, patches_alone, picked, two_matrices, with_class
 from memcheck.models.vision import Vision
 
 __all__ = ["project", "stem"]
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """LLaVA's, on the tiles of all pictures in one tensor."""
+    picked(ctx, vision, ctx.tokens - ctx.setting.pictures * vision.classes, "fp32")
+    return llava.stem(ctx, vision, leaf)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:

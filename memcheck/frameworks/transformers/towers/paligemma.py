@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.towers.siglip import stem
-from memcheck.frameworks.transformers.towers.tiles import given_out, layer_norm, plain
+from memcheck.frameworks.transformers.towers.tiles import given_out, last_rows, plain
 from memcheck.models.vision import Vision
 
 __all__ = ["project", "stem"]
@@ -13,5 +13,5 @@ __all__ = ["project", "stem"]
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``post_layernorm`` and ``multi_modal_projector``."""
-    x = layer_norm(ctx, x, vision.closing)
+    x = last_rows(ctx, vision, x)
     return given_out(ctx, plain(ctx, x, vision.projector[0], bias=True), joins=False)

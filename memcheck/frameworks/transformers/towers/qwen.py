@@ -48,6 +48,8 @@ def patch_embedding(ctx: Context, vision: Vision) -> Value:
     dtype = tape.autocast or w.dtype
     pixels = tape.value((ctx.tokens, vision.channels), dtype, "pixel_values") if dtype != "fp32" else None
     shape = (ctx.tokens, vision.hidden)
+    if pixels is not None and not tape.autocast:  # a variable of `get_image_features`
+        ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))
     wv = cast(tape, tape.parameter(w), tape.autocast) if tape.autocast else tape.parameter(w)
     out = tape.value(shape, dtype, "patch_embed")
     kept = pixels.storage if pixels is not None and w.requires_grad else None

@@ -41,6 +41,11 @@ def convolve(ctx: Context, vision: Vision, rows: int, weight: ParameterTensor, b
     return tape.record(out, (wv, tape.parameter(b)) if b is not None else (wv,), run)
 
 
+def picked(ctx: Context, vision: Vision, rows: int, dtype: str) -> None:
+    """A copy of ``pixel_values`` that a variable refers to until the image tokens are there."""
+    ctx.returned.append(ctx.tape.value((rows, vision.channels), dtype, "pixel_values"))
+
+
 def with_class(ctx: Context, x: Value, token: ParameterTensor, rows: int) -> Value:
     """``torch.cat`` of a learned token and the patches of each tile: [rows, hidden]."""
     tape = ctx.tape
@@ -86,6 +91,32 @@ def layer_norm(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -> 
     return fused_norm(ctx.tape, x, weight, bias, "layernorm")
 
 
+def last_rows(ctx: Context, vision: Vision, x: Value) -> Value:
+    """The tower's last norm, whose result is in its output (``last_hidden_state``)."""
+    x = layer_norm(ctx, x, vision.closing)
+    ctx.returned.append(Value(x.storage, x.shape, x.dtype))
+    _pooled(ctx, vision, x)
+    return x
+
+
+def _pooled(ctx: Context, vision: Vision, x: Value) -> None:
+    """SigLIP's attention pooling, if there is one (``vision_use_head``). Its keys and values of all rows live in the
+    tower's output until the image tokens take their place there; autocast's copies of its weights stay.
+    """
+    tape = ctx.tape
+    weights = [t for t in vision.unused if len(t.shape) > 1 and not t.name.endswith(("in_proj_weight", "probe"))]
+    if len(weights) == len(vision.unused) or not any(t.name == "head.probe" for t in vision.unused):
+        return
+    dtype = tape.autocast or x.dtype
+    both = tape.new((x.shape[0], 2 * x.shape[1]), dtype, "keys and values")
+    ctx.named.append(Value(tape.new((x.shape[0], 2 * x.shape[1]), dtype, "keys and values"), x.shape, dtype))
+    del both
+    learns = any(p.requires_grad for p in ctx.parameters)
+    for t in weights if tape.autocast and learns else ():
+        copy = tape.value(t.shape, dtype, "autocast copy")
+        tape.casts[id(copy)] = copy
+
+
 def patches_alone(ctx: Context, vision: Vision, x: Value) -> Value:
     """``x[:, 1:]``: a view without the class tokens, whose gradient is padded with zeros."""
     if not vision.classes:
@@ -123,6 +154,7 @@ def given_out(ctx: Context, tokens: Value, *, joins: bool) -> Value:
 
     ``image_hidden_states`` of the output refers to what is scattered; the tower's output to what was there before.
     """
+    ctx.named = []
     out = copy(ctx.tape, tokens, "cat image tokens") if joins else tokens
     ctx.returned += [tokens, out] if joins else [out]
     return out
