@@ -77,6 +77,7 @@ RECORDS = (
     "tests/benchmarks/test_drawn.py",
     "tests/benchmarks/test_base.py",
     "tests/benchmarks/test_objectives.py",
+    "tests/benchmarks/test_families.py",
     "tests/benchmarks/test_accuracy.py",
     "tests/memory/test_remembered.py",
 )

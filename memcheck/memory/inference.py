@@ -102,6 +102,13 @@ def _rank(job: InferenceJob, a: Architecture, part: Part, rank: int, inventory: 
     )
 
 
+def _rests(a: Architecture, tensor: ParameterTensor, part: Part) -> bool:
+    """Whether a tensor outside the layers is on a stage. A tied table is on the first, and on the last as the head."""
+    if tensor.group == "head" or (a.tie_word_embeddings and tensor.name == f"{a.paths.embedding}.weight"):
+        return part.head or (part.embedding and tensor.group == "embedding")
+    return part.embedding or tensor.group not in ("embedding", "position")
+
+
 def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> ServingRank:
     """Weights, caches, working set and logits of one pipeline rank."""
     layout = job.layout
@@ -115,7 +122,7 @@ def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> Se
         weights += known[0]
         caches.append((block, known[1]))
     for t in outer_tensors(a):
-        if (t.group == "head" and not part.head) or (t.group in ("embedding", "position") and not part.embedding):
+        if not _rests(a, t, part):
             continue
         weights.append(_weight(t, local_tensor(t, None, layout.tensor, 1, 1), job.weights))
     if part.embedding:

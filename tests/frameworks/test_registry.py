@@ -27,6 +27,19 @@ def words(*path: str) -> set[str]:
     return found
 
 
+def test_stages_that_a_framework_has() -> None:
+    """Which parts of the training state it can divide: FSDP2 has no stage 2, and torchtune and LitGPT no stage 1."""
+    assert {name: each.zero_stages for name, each in FRAMEWORKS.items()} == {
+        "pytorch": (0, 1, 3),
+        "huggingface": (0, 1, 3),
+        "deepspeed": (0, 1, 2, 3),
+        "megatron": (0, 1, 2, 3),
+        "torchtitan": (0, 1, 3),
+        "litgpt": (0, 3),
+        "torchtune": (0, 3),
+    }
+
+
 def test_registry_is_what_the_schema_offers() -> None:
     """A plan can name every framework of the registry and no other."""
     assert words("training", "properties", "framework") == set(FRAMEWORKS)

@@ -52,6 +52,21 @@ def test_largest_tensors_are_ranked_and_counted(weights: str) -> None:
     assert rests["transformer.wte.weight"].shape == "[50257, 768] bf16"
 
 
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "qwen2.5-0.5b"])
+def test_a_tied_table_is_on_both_ends(model: str) -> None:
+    """The last of two pipeline stages multiplies by the table that the first looks up rows in (vLLM, SGLang)."""
+    layout = Layout(gpus_per_node=2, pipeline=2)
+    first, last = (rank.peak.components_bytes["parameters"] for rank in estimate(job(model, layout), GPU).ranks)
+    assert first == last
+
+
+def test_a_tower_is_on_the_first_stage() -> None:
+    """Pictures are read where embeddings are: of two stages that are alike otherwise, the first holds the tower."""
+    layout = Layout(gpus_per_node=2, pipeline=2)
+    first, last = (rank.peak.components_bytes["parameters"] for rank in estimate(job("qwen2-vl-2b", layout), GPU).ranks)
+    assert first - last == pytest.approx(2 * 665_272_320, rel=0.001)  # the tower's parameters, in 16 bits
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_account_changes_no_figure(model: str) -> None:
     """With and without the account, the estimate is the same."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memcheck.check import Gate, check_file
+from tests.rules.plans import found
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +50,20 @@ def test_a_tensor_degree_that_fits_nothing_is_one_error() -> None:
     notes = [label for label, _ in error.related]
     assert [label[:6] for label in notes if label.startswith("MEM")] == ["MEM202", "MEM203", "MEM210"]
     assert error.help == "with everything else as it is, `tensor: 1`, `tensor: 2`, `tensor: 4` or `tensor: 8` would do"
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "help"),
+    [
+        ("tensor: 4, data: 4", "write `data: 2`, or leave `data` out"),
+        ("tensor: 8, data: 2", "write `data: 1`, or leave `data` out"),
+        ("tensor: 3, data: 2", "write degrees that divide the number of GPUs, or leave `data` out"),
+    ],
+)
+def test_a_wrong_data_degree_is_told_the_right_one(parallelism: str, help: str) -> None:
+    """The replicas that the GPUs leave, where they leave any."""
+    (finding,) = found("MEM201", parallelism, "framework: megatron")
+    assert finding.help == help
 
 
 def test_the_degrees_that_are_named_start() -> None:

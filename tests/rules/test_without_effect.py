@@ -9,6 +9,12 @@ from tests.rules.plans import found
 STEPS = "gradient_accumulation_steps: 4"
 
 
+@pytest.mark.parametrize("training", ["lora: {dtype: bf16}", "method: lora, lora: {dtype: bf16}"])
+def test_what_adapters_are_held_in_anyway_is_no_deviation(training: str) -> None:
+    """DeepSpeed holds adapters in the dtype of the model: saying so is right, with adapters and without."""
+    assert found("MEM408", "zero_stage: 2", f"framework: deepspeed, precision: bf16-mixed, {training}") == []
+
+
 @pytest.mark.parametrize(
     ("framework", "parallelism", "training", "key"),
     [

@@ -20,7 +20,7 @@ Q, K, LSE = HEADS * DIM * 2, KV_HEADS * DIM * 2, HEADS * 4
 """Bytes per token."""
 
 
-def attention(kind: str, ways: int, **options: object) -> Curve:
+def attention(kind: str, ways: int, sides: AttentionWidths = SIDES, **options: object) -> Curve:
     """Attention alone; the queries are the input, keys and values need no gradient of their own."""
     config = setting(
         HEADS * DIM, sequence=TOKENS // ways, context=ways, options={"cp_comm_type": kind, **options} if kind else {}
@@ -29,7 +29,7 @@ def attention(kind: str, ways: int, **options: object) -> Curve:
 
     def forward(ctx: Context, q: Value) -> Value:
         keys = [ctx.tape.value((rows, KV_HEADS * DIM), "bf16", "key or value") for _ in range(2)]
-        return context_attention(ctx, SIDES, q, *keys)
+        return context_attention(ctx, sides, q, *keys)
 
     return replay(forward, config, (rows, HEADS * DIM), "bf16")
 
@@ -60,6 +60,14 @@ def test_a_ring_has_every_steps_buffers_at_once() -> None:
     assert curve.forward.bytes == local + ways * rows * (2 * K + Q + LSE)
     step = rows * (2 * Q + Q + 2 * K)  # fp32 dQ, dQ, dK, dV
     assert curve.backward.bytes == curve.saved + rows * (Q + Q + 2 * 4 * K) + step
+
+
+def test_a_kernel_that_expands_has_gradients_per_query_head() -> None:
+    """FlashAttention's backward writes dK and dV of every query head before it sums those of a group."""
+    rows = TOKENS // 8
+    ring = attention("p2p", 8)
+    expanding = attention("p2p", 8, sides=SIDES._replace(expands=True))
+    assert expanding.backward.bytes - ring.backward.bytes == 2 * rows * Q
 
 
 def test_a_ring_of_fewer_ranks_needs_fewer_buffers() -> None:
