@@ -87,14 +87,22 @@ def resolve(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_di
     return with_batch(framed(plan, frameworks, base_dir=base_dir), plan.training)
 
 
-def framed(plan: plan_types.Plan, frameworks: Mapping[str, Profile], *, base_dir: str) -> JobFrame:
+def framed(
+    plan: plan_types.Plan,
+    frameworks: Mapping[str, Profile],
+    *,
+    base_dir: str,
+    model: Architecture | Rough | None = None,
+) -> JobFrame:
     """Make every value of the plan concrete that does not depend on its batch.
+
+    ``model``: what the plan's ``model`` is, where that was read before.
 
     Raises:
         ResolutionError: as above.
     """
     problems: list[JobProblem] = []
-    architecture, gpu = _lookup(plan, base_dir, problems)
+    architecture, gpu = _lookup(plan, base_dir, problems, model)
     if plan.training is None and plan.inference is None:
         problems.append(
             JobProblem(
@@ -155,11 +163,11 @@ def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Res
 
 
 def _lookup(
-    plan: plan_types.Plan, base_dir: str, problems: list[JobProblem]
+    plan: plan_types.Plan, base_dir: str, problems: list[JobProblem], model: Architecture | Rough | None
 ) -> tuple[Architecture | Rough | None, Gpu | None]:
-    architecture, gpu = None, None
+    architecture, gpu = model, None
     try:
-        architecture = resolve_model(plan.model, base_dir=base_dir)
+        architecture = model or resolve_model(plan.model, base_dir=base_dir)
     except ResolutionError as error:
         problems.extend(error.problems)
     try:

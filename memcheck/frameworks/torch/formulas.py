@@ -46,8 +46,11 @@ def training_formulas(job: TrainingJob, units: list[Unit], peak: Instant, high: 
 
 def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]:
     recipe, cut, at_peak = job.recipe, sharding_at(job, peak.name), peak.components_bytes
-    total = sum(t.numel for u in units for t in u.tensors)
-    trained = sum(t.numel for u in units for t in u.tensors if t.trained)
+    known = {  # layers that are alike share their tensors
+        id(u.tensors): (sum([t.numel for t in u.tensors]), sum([t.numel for t in u.tensors if t.trained]))
+        for u in {id(u.tensors): u for u in units}.values()
+    }
+    total, trained = (sum([known[id(u.tensors)][which] for u in units]) for which in (0, 1))
     count = STATES_PER_PARAMETER[job.optimizer.name]
     master = 0 if recipe.master == "none" else DTYPE_BYTES[recipe.master]
     rows = (

@@ -79,7 +79,9 @@ def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inve
 class Units:
     """The units of a job, each made once for all of its pipeline ranks."""
 
-    __slots__ = ("_added", "_alike", "_ends", "_frozen", "_inventory", "_table_trained", "architecture", "base", "job")
+    __slots__ = (
+        "_added", "_alike", "_ends", "_equal", "_frozen", "_inventory", "_table_trained", "architecture", "base", "job",
+    )  # fmt: skip
 
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
         self.job, self.architecture = job, as_built(job, architecture)
@@ -88,6 +90,7 @@ class Units:
         self._frozen = frozenset(frozen_layers(job.freeze))
         self._table_trained = (self.base.trained and not is_table_frozen(job, self.architecture)) or saves(job, TABLE)
         self._alike: dict[tuple[Hashable, ...], Unit] = {}
+        self._equal: dict[Unit, Unit] = {}
         self._ends: dict[tuple[Hashable, ...], Unit] = {}
 
     def runs(self, part: Part) -> list[Run]:
@@ -180,7 +183,8 @@ class Units:
                 from memcheck.frameworks.torch.encoder import sharing
 
                 found = sharing(found, block, setting, mode)
-            self._alike[key] = found
+            # windows alternate, and layers with and without often take the same: these are alike, whatever they are
+            found = self._alike[key] = self._equal.setdefault(found, found)
         return found
 
     def _head(self, part: Part, input_grad: bool, graph: int, states: int) -> Unit:

@@ -195,8 +195,14 @@ def trainable_parameters(job: TrainingJob, architecture: Architecture) -> tuple[
     """Trained parameters of the whole model, and adapter parameters added to it."""
     whole = job._replace(layout=job.layout._replace(tensor=1, sequence=False, pipeline=1, expert=1, expert_tensor=1))
     trained = added = 0
-    for tensors in model_tensors(whole, architecture):
-        for t in tensors:
-            trained += t.numel if t.trained else 0
-            added += t.numel if ".lora_" in t.name else 0
+    known: dict[int, tuple[int, int]] = {}
+    every = list(model_tensors(whole, architecture))  # layers that are alike share their tensors
+    for tensors in every:
+        if id(tensors) not in known:
+            known[id(tensors)] = (
+                sum([t.numel for t in tensors if t.trained]),
+                sum([t.numel for t in tensors if ".lora_" in t.name]),
+            )
+        one = known[id(tensors)]
+        trained, added = trained + one[0], added + one[1]
     return trained, added

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.errors import ResolutionError
+from memcheck.job.model import resolve_model
 from memcheck.job.resolve import JobFrame, framed
 from memcheck.memory.estimate import Estimator
-from memcheck.plan.types import Plan, TrainingSpec
+from memcheck.models.types import Architecture, Rough
+from memcheck.plan.types import ModelSpec, Plan, TrainingSpec
 from memcheck.rules.run import Standing, check_standing
 from memcheck.rules.types import RuleContext
 
@@ -51,6 +54,7 @@ class Frames:
         self._folder = folder
         self._known: dict[tuple[object, ...], SharedFrame] = {}
         self._trained: dict[int, tuple[TrainingSpec, str]] = {}
+        self._models: dict[int, tuple[ModelSpec, Architecture | Rough | None]] = {}
 
     def __len__(self) -> int:
         return len(self._known)
@@ -68,8 +72,22 @@ class Frames:
         if found is None:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
-            found = self._known[key] = SharedFrame(plan, framed(plan, FRAMEWORKS, base_dir=self._folder))
+            frame = framed(plan, FRAMEWORKS, base_dir=self._folder, model=self._model(plan.model))
+            found = self._known[key] = SharedFrame(plan, frame)
         return found
+
+    def _model(self, model: ModelSpec) -> Architecture | Rough | None:
+        """What the section says, read once: what is known of a model is found by its identity. None: it cannot be."""
+        found = self._models.get(id(model))
+        if found is None:
+            try:
+                read = resolve_model(model, base_dir=self._folder)
+            except ResolutionError:
+                read = None
+            if len(self._models) >= REMEMBERED:
+                self._models.clear()
+            found = self._models[id(model)] = (model, read)
+        return found[1]
 
     def _without_batch(self, training: TrainingSpec) -> str:
         """The section as it is written, but for its batch."""

@@ -1,4 +1,4 @@
-"""How long a search may take, by the clock of the machine."""
+"""How long a search may take: by the clock of the machine, or in steps that are the same on every machine."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.what_if.remedies.effort import Effort
+
 
 class BudgetSpentError(Exception):
-    """The time of a search, or of a part of it, is up. Whoever gave it out goes on with what was found."""
+    """A search, or a part of it, has taken what it may. Whoever gave it out goes on with what was found."""
 
 
 class Budget:
-    """Seconds from now on, of which parts are given out; None for no end."""
+    """Seconds from now on, or steps, of which parts are given out; None for no end."""
 
-    def __init__(self, seconds: float | None = None) -> None:
+    def __init__(self, seconds: float | None = None, effort: Effort | None = None, steps: int = 0) -> None:
+        """``effort``: counts the steps of the search, of which there may be ``steps``."""
         self.seconds = seconds
+        self.effort, self._steps, self._most = effort, steps, steps
         self._until = None if seconds is None else time.monotonic() + seconds
         self.unsearched = 0
         """Plans of the spaces that were begun, and that nobody looked at."""
@@ -26,16 +32,21 @@ class Budget:
         """Go on, or not.
 
         Raises:
-            BudgetSpentError: the time is up.
+            BudgetSpentError: the time is up, or the steps are made.
         """
-        if self._until is not None and time.monotonic() > self._until:
+        late = self._until is not None and time.monotonic() > self._until
+        if late or (self.effort is not None and self.effort.steps > self._most):
             self.spent = True
             raise BudgetSpentError
 
     @contextmanager
-    def part(self, share: float = 1.0) -> Iterator[None]:
-        """A share of what is left for what is done inside, which ends without an error when it is used up."""
-        before = self._until
+    def part(self, share: float = 1.0, by: float = 1.0) -> Iterator[None]:
+        """A share of what is left for what is done inside, which ends without an error when it is used up.
+
+        ``by``: the share of all steps by which it ends.
+        """
+        before, most = self._until, self._most
+        self._most = min(most, int(self._steps * by))
         if before is not None:
             now = time.monotonic()
             self._until = now + max(0.0, before - now) * share
@@ -44,4 +55,4 @@ class Budget:
         except BudgetSpentError:
             pass
         finally:
-            self._until = before
+            self._until, self._most = before, most

@@ -61,6 +61,16 @@ class LayoutTally(Record):
         return sum(self)
 
 
+class LegalChange(Record):
+    """A candidate that breaks no rule, unpriced."""
+
+    candidate: CandidateChange
+    changes: dict[str, object]
+    """Everything that is set, with what follows from the candidate."""
+    resolved: Resolved
+    shared: SharedFrame
+
+
 class Pricer:
     """Prices changes of one plan. ``keep``: dotted keys, or sections, that must stay as they are."""
 
@@ -94,18 +104,28 @@ class Pricer:
 
     def price(self, candidate: CandidateChange, *, prune: bool = True) -> Priced | None:
         """The candidate with its estimate; None when it is illegal, or, to ``prune``, when its states do not fit."""
+        legal = self.look(candidate)
+        return None if legal is None else self.price_legal(legal, prune=prune)
+
+    def look(self, candidate: CandidateChange) -> LegalChange | None:
+        """The candidate as it would be written; None when it is illegal."""
         changes = self.complete(candidate)
         found = None if changes is None else self._legal(changes)
         if changes is None or found is None:
             self.counts["illegal"] += 1
             return None
-        legal, shared = found
-        key = (legal.job[1:], legal.gpu.name)  # behind the architecture, which is the same and takes long to hash
+        return LegalChange(candidate, changes, *found)
+
+    def price_legal(self, legal: LegalChange, *, prune: bool = True) -> Priced | None:
+        """A legal candidate with its estimate; None where, to ``prune``, its states do not fit."""
+        job, gpu = legal.resolved.job, legal.resolved.gpu
+        key = (job[1:], gpu.name)  # behind the architecture, which is the same and takes long to hash
         if key in self._known and (prune or self._known[key] is not None):
             self.counts["repeated"] += 1
             known = self._known[key]
-            return None if known is None else self._again(known, candidate, changes, legal)
-        priced = self._priced(candidate, changes, legal, shared, prune=prune)
+            return None if known is None else self._again(known, legal)
+        self.budget.check()
+        priced = self._priced(legal, prune=prune)
         if priced is not None or prune:
             self._known[key] = priced
         return priced
@@ -115,15 +135,6 @@ class Pricer:
         answer = priced.estimate
         runs = gpu_fit(answer, self.context.fail_above) in RUNS and (priced.sure or not self.sure)
         return runs and on_host(answer.host_bytes_per_node, self._host)
-
-    def timed(self, candidate: CandidateChange) -> float | None:
-        """Relative time per token of the changed plan, 0 where it is not modelled; None where it is illegal."""
-        changes = self.complete(candidate)
-        found = None if changes is None else self.resolved(changes)
-        if found is None:
-            self.counts["illegal"] += 1
-            return None
-        return self.slowdown(candidate, found) or 0.0
 
     @contextmanager
     def only(self, changes: Mapping[str, object]) -> Iterator[None]:
@@ -218,6 +229,8 @@ class Pricer:
     def _legal(self, changes: dict[str, object]) -> tuple[Resolved, SharedFrame] | None:
         """The changed plan's job, if it is legal, with what it shares with plans of other batches."""
         self.budget.check()
+        if self.budget.effort is not None:
+            self.budget.effort.look()
         self._looked += 1
         if self.watch is not None and self._looked % OFTEN == 0:
             self.watch(self._looked)
@@ -239,30 +252,24 @@ class Pricer:
         plan = build_plan(document.values)  # type: ignore[arg-type]
         return plan._replace(policy=self.context.plan.policy), []
 
-    def _priced(
-        self,
-        candidate: CandidateChange,
-        changes: dict[str, object],
-        legal: Resolved,
-        shared: SharedFrame,
-        *,
-        prune: bool,
-    ) -> Priced | None:
+    def _priced(self, legal: LegalChange, *, prune: bool) -> Priced | None:
         try:
-            if prune and self.below_floor(legal):
+            if prune and self.below_floor(legal.resolved):
                 self.counts["below_floor"] += 1
                 return None
-            answer = shared.estimator().worst(legal.job)
+            if self.budget.effort is not None:
+                self.budget.effort.estimate(legal.resolved.job)
+            answer = legal.shared.estimator().worst(legal.resolved.job)
         except MemcheckError:
             self.counts["illegal"] += 1
             return None
-        found = Priced(candidate=candidate, changes=changes, resolved=legal, estimate=answer, slowdown=0.0)
+        found = Priced(*legal[:3], estimate=answer, slowdown=0.0)
         fits = self.fits(found)
         self.counts["fitting" if fits else "too_large"] += 1
-        return found._replace(slowdown=self.slowdown(candidate, legal)) if fits else found
+        return found._replace(slowdown=self.slowdown(legal.candidate, legal.resolved)) if fits else found
 
-    def _again(self, known: Priced, candidate: CandidateChange, changes: dict[str, object], legal: Resolved) -> Priced:
-        return known._replace(candidate=candidate, changes=changes, resolved=legal)
+    def _again(self, known: Priced, legal: LegalChange) -> Priced:
+        return known._replace(candidate=legal.candidate, changes=legal.changes, resolved=legal.resolved)
 
     def slowdown(self, candidate: CandidateChange, resolved: Resolved) -> float | None:
         """Relative time per token against the plan as written; where serving is not timed, what the candidate says."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 
 from memcheck.finding import Finding, Remedy
+from memcheck.record import Record
 from memcheck.rules.place import place
 from memcheck.rules.types import RuleContext
+from memcheck.what_if.remedies.budget import Budget
+from memcheck.what_if.remedies.effort import MOST, Effort
 from memcheck.what_if.remedies.load_and_save import loading_and_saving
 from memcheck.what_if.remedies.price import DATA, GROUP, STEPS, Pricer
 from memcheck.what_if.remedies.types import Priced, join
@@ -22,20 +25,32 @@ FOLLOW = frozenset({STEPS, DATA, GROUP})
 CLOSE, UNCERTAIN, HOST = "MEM103", "MEM104", "MEM106"
 
 
+FURTHER = "not every change was tried: `memcheck suggest` searches on"
+
+
+class Search(Record):
+    """What a search found."""
+
+    changes: list[Priced]
+    ended_early: bool = False
+    """It took all steps that it may before it had tried everything."""
+
+
 class Searches:
     """What the last searches of a run found: the plans of a repository are often equal but for names and comments."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[object, ...], list[Priced]] = {}
+        self._found: dict[tuple[object, ...], Search] = {}
 
-    def answers(self, question: str, context: RuleContext) -> list[Priced]:
+    def answers(self, question: str, context: RuleContext) -> Search:
         """The least changes after which a finding is gone, as many as are shown; searched for once per family."""
         key = (question, *_family(context))
         found = self._found.get(key)
         if found is None:
             if len(self._found) >= REMEMBERED:
                 del self._found[next(iter(self._found))]
-            found = self._found[key] = shown(_answers(question, context), SHOWN)
+            every = _answers(question, context)
+            found = self._found[key] = every._replace(changes=shown(every.changes, SHOWN))
         return found
 
 
@@ -44,7 +59,7 @@ SEARCHES = Searches()
 
 def attach(findings: list[Finding], context: RuleContext) -> list[Finding]:
     """Put the remedies on the findings about an amount of memory, each at the key that ends it most cheaply."""
-    found: dict[str, tuple[Remedy, ...]] = {}
+    found: dict[str, tuple[tuple[Remedy, ...], bool]] = {}
     return [_mended(finding, context, found) for finding in findings]
 
 
@@ -66,24 +81,25 @@ def _family(context: RuleContext) -> tuple[object, ...]:
     )
 
 
-def _mended(finding: Finding, context: RuleContext, found: dict[str, tuple[Remedy, ...]]) -> Finding:
+def _mended(finding: Finding, context: RuleContext, found: dict[str, tuple[tuple[Remedy, ...], bool]]) -> Finding:
     """One finding with what the search found for its question; ``found`` remembers the answers."""
     question = "MEM101" if finding.code in TOO_MUCH else finding.code
     if question not in {"MEM101", CLOSE, UNCERTAIN, HOST}:
         return finding
     if question not in found:
-        priced = SEARCHES.answers(question, context)
-        found[question] = tuple(remedy_of(each, context.document) for each in priced)
-    remedies = found[question]
+        search = SEARCHES.answers(question, context)
+        found[question] = tuple(remedy_of(each, context.document) for each in search.changes), search.ended_early
+    remedies, ended_early = found[question]
     if remedies:
-        return _with(finding, remedies, _gain(remedies[0], context, question), context)
+        gain = _gain(remedies[0], context, question)
+        return _with(finding, remedies, f"{gain}; {FURTHER}" if ended_early else gain, context)
     if question != "MEM101":
-        return finding
+        return finding._replace(help=FURTHER) if ended_early and not finding.help else finding
     help = "no change that is quickly found makes it fit; `memcheck suggest` searches every layout of this hardware"
     return finding._replace(help=help)
 
 
-def _answers(question: str, context: RuleContext) -> list[Priced]:
+def _answers(question: str, context: RuleContext) -> Search:
     """The least changes after which the finding is gone, re-computed by the engine."""
     estimate = context.estimate
     if question == CLOSE:
@@ -93,23 +109,29 @@ def _answers(question: str, context: RuleContext) -> list[Priced]:
         aim = estimate.utilization * estimate.capacity_bytes / estimate.needed_interval_bytes[1]
         context = context._replace(fail_above=min(context.fail_above, aim))
     pricer = Pricer(context)
+    pricer.budget = Budget(effort=Effort(context.job), steps=MOST)
     pricer.sure = question == UNCERTAIN
     search = Fit(pricer, thorough=False)
     found = search.run()
     if question == HOST:
-        return offered(search.mildest(found + _less_on_the_host(search, context)))
-    return found
+        less: list[Priced] = []
+        with pricer.budget.part():
+            _less_on_the_host(search, context, less)
+        found = offered(search.mildest(found + less))
+    return Search(found, pricer.budget.spent)
 
 
-def _less_on_the_host(search: Fit, context: RuleContext) -> list[Priced]:
-    """Plans that fit with less on the host, alone or with one more change."""
+def _less_on_the_host(search: Fit, context: RuleContext, found: list[Priced]) -> None:
+    """Put plans that fit with less on the host, alone or with one more change, into ``found``."""
     job = context.training
     if job is None:
-        return []
+        return
     less = list(loading_and_saving(context, job))
     more = [join(one, other) for one in less for other in search.tried if not set(one.kinds) & set(other.kinds)]
-    priced = [p for each in [*less, *more] if (p := search.pricer.price(each)) is not None]
-    return [p for p in priced if search.pricer.fits(p)]
+    for each in [*less, *more]:
+        priced = search.pricer.price(each)
+        if priced is not None and search.pricer.fits(priced):
+            found.append(priced)
 
 
 def _gain(best: Remedy, context: RuleContext, question: str) -> str:

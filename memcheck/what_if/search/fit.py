@@ -9,7 +9,7 @@ from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.remedies.types import HARDWARE, METHOD, UNCHANGED, CandidateChange, Priced, join
 from memcheck.what_if.search.choice import offered, roomy, slow
 from memcheck.what_if.search.explore import explore, fastest_first
-from memcheck.what_if.search.rank import FOLLOWING, least_cost
+from memcheck.what_if.search.rank import FOLLOWING, cost_floor, least_cost
 from memcheck.what_if.search.space import NOTHING, Space, singles, space_of, together, within
 
 STRONGEST = 6
@@ -21,6 +21,9 @@ MOST_TUNED = 256
 DEAR, MOST_TIMED = 0.25, 30_000
 """Time that a first answer may cost before a thorough search looks for the fastest of all plans, and of how many."""
 MOST_PILED = 5
+PAIRED, PILED, SEARCHED, RELAXED = 0.6, 0.8, 0.9, 0.97
+"""Shares of a gate's steps by which its search has tried pairs, more changes, and those that ask for more than time,
+and has made what it found milder."""
 ENOUGH = 64
 """Fitting plans after which an exhaustive search for one stops."""
 
@@ -46,10 +49,11 @@ class Fit:
         """Fitting changes, the cheapest first. Changes of the hardware or of the training come beside, not before."""
         self.tried = singles(self.pricer.context)
         priced: list[Priced] = []
-        with self.pricer.budget.part():
+        with self.pricer.budget.part(by=SEARCHED):
             self._search(priced)
-        with self.pricer.budget.part():
-            self.found = [self._relaxed(p, priced) for p in self.found]
+        with self.pricer.budget.part(by=RELAXED):
+            for place, found in enumerate(self.found):
+                self.found[place] = self._relaxed(found, priced)
         with self.pricer.budget.part():
             self._tune()
         return offered(self.mildest(self.found))
@@ -64,9 +68,11 @@ class Fit:
         partners = same
         if self.pricer.context.training is None:  # what is stored and what is served are combined, too
             partners = [p for p in priced if p.candidate.cost != HARDWARE]
-        self._pairs(same)
+        with self.pricer.budget.part(by=PAIRED):
+            self._pairs(same)
         if not self._settled():
-            self._more(same)
+            with self.pricer.budget.part(by=PILED):
+                self._more(same)
         if not any(p.candidate.cost == UNCHANGED and p.sure for p in self.found):
             for other in priced:
                 if other.candidate.cost in {UNCHANGED, HARDWARE} or self.pricer.fits(other):
@@ -91,12 +97,14 @@ class Fit:
         """
         pool = same if self.thorough else _strongest(same, self.pricer)
         pairs = [join(a.candidate, b.candidate) for a, b in combinations(pool, 2) if _apart(a.candidate, b.candidate)]
-        timed = [(time, len(c.set), i, c) for i, c in enumerate(pairs) if (time := self.pricer.timed(c)) is not None]
+        legal = [(each, i) for i, pair in enumerate(pairs) if (each := self.pricer.look(pair)) is not None]
+        time_of = self.pricer.slowdown
+        timed = [(time_of(each.candidate, each.resolved) or 0.0, len(each.candidate.set), i, each) for each, i in legal]
         best = min((p.slowdown or 0.0 for p in self.found if roomy(p) and p.candidate.cost == UNCHANGED), default=None)
         for count, (time, _, _, candidate) in enumerate(sorted(timed, key=lambda each: each[:3])):
             if (best is not None and time >= best) or (count >= MOST_PRICED and not self.thorough):
                 break
-            priced = self.pricer.price(candidate)
+            priced = self.pricer.price_legal(candidate)
             if priced is not None and self.pricer.fits(priced):
                 self.found.append(priced)
                 if roomy(priced):
@@ -147,8 +155,28 @@ class Fit:
             self.found += fastest_first(pricer, space, 1)
 
     def _cheapest(self, candidates: list[CandidateChange]) -> Priced | None:
-        answers = [p for c in candidates if (p := self.pricer.price(c)) is not None and self.pricer.fits(p)]
-        return min(answers, key=least_cost, default=None)
+        """Of changes that ask for more than time, the cheapest that fits.
+
+        A gate prices them from the least cost on that they can have, which is told sooner than how much memory they
+        need, until none that is left can be cheaper.
+        """
+        pricer = self.pricer
+        if self.thorough:  # counts every plan that it looked at
+            answers = [p for c in candidates if (p := pricer.price(c)) is not None and pricer.fits(p)]
+            return min(answers, key=least_cost, default=None)
+        legal = [(each, i) for i, c in enumerate(candidates) if (each := pricer.look(c)) is not None]
+        floors = [(cost_floor(each, pricer.slowdown(each.candidate, each.resolved)), i, each) for each, i in legal]
+        best: tuple[tuple[object, ...], int, Priced] | None = None
+        with pricer.budget.part():
+            for floor, index, each in sorted(floors, key=lambda one: one[:2]):
+                if best is not None and floor > best[0][: len(floor)]:
+                    break
+                priced = pricer.price_legal(each)
+                if priced is not None and pricer.fits(priced):
+                    cost = least_cost(priced)
+                    if best is None or (cost, index) < best[:2]:
+                        best = cost, index, priced
+        return None if best is None else best[2]
 
     def _piled(self, same: list[Priced], on: Priced | None = None) -> Priced | None:
         """Add the change that helps most, then the one that helps most after it, until the plan fits.
@@ -209,9 +237,7 @@ class Fit:
         room = False
         for priced in sorted(found, key=least_cost):
             kinds, keys = set(priced.candidate.kinds), set(priced.changes) - set(FOLLOWING)
-            adds = not any(
-                set(p.candidate.kinds) <= kinds or set(p.changes) - set(FOLLOWING) <= keys for p in chosen
-            )
+            adds = not any(set(p.candidate.kinds) <= kinds or set(p.changes) - set(FOLLOWING) <= keys for p in chosen)
             first = not room and priced.candidate.cost == UNCHANGED and roomy(priced)
             if adds or first:
                 chosen.append(priced)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from memcheck.job.types import Layout
 from memcheck.record import Record
-from memcheck.what_if.remedies.price import DATA, STEPS
+from memcheck.what_if.remedies.price import DATA, STEPS, LegalChange
 from memcheck.what_if.remedies.types import NUMERIC_ORDER, UNCHANGED, Priced
 
 FOLLOWING = (STEPS, DATA)
@@ -35,6 +35,12 @@ def least_cost(priced: Priced) -> tuple[object, ...]:
         time = priced.slowdown or 0.0
         return asks, round(time, 2), keys, close, gpus(priced), round(time, 3), host
     return asks, close, keys, gpus(priced), slower, host
+
+
+def cost_floor(legal: LegalChange, slowdown: float | None) -> tuple[object, ...]:
+    """The start of the least :func:`least_cost` that an unpriced plan can have which changes results or hardware."""
+    slower = max(0.0, round(slowdown or 0.0, 3))
+    return legal.candidate.cost, False, changed_keys(legal.changes), legal.resolved.job.layout.world_size, slower
 
 
 def fastest(priced: Priced) -> tuple[object, ...]:
