@@ -12,6 +12,8 @@ from tests.action.pull_request import PullRequest
 from tests.cli.plans import write_over
 from tests.review.history.repositories import commit, edit, git
 
+pytestmark = pytest.mark.slow
+
 LOCKED = "[policy]\nlocked = true\n"
 
 

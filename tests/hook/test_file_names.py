@@ -94,6 +94,7 @@ def test_the_users_args_still_count(root: Path, tmp_path: Path) -> None:
     assert run_entry(root, tmp_path, "--exit-zero").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("args", [[], ["--quiet"], ["--fail-above=90%", "--"]])
 def test_pre_commit_fails_a_hostile_commit(root: Path, tmp_path: Path, args: list[str]) -> None:
     """pre-commit itself, with the manifest's hook run from this checkout, does not say Passed."""

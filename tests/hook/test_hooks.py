@@ -32,6 +32,7 @@ def hooks(root: Path) -> dict[str, dict[str, Any]]:
     return {hook["id"]: hook for hook in manifest}
 
 
+@pytest.mark.slow
 def test_manifest_is_valid(root: Path, hooks: dict[str, dict[str, Any]]) -> None:
     """pre-commit accepts the manifest, and every key is one it knows."""
     command = [sys.executable, "-m", "pre_commit", "validate-manifest", str(root / ".pre-commit-hooks.yaml")]
