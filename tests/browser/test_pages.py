@@ -21,6 +21,8 @@ from tests.report.test_html import FIVE
 HERE = Path(__file__).resolve().parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 VIEWS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
+JUDGED = {(1280, "light"), (390, "dark")}
+"""What axe-core looks at, which takes most of the time: each width, and each scheme."""
 SWEEPS = {
     "sweep": ("training.micro_batch_size=1,2,4,8", "training.sequence_length=2048,8192", "parallelism.zero_stage=1,3"),
     "one-key": ("training.micro_batch_size=1..16",),
@@ -55,7 +57,7 @@ def looks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int, str]
     examples = [str(HERE.parents[1] / "examples" / f"{name}.yaml") for name in FIVE]
     files = {name: folder / f"{name}.html" for name in PAGES}
     assert main(["check", *examples, "--exit-zero", "--format", f"html={files['five']}"]) == 0
-    assert main(["estimate", *examples, "--format", f"html={files['estimates']}"]) == 0
+    assert main(["estimate", examples[0], examples[-1], "--format", f"html={files['estimates']}"]) == 0
     for name, axes in SWEEPS.items():
         grid = [part for axis in axes for part in ("--set", axis)]
         assert main(["sweep", examples[0], *grid, "--format", f"html={files[name]}"]) == 0
@@ -79,7 +81,8 @@ def test_page_is_clean(looks: dict[tuple[str, int, str], dict], page: str, width
     assert look["overflow"]["scroll"] <= look["overflow"]["client"] == width
     assert look["overflow"]["wide"] == []
     assert look["rules"] >= LEAST_RULES
-    assert look["axe"] == []
+    if (width, scheme) in JUDGED:
+        assert look["axe"] == []
 
 
 @pytest.mark.parametrize(("width", "scheme"), VIEWS)
@@ -106,4 +109,5 @@ def test_looking_finds_what_is_wrong(tmp_path: Path) -> None:
         assert look["requests"] == ["http://192.0.2.1/x.png"]
         assert look["overflow"]["scroll"] > look["width"]
         assert look["overflow"]["wide"]
-        assert any(found.startswith("image-alt") for found in look["axe"])
+        if (look["width"], look["scheme"]) in JUDGED:
+            assert any(found.startswith("image-alt") for found in look["axe"])
