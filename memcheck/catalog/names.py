@@ -6,6 +6,7 @@ import os
 
 from memcheck.errors import MemcheckError
 from memcheck.own_json import read_own_json
+from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def find_record(kind: str, name: str) -> tuple[str, dict[str, Any]]:
     if not _is_file_name(wanted) or not os.path.isfile(os.path.join(folder, wanted + ".yaml")):
         found = _read_names(kind).get(wanted)
         if found is None:
-            raise UnknownNameError(kind, name, _close(wanted, read_index(kind)))
+            raise UnknownNameError(kind, name, _close(kind, wanted))
         if isinstance(found, list):
             raise AmbiguousNameError(kind, name, tuple(found))
         canonical = found
@@ -86,11 +87,16 @@ def _is_file_name(name: str) -> bool:
     return bool(name) and not name.startswith(".") and "/" not in name and "\\" not in name and "\0" not in name
 
 
-def _close(wanted: str, index: dict[str, str]) -> tuple[str, ...]:
-    """Up to three record names; an alias that is close counts for its record."""
+@lru_cache(maxsize=64)
+def _close(kind: str, wanted: str) -> tuple[str, ...]:
+    """Up to three record names; an alias that is close counts for its record.
+
+    Kept: a plan's own GPU, whose memory it states, is looked for by whoever would like to know more of it.
+    """
     from memcheck.catalog.hub_ids import stem
     from memcheck.edge.closest import closest
 
+    index = read_index(kind)
     short = stem(wanted.rpartition("/")[2])
     found: list[str] = []
     for match in closest(short, index, 12):
