@@ -60,7 +60,7 @@ def predicted(plan: dict[str, Any]) -> dict[str, Instants]:
     (document,) = load_documents(f"{plan['name']}.yaml", json.dumps(plan).encode())
     subject = load_subject(document)
     if not isinstance(subject, Subject):
-        raise TypeError("; ".join(f.message for f in subject.findings))
+        raise TypeError(f"{plan['name']}: " + "; ".join(f.message for f in subject.findings))
     found: dict[str, Instants] = {}
     for rank in subject.estimate.ranks:
         of = found.setdefault(str(rank.pipeline_rank), {})

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import statements
+
 PACKAGE = "memcheck"
 
 LEVELS: tuple[set[str], ...] = (
@@ -229,7 +231,7 @@ def modules(root: Path) -> dict[str, str]:
 
 def imported(source: str) -> Iterator[str]:
     """Names of the package's modules, or of what is in them, that a module imports."""
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(source):
         if isinstance(node, ast.ImportFrom):
             assert not node.level, "the package imports by whole names"
             if node.module == PACKAGE:

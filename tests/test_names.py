@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import statements
+
 BY_PLACE = {
     "Option": "names, help, what stands for the value and what reads it, in the order of a help page",
     "Span": "line, column, end line and end column, as every editor orders them",
@@ -79,7 +81,7 @@ Nodes = dict[str, list[ast.ClassDef | ast.Call]]
 
 def nodes(source: str) -> list[ast.ClassDef | ast.Call]:
     """Every class and call of a module, nested ones included."""
-    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef | ast.Call)]
+    return [node for node in statements(source) if isinstance(node, ast.ClassDef | ast.Call)]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
 
 import pytest
 
@@ -24,9 +24,10 @@ MOMENTS = {
 """Instants of a plan, and the phases of a trace: the head counts as forward or as loss, and a reference runs in both."""
 
 
-def priced(record: dict[str, Any]) -> Estimate:
+@cache
+def priced(name: str) -> Estimate:
     """The estimate of a record's plan."""
-    job, gpu, overhead = resolved(plan(record))
+    job, gpu, overhead = resolved(plan(RECORDS[name]))
     return estimate(job, gpu, overhead)
 
 
@@ -34,7 +35,7 @@ def priced(record: dict[str, Any]) -> Estimate:
 def test_every_moment_is_the_traced_one(name: str) -> None:
     """The peak is within 0.1 %, and no moment more than 0.5 % too low."""
     record = RECORDS[name]
-    answer = priced(record)
+    answer = priced(name)
     assert answer.allocated_bytes == pytest.approx(record["peak_mib"] * MIB, rel=0.001)
     said = {instant.name: instant.allocated_bytes for instant in answer.ranks[0].instants}
     for instants, phases in MOMENTS.items():
@@ -46,5 +47,5 @@ def test_every_moment_is_the_traced_one(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, record in RECORDS.items() if "lora" not in record])
 def test_the_model_has_the_traced_parameters(name: str) -> None:
     """Tensor by tensor; those of adapters were counted before they were put in."""
-    answer = priced(RECORDS[name])
+    answer = priced(name)
     assert answer.parameters == RECORDS[name]["params"]

@@ -16,6 +16,9 @@ pytestmark = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a
 VERDICTS = {"good": 0, "over": 1, "broken": 1, "missing": 2}
 """Plans, and the exit code of their check."""
 
+PLANS = [pytest.param(plan, marks=[pytest.mark.slow] * (plan == "over")) for plan in VERDICTS]
+"""Remedies take most of the time of a plan that does not fit, and print as whatever else does."""
+
 LOST = "memcheck: error: cannot write to stdout: "
 
 
@@ -60,7 +63,7 @@ def is_calm(done: subprocess.CompletedProcess[str], folder: Path) -> bool:
     return not any(word in done.stderr for word in words) and not list(folder.glob("memcheck-defect-*"))
 
 
-@pytest.mark.parametrize("plan", VERDICTS)
+@pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("state", ["2>&-", "2>/dev/full", "<&-", "2>&- <&-"])
 def test_verdict_without_stderr_or_stdin(plan: str, state: str, folder: Path, root: Path) -> None:
     """The report and the exit code are those of a whole process: what stderr would say is lost, no more."""
@@ -71,7 +74,7 @@ def test_verdict_without_stderr_or_stdin(plan: str, state: str, folder: Path, ro
     assert done.stderr == ("" if "2>" in state else expected.stderr)
 
 
-@pytest.mark.parametrize("plan", VERDICTS)
+@pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("state", [">&-", ">/dev/full", ">&- <&-"])
 def test_report_that_stdout_does_not_take(plan: str, state: str, folder: Path, root: Path) -> None:
     """A report that nobody gets is an error of its own, whatever the verdict."""

@@ -146,7 +146,7 @@ MAPPINGS = st.builds(
 )
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.one_of(PARTS, MAPPINGS), st.sampled_from(["\n", "\r\n", "\r"]))
 def test_whatever_is_read_as_a_plan_is_not_skipped(text, line_end):
     """No text that the parser reads as a mapping with a `memcheck` value at its top passes for something else."""

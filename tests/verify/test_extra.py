@@ -5,44 +5,43 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from memcheck.__main__ import main
+from tests.sources import trees
 from tests.verify.plans import plan, write
 
 HEAVY = {"torch", "transformers", "peft", "accelerate", "torchtitan"}
 without_torch = pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
 
 
-def imported(path: Path) -> set[str]:
-    """Top-level packages that a module imports anywhere in it."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            found.add((node.module or "").partition(".")[0])
-    return found
+def importers(package: Path) -> Iterator[Path]:
+    """Modules below a folder that import a heavy library, wherever in them; others are not parsed."""
+    for path, tree in trees(package, [f"{word} {name}" for name in HEAVY for word in ("import", "from")]):
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            if any(name.partition(".")[0] in HEAVY for name in names):
+                yield path
+                break
 
 
 def test_nothing_outside_of_verify_imports_torch(root: Path) -> None:
     """Whoever only checks plans never needs PyTorch."""
     package = root / "memcheck"
-    found = {
-        str(path.relative_to(root))
-        for path in package.rglob("*.py")
-        if imported(path) & HEAVY and not path.is_relative_to(package / "verify")
-    }
+    found = {str(path.relative_to(package)) for path in importers(package) if not path.is_relative_to(package / "verify")}
     assert found == set()
 
 
 def test_verify_imports_torch_where_it_runs_steps_alone(root: Path) -> None:
     """Figures of other runs, records and reports can be read without PyTorch."""
     package = root / "memcheck" / "verify"
-    needs = {path.relative_to(package).parts[0] for path in package.rglob("*.py") if imported(path) & HEAVY}
+    needs = {path.relative_to(package).parts[0] for path in importers(package)}
     assert needs == {"build", "trace", "measure", "extra.py"}
 
 
