@@ -68,6 +68,7 @@ REFUSED: dict[str, str] = {
     "nemo_gym_enabled": "reinforcement learning",
     "lora_embedding_kernel": "LoRA kernels of the embedding",
     "selective_checkpointing": "selective recompute",
+    "selective_checkpointing.": "selective recompute",
     "peft_layer_replication": "replicated layers",
     "peft_trainable_token_indices": "trained tokens",
     "lora_rank_pattern.": "ranks by module",
