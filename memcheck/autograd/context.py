@@ -121,6 +121,8 @@ class Setting(Record):
     """Streams of hidden states that layers hand to each other."""
     pictures: int = 0
     """Pictures or tiles that share the rows of a vision tower between them."""
+    image_tokens: int = 0
+    """What a projector makes of those rows."""
     encoded: int = 0
     """Rows of a sequence that cross attention reads: the encoder's output; 0 = there is none."""
     encoded_grad: bool = False

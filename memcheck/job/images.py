@@ -78,6 +78,8 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
             one = tokens_of(vision, stated.height, stated.width, stated.frames, limits)
         except PictureError as error:
             _fail(error.message, error.help)
+        if per_sample > 1 and one.of_several is not None:
+            one = one._replace(pictures=one.of_several[0], patches=one.of_several[1], tokens=one.of_several[2])
         for key, value, why in one.defaults:
             defaults.note(f"training.images.{key}", value, why)
         found = Images(per_sample * one.pictures, per_sample * one.patches, per_sample * one.tokens)

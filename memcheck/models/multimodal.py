@@ -29,7 +29,7 @@ TIED = (
     "aya_vision", "cohere2_vision", "gemma3", "gemma3n", "gemma4", "internvl", "lighton_ocr", "mistral3", "paligemma",
 )  # fmt: skip
 """Classes whose default is that the head is the embedding."""
-FORWARDED = ("llava", "qwen2_5_vl", "qwen2_vl")
+FORWARDED = ("llava", "llava_onevision", "qwen2_5_vl", "qwen2_vl")
 """Classes that take what ``text_config`` says of it."""
 SEEING = ("gemma3", "paligemma")
 """Classes that let the tokens of a picture see each other (``token_type_ids``)."""

@@ -37,6 +37,8 @@ class Seen(Record):
     """Further tokens that the processor's text part puts around them."""
     defaults: tuple[tuple[str, object, str], ...] = ()
     """Settings of the checkpoint's processor that were taken: key, value, why."""
+    of_several: tuple[int, int, int] | None = None
+    """Pictures, patches and tokens of each of several pictures of a sample, where that is not what one alone has."""
 
 
 def tokens_of(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:

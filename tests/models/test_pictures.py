@@ -24,6 +24,7 @@ TILED = {
     ),
     "llava": CLIP._replace(processor="square:see"),
     "llava_next": CLIP._replace(processor="anyres:see"),
+    "llava_onevision": EMPTY._replace(tile=729, tile_tokens=729, patch=14, side=384, processor="anyres:see_onevision"),
     "internvl": EMPTY._replace(tile=1025, tile_tokens=256, classes=1, patch=14, processor="tiles:see_internvl"),
     "idefics3": EMPTY._replace(tile=676, tile_tokens=169, patch=14, processor="tiles:see_idefics3"),
     "smolvlm": EMPTY._replace(tile=729, tile_tokens=81, patch=14, processor="tiles:see_idefics3"),
@@ -114,6 +115,14 @@ def test_separators(kind: str) -> None:
     for row in plain:
         one = tokens_of(TILED[kind], *row["image"], None, Limits())
         assert one.separators == row["separators"] or one.tokens != row["image_tokens"]
+
+
+def test_several_pictures_of_a_sample_are_one_tile_each() -> None:
+    """LLaVA-OneVision cuts a picture into tiles only where it is alone in its sample."""
+    vision = TILED["llava_onevision"]
+    alone = tokens_of(vision, 480, 640, None, Limits())
+    assert alone.of_several == (1, 729, 730)
+    assert alone.pictures == 5
 
 
 def test_released_limits_are_assumptions() -> None:

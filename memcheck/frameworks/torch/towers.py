@@ -85,6 +85,7 @@ def side_units(
         batch=1,
         sequence=pictures.rows,
         pictures=pictures.pictures,
+        image_tokens=pictures.tokens,
         input_grad=below,
         stream=stream,
     )

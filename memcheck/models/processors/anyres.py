@@ -1,4 +1,4 @@
-"""LLaVA-NeXT's processor: the grid of tiles that wastes least, padding taken away from the image tokens.
+"""LLaVA-NeXT and LLaVA-OneVision: the grid of tiles that wastes least, image tokens without its padding.
 
 transformers 5.23 image_processing_utils.py (``select_best_resolution``) and models/llava_next/processing_llava_next.py
 (``_get_number_of_features``); grids of the released checkpoints' ``image_grid_pinpoints``.
@@ -13,6 +13,8 @@ from memcheck.models.vision import Vision
 
 GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))
 """Rows and columns of tiles."""
+SQUARE, MOST_TILES, BEYOND = 6, 9, 1.1
+"""LLaVA-OneVision's grids, and how many tiles' patches are left (``anyres_max_9``) if there are so many times more."""
 WHY = "image_grid_pinpoints of the released checkpoint's processor"
 
 
@@ -33,9 +35,32 @@ def see(vision: Vision, height: int, width: int, frames: int | None, limits: Lim
     )
 
 
-def _grid(height: int, width: int, side: int) -> tuple[int, int]:
-    best, most, least = GRIDS[0], 0, math.inf
-    for rows, columns in GRIDS:
+def see_onevision(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Tiles of a grid of up to six by six and an overview; more than nine tiles' patches are made fewer
+    (processing_llava_onevision.py, ``_get_number_of_features``). Each of several pictures of a sample is one tile.
+    """
+    no_clips(frames)
+    no_limits(limits)
+    edge = math.isqrt(vision.tile_tokens)
+    grids = tuple((rows, columns) for rows in range(1, SQUARE + 1) for columns in range(1, SQUARE + 1))
+    rows, columns = _grid(height, width, vision.side, grids)
+    tiles = rows * columns + 1
+    left = _unpadded(height, width, rows * edge, columns * edge)
+    ratio = math.sqrt(left[0] * left[1] / (MOST_TILES * vision.tile_tokens))
+    if ratio > BEYOND:
+        left = int(left[0] // ratio), int(left[1] // ratio)
+    return Seen(
+        pictures=tiles,
+        patches=tiles * vision.tile,
+        tokens=vision.tile_tokens + left[0] * left[1] + left[0],
+        defaults=(("image_grid_pinpoints", f"{SQUARE} x {SQUARE} tiles at most", WHY),),
+        of_several=(1, vision.tile, vision.tile_tokens + 1),
+    )
+
+
+def _grid(height: int, width: int, side: int, grids: tuple[tuple[int, int], ...] = GRIDS) -> tuple[int, int]:
+    best, most, least = grids[0], 0, math.inf
+    for rows, columns in grids:
         scale = min(columns * side / width, rows * side / height)
         effective = min(int(width * scale) * int(height * scale), width * height)
         wasted = rows * columns * side * side - effective

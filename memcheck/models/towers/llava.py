@@ -1,4 +1,4 @@
-"""LLaVA and LLaVA-NeXT: CLIP or Pixtral as the tower, two matrices as the projector.
+"""LLaVA, LLaVA-NeXT and LLaVA-OneVision: CLIP, Pixtral or SigLIP as the tower, two matrices as the projector.
 
 modeling_llava.py, modeling_llava_next.py, modeling_clip.py of transformers 5.23.
 """
@@ -9,6 +9,7 @@ from memcheck.models.multimodal import AroundTower
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.towers.parts import SIGLIP, norm_pair, split_width, square, tower_layer, tower_mlp
+from memcheck.models.towers.siglip import SIDE, pooling_head, siglip
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
 
@@ -42,6 +43,33 @@ def read_next_video(config: ConfigReader, around: AroundTower) -> Vision:
     """LLaVA-NeXT-Video on pictures: LLaVA-NeXT. Clips, whose frames are pooled, have no memory model."""
     around.outer.ignore("spatial_pool_mode", "spatial_pool_stride", "video_seq_length")
     return read_next(config, around)
+
+
+def read_onevision(config: ConfigReader, around: AroundTower) -> Vision:
+    """LLaVA-OneVision on pictures: SigLIP's rows in front of its last norm, tiles of a grid and an overview."""
+    outer = around.outer
+    outer.ignore("image_grid_pinpoints")
+    kind = config.text("model_type", default="siglip_vision_model")
+    if kind != "siglip_vision_model":
+        config.fail("model_type", f"memcheck reads no LLaVA-OneVision with a {kind} tower", "SigLIP's is read")
+    _feature_layer(around, -1)
+    if outer.raw("vision_feature_layer") not in (None, -1):
+        outer.fail("vision_feature_layer", "only rows of the last layer have a memory model")
+    if outer.text("vision_feature_select_strategy", default="full") != "full":
+        outer.fail("vision_feature_select_strategy", "a tower without a class token has only full features")
+    if outer.text("vision_aspect_ratio", default="anyres_max_9") != "anyres_max_9":
+        outer.fail("vision_aspect_ratio", "only anyres_max_9 has a memory model")
+    tower = siglip(config, around, "llava_onevision", attention="separate")
+    newline = ParameterTensor("image_newline", (around.language.hidden_size,), "projector")
+    return tower._replace(
+        closing=(),
+        unused=(*tower.closing, *pooling_head(config, tower)),
+        projector=(newline, *projector(around, tower.hidden)),
+        tile_tokens=tower.tile,
+        activation=outer.activation("projector_hidden_act", default="gelu"),
+        side=square(config, "image_size", SIDE),
+        processor="anyres:see_onevision",
+    )
 
 
 def projector(around: AroundTower, width: int) -> tuple[ParameterTensor, ...]:

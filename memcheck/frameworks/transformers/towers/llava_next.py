@@ -7,6 +7,7 @@ from memcheck.autograd.elementwise import copy
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.towers import llava
 from memcheck.frameworks.transformers.towers.tiles import given_out, patches_alone, picked, two_matrices, with_class
+from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
 
 __all__ = ["project", "stem"]
@@ -23,6 +24,11 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     newline, *matrices = vision.projector
     x = patches_alone(ctx, vision, x)
     x = two_matrices(ctx, vision, x, tuple(matrices), copies=True)
+    return packed(ctx, x, newline)
+
+
+def packed(ctx: Context, x: Value, newline: ParameterTensor) -> Value:
+    """``pack_image_features``: the grid's tiles in one, without padding, a token behind each row, the overview."""
     x = copy(ctx.tape, x, "tiles put together")
-    x = with_class(ctx, x, newline, x.shape[0])
+    x = with_class(ctx, x, newline, ctx.setting.image_tokens or x.shape[0])
     return given_out(ctx, copy(ctx.tape, x, "cat overview"), joins=True)
