@@ -82,6 +82,14 @@ OWN = frozenset(
     )
 )
 """Values of ``model_type`` whose classes are AutoModel's own (``_transformers/registry.py``, MODEL_ARCH_MAPPING)."""
+FUSED_NORMS = frozenset(
+    (
+        "deepseek_v3", "kimi_k2", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "gpt_oss", "llama", "minimax_m2",
+        "qwen2", "qwen3_moe",
+    )
+)
+"""Those whose norms are of the backend (``initialize_rms_norm_module``): one kernel each, compiled, Transformer
+Engine's or torch.nn.RMSNorm."""
 PARTS = ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
 """What ``activation_checkpointing: true`` wraps of a layer that is AutoModel's own, each apart
 (``components/distributed/activation_checkpointing.py``, apply_submodule_checkpointing).
@@ -292,6 +300,5 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "distributed.pipeline.",
         "autopipeline.",
         "parallelizer._target_",
-        "optimizer.foreach",
     ),
 }

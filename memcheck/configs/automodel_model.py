@@ -101,6 +101,9 @@ def backend(draft: Draft, found: Architecture | None) -> None:
         message = f"the attention kernel `{path}: {written}` has no memory model"
         draft.refuse(path, message, parts.STATE_IT.format(key), (key,))
     _experts(draft)
+    if own and found is not None and found.model_type in keys.FUSED_NORMS:
+        why = f"the norms of AutoModel's own classes of {found.model_type} are one kernel each"
+        draft.derive("training.options.fused_norms", True, why)
     kernels = ("linear", "rms_norm", "gate_precision", "enable_fsdp_optimizations")
     config.see(*(f"model.backend.{name}" for name in kernels))
 

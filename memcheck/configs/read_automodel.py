@@ -167,10 +167,12 @@ def _optimizer(draft: Draft) -> None:
         draft.set(f"{key}.name", "sgd-momentum" if moves else name, path)
         if on(draft, "optimizer.fused"):
             draft.set(f"{key}.implementation", "fused", "optimizer.fused")
+        elif implementation == "foreach" and config.has("optimizer.foreach") and not on(draft, "optimizer.foreach"):
+            draft.set(f"{key}.implementation", "for-loop", "optimizer.foreach")
         elif implementation:
             draft.set(f"{key}.implementation", implementation, path)
     parts.third_state(draft, "optimizer.amsgrad")
-    config.see("optimizer.fused", "optimizer.momentum")
+    config.see("optimizer.fused", "optimizer.foreach", "optimizer.momentum")
     _masters(draft, written)
     if written == "FlashAdamW":
         _error_bits(draft)

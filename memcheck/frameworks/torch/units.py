@@ -26,7 +26,7 @@ from memcheck.frameworks.torch.end_tensors import (
 from memcheck.frameworks.torch.optimizer import step_in_backward
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward
-from memcheck.frameworks.transformers.kernel_choice import liger_kernels
+from memcheck.frameworks.transformers.kernel_choice import fused_kernels
 from memcheck.job.objective_types import Objective
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import is_before
@@ -73,7 +73,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
         stream="fp32" if any(block.residual_fp32 for block, _ in architecture.blocks) else None,
         ssm=job.ssm_kernels,
-        liger=liger_kernels(job, architecture),
+        liger=fused_kernels(job, architecture),
         streams=architecture.streams,
         options=job.options,
     )

@@ -42,10 +42,15 @@ def keeps_strides(ctx: Context, a: Attention) -> bool:
     return kernel_of(ctx, a) in ("flash", "efficient") and not repeats_kv(ctx, a)
 
 
-def liger_kernels(job: TrainingJob, a: Architecture) -> Patched | None:
-    """What of the model runs in Liger's kernels; None: nothing."""
+FUSED_NORMS = Patched(rope=False, glu=False, norm_in_place=False)
+"""torch.nn.RMSNorm and Transformer Engine's keep their input and a figure a row, as Liger's does (aten/native/cuda/
+layer_norm_kernel.cu, ``_fused_rms_norm``; transformer_engine/pytorch/ops/basic/rmsnorm.py)."""
+
+
+def fused_kernels(job: TrainingJob, a: Architecture) -> Patched | None:
+    """What of the model runs in fused kernels instead of transformers' modules; None: nothing."""
     if not job.liger:
-        return None
+        return FUSED_NORMS if job.option("fused_norms", False) else None
     from memcheck.frameworks.transformers.liger import liger_of
 
     return liger_of(job, a)

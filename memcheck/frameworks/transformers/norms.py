@@ -30,7 +30,8 @@ def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> 
     if kind == "rmsnorm-t5":
         return rms_norm_unrounded(tape, x, weight)
     liger = ctx.setting.liger
-    if liger is not None and liger.rms_norm and kind.startswith("rmsnorm") and (name != "qk_norm" or liger.head_norms):
+    reached = liger is not None and liger.rms_norm and (name != "qk_norm" or liger.head_norms)
+    if liger is not None and reached and kind.startswith("rmsnorm"):
         from memcheck.frameworks.transformers.liger import rms_norm
 
         return rms_norm(tape, x, weight, in_place=liger.norm_in_place)

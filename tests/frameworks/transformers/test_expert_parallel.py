@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.score import answer
 from memcheck.accounts.deepep import hybrid_bytes
 from memcheck.autograd.checkpoint import checkpoint
 from memcheck.autograd.context import Context
@@ -170,6 +171,31 @@ def test_experts_that_a_rank_holds_alone_are_not_gathered() -> None:
     """Spread over all ranks they are no part of FSDP2's groups: twice the ranks for each expert add gathered copies."""
     alone, shared = (resolved({"architecture": PLAIN}, degree=degree) for degree in (4, 2))
     assert allocated(alone) < allocated(shared)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sequences", "published_gib"), [(1, 99.5), (2, 107.44)])
+def test_a_published_run_of_automodel(sequences: int, published_gib: float) -> None:
+    """DeepSeek-V3 on 64 GB200, experts on all of them: NVIDIA-NeMo/Automodel 36044ad3 examples/llm_benchmark/deepseek,
+    deepseek_v3_te_deepep_gb200.yaml and deepseek_v3_sdpa_compile_gb200.yaml (torch.cuda.max_memory_allocated).
+    """
+    plan = {
+        "memcheck": 1,
+        "model": "deepseek-v3",
+        "hardware": {"gpu": "gb200", "gpus_per_node": 4, "nodes": 16},
+        "parallelism": {"zero_stage": 3, "expert": 64, "reshard_after_forward": False, "gradient_sync": "last"},
+        "training": {
+            "framework": "pytorch",
+            "micro_batch_size": sequences,
+            "sequence_length": 4096,
+            "precision": {"recipe": "bf16-pure", "reduce": "fp32"},
+            "optimizer": {"name": "adam", "implementation": "foreach" if sequences == 1 else "for-loop"},
+            "activation_checkpointing": "full",
+            "loss": {"kind": "standard", "upcast": False},
+            "options": {"dispatcher": "hybridep", "fused_norms": True},
+        },
+    }
+    assert answer(plan).allocated_bytes / 2**30 == pytest.approx(published_gib, rel=0.01)
 
 
 @pytest.mark.parametrize(
