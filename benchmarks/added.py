@@ -27,6 +27,17 @@ STATED: dict[str, dict[str, Any]] = {
     "bert": {"max_position_embeddings": 2048},
     "camembert": {"max_position_embeddings": 2048},
     "deepseek_v32": {"n_group": 1, "topk_group": 1},
+    "blenderbot": {
+        "d_model": 512,
+        "decoder_attention_heads": 8,
+        "decoder_ffn_dim": 2048,
+        "encoder_attention_heads": 8,
+        "encoder_ffn_dim": 2048,
+        "encoder_layers": 3,
+        "max_position_embeddings": 2048,
+    },
+    "data2vec-text": {"max_position_embeddings": 2048},
+    "ernie": {"max_position_embeddings": 2048},
     "deberta-v2": {
         "hidden_size": 768,
         "num_attention_heads": 12,
@@ -69,9 +80,11 @@ STATED: dict[str, dict[str, Any]] = {
         "hidden_size": 2048,
         "num_attention_heads": 16,
     },
+    "m2m_100": {"decoder_layerdrop": 0.0, "encoder_layerdrop": 0.0},
     "ministral": {"head_dim": 128},
     "openai-gpt": {"n_positions": 2048},
     "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 2},
+    "roberta-prelayernorm": {"max_position_embeddings": 2048},
     "zamba2": {
         "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
         "num_hidden_layers": 4,
@@ -94,7 +107,7 @@ WAYS = (
 """Attention, recompute and recipe of the plans; mixtures of experts leave the last out."""
 
 EAGER = (("eager", "none", "bf16-pure"), ("eager", "full", "bf16-pure"), ("eager", "none", "bf16-mixed"))
-MASKED = ("bart", "mbart")
+MASKED = ("bart", "blenderbot", "m2m_100", "marian", "mbart")
 """Families whose decoder makes a mask of ones. A GPU reads that it masks nothing, so that its kernel gets none; fake
 tensors cannot be read (masking_utils.py, _ignore_causal_mask_sdpa), and their traces are of another kernel."""
 

@@ -101,6 +101,7 @@ def eager(  # noqa: PLR0913 - the switches of one formula
     mask_dtype: str = "bf16",
     fp32_scores: bool = False,
     fp32_softmax: bool = True,
+    narrows: bool = True,
     p_dropout: float = 0.0,
     returned: list[Value] | None = None,
     named: list[Value] | None = None,
@@ -112,8 +113,8 @@ def eager(  # noqa: PLR0913 - the switches of one formula
     ``mask_dtype``: that of the residual stream; an fp32 mask makes bf16 scores fp32 under autocast.
     ``steps``: what happens to the scores before the softmax: ``scale`` (by a number), ``add`` (mask or bias), ``cap``
     (tanh between two scalings), ``fill`` (masked_fill), ``blend`` (times a mask, plus a large number times the
-    rest). ``fp32_scores``: GPT-J's q and k are cast first. ``returned`` takes the probabilities that the product with v
-    reads, ``named`` the masked scores, where they keep their variable, and those of ``every_step`` before (BLOOM).
+    rest). ``narrows``: probabilities are cast back in front of the dropout. ``fp32_scores``: GPT-J's q and k are cast
+    first. ``returned`` takes the probabilities that the product with v reads, ``named`` the masked scores, where they keep their variable, and those of ``every_step`` before (BLOOM).
     ``copied``: which of q, k and v the products copy.
     """
     b, h, s, _ = q.shape
@@ -132,7 +133,7 @@ def eager(  # noqa: PLR0913 - the switches of one formula
     probabilities = softmax(tape, weights, "fp32" if fp32_softmax or tape.autocast else None)
     if fp32_scores or not fp32_softmax:  # a statement of its own, which lets go of the scores
         weights = probabilities
-    narrow = cast(tape, probabilities, target, "attention probabilities")
+    narrow = cast(tape, probabilities, target, "attention probabilities") if narrows else probabilities
     del weights, probabilities
     narrow = dropout(tape, narrow, p_dropout)
     if returned is not None:

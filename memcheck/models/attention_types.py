@@ -125,6 +125,8 @@ class Attention(Record):
     """Tokens of a picture see each other: token types make a mask for every sequence (Gemma 3, PaliGemma)."""
     softmax_fp32: bool = True
     """Eager attention's softmax runs in fp32; False: in the scores' own dtype (GPT-2, Falcon, Llama 4)."""
+    narrow_weights: bool = False
+    """Its result is cast to the values' dtype all the same, in front of the dropout (GPT-2)."""
     expanded_kv: bool = False
     """Keys and values are copied to every query head before the kernel (Falcon 40B)."""
     returns_weights: bool = False
@@ -174,7 +176,7 @@ class Attention(Record):
     bias: str = ""
     """Relative position biases that are added to the scores (T5): ``table`` (of a table of its own, for the layers
     behind it, too) | ``shared`` (of the first layer) | ``zeros`` (as many zeros, for the layers behind it, too)
-    | ``shared-zeros``; empty: none."""
+    | ``shared-zeros`` | ``own``, ``own-zeros`` (UMT5: for no other layer); empty: none."""
     key_bias: bool = True
     """The keys' matrix has a bias where those of queries and values have one (Whisper's has none)."""
     scaled_projection: bool = False

@@ -29,6 +29,8 @@ class Encoder(Record):
     """Mel bins of a sound, which two convolutions make rows of; 0 = words, which the decoder's table looks up."""
     positions: int = 0
     """Rows of a table of positions; 0 = none."""
+    sinusoids: int = 0
+    """Rows of such a table that is a buffer."""
     fixed_positions: bool = False
     """That table is a parameter without a gradient."""
     embedding_norm: Norm | None = None

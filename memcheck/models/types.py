@@ -269,6 +269,8 @@ class Pooling(Record):
     """In front of the layer, too."""
     mean: bool = False
     """The mean of a sequence's rows, not its first."""
+    late: bool = False
+    """Labels are made of every row, and their mean is taken (EuroBERT)."""
     by_token: bool = False
     """The layer is there for labels of tokens, too."""
 
@@ -375,6 +377,8 @@ class Architecture(Record):
     """Behind the final norm (T5)."""
     logit_bias: bool = False
     """A buffer of one number a word is added to the logits (BART)."""
+    sinusoids: int = 0
+    """Rows of a table of positions that is a buffer, of which every sequence's rows are copied (M2M-100); 0 = none."""
     fixed_positions: bool = False
     """The position table is a parameter without a gradient (Pegasus)."""
     notes: tuple[str, ...] = ()

@@ -12,6 +12,8 @@ frozen part is a path inside a block or any part of one. What can be recomputed 
 
 A misspelt name trains, freezes or recomputes nothing, and the prediction would be of another job.
 PEFT stops when no target is found, and ignores a target that is not when others are; Megatron stops.
+PEFT also stops where a target, `all-linear` among them, reaches the `out_proj` of a Mamba, Mamba-2, Falcon-Mamba,
+Falcon-H1 or Nemotron-H mixer.
 
 ## Example
 
@@ -27,7 +29,8 @@ None.
 
 ## Source
 
-PEFT `tuners/tuners_utils.py` (`inject_adapter`, "Target modules ... not found in the base model");
+PEFT `tuners/tuners_utils.py` (`inject_adapter`, "Target modules ... not found in the base model";
+`_check_lora_target_modules_mamba`, "Module 'out_proj' is incompatible with Mamba-based models");
 Megatron-core `transformer/transformer_config.py` (`recompute_modules`).
 """
 
@@ -52,6 +55,9 @@ PRICED_LOSSES = ("standard", "in-place", "fused-linear")
 """Losses over whole logits, which the head's adapter adds to; and those with the head inside, which read its weight
 alone, so that the adapter rests beside them (Liger ``lce_forward``, cut-cross-entropy ``lce``).
 """
+REFUSED_FAMILIES = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
+REFUSED_LEAF = "out_proj"
+"""What peft refuses to adapt in these families, whose kernels read its weight directly."""
 SEARCHED = 100
 """Unknown names for which a close one is looked for; those behind them get the list."""
 RECOMPUTED = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
@@ -65,6 +71,8 @@ def check(context: RuleContext) -> Iterator[Finding]:
     yield from _recomputed(context, job, framework)
     if job.lora is not None and job.lora.target_modules != "all-linear":
         yield from _adapted(context, job, framework, job.lora)
+    if job.lora is not None and framework.runs_transformers and not framework.own_adapters:
+        yield from _refused_by_peft(context, job.lora)
     if job.lora is not None and job.lora.target_parameters:
         yield from _adapted_parameters(context, job.lora.target_parameters)
     if job.freeze:
@@ -131,6 +139,30 @@ def _adapted(context: RuleContext, job: TrainingJob, framework: Profile, lora: L
             elif context.architecture.head:
                 modules += (HEAD,)
     yield from _missing(context, named, modules, matches, "no linear layer of the blocks is called `{}`")
+
+
+def _refused_by_peft(context: RuleContext, lora: Lora) -> Iterator[Finding]:
+    """Targets that peft finds and stops at."""
+    from memcheck.autograd.context import Adapter, adapts
+
+    a = context.architecture
+    if a is None or a.model_type not in REFUSED_FAMILIES:
+        return
+    place, targets = "/training/lora/target_modules", lora.target_modules
+    named = [(targets, place)] if isinstance(targets, str) else _places(targets, place)
+    modules = _modules(context, linear=True)
+    refused = [module for module in modules if module.rpartition(".")[2] == REFUSED_LEAF]
+    others = sorted({module.rpartition(".")[2] for module in modules} - {REFUSED_LEAF})
+    for name, pointer in named:
+        adapter = Adapter(rank=lora.rank, targets=name, dtype=lora.dtype, quantized=False)
+        if any(adapts(adapter, module) for module in refused):
+            yield RULE.finding(
+                context,
+                f"`{name}` reaches `{REFUSED_LEAF}`, at which peft stops in {a.model_type} models",
+                pointer,
+                help=f"name others: {listed(others)}",
+                related=(("the model", "/model"),),
+            )
 
 
 def _adapted_parameters(context: RuleContext, targets: tuple[str, ...]) -> Iterator[Finding]:

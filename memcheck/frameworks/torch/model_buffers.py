@@ -58,6 +58,9 @@ class ModelBuffers:
         buffers = self._layer_buffers()
         if buffers:
             found.append(Always("activations", buffers))
+        beside = self.architecture.encoder.sinusoids if self.architecture.encoder is not None else 0
+        tables = [rows for rows in (self.architecture.sinusoids, beside) if rows]
+        found += [Always("activations", rounded(rows * self.setting.hidden * self.item)) for rows in tables]
         if self.architecture.mask_buffer:
             found.append(Always("activations", rounded(self.architecture.mask_buffer**2)))
         if self.architecture.pooling is not None and self.architecture.learned_positions:

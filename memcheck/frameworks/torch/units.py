@@ -257,6 +257,7 @@ def embedding_unit(
         sums_in_place=job.objective.fused, leaf=not trained and is_hooked(job, a), fixed_positions=a.fixed_positions,
         streams=a.streams, cloned=a.embedding_cloned, scattered=a.vision is not None, saved=saves(job, TABLE),
         projects_last=a.projects_last, relative_norm=a.relative_norm, masked=a.masked_rows, apart=a.embeddings_apart,
+        sinusoids=a.sinusoids > 0,
         relative=next((t.shape[0] for t in a.extra_tensors if "rel_embeddings" in t.name), 0))
     dtype = stream_dtype(base)
     _demand_embedding(a, e._replace(vocab=a.vocab_size), whole(base), job.framework)

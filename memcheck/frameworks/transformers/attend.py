@@ -56,6 +56,7 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
             mask_dtype=mask_dtype,
             fp32_scores=a.fp32_scores,
             fp32_softmax=a.softmax_fp32,
+            narrows=a.softmax_fp32 or a.narrow_weights,
             p_dropout=a.dropout,
             returned=weights,
             named=ctx.named if a.adds_residual or a.filled_scores else None,
@@ -64,7 +65,7 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
         )
         if a.returns_weights:
             returns(ctx, weights)
-        else:
+        elif not a.factor_mask:  # GPT-1's are a variable of a function inside
             ctx.unused += weights
         return copy(tape, out, "contiguous")
     if kernel == "math":

@@ -56,6 +56,8 @@ class Embedding(Record):
     """That matrix, with a bias, comes behind positions, norm and dropout (ELECTRA)."""
     reused: bool = False
     """The encoder's look-up: its gradient is added in place to that of the decoder's."""
+    sinusoids: bool = False
+    """Positions are copied out of a buffer (M2M-100)."""
     fixed_positions: bool = False
     """The position table wants no gradient."""
     leaf: bool = False
@@ -140,23 +142,24 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
             Parameter("token_type_embeddings", (e.token_types, width), s.params, trained, has_grad=s.has_grad)
         )
         x = add(tape, x, embedding(tape, kinds, (ctx.tokens,), dtype, "token types"), "add token types")
-    if e.positions:
-        where = ctx.register(
-            Parameter(
-                "embed_positions",
-                (e.positions, width),
-                s.params,
-                trained and s.trained and not e.fixed_positions,
-                has_grad=s.has_grad,
-            )
-        )
-        rows = ctx.tokens if e.positions_each else ctx.sequence
-        position = embedding(tape, where, (rows,), dtype, "positions")
+    if e.positions or e.sinusoids:
+        position = _positions(ctx, e, (width, dtype), trained=trained)
         if not e.apart:
             ctx.kept.append(position)  # a variable, too
         x = _add_positions(tape, x, position)
         del position
     return _behind_sum(ctx, e, x, trained=trained)
+
+
+def _positions(ctx: Context, e: Embedding, shape: tuple[int, str], *, trained: bool) -> Value:
+    """Rows of a table of positions, or copied out of a buffer (``index_select(...).detach()``)."""
+    (width, dtype), s = shape, ctx.setting
+    if e.sinusoids:
+        return ctx.tape.value((ctx.tokens, width), s.params, "positions")
+    wanted = trained and s.trained and not e.fixed_positions
+    where = ctx.register(Parameter("embed_positions", (e.positions, width), s.params, wanted, has_grad=s.has_grad))
+    rows = ctx.tokens if e.positions_each else ctx.sequence
+    return embedding(ctx.tape, where, (rows,), dtype, "positions")
 
 
 def _behind_sum(ctx: Context, e: Embedding, x: Value, *, trained: bool) -> Value:

@@ -51,5 +51,6 @@ def _embedding(encoder: Encoder, words: Words) -> Embedding:
         positions_each=True,
         reused=True,
         fixed_positions=encoder.fixed_positions,
+        sinusoids=encoder.sinusoids > 0,
         leaf=words.leaf,
     )

@@ -124,7 +124,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.projection and not head.projects_last:
         matrix = ParameterTensor("project_out.weight", (head.projection, s.hidden), "embedding", linear=True)
         h = linear(tape, h, ctx.weights(matrix, False, adaptable=False), "project_out")
-    if head.final_norm is not None:
+    if head.final_norm is not None or (head.projection and not head.projects_last):
         x.storage = None  # `hidden_states = self.norm(hidden_states)`: nothing but the graph holds the input now
     del x
     h, normed = _stacked(ctx, head, h)

@@ -27,7 +27,7 @@ def attend_with_biases(ctx: Context, a: Attention, q: Value, k: Value, v: Value)
     """Scores, biases, softmax and product; the output is what the projection reads."""
     shape = (1, a.heads, q.shape[2], k.shape[2])
     biases = _biases(ctx, a, shape, q.dtype)
-    ctx.biases.append(biases)
+    (ctx.named if a.bias.startswith("own") else ctx.biases).append(biases)
     if kernel_of(ctx, a) == "eager":
         return _eager(ctx, a, (q, k, v), biases)
     tape = ctx.tape
@@ -49,6 +49,10 @@ def attend_with_biases(ctx: Context, a: Attention, q: Value, k: Value, v: Value)
 def _biases(ctx: Context, a: Attention, shape: tuple[int, ...], dtype: str) -> Value:
     """What is added to the scores: [1, heads, queries, keys]. What later layers read, too, this one returns."""
     tape, s = ctx.tape, ctx.setting
+    if a.bias == "own":
+        return _own(ctx, a, shape)
+    if a.bias == "own-zeros":
+        return tape.value(shape, dtype, "zero biases")
     if a.bias == "table":
         found = _looked_up(ctx, a, shape)
         returns(ctx, [found])
@@ -82,6 +86,17 @@ def _looked_up(ctx: Context, a: Attention, shape: tuple[int, ...]) -> Value:
     return tape.record(Value(found.storage, shape, found.dtype), (found,), _keeping(buckets))
 
 
+def _own(ctx: Context, a: Attention, shape: tuple[int, ...]) -> Value:
+    """``compute_bias`` of a layer's own table: the look-up keeps the buckets."""
+    tape = ctx.tape
+    buckets = _buckets(tape, shape[2:], bidirectional=a.bidirectional, named=True)
+    tensor = next(t for t in a.tensors if t.name.endswith("relative_attention_bias.weight"))
+    table = ctx.parameter(tensor.name, tensor.shape)
+    found = embedding(tape, table, shape[2:], ctx.setting.params, "position biases")
+    found = Value(found.storage, shape, found.dtype, found.origin)
+    return tape.record(Value(found.storage, shape, found.dtype), (found,), _keeping(buckets))
+
+
 class Kept(Gathered):
     """Biases to whose gradient this layer adds; their graph refers to the buckets of every pair of positions."""
 
@@ -92,14 +107,15 @@ class Kept(Gathered):
         self.kept = kept
 
 
-def _buckets(tape: Tape, pairs: tuple[int, ...], *, bidirectional: bool) -> Storage:
-    """``_relative_position_bucket``, statement by statement."""
+def _buckets(tape: Tape, pairs: tuple[int, ...], *, bidirectional: bool, named: bool = False) -> Storage:
+    """``_relative_position_bucket``, statement by statement. ``named``: UMT5 has a variable for the logarithm."""
     relative = tape.new(pairs, "int64", "relative positions")  # a variable of compute_bias, too
     sign = tape.new(pairs, "int64", "relative positions") if bidirectional else None
     distance = tape.new(pairs, "int64", "relative positions")
     small = tape.new(pairs, "bool", "relative positions")
     halved = [tape.new(pairs, "fp32", "logarithm of relative positions") for _ in range(2)]
     large = tape.new(pairs, "int64", "relative positions")
+    logarithm = halved.pop() if named else None
     del halved
     shifted = tape.new(pairs, "int64", "relative positions")
     del large
@@ -108,7 +124,7 @@ def _buckets(tape: Tape, pairs: tuple[int, ...], *, bidirectional: bool) -> Stor
     del shifted, most
     chosen = tape.new(pairs, "int64", "relative positions")
     found = sign if sign is not None else tape.new(pairs, "int64", "position buckets")
-    del relative, distance, small, least, chosen
+    del relative, distance, small, least, chosen, logarithm
     return found
 
 

@@ -45,8 +45,9 @@ def _pooled_labels(ctx: Context, task: TaskHead, pooling: Pooling, box: list[Val
     modeling_distilbert.py. The first row is a slice, whose gradient is padded with zeros to all rows.
     """
     tape, held = ctx.tape, box.pop()
-    rows = held.shape[0] if task.kind == "token-classification" else ctx.setting.batch
-    if task.kind == "token-classification":
+    every = task.kind == "token-classification" or pooling.late
+    rows = held.shape[0] if every else ctx.setting.batch
+    if every:
         x = held
     elif pooling.mean:
         x = _mean(ctx, held)
@@ -68,6 +69,8 @@ def _pooled_labels(ctx: Context, task: TaskHead, pooling: Pooling, box: list[Val
         ctx.before = highest
     tape.reset_peak()
     logits = linear(tape, x, _score(ctx, task, trained=trained), "score")
+    if pooling.late and task.kind != "token-classification":
+        logits = _late_mean(ctx, logits)
     loss = cross_entropy(tape, logits, upcast=False)
     del held
     return loss
@@ -80,6 +83,13 @@ def _mean(ctx: Context, x: Value) -> Value:
     out = tape.value(shape, product.dtype, "mean of rows")
     whole, dtype = product.shape, product.dtype
     return tape.record(out, (product,), lambda grad: [tape.new(whole, dtype, "expanded gradient")])
+
+
+def _late_mean(ctx: Context, logits: Value) -> Value:
+    """``logits.mean(dim=1)`` of every sequence's rows."""
+    tape, shape, dtype = ctx.tape, logits.shape, logits.dtype
+    out = tape.value((ctx.setting.batch, shape[-1]), dtype, "mean of logits")
+    return tape.record(out, (logits,), lambda grad: [tape.new(shape, dtype, "expanded gradient")])
 
 
 def _score(ctx: Context, task: TaskHead, *, trained: bool) -> Weights:

@@ -1,4 +1,4 @@
-"""BART, mBART, Pegasus and Whisper (modeling_bart.py, modeling_whisper.py and others): one layer, norms apart."""
+"""BART, mBART, Pegasus, M2M-100, Marian, Blenderbot and Whisper (modeling_bart.py and others): norms apart."""
 
 from __future__ import annotations
 
@@ -34,11 +34,18 @@ class _Kind(Record):
     trained_positions: bool = True
     position_offset: int = POSITION_OFFSET
     logit_bias: bool = True
+    sinusoids: bool = False
+    """Positions are a buffer."""
 
 
 BART = _Kind(post_norm=True, positions=1024)
 MBART = _Kind(positions=1024)
 PEGASUS = _Kind(embedding_norm=False, positions=1024, trained_positions=False, position_offset=0)
+MARIAN = _Kind(
+    post_norm=True, embedding_norm=False, positions=1024, trained_positions=False, position_offset=0
+)
+M2M100 = _Kind(embedding_norm=False, positions=1024, logit_bias=False, sinusoids=True)
+BLENDERBOT = _Kind(embedding_norm=False, positions=128, position_offset=0)
 WHISPER = _Kind(embedding_norm=False, whisper=True, logit_bias=False)
 
 
@@ -57,6 +64,27 @@ def read_pegasus(config: ConfigReader) -> Architecture:
     return _text(config, PEGASUS)
 
 
+def read_marian(config: ConfigReader) -> Architecture:
+    """``model_type: marian``: norms behind the sums, none behind the embedding, and sinusoids as positions."""
+    words = config.integer("vocab_size")
+    if config.integer("decoder_vocab_size", default=words, null=words) != words:
+        config.fail("decoder_vocab_size", "two vocabularies have no memory model", "remove decoder_vocab_size")
+    if not config.flag("share_encoder_decoder_embeddings", default=True):
+        config.fail("share_encoder_decoder_embeddings", "two tables of words have no memory model", "set it to true")
+    return _text(config, MARIAN)
+
+
+def read_m2m100(config: ConfigReader) -> Architecture:
+    """``model_type: m2m_100``, which NLLB's dense checkpoints name, too: mBART's layers; positions are a buffer."""
+    return _text(config, M2M100)
+
+
+def read_blenderbot(config: ConfigReader) -> Architecture:
+    """``model_type: blenderbot``: norms in front of the halves and behind each stack, none behind the embedding."""
+    config.ignore("encoder_no_repeat_ngram_size")
+    return _text(config, BLENDERBOT)
+
+
 def _text(config: ConfigReader, kind: _Kind) -> Architecture:
     config.ignore(*HARMLESS)
     hidden = config.integer("d_model", "hidden_size")
@@ -69,21 +97,23 @@ def _text(config: ConfigReader, kind: _Kind) -> Architecture:
     )
     encoder = Encoder(
         blocks=((parts.layer("encoder"), parts.layers("encoder")),),
-        positions=rows,
+        positions=0 if kind.sinusoids else rows,
+        sinusoids=rows if kind.sinusoids else 0,
         fixed_positions=not kind.trained_positions,
         embedding_norm=norm,
         embedding_scale=True,
         dropout=parts.dropout,
         final_norm=final,
-        tensors=(table, *norm_tensors(norm), *norm_tensors(final)),
+        tensors=(*(() if kind.sinusoids else (table,)), *norm_tensors(norm), *norm_tensors(final)),
         ending=2 if final is not None else 0,
     )
-    return _whole(config, parts, encoder, rows)._replace(
+    return _whole(config, parts, encoder, 0 if kind.sinusoids else rows)._replace(
+        sinusoids=rows if kind.sinusoids else 0,
         embedding_norm=layer_norm(hidden, "model.decoder.layernorm_embedding") if kind.embedding_norm else None,
         embedding_scale=True,
         logit_bias=kind.logit_bias,
         fixed_positions=not kind.trained_positions,
-        max_position_embeddings=rows - kind.position_offset,
+        max_position_embeddings=0 if kind.sinusoids else rows - kind.position_offset,
         final_norm=None if kind.post_norm else layer_norm(hidden, "model.decoder.layer_norm"),
         paths=Paths(
             layers="model.decoder.layers", embedding="model.shared", positions="model.decoder.embed_positions"

@@ -1,4 +1,4 @@
-"""BERT, RoBERTa and XLM-RoBERTa (modeling_bert.py, modeling_roberta.py): encoders with a head for masked words."""
+"""BERT and RoBERTa (modeling_bert.py, modeling_roberta.py), and what shares their layers: heads for masked words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, ParameterTensor, Paths, Pooling
+from memcheck.models.types import Architecture, Attention, Block, Mlp, ParameterTensor, Paths, Pooling
 from memcheck.record import Record
 
 PROJECTIONS = Projections(("self.query", "self.key", "self.value"), "output.dense", "attention")
@@ -60,6 +60,39 @@ def read(config: ConfigReader) -> Architecture:
 def read_roberta(config: ConfigReader) -> Architecture:
     """``model_type: roberta``, ``xlm-roberta`` and ``camembert``: the same layers, another name of the head's."""
     return _encoder(config, ROBERTA)
+
+
+def read_data2vec(config: ConfigReader) -> Architecture:
+    """``model_type: data2vec-text``: RoBERTa's layers and head."""
+    return _encoder(config, ROBERTA._replace(model="data2vec_text"))
+
+
+def read_prelayernorm(config: ConfigReader) -> Architecture:
+    """``model_type: roberta-prelayernorm``: RoBERTa with norms in front of the halves, and one behind the layers."""
+    model = "roberta_prelayernorm"
+    found = _encoder(config, ROBERTA._replace(model=model))
+    h = found.hidden_size
+    blocks = tuple(
+        (
+            block._replace(
+                input_norm=layer_norm(h, "attention.LayerNorm"),
+                mlp_norm=layer_norm(h, "intermediate.LayerNorm"),
+                post_norm=False,
+                mlp=block.mlp._replace(inline=True) if isinstance(block.mlp, Mlp) else block.mlp,
+            ),
+            count,
+        )
+        for block, count in found.blocks
+    )
+    return found._replace(blocks=blocks, final_norm=layer_norm(h, f"{model}.LayerNorm"))
+
+
+def read_ernie(config: ConfigReader) -> Architecture:
+    """``model_type: ernie``: BERT's layers; a table of kinds of tasks stands beside those of words on request."""
+    kinds = config.integer("task_type_vocab_size", default=3)
+    if config.flag("use_task_id"):
+        config.fail("use_task_id", f"a table of {kinds} kinds of tasks has no memory model", "remove use_task_id")
+    return _encoder(config, transform_names("ernie", "ernie.pooler.dense"))
 
 
 def read_electra(config: ConfigReader) -> Architecture:

@@ -24,6 +24,7 @@ def read(config: ConfigReader) -> Architecture:
         out_bias=True,
         rotary_dim=0,
         softmax_fp32=False,
+        narrow_weights=True,
         dropout=config.dropout("attn_pdrop", default=0.1),
     )
     width = config.optional_integer("n_inner", "intermediate_size") or 4 * h

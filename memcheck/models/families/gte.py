@@ -1,4 +1,4 @@
-"""GTE (modeling_gte.py): an encoder with rotary embeddings and a gated network, each sum normed behind it."""
+"""GTE and Nomic BERT (modeling_gte.py, modeling_nomic_bert.py): rotary embeddings, a gate, norms behind the sums."""
 
 from __future__ import annotations
 
@@ -7,25 +7,55 @@ from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Mlp, ParameterTensor, Paths
+from memcheck.models.types import Architecture, Block, Mlp, ParameterTensor, Paths, Pooling
 
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: gte``: with a head for masked words."""
+    hidden = config.dropout("hidden_dropout_prob", default=0.1)
+    found = _encoder(config, "gte", hidden, config.activation(default="gelu"), biases=True)
+    h = found.hidden_size
+    norm = layer_norm(h, "lm_head.layer_norm")
+    return found._replace(
+        head_transform="gelu",
+        head_tensors=(*linear("lm_head.dense", h, h, "head", "none", bias=True), *norm_tensors(norm)),
+        paths=found.paths._replace(head="lm_head.decoder"),
+    )
+
+
+def read_nomic(config: ConfigReader) -> Architecture:
+    """``model_type: nomic_bert``: GTE's layers without biases, and BERT's head and pooler."""
+    hidden, activation = config.dropout("hidden_dropout_prob"), config.activation()
+    found = _encoder(config, "nomic_bert", hidden, activation, biases=False)
+    h, transform = found.hidden_size, "cls.predictions.transform"
+    norm = layer_norm(h, f"{transform}.layer_norm")
+    return found._replace(
+        head_transform=activation,
+        head_tensors=(*linear(f"{transform}.dense", h, h, "head", "none", bias=True), *norm_tensors(norm)),
+        pooling=Pooling(
+            "tanh",
+            linear("nomic_bert.pooler.dense", h, h, "head", "none", bias=True),
+            dropout=config.dropout("classifier_dropout", default=hidden),
+        ),
+        paths=found.paths._replace(head="cls.predictions"),
+    )
+
+
+def _encoder(config: ConfigReader, model: str, hidden: float, activation: str, *, biases: bool) -> Architecture:
+    """The layers between the embeddings and the head, which the caller adds. ``hidden``: dropout of the stream."""
     size = read_sizes(config, kv_heads="none")
     h = size.hidden
-    hidden = config.dropout("hidden_dropout_prob", default=0.1)
-    types = config.integer("type_vocab_size", default=1, minimum=0)
+    types = config.integer("type_vocab_size", default=1 if biases else 2, minimum=0)
     attention = grouped_attention(
         size,
         Projections(),
-        qkv_bias=True,
-        out_bias=True,
+        qkv_bias=biases,
+        out_bias=biases,
         dropout=config.dropout("attention_probs_dropout_prob"),
         bidirectional=True,
         softmax_fp32=False,
     )
-    width, activation = config.integer("intermediate_size"), config.activation(default="gelu")
+    width = config.integer("intermediate_size")
     mlp = Mlp(
         width,
         True,
@@ -33,10 +63,10 @@ def read(config: ConfigReader) -> Architecture:
         tensors=(
             *linear("mlp.gate_proj", width, h, "mlp", "column"),
             *linear("mlp.up_proj", width, h, "mlp", "column"),
-            *linear("mlp.down_proj", h, width, "mlp", "row", bias=True),
+            *linear("mlp.down_proj", h, width, "mlp", "row", bias=biases),
         ),
-        down_bias=True,
-        inner_dropout=hidden,
+        down_bias=biases,
+        inner_dropout=hidden if biases else 0.0,
     )
     block = Block(
         mixer=attention,
@@ -47,9 +77,8 @@ def read(config: ConfigReader) -> Architecture:
         named_output=True,
         dropout=hidden,
     )
-    embeddings = "gte.embeddings"
+    embeddings = f"{model}.embeddings"
     table = ParameterTensor(f"{embeddings}.token_type_embeddings.weight", (types, h), "position")
-    norm = layer_norm(h, "lm_head.layer_norm")
     return decoder(
         config,
         size,
@@ -59,10 +88,8 @@ def read(config: ConfigReader) -> Architecture:
         embeddings_apart=True,
         embedding_dropout=hidden,
         head_bias=True,
-        head_transform="gelu",
-        head_tensors=(*linear("lm_head.dense", h, h, "head", "none", bias=True), *norm_tensors(norm)),
         narrow_loss=True,
         token_types=types,
         extra_tensors=(table,) if types else (),
-        paths=Paths(layers="gte.layers", embedding=f"{embeddings}.word_embeddings", head="lm_head.decoder"),
+        paths=Paths(layers=f"{model}.layers", embedding=f"{embeddings}.word_embeddings"),
     )._replace(final_norm=None)

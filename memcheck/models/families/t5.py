@@ -1,4 +1,4 @@
-"""T5 and mT5 (modeling_t5.py, modeling_mt5.py): positions are biases of the scores."""
+"""T5, mT5 and UMT5 (modeling_t5.py, modeling_umt5.py): positions are biases of the scores."""
 
 from __future__ import annotations
 
@@ -14,6 +14,15 @@ from memcheck.models.types import Architecture, Attention, Block, Mlp, Norm, Par
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: t5`` and ``mt5``: the first layer of each stack makes the biases of all."""
+    return _assemble(config, apart=False)
+
+
+def read_umt5(config: ConfigReader) -> Architecture:
+    """``model_type: umt5``: every layer has a table of its own."""
+    return _assemble(config, apart=True)
+
+
+def _assemble(config: ConfigReader, *, apart: bool) -> Architecture:
     hidden, heads = config.integer("d_model", "hidden_size"), config.integer("num_heads", "num_attention_heads")
     layers = config.integer("num_layers", "num_hidden_layers", maximum=MAX_LAYERS)
     behind = config.integer("num_decoder_layers", default=layers, null=layers, maximum=MAX_LAYERS)
@@ -28,9 +37,11 @@ def read(config: ConfigReader) -> Architecture:
     dropout = config.dropout("dropout_rate", default=0.1)
     parts = _T5Layers(config, size, dropout, config.integer("relative_attention_num_buckets", default=32))
     scaled, tied = _head(config)
+    behind_first = ("own", "own-zeros") if apart else ("shared", "shared-zeros")
+    at_first = ("own", "own-zeros") if apart else ("table", "zeros")
     first, others = (
-        [parts.encoder_layer(kind) for kind in ("table", "shared")],
-        [parts.decoder_layer(*kinds) for kinds in (("table", "zeros"), ("shared", "shared-zeros"))],
+        [parts.encoder_layer(kind) for kind in (at_first[0], behind_first[0])],
+        [parts.decoder_layer(*kinds) for kinds in (at_first, behind_first)],
     )
     norm = rms_norm(hidden, "encoder.final_layer_norm", "rmsnorm-t5")
     encoder = Encoder(
@@ -40,7 +51,7 @@ def read(config: ConfigReader) -> Architecture:
         final_dropout=dropout,
         tensors=norm_tensors(norm),
         ending=1,
-        bias_heads=heads,
+        bias_heads=0 if apart else heads,
         path="encoder.block",
     )
     return decoder(
@@ -68,6 +79,8 @@ def _head(config: ConfigReader) -> tuple[bool, bool]:
     """
     apart = config.model_type != "t5"
     tied = config.flag("tie_word_embeddings", default=not apart)
+    if config.model_type == "umt5":  # configuration_umt5.py says that it is tied whatever the file says
+        return True, tied
     scaled = config.flag("scale_decoder_outputs", default=tied and not apart)
     return scaled, tied
 
@@ -75,6 +88,8 @@ def _head(config: ConfigReader) -> tuple[bool, bool]:
 def _runs(layers: list[Block], count: int) -> tuple[tuple[Block, int], ...]:
     """The first layer, and those behind it."""
     first, other = layers
+    if first == other:
+        return ((first, count),)
     return ((first, 1), (other, count - 1)) if count > 1 else ((first, 1),)
 
 
@@ -118,7 +133,7 @@ class _T5Layers:
         return rms_norm(self._size.hidden, name, "rmsnorm-t5")
 
     def _attention(self, module: str, bias: str, *, bidirectional: bool) -> Attention:
-        table = bias == "table"
+        table = bias in ("table", "own")
         name = f"{module}.relative_attention_bias.weight"
         shape = (self._buckets, self._size.heads)
         return grouped_attention(

@@ -1,0 +1,30 @@
+"""EuroBERT (modeling_eurobert.py): Llama's layers in which every token sees every other."""
+
+from __future__ import annotations
+
+from memcheck.models.families import llama
+from memcheck.models.parts.matrices import linear
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Pooling
+
+POOLINGS = ("bos", "mean", "late")
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: eurobert``: with a head for masked words, which has a bias where the networks have one."""
+    config.ignore("mask_token_id")
+    pooled = config.text("classifier_pooling", default="late")
+    if pooled not in POOLINGS:
+        config.fail("classifier_pooling", f"classifier_pooling {pooled!r} is none of {', '.join(POOLINGS)}")
+    found = llama.read(config)
+    h = found.hidden_size
+    blocks = tuple(
+        (b._replace(mixer=b.mixer._replace(bidirectional=True)) if isinstance(b.mixer, Attention) else b, count)
+        for b, count in found.blocks
+    )
+    dense = linear("dense", h, h, "head", "none", bias=True)
+    return found._replace(
+        blocks=blocks,
+        head_bias=config.flag("mlp_bias"),
+        pooling=Pooling("gelu", dense, mean=pooled == "mean", late=pooled == "late"),
+    )
