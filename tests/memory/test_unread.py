@@ -23,6 +23,7 @@ from memcheck.models.types import (
     Architecture,
     Attention,
     Block,
+    Disentangled,
     LatentAttention,
     Mixer,
     Mlp,
@@ -89,7 +90,8 @@ def _recording(cls: type[Any]) -> type[Any]:
 
 
 RECORDING = {
-    cls: _recording(cls) for cls in (AltUp, Attention, LatentAttention, Mixer, Mlp, Moe, Block, Norm, PerLayer)
+    cls: _recording(cls)
+    for cls in (AltUp, Attention, Disentangled, LatentAttention, Mixer, Mlp, Moe, Block, Norm, PerLayer)
 }
 
 

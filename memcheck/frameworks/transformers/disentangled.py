@@ -49,7 +49,7 @@ def disentangled_attention(ctx: Context, a: Attention, d: Disentangled, x: Value
 def _attended(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
     """DisentangledSelfAttention.forward: whatever has a name there lives until it returns."""
     tape = ctx.tape
-    matrices = {t.name.split(".")[-2]: ctx.weights(t, True) for t in linear_tensors(a.tensors)[:-1]}
+    matrices = {t.name.split(".")[-2]: ctx.weights(t, a.qkv_bias) for t in linear_tensors(a.tensors)[:-1]}
     b, heads, s = ctx.batch, a.heads, ctx.sequence
     square = (b * heads, s, s)
     q, k, v = (_heads(ctx, a, matrices[name], x) for name in ("query_proj", "key_proj", "value_proj"))

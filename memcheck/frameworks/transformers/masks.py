@@ -83,7 +83,7 @@ def _bias(a: Attention, setting: Setting) -> int:
 def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     """Window, dtype and sequences of the mask that this layer is given."""
     mixer = block.mixer
-    if isinstance(mixer, Attention) and mixer.disentangled is not None:  # the mask of padding, of every pair of tokens
+    if isinstance(mixer, Attention) and mixer.disentangled is not None and mixer.bidirectional:  # of every pair
         return None, "int64" if mixer.padded else "fp32", setting.batch
     if isinstance(mixer, LatentAttention):
         width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
