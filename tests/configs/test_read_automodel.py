@@ -182,6 +182,15 @@ def test_transformer_engines_adam_has_weights_of_its_own(written: dict[str, Any]
     assert values(read(optimizer=target)).get("training.precision.master") == master
 
 
+@pytest.mark.parametrize(
+    ("written", "implementation"), [({}, "foreach"), ({"foreach": False}, "for-loop"), ({"fused": True}, "fused")]
+)
+def test_how_adam_goes_through_the_weights_is_read(written: dict[str, Any], implementation: str) -> None:
+    """torch.optim's own choice is foreach, which takes a copy of all states' updates that a loop does not."""
+    found = values(read(optimizer={"_target_": "torch.optim.Adam", **written}))
+    assert found["training.optimizer.implementation"] == implementation
+
+
 def test_a_variable_of_the_environment_has_a_default_or_is_asked_for() -> None:
     """`${oc.env:NAME,8}` is 8; one without a default is an error where it decides a size."""
     batch = {"local_batch_size": "${oc.env:LOCAL,2}"}
