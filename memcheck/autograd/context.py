@@ -123,6 +123,8 @@ class Setting(Record):
     """Pictures or tiles that share the rows of a vision tower between them."""
     image_tokens: int = 0
     """What a projector makes of those rows."""
+    recomputed: bool = False
+    """A tower's layers are checkpointed: they keep what they are given beside the rows."""
     encoded: int = 0
     """Rows of a sequence that cross attention reads: the encoder's output; 0 = there is none."""
     encoded_grad: bool = False

@@ -48,8 +48,9 @@ def side_units(
         return SideUnits(tuple(runs), rows_grad)
     stream = base.autocast if vision.narrow else None
     tower = tower._replace(
-        hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, stream=stream
-    )
+        hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, stream=stream,
+        recomputed=job.checkpointing.mode != "none",
+    )  # fmt: skip
     hooked = vision.hooked and is_hooked(job, a)
     graph = tower.trained or _adapted(vision, tower) or hooked
     leaf = hooked and not tower.trained

@@ -26,7 +26,8 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     if ctx.setting.attention not in ("flash", "flex"):
         each = ctx.tokens // max(1, ctx.setting.pictures)
         shape = (ctx.setting.pictures, 1, each, each)  # an argument of every layer, which checkpoints keep
-        held.append(ctx.tape.value(shape, "bool", "padding mask"))
+        masks = held if ctx.setting.recomputed else ctx.returned
+        masks.append(ctx.tape.value(shape, "bool", "padding mask"))
     return x, held
 
 
