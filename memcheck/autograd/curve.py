@@ -22,6 +22,14 @@ class High(Record):
     inventory: Inventory = ()
 
 
+class Saved(Record):
+    """What lives on a tape between a unit's forward and its backward."""
+
+    bytes: int
+    inventory: Inventory
+    components: tuple[tuple[str, int], ...]
+
+
 class Curve(Record):
     """What a unit adds to the live bytes, phase by phase. The unit's input counts as its own, its output does not."""
 
@@ -90,12 +98,8 @@ def replay(
     with_returned = tape.live
     for value in ctx.returned:
         value.storage = None
-    saved = tape.live
     freed = before - with_casts
-    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
-    components = tuple((k, v) for k, v in tape.by_component.items() if v)
-    tape.component = "temporaries"
-    tape.reset_peak()
+    saved = turn(tape)
     trained = y.origin is not None
     arrived = [tape.new(*output, "output gradient")] if trained else []
     if recompute and setting.reentrant and arrived:  # an argument of CheckpointFunction.backward
@@ -110,14 +114,14 @@ def replay(
     lingers = sum(storage.bytes for storage in tape.retained)
     tape.retained.clear()
     return Curve(
-        saved=saved,
-        saved_inventory=saved_inventory,
-        saved_components=components,
+        saved=saved.bytes,
+        saved_inventory=saved.inventory,
+        saved_components=saved.components,
         until_forward_ends=with_casts - with_returned,
         forward=forward_high,
         backward=backward_high,
         gradients=gradients,
-        returned=with_returned - saved,
+        returned=with_returned - saved.bytes,
         input=rounded_bytes(shape, dtype) if not setting.external_input else 0,
         freed_input=freed,
         input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
@@ -139,23 +143,31 @@ def closed(tape: Tape, ctx: Context, y: Value, forward: High) -> Curve:
     with_returned = tape.live
     for value in ctx.returned:
         value.storage = None
-    saved = tape.live
-    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
-    components = tuple((k, v) for k, v in tape.by_component.items() if v)
-    tape.component = "temporaries"
-    tape.reset_peak()
+    saved = turn(tape)
     backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
     gradients = tape.by_component.get("gradients", 0)
     return Curve(
-        saved=saved,
-        saved_inventory=saved_inventory,
-        saved_components=components,
+        saved=saved.bytes,
+        saved_inventory=saved.inventory,
+        saved_components=saved.components,
         until_forward_ends=with_casts - with_returned,
         forward=forward,
         backward=high(tape),
         gradients=gradients,
-        returned=with_returned - saved,
+        returned=with_returned - saved.bytes,
     )
+
+
+def turn(tape: Tape) -> Saved:
+    """What a forward, which is over, has saved. What backward makes from here on is temporary, and has its own peak."""
+    saved = Saved(
+        bytes=tape.live,
+        inventory=tuple(tape.inventory.values()) if tape.inventory is not None else (),
+        components=tuple((k, v) for k, v in tape.by_component.items() if v),
+    )
+    tape.component = "temporaries"
+    tape.reset_peak()
+    return saved
 
 
 def high(tape: Tape) -> High:

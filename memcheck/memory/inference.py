@@ -147,27 +147,19 @@ def _tower_working_set(job: InferenceJob, vision: Vision, inventory: bool) -> Ta
 
     dtype = "fp32" if job.weights == "fp32" else "bf16"
     found = filling(vision, job.context_length)
-    worst = Tape()
-    for block, _ in vision.blocks:
-        setting = Setting(
-            style=STYLE,
-            batch=1,
-            sequence=found.patches,
-            pictures=found.pictures,
-            hidden=vision.hidden,
-            params=dtype,
-            compute=dtype,
-            attention="flash",
-            trained=False,
-            input_grad=False,
-        )
-        tape = Tape(inventory=inventory)
-        tape.grad_enabled = False
-        shape = (found.patches, vision.hidden)
-        hidden = Value(tape.new(shape, dtype, "rows of the vision tower"), shape, dtype)
-        layer_forward(Context(tape, setting), block, hidden)
-        worst = max(worst, tape, key=lambda each: each.peak)
-    return worst
+    setting = Setting(
+        style=STYLE,
+        batch=1,
+        sequence=found.patches,
+        pictures=found.pictures,
+        hidden=vision.hidden,
+        params=dtype,
+        compute=dtype,
+        attention="flash",
+        trained=False,
+        input_grad=False,
+    )
+    return _highest([block for block, _ in vision.blocks], setting, "rows of the vision tower", inventory)
 
 
 def _of_block(job: InferenceJob, block: Block) -> tuple[list[Weight], int]:
@@ -204,27 +196,33 @@ def _working_set(job: InferenceJob, a: Architecture, part: Part, inventory: bool
     of the block whose peak is the highest.
     """
     dtype = "fp32" if job.weights == "fp32" else "bf16"
+    setting = Setting(
+        style=STYLE,
+        batch=1,
+        sequence=job.context_length,
+        hidden=a.hidden_size,
+        tensor=job.layout.tensor,
+        expert=job.layout.expert,
+        expert_tensor=expert_slices(job.layout),
+        params=dtype,
+        compute=dtype,
+        attention="flash",
+        trained=False,
+        input_grad=False,
+    )
+    blocks = list(dict.fromkeys(a.layers()[part.first : part.last]))
+    return _highest(blocks, setting, "hidden states", inventory)
+
+
+def _highest(blocks: list[Block], setting: Setting, label: str, inventory: bool) -> Tape:
+    """The tape of the block whose peak is the highest; each runs alone, without a graph. ``label``: its input's."""
     worst = Tape()
-    for block in dict.fromkeys(a.layers()[part.first : part.last]):
-        setting = Setting(
-            style=STYLE,
-            batch=1,
-            sequence=job.context_length,
-            hidden=a.hidden_size,
-            tensor=job.layout.tensor,
-            expert=job.layout.expert,
-            expert_tensor=expert_slices(job.layout),
-            params=dtype,
-            compute=dtype,
-            attention="flash",
-            trained=False,
-            input_grad=False,
-        )
+    shape, dtype = (setting.sequence, setting.hidden), setting.compute
+    for block in blocks:
         tape = Tape(inventory=inventory)
         tape.grad_enabled = False
-        shape = (job.context_length, a.hidden_size)
         # the loop over the layers holds a layer's input in a variable of its own until the layer returns
-        hidden = Value(tape.new(shape, dtype, "hidden states"), shape, dtype)
+        hidden = Value(tape.new(shape, dtype, label), shape, dtype)
         layer_forward(Context(tape, setting), block, hidden)
         worst = max(worst, tape, key=lambda each: each.peak)
     return worst

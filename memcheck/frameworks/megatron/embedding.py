@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, high
+from memcheck.autograd.curve import Curve, high, turn
 from memcheck.autograd.elementwise import copy, dropout
 from memcheck.autograd.tensor import Parameter, Storage
 from memcheck.frameworks.megatron.attention import hidden_dropout
@@ -36,16 +36,12 @@ def megatron_embedding_curve(e: MegatronEmbedding, setting: Setting, *, inventor
     forward_high = high(tape)
     output = (y.shape, y.dtype)
     y.storage = None
-    saved = tape.live
-    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
-    components = tuple((k, v) for k, v in tape.by_component.items() if v)
-    tape.component = "temporaries"
-    tape.reset_peak()
+    saved = turn(tape)
     backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
     return Curve(
-        saved=saved,
-        saved_inventory=saved_inventory,
-        saved_components=components,
+        saved=saved.bytes,
+        saved_inventory=saved.inventory,
+        saved_components=saved.components,
         until_forward_ends=0,
         forward=forward_high,
         backward=high(tape),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.curve import Curve, high
+from memcheck.autograd.curve import Curve, high, turn
 from memcheck.autograd.tensor import Leaf, Parameter, Storage
 from memcheck.frameworks.megatron.linear import fuses_wgrad, norm, scatters
 from memcheck.frameworks.megatron.loss import cross_entropy, implementation
@@ -45,11 +45,7 @@ def megatron_head_curve(head: MegatronHead, setting: Setting, *, inventory: bool
     leaf = x.origin
     x.storage = None
     loss.storage = None
-    saved = tape.live
-    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
-    components = tuple((k, v) for k, v in tape.by_component.items() if v)
-    tape.component = "temporaries"
-    tape.reset_peak()
+    saved = turn(tape)
     rows = (ctx.tokens,)
     backward(tape, loss, [tape.new(rows, "fp32", "gradient of the loss per token")])
     backward_high = high(tape)
@@ -57,9 +53,9 @@ def megatron_head_curve(head: MegatronHead, setting: Setting, *, inventory: bool
     made.clear()  # counted with the gradients that wait to be reduced from here on
     del leaf
     return Curve(
-        saved=saved,
-        saved_inventory=saved_inventory,
-        saved_components=components,
+        saved=saved.bytes,
+        saved_inventory=saved.inventory,
+        saved_components=saved.components,
         until_forward_ends=0,
         forward=forward_high,
         backward=backward_high,

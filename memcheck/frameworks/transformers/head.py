@@ -6,7 +6,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, adapts_head, enter_tensor_parallel, wider
-from memcheck.autograd.curve import Curve, checkpointed, high
+from memcheck.autograd.curve import Curve, checkpointed, high, turn
 from memcheck.autograd.elementwise import cast, cat, dropout, scale, shift
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear
 from memcheck.autograd.matrix import Weights, linear
@@ -90,11 +90,7 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     tape.casts.clear()
     if not head.loss.keep_logits:
         ctx.kept.clear()
-    saved = tape.live
-    saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
-    components = tuple((k, v) for k, v in tape.by_component.items() if v)
-    tape.component = "temporaries"
-    tape.reset_peak()
+    saved = turn(tape)
     backward(tape, loss, [tape.new((1,), "fp32", "output gradient")])
     gradients = tape.by_component.get("gradients", 0)
     backward_high = high(tape)
@@ -103,10 +99,10 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     lingers += sum(p.grad_buffer.bytes for p in ctx.parameters if p.grad_buffer is not None and not p.fresh)
     del leaf, loss
     return Curve(
-        saved=saved,
-        saved_inventory=saved_inventory,
-        saved_components=components,
-        until_forward_ends=with_casts - saved,
+        saved=saved.bytes,
+        saved_inventory=saved.inventory,
+        saved_components=saved.components,
+        until_forward_ends=with_casts - saved.bytes,
         forward=forward_high,
         backward=backward_high,
         gradients=gradients,
