@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.models.types import Architecture
@@ -22,6 +24,14 @@ def pictures(draft: Draft, path: str, message: str, more: str = "") -> None:
         draft.note(path, FILLED + more)
     else:
         draft.refuse(path, message, "write the plan with training.images", ("training.images",))
+
+
+def shown(draft: Draft, names: Iterable[str]) -> None:
+    """The first key of these that the config has says that the job trains on images or video."""
+    name = next((name for name in names if draft.config.has(name)), "")
+    if name:
+        message = f"`{name}`: the job trains on images or video, whose number and size are not in the config"
+        pictures(draft, name, message)
 
 
 def text_alone(draft: Draft, why: str) -> None:

@@ -9,7 +9,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.pictures import parts as sides
-from memcheck.configs.pictures import pictures, sees
+from memcheck.configs.pictures import sees, shown
 from memcheck.configs.read_llamafactory_v1 import is_second, read_second
 from memcheck.configs.shipped import LLAMA_FACTORY
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
@@ -110,10 +110,7 @@ def _pictures(draft: Draft) -> None:
     (``model/model_utils/visual.py``, ``misc.py``).
     """
     config = draft.config
-    name = next((name for name in keys.VISION if config.has(name)), "")
-    if name:
-        message = f"`{name}`: the job trains on images or video, whose number and size are not in the config"
-        pictures(draft, name, message)
+    shown(draft, keys.VISION)
     tower, projector, language = keys.FROZEN
     frozen = {
         "vision": not parts.off(draft, tower),

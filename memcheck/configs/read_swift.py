@@ -11,7 +11,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.pictures import parts as sides
-from memcheck.configs.pictures import pictures
+from memcheck.configs.pictures import shown
 from memcheck.configs.shipped import SWIFT
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_keys import DTYPES
@@ -164,10 +164,7 @@ def _objective(draft: Draft) -> None:
 def _pictures(draft: Draft) -> None:
     """Tower and projector are frozen, and have no adapters, unless a switch says otherwise (tuner_args.py)."""
     config = draft.config
-    name = next((name for name in keys.VISION if config.has(name)), "")
-    if name:
-        message = f"`{name}`: the job trains on images or video, whose number and size are not in the config"
-        pictures(draft, name, message)
+    shown(draft, keys.VISION)
     tower, projector, language = keys.FROZEN
     frozen = {
         "vision": not parts.off(draft, tower),
