@@ -149,7 +149,7 @@ def _chunk_scan(
     zeros = tape.value((cut.batch, h, p, n), "fp32", "zeros_like")
     joined = cat(tape, (made, zeros), before, "cat states")
     joined.dtype = made.dtype
-    del made, zeros
+    del made  # `previous_states`, the zeros, is a variable to the end
     between = tape.value((cut.batch, h, cut.chunks + 1, cut.chunks + 1), "fp32", "decay of chunks")
     passed = _pass_on(tape, between, copy(tape, joined, "einsum reshape"), before)
     del joined
@@ -164,7 +164,7 @@ def _chunk_scan(
     out = add(tape, out, residual)
     if padded != tokens:
         out = select(tape, out, (tokens, h * p))
-    del scores, carried, diagonal, off, residual, dt, lower, weights, decayed, passed, earlier, between
+    del scores, carried, diagonal, off, residual, dt, lower, weights, decayed, passed, earlier, between, zeros
     return out
 
 
