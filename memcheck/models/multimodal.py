@@ -26,8 +26,8 @@ TOKENS = frozenset(
 )
 """Ids of the tokens that stand for pictures and sounds."""
 TIED = (
-    "aya_vision", "cohere2_vision", "gemma3", "gemma3n", "gemma4", "internvl", "lfm2_vl", "lighton_ocr", "mistral3",
-    "paligemma",
+    "aya_vision", "cohere2_vision", "deepseek_vl", "gemma3", "gemma3n", "gemma4", "internvl", "lfm2_vl", "lighton_ocr",
+    "mistral3", "paligemma",
 )  # fmt: skip
 """Classes whose default is that the head is the embedding."""
 FORWARDED = ("llava", "llava_onevision", "qwen2_5_vl", "qwen2_vl")

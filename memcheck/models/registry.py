@@ -168,6 +168,7 @@ FAMILIES: dict[str, str] = {
 WRAPPERS: dict[str, str] = {
     "aya_vision": "cohere2",
     "cohere2_vision": "cohere2",
+    "deepseek_vl": "llama",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
@@ -201,6 +202,7 @@ WRAPPERS: dict[str, str] = {
 TOWERS: dict[str, str] = {
     "aya_vision": "cohere:read_aya",
     "cohere2_vision": "cohere:read_cohere2",
+    "deepseek_vl": "siglip:read_deepseek",
     "gemma3": "siglip:read_gemma3",
     "gemma4": "gemma4:read",
     "glm46v": "glm4v:read",

@@ -1,4 +1,4 @@
-"""Processors that make one square of every picture: Gemma 3 without pan-and-scan, PaliGemma, LLaVA 1.5."""
+"""Processors that make one square of every picture: Gemma 3 without pan-and-scan, PaliGemma, LLaVA 1.5, DeepSeek-VL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SigLIP, as Gemma 3, PaliGemma, Idefics 3 and SmolVLM have it: square tiles without a class token.
+"""SigLIP, as Gemma 3, PaliGemma, DeepSeek-VL, Idefics 3 and SmolVLM have it: square tiles without a class token.
 
 modeling_siglip.py, modeling_gemma3.py, modeling_paligemma.py, modeling_idefics3.py of transformers 5.23.
 """
@@ -62,6 +62,21 @@ def read_idefics3(config: ConfigReader, around: AroundTower) -> Vision:
         mask_bytes=8,
         path="vision_model",
         projector_path="connector",
+    )
+
+
+def read_deepseek(config: ConfigReader, around: AroundTower) -> Vision:
+    """DeepSeek-VL: every patch is an image token, behind two matrices."""
+    outputs, tower = around.language.hidden_size, siglip(config, around, "deepseek_vl", attention="separate")
+    first = linear("linear1", outputs, tower.hidden, "projector", "none", bias=True)
+    return tower._replace(
+        projector=first + linear("linear2", outputs, outputs, "projector", "none", bias=True),
+        tile_tokens=tower.tile,
+        merge=1,
+        processor="square:see",
+        unused=pooling_head(config, tower),
+        path="vision_model",
+        projector_path="aligner",
     )
 
 
