@@ -33,7 +33,8 @@ FAMILIES = Families(
         Norm=NORM,
     )
     | {PARTIAL_ROTARY},
-    harmless=parts(Attention="window"),  # its kernels take `window_size` and keep what they keep without
+    # its kernels take `window_size` and keep what they keep without; transformers' eager softmax is not its own
+    harmless=parts(Attention="window narrow_weights"),
     source="megatron/training/arguments.py and Megatron-Bridge's models",
 )
 
