@@ -7,6 +7,7 @@ from memcheck.autograd import Tape, Value
 from memcheck.autograd.completeness import demand, elements, met, met_by, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, High, checkpointed, closed, high, replay
+from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.torch.tower_tensors import (
@@ -303,6 +304,9 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
     def run(ctx: Context, x: Value) -> Value:
         features = tower_code(ctx.setting.style, vision.kind).project(ctx, vision, x)
         features = Value(features.storage, (end.tokens, end.shape[1]), features.dtype, features.origin)
+        if features.dtype != stream:  # `image_features.to(inputs_embeds.dtype)`, which has a variable, too
+            features = cast(ctx.tape, features, stream)
+            ctx.returned.append(Value(features.storage, features.shape, features.dtype))
         if end.gives_out:
             held.append(features)
         rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
