@@ -30,13 +30,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.hostile_draw import KINDS, Input, draw_input
+from memcheck.cli.jobs import SWITCH
 
 SECONDS = 1.0
 MEGABYTES = 200
 HANGS_S, PATIENCE_S = 30, 900
 """Processor time after which an input counts as one that does not end, and elapsed time: a busy machine is slow."""
-FRESH = 100
+FRESH = 200
 """Inputs after which a process is replaced, so that what one keeps of many is not taken for what one input needs."""
+KEPT = 8
+"""Of so many inputs one's verdict is kept: none is ever found again, as each lies in a folder of its own."""
+WARM = 40
+"""Inputs of seed 0 that load modules, before processes are forked that check the others."""
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -104,35 +109,40 @@ def judged(report: str) -> bool:
 
 
 def serve(pipe: Connection) -> None:
-    """Answer seeds and numbers with outcomes until the pipe ends."""
+    """Answer seeds, numbers and kinds with kinds and outcomes until the pipe ends; None for inputs of other kinds."""
     with contextlib.suppress(EOFError, OSError):
         while True:
-            seed, number = pipe.recv()
-            pipe.send(run(draw_input(seed, number)))
+            seed, number, kinds = pipe.recv()
+            given = draw_input(seed, number)
+            os.environ[SWITCH] = "1" if number % KEPT else ""
+            pipe.send((given.kind, run(given) if given.kind in kinds else None))
 
 
 class Runner:
     """A process in which inputs are checked one after the other."""
 
-    def __init__(self) -> None:
-        """Start it."""
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, method: str = "spawn") -> None:
+        """Start it. ``method``: of multiprocessing; one that is forked has this one's modules."""
+        context: Any = multiprocessing.get_context(method)
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()
         self.served = 0
 
-    def check(self, seed: int, number: int) -> Outcome:
-        """The outcome of one input; a process that dies or does not end is an outcome, too."""
+    def check(self, seed: int, number: int, kinds: tuple[str, ...] = tuple(KINDS)) -> tuple[str, Outcome | None]:
+        """The kind of one input and its outcome; a process that dies or does not end is an outcome, too.
+
+        None: it is of none of these kinds.
+        """
         self.served += 1
-        self.pipe.send((seed, number))
+        self.pipe.send((seed, number, kinds))
         if not self._answers():
-            return Outcome(-1, HANGS_S, 0, ("slow",), "does not end")
+            return draw_input(seed, number).kind, Outcome(-1, HANGS_S, 0, ("slow",), "does not end")
         try:
-            found: Outcome = self.pipe.recv()
+            found: tuple[str, Outcome | None] = self.pipe.recv()
         except (EOFError, OSError):
-            return Outcome(-1, 0.0, 0, ("defect",), "the process ended")
+            return draw_input(seed, number).kind, Outcome(-1, 0.0, 0, ("defect",), "the process ended")
         return found
 
     def _answers(self) -> bool:
@@ -163,10 +173,11 @@ def in_fresh_process(seed: int, number: int) -> Outcome:
     """One input in a process that has the modules loaded and nothing else."""
     runner = Runner()
     try:
-        runner.pipe.send((0, 0))  # loads what any check loads
-        runner.pipe.poll(PATIENCE_S)
-        runner.pipe.recv()
-        return runner.check(seed, number)
+        runner.check(0, 0)  # loads what any check loads
+        found = runner.check(seed, number)[1]
+        if found is None:
+            raise RuntimeError("every kind was asked for")
+        return found
     finally:
         runner.end()
 
@@ -179,21 +190,22 @@ def fuzz(seed: int, first: int, seconds: float, kinds: tuple[str, ...]) -> tuple
     """
     counted: Counter[str] = Counter()
     faulty: dict[int, Outcome] = {}
-    runner, end, number = Runner(), time.monotonic() + seconds, first
+    method = "fork" if sys.platform == "linux" else "spawn"
+    if method == "fork":
+        for each in range(WARM):
+            run(draw_input(0, each))
+    runner, end, number = Runner(method), time.monotonic() + seconds, first
     try:
         while time.monotonic() < end:
-            given = draw_input(seed, number)
-            if given.kind in kinds:
-                found = runner.check(seed, number)
+            kind, found = runner.check(seed, number, kinds)
+            if found is not None:
                 again = found.faults or runner.served >= FRESH or found.code == -1
                 if again:
                     runner.end()
-                    runner = Runner()
+                    runner = Runner(method)
                 if set(found.faults) & {"slow", "large"} and found.code != -1:
                     found = in_fresh_process(seed, number)
-                counted.update(
-                    (f"kind {given.kind}", f"exit {found.code}", *(f"fault {each}" for each in found.faults))
-                )
+                counted.update((f"kind {kind}", f"exit {found.code}", *(f"fault {each}" for each in found.faults)))
                 if found.faults:
                     faulty[number] = found
             number += 1
@@ -232,9 +244,10 @@ def main() -> int:
         found = in_fresh_process(seed, number)
         print(f"--- {' '.join(given.arguments)!r}: {described(found)}\n{found.said}")
         return int(bool(found.faults))
-    counted, faulty, after = fuzz(
-        options.seed, options.first, options.seconds, (options.only,) if options.only else tuple(KINDS)
-    )
+    with tempfile.TemporaryDirectory() as kept:
+        os.environ["XDG_CACHE_HOME"] = kept  # not the user's own
+        kinds = (options.only,) if options.only else tuple(KINDS)
+        counted, faulty, after = fuzz(options.seed, options.first, options.seconds, kinds)
     for number, found in faulty.items():
         line = found.said.strip().splitlines()[-1:] or [""]
         print(f"{options.seed}.{number}: {described(found)} {line[0][:160]!r}")
