@@ -56,6 +56,8 @@ def _constructor(name: str, fields: tuple[str, ...], defaults: dict[str, object]
     """``__new__``: takes the fields by place or by name. What does not fit is left for the compiled one to refuse."""
     count, required = len(fields), len(fields) - len(defaults)
     last = tuple(defaults.values())
+    blank = (*[None] * required, *last)
+    places = {field: place for place, field in enumerate(fields)}
     made = 0
 
     def __new__(cls: Any, /, *values: object, **named: object) -> object:  # noqa: N807 - becomes the class's own
@@ -69,9 +71,15 @@ def _constructor(name: str, fields: tuple[str, ...], defaults: dict[str, object]
                 if required <= given < count:
                     return _new(cls, values + last[given - required :])
             elif given + len(named) <= count:
-                every = {**defaults, **named, **dict(zip(fields, values, strict=False))}
-                if len(every) == count and not named.keys() & fields[:given]:
-                    return _new(cls, [every[field] for field in fields])
+                row = [*values, *blank[given:]]
+                for field, value in named.items():
+                    place = places.get(field, -1)
+                    if place < given:  # no field, or one that has its value by place
+                        break
+                    row[place] = value
+                else:
+                    if given >= required or named.keys() >= {*fields[given:required]}:
+                        return _new(cls, row)
         compiled = _compiled(name, fields, last)
         cls.__new__ = staticmethod(compiled)
         return compiled(cls, *values, **named)

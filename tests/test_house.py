@@ -63,7 +63,7 @@ ARROWS: dict[str, set[str]] = {
     "job": {"catalog", "errors", "models", "plan", "record", "remembered"},
     "autograd": {"errors", "job", "models", "record"},
     "accounts": {"autograd", "job", "models", "record"},
-    "frameworks": {"accounts", "autograd", "errors", "job", "models", "record", "remembered"},
+    "frameworks": {"accounts", "autograd", "edge", "errors", "job", "models", "record", "remembered"},
     "memory": {
         "accounts",
         "autograd",

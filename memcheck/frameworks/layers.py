@@ -5,8 +5,7 @@ Modules are imported where they are first asked for: a check replays the layers 
 
 from __future__ import annotations
 
-from importlib import import_module
-
+from memcheck.edge.modules import import_module
 from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 
+from memcheck.edge.modules import import_module
 from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
+from memcheck.edge.modules import import_module
 from memcheck.remembered import lru_cache
 
 TYPE_CHECKING = False

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 
+from memcheck.edge.modules import import_module
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.reader import ConfigReader, shown
 from memcheck.models.registry import FAMILIES, TOWERS, WRAPPERS, read_architecture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
+from memcheck.edge.modules import import_module
 from memcheck.errors import MemcheckError
 from memcheck.models.vision import Vision
 from memcheck.record import Record

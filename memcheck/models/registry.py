@@ -6,8 +6,8 @@ One line per ``model_type``: the function that reads it, imported only when that
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 
+from memcheck.edge.modules import import_module
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture

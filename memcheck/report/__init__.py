@@ -35,7 +35,7 @@ BINARY = frozenset({"pdf"})
 
 def renderer(name: str) -> Callable[..., str | bytes]:
     """The render function of one of :data:`FORMATS`; those that ``estimate`` has, too, also take ``judged``."""
-    from importlib import import_module
+    from memcheck.edge.modules import import_module
 
     render: Callable[..., str | bytes] = import_module(FORMATS[name]).render
     return render

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
 
+from memcheck.edge.modules import import_module
 from memcheck.finding import Finding
 from memcheck.record import Record
 from memcheck.rules.types import Rule, RuleContext

@@ -100,6 +100,12 @@ def test_a_clean_check_needs_no_patterns(clean: set[str]) -> None:
     assert clean & {"re", "enum", "functools", "json", "datetime", "yaml.reader", "yaml.constructor"} == set()
 
 
+def test_a_clean_check_needs_little_of_python(clean: set[str]) -> None:
+    """A plan that passes is judged without ``importlib``, which brings ``warnings`` along."""
+    assert "memcheck.edge.modules" in clean
+    assert clean & {"importlib", "warnings"} == set()
+
+
 def test_a_clean_check_imports_little_source(root: Path, clean: set[str]) -> None:
     """A plan that passes needs no more of the package than the budget allows, however it is cut into files."""
     assert "memcheck.memory.estimate" in clean

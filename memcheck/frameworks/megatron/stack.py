@@ -9,7 +9,6 @@ from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.workspaces import Device
 from memcheck.frameworks.megatron.worst import MegatronWorst
 from memcheck.frameworks.stack import Stack, WorstRank
-from memcheck.frameworks.torch.ranks import trainable_parameters
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
@@ -27,6 +26,8 @@ def worst(job: TrainingJob, architecture: Architecture, arch: str | None) -> Wor
 def trainable(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     """Trained parameters of the whole model, and adapter parameters added to it."""
     if job.lora is None:
+        from memcheck.frameworks.torch.whole_model import trainable_parameters
+
         return trainable_parameters(job, architecture)
     from memcheck.frameworks.megatron.adapters import adapter_parameters
 

@@ -6,8 +6,6 @@ which pins it, too (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_co
 
 from __future__ import annotations
 
-from collections import Counter
-
 from memcheck.accounts.moves import Components
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.accounts.unit import Part
@@ -68,9 +66,10 @@ def _shards(job: TrainingJob) -> tuple[int, int, int]:
     cut = sharding(job)
     parameters = gradients = states = 0
     every = whole_tensors(job)
-    one_of = dict(zip(map(id, every), every, strict=True))  # layers that are alike share their tensors
-    for key, times in Counter(map(id, every)).items():
-        t = one_of[key]
+    alike: dict[int, tuple[LocalTensor, int]] = {}  # layers that are alike share their tensors
+    for t in every:
+        alike[id(t)] = (t, alike.get(id(t), (t, 0))[1] + 1)
+    for t, times in alike.values():
         mine = shard_of(job, t, cut.parameters, cut.flat)
         parameters += times * block(weight_bytes(t, resting_dtype(job, t), mine), pinned=True)
         if t.trained:

@@ -18,7 +18,6 @@ from memcheck.frameworks.torch.rank_steps import (
     undivided,
 )
 from memcheck.frameworks.torch.states import timeless
-from memcheck.frameworks.torch.units import model_tensors
 from memcheck.job.any_batch import AnyBatch, any_batch
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
@@ -189,20 +188,3 @@ def _contents(architecture: Architecture, ways: int) -> tuple[Hashable, ...]:
     layers = tuple(map(id, architecture.layers()))
     found = parts(architecture.num_layers, ways)
     return tuple((p.embedding, p.head, p.first > 0, layers[p.first : p.last]) for p in found)
-
-
-def trainable_parameters(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
-    """Trained parameters of the whole model, and adapter parameters added to it."""
-    whole = job._replace(layout=job.layout._replace(tensor=1, sequence=False, pipeline=1, expert=1, expert_tensor=1))
-    trained = added = 0
-    known: dict[int, tuple[int, int]] = {}
-    every = list(model_tensors(whole, architecture))  # layers that are alike share their tensors
-    for tensors in every:
-        if id(tensors) not in known:
-            known[id(tensors)] = (
-                sum([t.numel for t in tensors if t.trained]),
-                sum([t.numel for t in tensors if ".lora_" in t.name]),
-            )
-        one = known[id(tensors)]
-        trained, added = trained + one[0], added + one[1]
-    return trained, added

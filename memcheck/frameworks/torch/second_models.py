@@ -51,7 +51,7 @@ def _by_layer(job: TrainingJob) -> bool:
 
 def _root(job: TrainingJob, companion: Companion) -> Group:
     """Embedding, final norm and head, which stay gathered behind a forward, and have no backward to free them."""
-    from memcheck.frameworks.torch.units import model_tensors
+    from memcheck.frameworks.torch.whole_model import model_tensors
 
     other = alone(job, companion)
     units = list(model_tensors(other, companion.architecture))
@@ -61,7 +61,7 @@ def _root(job: TrainingJob, companion: Companion) -> Group:
 
 def companion_tensors(job: TrainingJob) -> list[LocalTensor]:
     """The parameters of an :func:`alone` job's model."""
-    from memcheck.frameworks.torch.units import model_tensors
+    from memcheck.frameworks.torch.whole_model import model_tensors
 
     architecture = job.architecture
     assert isinstance(architecture, Architecture)  # noqa: S101 - a companion has one

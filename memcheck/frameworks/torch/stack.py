@@ -6,7 +6,7 @@ from memcheck.accounts.estimate import RankEstimate
 from memcheck.frameworks.stack import Stack, WorstRank
 from memcheck.frameworks.torch.groups import exchanged
 from memcheck.frameworks.torch.host import HOST
-from memcheck.frameworks.torch.ranks import Worst, trainable_parameters, training_ranks
+from memcheck.frameworks.torch.ranks import Worst, training_ranks
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
@@ -28,11 +28,18 @@ def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     return found(job, architecture)
 
 
+def trainable(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
+    """Trained parameters, which differ from all where something is frozen or adapted."""
+    from memcheck.frameworks.torch.whole_model import trainable_parameters
+
+    return trainable_parameters(job, architecture)
+
+
 STACK = Stack(
     ranks=ranks,
     worst=worst,
     states_floor=states_floor,
-    trainable=trainable_parameters,
+    trainable=trainable,
     exchanges=exchanged,
     host=HOST,
 )

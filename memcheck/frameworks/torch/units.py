@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from memcheck.accounts.state import LocalTensor, adapter_tensors, block_component_tensors, expert_slices, local_tensor
 from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.completeness import demand, elements, met, met_by, whole
@@ -382,21 +380,3 @@ def _with_objective(job: TrainingJob, a: Architecture, base: Setting, head: Head
         states=states,
         all_states=hidden_states(job, a, base.batch * base.sequence, stream_dtype(base)),
     )
-
-
-def model_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
-    """The parameter tensors of a whole model that is on one pipeline rank, unit by unit. Nothing is replayed."""
-    a = as_built(job, a)
-    base, frozen = base_setting(job, a, None), frozen_layers(job.freeze)
-    yield table_tensors(job, a, base.tensor, base.trained and not is_table_frozen(job, a))
-    for i, block in enumerate(a.layers()):
-        trained = base.trained and i not in frozen
-        yield block_tensors_on_rank(
-            block, base.tensor, base.expert, base.expert_tensor, trained, base.frozen, base.adapter
-        )
-    if a.vision is not None or a.others or a.encoder is not None:
-        from memcheck.frameworks.torch.tower_tensors import side_tensors
-
-        yield from side_tensors(job, a, base)
-    head_trained, norm_trained = base.trained and not is_head_frozen(job, a), base.trained and "norm" not in job.freeze
-    yield output_tensors(job, a, base.tensor, is_tied(a, base.tensor), head_trained, norm_trained)
