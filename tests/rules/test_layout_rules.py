@@ -125,6 +125,8 @@ def test_experts(parallelism: str, model: str, fault: str) -> None:
         ("pipeline: 2", MEGATRON + f", options: {{{STAGES}: 'Et*16|t*16mL'}}", "1 multi-token-prediction layers"),
         ("pipeline: 2", MEGATRON + f", options: {{{STAGES}: 'Et*16|t*16mL', mtp_num_layers: 1}}", ""),
         ("pipeline: 2", MEGATRON + f", options: {{{STAGES}: 'Et*16|t*16L', mtp_num_layers: 1}}", "the model has 1"),
+        ("", MEGATRON + ", options: {decoder_first_pipeline_num_layers: 8}", "the only stage has all 32"),
+        ("", MEGATRON + ", options: {decoder_first_pipeline_num_layers: 32}", ""),
     ],
 )
 def test_layers(parallelism: str, training: str, fault: str) -> None:

@@ -38,6 +38,22 @@ def test_whose_losses_are_known(trainer: str, objective: str, refused: bool) -> 
     assert bool(found("MEM417", "", lines)) == refused
 
 
+@pytest.mark.parametrize(
+    ("method", "reference", "refused"),
+    [
+        ("full", "adapter-off", True),
+        ("full", "precomputed", False),
+        ("full", "resident", False),
+        ("full", "none", True),
+        ("lora", "adapter-off", False),
+    ],
+)
+def test_which_references_a_step_can_have(method: str, reference: str, refused: bool) -> None:
+    """Adapters can be turned off where there are any; no step compares with nothing."""
+    lines = f"framework: huggingface, objective: dpo, method: {method}, reference: {reference}"
+    assert bool(found("MEM417", "", lines)) == refused
+
+
 def test_the_reference_rests_in_16_bits_beside_trained_parameters_in_fp32() -> None:
     """LLaMA-Factory upcasts what it trains, and nothing else: TRL's reference is twice as large here."""
     training = {**PLAN["training"], "objective": "dpo", "reference": "resident"}  # type: ignore[dict-item]
