@@ -1,0 +1,32 @@
+"""The shapes of experts' tensors on ranks that share the experts, and cut them."""
+
+from __future__ import annotations
+
+import pytest
+
+from memcheck.accounts.state import local_tensor
+from memcheck.models.from_plan import catalogued
+from memcheck.models.types import Moe
+
+
+@pytest.mark.parametrize(
+    ("model", "expert", "cut", "shapes"),
+    [
+        # up and gate [8, 2 x 14336, 4096], down [8, 4096, 14336]
+        ("mixtral-8x7b", 4, 1, {(2, 28672, 4096), (2, 4096, 14336)}),
+        ("mixtral-8x7b", 8, 2, {(1, 14336, 4096), (1, 4096, 7168)}),
+        # three matrices of all experts' rows, [16 x 10752, 6144] each
+        ("dbrx", 4, 1, {(43008, 6144)}),
+        ("dbrx", 8, 2, {(10752, 6144)}),
+        # matrices that are kept transposed, [32, 2880, 5760] and [32, 2880, 2880], and their biases
+        ("gpt-oss-20b", 4, 1, {(8, 2880, 5760), (8, 2880, 2880), (8, 5760), (8, 2880)}),
+        ("gpt-oss-20b", 4, 2, {(8, 2880, 2880), (8, 1440, 2880), (8, 2880)}),
+    ],
+)
+def test_experts_are_divided_and_their_matrices_cut(
+    model: str, expert: int, cut: int, shapes: set[tuple[int, ...]]
+) -> None:
+    """Whole experts on each rank; a cut goes through what they compute in between, and leaves a bias behind it whole."""
+    experts = next(block.mlp for block, _ in catalogued(model).blocks if isinstance(block.mlp, Moe))
+    found = {local_tensor(t, experts, 1, expert, cut) for t in experts.tensors if t.group == "experts"}
+    assert found == shapes
