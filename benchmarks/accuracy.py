@@ -31,17 +31,18 @@ from benchmarks import (  # noqa: E402
     report,
     traced,
 )
-from benchmarks.cases import HERE, Case, Unpriced, load  # noqa: E402
+from benchmarks.cases import HERE, Case, Reading, Unpriced, load  # noqa: E402
 from benchmarks.megatron_arguments import ranks_of  # noqa: E402
-from benchmarks.score import Failed, Row, priced, resolved, score  # noqa: E402
-from benchmarks.summary import Figures, Kept, as_json, by_group, figures, leave_one_family_out, tables  # noqa: E402
+from benchmarks.score import Failed, Row, as_traced, priced, rank_of, resolved, score  # noqa: E402
+from benchmarks.summary import Figures, Kept, as_json, by_group, figures, in_halves, leave_one_family_out, tables  # noqa: E402
 from memcheck.catalog.gpus import find_gpu  # noqa: E402
 from memcheck.errors import MemcheckError  # noqa: E402
 from memcheck.job.types import Layout, TrainingJob  # noqa: E402
 from memcheck.memory import residuals as stored_residuals  # noqa: E402
-from memcheck.memory.allocator import allocator_group  # noqa: E402
-from memcheck.memory.communicators import ProcessGroup, communicator_terms, group_bytes  # noqa: E402
-from memcheck.memory.overhead import context_terms, library_terms  # noqa: E402
+from memcheck.memory.allocator import allocator_group, remainder_group  # noqa: E402
+from memcheck.memory.communicators import ProcessGroup, group_bytes  # noqa: E402
+from memcheck.memory.estimate import estimate  # noqa: E402
+from memcheck.memory.overhead import context_terms, surroundings  # noqa: E402
 from memcheck.models.types import Architecture  # noqa: E402
 
 RESIDUALS = os.path.join(ROOT, "memcheck", "memory", "data", "residuals.json")
@@ -101,39 +102,48 @@ def kept() -> list[Kept]:
     """What the allocator held in every replayed step, with and without expandable segments."""
     jobs = {}
     for case in replayed.steps().values():
-        job, _, _ = resolved(case.plan)
+        job, gpu, overhead = resolved(case.plan)
+        job = as_traced(case, job)
         if isinstance(job, TrainingJob) and isinstance(job.architecture, Architecture):
-            jobs[case.id] = (job.architecture.model_type, job)
+            rank = rank_of(case, estimate(job, gpu, overhead))
+            block = rank.largest_block_bytes / rank.peak.allocated_bytes
+            jobs[case.id] = (job.architecture.model_type, job, block)
     found = []
     for step in load("allocator.json")["steps"]:
         if step["id"].startswith("serving."):
             found.append(Kept(step["id"], "serving", "serving", *step["default"]))
         if step["id"] not in jobs:
             continue
-        family, job = jobs[step["id"]]
+        family, job, block = jobs[step["id"]]
         pools = sum(step["streams"]) / step["allocated"] if "streams" in step else 1.0
         for setting in ("default", "expandable"):
-            group = allocator_group(job._replace(expandable_segments=setting == "expandable"))
+            under = job._replace(expandable_segments=setting == "expandable")
             reserved, tight = step[setting]
-            found.append(Kept(step["id"], family.split("_")[0].rstrip("0123456789."), group, reserved / pools, tight))
+            name, kinds = family.split("_")[0].rstrip("0123456789."), (allocator_group(under), remainder_group(under))
+            found.append(Kept(step["id"], name, kinds[0], reserved / pools, tight, kinds[1], block))
     return found
 
 
-def outside() -> list[tuple[str, int, int, str]]:
-    """Readings of what lies outside the allocator: (what, predicted, measured, source)."""
+def outside() -> list[Reading]:
+    """Readings of what lies outside the allocator."""
     found = []
     for reading in load("measured.json")["outside"]:
-        gpu = find_gpu(reading["gpu"])
+        gpu, measured_bytes, kind = find_gpu(reading["gpu"]), reading["bytes"], "communicators"
         if "group" in reading:
-            group = ProcessGroup(**reading["group"])
-            predicted = group_bytes(group, gpu)
+            predicted = group_bytes(ProcessGroup(**reading["group"]), gpu) + reading.get("then_bytes", 0)
+        elif "layout" in reading:
+            around = surroundings(_bare_job(Layout(**reading["layout"])), gpu).outside
+            predicted = around.communicators
+            measured_bytes -= around.total - predicted
         else:
-            predicted = sum(size for _, size, _ in context_terms(gpu))
-            if "layout" in reading:
-                job = _bare_job(Layout(**reading["layout"]))
-                predicted += sum(size for _, size, _ in (*library_terms(job, gpu), *communicator_terms(job, gpu)))
-        found.append((reading["what"], predicted, reading["bytes"], reading["source"]))
+            kind, predicted = "context", sum(size for _, size, _ in context_terms(gpu))
+        found.append(Reading(kind, reading["what"], predicted, measured_bytes, reading["source"]))
     return found
+
+
+def ratios(readings: list[Reading]) -> list[tuple[str, float]]:
+    """Each kind of reading, measured over predicted."""
+    return [(each.kind, each.measured_bytes / each.predicted_bytes) for each in readings]
 
 
 def _bare_job(layout: Layout) -> TrainingJob:
@@ -190,11 +200,11 @@ def written(done: Run) -> dict[str, str]:
     """Every generated file and its text."""
     groups = {name: figures(rows) for name, rows in by_group(done.rows).items()}
     steps, readings = kept(), outside()
-    ratios = [measured_bytes / predicted for _, predicted, measured_bytes, _ in readings]
-    left_out = leave_one_family_out(done.rows, steps, ratios)
+    halves = in_halves(done.rows, steps, ratios(readings))
+    left_out = leave_one_family_out(done.rows, steps, ratios(readings))
     table = peers.table()
     return {
-        os.path.join(HERE, "RESULTS.md"): report.results(done, groups, left_out, readings),
+        os.path.join(HERE, "RESULTS.md"): report.results(done, groups, left_out, halves, readings),
         os.path.join(HERE, "peers.md"): peers.markdown(table),
         os.path.join(HERE, "predicted.svg"): plots.predicted_against_truth(done.rows),
         os.path.join(HERE, "errors.svg"): plots.errors_by_group(by_group(done.rows)),
@@ -211,8 +221,7 @@ def _text(path: str) -> str:
 
 def made_residuals(done: Run) -> str:
     """The residuals file."""
-    ratios = [measured_bytes / predicted for _, predicted, measured_bytes, _ in outside()]
-    return json.dumps(as_json(tables(done.rows, kept(), ratios)), indent=1) + "\n"
+    return json.dumps(as_json(tables(done.rows, kept(), ratios(outside()))), indent=1) + "\n"
 
 
 def stale(files: dict[str, str]) -> list[str]:

@@ -49,6 +49,17 @@ class Unpriced(NamedTuple):
     reason: str
 
 
+class Reading(NamedTuple):
+    """A reading of what lies outside the allocator."""
+
+    kind: str
+    """``context`` | ``communicators``."""
+    what: str
+    predicted_bytes: int
+    measured_bytes: int
+    source: str
+
+
 def load(name: str) -> dict[str, Any]:
     """One file of ``data``."""
     with open(os.path.join(HERE, "data", name), encoding="utf-8") as file:

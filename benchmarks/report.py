@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from benchmarks import outcomes
-from benchmarks.cases import Unpriced, load
+from benchmarks.cases import Reading, Unpriced, load
 from benchmarks.score import Row
-from benchmarks.summary import Figures, LeftOut, by_group
+from benchmarks.summary import Figures, Half, LeftOut, by_group
 from memcheck.memory.residuals import SMALL_BYTES, residuals
 
 if TYPE_CHECKING:
@@ -56,7 +56,11 @@ def far(rows: Iterable[Row]) -> list[Row]:
 
 
 def results(
-    done: Run, groups: dict[str, Figures], left_out: Sequence[LeftOut], readings: Sequence[tuple[str, int, int, str]]
+    done: Run,
+    groups: dict[str, Figures],
+    left_out: Sequence[LeftOut],
+    halves: Sequence[Half],
+    readings: Sequence[Reading],
 ) -> str:
     """The page."""
     lines = [
@@ -88,6 +92,7 @@ def results(
     lines += outcomes.section(done.verdicts)
     lines += _explained(done)
     lines += _left_out(left_out)
+    lines += _halves(halves)
     lines += _widths(done.rows)
     lines += _tables()
     lines += _outside(readings)
@@ -144,6 +149,24 @@ def _left_out(left_out: Sequence[LeftOut]) -> list[str]:
     ]
 
 
+def _halves(halves: Sequence[Half]) -> list[str]:
+    return [
+        "",
+        "## Half of the families against the other half",
+        "",
+        "Replayed steps with default segments, held against what cannot be returned as the other half of the model",
+        "families has it. *By share*: the interval without what follows from the largest block of a step. Widths are",
+        "those of the allocator alone, over live tensors.",
+        "",
+        "| families | steps | above | width, median | by share: above | width, median |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {', '.join(h.families)} | {h.n} | {h.above} | {h.width:.1%} | {h.above_share} | {h.width_share:.1%} |"
+            for h in halves
+        ),
+    ]
+
+
 def _tables() -> list[str]:
     tables = residuals()
     found = ["", "## What the intervals rest on", "", "Truth over predicted `allocated`:", ""]
@@ -162,7 +185,15 @@ def _tables() -> list[str]:
             f"| {k} | {s.n} | {s.median:.3f} | {s.high:.3f} | "
             + (f"{t.n} | {t.median:.3f} | {t.high:.3f} |" if t else " | | |")
         )
-    return found
+    found += [
+        "",
+        "What the smallest memory has beyond live tensors and one more block as large as the step's largest, which the",
+        "upper end of `needed` rests on where that is lower (default segments):",
+        "",
+        "| kind of step | n | median | upper |",
+        "|---|---|---|---|",
+    ]
+    return found + [f"| {k} | {s.n} | {s.median:.3f} | {s.high:.3f} |" for k, s in tables.beyond.items()]
 
 
 def _widths(rows: Sequence[Row]) -> list[str]:
@@ -190,13 +221,12 @@ def _widths(rows: Sequence[Row]) -> list[str]:
     return [*found, f"| **all** | {len(large)} | {statistics.median(r.width for r in large):.1%} | | {both:.1%} |"]
 
 
-def _outside(readings: Sequence[tuple[str, int, int, str]]) -> list[str]:
+def _outside(readings: Sequence[Reading]) -> list[str]:
     found = ["", "Outside the allocator (context, libraries, communicators), formulas against readings:", ""]
-    found += ["| reading | predicted MiB | measured MiB | ratio | source |", "|---|---|---|---|---|"]
-    for what, predicted, measured, source in readings:
-        found.append(
-            f"| {what} | {predicted / MIB:.0f} | {measured / MIB:.0f} | {measured / predicted:.2f} | {source} |"
-        )
+    found += ["| reading | of | predicted MiB | measured MiB | ratio | source |", "|---|---|---|---|---|---|"]
+    for kind, what, predicted, measured, source in readings:
+        sizes = f"{predicted / MIB:.0f} | {measured / MIB:.0f} | {measured / predicted:.2f}"
+        found.append(f"| {what} | {kind} | {sizes} | {source} |")
     return found
 
 

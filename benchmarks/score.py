@@ -12,9 +12,11 @@ from memcheck.errors import MemcheckError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
-from memcheck.memory.allocator import allocator_group
+from memcheck.memory.allocator import allocator_group, remainder_group
+from memcheck.memory.basis import intervals
 from memcheck.memory.estimate import estimate
-from memcheck.memory.interval import Intervals, error_group, intervals
+from memcheck.memory.interval import Held, Intervals, error_group
+from memcheck.memory.outside import Outside
 from memcheck.memory.overhead import slack
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture
@@ -34,11 +36,19 @@ class Row(NamedTuple):
     reserved_bytes: int
     device_bytes: int
     needed_bytes: int
+    outside: Outside
+    largest_block_bytes: int
     intervals: Intervals
     capacity_bytes: int
     phase: str
     error_group: str
     allocator_group: str
+    remainder_group: str
+
+    @property
+    def held(self) -> Held:
+        """The figures that the intervals lie around."""
+        return Held(self.allocated_bytes, self.outside, self.apart_bytes, self.largest_block_bytes)
 
     @property
     def error(self) -> float:
@@ -132,14 +142,17 @@ def score(case: Case) -> Row | Failed:
     try:
         job, gpu, overhead = resolved(case.plan)
         job = as_traced(case, job)
-        ranks = estimate(job, gpu, overhead).ranks
+        rank = rank_of(case, estimate(job, gpu, overhead))
     except MemcheckError as error:
         return Failed(case, str(error) or type(error).__name__)
-    if case.pipeline_rank is None:
-        rank = max(ranks, key=lambda r: r.peak.allocated_bytes)
-    else:
-        rank = next(r for r in ranks if r.pipeline_rank == case.pipeline_rank)
     return priced(case, job, gpu, rank)
+
+
+def rank_of(case: Case, found: Estimate) -> RankEstimate:
+    """The rank that a case is about: the fullest, or the one that was traced."""
+    if case.pipeline_rank is None:
+        return max(found.ranks, key=lambda r: r.peak.allocated_bytes)
+    return next(r for r in found.ranks if r.pipeline_rank == case.pipeline_rank)
 
 
 def priced(case: Case, job: TrainingJob | InferenceJob, gpu: Gpu, rank: RankEstimate) -> Row:
@@ -148,6 +161,7 @@ def priced(case: Case, job: TrainingJob | InferenceJob, gpu: Gpu, rank: RankEsti
     extra = slack(job, gpu, Overhead(), allocated, apart=rank.apart_bytes)
     reserved = allocated + extra.fragmentation
     device = reserved + extra.context_and_nccl
+    held = Held(allocated, extra.outside, rank.apart_bytes, rank.largest_block_bytes)
     return Row(
         case,
         allocated if case.metric == "allocated" else reserved,
@@ -156,9 +170,12 @@ def priced(case: Case, job: TrainingJob | InferenceJob, gpu: Gpu, rank: RankEsti
         reserved,
         device,
         device - extra.cache,
-        intervals(job, allocated, extra.context_and_nccl, gpu.memory_bytes, rank.apart_bytes),
+        extra.outside,
+        rank.largest_block_bytes,
+        intervals(job, held, gpu.memory_bytes),
         gpu.memory_bytes,
         rank.peak.name,
         error_group(job),
         allocator_group(job),
+        remainder_group(job),
     )

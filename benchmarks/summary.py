@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.score import Row
 from memcheck.memory.allocator import stuck_group
-from memcheck.memory.interval import ends
+from memcheck.memory.interval import Held, Kinds, ends
+from memcheck.memory.outside import NOTHING_OUTSIDE
 from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 
 COMPILED_APART = ", compiled/"
 """In the allocator's kind of compiled steps that have one of their own."""
+UNIT = 2**36
+"""Bytes of a step without a size of its own."""
 T_975 = (0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
 """Student's t at 97.5 % by degrees of freedom; 2.09 and below from 19 on, taken as 2.09."""
 
@@ -68,6 +72,15 @@ class Kept(NamedTuple):
     """Reserved over the highest points of all streams together, with memory to spare."""
     tight: float
     """The smallest memory on which the step runs, over allocated."""
+    remainder: str = ""
+    """The kind under which ``beyond`` counts; empty: under none."""
+    block: float = 0.0
+    """The step's largest block over allocated."""
+
+    @property
+    def beyond(self) -> float:
+        """``tight`` less the largest block, and no less than one."""
+        return max(1.0, self.tight - self.block)
 
 
 def spread(ratios: Sequence[float]) -> Spread:
@@ -101,7 +114,11 @@ def difference(truth: float, predicted: int) -> float:
     return 1 + (truth - predicted) / max(predicted, SMALL_BYTES)
 
 
-def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Sequence[float]) -> Residuals:
+Readings = Sequence[tuple[str, float]]
+"""Of what is outside the allocator: ``context`` or ``communicators``, and measured over predicted."""
+
+
+def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Residuals:
     """The tables of ``memcheck/memory/data/residuals.json``.
 
     The allocator's middle share comes from replayed steps alone where there are any, so that published reserved figures
@@ -111,7 +128,10 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Sequence[float]) 
     """
     reserved: dict[str, list[float]] = {}
     tight: dict[str, list[float]] = {}
+    beyond: dict[str, list[float]] = {}
     for step in kept:
+        if step.remainder:
+            beyond.setdefault(step.remainder, []).append(step.beyond)
         reserved.setdefault(step.group, []).append(step.reserved)
         tight.setdefault(stuck_group(step.group), []).append(step.tight)
     replayed = {group: spread(found).median for group, found in reserved.items()}
@@ -130,7 +150,10 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Sequence[float]) 
             _, share = look_up(shares, row.allocator_group)
             truth = truth / share.median - row.apart_bytes
         allocated.setdefault(row.error_group, []).append(difference(truth, row.allocated_bytes))
-    return Residuals(_spreads(allocated), shares, _stuck(tight), spread(outside))
+    around: dict[str, list[float]] = {}
+    for kind, ratio in outside:
+        around.setdefault(kind, []).append(ratio)
+    return Residuals(_spreads(allocated), shares, _stuck(tight), _around(around), _spreads(beyond))
 
 
 def _stuck(ratios: dict[str, list[float]]) -> dict[str, Spread]:
@@ -147,6 +170,12 @@ def _stuck(ratios: dict[str, list[float]]) -> dict[str, Spread]:
         group: found._replace(median=min(found.high, all_of[group].median)) if found.n >= ENOUGH else all_of[group]
         for group, found in _spreads(ratios).items()
     }
+
+
+def _around(ratios: dict[str, list[float]]) -> dict[str, Spread]:
+    """What is outside the allocator: with few readings each kind may be as much above its formula as any."""
+    high = max((ratio for found in ratios.values() for ratio in found), default=1.0)
+    return {kind: found._replace(high=_up(max(found.high, high))) for kind, found in _spreads(ratios).items()}
 
 
 def _pool(group: str) -> str:
@@ -177,10 +206,52 @@ def as_json(found: Residuals) -> dict[str, Any]:
     stored: dict[str, Any] = {
         "about": "Ratios of truth to prediction; written by python -m benchmarks.accuracy --write, never by hand.",
     }
-    for name, table in (("allocated", found.allocated), ("reserved", found.reserved), ("tight", found.tight)):
+    for name, table in found._asdict().items():
         stored[name] = {group: row._asdict() for group, row in table.items()}
-    stored["outside"] = found.outside._asdict()
     return stored
+
+
+class Half(NamedTuple):
+    """Replayed steps of some model families against the ends of ``needed`` that the other half of them gives."""
+
+    families: tuple[str, ...]
+    n: int
+    above: int
+    """Steps that need more than the upper end."""
+    above_share: int
+    """Likewise without what follows from the largest block."""
+    width: float
+    """Median distance of the ends, over allocated."""
+    width_share: float
+
+
+def in_halves(rows: Sequence[Row], kept: Sequence[Kept], outside: Readings) -> list[Half]:
+    """What the allocator cannot return, as the other half of the families has it: every second one by name."""
+    steps = [k for k in kept if k.remainder]
+    families = sorted({k.family for k in steps})
+    found = []
+    for mine in (tuple(families[::2]), tuple(families[1::2])):
+        others = [k for k in kept if k.family not in mine]
+        made = tables([r for r in rows if family_of(r) not in mine], others, outside)
+        ends_of = {
+            k: (_stuck_ends(made, k), _stuck_ends(made._replace(beyond={}), k)) for k in steps if k.family in mine
+        }
+        found.append(
+            Half(
+                mine,
+                len(ends_of),
+                *(sum(k.tight > each[i][1] for k, each in ends_of.items()) for i in (0, 1)),
+                *(statistics.median([each[i][1] - each[i][0] for each in ends_of.values()]) for i in (0, 1)),
+            )
+        )
+    return found
+
+
+def _stuck_ends(made: Residuals, step: Kept) -> tuple[float, float]:
+    """Both ends of what a step without other errors needs, over allocated."""
+    held = Held(UNIT, NOTHING_OUTSIDE, largest=int(step.block * UNIT))
+    low, high = ends(made._replace(allocated={}), Kinds("", step.group, step.remainder), held, None).needed
+    return low / UNIT, high / UNIT
 
 
 class LeftOut(NamedTuple):
@@ -192,7 +263,7 @@ class LeftOut(NamedTuple):
     above: int
 
 
-def leave_one_family_out(rows: Sequence[Row], kept: Sequence[Kept], outside: Sequence[float]) -> list[LeftOut]:
+def leave_one_family_out(rows: Sequence[Row], kept: Sequence[Kept], outside: Readings) -> list[LeftOut]:
     """Coverage of the interval for families that its tables have not seen."""
     found = []
     for family in sorted({family_of(r) for r in rows}):
@@ -200,9 +271,8 @@ def leave_one_family_out(rows: Sequence[Row], kept: Sequence[Kept], outside: Seq
         mine = [r for r in rows if family_of(r) == family]
         inside = above = 0
         for row in mine:
-            groups = (row.error_group, row.allocator_group)
-            outside_bytes = row.device_bytes - row.reserved_bytes
-            found_ends = ends(made, groups, row.allocated_bytes, outside_bytes, row.capacity_bytes, row.apart_bytes)
+            kinds = Kinds(row.error_group, row.allocator_group, row.remainder_group)
+            found_ends = ends(made, kinds, row.held, row.capacity_bytes)
             there = row._replace(intervals=found_ends)
             above += there.unsafe
             inside += there.inside

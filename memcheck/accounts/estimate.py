@@ -71,6 +71,8 @@ class RankEstimate(Record):
     formulas: tuple[Formula, ...] = ()
     host_bytes: int = 0
     """Activations that this rank keeps in host memory."""
+    largest_block_bytes: int = 0
+    """The largest block of the step; 0 where its layers are not replayed."""
     apart_bytes: int = 0
     """How much more than at the peak the allocator's pools have once held: each stream has its own, each has its
     highest point at another moment, and no stream may use another's blocks. And optimizer states in managed memory,

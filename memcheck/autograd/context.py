@@ -116,6 +116,8 @@ class Setting(Record):
     """``fused`` | ``fallback``: what recurrent layers run in."""
     liger: Patched | None = None
     """Which of a block's modules are Liger's; None: none."""
+    exchanges_again: bool = False
+    """Selective recompute repeats the experts' all-to-alls instead of keeping what they brought."""
     options: tuple[tuple[str, object], ...] = ()
     streams: int = 1
     """Streams of hidden states that layers hand to each other."""

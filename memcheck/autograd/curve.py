@@ -20,6 +20,8 @@ class High(Record):
     label: str
     components: tuple[tuple[str, int], ...]
     inventory: Inventory = ()
+    largest: int = 0
+    """Bytes of the largest block that the unit has made so far, live or not."""
 
 
 class Saved(Record):
@@ -177,6 +179,7 @@ def high(tape: Tape) -> High:
         label=tape.peak_label,
         components=tuple((k, v) for k, v in tape.peak_components.items() if v),
         inventory=tuple(tape.peak_inventory),
+        largest=tape.largest,
     )
 
 

@@ -69,7 +69,9 @@ class Storage:
         self.component = component
         self.holders = 0
         """Gradient buffers that hold this storage."""
-        self.bytes = size = rounded(numel * ITEM_BYTES[dtype]) * tape.copies
+        size = rounded(numel * ITEM_BYTES[dtype])
+        tape.largest = max(tape.largest, size)
+        self.bytes = size = size * tape.copies
         tape.live += size
         by = tape.by_component
         by[component] = by.get(component, 0) + size
@@ -206,6 +208,8 @@ class Tape:
         self.silent = False
         """The present is no candidate for the highest point."""
         self.peak = 0
+        self.largest = 0
+        """Bytes of the largest block so far."""
         self.peak_label = ""
         self.peak_scope = ""
         self.peak_components: dict[str, int] = {}

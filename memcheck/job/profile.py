@@ -166,6 +166,8 @@ class Profile(Record):
     selective_recompute: str = ""
     """What selective recompute chooses among: the ``operators`` or the ``modules`` of a block. Empty: there is none to
     turn on; a plan that has it is priced as core attention run again."""
+    keeps_exchanges_since: tuple[int, int] | None = None
+    """First version whose selective recompute keeps what the experts' all-to-alls brought. None: none repeats them."""
     checkpointed_parts: tuple[str, ...] = ()
     """Modules of a layer that can be checkpointed each apart, of ``training.activation_checkpointing.modules``."""
     context_parallel: str = "ring"

@@ -1,21 +1,16 @@
-"""What the caching allocator holds beyond live tensors, decided in one place for every job.
+"""What the caching allocator holds beyond live tensors, decided in one place for every job (docs/allocator.md).
 
 Two shares, each relative to ``allocated``, each with its spread (:class:`Shares`):
 
 - *stuck*: the smallest memory on which the step still runs. Before an allocation fails the allocator gives back every
-  segment that is wholly free and tries again (c10/cuda/CUDACachingAllocator.cpp, ``release_cached_blocks``), so what is
-  left is the unused remainder of segments that still hold a live block, which expandable segments cut down to pages.
-- *held*: what it keeps with memory to spare, the stuck part included. The difference is its *cache*: it is seen in
+  segment that is wholly free and tries again (c10/cuda/CUDACachingAllocator.cpp, ``release_cached_blocks``). With
+  default segments little more is left than one block as large as the step's largest: see :func:`remainder_group`.
+- *held*: what it keeps with memory to spare, the stuck part included, as a share of ``allocated`` and of ``apart``,
+  which is what the pools of FSDP2's streams hold together beyond it. The difference is its *cache*: it is seen in
   ``nvidia-smi`` and is no need of the step.
 
-No stream may use another's blocks. FSDP2 gathers and reduces on streams of their own, and every stream has its highest
-point at another moment, so that with memory to spare the pools hold the highest points of all streams together. That
-sum is no share but a figure of the plan: ``apart`` is what it has beyond ``allocated`` (``RankEstimate.apart_bytes``),
-and *held* is a share of both together.
-
-Which data decides follows from :func:`allocator_group`; the tables are ``tight`` and ``reserved`` of
-``data/residuals.json``, which ``python -m benchmarks.accuracy --write`` makes from replays of traced steps. A better
-table, or a kind of step more, changes this file and that data, and nothing else.
+The tables are ``tight``, ``reserved`` and ``beyond`` of ``data/residuals.json``, which ``python -m benchmarks.accuracy
+--write`` makes from replays of traced steps.
 """
 
 from __future__ import annotations
@@ -24,10 +19,15 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.torch import ends_apart
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.residuals import Residuals, Spread, look_up, residuals
+from memcheck.models.types import Architecture, Moe
 from memcheck.record import Record
 
 LENGTHS_VARY = "/lengths vary"
 """In a kind of step with sequences of different lengths, which decide what is held and not what is stuck."""
+
+COMPILED_APART = ", compiled"
+"""In a kind of sharded step whose layers are compiled, which decides what is live and held and not what is stuck: on
+which streams blocks come and go is FSDP2's."""
 
 ADAPTERS = "/adapters"
 """In a kind of step that trains adapters alone. What a first step leaves behind, gradients and optimizer states, is
@@ -69,8 +69,32 @@ def kept(found: Shares, allocated: int, room: int, apart: int = 0) -> tuple[int,
 
 
 def stuck_group(group: str) -> str:
-    """The kind under which it is recorded what a step cannot return: that of equal lengths, which need no less."""
-    return group.replace(LENGTHS_VARY, "")
+    """The kind under which it is recorded what a step cannot return: that of equal lengths, which need no less, and
+    that of steps that are not compiled.
+    """
+    return group.replace(LENGTHS_VARY, "").replace(COMPILED_APART, "")
+
+
+def remainder_group(job: TrainingJob | InferenceJob) -> str:
+    """Kind of step whose need was compared with its largest block; empty where no such step was replayed.
+
+    On one stream experts are a kind of their own: the blocks of their tokens have sizes that nothing else has.
+    """
+    if isinstance(job, InferenceJob) or job.expandable_segments or job.compiles("model") or job.method == "qlora":
+        return ""
+    profile = FRAMEWORKS[job.framework]
+    if profile.own_engine or profile.allocator_group:
+        return ""
+    group = stuck_group(allocator_group(job)).removesuffix("/default")
+    if "/" not in group or group.endswith(ADAPTERS):
+        return group
+    return f"{group}/{'experts' if has_experts(job) else 'dense'}"
+
+
+def has_experts(job: TrainingJob | InferenceJob) -> bool:
+    """Any block with routed experts."""
+    architecture = job.architecture
+    return isinstance(architecture, Architecture) and any(isinstance(b.mlp, Moe) for b, _ in architecture.blocks)
 
 
 def allocator_group(job: TrainingJob | InferenceJob) -> str:
@@ -102,4 +126,4 @@ def _sharded(job: TrainingJob, *, apart: bool) -> str:
     if not apart:
         return "sharded"
     own_passes = str(job.option("module", "")).startswith("graph_trainer")
-    return "sharded ends apart, compiled" if job.compiles("model") and not own_passes else "sharded ends apart"
+    return f"sharded ends apart{COMPILED_APART}" if job.compiles("model") and not own_passes else "sharded ends apart"

@@ -7,7 +7,7 @@ from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import stack_of
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.limits import refuse_extremes
-from memcheck.memory.overhead import Surroundings, items, slack, surroundings
+from memcheck.memory.overhead import Surroundings, slack, surroundings
 from memcheck.memory.residuals import residuals
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture, Rough
@@ -15,6 +15,7 @@ from memcheck.models.types import Architecture, Rough
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.frameworks.stack import WorstRank
+    from memcheck.memory.interval import Kinds
 
 MODELED = Overhead()
 
@@ -43,7 +44,7 @@ def estimate(
 class Estimator:
     """Estimates jobs that differ in their batch alone: what follows from the rest is found once."""
 
-    __slots__ = ("_gpu", "_groups", "_hosts", "_overhead", "_surroundings", "_worst")
+    __slots__ = ("_gpu", "_hosts", "_kinds", "_overhead", "_surroundings", "_worst")
 
     def __init__(self, job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead) -> None:
         """``job``: any of them.
@@ -58,7 +59,7 @@ class Estimator:
             refuse(job)
         self._gpu, self._overhead = gpu, overhead
         self._surroundings: Surroundings | None = None
-        self._groups = ("", "")
+        self._kinds: Kinds | None = None
         self._hosts: dict[tuple[bool, int], tuple[HostMoment, ...]] = {}
         self._worst: WorstRank | None = None
 
@@ -88,17 +89,18 @@ class Estimator:
     def _answer(
         self, job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...], worst: RankEstimate
     ) -> Estimate:
-        from memcheck.memory.interval import ends, interval_groups
+        from memcheck.memory.interval import Held, ends, interval_kinds
 
         gpu, overhead = self._gpu, self._overhead
-        if self._surroundings is None:
-            self._surroundings, self._groups = surroundings(job, gpu), interval_groups(job)
+        if self._surroundings is None or self._kinds is None:
+            self._surroundings, self._kinds = surroundings(job, gpu), interval_kinds(job)
         peak = worst.peak
         allocated = peak.allocated_bytes
         extra = slack(job, gpu, overhead, allocated, self._surroundings, worst.apart_bytes)
         reserved = allocated + extra.fragmentation
         device = reserved + extra.context_and_nccl
-        found = ends(residuals(), self._groups, allocated, extra.context_and_nccl, gpu.memory_bytes, worst.apart_bytes)
+        held = Held(allocated, extra.outside, worst.apart_bytes, worst.largest_block_bytes)
+        found = ends(residuals(), self._kinds, held, gpu.memory_bytes)
         components = dict(peak.components_bytes)
         components["fragmentation"] = components.get("fragmentation", 0) + extra.fragmentation
         components["context_and_nccl"] = components.get("context_and_nccl", 0) + extra.context_and_nccl
@@ -154,6 +156,8 @@ def _overhead_formulas(
     job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, rank: RankEstimate
 ) -> tuple[Formula, ...]:
     """What lies between allocated and device bytes, one line per term."""
+    from memcheck.memory.overhead_terms import items
+
     return tuple(
         Formula(t.component, t.name, "beyond the live tensors of the step", bytes=t.bytes, source=t.source)
         for t in items(job, gpu, overhead, rank.peak.allocated_bytes, rank.apart_bytes)

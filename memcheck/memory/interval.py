@@ -14,10 +14,19 @@ from __future__ import annotations
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.memory.allocator import allocator_group, shares_of, stuck_group
-from memcheck.memory.residuals import COMPILED, SMALL_BYTES, Residuals, Spread, look_up, residuals
-from memcheck.models.types import Architecture, Moe
+from memcheck.memory.allocator import ADAPTERS, allocator_group, has_experts, remainder_group, shares_of
+from memcheck.memory.outside import Outside
+from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 from memcheck.record import Record
+
+
+class Kinds(Record):
+    """What decides which data a plan's intervals rest on, whatever its batch."""
+
+    errors: str
+    allocator: str
+    remainder: str = ""
+    """Empty: nothing is known of what its largest block leaves."""
 
 
 class Intervals(Record):
@@ -27,37 +36,52 @@ class Intervals(Record):
     seen: tuple[int, int]
 
 
-def intervals(
-    job: TrainingJob | InferenceJob, allocated: int, outside: int, capacity: int | None, apart: int = 0
-) -> Intervals:
-    """Both of them. ``outside``: bytes of context, libraries, communicators. ``capacity``: None for a GPU without end.
+class Held(Record):
+    """The figures of one plan that its intervals lie around, in bytes."""
 
-    ``allocated``: predicted, in bytes; ``apart``: what other streams' pools hold beyond it.
-    """
-    return ends(residuals(), interval_groups(job), allocated, outside, capacity, apart)
-
-
-def interval_groups(job: TrainingJob | InferenceJob) -> tuple[str, str]:
-    """The kind of error and the kind of allocation of a plan, whatever its batch."""
-    return error_group(job), allocator_group(job)
+    allocated: int
+    """Predicted."""
+    outside: Outside
+    apart: int = 0
+    """What other streams' pools hold beyond ``allocated``."""
+    largest: int = 0
+    """The largest block of a step; 0: not known."""
 
 
-def ends(
-    tables: Residuals, groups: tuple[str, str], allocated: int, outside: int, capacity: int | None, apart: int = 0
-) -> Intervals:
-    """The intervals from given tables, for a plan of some kind of error and some kind of allocation."""
-    own = look_up(tables.allocated, groups[0])[1]
-    found = shares_of(tables, groups[1])
+def interval_kinds(job: TrainingJob | InferenceJob) -> Kinds:
+    """The kinds of a plan, whatever its batch."""
+    return Kinds(error_group(job), allocator_group(job), remainder_group(job))
+
+
+def ends(tables: Residuals, kinds: Kinds, held: Held, capacity: int | None) -> Intervals:
+    """The intervals from given tables, for a plan of some kinds."""
+    allocated, _, apart, _ = held
+    own = look_up(tables.allocated, kinds.errors)[1]
+    found = shares_of(tables, kinds.allocator)
     scale = max(allocated, SMALL_BYTES) / max(1, allocated)
     off = max(0.0, 1 - own.low) * scale, max(0.0, own.high - 1) * scale
-    around = int(outside * min(1.0, tables.outside.low)), int(outside * max(1.0, tables.outside.high))
-    needed = _ends(found.stuck, off, allocated, around)
+    around = held.outside.ends(tables)
+    needed = _ends(_below_largest(tables, kinds, held, found.stuck), off, allocated, around)
     both = allocated + apart
     of_both = off[0] * allocated / max(1, both), off[1] * allocated / max(1, both)
     low, high = _ends(found.held, of_both, both, around)
     if capacity is not None:
         low, high = min(low, max(capacity, needed[0])), min(high, max(capacity, needed[1]))
     return Intervals(needed, (low, max(high, needed[1])))
+
+
+def _below_largest(tables: Residuals, kinds: Kinds, held: Held, stuck: Spread) -> Spread:
+    """A share that cannot be returned: at most one more block as large as the largest and a remainder.
+
+    That holds for models of other families better than a share does. Adapters leave too little behind for either.
+    """
+    known = tables.beyond.get(kinds.remainder)
+    if known is None or known.n < ENOUGH or not held.largest:
+        return stuck
+    most = held.largest / max(1, held.allocated) + known.high
+    if kinds.remainder.endswith(ADAPTERS):
+        most = min(most, stuck.high)
+    return stuck._replace(high=max(stuck.median, most))
 
 
 def _ends(share: Spread, off: tuple[float, float], held: int, outside: tuple[int, int]) -> tuple[int, int]:
@@ -69,14 +93,6 @@ def _ends(share: Spread, off: tuple[float, float], held: int, outside: tuple[int
 
 def _together(a: float, b: float) -> float:
     return float((a * a + max(0.0, b) ** 2) ** 0.5)
-
-
-def interval_basis(job: TrainingJob | InferenceJob) -> tuple[str, int]:
-    """Which errors the interval of ``needed`` rests on, and on how many cases."""
-    tables, group = residuals(), error_group(job)
-    errors, own = look_up(tables.allocated, group)
-    kept, allocator = look_up(tables.tight, stuck_group(allocator_group(job)))
-    return f"{errors}; allocator: {kept}", min(own.n, allocator.n)
 
 
 def error_group(job: TrainingJob | InferenceJob) -> str:
@@ -102,9 +118,3 @@ def _kind(job: TrainingJob) -> str:
     if layout.zero_stage >= 2:
         return "sharded"
     return "replicated" if layout.world_size > 1 else "single"
-
-
-def has_experts(job: TrainingJob | InferenceJob) -> bool:
-    """Any block with routed experts."""
-    architecture = job.architecture
-    return isinstance(architecture, Architecture) and any(isinstance(b.mlp, Moe) for b, _ in architecture.blocks)

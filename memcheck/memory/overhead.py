@@ -1,4 +1,4 @@
-"""From allocated bytes to device bytes, item by item, each with its source.
+"""From allocated bytes to device bytes.
 
 ``allocated`` holds the tensors that training code makes; that includes TransformerEngine's workspaces, which Python
 code makes (``memory/megatron/workspaces.py``). Here is added what no tensor of the step shows: what the caching
@@ -14,11 +14,11 @@ from __future__ import annotations
 from memcheck.catalog.types import Gpu
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
-from memcheck.memory.allocator import Shares, allocator_group, kept, shares
+from memcheck.memory.allocator import Shares, kept, shares
 from memcheck.memory.communicators import communicator_terms
+from memcheck.memory.outside import NOTHING_OUTSIDE, Outside
 from memcheck.models.types import Rough
 from memcheck.record import Record
-from memcheck.remembered import lru_cache
 
 MIB = 2**20
 
@@ -52,41 +52,34 @@ GRAPHS_PIPELINE_BYTES = 10 * 1024 * MIB
 known: their private pools depend on which layers are captured."""
 
 
-FRAGMENTATION, CACHE = "allocator, fragmentation", "allocator, cache"
-"""Names of the allocator's two terms."""
-
-
-class OverheadTerm(Record):
-    """One line of the overhead."""
-
-    name: str
-    bytes: int
-    source: str
-    component: str
-    """``fragmentation`` | ``context_and_nccl``."""
-
-
 class Slack(Record):
     """What lies between allocated and device bytes."""
 
     fragmentation: int
-    context_and_nccl: int
+    outside: Outside
+    """Context, libraries, communicators, or what the plan states in place of all overhead."""
     cache: int = 0
     """What of the fragmentation the allocator returns before an allocation fails."""
+
+    @property
+    def context_and_nccl(self) -> int:
+        """Bytes outside the allocator."""
+        return self.outside.total
 
 
 class Surroundings(Record):
     """What of the overhead does not depend on how much is allocated."""
 
-    outside: int
-    """Bytes of context, libraries, communicators."""
+    outside: Outside
+    """Context, libraries, communicators."""
     shares: Shares
     """What the caching allocator holds over ``allocated``."""
 
 
 def surroundings(job: TrainingJob | InferenceJob, gpu: Gpu) -> Surroundings:
     """What surrounds the live tensors of a job, whatever its batch."""
-    return Surroundings(sum(t.bytes for t in _outside(job, gpu)), shares(job))
+    each = context_terms(gpu), library_terms(job, gpu), communicator_terms(job, gpu)
+    return Surroundings(Outside(*(sum(size for _, size, _ in terms) for terms in each)), shares(job))
 
 
 def slack(
@@ -102,73 +95,15 @@ def slack(
     ``apart``: what other streams' pools hold beyond ``allocated``.
     """
     if overhead.kind == "flat":
-        return Slack(0, int(allocated * overhead.fraction))
+        return Slack(0, NOTHING_OUTSIDE._replace(context=int(allocated * overhead.fraction)))
     outside, found = known or surroundings(job, gpu)
-    stuck, cache = kept(found, allocated, _room(gpu, outside, allocated), apart)
+    stuck, cache = kept(found, allocated, room(gpu, outside.total, allocated), apart)
     return Slack(stuck + cache, outside, cache)
 
 
-def items(
-    job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int, apart: int = 0
-) -> tuple[OverheadTerm, ...]:
-    """Every term of the overhead, largest kinds first: fragmentation, context, libraries, communicators."""
-    if overhead.kind == "flat":
-        source = f"the plan's policy: {overhead.fraction:.0%} of allocated"
-        return (
-            OverheadTerm(
-                name="flat overhead",
-                bytes=int(allocated * overhead.fraction),
-                source=source,
-                component="context_and_nccl",
-            ),
-        )
-    found = _outside(job, gpu)
-    room = _room(gpu, sum(t.bytes for t in found), allocated)
-    return tuple(t for t in (*allocator_terms(job, allocated, room, apart), *found) if t.bytes)
-
-
-def _room(gpu: Gpu, outside: int, allocated: int) -> int:
+def room(gpu: Gpu, outside: int, allocated: int) -> int:
     """What the allocator can hold beyond live tensors."""
     return gpu.memory_bytes - outside - allocated
-
-
-def _outside(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[OverheadTerm, ...]:
-    """Context, libraries, communicators."""
-    return _terms((*context_terms(gpu), *library_terms(job, gpu), *communicator_terms(job, gpu)))
-
-
-@lru_cache(maxsize=1024)
-def _terms(found: tuple[tuple[str, int, str], ...]) -> tuple[OverheadTerm, ...]:
-    return tuple(OverheadTerm(*t, "context_and_nccl") for t in found)
-
-
-def allocator_terms(
-    job: TrainingJob | InferenceJob, allocated: int, room: int, apart: int = 0
-) -> tuple[OverheadTerm, OverheadTerm]:
-    """What the caching allocator holds beyond live blocks at the peak: what it cannot return, and what it need not.
-
-    It depends on what is freed before what: with recomputation, large logits and many short-lived activations share the
-    pool; FSDP takes gather buffers from streams of their own, whose blocks no other stream may use; expandable segments
-    give pages back between sizes.
-
-    Fragmentation proper, the free parts of segments that are in use, grows with what is allocated, on every GPU. Cache,
-    whole segments that are free, is returned to the driver before an allocation fails: it is what is left of the
-    difference to a step with memory to spare, and no more than there is ``room`` for. So it shrinks as a GPU fills.
-    """
-    found = shares(job)
-    stuck, cache = kept(found, allocated, room, apart)
-    where = f"({allocator_group(job)}; docs/accuracy.md)"
-    fixed = (
-        f"{found.stuck.median - 1:.1%} of allocated, which cannot be returned: median of {found.stuck.n} steps {where}"
-    )
-    pools = f" and of {apart:,} bytes that the pools of other streams held before or after" if apart else ""
-    spare = (
-        f"up to {found.held.median - 1:.1%} of allocated{pools} with the fragmentation, as far as the GPU has room; "
-        f"returned before an allocation fails: median of {found.held.n} steps {where}"
-    )
-    return OverheadTerm(name=FRAGMENTATION, bytes=stuck, source=fixed, component="fragmentation"), OverheadTerm(
-        name=CACHE, bytes=cache, source=spare, component="fragmentation"
-    )
 
 
 def context_terms(gpu: Gpu) -> tuple[tuple[str, int, str], ...]:

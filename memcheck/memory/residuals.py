@@ -50,8 +50,11 @@ class Residuals(Record):
     tight: Table
     """Reserved over predicted ``allocated`` on the smallest GPU on which the step still runs: free segments are
     returned before it fails."""
-    outside: Spread
-    """Measured over predicted bytes outside the allocator: context, libraries, communicators."""
+    outside: Table
+    """Measured over predicted bytes outside the allocator: ``context``, ``communicators``."""
+    beyond: Table
+    """One plus what the step needs beyond its live tensors and one more block as large as its largest, over the former,
+    by kind of step: the allocator's remainder. Nothing is taken off where it needs less."""
 
 
 _cache: list[Residuals] = []
@@ -67,8 +70,7 @@ def residuals() -> Residuals:
 
 def read(raw: Mapping[str, Any]) -> Residuals:
     """The tables from their JSON form."""
-    tables = [{k: _spread(v) for k, v in raw[name].items()} for name in ("allocated", "reserved", "tight")]
-    return Residuals(allocated=tables[0], reserved=tables[1], tight=tables[2], outside=_spread(raw["outside"]))
+    return Residuals(*({k: _spread(v) for k, v in raw[name].items()} for name in Residuals._fields))
 
 
 def _spread(row: Mapping[str, Any]) -> Spread:

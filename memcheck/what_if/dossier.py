@@ -6,8 +6,8 @@ from memcheck.accounts.dossier import Dossier, OnGpu, RankDevice
 from memcheck.accounts.estimate import CACHE, Estimate
 from memcheck.catalog.gpus import find_gpu
 from memcheck.check import Gate
+from memcheck.memory.basis import interval_basis
 from memcheck.memory.fit import on_host
-from memcheck.memory.interval import interval_basis
 from memcheck.memory.overhead import slack
 from memcheck.rules.run import check_layout
 from memcheck.rules.types import RuleContext

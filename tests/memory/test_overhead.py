@@ -10,16 +10,8 @@ import pytest
 from memcheck.catalog.types import Gpu
 from memcheck.job.types import Checkpointing, InferenceJob, Layout, Loss, Optimizer, Overhead, TrainingJob
 from memcheck.memory.allocator import allocator_group, shares
-from memcheck.memory.overhead import (
-    CACHE,
-    CONTEXT,
-    CONTEXT_UNKNOWN,
-    FRAGMENTATION,
-    context_terms,
-    items,
-    library_terms,
-    slack,
-)
+from memcheck.memory.overhead import CONTEXT, CONTEXT_UNKNOWN, context_terms, library_terms, slack
+from memcheck.memory.overhead_terms import CACHE, FRAGMENTATION, items
 from memcheck.memory.residuals import look_up, residuals
 from tests.memory.jobs import BF16_PURE, llama_8b
 

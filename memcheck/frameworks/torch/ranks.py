@@ -119,6 +119,7 @@ def laid(job: TrainingJob, rank: PeakRank) -> RankEstimate:
         instants,
         found.units.parameters,
         host_bytes=found.host_bytes,
+        largest_block_bytes=found.step.largest_block,
         apart_bytes=max(0, of_streams(rank) - peak) + rank.rest.paged,
     )
 
@@ -179,7 +180,14 @@ def _at_peak(rank: PeakRank, host_bytes: int) -> RankEstimate:
     found = rank.motion
     instants = laid_on(rank.rest, (found.step.moment(peak_on(rank.rest, found.tops)),), rank.beside)
     apart = max(0, of_streams(rank) - rank.peak) + rank.rest.paged
-    return RankEstimate(rank.number, instants, found.units.parameters, host_bytes=host_bytes, apart_bytes=apart)
+    return RankEstimate(
+        rank.number,
+        instants,
+        found.units.parameters,
+        host_bytes=host_bytes,
+        largest_block_bytes=found.step.largest_block,
+        apart_bytes=apart,
+    )
 
 
 @lru_cache(maxsize=256)

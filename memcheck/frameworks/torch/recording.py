@@ -98,6 +98,8 @@ class GroupSizes(Record):
     sizes: tuple[int, ...]
     streams: tuple[int, ...]
     """The stream that allocates each size."""
+    largest: int = 0
+    """The largest flat buffer, gathered or to be reduced."""
 
 
 NO_GROUP_SIZES = GroupSizes((), (), ())
@@ -115,6 +117,7 @@ def group_sizes(groups: Sequence[UnitGroups], root: Group) -> GroupSizes:
     forms: list[GroupForm | int] = []
     sizes: list[int] = []
     streams: list[int] = []
+    largest = 0
     first: dict[int, int] = {}
     for index, found in enumerate((*groups, UnitGroups(root))):
         of = first.setdefault(id(found), index)
@@ -122,10 +125,11 @@ def group_sizes(groups: Sequence[UnitGroups], root: Group) -> GroupSizes:
             forms.append(of)
             continue
         form, numbers = _group_numbers(found)
+        largest = max(largest, *(g.flat for g in found), *(g.reduce_input for g in found))
         forms.append(form)
         sizes += numbers
         streams += [stream for stream, there in zip(STREAMS * len(form.same), form.there, strict=True) if there]
-    return GroupSizes(tuple(forms), tuple(sizes), tuple(streams))
+    return GroupSizes(tuple(forms), tuple(sizes), tuple(streams), largest)
 
 
 def _group_numbers(groups: UnitGroups) -> tuple[GroupForm, list[int]]:
@@ -202,6 +206,12 @@ class StepMotion:
     def program(self) -> Program:
         """What was recorded of the step, without sizes."""
         return self._evaluated.program
+
+    @property
+    def largest_block(self) -> int:
+        """Bytes of the largest block that a unit or FSDP2 makes."""
+        own = max([high.largest for high in self._runs.highs], default=0)
+        return own if self._grouped is None else max(own, self._grouped[1].largest)
 
     def stream_tops(self) -> tuple[tuple[tuple[str, int], ...], ...]:
         """Each instant and its bytes on the default stream, and on each of FSDP2's; nothing without groups."""

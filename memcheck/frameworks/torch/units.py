@@ -72,6 +72,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         stream="fp32" if any(block.residual_fp32 for block, _ in architecture.blocks) else None,
         ssm=job.ssm_kernels,
         liger=fused_kernels(job, architecture),
+        exchanges_again=is_before(job.framework_version, FRAMEWORKS[job.framework].keeps_exchanges_since),
         streams=architecture.streams,
         options=job.options,
     )
@@ -248,8 +249,7 @@ def embedding_unit(
         a.learned_positions,
         a.embedding_norm,
         a.embedding_scale,
-        a.embedding_dropout, trained, tied,
-        a.embedding_size != a.hidden_size, a.positions_each, a.scales_outside,
+        a.embedding_dropout, trained, tied, a.embedding_size != a.hidden_size, a.positions_each, a.scales_outside,
         token_types=a.token_types, per_layer=a.per_layer,
         per_layer_rows=next((t.shape[0] for t in a.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
         sums_in_place=job.objective.fused, leaf=not trained and is_hooked(job, a), fixed_positions=a.fixed_positions,

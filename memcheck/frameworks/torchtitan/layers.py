@@ -30,6 +30,8 @@ __all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]
 KEEPS = frozenset({"mm", "addmm", "bmm", "attention", "topk", "reduce-scatter", "all-to-all"})
 """SelectiveAC's operators: compute_intensive_ops of torch._functorch.partitioners and torchtitan's own additions.
 ``_grouped_mm`` is in neither list."""
+BEFORE_EXCHANGES = KEEPS - {"all-to-all", "topk"}
+"""Those of releases before 0.2: ``all_to_all_single`` came with #1672 of September 2025, ``topk`` later."""
 
 
 def block(ctx: Context, layer: Block, x: Value) -> Value:
@@ -70,7 +72,8 @@ def checkpointed_block(ctx: Context, block: Block, x: Value, mode: str) -> Value
     if mode == "selective":
         if ctx.setting.compiled and is_traced(block, ctx.setting):
             return compiled_block(ctx, block, x, mode)
-        selection = KeptOutputs(KEEPS, frozenset(_gates(block)))
+        kinds = BEFORE_EXCHANGES if ctx.setting.exchanges_again else KEEPS
+        selection = KeptOutputs(kinds, frozenset(_gates(block)))
     return checkpoint_whole(ctx.tape, lambda value: _eager_block(ctx, block, value), x, selection)
 
 

@@ -128,6 +128,7 @@ PROFILE = Profile(
     bitsandbytes=False,
     asynchronous_checkpoints=True,
     selective_recompute="operators",
+    keeps_exchanges_since=(0, 2),
     not_run="no torchtitan can be imported that runs it",
     runs_itself=True,
     errors_by_model=True,

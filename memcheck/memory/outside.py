@@ -1,0 +1,37 @@
+"""What a process takes of a GPU outside its caching allocator, by how well it is known."""
+
+from __future__ import annotations
+
+from memcheck.memory.residuals import Residuals, Spread
+from memcheck.record import Record
+
+EXACT = Spread(n=0, low=1.0, median=1.0, high=1.0)
+
+
+class Outside(Record):
+    """Bytes of a rank."""
+
+    context: int
+    """The driver's context and the kernels in it, as large as they were read on other parts of the architecture. What
+    a plan states as its overhead counts here."""
+    libraries: int
+    """Workspaces, whose sizes are constants of their source, and CUDA graphs."""
+    communicators: int
+    """Connections, whose number and sizes follow from NCCL's source."""
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.context + self.libraries + self.communicators
+
+    def ends(self, tables: Residuals) -> tuple[int, int]:
+        """As little and as much as they were seen to take."""
+        low = high = self.libraries
+        for name, size in (("context", self.context), ("communicators", self.communicators)):
+            seen = tables.outside.get(name, EXACT)
+            low += int(size * min(1.0, seen.low))
+            high += int(size * max(1.0, seen.high))
+        return low, high
+
+
+NOTHING_OUTSIDE = Outside(0, 0, 0)

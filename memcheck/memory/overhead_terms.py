@@ -1,0 +1,77 @@
+"""What lies between allocated and device bytes, item by item, each with its source: for whoever asks for formulas."""
+
+from __future__ import annotations
+
+from memcheck.catalog.types import Gpu
+from memcheck.job.types import InferenceJob, Overhead, TrainingJob
+from memcheck.memory.allocator import allocator_group, kept, shares
+from memcheck.memory.communicators import communicator_terms
+from memcheck.memory.overhead import context_terms, library_terms, room
+from memcheck.record import Record
+
+FRAGMENTATION, CACHE = "allocator, fragmentation", "allocator, cache"
+"""Names of the allocator's two terms."""
+
+
+class OverheadTerm(Record):
+    """One line of the overhead."""
+
+    name: str
+    bytes: int
+    source: str
+    component: str
+    """``fragmentation`` | ``context_and_nccl``."""
+
+
+def items(
+    job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int, apart: int = 0
+) -> tuple[OverheadTerm, ...]:
+    """Every term of the overhead, largest kinds first: fragmentation, context, libraries, communicators."""
+    if overhead.kind == "flat":
+        source = f"the plan's policy: {overhead.fraction:.0%} of allocated"
+        return (
+            OverheadTerm(
+                name="flat overhead",
+                bytes=int(allocated * overhead.fraction),
+                source=source,
+                component="context_and_nccl",
+            ),
+        )
+    found = _outside(job, gpu)
+    left = room(gpu, sum(t.bytes for t in found), allocated)
+    return tuple(t for t in (*allocator_terms(job, allocated, left, apart), *found) if t.bytes)
+
+
+def _outside(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[OverheadTerm, ...]:
+    """Context, libraries, communicators."""
+    found = (*context_terms(gpu), *library_terms(job, gpu), *communicator_terms(job, gpu))
+    return tuple(OverheadTerm(*t, "context_and_nccl") for t in found)
+
+
+def allocator_terms(
+    job: TrainingJob | InferenceJob, allocated: int, room: int, apart: int = 0
+) -> tuple[OverheadTerm, OverheadTerm]:
+    """What the caching allocator holds beyond live blocks at the peak: what it cannot return, and what it need not.
+
+    It depends on what is freed before what: with recomputation, large logits and many short-lived activations share the
+    pool; FSDP takes gather buffers from streams of their own, whose blocks no other stream may use; expandable segments
+    give pages back between sizes.
+
+    Fragmentation proper, the free parts of segments that are in use, grows with what is allocated, on every GPU. Cache,
+    whole segments that are free, is returned to the driver before an allocation fails: it is what is left of the
+    difference to a step with memory to spare, and no more than there is ``room`` for. So it shrinks as a GPU fills.
+    """
+    found = shares(job)
+    stuck, cache = kept(found, allocated, room, apart)
+    where = f"({allocator_group(job)}; docs/accuracy.md)"
+    fixed = (
+        f"{found.stuck.median - 1:.1%} of allocated, which cannot be returned: median of {found.stuck.n} steps {where}"
+    )
+    pools = f" and of {apart:,} bytes that the pools of other streams held before or after" if apart else ""
+    spare = (
+        f"up to {found.held.median - 1:.1%} of allocated{pools} with the fragmentation, as far as the GPU has room; "
+        f"returned before an allocation fails: median of {found.held.n} steps {where}"
+    )
+    return OverheadTerm(name=FRAGMENTATION, bytes=stuck, source=fixed, component="fragmentation"), OverheadTerm(
+        name=CACHE, bytes=cache, source=spare, component="fragmentation"
+    )
