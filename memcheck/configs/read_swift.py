@@ -11,7 +11,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.pictures import parts as sides
-from memcheck.configs.pictures import shown
+from memcheck.configs.pictures import sees, shown
 from memcheck.configs.shipped import SWIFT
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_keys import DTYPES
@@ -57,12 +57,7 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     _precision(draft, split, trains_all=trains_all)
     arguments.step(draft, split)
     _optimizer(draft)
-    by_fsdp = draft.value(f"{parts.RECOMPUTE}.mode") == "full"
-    if by_fsdp:
-        config.see("gradient_checkpointing")
-    else:
-        name, kwargs = "gradient_checkpointing", "gradient_checkpointing_kwargs"
-        parts.recompute(draft, name, default=True, reentrant=False, kwargs=kwargs, why="ms-swift's default")
+    _recompute(draft)
     old = "use_flash_attn"
     if on(draft, old):
         draft.set("training.attention", "flash", old)
@@ -175,6 +170,22 @@ def _pictures(draft: Draft) -> None:
     if text(draft, "target_modules") in ("", "all-linear") or draft.value("training.method") == "full":
         sides(draft, stated, frozen, "ms-swift freezes tower and projector by default")
     config.see(*keys.FROZEN)
+
+
+def _recompute(draft: Draft) -> None:
+    """``vit_gradient_checkpointing`` is ``gradient_checkpointing`` unless stated (``swift/trainers/arguments.py``)."""
+    if draft.value(f"{parts.RECOMPUTE}.mode") == "full":  # FSDP's
+        draft.config.see("gradient_checkpointing")
+    else:
+        name, kwargs = "gradient_checkpointing", "gradient_checkpointing_kwargs"
+        parts.recompute(draft, name, default=True, reentrant=False, kwargs=kwargs, why="ms-swift's default")
+    name, key = "vit_gradient_checkpointing", "training.options.vit_gradient_checkpointing"
+    if sees(draft) is None or draft.value(f"{parts.RECOMPUTE}.mode") in (None, "none"):
+        draft.config.see(name)
+    elif draft.config.has(name):
+        draft.set(key, on(draft, name), name)
+    else:
+        draft.assume(key, True, "ms-swift recomputes the tower with the language model")
 
 
 def _optimizer(draft: Draft) -> None:

@@ -23,6 +23,17 @@ LAUNCH = SWIFT.replace("Qwen/Qwen2.5-7B-Instruct", SEES).replace("NPROC_PER_NODE
         ("f.yaml", LORA, {"training.lora.parts": ["language"]}),
         ("f.yaml", f"{LORA}freeze_vision_tower: false\n", {"training.lora.parts": ["vision", "language"]}),
         ("s.sh", f"{LAUNCH} --max_pixels 1003520\n", {"training.lora.parts": ["language"]}),
+        ("s.sh", f"{LAUNCH}\n", {"training.options.vit_gradient_checkpointing": True}),
+        (
+            "s.sh",
+            f"{LAUNCH} --vit_gradient_checkpointing false\n",
+            {"training.options.vit_gradient_checkpointing": False},
+        ),
+        (
+            "s.sh",
+            f"{LAUNCH} --gradient_checkpointing false --vit_gradient_checkpointing false\n",
+            {"training.options.vit_gradient_checkpointing": None},
+        ),
         ("s.sh", f"{LAUNCH} --freeze_aligner false\n", {"training.lora.parts": ["projector", "language"]}),
         ("a.yml", f"{VLM}processor_type: AutoProcessor\n", {"training.images.per_sample": None}),
         ("a.yml", VLM, {"training.images.per_sample": 0}),

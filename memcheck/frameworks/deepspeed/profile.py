@@ -73,6 +73,7 @@ PROFILE = Profile(
         "zero_quantized_gradients": (bool,),
         "mics_shard_size": (int,),
         "memory_efficient_linear": (bool,),
+        "vit_gradient_checkpointing": (bool,),
         "pin_memory": (bool,),
         "buffer_count": (int,),
         "buffer_size": (int,),

@@ -28,6 +28,11 @@ from memcheck.models.vision import Vision
 from memcheck.record import Record
 from memcheck.remembered import lru_cache
 
+RECOMPUTED = "vit_gradient_checkpointing"
+"""ms-swift's option: whether the tower's layers are recomputed with the language model's."""
+PATCHED = ("qwen3",)
+"""Kinds of towers whose patches only ms-swift's hook finds."""
+
 
 class SideUnits(Record):
     """The units of a tower, and what its rows leave for the language model."""
@@ -41,7 +46,13 @@ class SideUnits(Record):
 def side_units(
     job: TrainingJob, a: Architecture, vision: Vision, base: Setting, *, rows_grad: bool, adds: bool, inventory: bool
 ) -> SideUnits:
-    """The units of the tower. ``rows_grad``: the rows that were looked up want a gradient."""
+    """The units of the tower. ``rows_grad``: the rows that were looked up want a gradient.
+
+    ms-swift names the patches of more towers for the hook (swift/model/patcher.py, patch_get_input_embeddings), and can
+    leave a tower out of recompute (``--vit_gradient_checkpointing false``). A frozen one keeps its graph
+    then: the hook on its patches was registered by the whole model, and the tower's ``disable_input_require_grads``
+    (swift/trainers/mixin.py, ``_prepare_gradient_checkpointing``) removes its own hooks alone, of which it has none.
+    """
     pictures = pictures_of(job, vision)
     tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
     runs = [(_idle(block, part_setting(job, base, part)), n, 0) for block, n, part in idle_blocks(a, pictures)]
@@ -50,9 +61,9 @@ def side_units(
     stream = base.autocast if vision.narrow else None
     tower = tower._replace(
         hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, stream=stream,
-        recomputed=job.checkpointing.mode != "none",
+        recomputed=job.checkpointing.mode != "none" and bool(job.option(RECOMPUTED, True)),
     )  # fmt: skip
-    hooked = vision.hooked and is_hooked(job, a)
+    hooked = (vision.hooked or (vision.kind in PATCHED and job.option(RECOMPUTED) is not None)) and is_hooked(job, a)
     graph = tower.trained or _adapted(vision, tower) or hooked
     leaf = hooked and not tower.trained
     stem = _stem_unit(job, vision, tower, graph=graph, leaf=leaf, adds=adds, inventory=inventory)
@@ -63,7 +74,8 @@ def side_units(
         left = times
         while left:
             setting = tower._replace(input_grad=below)
-            unit = block_unit(job, block, setting, recompute_mode(job, index), adds, inventory)
+            mode = recompute_mode(job, index) if job.option(RECOMPUTED, True) else "none"
+            unit = block_unit(job, block, setting, mode, adds, inventory)
             after = below or tower.trained or reaches(tower, block)
             some = 1 if after != below else left
             if stacked and stacked[0] < index + some:

@@ -51,6 +51,7 @@ PROFILE = Profile(
         "fsdp_version": (int,),
         "prepare_model_for_kbit_training": (bool,),
         "reference_fsdp": (str,),
+        "vit_gradient_checkpointing": (bool,),
     },
     choices={"fsdp_version": (1, 2), "reference_fsdp": ("whole_model", "per_layer")},
     fsdp2_since=(5, 10),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast
 from memcheck.autograd.tensor import Storage, Value
-from memcheck.frameworks.transformers.towers.qwen import features, merge, patch_embedding, rotary_tables
+from memcheck.frameworks.transformers.towers.qwen import features, hooked, merge, patch_embedding, rotary_tables
 from memcheck.frameworks.transformers.towers.tiles import layer_norm
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
@@ -15,12 +15,12 @@ NEIGHBOURS = 4
 
 
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
-    """``patch_embed`` and ``pos_embed``; no hook finds them."""
-    x = patch_embedding(ctx, vision)
+    """``patch_embed`` and ``pos_embed``; no hook finds them, but where a trainer names ``patch_embed`` for it."""
+    x, held = hooked(patch_embedding(ctx, vision), leaf=leaf)
     position = _positions(ctx, vision.stem[2])
     ctx.returned.append(Value(position.storage, position.shape, position.dtype))  # `pos_embeds`
     x = add(ctx.tape, x, cast(ctx.tape, position, x.dtype), "add positions")
-    return x, rotary_tables(ctx, vision)
+    return x, held + rotary_tables(ctx, vision)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
