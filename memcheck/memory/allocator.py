@@ -26,8 +26,7 @@ LENGTHS_VARY = "/lengths vary"
 """In a kind of step with sequences of different lengths, which decide what is held and not what is stuck."""
 
 COMPILED_APART = ", compiled"
-"""In a kind of sharded step whose layers are compiled, which decides what is live and held and not what is stuck: on
-which streams blocks come and go is FSDP2's."""
+"""In a kind of sharded step whose layers are compiled, which decides what is held and not what is stuck."""
 
 ADAPTERS = "/adapters"
 """In a kind of step that trains adapters alone. What a first step leaves behind, gradients and optimizer states, is
@@ -69,9 +68,7 @@ def kept(found: Shares, allocated: int, room: int, apart: int = 0) -> tuple[int,
 
 
 def stuck_group(group: str) -> str:
-    """The kind under which it is recorded what a step cannot return: that of equal lengths, which need no less, and
-    that of steps that are not compiled.
-    """
+    """The kind under which it is recorded what a step cannot return: of equal lengths, needing no less, and eager."""
     return group.replace(LENGTHS_VARY, "").replace(COMPILED_APART, "")
 
 

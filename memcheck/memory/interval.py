@@ -73,7 +73,7 @@ def ends(tables: Residuals, kinds: Kinds, held: Held, capacity: int | None) -> I
 def _below_largest(tables: Residuals, kinds: Kinds, held: Held, stuck: Spread) -> Spread:
     """A share that cannot be returned: at most one more block as large as the largest and a remainder.
 
-    That holds for models of other families better than a share does. Adapters leave too little behind for either.
+    Adapters leave less behind than that.
     """
     known = tables.beyond.get(kinds.remainder)
     if known is None or known.n < ENOUGH or not held.largest:

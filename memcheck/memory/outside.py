@@ -12,12 +12,10 @@ class Outside(Record):
     """Bytes of a rank."""
 
     context: int
-    """The driver's context and the kernels in it, as large as they were read on other parts of the architecture. What
-    a plan states as its overhead counts here."""
+    """The driver's context with kernels, or what a plan states in place of all overhead."""
     libraries: int
-    """Workspaces, whose sizes are constants of their source, and CUDA graphs."""
+    """Workspaces, constants of their source, and CUDA graphs."""
     communicators: int
-    """Connections, whose number and sizes follow from NCCL's source."""
 
     @property
     def total(self) -> int:

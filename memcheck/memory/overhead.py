@@ -57,7 +57,6 @@ class Slack(Record):
 
     fragmentation: int
     outside: Outside
-    """Context, libraries, communicators, or what the plan states in place of all overhead."""
     cache: int = 0
     """What of the fragmentation the allocator returns before an allocation fails."""
 
@@ -71,7 +70,6 @@ class Surroundings(Record):
     """What of the overhead does not depend on how much is allocated."""
 
     outside: Outside
-    """Context, libraries, communicators."""
     shares: Shares
     """What the caching allocator holds over ``allocated``."""
 

@@ -53,8 +53,7 @@ class Residuals(Record):
     outside: Table
     """Measured over predicted bytes outside the allocator: ``context``, ``communicators``."""
     beyond: Table
-    """One plus what the step needs beyond its live tensors and one more block as large as its largest, over the former,
-    by kind of step: the allocator's remainder. Nothing is taken off where it needs less."""
+    """What the step needs less one block as large as its largest, over its live tensors, and no less than one."""
 
 
 _cache: list[Residuals] = []

@@ -208,9 +208,7 @@ def _adaptable(component: object, adapter: Adapter, name: str) -> bool:
     return adapts(adapter, name.removesuffix(".weight"))
 
 
-def block_unit(
-    job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool
-) -> Unit:
+def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool) -> Unit:
     """A layer. ``adds``: some micro-batch adds to gradients that are there."""
     tensors = block_tensors_on_rank(
         block, setting.tensor, setting.expert, setting.expert_tensor, setting.trained, setting.frozen, setting.adapter
