@@ -45,7 +45,7 @@ NORM = "kind size weight bias"
 
 FORMS = parts(
     Attention="fused_qkv fused_form rotary_interleaved rotary_form sdpa flash fp32_scores masked softmax_fp32 "
-    "expanded_kv returns_weights filled_scores named_rotary position_rows adds_residual named_scores",
+    "narrow_weights expanded_kv returns_weights filled_scores named_rotary position_rows adds_residual named_scores",
     LatentAttention="rotary_interleaved rotary_complex",
     Mlp="fused_gate_up inline adaptable",
     Moe="router_fp32 scores_fp32 stacked_adapters correction_bias groups chosen_groups",
