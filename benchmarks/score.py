@@ -15,8 +15,8 @@ from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.allocator import allocator_group, remainder_group
 from memcheck.memory.basis import intervals
 from memcheck.memory.estimate import estimate
-from memcheck.memory.interval import Held, Intervals, error_group
-from memcheck.memory.outside import Outside
+from memcheck.memory.interval import Intervals, PlanFigures, error_group
+from memcheck.memory.outside import OutsideBytes
 from memcheck.memory.overhead import slack
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     reserved_bytes: int
     device_bytes: int
     needed_bytes: int
-    outside: Outside
+    outside: OutsideBytes
     largest_block_bytes: int
     intervals: Intervals
     capacity_bytes: int
@@ -46,9 +46,9 @@ class Row(NamedTuple):
     remainder_group: str
 
     @property
-    def held(self) -> Held:
+    def held(self) -> PlanFigures:
         """The figures that the intervals lie around."""
-        return Held(self.allocated_bytes, self.outside, self.apart_bytes, self.largest_block_bytes)
+        return PlanFigures(self.allocated_bytes, self.outside, self.apart_bytes, self.largest_block_bytes)
 
     @property
     def error(self) -> float:
@@ -161,7 +161,7 @@ def priced(case: Case, job: TrainingJob | InferenceJob, gpu: Gpu, rank: RankEsti
     extra = slack(job, gpu, Overhead(), allocated, apart=rank.apart_bytes)
     reserved = allocated + extra.fragmentation
     device = reserved + extra.context_and_nccl
-    held = Held(allocated, extra.outside, rank.apart_bytes, rank.largest_block_bytes)
+    held = PlanFigures(allocated, extra.outside, rank.apart_bytes, rank.largest_block_bytes)
     return Row(
         case,
         allocated if case.metric == "allocated" else reserved,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.score import Row
 from memcheck.memory.allocator import stuck_group
-from memcheck.memory.interval import Held, Kinds, ends
+from memcheck.memory.interval import Kinds, PlanFigures, ends
 from memcheck.memory.outside import NOTHING_OUTSIDE
 from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 
@@ -249,7 +249,7 @@ def in_halves(rows: Sequence[Row], kept: Sequence[Kept], outside: Readings) -> l
 
 def _stuck_ends(made: Residuals, step: Kept) -> tuple[float, float]:
     """Both ends of what a step without other errors needs, over allocated."""
-    held = Held(UNIT, NOTHING_OUTSIDE, largest=int(step.block * UNIT))
+    held = PlanFigures(UNIT, NOTHING_OUTSIDE, largest=int(step.block * UNIT))
     low, high = ends(made._replace(allocated={}), Kinds("", step.group, step.remainder), held, None).needed
     return low / UNIT, high / UNIT
 

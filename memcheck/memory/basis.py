@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.allocator import allocator_group, stuck_group
-from memcheck.memory.interval import Held, Intervals, ends, error_group, interval_kinds
+from memcheck.memory.interval import Intervals, PlanFigures, ends, error_group, interval_kinds
 from memcheck.memory.residuals import look_up, residuals
 
 
-def intervals(job: TrainingJob | InferenceJob, held: Held, capacity: int | None) -> Intervals:
+def intervals(job: TrainingJob | InferenceJob, held: PlanFigures, capacity: int | None) -> Intervals:
     """Both of them. ``capacity``: None for a GPU without end."""
     return ends(residuals(), interval_kinds(job), held, capacity)
 

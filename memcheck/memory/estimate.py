@@ -89,7 +89,7 @@ class Estimator:
     def _answer(
         self, job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...], worst: RankEstimate
     ) -> Estimate:
-        from memcheck.memory.interval import Held, ends, interval_kinds
+        from memcheck.memory.interval import PlanFigures, ends, interval_kinds
 
         gpu, overhead = self._gpu, self._overhead
         if self._surroundings is None or self._kinds is None:
@@ -99,7 +99,7 @@ class Estimator:
         extra = slack(job, gpu, overhead, allocated, self._surroundings, worst.apart_bytes)
         reserved = allocated + extra.fragmentation
         device = reserved + extra.context_and_nccl
-        held = Held(allocated, extra.outside, worst.apart_bytes, worst.largest_block_bytes)
+        held = PlanFigures(allocated, extra.outside, worst.apart_bytes, worst.largest_block_bytes)
         found = ends(residuals(), self._kinds, held, gpu.memory_bytes)
         components = dict(peak.components_bytes)
         components["fragmentation"] = components.get("fragmentation", 0) + extra.fragmentation

@@ -15,7 +15,7 @@ from __future__ import annotations
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.allocator import ADAPTERS, allocator_group, has_experts, remainder_group, shares_of
-from memcheck.memory.outside import Outside
+from memcheck.memory.outside import OutsideBytes
 from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 from memcheck.record import Record
 
@@ -36,12 +36,12 @@ class Intervals(Record):
     seen: tuple[int, int]
 
 
-class Held(Record):
+class PlanFigures(Record):
     """The figures of one plan that its intervals lie around, in bytes."""
 
     allocated: int
     """Predicted."""
-    outside: Outside
+    outside: OutsideBytes
     apart: int = 0
     """What other streams' pools hold beyond ``allocated``."""
     largest: int = 0
@@ -53,7 +53,7 @@ def interval_kinds(job: TrainingJob | InferenceJob) -> Kinds:
     return Kinds(error_group(job), allocator_group(job), remainder_group(job))
 
 
-def ends(tables: Residuals, kinds: Kinds, held: Held, capacity: int | None) -> Intervals:
+def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | None) -> Intervals:
     """The intervals from given tables, for a plan of some kinds."""
     allocated, _, apart, _ = held
     own = look_up(tables.allocated, kinds.errors)[1]
@@ -70,7 +70,7 @@ def ends(tables: Residuals, kinds: Kinds, held: Held, capacity: int | None) -> I
     return Intervals(needed, (low, max(high, needed[1])))
 
 
-def _below_largest(tables: Residuals, kinds: Kinds, held: Held, stuck: Spread) -> Spread:
+def _below_largest(tables: Residuals, kinds: Kinds, held: PlanFigures, stuck: Spread) -> Spread:
     """A share that cannot be returned: at most one more block as large as the largest and a remainder.
 
     Adapters leave less behind than that.

@@ -8,7 +8,7 @@ from memcheck.record import Record
 EXACT = Spread(n=0, low=1.0, median=1.0, high=1.0)
 
 
-class Outside(Record):
+class OutsideBytes(Record):
     """Bytes of a rank."""
 
     context: int
@@ -32,4 +32,4 @@ class Outside(Record):
         return low, high
 
 
-NOTHING_OUTSIDE = Outside(0, 0, 0)
+NOTHING_OUTSIDE = OutsideBytes(0, 0, 0)

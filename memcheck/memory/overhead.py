@@ -16,7 +16,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.allocator import Shares, kept, shares
 from memcheck.memory.communicators import communicator_terms
-from memcheck.memory.outside import NOTHING_OUTSIDE, Outside
+from memcheck.memory.outside import NOTHING_OUTSIDE, OutsideBytes
 from memcheck.models.types import Rough
 from memcheck.record import Record
 
@@ -56,7 +56,7 @@ class Slack(Record):
     """What lies between allocated and device bytes."""
 
     fragmentation: int
-    outside: Outside
+    outside: OutsideBytes
     cache: int = 0
     """What of the fragmentation the allocator returns before an allocation fails."""
 
@@ -69,7 +69,7 @@ class Slack(Record):
 class Surroundings(Record):
     """What of the overhead does not depend on how much is allocated."""
 
-    outside: Outside
+    outside: OutsideBytes
     shares: Shares
     """What the caching allocator holds over ``allocated``."""
 
@@ -77,7 +77,7 @@ class Surroundings(Record):
 def surroundings(job: TrainingJob | InferenceJob, gpu: Gpu) -> Surroundings:
     """What surrounds the live tensors of a job, whatever its batch."""
     each = context_terms(gpu), library_terms(job, gpu), communicator_terms(job, gpu)
-    return Surroundings(Outside(*(sum(size for _, size, _ in terms) for terms in each)), shares(job))
+    return Surroundings(OutsideBytes(*(sum(size for _, size, _ in terms) for terms in each)), shares(job))
 
 
 def slack(

@@ -7,14 +7,14 @@ import pytest
 from memcheck.job.types import InferenceJob, Layout, Lora, Loss, Optimizer, TrainingJob
 from memcheck.memory.allocator import shares, shares_of
 from memcheck.memory.basis import interval_basis, intervals
-from memcheck.memory.interval import Held, Kinds, ends, error_group
-from memcheck.memory.outside import NOTHING_OUTSIDE, Outside
+from memcheck.memory.interval import Kinds, PlanFigures, ends, error_group
+from memcheck.memory.outside import NOTHING_OUTSIDE, OutsideBytes
 from memcheck.memory.residuals import ENOUGH, SMALL_BYTES, Residuals, Spread, look_up, residuals
 from tests.memory.jobs import BF16_PURE, llama_8b
 
 GIB = 2**30
 KIND = Kinds("family/kind", "kind")
-AROUND = Outside(context=GIB, libraries=0, communicators=GIB)
+AROUND = OutsideBytes(context=GIB, libraries=0, communicators=GIB)
 """Two GiB outside the allocator."""
 
 
@@ -31,9 +31,9 @@ def tables(error: Spread, free: Spread, tight: Spread) -> Residuals:
     return Residuals({KIND.errors: error}, {KIND.allocator: free}, {KIND.allocator: tight}, {}, {})
 
 
-def live(allocated: float, outside: Outside = NOTHING_OUTSIDE) -> Held:
+def live(allocated: float, outside: OutsideBytes = NOTHING_OUTSIDE) -> PlanFigures:
     """So many GiB of live tensors."""
-    return Held(int(allocated * GIB), outside)
+    return PlanFigures(int(allocated * GIB), outside)
 
 
 EXACT = Spread(100, 1.0, 1.0, 1.0)
@@ -93,7 +93,7 @@ def test_readings_outside_the_allocator_widen_it() -> None:
     """Contexts were seen to take less than their formulas, communicators more; workspaces are what they are."""
     seen = {"context": Spread(3, 0.5, 1.0, 1.0), "communicators": Spread(3, 1.0, 1.1, 1.5)}
     made = tables(EXACT, EXACT, EXACT)._replace(outside=seen)
-    around = Outside(context=2 * GIB, libraries=GIB, communicators=2 * GIB)
+    around = OutsideBytes(context=2 * GIB, libraries=GIB, communicators=2 * GIB)
     assert ends(made, KIND, live(50, around), None).needed == (54 * GIB, 56 * GIB)
 
 
