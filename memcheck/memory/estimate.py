@@ -99,7 +99,12 @@ class Estimator:
         extra = slack(job, gpu, overhead, allocated, self._surroundings, worst.apart_bytes)
         reserved = allocated + extra.fragmentation
         device = reserved + extra.context_and_nccl
-        held = PlanFigures(allocated, extra.outside, worst.apart_bytes, worst.largest_block_bytes)
+        held = PlanFigures(
+            allocated=allocated,
+            outside=extra.outside,
+            apart=worst.apart_bytes,
+            largest=worst.largest_block_bytes,
+        )
         found = ends(residuals(), self._kinds, held, gpu.memory_bytes)
         components = dict(peak.components_bytes)
         components["fragmentation"] = components.get("fragmentation", 0) + extra.fragmentation
