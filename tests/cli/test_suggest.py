@@ -163,9 +163,12 @@ def test_csv_has_a_row_for_each(capsys: Capture) -> None:
     assert [int(row["rank"]) for row in rows] == list(range(1, len(rows) + 1))
 
 
+KEPT = ("--keep", "training.optimizer", "--keep", "hardware.gpu", "--keep", "training.method")
+
+
 def test_keep_pins_keys(capsys: Capture) -> None:
     """What is kept is in no suggestion; a key that no plan has is an error with the one that was meant."""
-    answer = suggestions(capsys, "over.yaml", "--keep", "training.optimizer", "--keep", "hardware.gpu", code=1)
+    answer = suggestions(capsys, "over.yaml", *KEPT, code=1)
     assert answer["remedies"] == []
     assert main(["suggest", "over.yaml", "--keep", "training.optimiser"]) == 2
     assert "did you mean training.optimizer?" in capsys.readouterr().err
