@@ -15,6 +15,7 @@ from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
+from memcheck.remembered import lru_cache
 
 DEFAULTS = {
     "reduce_bucket_size": 500_000_000,
@@ -226,12 +227,17 @@ def _cast_for_reduction(job: TrainingJob, bucket: int, largest: int) -> int:
     return rounded(max(bucket, largest) * DTYPE_BYTES[dtype]) if dtype != job.recipe.compute else 0
 
 
-def partitions(numels: Sequence[int], ways: int) -> list[list[tuple[int, int]]]:
+def partitions(numels: Sequence[int], ways: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     """The tensors that a partition touches: their elements, and those that lie in it.
 
     Of partitions that lie within one tensor the first stands for all, so that a million ranks take no longer than two;
     empty ones are left out.
     """
+    return _partitions(tuple(numels), ways)
+
+
+@lru_cache(maxsize=64)
+def _partitions(numels: tuple[int, ...], ways: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     size = max(1, -(-sum(numels) // ways))
     found: dict[int, list[tuple[int, int]]] = {}
     offset = 0
@@ -242,7 +248,7 @@ def partitions(numels: Sequence[int], ways: int) -> list[list[tuple[int, int]]]:
             inside = min(end, (rank + 1) * size) - max(offset, rank * size)
             found.setdefault(rank, []).append((n, inside))
         offset = end
-    return list(found.values())
+    return tuple(map(tuple, found.values()))
 
 
 def fullest_partition(numels: Sequence[int], ways: int) -> int:
