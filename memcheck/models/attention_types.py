@@ -66,7 +66,7 @@ class Disentangled(Record):
     shared: bool
     """The words' matrices make the positions' queries and keys, too."""
     dropout: float = 0.0
-    """Of the table's rows, in each layer."""
+    """What each layer drops of the table's rows."""
 
 
 class Attention(Record):

@@ -17,22 +17,8 @@ if TYPE_CHECKING:
     from memcheck.models.vision import OtherTower, TowerAttention, Vision
 
 __all__ = [
-    "AltUp",
-    "Architecture",
-    "Attention",
-    "Block",
-    "Disentangled",
-    "LatentAttention",
-    "Mixer",
-    "Mlp",
-    "Moe",
-    "Norm",
-    "ParameterTensor",
-    "Paths",
-    "PerLayer",
-    "Pooling",
-    "Rough",
-    "TaskHead",
+    "AltUp", "Architecture", "Attention", "Block", "Disentangled", "LatentAttention", "Mixer", "Mlp", "Moe", "Norm",
+    "ParameterTensor", "Paths", "PerLayer", "Pooling", "Rough", "TaskHead",
 ]
 
 
@@ -340,7 +326,7 @@ class Architecture(Record):
     token_types: int = 0
     """Rows of a table of token types, which are looked up beside the words (BERT); 0 = none."""
     relative_norm: Norm | None = None
-    """Of the table of relative positions that all layers read (DeBERTa), whose tensor is an extra one."""
+    """Norms the table of relative positions that all layers read (DeBERTa), whose tensor is an extra one."""
     embeddings_apart: bool = False
     """A module of its own looks the words up and norms them (encoders): its variables are not the model's."""
     masked_rows: bool = False

@@ -155,7 +155,7 @@ class Fit:
             self.found += fastest_first(pricer, space, 1)
 
     def _cheapest(self, candidates: list[CandidateChange]) -> Priced | None:
-        """Of changes that ask for more than time, the cheapest that fits.
+        """The cheapest change that fits, of those that ask for more than time.
 
         A gate prices them from the least cost on that they can have, which is told sooner than how much memory they
         need, until none that is left can be cheaper.
