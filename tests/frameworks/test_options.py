@@ -43,6 +43,7 @@ SHARED = "activation_checkpointing: {mode: selective, modules: [shared_experts]}
 OWN = {
     "moe_shared_expert_overlap": (("qwen1.5-moe-a2.7b", "expert: 2", SHARED),),
     **dict.fromkeys(("pin_memory", "buffer_count", "buffer_size"), (OFFLOADED,)),
+    "dispatcher": ((ROUTED, "zero_stage: 3, expert: 2", "precision: bf16-pure"),),
     "fsdp_version": ((DENSE, "zero_stage: 3, gradient_sync: last", ""),),
     "reference_fsdp": ((DENSE, "zero_stage: 3", "objective: dpo, reference: resident"),),
     "vit_gradient_checkpointing": (("qwen2.5-vl-7b", "", "method: lora, activation_checkpointing: full"),),
@@ -63,10 +64,11 @@ BESIDE: dict[str, dict[str, object]] = {
     "memory_efficient_layer_norm": {"transformer_impl": "local"},
     "num_layers_at_start_in_bf16": {"first_last_layers_bf16": True},
     "num_layers_at_end_in_bf16": {"first_last_layers_bf16": True},
+    "groupsize": {"quantizer": "Int8DynActInt4WeightQATQuantizer"},
     "stage3_max_reuse_distance": {"stage3_max_live_parameters": 1000},
 }
 """Options without which another one is a detail of nothing."""
-SAMPLES: dict[str, tuple[object, ...]] = {"lora_dropout": (0.0,)}
+SAMPLES: dict[str, tuple[object, ...]] = {"lora_dropout": (0.0,), "groupsize": (32,)}
 """Values of options whose type does not say what they may be."""
 
 
