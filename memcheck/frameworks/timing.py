@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from memcheck.accounts.unit import Part
 from memcheck.job.types import TrainingJob
+from memcheck.models.types import ParameterTensor
 from memcheck.record import Record
 
 
@@ -40,5 +41,7 @@ class Timing(Record):
     float8_tensors: bool = False
     """fp8 is torchao's: operands are cast once, before they are gathered, and copied where a product needs them
     transposed."""
+    module_of: Callable[[ParameterTensor, object], str] | None = None
+    """What adapters' targets call the layer of a component's tensor, where that is not the tensor's own name."""
     gathers_twice: bool = False
     """The input of a column-parallel product is gathered once more for the gradient of its weight."""

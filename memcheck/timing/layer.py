@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import local_tensor
-from memcheck.autograd.context import adapts, is_frozen
+from memcheck.autograd.context import is_frozen
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import Attention, Block, LatentAttention, Moe, ParameterTensor
 from memcheck.record import Record
 from memcheck.timing.matmul import matmul
 from memcheck.timing.rates import Rates
-from memcheck.timing.shape import Product, Shape, products, projections
+from memcheck.timing.shape import Product, Shape, is_adapted, products, projections
 from memcheck.timing.tensor_parallel import AGAIN, KEPT, Half, halves
 from memcheck.timing.traffic import (
     block_traffic,
@@ -366,7 +366,7 @@ def _counts(block: Block, s: Shape, *, trained: bool) -> tuple[int, int, int, in
         if s.adapter is None:
             if trained and not is_frozen(name, s.frozen):
                 numbers[place + 1] += size
-        elif t.linear and len(shape) == 2 and adapts(s.adapter, name):
+        elif len(shape) == 2 and is_adapted(s, t, component):
             added = s.adapter.rank * sum(shape)
             numbers[place] += added
             numbers[place + 1] += added

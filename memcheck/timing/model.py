@@ -107,6 +107,7 @@ def shape_of(job: TrainingJob) -> Shape:
         fused_norms=timing.fused_norms,
         fused_loss=fused and not own_loss,
         latent_inputs=timing.latent_inputs,
+        module_of=timing.module_of,
         float8_tensors=timing.float8_tensors,
         by_operators=by_operators,
         own_expert_groups=framework.own_expert_groups,

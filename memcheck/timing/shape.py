@@ -9,6 +9,8 @@ from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memcheck.timing.towers import TowerShape
 
 
@@ -65,6 +67,8 @@ class Shape(Record):
     """The activation function keeps its input in fp8 (Megatron's ``activation_func_fp8_input_store``)."""
     predicts: bool = False
     """Megatron's multi-token prediction (``mtp_num_layers``)."""
+    module_of: Callable[[ParameterTensor, object], str] | None = None
+    """What adapters' targets call a layer (:class:`memcheck.frameworks.timing.Timing`)."""
     tower: TowerShape | None = None
     """The vision tower's, where a step has pictures."""
 
@@ -112,7 +116,7 @@ def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
             if not _is_matrix(t, shape):
                 continue
             name = t.name.removesuffix(".weight")
-            adapted = s.adapter is not None and t.linear and adapts(s.adapter, name)
+            adapted = is_adapted(s, t, component)
             learns = trained and s.adapter is None and not is_frozen(name, s.frozen)
             if t.group == "experts" and isinstance(component, Moe):
                 each, count = _expert_tokens(component, s, tokens), shape[0] if len(shape) == 3 else 1
@@ -136,6 +140,13 @@ def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
             )
             before = (t.shard, t.group)
     return found
+
+
+def is_adapted(s: Shape, t: ParameterTensor, component: object) -> bool:
+    """Whether a component's matrix has an adapter."""
+    if s.adapter is None or not t.linear:
+        return False
+    return adapts(s.adapter, t.name.removesuffix(".weight") if s.module_of is None else s.module_of(t, component))
 
 
 def _is_matrix(t: ParameterTensor, shape: tuple[int, ...]) -> bool:

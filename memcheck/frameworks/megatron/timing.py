@@ -7,7 +7,17 @@ from memcheck.frameworks.megatron.stages import stages
 from memcheck.frameworks.timing import Timing
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.job.types import TrainingJob
+from memcheck.models.types import Attention, LatentAttention, Mlp, Moe, ParameterTensor
 
+LATENT = {
+    "q_proj": "linear_q_proj",
+    "q_a_proj": "linear_q_down_proj",
+    "q_b_proj": "linear_q_up_proj",
+    "kv_a_proj_with_mqa": "linear_kv_down_proj",
+    "kv_b_proj": "linear_kv_up_proj",
+    "o_proj": "linear_proj",
+}
+"""Layers of latent attention (``core/transformer/multi_latent_attention.py``)."""
 CONTEXT = {"p2p": "engine", "a2a": "ulysses", "all_gather": "gather", "a2a+p2p": "gather"}
 """Kinds of context parallelism by ``cp_comm_type``."""
 
@@ -46,6 +56,18 @@ def fuses(job: TrainingJob) -> bool:
     return job.compile or job.option("transformer_impl", "transformer_engine") != "local"
 
 
+def module_of(tensor: ParameterTensor, component: object) -> str:
+    """Megatron's name of the layer that has this matrix: ``linear_qkv`` holds three of transformers' layers."""
+    name = tensor.name.removesuffix(".weight")
+    if isinstance(component, LatentAttention):
+        return LATENT.get(name.rpartition(".")[2], name)
+    if isinstance(component, Attention):
+        return {"column": "linear_qkv", "row": "linear_proj"}.get(tensor.shard, name)
+    if isinstance(component, (Mlp, Moe)):
+        return {"column": "linear_fc1", "row": "linear_fc2"}.get(tensor.shard, name)
+    return name
+
+
 TIMING = Timing(
     ranks=ranks,
     context=context,
@@ -57,5 +79,6 @@ TIMING = Timing(
     one_product=lambda _job: "all",
     fused_norms=True,
     latent_inputs="exchanged",
+    module_of=module_of,
     gathers_twice=True,
 )
