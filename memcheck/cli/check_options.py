@@ -88,6 +88,12 @@ CHECK_OPTIONS = (
     Option(("--gpus-per-node",), "Judge on so many GPUs of a node.", "N", values.count),
     Option(("--nodes",), "Judge on so many nodes.", "N", values.count),
     Option(("--sequence-length",), "Tokens of a row, for configs that do not say.", "N", values.count),
+    Option(
+        ("--images",),
+        "The pictures of a sample, for configs that train on them: per_sample: 2, width: 1280, height: 720.",
+        "MAPPING",
+        values.images,
+    ),
     Option(("--config",), "This configuration file instead of the nearest one.", "FILE", completion="files"),
     Option(
         ("--config-from-ref",),

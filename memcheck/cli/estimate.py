@@ -72,8 +72,8 @@ def command(
     changes.update((f"hardware.{key}", value) for key, value in hardware.items())
     outputs = outputs or (Output("full"),)
     prepare(outputs)
-    length = {key: job[key] for key in ("sequence_length",) if job[key] is not None}
-    gate = Gate(changes=changes, hardware={**hardware, **length}, inventory=True)
+    data = {key: job[key] for key in ("sequence_length", "images") if job[key] is not None}
+    gate = Gate(changes=changes, hardware={**hardware, **data}, inventory=True)
     if any(each.format == "csv" or each.format in WITH_DOSSIER for each in outputs):
         gate = gate._replace(dossier=make_dossier, remedies=with_remedies)
     told = job_of(paths, job)

@@ -140,7 +140,7 @@ class Gates:
             select=select,
             ignore=(*self._ignore, *inherited),
             changes={f"hardware.{key}": value for key, value in stated_hardware(options).items()},
-            hardware={**(settings.hardware_of(path) or {}), **stated_hardware(options), **stated_length(options)},
+            hardware={**(settings.hardware_of(path) or {}), **stated_hardware(options), **stated_job(options)},
             baseline=None if baseline is None else baseline.judge,
             baseline_file="" if baseline is None else baseline.file,
             suppressions=not options.no_suppressions,
@@ -201,9 +201,10 @@ def stated_hardware(options: CheckOptions) -> dict[str, object]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def stated_length(options: CheckOptions) -> dict[str, object]:
-    """The length of a row that the command line says in place of configs that leave it out."""
-    return {} if options.sequence_length is None else {"sequence_length": options.sequence_length}
+def stated_job(options: CheckOptions) -> dict[str, object]:
+    """The length of a row and the pictures that the command line says in place of configs that leave them out."""
+    values = {"sequence_length": options.sequence_length, "images": options.images}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def baseline_file(options: CheckOptions, settings: Settings) -> str:

@@ -7,10 +7,13 @@ import sys
 
 import click
 
+from memcheck.cli import values
 from memcheck.cli.completion import files, gpus, models, one_of
 from memcheck.cli.guard import complain
 from memcheck.cli.parameters import setting as set_option
+from memcheck.cli.parameters import typed
 from memcheck.cli.write import write_document, write_stdout
+from memcheck.configs.config_file import NO_IMAGES
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ConfigError, ReadSetting
@@ -48,6 +51,12 @@ def define(written: str) -> tuple[str, str]:
 @click.option("--micro-batch-size", type=click.IntRange(1), help="Sequences per GPU per forward pass.")
 @click.option("--sequence-length", type=click.IntRange(1), help="Tokens per sequence.")
 @click.option(
+    "--images",
+    type=typed(values.images),
+    metavar="MAPPING",
+    help="The pictures of a sample, where it trains on them: per_sample: 2, width: 1280, height: 720.",
+)
+@click.option(
     "--framework-version",
     metavar="VERSION",
     default="",
@@ -79,6 +88,7 @@ def command(
     strict: bool,
     framework_version: str,
     defines: tuple[tuple[str, str], ...],
+    images: dict[str, int] | None,
     **flags: object,
 ) -> int:
     """Read a framework's config or launch script, and write the plan (docs/import.md lists the frameworks).
@@ -91,7 +101,9 @@ def command(
         if flags[name] is not None:
             stated[key] = ReadSetting(flags[name], flag)
     try:
-        imported = import_config(shown_path(path), _data(path), stated, format or "", framework_version, dict(defines))
+        imported = import_config(
+            shown_path(path), _data(path), stated, format or "", framework_version, dict(defines), images or NO_IMAGES
+        )
     except ConfigError as error:
         complain(error.message, error.help)
         return error.exit_code

@@ -12,6 +12,8 @@ import click
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
+from memcheck.cli import values
+from memcheck.cli.parameters import typed
 from memcheck.config.discover import STDIN, PlanFile
 from memcheck.configs.plan_text import plan_text
 from memcheck.configs.types import ReadSetting
@@ -35,10 +37,18 @@ _OPTIONS = (
         type=click.IntRange(1),
         help="Tokens per sequence, for a model's name or a config that does not say.",
     ),
+    click.option(
+        "--images",
+        type=typed(values.images),
+        metavar="MAPPING",
+        help="The pictures of a sample: per_sample: 2, width: 1280, height: 720.",
+    ),
     click.option("--micro-batch-size", type=click.IntRange(1), help="Sequences per GPU, for a model's name."),
     click.option("--zero-stage", type=click.IntRange(0, 3), help="How its state is sharded: 0 not at all, 3 fully."),
 )
-KEYS = ("gpus", "method", "sequence_length", "micro_batch_size", "zero_stage")
+DATA = ("sequence_length", "images")
+"""What is said of a config's data, too."""
+KEYS = ("gpus", "method", "sequence_length", "micro_batch_size", "zero_stage", "images")
 
 
 class Told(Record):
@@ -65,7 +75,7 @@ def job_of(paths: tuple[str, ...], job: Mapping[str, object]) -> Told | None:
     """
     if any(each.startswith("-") and each != "-" for each in paths):
         return Told(PlanFile(COMMAND, f"{shlex.join(paths)}\n".encode()))
-    stated = [key for key in KEYS if job.get(key) is not None and key != "sequence_length"]
+    stated = [key for key in KEYS if job.get(key) is not None and key not in DATA]
     is_name = len(paths) == 1 and paths[0] != STDIN and not paths[0].lower().endswith(SUFFIXES)
     if is_name and not os.path.exists(paths[0]):
         gpu, count, per_node, nodes = (job.get(key) for key in ("gpu", "gpus", "gpus_per_node", "nodes"))
@@ -121,6 +131,8 @@ def assumed(model: str, gpu: str, gpus: int, per_node: int | None, job: Mapping[
         "training.optimizer": ReadSetting("adamw", "assumed"),
         "training.activation_checkpointing": ReadSetting("full", "assumed"),
     }
+    if job.get("images") is not None:
+        settings["training.images"] = ReadSetting(job["images"], "--images")
     if method != "full":
         settings["training.lora.rank"] = ReadSetting(16, "assumed")
         settings["training.lora.target_modules"] = ReadSetting("all-linear", "assumed")

@@ -64,6 +64,18 @@ def count(written: str) -> int:
     return int(written)
 
 
+def images(written: str) -> dict[str, int]:
+    """``per_sample: 2, width: 1280, height: 720``, in braces or without: a mapping of YAML."""
+    from memcheck.config.images import read_images
+    from memcheck.edge.libyaml import yaml
+
+    try:
+        value = yaml.safe_load(written if written.lstrip().startswith("{") else "{" + written + "}")
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{written!r} is no mapping: per_sample: 2, width: 1280, height: 720") from error
+    return read_images(value)
+
+
 def jobs(written: str) -> int | None:
     """A number of processes; None for ``auto``."""
     if written == "auto":

@@ -151,7 +151,7 @@ def _configs(written: object) -> tuple[ConfigHardware, ...]:
 
 
 def _config(table: dict[str, object]) -> ConfigHardware:
-    known = {"path", "gpu", "gpus-per-node", "nodes", "sequence-length"}
+    known = {"path", "gpu", "gpus-per-node", "nodes", "sequence-length", "images"}
     unknown = sorted(set(table) - known)
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r} of an entry; known: {', '.join(sorted(known))}")
@@ -166,7 +166,13 @@ def _config(table: dict[str, object]) -> ConfigHardware:
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
             raise ValueError(f"{key} is {number!r}, not a whole number of at least 1")
         numbers[key] = number if isinstance(number, int) else None
-    return ConfigHardware(path=path, gpu=gpu, **{key.replace("-", "_"): number for key, number in numbers.items()})
+    images = None
+    if table.get("images") is not None:
+        from memcheck.config.images import read_images
+
+        images = read_images(table["images"])
+    stated = {key.replace("-", "_"): number for key, number in numbers.items()}
+    return ConfigHardware(path=path, gpu=gpu, images=images, **stated)
 
 
 READERS: dict[str, Callable[[object], object]] = {

@@ -19,10 +19,12 @@ class ConfigHardware(Record):
     nodes: int | None = None
     sequence_length: int | None = None
     """Tokens of a row, of configs that state none."""
+    images: dict[str, int] | None = None
+    """The pictures of a sample, of configs that train on them: keys of ``training.images``."""
 
     @property
     def stated(self) -> dict[str, object]:
-        """What it states: keys of ``hardware``, and the length."""
+        """What it states: keys of ``hardware``, the length and the pictures."""
         return {key: value for key, value in self._asdict().items() if key != "path" and value is not None}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from memcheck.configs.types import ConfigError
@@ -15,6 +15,7 @@ from memcheck.plan.load import syntax_finding
 from memcheck.plan.places import Marks, escape
 from memcheck.plan.text import decode, read_bytes, split_lines
 
+NO_IMAGES: Mapping[str, int] = {}
 _TABLE = re.compile(r"\s*\[\[?\s*([^\]\s]+)\s*\]")
 _ASSIGNMENT = re.compile(r"\s*([\w.\"'-]+)\s*=\s*")
 
@@ -38,6 +39,8 @@ class ConfigFile:
         """The framework's release, where it was stated: defaults moved under unchanged files."""
         self.gpus_per_node: int | None = None
         """How many GPUs a node has, where it was stated."""
+        self.images = NO_IMAGES
+        """The pictures of a sample, where they were stated: keys of ``training.images``."""
         self._locate = locate
         self._read: set[str] = set()
 

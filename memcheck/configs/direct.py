@@ -18,7 +18,7 @@ from memcheck.plan.document import Document, Provenance
 from memcheck.plan.text import read_bytes, split_lines
 
 STATED = "stated beside the config"
-LENGTH = "sequence_length"
+LENGTH, IMAGES = "sequence_length", "images"
 NEEDED = (
     ("hardware.gpu", "which GPU it runs on", "name it: --gpu h100-80gb, or [[tool.memcheck.configs]] in the project"),
     ("hardware.gpus_per_node", "how many GPUs run it", "state them: --gpus-per-node 8, and --nodes for more than one"),
@@ -32,7 +32,8 @@ NEEDED = (
 def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Document | None:
     """The document that a config stands for; None for a YAML file that no framework's reader knows.
 
-    ``stated``: ``gpu``, ``gpus_per_node``, ``nodes``, and the ``sequence_length`` of a config that does not say it.
+    ``stated``: ``gpu``, ``gpus_per_node``, ``nodes``, the ``sequence_length`` of a config that does not say it, and the
+    ``images`` of one that trains on pictures.
     Never raises for bad input.
     """
     try:
@@ -48,14 +49,16 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
         return _failed(path, text, error)
     start = Location(path, Span(1, 1, 1, 1))
     lines = split_lines(text)
+    images = stated.get(IMAGES)
+    pictures = images if isinstance(images, dict) else {}
     values: dict[str, Any] = {"memcheck": 1, "source": {name: os.path.basename(path)}}
-    hardware = {key: value for key, value in stated.items() if key != LENGTH}
+    hardware = {key: value for key, value in stated.items() if key not in (LENGTH, IMAGES)}
     if hardware:
         values["hardware"] = hardware
 
     def read() -> Document:
         bare = Document(path=path, index=0, values=values, marks={"": Provenance(None, start)}, sources={path: lines})
-        return sourced(bare, lambda each: data if each == path else read_bytes(each))
+        return sourced(bare, lambda each: data if each == path else read_bytes(each), pictures)
 
     found = read()
     if LENGTH in stated and _value(found, f"training.{LENGTH}") is None:

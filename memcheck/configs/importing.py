@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.configs.arguments import NO_DEFINES
-from memcheck.configs.config_file import parse_text
+from memcheck.configs.config_file import NO_IMAGES, parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.formats import FORMATS
+from memcheck.configs.pictures import STATED
 from memcheck.configs.plan_text import plan_text, plan_values
 from memcheck.configs.served import reading_for
 from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting
@@ -70,11 +71,12 @@ def import_config(
     format: str = "",
     version: str = "",
     defines: Mapping[str, str] = NO_DEFINES,
+    images: Mapping[str, int] = NO_IMAGES,
 ) -> Imported:
     """Read a config; ``stated`` (by dotted plan key) fills in what it cannot say, and must agree with what it does.
 
     ``version``: the framework's release, by which its defaults are chosen; empty for the newest. ``defines``: variables
-    that a script leaves to its caller.
+    that a script leaves to its caller. ``images``: the pictures of a sample, by key of ``training.images``.
 
     Raises:
         ConfigError: the config cannot be read at all.
@@ -82,7 +84,7 @@ def import_config(
     text = parse_text(path, data)
     kind = FORMATS[format or detect(path, text)]
     config = kind.load(path, text, defines)
-    config.version = version
+    config.version, config.images = version, images
     per_node = stated.get("hardware.gpus_per_node")
     config.gpus_per_node = per_node.value if per_node is not None and isinstance(per_node.value, int) else None
     reading = reading_for(kind.read(config, _world(stated)), serving=False)
@@ -90,6 +92,9 @@ def import_config(
     if "hardware.nodes" not in settings:
         settings["hardware.nodes"] = ReadSetting(1, "not stated: one node", assumed=True)
     start = Location(path, Span(1, 1, 1, 1))
+    if images and not problems and not any(each.why == STATED for each in settings.values()):
+        help = f"leave {STATED} out"
+        problems.append(ConfigProblem(start, f"the job does not train on pictures, and {STATED} was given", help))
     for key, what, help in ASKS:
         if not any(_within(each, key) for each in settings) and not any(key in each.keys for each in problems):
             problems.append(ConfigProblem(start, f"the config does not say {what}", help, keys=(key,)))

@@ -6,48 +6,107 @@ from collections.abc import Iterable
 
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_frozen import architecture_named
+from memcheck.configs.types import ReadSetting
 from memcheck.models.types import Architecture
 
-FREEZE, PARTS = "training.freeze", "training.lora.parts"
-FILLED = "pictures are priced as many as fill the sequence, an upper bound, unless --set training.images states them"
+IMAGES, FREEZE, PARTS = "training.images", "training.freeze", "training.lora.parts"
+NUMBER = f"{IMAGES}.per_sample"
+STATED = "--images"
+HELP = "state them: --images 'per_sample: 1, width: 1280, height: 720'"
+FILLED = "pictures are priced as many as fill the sequence, an upper bound, unless --images states them"
+SOUND = "`{}`: the model hears, too, and sound has no memory model here"
 
 
 def sees(draft: Draft) -> Architecture | None:
-    """The model, if it is a known one with a vision tower and no other."""
+    """The model, if it is a known one with a vision tower."""
     found = architecture_named(draft)
-    return found if found is not None and found.vision is not None and not found.others else None
+    return found if found is not None and found.vision is not None else None
 
 
 def pictures(draft: Draft, path: str, message: str, more: str = "") -> None:
-    """A key that says that the job trains on pictures: priced as the most that a sequence can hold, or refused."""
-    if sees(draft) is not None:
+    """A key that says that the job trains on pictures: as stated, else the most that a sequence can hold; or refused.
+
+    Nothing is said of an unknown model, which the plan's own reader refuses by its name.
+    """
+    known, found = architecture_named(draft), sees(draft)
+    if found is None and (known is not None or draft.value("model.name") is None):
+        draft.refuse(path, message, "name a model whose tower is known (`memcheck list models`)", (IMAGES,))
+    elif found is not None and found.others and not draft.config.images:
+        help = f"if the job has none, say which pictures it has instead, or none of them: {STATED} 'per_sample: 0'"
+        draft.refuse(path, SOUND.format(path), help, (IMAGES,))
+    elif found is not None and not draft.config.images:
         draft.note(path, FILLED + more)
-    else:
-        draft.refuse(path, message, "write the plan with training.images", ("training.images",))
+    draft.config.see(path)
 
 
 def shown(draft: Draft, names: Iterable[str]) -> None:
     """The first key of these that the config has says that the job trains on images or video."""
     name = next((name for name in names if draft.config.has(name)), "")
     if name:
-        message = f"`{name}`: the job trains on images or video, whose number and size are not in the config"
+        message = f"`{name}`: the job trains on images or video, and the model has no vision tower that is known"
         pictures(draft, name, message)
 
 
 def text_alone(draft: Draft, why: str) -> None:
     """Batches without pictures, which skip the tower of a model that has one."""
     if sees(draft) is not None:
-        draft.assume("training.images.per_sample", 0, why)
+        draft.assume(NUMBER, 0, why)
+
+
+def resized(draft: Draft, path: str, sizes: dict[str, int]) -> None:
+    """What the framework makes of every picture before the model's processor gets it. ``sizes``: by key of the plan."""
+    if draft.config.images and "patches" not in draft.config.images:
+        draft.config.images = {**draft.config.images, **sizes}
+        for key, value in sizes.items():
+            draft.set(f"{IMAGES}.{key}", value, path)
+    draft.config.see(path)
+
+
+def scaled(draft: Draft, path: str, pixels: int, *, up: bool = False) -> None:
+    """Pictures of more pixels than these are scaled down in front of the processor; ``up``: those of fewer up."""
+    width, height = (draft.config.images.get(name) for name in ("width", "height"))
+    if width is None or height is None or "frames" in draft.config.images:
+        return
+    if (width * height < pixels) if up else (width * height > pixels):
+        factor = (pixels / (width * height)) ** 0.5
+        sizes = {"width": max(1, int(width * factor)), "height": max(1, int(height * factor))}
+        resized(draft, path, sizes)
+
+
+def limited(draft: Draft, paths: dict[str, str]) -> None:
+    """Least and most pixels that a config hands to the model's processor, where it has such limits.
+
+    ``paths``: the config's key by ``min_pixels`` and ``max_pixels``.
+    """
+    seen = sees(draft)
+    for key, path in paths.items():
+        pixels = draft.whole(path, IMAGES)
+        if pixels and seen is not None and seen.vision is not None and "width" in draft.config.images:
+            if seen.vision.processor.startswith("qwen:"):
+                resized(draft, path, {key: pixels})
+            else:
+                draft.note(path, "the limit is not one of the processor whose arithmetic is known here")
+
+
+def stated(draft: Draft) -> None:
+    """The pictures that were stated beside the config of a model with a tower, unless it trains on text alone."""
+    if sees(draft) is None or NUMBER in draft.settings:
+        return
+    for key, value in draft.config.images.items():
+        draft.settings.setdefault(f"{IMAGES}.{key}", ReadSetting(value, STATED))
 
 
 def parts(draft: Draft, path: str, frozen: dict[str, bool], why: str) -> None:
     """What of a model with a tower is trained, or has adapters. ``frozen``: vision, projector and language."""
-    if sees(draft) is None:
+    seen = sees(draft)
+    if seen is None:
         return
     found = [name for name, each in frozen.items() if each == (draft.value("training.method") == "full")]
     key = FREEZE if draft.value("training.method") == "full" else PARTS
     if key in draft.settings or not found or (key == PARTS and len(found) == len(frozen)):
         return
+    if key == FREEZE and seen.others and "vision" in found:
+        found.append("audio")  # both frameworks list it among the towers
     if draft.config.has(path):
         draft.set(key, found, path)
     else:

@@ -13,7 +13,7 @@ from memcheck.configs.automodel_model import architecture, backend, model
 from memcheck.configs.automodel_peft import excludes_tower, method
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
-from memcheck.configs.pictures import pictures, text_alone
+from memcheck.configs.pictures import limited, pictures, sees, text_alone
 from memcheck.configs.trainer_adapters import HELD
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_parts import off, on, say, text
@@ -289,7 +289,9 @@ def _pictures(draft: Draft) -> None:
         at = "recipe" if config.has("recipe") else "recipe._target_"
         message = f"`{at}: {name}`: the job trains on images or sound, whose number and size are not in the config"
         pictures(draft, at, message)
-        kept = [part for part in frozen if part != "audio"]  # sees: no other tower
+        limited(draft, {name: f"processor.{name}" for name in ("min_pixels", "max_pixels")})
+        seen = sees(draft)
+        kept = [part for part in frozen if part != "audio" or (seen is not None and seen.others)]
         if kept and draft.value("training.method") == "full":
             path = next(key for key in config.values if key.startswith("freeze_config."))
             draft.set("training.freeze", kept, path)

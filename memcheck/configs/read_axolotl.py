@@ -8,7 +8,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.model_overrides import override
-from memcheck.configs.pictures import pictures, sees, text_alone
+from memcheck.configs.pictures import IMAGES, pictures, resized, sees, text_alone
 from memcheck.configs.shipped import AXOLOTL
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_objective import objective, trainer
@@ -30,6 +30,7 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     if config.has("processor_type"):
         message = "`processor_type`: the job trains on images or sound, whose number and size are not in the config"
         pictures(draft, "processor_type", message, "; rows with more tokens than sequence_len are not cut")
+        _size(draft)
     else:
         text_alone(draft, "no processor_type: Axolotl trains on text alone")
     split = _split(draft, world)
@@ -81,6 +82,20 @@ def _refuse(draft: Draft) -> None:
             message = f"`{name}` freezes by patterns that are not read"
             draft.refuse(name, message, "state what is frozen: --set training.freeze=[embed]", ("training.freeze",))
         config.see(name)
+
+
+def _size(draft: Draft) -> None:
+    """``image_size``: every picture of a column of its own is padded to a square, or resized to width and height
+    (``src/axolotl/processing_strategies.py``).
+    """
+    path = "image_size"
+    written = draft.config.take(path)
+    sides = written if isinstance(written, list) else [written, written]
+    whole = [each for each in sides if isinstance(each, int) and each > 0]
+    if len(whole) == len(sides) == 2:
+        resized(draft, path, {"width": whole[0], "height": whole[1]})
+    elif written is not None:
+        draft.refuse(path, f"`{path}: {written}` is no size of a picture", keys=(IMAGES,))
 
 
 def _split(draft: Draft, world: int | None) -> Division:

@@ -8,8 +8,8 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
+from memcheck.configs.pictures import IMAGES, scaled, sees, shown
 from memcheck.configs.pictures import parts as sides
-from memcheck.configs.pictures import sees, shown
 from memcheck.configs.read_llamafactory_v1 import is_second, read_second
 from memcheck.configs.shipped import LLAMA_FACTORY
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
@@ -111,6 +111,7 @@ def _pictures(draft: Draft) -> None:
     """
     config = draft.config
     shown(draft, keys.VISION)
+    _scaled(draft)
     tower, projector, language = keys.FROZEN
     frozen = {
         "vision": not parts.off(draft, tower),
@@ -120,6 +121,15 @@ def _pictures(draft: Draft) -> None:
     stated = next((each for each in keys.FROZEN if config.has(each)), tower)
     sides(draft, stated, frozen, "LLaMA-Factory freezes towers and projectors by default")
     config.see(*keys.FROZEN)
+
+
+def _scaled(draft: Draft) -> None:
+    """Pictures of more pixels than ``image_max_pixels`` are scaled down in front of the processor, and those of fewer
+    than ``image_min_pixels`` up (``src/llamafactory/data/mm_plugin.py``, ``_preprocess_image``).
+    """
+    least, most = (draft.whole(path, IMAGES) for path in keys.PIXELS)
+    scaled(draft, "image_max_pixels", most or keys.PIXELS["image_max_pixels"])
+    scaled(draft, "image_min_pixels", least or keys.PIXELS["image_min_pixels"], up=True)
 
 
 def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:

@@ -10,8 +10,8 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
+from memcheck.configs.pictures import IMAGES, limited, scaled, sees, shown
 from memcheck.configs.pictures import parts as sides
-from memcheck.configs.pictures import sees, shown
 from memcheck.configs.shipped import SWIFT
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_keys import DTYPES
@@ -75,13 +75,14 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
 
 def _environment(draft: Draft) -> None:
     """``NPROC_PER_NODE=4`` in front of the command, as ms-swift takes it."""
-    for name, key in (("NPROC_PER_NODE", "hardware.gpus_per_node"), ("NNODES", "hardware.nodes")):
+    for name, key in keys.ENVIRONMENT.items():
         for number, line in enumerate(draft.config.lines, 1):
             found = re.match(rf"\s*(?:export\s+)?(?:\w+=\S*\s+)*{name}=(\d+)\b", line[:1000])
-            if found is not None and key not in draft.settings:
+            if found is not None and key not in draft.settings and name not in draft.config.values:
                 at = Span(number, found.start(1) + 1, number, found.end(1) + 1)
                 draft.config.adopt(name, int(found[1]), Location(draft.config.path, at))
-                draft.rows((KeyRow(name, key),))
+                if key:
+                    draft.rows((KeyRow(name, key),))
 
 
 def _refuse(draft: Draft) -> None:
@@ -160,6 +161,10 @@ def _pictures(draft: Draft) -> None:
     """Tower and projector are frozen, and have no adapters, unless a switch says otherwise (tuner_args.py)."""
     config = draft.config
     shown(draft, keys.VISION)
+    pixels = draft.whole("max_pixels", IMAGES)
+    if pixels:  # swift/template/base.py rescales in front of the processor
+        scaled(draft, "max_pixels", pixels)
+    limited(draft, {"min_pixels": "MIN_PIXELS", "max_pixels": "MAX_PIXELS"})
     tower, projector, language = keys.FROZEN
     frozen = {
         "vision": not parts.off(draft, tower),

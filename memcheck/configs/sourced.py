@@ -8,7 +8,7 @@ from typing import Any
 
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
-from memcheck.configs.config_file import parse_text
+from memcheck.configs.config_file import NO_IMAGES, parse_text
 from memcheck.configs.documents import NO_TEXTS
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.leaves import grown, leaves, spelled_out
@@ -51,8 +51,11 @@ class SourcedMarks(Mapping[str, Provenance]):
 class _Source:
     """Takes one config after the other into a document."""
 
-    def __init__(self, document: Document, values: dict[str, Any], read: Callable[[str], bytes]) -> None:
+    def __init__(
+        self, document: Document, values: dict[str, Any], read: Callable[[str], bytes], images: Mapping[str, int]
+    ) -> None:
         self.document = document
+        self.images = images
         self.read = read
         self.stated = dict(leaves(values))
         self.serving = SERVING in values
@@ -75,7 +78,7 @@ class _Source:
             config = kind.load(shown, parse_text(shown, self.read(shown)))
             config.inside, _ = repository(real_path(os.path.dirname(self.document.path) or "."))
             config.read = self.read
-            config.version = self._version()
+            config.version, config.images = self._version(), self.images
             per_node = self.stated.get("hardware.gpus_per_node")
             config.gpus_per_node = per_node if isinstance(per_node, int) else None
             reading = reading_for(kind.read(config, self._world()), serving=self.serving)
@@ -257,10 +260,15 @@ def with_source(document: Document, texts: Mapping[str, bytes] = NO_TEXTS) -> Do
     return sourced(document, lambda path: texts[path] if path in texts else read_bytes(path))
 
 
-def sourced(document: Document, read: Callable[[str], bytes]) -> Document:
-    """The plan with what the configs of its ``source`` say; ``read`` gives the bytes of a shown path."""
+def sourced(
+    document: Document, read: Callable[[str], bytes], images: Mapping[str, int] = NO_IMAGES
+) -> Document:
+    """The plan with what the configs of its ``source`` say.
+
+    ``read`` gives the bytes of a shown path; ``images`` are the pictures of a sample that were stated beside a config.
+    """
     values: Any = document.values
-    source = _Source(document, values, read)
+    source = _Source(document, values, read, images)
     for name, path in values["source"].items():
         if isinstance(path, str) and path:
             source.take(name, path)

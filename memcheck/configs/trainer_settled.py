@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.configs.draft import Draft
-from memcheck.configs.pictures import sees
+from memcheck.configs.pictures import sees, stated
 from memcheck.configs.trainer_adapters import HELD
 from memcheck.configs.types import Note, ReadSetting
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -18,6 +18,7 @@ MASKED = ("sdpa", "eager")
 def settle(draft: Draft) -> None:
     """Padding, the pass between steps, the trainer and the loading, as far as they can be priced; else that is said."""
     profile = FRAMEWORKS[str(draft.value("training.framework"))]
+    stated(draft)
     if draft.value(TRAINER) not in profile.trainers:
         draft.settings.pop(TRAINER, None)
     if draft.value(ROWS) == "padded":

@@ -139,9 +139,33 @@ def test_a_length_is_stated_beside_configs_that_do_not_say(tmp_path: Path, capsy
     assert [plans(capsys)[0]["estimate"]["allocated_bytes"]] == long  # type: ignore[index]
 
 
+def test_pictures_are_stated_beside_configs_that_train_on_them(tmp_path: Path, capsys: Capture) -> None:
+    """On the command line or in the mapping; the config's own limit counts, and jobs of text alone have none."""
+    job = "base_model: Qwen/Qwen2.5-VL-7B-Instruct\nadapter: lora\nlora_r: 8\nlora_target_linear: true\n"
+    job += "datasets: [{path: a}]\nmicro_batch_size: 1\nsequence_len: 8192\n"
+    (tmp_path / "text.yaml").write_text(job)
+    (tmp_path / "seen.yaml").write_text(f"{job}processor_type: AutoProcessor\n")
+    (tmp_path / "small.yaml").write_text(f"{job}processor_type: AutoProcessor\nimage_size: 280\n")
+    where = ["--gpu", "h100-80gb", "--gpus-per-node", "1"]
+    large, small = "per_sample: 2, width: 1280, height: 720", "per_sample: 2, width: 280, height: 280"
+    filled, two, two_small = (
+        allocated(["seen.yaml", *where, *images], capsys) for images in ([], ["--images", large], ["--images", small])
+    )
+    assert two_small < two < filled
+    assert allocated(["small.yaml", *where, "--images", large], capsys) == two_small
+    text = allocated(["text.yaml", *where], capsys)
+    (tmp_path / "memcheck.toml").write_text(
+        '[[configs]]\npath = "*.yaml"\ngpu = "h100-80gb"\ngpus-per-node = 1\n'
+        "images = {per_sample = 2, width = 1280, height = 720}\n"
+    )
+    assert allocated(["seen.yaml"], capsys) == two
+    assert allocated(["text.yaml"], capsys) == text < two_small
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
+        ('path = "a"\nimages = {per_sample = 2, breadth = 3}\n', "is not what training.images of a plan takes"),
         ('path = "a"\ngpus = 8\n', "unknown key 'gpus'"),
         ("gpu = 'a100-80gb'\n", "is not a pattern of paths"),
         ('path = "a"\nnodes = 0\n', "nodes is 0"),

@@ -44,6 +44,7 @@ WRITTEN = {
     "RULES": ("MEM1,MEM203", " wasted-memory ", ""),
     "I/N": ("1/1", "2/3", "0/3", "4/3", "1/0", "-1/3", "a/b", "3", "1/9999999999", ""),
     "N": ("1", "auto", "60", "61", "0", "-1", "two", "1" * 5000, ""),
+    "MAPPING": ("per_sample: 2, width: 64, height: 48", "{patches: 8, tokens: 2}", "width: 64", "[", ""),
     "NAME": ("h200", "H100", "h2000"),
 }
 """Values to write by what help says for them, good and bad; any other takes a path."""

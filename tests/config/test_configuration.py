@@ -30,7 +30,7 @@ required-version = ">=0.1"
 baseline = ".memcheck-baseline.json"
 severity = {world-size = "warning", MEM1 = "info"}
 per-file-ignores = {"drafts/*" = ["MEM1", "world-size"]}
-configs = [{path = "jobs/*.yml", gpu = "a100-80gb", gpus-per-node = 8, sequence-length = 4096}]
+configs = [{path = "jobs/*.yml", gpu = "a100-80gb", gpus-per-node = 8, sequence-length = 4096, images = {per_sample = 0}}]
 policy = {locked = true}
 """
 
@@ -66,7 +66,7 @@ def test_everything_that_can_be_set(project: Path) -> None:
         severity=(("MEM201", "warning"), ("MEM1", "info")),
         per_file_ignores=(("drafts/*", ("MEM1", "MEM201")),),
         baseline=os.path.join("team", ".memcheck-baseline.json"),
-        configs=(ConfigHardware(path="jobs/*.yml", gpu="a100-80gb", gpus_per_node=8, sequence_length=4096),),
+        configs=(ConfigHardware("jobs/*.yml", "a100-80gb", 8, sequence_length=4096, images={"per_sample": 0}),),
         policy=Governance(locked=True),
         file="team/memcheck.toml",
     )

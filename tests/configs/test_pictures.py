@@ -88,3 +88,51 @@ def test_automodels_recipe_of_pictures_freezes_its_tower() -> None:
     assert found.settings["training.sequence_length"].value == 4096
     text = automodel.read(model={"pretrained_model_name_or_path": "Qwen/Qwen3-VL-4B-Instruct"})
     assert text.settings["training.images.per_sample"].value == 0
+
+
+LARGE = {"per_sample": 2, "width": 2000, "height": 1000}
+LONG = FULL.replace("cutoff_len: 2048", "cutoff_len: 32768")
+RECIPE = """
+recipe: FinetuneRecipeForVLM
+model: {pretrained_model_name_or_path: Qwen/Qwen3-VL-4B-Instruct}
+processor: {max_pixels: 1003520}
+step_scheduler: {local_batch_size: 1, global_batch_size: 8}
+dataset: {seq_length: 8192}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("f.yaml", FULL, {"width": 1086, "height": 543}),  # 768 x 768 pixels, LLaMA-Factory's default
+        ("f.yaml", f"{FULL}image_max_pixels: 262144\n", {"width": 724, "height": 362}),
+        ("f.yaml", f"{LONG}image_max_pixels: 8000000\nimage_min_pixels: 8000000\n", {"width": 4000, "height": 2000}),
+        ("s.sh", f"{LAUNCH} --max_pixels 1003520\n", {"width": 1416, "height": 708}),
+        ("s.sh", f"MAX_PIXELS=1003520 {LAUNCH}\n", {"width": 2000, "height": 1000, "max_pixels": 1003520}),
+        ("a.yml", f"{VLM}processor_type: AutoProcessor\nimage_size: [560, 280]\n", {"width": 560, "height": 280}),
+        ("r.yaml", RECIPE, {"width": 2000, "height": 1000, "max_pixels": 1003520}),
+    ],
+)
+def test_stated_pictures_meet_the_limits_of_the_config(name: str, text: str, expected: dict[str, int]) -> None:
+    """What a framework scales before the processor sees it is scaled; a limit of Qwen's processors is a limit."""
+    found = read(name, text, images=LARGE)
+    assert not found.problems
+    assert {"per_sample": 2, **expected} == {
+        key.rpartition(".")[2]: each.value for key, each in found.settings.items() if key.startswith("training.images")
+    }
+
+
+def test_sound_is_refused_unless_the_job_is_said_to_be_of_pictures() -> None:
+    """A model that hears may train on sound: stated pictures, or none, say that it does not."""
+    text = VLM.replace(SEES, "google/gemma-4-E2B-it") + "processor_type: AutoProcessor\n"
+    (problem,) = read("a.yml", text).problems
+    assert "sound" in problem.message
+    assert "--images" in problem.help
+    assert not read("a.yml", text, images={"per_sample": 0}).problems
+
+
+def test_pictures_beside_a_job_of_text_are_an_error() -> None:
+    """Of a model without a tower, and of a recipe that trains on text alone."""
+    for text in (AXOLOTL, VLM):
+        (problem,) = read("a.yml", text, images=LARGE).problems
+        assert "does not train on pictures" in problem.message

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from memcheck.configs.config_file import NO_IMAGES
 from memcheck.configs.detect import detect
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ConfigError, ReadSetting
@@ -73,10 +75,13 @@ CONFIGS = {"a.yml": AXOLOTL, "f.yaml": FACTORY, "g.yaml": SECOND, "t.yaml": TRL,
 FORMATS = {"a.yml": "axolotl", "f.yaml": "llamafactory", "g.yaml": "llamafactory", "t.yaml": "trl", "s.sh": "ms-swift"}
 
 
-def read(name: str, text: str, version: str = "", **stated: object) -> Imported:
+def read(
+    name: str, text: str, version: str = "", images: Mapping[str, int] = NO_IMAGES, **stated: object
+) -> Imported:
     """The import of one text on eight GPUs; ``stated`` with ``__`` for the dot."""
     values = GPUS | {key.replace("__", "."): value for key, value in stated.items()}
-    return import_config(name, text.encode(), {key: ReadSetting(each, "test") for key, each in values.items()}, "", version)
+    settings = {key: ReadSetting(each, "test") for key, each in values.items()}
+    return import_config(name, text.encode(), settings, "", version, images=images)
 
 
 def values(imported: Imported) -> dict[str, object]:
