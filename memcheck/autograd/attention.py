@@ -199,16 +199,27 @@ def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value
     return scale(tape, weights, "attention scaling" if step == "scale" else "masked_fill")
 
 
-def eager_with_sinks(
-    tape: Tape, q: Value, k: Value, v: Value, sinks: Value | None, returned: list[Value]
+def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
+    tape: Tape,
+    q: Value,
+    k: Value,
+    v: Value,
+    sinks: Value | None,
+    returned: list[Value],
+    *,
+    wide: bool = False,
+    p_dropout: float = 0.0,
+    copied: Copied = (False, False, False),
 ) -> Value:
     """GPT-OSS: scores and sink logits are concatenated, softmaxed in their own dtype, the sink column dropped.
 
     ``sinks``: [heads]; its gradient is a sum over batch and tokens; None: none (MiMo V2's full layers). ``returned``
-    takes the probabilities, of which the returned weights are a view.
+    takes the probabilities, of which the returned weights are a view. ``wide``: fp32 sinks make logits and
+    probabilities fp32, which are cast back (DeepSeek V4).
     """
     b, h, s, _ = q.shape
-    scores = batched(tape, q, k, (b, h, s, s), "attention scores")
+    keys = k.shape[2]
+    scores = batched(tape, q, k, (b, h, s, keys), "attention scores", copied[:2])
     scores = scale(tape, scores, "attention scaling")
     scores = shift(tape, scores, "attention mask")
     if sinks is None:
@@ -216,16 +227,32 @@ def eager_with_sinks(
         del scores
         returned.append(probs)
         return batched(tape, probs, v, (b, h, s, v.shape[-1]), "attention output")
-    shape = (b, h, s, s + 1)
-    combined = cat(tape, (scores, _spread(tape, sinks, (b, h, s, 1))), shape, "cat sinks")
+    shape = (b, h, s, keys + 1)
+    parts = (scores, _spread(tape, sinks, (b, h, s, 1)))
+    combined = _promoted_cat(tape, parts, shape) if wide else cat(tape, parts, shape, "cat sinks")
+    del parts
     combined = _subtract_max(tape, combined)
     probs = softmax(tape, combined)
-    dropped = Value(probs.storage, (b, h, s, s), probs.dtype)
+    dropped = Value(probs.storage, (b, h, s, keys), probs.dtype)
     dtype = probs.dtype
     dropped = tape.record(dropped, (probs,), lambda grad: [tape.new(shape, dtype, "slice backward")])
+    del probs
+    dropped = cast(tape, dropout(tape, dropped, p_dropout), v.dtype) if wide else dropped
     returned.append(dropped)
-    del probs, scores
-    return batched(tape, dropped, v, (b, h, s, v.shape[-1]), "attention output")
+    del scores
+    return batched(tape, dropped, v, (b, h, s, v.shape[-1]), "attention output", (False, copied[2]))
+
+
+def _promoted_cat(tape: Tape, parts: tuple[Value, Value], shape: tuple[int, ...]) -> Value:
+    """``torch.cat`` of scores and fp32 sinks: fp32; the scores' gradient is cast back."""
+    scores = parts[0]
+    out = tape.value(shape, "fp32", "cat sinks")
+    small, dtype, wants = scores.shape, scores.dtype, parts[1].origin is not None
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [tape.new(small, dtype, "to backward") if dtype != "fp32" else grad, grad if wants else None]
+
+    return tape.record(out, parts, run)
 
 
 def eager_wide_with_sinks(

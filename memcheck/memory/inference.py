@@ -75,6 +75,12 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
             "size its training, or exclude the plan",
             "/model",
         )
+    if any(isinstance(b.mixer, Attention) and b.mixer.compressed is not None for b, _ in job.architecture.blocks):
+        raise UnsupportedError(
+            "memcheck has no model of serving DeepSeek V4, whose cache has compressed keys beside those of its window",
+            "size its training, or exclude the plan",
+            "/model",
+        )
     found = []
     for rank, part in enumerate(parts(job.architecture.num_layers, job.layout.pipeline)):
         found.append(_rank(job, job.architecture, part, rank, inventory))

@@ -69,6 +69,22 @@ class Disentangled(Record):
     """What each layer drops of the table's rows."""
 
 
+class Compressed(Record):
+    """One key of every so many tokens, beside those of a window, and what DeepSeek V4's attention has with it."""
+
+    rate: int
+    """Tokens of a compressed key; 0: the layer has its window alone."""
+    groups: int
+    """Groups of heads that the output's first matrix multiplies apart."""
+    query_rank: int
+    output_rank: int
+    """Width of what each group is made to."""
+    overlaps: bool = False
+    """Compressed keys read the tokens before theirs, too, and an indexer chooses among them."""
+    index_heads: int = 0
+    index_dim: int = 0
+
+
 class Attention(Record):
     """Softmax attention, grouped or not."""
 
@@ -199,6 +215,8 @@ class Attention(Record):
     """Width of such a head."""
     disentangled: Disentangled | None = None
     """Relative positions have queries and keys of their own, and eager code of the family's (DeBERTa)."""
+    compressed: Compressed | None = None
+    """Queries, keys and the output are made as DeepSeek V4 makes them; keys are values."""
     factor_mask: int = 0
     """Rows and columns of a mask in the weights' dtype that each layer holds and multiplies its scores by (GPT-1)."""
 

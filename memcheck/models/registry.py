@@ -41,6 +41,7 @@ FAMILIES: dict[str, str] = {
     "deepseek_v2": "deepseek:read_v2",
     "deepseek_v3": "deepseek:read_v3",
     "deepseek_v32": "deepseek_v32:read",
+    "deepseek_v4": "deepseek_v4:read",
     "diffllama": "diffllama:read",
     "distilbert": "distilbert:read",
     "doge": "doge:read",

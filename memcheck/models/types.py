@@ -111,7 +111,9 @@ class Moe(Record):
     | ``sigmoid-best`` (Flint: the best scores, no correction)
     | ``sigmoid-chosen`` (Kolibri: of the logits that a correction chose) | ``sigmoid-narrow`` (Laguna: cast back)
     | ``softmax-gather`` (ERNIE: the scores of those that a correction chose) | ``softmax-groups`` (Mistral 4: chosen
-    within groups)."""
+    within groups) | ``sqrt-softplus`` (DeepSeek V4, chosen with a correction or by the token)."""
+    table: int = 0
+    """Elements of an int64 buffer that says each token's experts (DeepSeek V4's first layers); 0 = none."""
     shared_width: int = 0
     """Intermediate size of all shared experts together; 0 = none."""
     shared_gate: bool = False
@@ -164,7 +166,6 @@ class PerLayer(Record):
 
 class AltUp(Record):
     """Several streams of hidden states, which each layer predicts and corrects (Gemma 3n)."""
-
     streams: int
     scaled: bool = True
     """The corrected first stream is multiplied by a vector in front of the per-layer input."""
@@ -196,6 +197,8 @@ class Block(Record):
     """An embedding of its own is multiplied in behind the feed-forward network (Gemma 4)."""
     per_layer_activation: str = ""
     altup: AltUp | None = None
+    connections: int = 0
+    """Rounds in which the matrix that mixes the streams is normed (DeepSeek V4's hyper-connections); 0 = one stream."""
     scaled_output: bool = False
     """The output is multiplied in place by a buffer of one number (Gemma 4)."""
     beside: Mixer | None = None
@@ -318,7 +321,7 @@ class Architecture(Record):
     per_layer: PerLayer | None = None
     """Embeddings of every layer are looked up at once, and projections of the first are added (Gemma 4)."""
     streams: int = 1
-    """Streams of hidden states that layers hand to each other (Gemma 3n)."""
+    """Streams of hidden states that layers hand to each other (Gemma 3n, DeepSeek V4)."""
     embedding_cloned: bool = False
     """Layers read a copy of the embedding beside the stream (Zamba 2)."""
     rotary_dims: tuple[int, ...] = ()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from memcheck.accounts.unit import Part
 from memcheck.autograd.context import Setting
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import ITEM_BYTES, rounded
 from memcheck.frameworks.layers import model_states_of
 from memcheck.frameworks.torch.pipelining import NO_BORDER, Border
 from memcheck.frameworks.torch.units import stream_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Moe
 from memcheck.record import Record
 
 INDEX_TOPK = 2048
@@ -133,6 +133,8 @@ class ModelBuffers:
 
     def _buffers(self, block: Block) -> int:
         mixer = block.mixer
+        if isinstance(block.mlp, Moe) and block.mlp.table:
+            return rounded(block.mlp.table * ITEM_BYTES["int64"])
         if isinstance(mixer, Mixer):
             return rounded(mixer.buffer_numel * DTYPE_BYTES[self.job.recipe.params])
         if not isinstance(mixer, Attention):

@@ -253,7 +253,7 @@ def embedding_unit(
         sums_in_place=job.objective.fused, leaf=not trained and is_hooked(job, a), fixed_positions=a.fixed_positions,
         streams=a.streams, cloned=a.embedding_cloned, scattered=a.vision is not None, saved=saves(job, TABLE),
         projects_last=a.projects_last, relative_norm=a.relative_norm, masked=a.masked_rows, apart=a.embeddings_apart,
-        sinusoids=a.sinusoids > 0,
+        sinusoids=a.sinusoids > 0, repeated=collapses(a),
         relative=next((t.shape[0] for t in a.extra_tensors if "rel_embeddings" in t.name), 0))
     dtype = stream_dtype(base)
     _demand_embedding(a, e._replace(vocab=a.vocab_size), whole(base), job.framework)
@@ -355,12 +355,17 @@ def head_of(
         transform_biases=transform_biases(a), projects_last=a.projects_last, dropout=a.final_dropout,
         waiting=a.per_layer.total if a.per_layer is not None else 0,
         offset=a.logit_bias, compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
-        graph_before=graph, grad_dtype=outside,
+        graph_before=graph, grad_dtype=outside, collapses=collapses(a),
         projection=a.embedding_size if a.embedding_size != a.hidden_size else 0,
     )
     if a.task is not None:
         return head._replace(task=a.task, trained=trained or base.adapter is not None)
     return _with_objective(job, a, base, head, states) if job.objective.code else head
+
+
+def collapses(a: Architecture) -> bool:
+    """Whether hyper-connections mix several streams, which start as copies of the embedding (DeepSeek V4)."""
+    return a.streams > 1 and a.blocks[0][0].connections > 0
 
 
 def run_head(ctx: Context, head: Head, x: Value) -> Value:

@@ -28,6 +28,10 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         from memcheck.frameworks.transformers.disentangled import disentangled_attention
 
         return disentangled_attention(ctx, a, a.disentangled, x)
+    if a.compressed is not None:
+        from memcheck.frameworks.transformers.compressed import compressed_attention
+
+        return compressed_attention(ctx, a, a.compressed, x)
     tensors = linear_tensors(a.tensors)
     width = -(-a.heads // ctx.tp) * (a.v_head_dim or a.head_dim)
     x = enter_tensor_parallel(ctx, x)

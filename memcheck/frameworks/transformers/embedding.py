@@ -48,6 +48,8 @@ class Embedding(Record):
     """Rows of the table of all layers' embeddings."""
     streams: int = 1
     """Streams of hidden states that the first layer gets."""
+    repeated: bool = False
+    """Each is a copy of the rows (DeepSeek V4), no projection of them."""
     cloned: bool = False
     """Layers read a copy of the rows."""
     sums_in_place: bool = False
@@ -110,7 +112,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         else:
             table.sink = lambda grad: steps(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
     x = embedding(tape, table, (ctx.tokens,), dtype)
-    changed = ctx.tp > 1 or e.positions or e.norm or e.dropout or e.scaled_outside or e.scattered
+    changed = ctx.tp > 1 or e.positions or e.norm or e.dropout or e.scaled_outside or e.scattered or e.repeated
     if e.leaf and changed:  # else the first block's input is the leaf
         x.origin = Leaf()
         x = tape.record(Value(x.storage, x.shape, x.dtype), (x,), _holding(x.storage))
@@ -133,7 +135,11 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     x = _cloned(tape, x) if e.cloned else x
     if not e.apart:
         ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
-    if e.streams > 1:
+    if e.streams > 1 and e.repeated:
+        from memcheck.frameworks.transformers.hyper_connections import repeated_streams
+
+        x = repeated_streams(ctx, x, e.streams)
+    elif e.streams > 1:
         from memcheck.frameworks.transformers.altup import spread_streams
 
         x = spread_streams(ctx, x, e.streams)

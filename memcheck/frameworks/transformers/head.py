@@ -47,6 +47,8 @@ class Head(Record):
     """Whether that layer and that norm have a bias."""
     projects_last: bool = False
     """That layer makes the rows as narrow as the table (ELECTRA), in place of a matrix of its own."""
+    collapses: bool = False
+    """Streams are collapsed by learned weights (DeepSeek V4), not by their mean."""
     dropout: float = 0.0
     """Behind the final norm."""
     offset: bool = False
@@ -116,7 +118,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     """Final norm, head, loss. The logits are put on ``ctx.kept``."""
     tape, s = ctx.tape, ctx.setting
     layers = layers_of(s.style)
-    h = layers.norm(ctx, head.final_norm, _joined(ctx, x))
+    h = layers.norm(ctx, head.final_norm, _joined(ctx, x, collapses=head.collapses))
     if head.projection and not head.projects_last:
         matrix = ParameterTensor("project_out.weight", (head.projection, s.hidden), "embedding", linear=True)
         h = linear(tape, h, ctx.weights(matrix, False, adaptable=False), "project_out")
@@ -189,10 +191,14 @@ def _adapted(ctx: Context, head: Head, weights: Weights) -> Weights:
     return ctx.adapted("lm_head", weights, adapter) if adapter is not None and named else weights
 
 
-def _joined(ctx: Context, x: Value) -> Value:
+def _joined(ctx: Context, x: Value, *, collapses: bool) -> Value:
     """One stream of the last layer's several."""
     if ctx.setting.streams == 1:
         return x
+    if collapses:
+        from memcheck.frameworks.transformers.hyper_connections import collapsed_streams
+
+        return collapsed_streams(ctx, x)
     from memcheck.frameworks.transformers.altup import join_streams
 
     out = join_streams(ctx, x, ctx.setting.streams)

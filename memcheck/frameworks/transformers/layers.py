@@ -65,6 +65,10 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
         from memcheck.frameworks.transformers.altup import altup_block
 
         return altup_block(ctx, block, x)
+    if block.connections:
+        from memcheck.frameworks.transformers.hyper_connections import hyper_block
+
+        return hyper_block(ctx, block, x)
     if block.in_turn:
         from memcheck.frameworks.transformers.shared_block import shared_block
 

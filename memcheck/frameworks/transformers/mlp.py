@@ -139,6 +139,8 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         inner = clamped(tape, m, gate, up) if m.clamp else mul(tape, up, activation(tape, gate, m.activation))
         held.append(gate)  # a view, which keeps its name (modeling_phi3.py, Phi3MLP)
         del gate, up
+    elif m.gated and m.clamp:
+        inner = _within_bounds(ctx, m, x, held)
     elif m.gated:
         gate = matrix(ctx, m, x, tensors[0])
         if m.sparse:
@@ -170,6 +172,17 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         down = scale(tape, down, "multiplier")
     del held, inner
     return dropout(tape, down, m.dropout)
+
+
+def _within_bounds(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:
+    """DeepseekV4MLP: clamped gate and up, variables to the module's end."""
+    from memcheck.autograd.indexing import clamp
+
+    tensors = linear_tensors(m.tensors)
+    gate = clamp(ctx.tape, matrix(ctx, m, x, tensors[0]), 1)
+    up = clamp(ctx.tape, matrix(ctx, m, x, tensors[1]), 2)
+    held += [gate, up]
+    return mul(ctx.tape, activation(ctx.tape, gate, m.activation), up)
 
 
 def matrix(

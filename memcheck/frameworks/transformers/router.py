@@ -48,6 +48,8 @@ def route(ctx: Context, m: Moe, x: Value) -> Choice:
         scores, indices = _softmax_gather(ctx, m, logits, narrow)
     elif m.router == "softmax-groups":
         scores, indices = _softmax_groups(ctx, m, logits)
+    elif m.router == "sqrt-softplus":
+        scores, indices = _rooted_softplus(ctx, m, logits)
     elif m.router == "softmax-topk":
         scores, indices = _softmax_of_chosen(ctx, m, logits)
     else:
@@ -120,6 +122,20 @@ def _sigmoid(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
         chosen = scale(tape, chosen, "routed scaling")
     del for_choice
     return chosen, indices
+
+
+def _rooted_softplus(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
+    """DeepSeek V4: ``sqrt(softplus(logits))``, chosen with a correction or by the token, by their
+    sum, times a constant. The correction is an fp32 buffer.
+    """
+    tape = ctx.tape
+    scores = unary(tape, unary(tape, logits, "softplus"), "sqrt")
+    for_choice = None if m.table else tape.new(scores.shape, "fp32", "scores for choice")
+    indices = tape.new((*scores.shape[:-1], m.experts_per_token), "int64", "topk indices")
+    del for_choice
+    chosen = gather(tape, scores, indices)
+    del scores
+    return scale(tape, over_sum(tape, chosen), "routed scaling"), indices
 
 
 def _chosen_first(ctx: Context, m: Moe, logits: Value, narrow: str) -> tuple[Value, Storage]:

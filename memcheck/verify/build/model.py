@@ -103,6 +103,7 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
         with _no_initialisation():
             model = class_of(name)(real, attn_implementation=attention_of(job, architecture))
             model.tie_weights()
+            _widen(model, architecture)
     finally:
         torch.set_default_dtype(outside)
     model.config.use_cache = False
@@ -113,6 +114,15 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
             "some key of the configuration means something else to this version of transformers",
         )
     return model.train()
+
+
+def _widen(model: nn.Module, architecture: Architecture) -> None:
+    """DeepSeek V4's parts that from_pretrained loads in fp32, and that make others fp32: sinks and position biases."""
+    if not any(isinstance(b.mixer, Attention) and b.mixer.compressed is not None for b, _ in architecture.blocks):
+        return
+    for name, parameter in model.named_parameters():
+        if name.rpartition(".")[2] in ("sinks", "position_bias"):
+            parameter.data = parameter.data.float()
 
 
 def _own_names(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:

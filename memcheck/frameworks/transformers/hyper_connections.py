@@ -1,0 +1,167 @@
+"""DeepSeek V4's layer and the ends of its model: streams that learned weights collapse, expand and mix.
+
+Source: transformers 5.23 models/deepseek_v4/modeling_deepseek_v4.py (DeepseekV4HyperConnection, DeepseekV4HyperHead,
+DeepseekV4DecoderLayer.forward, DeepseekV4Model.forward).
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.attention import batched, softmax
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, cast, convert_weight, mean_rows, mul, power, scale, shift, unary
+from memcheck.autograd.matrix import product
+from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.frameworks.transformers.attention import attention
+from memcheck.frameworks.transformers.layers import feed_forward
+from memcheck.frameworks.transformers.norms import normalise
+from memcheck.models.types import Attention, Block
+
+EPSILON = "hc_eps"
+
+
+def hyper_block(ctx: Context, block: Block, x: Value) -> Value:
+    """Streams [tokens x streams, hidden] around attention and around experts; each result has a variable."""
+    if not isinstance(block.mixer, Attention) or block.mlp is None:
+        return x
+    post, comb, collapsed = _connected(ctx, block, x, "attn_hc")
+    normed = normalise(ctx, block.input_norm, collapsed)
+    made = attention(ctx, block.mixer, normed, x.dtype)
+    del normed
+    ctx.named = []
+    x = _expanded(ctx, (post, comb), made, x)
+    # the tuple's variables are bound again when the module has returned
+    second = _connected(ctx, block, x, "ffn_hc")
+    post, comb, collapsed = second
+    del second
+    normed = normalise(ctx, block.mlp_norm, collapsed)
+    out = feed_forward(ctx, block.mlp, normed)
+    del normed
+    result = _expanded(ctx, (post, comb), out, x)
+    del made, out, post, comb, collapsed
+    return result
+
+
+def _connected(ctx: Context, block: Block, x: Value, module: str) -> tuple[Value, Value, Value]:
+    """fp32 weights of what is added, [tokens, streams], and of the mixture, [tokens, streams, streams]; the input."""
+    tape, streams, rows = ctx.tape, ctx.setting.streams, ctx.tokens
+    fn, base, factors = (
+        tape.parameter(ctx.parameter(t.name, t.shape)) for t in block.extra_tensors if t.name.startswith(module + ".")
+    )
+    flat = _weightless(tape, cast(tape, x.view(rows, streams * ctx.hidden), "fp32"))
+    flat = product(tape, flat, convert_weight(tape, fn, "fp32"), module)
+    each, square = (rows, streams), (rows, streams * streams)
+    pre, post, comb = tape.views(flat, each, each, square)
+    weighed = [_weighed(tape, part, factors, base) for part in (pre, post, comb)]
+    pre = shift(tape, unary(tape, weighed[0], "sigmoid"), EPSILON)
+    post = scale(tape, unary(tape, weighed[1], "sigmoid"))
+    comb = shift(tape, softmax(tape, weighed[2].view(rows * streams, streams)), EPSILON)
+    del weighed, flat
+    for _ in range(2 * block.connections - 1):
+        comb = _over_sum(tape, comb, streams)
+    return post, comb, _collapsed(ctx, x, pre)
+
+
+def _weightless(tape: Tape, x: Value) -> Value:
+    """DeepseekV4UnweightedRMSNorm: ``x * rsqrt(x.float().square().mean(-1, keepdim=True) + eps).to(x.dtype)``."""
+    inverse = unary(tape, mean_rows(tape, power(tape, cast(tape, x, "fp32"))), "rsqrt")
+    return mul(tape, x, cast(tape, inverse, x.dtype))
+
+
+def _weighed(tape: Tape, x: Value, factors: Value, base: Value) -> Value:
+    """``x * scale + base``: parts of two vectors, whose gradients are sums."""
+    out = tape.value(x.shape, x.dtype, "mul")
+    both = tape.value(x.shape, x.dtype, "add")
+    shape, dtype = x.shape, x.dtype
+    shapes = [(v.shape, v.dtype) if v.origin is not None else None for v in (factors, base)]
+
+    saved = x.storage if factors.origin is not None else None
+
+    def run(grad: Storage, kept: Storage | None = saved) -> list[Storage | None]:
+        found = tape.new(shape, dtype, "mul backward")
+        return [found, *(tape.new(s[0], s[1], "sum") if s else None for s in shapes)]
+
+    del out
+    return tape.record(both, (x, factors, base), run)
+
+
+def _over_sum(tape: Tape, x: Value, streams: int) -> Value:
+    """``x / (x.sum(dim, keepdim=True) + eps)``: keeps both."""
+    rows = (x.numel // streams,)
+    total = tape.new(rows, x.dtype, "sum")
+    divisor = tape.new(rows, x.dtype, "sum + eps")
+    del total
+    out = tape.value(x.shape, x.dtype, "div")
+    shape, dtype = x.shape, x.dtype
+
+    def run(grad: Storage, kept: object = (x.storage, divisor)) -> list[Storage | None]:
+        first = tape.new(shape, dtype, "div backward")
+        pieces = [tape.new(shape, dtype, "div backward") for _ in range(3)]
+        del pieces
+        return [first]
+
+    return tape.record(out, (x,), run)
+
+
+def _collapsed(ctx: Context, x: Value, pre: Value) -> Value:
+    """``(pre.unsqueeze(-1) * streams).sum(dim=2).to(streams.dtype)``: an fp32 product of all streams' size."""
+    tape, streams = ctx.tape, ctx.setting.streams
+    shape = (ctx.tokens, streams, ctx.hidden)
+    weighted = mul(tape, pre.view(ctx.tokens, streams, 1), x.view(*shape))
+    small, dtype = (ctx.tokens, ctx.hidden), weighted.dtype
+    out = tape.value(small, dtype, "sum of streams")
+    out = tape.record(out, (weighted,), lambda grad: [grad])
+    del weighted
+    return cast(tape, out, x.dtype)
+
+
+def _expanded(ctx: Context, weights: tuple[Value, Value], made: Value, x: Value) -> Value:
+    """``post * made + comb.T @ streams``, in the streams' dtype."""
+    tape, streams, rows = ctx.tape, ctx.setting.streams, ctx.tokens
+    shape = (rows, streams, ctx.hidden)
+    post, comb = (cast(tape, w, x.dtype) for w in weights)
+    added = _outer(tape, post, made, shape)
+    mixed = batched(tape, comb.view(rows, streams, streams), x.view(*shape), shape, "mixed streams")
+    del post, comb
+    return add(tape, added, mixed, "streams").view(*x.shape)
+
+
+def _outer(tape: Tape, post: Value, made: Value, shape: tuple[int, ...]) -> Value:
+    """``post.unsqueeze(-1) * made.unsqueeze(-2)``: keeps both; either gradient is of all streams, then summed."""
+    out = tape.value(shape, made.dtype, "expanded streams")
+    small, rows, dtype = post.shape, made.shape, made.dtype
+    np, nm = post.origin is not None, made.origin is not None
+    saved = (post.storage if nm else None, made.storage if np else None)
+
+    def run(grad: Storage, kept: object = saved) -> list[Storage | None]:
+        first = tape.new(shape, dtype, "mul backward") if np else None
+        second = tape.new(shape, dtype, "mul backward") if nm else None
+        weights = tape.new(small, dtype, "sum") if np else None
+        del first
+        found = tape.new(rows, dtype, "sum") if nm else None
+        del second
+        return [weights, found]
+
+    return tape.record(out, (post, made), run)
+
+
+def repeated_streams(ctx: Context, x: Value, streams: int) -> Value:
+    """``inputs_embeds.unsqueeze(2).expand(...).contiguous()``."""
+    out = ctx.tape.value((streams * x.shape[0], x.shape[1]), x.dtype, "streams")
+    shape, dtype = x.shape, x.dtype
+    return ctx.tape.record(out, (x,), lambda grad: [ctx.tape.new(shape, dtype, "sum of streams")])
+
+
+def collapsed_streams(ctx: Context, x: Value) -> Value:
+    """DeepseekV4HyperHead: one stream of the last layer's several, weighted by what a matrix makes of all."""
+    tape, streams, rows = ctx.tape, ctx.setting.streams, ctx.tokens
+    wide = streams * ctx.hidden
+    fn, base, factor = (
+        tape.parameter(ctx.parameter("hc_head." + name, shape))
+        for name, shape in (("hc_fn", (streams, wide)), ("hc_base", (streams,)), ("hc_scale", (1,)))
+    )
+    flat = _weightless(tape, cast(tape, x.view(rows, wide), "fp32"))
+    mixes = product(tape, flat, convert_weight(tape, fn, "fp32"), "hc_head")
+    pre = shift(tape, unary(tape, _weighed(tape, mixes, factor, base), "sigmoid"), EPSILON)
+    out = _collapsed(ctx, x, pre)
+    del flat, mixes, pre
+    return out
