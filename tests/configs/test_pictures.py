@@ -92,6 +92,7 @@ def test_automodels_recipe_of_pictures_freezes_its_tower() -> None:
 
 LARGE = {"per_sample": 2, "width": 2000, "height": 1000}
 LONG = FULL.replace("cutoff_len: 2048", "cutoff_len: 32768")
+WIDE = LAUNCH.replace("--max_length 2048", "--max_length 32768")
 RECIPE = """
 recipe: FinetuneRecipeForVLM
 model: {pretrained_model_name_or_path: Qwen/Qwen3-VL-4B-Instruct}
@@ -107,8 +108,8 @@ dataset: {seq_length: 8192}
         ("f.yaml", FULL, {"width": 1086, "height": 543}),  # 768 x 768 pixels, LLaMA-Factory's default
         ("f.yaml", f"{FULL}image_max_pixels: 262144\n", {"width": 724, "height": 362}),
         ("f.yaml", f"{LONG}image_max_pixels: 8000000\nimage_min_pixels: 8000000\n", {"width": 4000, "height": 2000}),
-        ("s.sh", f"{LAUNCH} --max_pixels 1003520\n", {"width": 1416, "height": 708}),
-        ("s.sh", f"MAX_PIXELS=1003520 {LAUNCH}\n", {"width": 2000, "height": 1000, "max_pixels": 1003520}),
+        ("s.sh", f"{WIDE} --max_pixels 1003520\n", {"width": 1416, "height": 708}),
+        ("s.sh", f"MAX_PIXELS=1003520 {WIDE}\n", {"width": 2000, "height": 1000, "max_pixels": 1003520}),
         ("a.yml", f"{VLM}processor_type: AutoProcessor\nimage_size: [560, 280]\n", {"width": 560, "height": 280}),
         ("r.yaml", RECIPE, {"width": 2000, "height": 1000, "max_pixels": 1003520}),
     ],
