@@ -26,9 +26,9 @@ from typing import NamedTuple
 from benchmarks.readers import ANSWERS, SUFFIXES
 from memcheck.check import Gate, check_file
 from memcheck.configs.detect import detect
-from memcheck.configs.importing import import_config
+from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.pictures import FILLED
-from memcheck.configs.types import ConfigError, ReadSetting
+from memcheck.configs.types import ConfigError, ConfigProblem, ReadSetting
 
 ESTIMATED, BEYOND, FAILED, CRASHED, FOREIGN = "estimated", "beyond a plan", "failed", "crashed", "no config"
 LIMIT_SECONDS = 1.0
@@ -39,6 +39,7 @@ _BEYOND = re.compile(
     r"|trains on images|generates? (text|between)|rollout engine|this is a (verl|NeMo-RL|OpenRLHF)|is no decoder"
     r"|is an? (image|video|vision)|has no model here|which has no|are not told apart|patterns that are not read"
     r"|whose number and size|trains nothing|the job is an encoder|no model of|not modell?ed|until its weight"
+    r"|have no model|is a folder"
 )
 _NO_TEXT = re.compile(
     r"trains on images|model of pictures|vision|is an? (image|video)|diffusion|unknown model|no model of|trains nothing"
@@ -98,7 +99,8 @@ def attempt(path: Path, gpus: int, nodes: int) -> Verdict:
     try:
         while True:
             found = import_config(name, data, stated)
-            wanted = [key for each in found.problems for key in each.keys if key in answers and key not in stated]
+            wanted = [key for each in found.problems if not _own(each, found) for key in each.keys]
+            wanted = [key for key in wanted if key in answers and key not in stated]
             asked = [key for key in wanted if key.startswith("hardware.")] or wanted
             if not asked:
                 break
@@ -117,6 +119,12 @@ def attempt(path: Path, gpus: int, nodes: int) -> Verdict:
         return Verdict(name, ESTIMATED, (), unread, any(FILLED in each.message for each in found.notes))
     reasons = tuple(each.message for each in errors if not each.code.startswith("MEM1"))
     return Verdict(name, BEYOND if any(map(_BEYOND.search, reasons)) else FAILED, reasons, unread)
+
+
+def _own(problem: ConfigProblem, found: Imported) -> bool:
+    """Whether a problem is with the model that the config names: another one in its place is no answer."""
+    named = any(key.split(".")[0] == "model" for key in found.settings)
+    return "model" in problem.keys and (named or "is a folder" in problem.message)
 
 
 def share(found: list[Verdict]) -> float | None:

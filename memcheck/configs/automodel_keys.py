@@ -159,9 +159,6 @@ REFUSED: dict[str, str] = {
 """Sections without a memory model."""
 
 UPPER: dict[str, str] = {
-    "model.use_liger_kernel": "Liger's kernels keep",
-    "peft.use_triton": "the Triton kernel of the adapters keeps",
-    "peft.use_memory_efficient_lora": "the adapters' own autograd function keeps",
     "model.backend.compile_attn": "the compiled attention keeps",
 }
 
@@ -177,9 +174,6 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "neftune": (None, "the noise on embeddings, one more copy of them, is not modelled"),
     "model.backend.te_fp8": (None, "products in fp8 are priced as those in 16 bits"),
     "model.backend.cuda_graph": (None, "CUDA graphs, whose pools stay, are not modelled"),
-    "model.use_sdpa_patching": (None, "patches of attention are not modelled"),
-    "model.output_hidden_states": (False, "the hidden states of every layer, which it returns, are not modelled"),
-    "model.text_config.output_hidden_states": (False, "the hidden states of every layer are not modelled"),
     "tool_call_eval": (None, "generation between steps is not modelled"),
 }
 
@@ -254,6 +248,9 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "prewarm.",
     ),
     "a graph of the whole model, which FSDP2 leaves out (_transformers/infrastructure.py)": ("compile.",),
+    "the adapters' own function, which keeps their input, as theirs without it do, and saves a product as wide as the "
+    "rank (components/_peft/lora.py, LoRATritonFunction)": ("peft.use_triton", "peft.use_memory_efficient_lora"),
+    "which kernels scaled_dot_product_attention may choose from": ("model.use_sdpa_patching", "model.sdpa_method"),
     "which class and how it starts": (
         "recipe",
         "recipe._target_",

@@ -110,6 +110,8 @@ def _pipeline(draft: Draft, found: Architecture | None) -> None:
     each = draft.whole(f"{section}.layers_per_stage", "parallelism.virtual_stages")
     if each is None:
         draft.assume("parallelism.virtual_stages", 2, "AutoModel's default for a looped schedule")
+    elif found is None and draft.value("model.name") is not None:
+        draft.config.see(f"{section}.layers_per_stage")  # an unknown model is refused by its name
     elif found is None:
         message = "how many stages that makes depends on the model"
         draft.refuse(f"{section}.layers_per_stage", message, keys=("parallelism.virtual_stages", "model"))

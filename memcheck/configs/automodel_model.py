@@ -7,6 +7,7 @@ import re
 from memcheck.configs import automodel_keys as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.draft import Draft
+from memcheck.configs.liger import liger_kernels
 from memcheck.configs.model_overrides import changed, sized
 from memcheck.configs.trainer_parts import on, text
 from memcheck.errors import MemcheckError
@@ -106,6 +107,26 @@ def backend(draft: Draft, found: Architecture | None) -> None:
         draft.derive("training.options.fused_norms", True, why)
     kernels = ("linear", "rms_norm", "gate_precision", "enable_fsdp_optimizations")
     config.see(*(f"model.backend.{name}" for name in kernels))
+
+
+def returned(draft: Draft, found: Architecture | None) -> None:
+    """``output_hidden_states``, which the fused loss asks for: AutoModel's own classes return the last of them, or
+    inputs of layers that their norms keep anyway; layers that run again keep their inputs, too.
+    """
+    recomputed = draft.value("training.activation_checkpointing.mode") == "full"
+    for name in ("model.output_hidden_states", "model.text_config.output_hidden_states"):
+        own = found is not None and found.model_type in keys.OWN and not on(draft, "model.force_hf")
+        if on(draft, name) and not own and not recomputed:
+            draft.note(name, "the hidden states of every layer, which are kept to the end of a step, are not priced")
+        draft.config.see(name)
+
+
+def liger(draft: Draft, found: Architecture | None) -> None:
+    """``use_liger_kernel`` patches transformers' classes alone (``_transformers/auto_model.py``)."""
+    name = "model.use_liger_kernel"
+    if on(draft, name) and found is not None and (found.model_type not in keys.OWN or on(draft, "model.force_hf")):
+        liger_kernels(draft, dict.fromkeys(("rope", "rms_norm", "glu"), name))
+    draft.config.see(name)
 
 
 def _experts(draft: Draft) -> None:

@@ -9,7 +9,7 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.automodel_batch import SIZES, batch, evaluation, length
 from memcheck.configs.automodel_launch import launched
 from memcheck.configs.automodel_layout import layout
-from memcheck.configs.automodel_model import architecture, backend, model
+from memcheck.configs.automodel_model import architecture, backend, liger, model, returned
 from memcheck.configs.automodel_peft import excludes_tower, method
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
@@ -44,6 +44,8 @@ def read_automodel(config: ConfigFile, world: int | None) -> ReadConfig:
     _optimizer(draft)
     _recompute(draft, found)
     backend(draft, found)
+    returned(draft, found)
+    liger(draft, found)
     _loss(draft)
     _pictures(draft)
     evaluation(draft)

@@ -26,10 +26,11 @@ def settle(draft: Draft) -> None:
         if why:
             draft.settings[ROWS] = ReadSetting("packed", why, assumed=True)
     cut = any(isinstance(degree := draft.value(key), int) and degree > 1 for key in CUTS)
-    if not profile.evaluates or cut:
+    if _passes_less(draft) and (not profile.evaluates or cut or sees(draft) is not None):
+        for key in [key for key in draft.settings if key.startswith(EVALUATION)]:
+            del draft.settings[key]  # it holds what a step's forward does, and neither a graph nor gradients
+    elif not profile.evaluates or cut:
         _drop_evaluation(draft, "the evaluation pass is not in the estimate of a job that is split like this")
-    elif sees(draft) is not None and _passes_less(draft):
-        _drop_evaluation(draft, "the evaluation pass, of no more rows than a step and without gradients, is not priced")
     _packed(draft, profile.bases)
     if draft.value("training.method") == "qlora" and draft.value(PLACE) not in (None, "device"):
         setting = draft.settings.pop(PLACE)

@@ -227,3 +227,22 @@ def test_a_launch_whose_recipe_is_not_there_says_so(tmp_path: Path) -> None:
     """A file that the command names and nobody finds is an error by its name."""
     with pytest.raises(ConfigError, match=r"there is no `recipe\.yaml`"):
         read(str(tmp_path / "run.sh"), "automodel recipe.yaml --nproc-per-node 8\n")
+
+
+def test_liger_and_hidden_states_count_in_transformers_classes_alone() -> None:
+    """AutoModel's own classes take neither: what they return of hidden states rests anyway. Recomputed layers keep
+    their inputs; only layers of transformers' that are not recomputed hold more than is priced.
+    """
+    flags = {"use_liger_kernel": True, "output_hidden_states": True}
+    their = read(model={"pretrained_model_name_or_path": "mistralai/Mistral-7B-v0.3", **flags})
+    assert values(their)["training.kernels.liger"] == ["rope", "rms_norm", "glu"]
+    assert [each.message.split("`")[1] for each in their.notes] == ["model.output_hidden_states"]
+    own = read(model={"pretrained_model_name_or_path": "meta-llama/Llama-3.1-8B", **flags})
+    assert "training.kernels.liger" not in values(own)
+    forced = read(
+        model={"pretrained_model_name_or_path": "meta-llama/Llama-3.1-8B", "force_hf": True, **flags},
+        distributed={"strategy": "fsdp2", "activation_checkpointing": True},
+    )
+    assert values(forced)["training.kernels.liger"]
+    assert not own.notes
+    assert not forced.notes
