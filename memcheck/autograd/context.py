@@ -131,6 +131,8 @@ class Setting(Record):
     """Rows of a sequence that cross attention reads: the encoder's output; 0 = there is none."""
     encoded_grad: bool = False
     """That output wants a gradient."""
+    encoded_dtype: str | None = None
+    """Dtype of that output, where it is not that of the residual stream."""
     gathers: bool = False
     """Gradients that all layers of a stack add up (of the encoder's output, of position biases) start in this one."""
     stream: str | None = None

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
             ``ctx.returned``.
             """
 
+        def between(self, ctx: Context, vision: Vision, x: Value, /) -> Value:
+            """What runs between the first kind of layers and the second; Llama 3.2 Vision's alone."""
+
         def merged(
             self, ctx: Context, vision: Vision, tensors: tuple[ParameterTensor, ...], x: Value, /
         ) -> Value:

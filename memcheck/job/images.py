@@ -40,6 +40,8 @@ def pictures_of(job: TrainingJob, vision: Vision) -> Pictures:
 
 def filling(vision: Vision, sequence: int) -> Images:
     """As many pictures as a sequence of so many tokens can hold: no tower gets more rows of it."""
+    if vision.crosses:
+        return Images(1, vision.tile, 1)
     if vision.tile:
         tiles = -(-sequence // vision.tile_tokens)
         return Images(tiles, tiles * vision.tile, min(sequence, tiles * vision.tile_tokens))
@@ -57,12 +59,18 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
         if stated is not None:
             _fail("a model without a vision tower gets no pictures", "remove `images`, or name a vision-language model")
         return None
+    if stated is None and vision.crosses:
+        why = "not stated: how many a sequence has is not bounded by its length"
+        defaults.note("training.images", "one picture a sample", why)
+        return None
     if stated is None:
         why = "not stated: pictures that fill the sequence, the most that it can hold"
         defaults.note("training.images", "sequence_length image tokens a sample", why)
         return None
     per_sample = defaults.take("training.images.per_sample", stated.per_sample, 1)
     if stated.patches is not None and stated.tokens is not None:
+        if vision.crosses:
+            return _padded(training, vision, per_sample, stated.patches, stated.tokens)
         found = _counted(vision, per_sample, stated.patches, stated.tokens)
         if per_sample > 1 and not vision.tile:
             each = -(-stated.patches // per_sample)
@@ -89,6 +97,20 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
             "write their width and height in pixels, or patches and tokens as the processor counts them",
         )
     return _fitting(training, vision, found, defaults)
+
+
+def _padded(training: plan_types.TrainingSpec, vision: Vision, per_sample: int, patches: int, tokens: int) -> Images:
+    """Pictures that are all padded to as many tiles: how many rows of them are real changes nothing.
+
+    Numbers that are too many for one sample may be those of all samples of the micro-batch.
+    """
+    most = per_sample * vision.tile
+    if patches > most * (training.micro_batch_size or 1):
+        _fail(
+            f"{patches:,} patches of {per_sample} pictures are more than the processor leaves",
+            f"a picture has {vision.tile:,} at most; `per_sample` says how many a sample has",
+        )
+    return Images(per_sample if patches else 0, most if patches else 0, tokens)
 
 
 def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Images:
@@ -119,7 +141,7 @@ def _fitting(
     Numbers that are too many for one sample, and not for all samples of the micro-batch together, are those of all.
     """
     sequence, samples = training.sequence_length, training.micro_batch_size or 1
-    if sequence is None or found.tokens + vision.separators * found.pictures < sequence:
+    if sequence is None or vision.crosses or found.tokens + vision.separators * found.pictures < sequence:
         return found
     share = Images(*[-(-n // samples) for n in found])
     stated = training.images

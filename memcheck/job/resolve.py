@@ -284,6 +284,10 @@ def _training_job(
         ssm_kernels=(training.kernels or NO_KERNELS).ssm or "fused",
         liger=_liger((training.kernels or NO_KERNELS).liger),
     )
+    if job.images is not None and not job.images.patches and isinstance(architecture, Architecture):
+        from memcheck.models.crossing import resting
+
+        job = job._replace(architecture=resting(architecture))
     return job, (defaults.taken(), between.taken(), after.taken())
 
 

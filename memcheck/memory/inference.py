@@ -81,6 +81,12 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
             "size its training, or exclude the plan",
             "/model",
         )
+    if job.architecture.vision is not None and job.architecture.vision.crosses:
+        raise UnsupportedError(
+            "memcheck has no model of serving a model whose layers read pictures by cross attention",
+            "size its language model alone: `model: {part: language}`",
+            "/model",
+        )
     found = []
     for rank, part in enumerate(parts(job.architecture.num_layers, job.layout.pipeline)):
         found.append(_rank(job, job.architecture, part, rank, inventory))

@@ -119,6 +119,10 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     vision = _tower(outer.model_type)(section, AroundTower(outer, language))
     _check_leftovers(outer, strict=strict, written=written)
     sees = text.get("use_bidirectional_attention") == "vision"  # Gemma 4's larger sizes, in their sliding layers
+    if vision.crosses:
+        from memcheck.models.crossing import crossing
+
+        language = crossing(language, vision.crosses)
     return language._replace(
         model_type=outer.model_type,
         blocks=tuple((_inside(block, outer.model_type, sees=sees), n) for block, n in language.blocks),

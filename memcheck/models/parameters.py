@@ -25,7 +25,7 @@ def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     """Every parameter tensor outside the layers, with its full path; a tied head is the embedding, not repeated."""
     a, paths = architecture, architecture.paths
     tensors = [
-        ParameterTensor(paths.embedding + ".weight", (a.vocab_size, a.embedding_size), "embedding", shard="vocab")
+        ParameterTensor(paths.embedding + ".weight", (a.table_rows, a.embedding_size), "embedding", shard="vocab")
     ]
     width = a.embedding_size if a.projects_last else a.hidden_size
     if a.learned_positions:
@@ -56,7 +56,7 @@ def tower_runs(architecture: Architecture) -> tuple[tuple[tuple[ParameterTensor,
     found: list[tuple[tuple[ParameterTensor, ...], int, str]] = []
     v = architecture.vision
     if v is not None:
-        found.append((v.stem, 1, "vision"))
+        found.append((v.stem + v.between, 1, "vision"))
         found += [(block_tensors(block), n, "vision") for block, n in (*v.blocks, *v.idle)]
         found += [(v.closing + v.unused, 1, "vision"), (v.projector, 1, "projector")]
     for tower in architecture.others:

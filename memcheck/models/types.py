@@ -1,4 +1,4 @@
-"""A model as the memory engine sees it: blocks made of components, components made of tensors.
+"""A model as the memory engine sees it: blocks of components of tensors.
 
 A family file (``families/<model_type>.py``) turns a configuration in Hugging Face's key names into an
 :class:`Architecture`. Nothing here knows frameworks, parallelism or bytes.
@@ -223,6 +223,10 @@ class Block(Record):
     """Both norms run before attention, and the halves are added in place (Falcon)."""
     layer_scale: bool = False
     """What is added to the residual stream is multiplied by a learned vector: ``extra_tensors`` (InternViT)."""
+    tanh_gates: bool = False
+    """Those vectors are tanh of one number each (Llama 3.2 Vision)."""
+    masked_branch: bool = False
+    """What the feed-forward network makes is multiplied by a mask of rows (Llama 3.2 Vision)."""
     stream_scale: bool = False
     """The residual stream is multiplied by a learned vector before the sum: ``extra_tensors`` (Doge)."""
     residual_from_norm: bool = False
@@ -288,6 +292,8 @@ class Architecture(Record):
     """Width of the token embedding; differs from hidden_size only with a projection (OPT-350m)."""
     tie_word_embeddings: bool
     final_norm: Norm | None
+    extra_rows: int = 0
+    """Rows of the embedding that the head has not (Llama 3.2 Vision)."""
     embedding_norm: Norm | None = None
     learned_positions: int = 0
     """Rows of a learned position table; 0 = none."""
@@ -353,8 +359,7 @@ class Architecture(Record):
     logit_scale: bool = False
     """The logits are multiplied or divided by a constant (Cohere, Granite)."""
     mtp_layers: int = 0
-    """Multi-token-prediction layers that the configuration names. transformers does not build them, so ``blocks`` and
-    every count leave them out."""
+    """Multi-token-prediction layers that the configuration names, which transformers does not build."""
     paths: Paths = Paths()
     vision: Vision | None = None
     """The tower whose rows become image tokens; None: text alone."""
@@ -365,13 +370,18 @@ class Architecture(Record):
     final_dropout: float = 0.0
     """Behind the final norm (T5)."""
     logit_bias: bool = False
-    """A buffer of one number a word is added to the logits (BART)."""
+    """A buffer of one number a word is added to the logits."""
     sinusoids: int = 0
     """Rows of a table of positions that is a buffer, of which every sequence's rows are copied (M2M-100); 0 = none."""
     fixed_positions: bool = False
     """The position table is a parameter without a gradient (Pegasus)."""
     notes: tuple[str, ...] = ()
     """What a reader of the estimate should know about how the configuration was read."""
+
+    @property
+    def table_rows(self) -> int:
+        """Rows of the embedding table."""
+        return self.vocab_size + self.extra_rows
 
     @property
     def num_layers(self) -> int:

@@ -57,6 +57,17 @@ class Vision(Record):
     hooked: bool
     """``enable_input_require_grads`` finds its patch embedding (``_input_embed_layer``), so that checkpointing makes a
     frozen tower part of the graph."""
+    checkpointed: bool = True
+    """Its layers can be recomputed."""
+    crosses: tuple[int, ...] = ()
+    """Layers of the language model that read the image tokens by cross attention; none: the image tokens take places
+    among those of the text."""
+    tiles: int = 0
+    """Tiles of a picture, for each of which those layers have a number of every token in their mask."""
+    between: tuple[ParameterTensor, ...] = ()
+    """What runs between the first kind of layers and the second, once."""
+    gathered: tuple[int, ...] = ()
+    """Layers whose rows the projector reads beside those of the last."""
     narrow: bool = False
     """Under autocast its residual stream is in autocast's dtype: nothing in fp32 joins the patches (Qwen)."""
     closing: tuple[ParameterTensor, ...] = ()

@@ -161,13 +161,18 @@ def _sharing(curve: Curve, block: Block, setting: Setting, mode: str, rows: int)
     if setting.gathers:
         hands = biases if setting.trained else 0
         hands += zeros if mode != "none" else 0
-        hands += encoded_bytes(setting) if setting.encoded_grad and block.cross is not None else 0
+        hands += encoded_bytes(setting) if setting.encoded_grad and reads_encoded(block) else 0
     gradients = curve.gradients
     if first and not setting.gathers and setting.trained and not setting.has_grad:
         mixer = block.mixer
         tables = [t for t in mixer.tensors if t.group == "position"] if isinstance(mixer, Attention) else []
         gradients += sum(rounded_bytes(t.shape, setting.params) for t in tables)
     return curve._replace(returned=returned, hands=hands, gradients=gradients)
+
+
+def reads_encoded(block: Block) -> bool:
+    """Whether the layer reads the encoder's output."""
+    return block.cross is not None or (isinstance(block.mixer, Attention) and block.mixer.cross)
 
 
 def shared_biases(block: Block, setting: Setting) -> tuple[int, int]:
@@ -188,7 +193,8 @@ def _bias_bytes(heads: int, setting: Setting) -> int:
 
 def encoded_bytes(setting: Setting) -> int:
     """Bytes of the encoder's output, and of its gradient."""
-    return rounded(setting.batch * setting.encoded * setting.hidden * ITEM_BYTES[stream_dtype(setting)])
+    dtype = setting.encoded_dtype or stream_dtype(setting)
+    return rounded(setting.batch * setting.encoded * setting.hidden * ITEM_BYTES[dtype])
 
 
 def decoder_embedding(unit: Unit, a: Architecture, base: Setting, *, grad: bool, mode: str) -> Unit:

@@ -69,7 +69,7 @@ def head_adapters(job: TrainingJob, a: Architecture, tensor: int) -> list[LocalT
 @lru_cache(maxsize=256)
 def embedding_tensors(a: Architecture, tensor: int, trained: bool) -> tuple[LocalTensor, ...]:
     """The embedding's parameter tensors on one rank."""
-    tensors = [LocalTensor("embed_tokens.weight", (-(-a.vocab_size // tensor), a.embedding_size), trained)]
+    tensors = [LocalTensor("embed_tokens.weight", (-(-a.table_rows // tensor), a.embedding_size), trained)]
     if a.learned_positions:
         width = a.embedding_size if a.projects_last else a.hidden_size
         wanted = trained and not a.fixed_positions

@@ -34,7 +34,10 @@ ENDS = 2
 """Layers at each end of a run that are walked one by one: the first still frees what its neighbour left behind."""
 
 
-NUMBERED = {"block": "layer", "tower": "vision layer", "idle": "idle layer", "encoder": "encoder layer"}
+NUMBERED = {
+    "block": "layer", "tower": "vision layer", "gathered": "vision layer", "idle": "idle layer",
+    "encoder": "encoder layer",
+}  # fmt: skip
 """What layers of each kind are called, before their number."""
 
 
@@ -113,9 +116,10 @@ class Units:
             )  # fmt: skip
             runs += [Run(unit, times, layer) for unit, times, layer in found.runs]
             self.base = base = base._replace(encoded_grad=found.grad)
-        if part.embedding:
-            runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor) and part.head), 1))
         vision = self.architecture.vision
+        crossed = vision is not None and bool(vision.crosses)
+        if part.embedding and not crossed:
+            runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor) and part.head), 1))
         if vision is not None and part.embedding:
             from memcheck.frameworks.torch.towers import side_units
 
@@ -124,7 +128,10 @@ class Units:
                 inventory=self._inventory,
             )
             runs += [Run(unit, times, layer) for unit, times, layer in side.runs]
-            input_grad = side.input_grad
+            input_grad = input_grad if crossed else side.input_grad
+            if crossed:
+                self.base = base = base._replace(encoded_grad=side.input_grad)
+                runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor) and part.head), 1))
         if encoder is not None and part.embedding:
             from memcheck.frameworks.torch.encoder import decoder_embedding
 
@@ -134,23 +141,27 @@ class Units:
             runs[-1] = runs[-1]._replace(unit=lookup)
         graph = sum(run.unit.fresh.outlives for run in runs)
         adapted = base.adapter is not None and base.adapter.targets != ()
+        reads = part.last if encoder is not None else 1 + max(vision.crosses) if crossed and vision is not None else -1
         for block, index, times in _stretches(self.architecture.blocks, part, frozen, checkpointing.every_n_layers):
             left = times
             while left:
                 trained = base.trained and index not in frozen
                 external = index == part.first > 0
                 # the backward's first layer is where gradients start that all of an encoder-decoder's add up
-                ends, gathers = encoder is not None and index + left == part.last, False
+                ends, gathers = index + left == reads, False
                 if ends:
                     gathers = left == 1
                 unit = self._block(block, index, input_grad, trained, external, gathers)
-                after = input_grad or trained or adapted
+                after = input_grad or trained or adapted or (base.encoded_grad and crossed and block.masked_branch)
                 some = 1 if external or after != input_grad else left  # what follows is not like this one
                 if ends and some == left > 1:
                     some -= 1
                 graph += some * unit.fresh.outlives
                 _put(runs, unit, index, some)
                 input_grad, index, left = after, index + some, left - some
+        return self._with_head(runs, part, input_grad, graph)
+
+    def _with_head(self, runs: list[Run], part: Part, input_grad: bool, graph: int) -> list[Run]:
         if part.head:
             states = sum(run.times * run.unit.fresh.freed_input for run in runs if run.unit.kind == "block")
             runs.append(Run(self._head(part, input_grad, graph, states), 1))
@@ -179,7 +190,7 @@ class Units:
                 input_grad=input_grad, trained=trained, external_input=external, gathers=gathers
             )
             found = block_unit(self.job, block, setting, mode, self._added.adds, self._inventory)
-            if self.architecture.encoder is not None:
+            if self.architecture.encoder is not None or block.masked_branch:
                 from memcheck.frameworks.torch.encoder import sharing
 
                 found = sharing(found, block, setting, mode)

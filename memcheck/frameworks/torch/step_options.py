@@ -193,7 +193,8 @@ def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others:
 def _waiting(job: TrainingJob, buffers: ModelBuffers, runs: list[Run]) -> tuple[int, int]:
     """Bytes of the looked-up rows while a tower runs, and of their gradient while its backward does."""
     a = buffers.architecture
-    if not any(run.unit.kind == "projector" for run in runs):
+    crossed = a.vision is not None and a.vision.crosses  # pictures come first, and the text waits for none
+    if crossed or not any(run.unit.kind == "projector" for run in runs):
         return 0, 0
     tokens = job.micro_batch_size * job.sequence_length
     size = rounded(tokens * a.hidden_size * DTYPE_BYTES[stream_dtype(buffers.setting)])

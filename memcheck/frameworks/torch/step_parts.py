@@ -15,9 +15,9 @@ else:
     Protocol = object  # what a protocol is to a running program
 
 
-WRAPPED = ("block", "tower", "idle", "encoder")
+WRAPPED = ("block", "tower", "gathered", "idle", "encoder")
 """Kinds of units that FSDP2 makes groups of their own of: layers, by ``_no_split_modules``."""
-TOWER = ("stem", "tower", "idle", "merger", "projector", "source", "encoder", "encoded")
+TOWER = ("stem", "tower", "gathered", "idle", "merger", "projector", "source", "encoder", "encoded")
 """Kinds of units between the look-up of the text and the first layer, or in front of both."""
 
 
@@ -119,12 +119,13 @@ class Variables:
         """
         if unit.kind == "projector":
             self.assign("rows", "activations", NOTHING)
-            self.assign("stem", "activations", NOTHING)
+            for name in [name for name in self._held if name.startswith(("stem", "gathered"))]:
+                self.assign(name, "activations", NOTHING)
             self.assign("last_hidden_state", "activations", curve.freed_input)
             self.assign("pooler_output", "activations", curve.returned)
         elif unit.kind == "stem":  # the tower's own variables
             self.assign("stem", "activations", curve.returned)
-        elif unit.kind in ("idle", "merger"):
+        elif unit.kind in ("idle", "merger", "gathered"):
             self.assign(f"{unit.kind} {layer}", "activations", curve.returned, times)
         else:
             return False

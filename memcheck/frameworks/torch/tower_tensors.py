@@ -61,7 +61,7 @@ def idle_blocks(a: Architecture, pictures: Pictures) -> list[tuple[Block, int, s
         found.append((as_block(v.unused), 1, "vision"))
     if not pictures.rows:
         found += [(block, n, "vision") for block, n in v.blocks + v.idle]
-        found += [(as_block(v.stem + v.closing), 1, "vision"), (as_block(v.projector), 1, "projector")]
+        found += [(as_block(v.stem + v.between + v.closing), 1, "vision"), (as_block(v.projector), 1, "projector")]
     return found
 
 
@@ -80,6 +80,8 @@ def side_tensors(job: TrainingJob, a: Architecture, base: Setting) -> Iterator[t
         return
     tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
     yield part_tensors(as_block(v.stem), tower)
+    if v.between:
+        yield part_tensors(as_block(v.between), tower)
     for block, n in v.idle:
         yield from n * [idle_tensors(block, tower)]
     for block, n in v.blocks:
@@ -109,4 +111,5 @@ def pixel_bytes(job: TrainingJob, vision: Vision) -> int:
         return 0
     mask = rounded(vision.mask_bytes * rows * vision.patch * vision.patch)
     positions = rounded(vision.position_bytes * rows)
-    return rounded_bytes((rows, vision.channels), "fp32") + mask + positions
+    crossing = rounded(8 * job.rows * job.sequence_length * vision.tiles * (found.pictures // job.rows))
+    return rounded_bytes((rows, vision.channels), "fp32") + mask + positions + crossing

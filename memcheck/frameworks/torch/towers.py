@@ -61,26 +61,30 @@ def side_units(
     stream = base.autocast if vision.narrow else None
     tower = tower._replace(
         hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, stream=stream,
-        recomputed=job.checkpointing.mode != "none" and bool(job.option(RECOMPUTED, True)),
+        recomputed=vision.checkpointed and job.checkpointing.mode != "none" and bool(job.option(RECOMPUTED, True)),
     )  # fmt: skip
     hooked = (vision.hooked or (vision.kind in PATCHED and job.option(RECOMPUTED) is not None)) and is_hooked(job, a)
     graph = tower.trained or _adapted(vision, tower) or hooked
     leaf = hooked and not tower.trained
     stem = _stem_unit(job, vision, tower, graph=graph, leaf=leaf, adds=adds, inventory=inventory)
+    stem_at = len(runs)
     runs.append((stem, 1, 0))
     below = tower.trained or hooked or reaches(tower, as_block(vision.stem))
     index, stacked = 0, list(vision.deepstack)
-    for block, times in vision.blocks:
+    for kind, (block, times) in enumerate(vision.blocks):
         left = times
+        if kind == 1 and vision.between:
+            runs.append((_between(job, vision, tower._replace(input_grad=below), adds, inventory), 1, 0))
         while left:
             setting = tower._replace(input_grad=below)
-            mode = recompute_mode(job, index) if job.option(RECOMPUTED, True) else "none"
+            mode = recompute_mode(job, index) if vision.checkpointed and job.option(RECOMPUTED, True) else "none"
             unit = block_unit(job, block, setting, mode, adds, inventory)
             after = below or tower.trained or reaches(tower, block)
             some = 1 if after != below else left
             if stacked and stacked[0] < index + some:
                 some = stacked[0] + 1 - index
-            runs.append((unit._replace(kind="tower", name=f"vision layer {index}"), some, index))
+            unit = unit._replace(kind="tower", name=f"vision layer {index}")
+            runs.append((_held(unit) if kind == 0 and vision.gathered and not after else unit, some, index))
             below, index, left = after, index + some, left - some
             if stacked and stacked[0] == index - 1:
                 number = len(vision.deepstack) - len(stacked)
@@ -103,10 +107,34 @@ def side_units(
         input_grad=below,
         stream=stream,
     )
+    trained = projector.trained or reaches(projector, as_block(vision.projector))
+    if vision.crosses:
+        from memcheck.frameworks.torch.crossing import reading_of, reading_unit
+
+        reading = reading_of(base, stream_dtype(base), recomputed=job.checkpointing.mode != "none")
+        last = reading_unit(job, vision, projector, reading, adds=adds, inventory=inventory)
+        waits = last.fresh.hands  # gradients of earlier layers' rows
+        runs[stem_at] = (stem._replace(fresh=_taking(stem.fresh, waits), again=_taking(stem.again, waits)), 1, 0)
+        return SideUnits((*runs, (last, 1, 0)), below or trained)
     end = _projector_unit(job, a, vision, projector, pictures, rows_grad=rows_grad, adds=adds, inventory=inventory)
     runs.append((end, 1, 0))
-    trained = projector.trained or reaches(projector, as_block(vision.projector))
     return SideUnits(tuple(runs), rows_grad or below or trained)
+
+
+def _between(job: TrainingJob, vision: Vision, setting: Setting, adds: bool, inventory: bool) -> Unit:
+    from memcheck.frameworks.torch.crossing import between_unit
+
+    return between_unit(job, vision, setting, adds=adds, inventory=inventory)
+
+
+def _held(unit: Unit) -> Unit:
+    """A layer without a graph, whose output is in a list until the projector has run."""
+    fresh = unit.fresh._replace(returned=unit.fresh.freed_input)
+    return unit._replace(kind="gathered", fresh=fresh, again=fresh)
+
+
+def _taking(curve: Curve, waits: int) -> Curve:
+    return curve._replace(takes=curve.takes + waits)
 
 
 def _ending(vision: Vision, tower: Setting, projector: Setting) -> Setting:

@@ -25,6 +25,7 @@ from memcheck.frameworks.torch.optimizer import step_in_backward
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward
 from memcheck.frameworks.transformers.kernel_choice import fused_kernels
+from memcheck.job.images import pictures_of
 from memcheck.job.objective_types import Objective
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import is_before
@@ -45,11 +46,16 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         from memcheck.job.target import lengths
 
         encoded, decoded = lengths(job, architecture.encoder)
+    vision = architecture.vision
+    crosses = vision is not None and bool(vision.crosses)
+    if vision is not None and crosses:
+        encoded = pictures_of(job, vision).pictures * vision.tile_tokens // job.rows
     return Setting(
         style=style,
         batch=job.rows,
         sequence=-(-decoded // layout.context),
         encoded=encoded,
+        encoded_dtype=recipe.compute if recipe.autocast and crosses else None,
         hidden=architecture.hidden_size,
         tensor=layout.tensor,
         context=layout.context,
@@ -238,11 +244,11 @@ def embedding_unit(
     job: TrainingJob, a: Architecture, base: Setting, trained: bool, tied: bool, adds: bool, inventory: bool
 ) -> Unit:
     """The embedding, which is trained or not, and whose table may be the head's."""
-    vocab = -(-a.vocab_size // base.tensor)
+    vocab = -(-a.table_rows // base.tensor)
     e = Embedding(
         # RowwiseParallel on nn.Embedding: the local rows' gradient is a view of the whole table's; else embeddings are
         # vocabulary-parallel modules of their own
-        a.vocab_size if base.style.whole_table_gradient else vocab,
+        a.table_rows if base.style.whole_table_gradient else vocab,
         a.embedding_size,
         a.learned_positions,
         a.embedding_norm,
@@ -251,12 +257,13 @@ def embedding_unit(
         token_types=a.token_types, per_layer=a.per_layer,
         per_layer_rows=next((t.shape[0] for t in a.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
         sums_in_place=job.objective.fused, leaf=not trained and is_hooked(job, a), fixed_positions=a.fixed_positions,
-        streams=a.streams, cloned=a.embedding_cloned, scattered=a.vision is not None, saved=saves(job, TABLE),
+        streams=a.streams, cloned=a.embedding_cloned, scattered=a.vision is not None and not a.vision.crosses,
+        saved=saves(job, TABLE),
         projects_last=a.projects_last, relative_norm=a.relative_norm, masked=a.masked_rows, apart=a.embeddings_apart,
         sinusoids=a.sinusoids > 0, repeated=collapses(a),
         relative=next((t.shape[0] for t in a.extra_tensors if "rel_embeddings" in t.name), 0))
     dtype = stream_dtype(base)
-    _demand_embedding(a, e._replace(vocab=a.vocab_size), whole(base), job.framework)
+    _demand_embedding(a, e._replace(vocab=a.table_rows), whole(base), job.framework)
     fresh = _cached_embedding(e, base, dtype, inventory=inventory)
     again = _cached_embedding(e, base.later(), dtype, inventory=inventory) if adds else fresh
     return Unit("embedding", "embedding", table_tensors(job, a, base.tensor, trained), fresh, again)

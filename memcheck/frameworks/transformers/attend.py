@@ -115,6 +115,8 @@ def _kernel_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
     aten/src/ATen/native/transformers/attention.cpp: ``convert_boolean_attn_mask`` makes a boolean mask additive,
     ``pad_bias`` copies rows that are no multiple of 8 long. Autocast casts an additive mask, as any other argument.
     """
+    if a.cross:
+        return _crossing_mask(ctx, dtype)
     if shares_mask(a, ctx.setting):
         return None
     mask = _additive_mask(ctx, a, dtype)
@@ -123,6 +125,15 @@ def _kernel_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
         each = -(-a.heads // ctx.tp) if a.alibi else 1
         mask = ctx.tape.new((ctx.batch, each, ctx.sequence, wide), dtype, "padded attention mask")
     return mask
+
+
+def _crossing_mask(ctx: Context, dtype: str) -> Storage | None:
+    """What a kernel keeps of the additive mask over the rows of pictures, which the model makes in its own dtype."""
+    rows = ctx.setting.encoded
+    wide = -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT
+    if ctx.setting.autocast is None and wide == rows:
+        return None
+    return ctx.tape.new((ctx.batch, 1, ctx.sequence, wide), dtype, "mask of pictures")
 
 
 def _additive_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
@@ -146,7 +157,7 @@ def returns(ctx: Context, weights: list[Value]) -> None:
 def _score_steps(a: Attention) -> tuple[str, ...]:
     """What the family does to the scores before the softmax."""
     if a.bidirectional:
-        return ("scale",) if a.window is None else ("scale", "add")
+        return ("scale",) if a.window is None and not a.cross else ("scale", "add")
     if a.softcap:
         return ("scale", "cap", "add")
     if a.factor_mask:  # w / sqrt(d), w * b + -1e4 * (1 - b)

@@ -28,5 +28,6 @@ def encoded(ctx: Context) -> tuple[Value, int]:
     rows = Dim(s.encoded, "E")
     if ctx.encoded is None:
         shape = (Dim(s.batch * s.encoded, "E"), ctx.hidden)
-        ctx.encoded = shared(ctx.tape, shape, s.stream or s.params, wants=s.encoded_grad, starts=s.gathers)
+        dtype = s.encoded_dtype or s.stream or s.params
+        ctx.encoded = shared(ctx.tape, shape, dtype, wants=s.encoded_grad, starts=s.gathers)
     return ctx.encoded, rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward, checkpointed
-from memcheck.autograd.elementwise import add, add_in_place, cast, dropout, mul, scale, scale_in_place
+from memcheck.autograd.elementwise import add, add_in_place, cast, dropout, mul, scale, scale_in_place, unary
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.head import head_unit, loss_in_pieces
@@ -163,6 +163,8 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
         h = _part(ctx, "mlp", lambda c, v: feed_forward(c, m, v), h)
     h = norm(ctx, block.mlp_output_norm, h)
     h = dropout(ctx.tape, h, block.dropout)
+    if block.masked_branch:
+        h = mul(ctx.tape, Value(None, (h.shape[0], 1), ctx.setting.params), h, "masked rows")
     del argument
     x = _residual(ctx, block, residual, h)
     return norm(ctx, block.mlp_norm, x) if block.post_norm else x
@@ -177,6 +179,8 @@ def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
         done = sum(p.name in _names(block) for p in ctx.parameters)
         vector = block.extra_tensors[done % len(block.extra_tensors)]
         factor = tape.parameter(ctx.parameter(vector.name, vector.shape))
+        if block.tanh_gates:
+            factor = unary(tape, factor, "tanh")
         if block.stream_scale:
             return add(tape, mul(tape, factor, residual, "stream scale"), h, "residual")
         scaled = mul(tape, factor, h, "layer scale")

@@ -24,3 +24,12 @@ def crops(height: int, width: int, *, least: int = 256, most: int = 4, ratio: fl
         return 1
     count = min(most, max(2, min(longer // least, int(longer / shorter + 0.5))))
     return 1 if min(-(-longer // count), shorter) < least else 1 + count
+
+
+def see_padded(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Llama 3.2 Vision: as many tiles of every picture, of which those that it does not fill are masked, and one token
+    in the text (image_processing_mllama.py).
+    """
+    no_clips(frames)
+    no_limits(limits)
+    return Seen(pictures=1, patches=vision.tile, tokens=1)

@@ -85,6 +85,11 @@ def _masked(ctx: Context, a: TowerAttention, x: Value) -> Value:
     return _projected(ctx, a, x, masked=True)
 
 
+def _additive(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """Llama 3.2 Vision: the tiles of a picture in one sequence, under an additive mask that the stem has made."""
+    return _projected(ctx, a, x, one=True, apart=True)
+
+
 def _pixtral(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Pixtral: rotated, one sequence of all pictures under one mask that is additive already."""
     return _projected(ctx, a, x, rotation="half", one=True)
@@ -125,7 +130,14 @@ def _rotated_apart(ctx: Context, x: Value) -> Value:
 
 
 def _projected(
-    ctx: Context, a: TowerAttention, x: Value, *, masked: bool = False, rotation: str = "", one: bool = False
+    ctx: Context,
+    a: TowerAttention,
+    x: Value,
+    *,
+    masked: bool = False,
+    rotation: str = "",
+    one: bool = False,
+    apart: bool = False,
 ) -> Value:
     tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
     matrices = [t for t in a.tensors if t.linear]
@@ -137,7 +149,7 @@ def _projected(
         del turned
     elif rotation == "complex":
         q, k = rotate_complex(tape, q, k)
-    pieces = 1 if one else max(1, ctx.setting.pictures)
+    pieces = 1 if one and not apart else max(1, ctx.setting.pictures)
     out = attend(ctx, q, k, v, pieces, masked=masked, one=one).view(rows, heads * d)
     biased = any(t.name == matrices[3].name.removesuffix("weight") + "bias" for t in a.tensors)
     return linear(tape, out, ctx.weights(matrices[3], biased), matrices[3].name)
@@ -182,6 +194,7 @@ _FORMS = {
     "qwen-separate": _packed_apart,
     "separate": _separate,
     "masked": _masked,
+    "additive": _additive,
     "pixtral": _pixtral,
     "complex": _complex,
     "axial": _axial,

@@ -1,0 +1,117 @@
+"""The units of a tower whose image tokens layers of cross attention read (Llama 3.2 Vision).
+
+The projector's output lives beside the units of the language model, as an encoder's does, and so does its gradient, to
+which every layer that reads it adds.
+"""
+
+from __future__ import annotations
+
+from memcheck.accounts.unit import Unit
+from memcheck.autograd.completeness import demand, elements, met_by, whole
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.curve import Curve, replay
+from memcheck.autograd.tensor import Dim, Value, rounded_bytes
+from memcheck.frameworks.torch.encoder import keeping
+from memcheck.frameworks.torch.tower_tensors import as_block, part_tensors
+from memcheck.frameworks.torch.units import stream_dtype
+from memcheck.frameworks.towers import tower_code
+from memcheck.job.types import TrainingJob
+from memcheck.models.vision import Vision
+from memcheck.record import Record
+from memcheck.remembered import lru_cache
+
+MASK_ALIGNMENT = 8
+"""Elements of a mask's row to a multiple of which kernels want it padded: of others they keep a copy."""
+
+
+class Reading(Record):
+    """What reads the image tokens."""
+
+    batch: int
+    sequence: int
+    rows: int
+    """Image tokens of one sample."""
+    recomputed: bool
+    """Checkpointed layers hold the image tokens and their mask, as arguments."""
+    saved: bool
+    """Layers save the image tokens themselves."""
+
+
+def between_unit(job: TrainingJob, vision: Vision, setting: Setting, *, adds: bool, inventory: bool) -> Unit:
+    """What runs between the two kinds of layers."""
+    block = as_block(vision.between)
+    run = tower_code(setting.style, vision.kind).between
+    seen = met_by(lambda ctx, x: run(ctx, vision, x), whole(setting))
+    demand(seen, elements(block), "what stands between a tower's layers", job.framework)
+    fresh = between_curve(vision, setting, inventory)
+    again = between_curve(vision, setting.later(), inventory) if adds else fresh
+    tensors = part_tensors(block, setting)
+    return Unit(kind="merger", name="in front of the global layers", tensors=tensors, fresh=fresh, again=again)
+
+
+@lru_cache(maxsize=512)
+def between_curve(vision: Vision, setting: Setting, inventory: bool) -> Curve:
+    """Replay what runs between the two kinds of layers."""
+
+    def run(ctx: Context, x: Value) -> Value:
+        return tower_code(ctx.setting.style, vision.kind).between(ctx, vision, x)
+
+    shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
+    return replay(run, setting, shape, stream_dtype(setting), inventory=inventory)
+
+
+def reading_of(setting: Setting, dtype: str, *, recomputed: bool) -> Reading:
+    """What the language model reads. Its linear layers save it as it is; adapters of another dtype a copy."""
+    adapter = setting.adapter
+    saves = setting.trained or (adapter is not None and bool(adapter.targets) and adapter.seen == dtype)
+    return Reading(setting.batch, setting.sequence, setting.encoded, recomputed, saves)
+
+
+def reading_unit(
+    job: TrainingJob, vision: Vision, setting: Setting, reading: Reading, *, adds: bool, inventory: bool
+) -> Unit:
+    """The projector, and the masks over what it makes."""
+    block = as_block(vision.projector)
+    project = tower_code(setting.style, vision.kind).project
+    seen = met_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
+    demand(seen, elements(block), "the projector", job.framework)
+    fresh = reading_curve(vision, setting, reading, inventory)
+    again = reading_curve(vision, setting.later(), reading, inventory) if adds else fresh
+    tensors = part_tensors(block, setting)
+    return Unit(kind="projector", name="projector and masks", tensors=tensors, fresh=fresh, again=again)
+
+
+@lru_cache(maxsize=512)
+def reading_curve(vision: Vision, setting: Setting, reading: Reading, inventory: bool) -> Curve:
+    """Replay the projector and ``_prepare_cross_attention_mask`` of modeling_mllama.py."""
+    dtype = setting.autocast or setting.params
+    stated = (reading.batch, reading.sequence, reading.rows)
+    held = setting.autocast is None and not reading.rows % MASK_ALIGNMENT
+
+    def run(ctx: Context, x: Value) -> Value:
+        tape = ctx.tape
+        y = tower_code(ctx.setting.style, vision.kind).project(ctx, vision, x)
+        repeated = tape.new(stated, "int64", "repeat_interleave")
+        wide = tape.new(stated, "fp32", "inverted mask")
+        inverted = tape.new(stated, ctx.setting.params, "to") if ctx.setting.params != "fp32" else wide
+        del wide
+        chosen = tape.new(stated, "bool", "to bool")
+        mask = tape.value(stated, ctx.setting.params, "mask of pictures")
+        del repeated, inverted, chosen
+        ctx.returned.append(mask)
+        return y
+
+    shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
+    found = replay(run, setting, shape, stream_dtype(setting), inventory=inventory)._replace(freed_input=0)
+    tokens = (reading.batch * reading.rows, vision.outputs)
+    output = rounded_bytes(tokens, dtype)
+    if reading.saved or reading.recomputed:
+        found = keeping(found, output, (("image tokens", tokens, dtype, output, "activations", 1),))
+    else:  # a variable
+        found = found._replace(returned=found.returned + output)
+    if held or reading.recomputed:  # by the graph of every layer that reads it
+        size = rounded_bytes(stated, setting.params)
+        entry = ("mask of pictures", stated, setting.params, size, "activations", 1)
+        found = keeping(found, size, (entry,))._replace(returned=found.returned - size)
+    waits = len(vision.gathered) * rounded_bytes(shape, stream_dtype(setting)) if setting.input_grad else 0
+    return found._replace(takes=found.output_gradient, hands=waits)

@@ -1,0 +1,53 @@
+"""Llama 3.2 Vision's language model: Llama's layers, and between them layers that read pictures alone.
+
+modeling_mllama.py of transformers 5.23. Without pictures the layers of the second kind hold their weights and do not
+run (MllamaTextModel.forward), which is what this reads; :mod:`memcheck.models.crossing` puts them in their places.
+"""
+
+from __future__ import annotations
+
+from memcheck.models.crossing import resting
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.parts.stack import stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Mlp, Norm, ParameterTensor
+
+EXTRA_ROWS = 8
+"""Rows of the embedding beyond the head's: ``vocab_size + 8``, for the token of a picture."""
+CROSSING = "cross_attention_layers"
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: mllama_text_model``."""
+    size = read_sizes(config, kv_heads="required", head_dim_key=False)
+    if config.dropout("dropout"):
+        config.fail("dropout", "dropout of cross attention has no memory model", "write 0")
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())
+    own = pre_norm_block(size.hidden, grouped_attention(size), mlp)
+    other = _crossing(size, mlp)
+    crossing = crossing_layers(config)
+    blocks = stack((i in crossing for i in range(size.layers)), lambda crosses: other if crosses else own)
+    return resting(decoder(config, size, blocks, tied=False, extra_rows=EXTRA_ROWS))
+
+
+def crossing_layers(config: ConfigReader) -> tuple[int, ...]:
+    """Numbers of the layers that read pictures."""
+    found = config.integers(CROSSING)
+    if found is None:
+        config.fail(CROSSING, f"{CROSSING} is missing", "state the numbers of the layers that read pictures, or []")
+    return found
+
+
+def _crossing(size: StackDimensions, mlp: Mlp) -> Block:
+    """A layer whose attention reads the projected rows of pictures; both branches have a gate of one number."""
+    norms = [Norm("rmsnorm", size.head_dim, name=f"cross_attn.{which}_norm") for which in "qk"]
+    attention = grouped_attention(
+        size, Projections(module="cross_attn"), rotary_dim=0, query_norm=norms[0], key_norm=norms[1], cross=True,
+        masked=True, bidirectional=True,
+    )  # fmt: skip
+    gates = tuple(ParameterTensor(f"cross_attn_{which}_gate", (1,), "attention") for which in ("attn", "mlp"))
+    block = pre_norm_block(size.hidden, attention, mlp)
+    return block._replace(extra_tensors=gates, layer_scale=True, tanh_gates=True, masked_branch=True)
