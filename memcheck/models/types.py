@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import chain, repeat
 
 from memcheck.models.attention_types import Attention, Disentangled, LatentAttention, Norm, ParameterTensor
+from memcheck.models.layer_inputs import AltUp, PerLayer
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -153,22 +154,6 @@ class Moe(Record):
     stacked_adapters: bool = False
     """peft maps the names of transformers 4's separate experts (gate_proj, up_proj, down_proj, w1...) and of the router
     to the stacked tensors, and to nothing else in the model (peft utils/transformers_weight_conversion.py)."""
-
-
-class PerLayer(Record):
-    """Per-layer embeddings: a table's row has a part for each layer."""
-
-    width: int
-    """Elements of one layer's part."""
-    total: int
-    """Elements of all layers' parts together."""
-
-
-class AltUp(Record):
-    """Several streams of hidden states, which each layer predicts and corrects (Gemma 3n)."""
-    streams: int
-    scaled: bool = True
-    """The corrected first stream is multiplied by a vector in front of the per-layer input."""
 
 
 class Block(Record):

@@ -1,0 +1,21 @@
+"""What layers of Gemma 3n and Gemma 4 are given beside one stream of hidden states."""
+
+from __future__ import annotations
+
+from memcheck.record import Record
+
+
+class PerLayer(Record):
+    """Per-layer embeddings: a table's row has a part for each layer."""
+
+    width: int
+    """Elements of one layer's part."""
+    total: int
+    """Elements of all layers' parts together."""
+
+
+class AltUp(Record):
+    """Several streams of hidden states, which each layer predicts and corrects (Gemma 3n)."""
+    streams: int
+    scaled: bool = True
+    """The corrected first stream is multiplied by a vector in front of the per-layer input."""
