@@ -64,7 +64,9 @@ def reading_of(setting: Setting, dtype: str, *, recomputed: bool) -> Reading:
     """What the language model reads. Its linear layers save it as it is; adapters of another dtype a copy."""
     adapter = setting.adapter
     saves = setting.trained or (adapter is not None and bool(adapter.targets) and adapter.seen == dtype)
-    return Reading(setting.batch, setting.sequence, setting.encoded, recomputed, saves)
+    return Reading(
+        batch=setting.batch, sequence=setting.sequence, rows=setting.encoded, recomputed=recomputed, saved=saves
+    )
 
 
 def reading_unit(

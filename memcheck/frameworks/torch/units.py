@@ -25,7 +25,6 @@ from memcheck.frameworks.torch.optimizer import step_in_backward
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward
 from memcheck.frameworks.transformers.kernel_choice import fused_kernels
-from memcheck.job.images import pictures_of
 from memcheck.job.objective_types import Objective
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import is_before
@@ -49,6 +48,8 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     vision = architecture.vision
     crosses = vision is not None and bool(vision.crosses)
     if vision is not None and crosses:
+        from memcheck.job.images import pictures_of
+
         encoded = pictures_of(job, vision).pictures * vision.tile_tokens // job.rows
     return Setting(
         style=style,

@@ -109,5 +109,6 @@ def _layer(width: int, heads: int, inner: int, activation: str) -> Block:
     block = tower_layer(width, heads, tower_mlp(width, inner, activation, NAMES.mlp), "additive", NAMES, bias=False)
     mixer = block.mixer
     tensors = tuple(t for t in mixer.tensors if t.linear) if isinstance(mixer, TowerAttention) else ()
-    return block._replace(mixer=TowerAttention(heads, width // heads, "additive", tensors, bias=False))
+    attention = TowerAttention(heads=heads, head_dim=width // heads, kind="additive", tensors=tensors, bias=False)
+    return block._replace(mixer=attention)
 
