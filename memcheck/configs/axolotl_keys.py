@@ -118,7 +118,6 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "torch_compile_mode": (None, "graphs of another mode of torch.compile are not modelled"),
     "torch_compile_options": (None, "options of torch.compile are not modelled"),
     "llama4_linearized_experts": (False, "experts as separate linear layers are not modelled"),
-    "gemma4_hybrid_attn_impl": (None, "attention by kind of layer is not modelled"),
     "deepcompile": (False, "DeepCompile's own schedule of gathers is not modelled"),
     "scaling_softmax": (False, "a scaled softmax is not modelled"),
     "reinit_weights": (False, "weights are made anew: another way of loading them"),

@@ -8,7 +8,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.model_overrides import override
-from memcheck.configs.pictures import IMAGES, pictures, resized, sees, text_alone
+from memcheck.configs.pictures import FREEZE, IMAGES, pictures, resized, sees, text_alone
 from memcheck.configs.shipped import AXOLOTL
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_objective import objective, trainer
@@ -77,11 +77,6 @@ def _refuse(draft: Draft) -> None:
         if on(draft, name):
             message = f"the attention kernel `{name}` has no memory model"
             draft.refuse(name, message, parts.STATE_IT.format("training.attention"), ("training.attention",))
-    for name in ("unfrozen_parameters", "freeze_mm_modules"):
-        if config.has(name) and not off(draft, name) and config.values[name] != []:
-            message = f"`{name}` freezes by patterns that are not read"
-            draft.refuse(name, message, "state what is frozen: --set training.freeze=[embed]", ("training.freeze",))
-        config.see(name)
 
 
 def _size(draft: Draft) -> None:
@@ -133,6 +128,7 @@ def _method(draft: Draft) -> bool:
     if adapter in ("", "none", "false"):
         draft.set("training.method", "full", "adapter")
         unused(draft, keys.ADAPTERS)
+        _frozen(draft)
         config.see("lora_target_linear")
         if bits4 or bits8 or gptq:
             name = "load_in_4bit" if bits4 else "load_in_8bit" if bits8 else "gptq"
@@ -141,6 +137,7 @@ def _method(draft: Draft) -> bool:
     if adapter not in ("lora", "qlora"):
         draft.refuse("adapter", f"adapters of kind `{adapter}` have no memory model", keys=("training.method",))
         return False
+    config.see("unfrozen_parameters", "freeze_mm_modules")  # everything but the adapters is frozen
     draft.set("training.method", "qlora" if bits4 or adapter == "qlora" else "lora", "adapter")
     if bits8:
         base(draft, "int8", "load_in_8bit")
@@ -161,6 +158,27 @@ def _method(draft: Draft) -> bool:
         if ("language_model" in pattern or "text_model" in pattern) and sees(draft):
             draft.set("training.lora.parts", ["language"], "lora_target_modules")
     return False
+
+
+def _frozen(draft: Draft) -> None:
+    """What a model with a tower trains of itself: ``freeze_mm_modules``, or patterns that name its language model.
+
+    Patterns are matched with the start of parameters' names (``src/axolotl/utils/freeze.py``).
+    """
+    seen, name, whole = sees(draft), "unfrozen_parameters", "freeze_mm_modules"
+    beside = ["vision", "projector", *(["audio"] if seen is not None and seen.others else [])]
+    if on(draft, whole) and seen is not None:
+        draft.set(FREEZE, beside, whole)
+    patterns = [each.removeprefix("^").removesuffix("$") for each in parts.words(draft, name)]
+    if not patterns:
+        return
+    trained = {each.removesuffix("*").removesuffix(".") for each in patterns}
+    if seen is None or not {"model.language_model"} <= trained <= {"model.language_model", "lm_head", "embed_tokens"}:
+        message = f"`{name}` freezes by patterns that are not read"
+        draft.refuse(name, message, "state what is frozen: --set training.freeze=[embed]", (FREEZE,))
+    else:
+        head = ["head"] if "lm_head" not in trained and seen.head and not seen.tie_word_embeddings else []
+        draft.set(FREEZE, [*beside, *head], name)
 
 
 def _batch(draft: Draft) -> None:
@@ -232,6 +250,10 @@ def _attention(draft: Draft) -> None:
     else:
         draft.set("training.attention", keys.OLD_ATTENTIONS[old], old)
     draft.config.see("attn_implementation")
+    hybrid = "gemma4_hybrid_attn_impl"
+    if on(draft, hybrid) and draft.value("training.attention") == "flash":
+        draft.set("training.attention", "sdpa", hybrid)
+        draft.note(hybrid, "layers of a window run FlashAttention: priced as sdpa, as the others are")
 
 
 def _loss(draft: Draft) -> None:

@@ -6,12 +6,17 @@ import re
 
 from memcheck.configs.contract import speaks
 from memcheck.configs.draft import Draft
+from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_parts import on, say, say_or_note, words
 from memcheck.configs.types import KeyRow
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.versions import KBIT
+from memcheck.models.parameters import block_tensors
+from memcheck.models.types import Moe
 from memcheck.record import Record
 
+WHOLE = ("lm_head", "embed_tokens", "embed_in", "embed_out", "wte")
+"""Layers outside the blocks."""
 EVERY_LINEAR = frozenset({"all-linear", "all", "linear"})
 _PATTERN = re.compile(r"[\\()|\[\]*+?^$]")
 
@@ -76,8 +81,24 @@ def _targets(draft: Draft, names: AdapterKeys) -> None:
             message = f"the modules of the pattern `{found[0]}` are not told apart here"
             draft.refuse(path, message, "name them: --set training.lora.target_modules=[q_proj, v_proj]", (key,))
     else:
-        draft.set(key, found, path)
+        draft.set(key, _present(draft, found, path), path)
     draft.config.see(*names.targets)
+
+
+def _present(draft: Draft, names: list[str], path: str) -> list[str]:
+    """The names of linear layers that the model has, where it has some: PEFT passes over the others.
+
+    Names of experts and of towers' layers are left to the plan's own check.
+    """
+    known = architecture_named(draft)
+    if known is None or known.vision is not None or any(isinstance(block.mlp, Moe) for block, _ in known.blocks):
+        return names
+    tensors = [tensor for block, _ in known.blocks for tensor in block_tensors(block) if tensor.linear]
+    modules = [f".{tensor.name.removesuffix('.weight')}" for tensor in tensors]
+    found = [name for name in names if name in WHOLE or any(each.endswith(f".{name}") for each in modules)]
+    for name in (each for each in names if found and each not in found):
+        draft.note(path, f"the model has no linear layer `{name}`, and PEFT passes over it")
+    return found or names
 
 
 _LAST = re.compile(

@@ -137,3 +137,26 @@ def test_pictures_beside_a_job_of_text_are_an_error() -> None:
     for text in (AXOLOTL, VLM):
         (problem,) = read("a.yml", text, images=LARGE).problems
         assert "does not train on pictures" in problem.message
+
+
+def test_axolotl_freezes_towers_by_a_switch_or_by_patterns() -> None:
+    """Patterns that name the language model leave tower and projector frozen; beside adapters all of it is."""
+    text = VLM.replace(SEES, "google/gemma-3-4b-it")
+    patterns = "unfrozen_parameters: ['^model.language_model.*', '^lm_head.*']\n"
+    for switch in (patterns, "freeze_mm_modules: true\n"):
+        found = read("a.yml", text + switch)
+        assert not found.problems
+        assert found.settings["training.freeze"].value == ["vision", "projector"]
+        assert "training.freeze" not in read("a.yml", text + QLORA + switch).settings
+    (problem,) = read("a.yml", f"{AXOLOTL}unfrozen_parameters: [model.layers.1]\n").problems
+    assert problem.keys == ("training.freeze",)
+
+
+def test_targets_that_the_model_has_not_are_passed_over() -> None:
+    """PEFT adapts the layers that are there (GLM-4 has one matrix for gate and up); a name without any is an error."""
+    text = AXOLOTL.replace("meta-llama/Llama-3.1-8B", "zai-org/GLM-4-32B-0414") + "adapter: lora\nlora_r: 8\n"
+    found = read("a.yml", f"{text}lora_target_modules: [gate_proj, q_proj, down_proj]\n")
+    assert found.settings["training.lora.target_modules"].value == ["q_proj", "down_proj"]
+    assert ["`gate_proj`" in each.message for each in found.notes].count(True) == 1
+    (result,), _ = check_file("plan.yaml", read("a.yml", f"{text}lora_target_modules: [q]\n").text.encode(), Gate())
+    assert "MEM413" in {each.code for each in result.findings}
