@@ -109,17 +109,22 @@ def assumed(model: str, gpu: str, gpus: int, per_node: int | None, job: Mapping[
     positions = read_architecture(known_model.config).max_position_embeddings  # 0: unbounded
     method = job.get("method") or "full"
 
-    def take(key: str, usual: object, why: str) -> ReadSetting:
+    def take(key: str, usual: object, reason: str) -> ReadSetting:
         value = job.get(key)
-        return ReadSetting(usual, why) if value is None else ReadSetting(value, "--" + key.replace("_", "-"))
+        return ReadSetting(usual, reason) if value is None else ReadSetting(value, "--" + key.replace("_", "-"))
 
-    usual_stage = 3 if gpus > 1 and method == "full" else 0
+    if gpus == 1:
+        world, usual_stage, why = "one GPU", 0, "assumed: one GPU has nothing to share"
+    elif method == "full":
+        world, usual_stage, why = f"{gpus} GPUs", 3, "assumed: FSDP where everything is trained"
+    else:
+        world, usual_stage, why = f"{gpus} GPUs", 0, "assumed: DDP where adapters alone are trained"
     settings = {
         "model": ReadSetting(known_model.name, "the command line"),
         "hardware.gpu": ReadSetting(known_gpu.name, "--gpu"),
-        "hardware.gpus_per_node": ReadSetting(each, f"{gpus} GPUs"),
-        "hardware.nodes": ReadSetting(gpus // each, f"{gpus} GPUs"),
-        "parallelism.zero_stage": take("zero_stage", usual_stage, "assumed: FSDP where everything is trained"),
+        "hardware.gpus_per_node": ReadSetting(each, world),
+        "hardware.nodes": ReadSetting(gpus // each, world),
+        "parallelism.zero_stage": take("zero_stage", usual_stage, why),
         "training.framework": ReadSetting("huggingface", "assumed"),
         "training.method": ReadSetting(method, "--method" if job.get("method") else "assumed"),
         "training.micro_batch_size": take("micro_batch_size", 1, "assumed"),
