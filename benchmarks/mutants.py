@@ -1,12 +1,13 @@
 """Mutation score of the rules and the engine: how many small changes of the code some test notices, by folder.
 
-    pip install cosmic-ray
-    python -m benchmarks.mutants [--sample N] [--seed S] [--first N] [--write] [FOLDER ...]
+    pip install cosmic-ray coverage
+    python -m benchmarks.mutants [--sample N] [--seed S] [--first N] [--lines FOLDER] [--write] [FOLDER ...]
 
 Cosmic Ray's operators say what can be changed in a module; a seeded sample of that is made, one change at a time, in a
-copy of this checkout, and the tests of the folder run there until the first one fails. What survives them meets the
-records of the benchmarks. A change that no test notices is printed as a diff: it is a missing test, or it is the same
-program. One under which the tests do not end in time is undecided: it is an endless loop, or a busy machine.
+copy of this checkout. Of the tests of the folder, the files that run the changed line run there until the first test
+fails; what survives them meets the records of the benchmarks that run it. A change that no test notices is printed as
+a diff: it is a missing test, or it is the same program. One under which the tests do not end in time is undecided: it
+is an endless loop, or a busy machine.
 ``--write`` puts the table and the survivors into ``benchmarks/MUTANTS.md``.
 """
 
@@ -21,9 +22,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from difflib import unified_diff
-from itertools import count, islice, zip_longest
+from itertools import chain, count, islice, zip_longest
 from pathlib import Path
 
+from benchmarks.covering import DATA, Lines, record, test_files
 from memcheck.record import Record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,6 +87,8 @@ RECORDS = (
 LONGEST_S = 240
 """Seconds of one run of tests."""
 UNDECIDED = "time"
+PASSED = (0, 5)
+"""Exit codes of pytest without a failure: all passed, and none was selected."""
 
 
 class Change(Record):
@@ -146,16 +150,20 @@ def mutated(change: Change) -> str:
     return str(after)
 
 
-def judge(folder: str, change: Change, copy: Path) -> Judged:
+def judge(folder: str, change: Change, copy: Path, ran: Lines) -> Judged:
     """Make one change in the copy, run the tests that look at it, and take it back."""
     before, after = (ROOT / change.path).read_text(encoding="utf-8"), mutated(change)
     lines = [text.splitlines(keepends=True) for text in (before, after)]
     diff = "".join(unified_diff(*lines, change.path, change.path, n=0))
+    line = next(n for n, (old, new) in enumerate(zip_longest(*lines), 1) if old != new)
+    looking = ran.running(change.path, line)
+    asked = (FOLDERS[folder], RECORDS)
+    quick, slow = ([file for file in test_files(ROOT, tests) if file in looking] for tests in asked)
     file = copy / change.path
     put(file, after)
     try:
-        killer = first_failure(copy, "not slow and not torch", FOLDERS[folder])
-        killer = killer or first_failure(copy, "slow and not torch", RECORDS)
+        killer = first_failure(copy, "not slow and not torch", quick)
+        killer = killer or first_failure(copy, "slow and not torch", slow)
     finally:
         put(file, before)
     return Judged(change, folder, diff, killer)
@@ -171,10 +179,12 @@ def put(file: Path, text: str) -> None:
     os.utime(file, (date, date))
 
 
-def first_failure(copy: Path, marked: str, tests: tuple[str, ...]) -> str:
-    """What the tests end with: the first that fails, ``time`` or ``import``; empty where all pass."""
+def first_failure(copy: Path, marked: str, tests: list[str]) -> str:
+    """What the tests end with: the first that fails, ``time`` or ``import``; empty where all pass or there are none."""
+    if not tests:
+        return ""
     line = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", marked, *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), os.environ.get("PYTHONPATH", "")])}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what did not change is compiled once
     try:
         done = subprocess.run(
@@ -182,19 +192,28 @@ def first_failure(copy: Path, marked: str, tests: tuple[str, ...]) -> str:
         )
     except subprocess.TimeoutExpired:
         return UNDECIDED
-    if done.returncode == 0:
+    if done.returncode in PASSED:
         return ""
     failed = [each for each in done.stdout.splitlines() if each.startswith(("FAILED ", "ERROR "))]
     return failed[0].split()[1] if failed else "import"
 
 
 def copied(folder: Path) -> Path:
-    """A copy of what the tests need, so that no change ever stands in this checkout."""
+    """A copy of what the tests need, so that no change ever stands in this checkout, and which tests run which line.
+
+    One that is there already is taken as it is where it has the same program.
+    """
+    program = [file.relative_to(ROOT) for file in (ROOT / "memcheck").rglob("*.py")]
+    if (folder / DATA).exists() and all((folder / at).read_bytes() == (ROOT / at).read_bytes() for at in program):
+        return folder
     for name in COPIED:
+        shutil.rmtree(folder / name, ignore_errors=True)
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
     for file in ROOT.iterdir():
         if file.is_file():
             shutil.copy(file, folder)
+    (folder / DATA).unlink(missing_ok=True)
+    record(folder, test_files(folder, (*chain.from_iterable(FOLDERS.values()), *RECORDS)))
     return folder
 
 
@@ -226,14 +245,16 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=150, help="changes in all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, help="judge only so many of them")
+    parser.add_argument("--lines", type=Path, metavar="FOLDER", help="keep the copy and what its tests run there")
     parser.add_argument("--write", action="store_true", help="write benchmarks/MUTANTS.md")
     options = parser.parse_args()
     judged = []
     with tempfile.TemporaryDirectory() as folder:
-        copy = copied(Path(folder))
+        copy = copied((options.lines or Path(folder)).resolve())
+        ran = Lines(copy)
         drawn = sample(options.folders or list(FOLDERS), options.sample, options.seed)
         for where, change in islice(drawn, options.first):
-            judged.append(judge(where, change, copy))
+            judged.append(judge(where, change, copy, ran))
             last = judged[-1]
             print(f"{last.killed_by or 'SURVIVED'}  {change.path} {change.operator} {change.occurrence}", flush=True)
             if not last.killed_by:
