@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from benchmarks.cases import Case, load
 
-GROUPS = {"base.json": "quantised bases, traced", "liger.json": "Liger's kernels, traced"}
+GROUPS = {
+    "base.json": "quantised bases, traced",
+    "liger.json": "Liger's kernels, traced",
+    "torchtune.json": "torchtune's models, traced",
+}
 
 
 def cases() -> list[Case]:

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
         def rotary_tables(self, architecture: Architecture, setting: Setting, /) -> int:
             """Bytes of cos and sin that each forward of the model makes."""
 
-        def rotary_caches(self, architecture: Architecture, sequence: int, layers: int, /) -> int:
-            """Bytes of the tables that so many layers hold, for ``sequence`` tokens."""
+        def rotary_caches(self, architecture: Architecture, sequence: int, layers: int, /, *, adapted: bool) -> int:
+            """Bytes of the tables that so many layers hold, for ``sequence`` tokens. ``adapted``: beside adapters."""
 
 
 @lru_cache(maxsize=16)

@@ -33,3 +33,5 @@ class Style(Record):
     """torch.compile runs each block as a graph of its own."""
     compiled_losses: tuple[str, ...] = ()
     """Kinds of loss that torch.compile runs as one graph."""
+    caps_hidden: bool = False
+    """A cap of the logits is put on what the head reads, behind the final norm (torchtune's Gemma2FinalNorm)."""

@@ -56,13 +56,17 @@ def test_a_recomputed_layer_keeps_its_input_alone(name: str) -> None:
 
 
 def test_rotary_tables_belong_to_the_forward_or_to_the_layers() -> None:
-    """torchtitan's layers hold theirs; LitGPT's are fp32 where transformers' have the stream's dtype."""
+    """torchtitan's layers hold theirs, torchtune's models one of all positions; LitGPT's are fp32 where transformers'
+    have the stream's dtype.
+    """
     found = {}
     for name in DOORS:
         style = FRAMEWORKS[name].style
         states, setting = model_states_of(style), Setting(style, 1, 1024, LLAMA.hidden_size)
-        found[name] = states.rotary_tables(LLAMA, setting), states.rotary_caches(LLAMA, 1024, 16)
+        caches = states.rotary_caches(LLAMA, 1024, 16, adapted=False)
+        found[name] = states.rotary_tables(LLAMA, setting), caches
     table = 1024 * 64 * 2
-    assert found["huggingface"] == found["torchtune"] == (2 * table, 0)
+    assert found["huggingface"] == (2 * table, 0)
+    assert found["torchtune"] == (0, LLAMA.max_position_embeddings * 64 * 4)
     assert found["litgpt"] == (4 * table, 0)
     assert found["torchtitan"] == (0, 16 * 2 * table)

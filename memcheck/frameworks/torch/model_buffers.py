@@ -53,7 +53,8 @@ class ModelBuffers:
     def always(self) -> list[Always]:
         """Bytes that live all step: token ids, rotary caches, pipeline receive buffers."""
         layers = self.part.last - self.part.first
-        caches = model_states_of(self.setting.style).rotary_caches(self.architecture, self.job.sequence_length, layers)
+        states, length = model_states_of(self.setting.style), self.job.sequence_length
+        caches = states.rotary_caches(self.architecture, length, layers, adapted=self.job.lora is not None)
         found = [Always("activations", caches)] if caches else []
         buffers = self._layer_buffers()
         if buffers:

@@ -357,8 +357,10 @@ def head_of(
     tied = is_tied(a, base.tensor) and part.embedding and not saves(job, TABLE, HEAD)
     trained = (base.trained and not is_head_frozen(job, a)) or saves(job, HEAD)
     loss = job.loss._replace(upcast=False) if a.narrow_loss else job.loss
-    head = Head(a.vocab_size, a.head_bias, a.final_norm, a.final_softcap, tied, loss, trained, a.logit_scale)
+    capped = a.final_softcap and not base.style.caps_hidden
+    head = Head(a.vocab_size, a.head_bias, a.final_norm, capped, tied, loss, trained, a.logit_scale)
     head = head._replace(
+        hidden_cap=a.final_softcap and base.style.caps_hidden,
         widened=a.logits_fp32, divided=a.head_input_scale, transform=a.head_transform,
         transform_biases=transform_biases(a), projects_last=a.projects_last, dropout=a.final_dropout,
         waiting=a.per_layer.total if a.per_layer is not None else 0,

@@ -21,7 +21,7 @@ def rotary_tables(architecture: Architecture, setting: Setting) -> int:
     return 0
 
 
-def rotary_caches(architecture: Architecture, sequence: int, layers: int) -> int:
+def rotary_caches(architecture: Architecture, sequence: int, layers: int, *, adapted: bool) -> int:
     """One buffer per layer: complex64 [S, dim / 2] or fp32 [S, 2 dim]."""
     mixers = [block.mixer for block, _ in architecture.blocks]
     kinds = [rotates_complex(m) for m in mixers if isinstance(m, (Attention, LatentAttention))]

@@ -2,8 +2,7 @@
 
 Sources: torchtune modules/{attention,feed_forward,rms_norm,position_embeddings,transformer}.py, modules/peft/lora.py,
 modules/loss/ce_chunked_output_loss.py at 1814feb17, modules/loss/cross_entropy_loss.py at bd2a0fc7c. The layer is
-transformers' but for its attention: the rotation runs on fp32 pairs, and keys and values are copied to every query
-head.
+transformers' but for its attention, which copies keys and values to every query head, and for the rotation.
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ from __future__ import annotations
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward
-from memcheck.autograd.elementwise import add, cast, cat, copy
+from memcheck.autograd.elementwise import add, cat, copy
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.pieces import in_pieces
-from memcheck.autograd.tensor import Tape, Value
+from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
+from memcheck.frameworks.torchtune.norms import normalise as norm
+from memcheck.frameworks.torchtune.rotary import rotate
 from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.head import Head, head_unit
 from memcheck.frameworks.transformers.layers import block_parts, feed_forward
 from memcheck.frameworks.transformers.mlp import linear_tensors
-from memcheck.frameworks.transformers.norms import normalise as norm
-from memcheck.frameworks.transformers.rotary import rotate_pairs
-from memcheck.models.types import Attention, Block
+from memcheck.models.types import Attention, Block, ParameterTensor
 
 __all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]
 
@@ -45,15 +44,27 @@ def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
 
 
 def _eager_block(ctx: Context, block: Block, x: Value) -> Value:
-    """``h = x + attention(norm(x)); h + mlp(norm(h))``."""
+    """``h = scale(attention(norm(x))) + x; h + scale(mlp(norm(h)))``; scales are norms, and only Gemma 2 has them.
+
+    What attention and feed-forward return are variables to the end, what they read is one until they have returned
+    (modules/transformer.py).
+    """
     a, m = block.mixer, block.mlp
     if not isinstance(a, Attention) or m is None or block.parallel:
         return block_parts(ctx, block, x)  # which torchtune has no builder for
-    h = add(ctx.tape, _attention(ctx, a, norm(ctx, block.input_norm, x)), x, "residual")
-    return add(ctx.tape, h, feed_forward(ctx, m, norm(ctx, block.mlp_norm, h)), "residual")
+    normed = norm(ctx, block.input_norm, x)
+    mixed = _attention(ctx, a, normed)
+    h = add(ctx.tape, norm(ctx, block.mixer_output_norm, mixed), x, "residual")
+    normed = norm(ctx, block.mlp_norm, h)
+    fed = feed_forward(ctx, m, normed)
+    del normed
+    out = add(ctx.tape, h, norm(ctx, block.mlp_output_norm, fed), "residual")
+    del mixed, fed
+    return out
 
 
 def _attention(ctx: Context, a: Attention, x: Value) -> Value:
+    """A layer's attention: [tokens, hidden] of [tokens, hidden], by the kernel unless scores are capped."""
     tape, tensors = ctx.tape, linear_tensors(a.tensors)
     if a.fused_qkv:  # an architecture as transformers has it
         first = tensors[0]
@@ -61,25 +72,26 @@ def _attention(ctx: Context, a: Attention, x: Value) -> Value:
         projections = [first._replace(shape=(each, first.shape[1])) for each in rows]
     else:
         projections = tensors[:3]
-    shapes = [(ctx.batch, heads, ctx.sequence, a.head_dim) for heads in (a.heads, a.kv_heads, a.kv_heads)]
-    q, k, v = (
-        linear(tape, x, ctx.weights(t, a.qkv_bias), t.name).view(*shape)
-        for t, shape in zip(projections, shapes, strict=True)
-    )
-    del x
-    q, k = _rotate(tape, q), _rotate(tape, k)
-    q, k = norm(ctx, a.query_norm, q, "qk_norm"), norm(ctx, a.key_norm, k, "qk_norm")
+    q = rotate(ctx, a, norm(ctx, a.query_norm, _heads(ctx, a, projections[0], x, a.heads), "qk_norm"))
+    k, v = (_heads(ctx, a, each, x, a.kv_heads) for each in projections[1:])
+    k = rotate(ctx, a, norm(ctx, a.key_norm, k, "qk_norm"))
     if a.kv_heads != a.heads:
         k, v = repeat_kv(tape, k, a.heads), repeat_kv(tape, v, a.heads)
-    out = kernels.flash(tape, q, k, v, a.head_dim, label="flex attention")
+    if a.softcap:
+        from memcheck.frameworks.torchtune.capped import capped_attention
+
+        out = capped_attention(ctx, a, q, k, v)
+    else:
+        out = kernels.flash(tape, q, k, v, a.head_dim, label="flex attention")
     result = linear(tape, out.view(ctx.tokens, a.heads * a.head_dim), ctx.weights(tensors[-1], a.out_bias), "output")
     del out, q, k, v
     return result
 
 
-def _rotate(tape: Tape, x: Value) -> Value:
-    """RotaryPositionalEmbeddings: ``x.float()``, products with slices of the cache, stack, ``type_as``."""
-    return cast(tape, rotate_pairs(tape, cast(tape, x, "fp32"), "fp32"), x.dtype)
+def _heads(ctx: Context, a: Attention, matrix: ParameterTensor, x: Value, heads: int) -> Value:
+    """[batch, heads, sequence, head_dim] of a projection."""
+    out = linear(ctx.tape, x, ctx.weights(matrix, a.qkv_bias), matrix.name)
+    return out.view(ctx.batch, heads, ctx.sequence, a.head_dim)
 
 
 def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Value | None:

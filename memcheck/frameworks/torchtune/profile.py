@@ -12,19 +12,16 @@ from memcheck.job.families import NORM, Families, parts, words
 from memcheck.job.profile import Profile
 from memcheck.job.style import Style
 
-# Gemma 2's soft-capped scores and its norms behind each half have no forward pass here.
 FAMILIES = Families(
-    words(
-        "gemma llama mistral phi3 qwen2 qwen3"
-    ),
+    words("gemma gemma2 llama mistral phi3 qwen2 qwen3"),
     parts(
-        Attention="heads kv_heads head_dim qkv_bias out_bias query_norm key_norm rotary_dim tensors",
+        Attention="heads kv_heads head_dim qkv_bias out_bias query_norm key_norm rotary_dim softcap tensors",
         Mlp="width gated activation bias tensors",
-        Block="mixer mlp input_norm mlp_norm",
-        Architecture="embedding_scale",
+        Block="mixer mlp input_norm mlp_norm mixer_output_norm mlp_output_norm",
+        Architecture="embedding_scale final_softcap",
         Norm=NORM,
     ),
-    harmless=parts(Attention="window"),  # none of these builders has one (torchtune/models/*/_model_builders.py)
+    harmless=parts(Attention="window"),  # Gemma 2's builder alone has one (torchtune/models/*/_model_builders.py)
     source="torchtune/models",
 )
 
@@ -67,6 +64,7 @@ PROFILE = Profile(
         source="torchtune/modules and torch 2.13 derivatives.yaml, replayed by memcheck.frameworks",
         compiles_blocks=True,
         compiled_losses=("chunked", "fused-linear"),
+        caps_hidden=True,
     ),
     own_adapters=True,
     adapts_head=True,

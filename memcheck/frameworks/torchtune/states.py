@@ -1,7 +1,17 @@
-"""Tensors that torchtune's models hold beside their parameters: rotary tables, as many as transformers' models."""
+"""Tensors that torchtune's models hold beside their parameters: rotary tables of all positions."""
 
 from __future__ import annotations
 
-from memcheck.frameworks.transformers.states import rotary_caches, rotary_tables
+from memcheck.autograd.context import Setting
+from memcheck.frameworks.torchtune.rotary import table_bytes, tables
+from memcheck.models.types import Architecture
 
-__all__ = ["rotary_caches", "rotary_tables"]
+
+def rotary_tables(architecture: Architecture, setting: Setting) -> int:
+    """Rows are picked from the model's table: a forward makes none."""
+    return 0
+
+
+def rotary_caches(architecture: Architecture, sequence: int, layers: int, *, adapted: bool) -> int:
+    """Buffers of the rotary modules, whatever a step's length is."""
+    return tables(architecture, layers, adapted=adapted) * table_bytes(architecture, sequence)

@@ -7,7 +7,7 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, adapts_head, enter_tensor_parallel, wider
 from memcheck.autograd.curve import Curve, checkpointed, high, turn
-from memcheck.autograd.elementwise import cast, cat, dropout, scale, shift
+from memcheck.autograd.elementwise import cast, cat, dropout, scale, shift, unary
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.pieces import in_pieces
@@ -53,6 +53,8 @@ class Head(Record):
     """Behind the final norm."""
     offset: bool = False
     """A buffer of one number a word, in the parameters' dtype, is added to the logits (BART)."""
+    hidden_cap: bool = False
+    """What the head reads is capped, not the logits."""
     divided: bool = False
     """What the head reads is divided by a constant."""
     widened: bool = False
@@ -265,6 +267,8 @@ def _head_input(ctx: Context, head: Head, h: Value) -> tuple[Value, Value | None
 
 def _stacked(ctx: Context, head: Head, h: Value) -> tuple[Value, Value]:
     """What the head reads, and ``outputs.last_hidden_state``, a variable until the model's forward returns."""
+    if head.hidden_cap:
+        h = scale(ctx.tape, unary(ctx.tape, scale(ctx.tape, h, "softcap"), "tanh"), "softcap")
     out = dropout(ctx.tape, _transformed(ctx, head, h), head.dropout)
     return out, h if head.transform else out
 

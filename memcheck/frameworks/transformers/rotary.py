@@ -92,8 +92,10 @@ def _partial(ctx: Context, a: Attention, x: Value, stream: str, tables: tuple[St
     return cat(tape, (turned, rest), shape, "cat rotary")
 
 
-def rotate_half(tape: Tape, x: Value, stream: str, tables: tuple[Storage, ...] = ()) -> Value:
-    """Multiply by cos, the turned halves by sin, and add. ``tables``: kept when the layer made its own."""
+def rotate_half(tape: Tape, x: Value, stream: str, tables: tuple[Storage, ...] = (), *, holds: bool = False) -> Value:
+    """Multiply by cos, the turned halves by sin, and add. ``tables``: kept when the layer made its own. ``holds``: the
+    turned halves have a variable until the sum is there.
+    """
     shape, dtype = x.shape, x.dtype
     half = (*shape[:-1], shape[-1] // 2)
     wide = promote(dtype, stream)
@@ -103,9 +105,10 @@ def rotate_half(tape: Tape, x: Value, stream: str, tables: tuple[Storage, ...] =
     turned = tape.value(shape, dtype, "rotate half")
     del negated
     with_sin = tape.value(shape, wide, "rotate half * sin")
+    held = turned if holds else None
     del turned
     out = tape.value(shape, wide, "rotary embedding")
-    del with_cos, with_sin
+    del with_cos, with_sin, held
 
     def run(grad: Storage, kept: object = tables) -> list[Storage | None]:
         through_sin = tape.new(shape, wide, "mul backward")

@@ -24,7 +24,7 @@ def rotary_tables(architecture: Architecture, setting: Setting) -> int:
     return tables(architecture, setting, "fp32" if wide else setting.params)
 
 
-def rotary_caches(architecture: Architecture, sequence: int, layers: int) -> int:
+def rotary_caches(architecture: Architecture, sequence: int, layers: int, *, adapted: bool) -> int:
     """No layer holds a table of its own."""
     return 0
 

@@ -1,0 +1,52 @@
+"""torchtune's rotary modules, each with a table of all positions that the model was made for.
+
+Sources at bd2a0fc7c: torchtune modules/position_embeddings.py, models/{llama3_1,phi3,qwen2}/_position*_embeddings.py;
+which builder makes one module for all layers, and which one for each: models/*/_component_builders.py.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast
+from memcheck.autograd.tensor import ITEM_BYTES, Value, rounded
+from memcheck.frameworks.transformers.rotary import rotate_half, rotate_pairs
+from memcheck.frameworks.transformers.states import rotary_width
+from memcheck.models.types import Architecture, Attention
+
+SCALED_FROM = 8192
+"""Llama models of more positions are 3.1 or later: their rotation is scaled, and made once also beside adapters."""
+
+
+def turns_halves(a: Attention) -> bool:
+    """Phi 3's and Qwen's modules turn halves of a head; the others turn pairs."""
+    return is_phi3(a) or a.qkv_bias or a.query_norm is not None
+
+
+def is_phi3(a: Attention) -> bool:
+    """Phi 3 is the family of these whose rotation ends in a ``cat`` in transformers, too."""
+    return a.rotary_form == "cat"
+
+
+def rotate(ctx: Context, a: Attention, x: Value) -> Value:
+    """[batch, heads, sequence, head_dim], rotated in fp32; Qwen's casts its rows of the table to the input's dtype."""
+    tape = ctx.tape
+    if not turns_halves(a):
+        return cast(tape, rotate_pairs(tape, cast(tape, x, "fp32"), "fp32"), x.dtype)
+    if is_phi3(a):
+        return cast(tape, rotate_half(tape, x, "fp32", holds=True), x.dtype)
+    rows, cast_to = (ctx.sequence, a.head_dim), () if x.dtype == "fp32" else ("cos", "sin")
+    return rotate_half(tape, x, x.dtype, tuple(tape.new(rows, x.dtype, name) for name in cast_to), holds=True)
+
+
+def table_bytes(architecture: Architecture, sequence: int) -> int:
+    """``cache``, in fp32: [positions, dim / 2, 2] of pairs, [positions, 2 dim] of halves."""
+    positions = max(architecture.max_position_embeddings, sequence)
+    mixers = [block.mixer for block, _ in architecture.blocks]
+    wide = 2 if any(isinstance(m, Attention) and turns_halves(m) for m in mixers) else 1
+    return rounded(positions * rotary_width(architecture) * wide * ITEM_BYTES["fp32"])
+
+
+def tables(architecture: Architecture, layers: int, *, adapted: bool) -> int:
+    """How many a model has: builders of models with adapters make one in each layer."""
+    scaled = architecture.model_type == "llama" and architecture.max_position_embeddings > SCALED_FROM
+    return layers if adapted and not scaled else 1
