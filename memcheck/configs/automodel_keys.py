@@ -19,6 +19,21 @@ EVIDENCE = (
 LANGUAGE = ("TrainFinetuneRecipeForNextTokenPrediction", "FinetuneRecipeForNextTokenPrediction")
 BENCHMARK = "BenchmarkingRecipeForNextTokenPrediction"
 PICTURES = "FinetuneRecipeForVLM"
+SEEN = (
+    "nemo_automodel.components.datasets.vlm.datasets.make_rdr",
+    "nemo_automodel.components.datasets.vlm.datasets.make_cord",
+    "nemo_automodel.components.datasets.vlm.datasets.make_medpix",
+    "nemo_automodel.components.datasets.vlm.datasets.make_llava",
+    "nemo_automodel.components.datasets.vlm.datasets.make_tulu3",
+    "nemo_automodel.components.datasets.vlm.datasets.make_unimm",
+    "nemo_automodel.components.datasets.vlm.datasets.make_shopify",
+    "nemo_automodel.components.datasets.vlm.mock.",
+)
+"""Datasets of pictures and text, without sound."""
+DRAWN = "mock.build_mock_vlm_dataset"
+FROZEN = {"vision": "vision_tower", "audio": "audio_tower", "language": "language_model"}
+"""``freeze_config.freeze_...``, of which the first is on by default; ``freeze_embeddings`` does nothing
+(``components/utils/model_utils.py``, apply_parameter_freezing)."""
 CLASSES = "TrainFinetuneRecipeForSequenceClassification"
 JOBS: dict[str, str] = {
     "KnowledgeDistillation": "distillation: a teacher beside FSDP2 in this loop",

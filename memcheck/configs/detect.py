@@ -72,7 +72,7 @@ def detect(path: str, text: str) -> str:
             raise located(config.at(key), f"this is {kind}", help or HELP)
     for number, line in enumerate(config.lines if syntax == ARGUMENTS else (), 1):
         sourced = re.match(r"\s*(?:source|\.)\s+(\S+)", line)
-        if sourced is not None:
+        if sourced is not None and not sourced[1].strip("\"'").endswith("/bin/activate"):  # a virtual environment
             at = Location(path, Span(number, sourced.start(1) + 1, number, sourced.end(1) + 1))
             message = f"the script's arguments are in `{sourced[1]}`, which it sources"
             raise located(at, message, "name that script, with --define for what this one sets")

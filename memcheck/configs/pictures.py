@@ -23,18 +23,19 @@ def sees(draft: Draft) -> Architecture | None:
     return found if found is not None and found.vision is not None else None
 
 
-def pictures(draft: Draft, path: str, message: str, more: str = "") -> None:
+def pictures(draft: Draft, path: str, message: str, more: str = "", *, silent: bool = False) -> None:
     """A key that says that the job trains on pictures: as stated, else the most that a sequence can hold; or refused.
 
+    ``silent``: its data have no sound, whatever the model hears.
     Nothing is said of an unknown model, which the plan's own reader refuses by its name.
     """
     known, found = architecture_named(draft), sees(draft)
     if found is None and (known is not None or draft.value("model.name") is None):
         draft.refuse(path, message, "name a model whose tower is known (`memcheck list models`)", (IMAGES,))
-    elif found is not None and found.others and not draft.config.images:
+    elif found is not None and found.others and not silent and not draft.config.images:
         help = f"if the job has none, say which pictures it has instead, or none of them: {STATED} 'per_sample: 0'"
         draft.refuse(path, SOUND.format(path), help, (IMAGES,))
-    elif found is not None and not draft.config.images:
+    elif found is not None and not draft.config.images and NUMBER not in draft.settings:
         draft.note(path, FILLED + more)
     draft.config.see(path)
 

@@ -13,7 +13,7 @@ from memcheck.configs.automodel_model import architecture, backend, liger, model
 from memcheck.configs.automodel_peft import excludes_tower, method
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
-from memcheck.configs.pictures import limited, pictures, sees, text_alone
+from memcheck.configs.pictures import IMAGES, NUMBER, limited, pictures, sees, text_alone
 from memcheck.configs.trainer_adapters import HELD
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_parts import off, on, say, text
@@ -278,30 +278,40 @@ def _pictures(draft: Draft) -> None:
     """The recipe of vision-language models, and what of them it freezes (``apply_parameter_freezing``)."""
     config = draft.config
     name = text(draft, "recipe" if config.has("recipe") else "recipe._target_").rpartition(".")[2]
+    paths = {part: f"freeze_config.freeze_{name}" for part, name in keys.FROZEN.items()}
     frozen = [
         part
-        for part, path, default in (
-            ("vision", "freeze_config.freeze_vision_tower", True),
-            ("audio", "freeze_config.freeze_audio_tower", False),
-            ("language", "freeze_config.freeze_language_model", False),
-        )
-        if (on(draft, path) if config.has(path) else default and config.section("freeze_config"))
+        for part, path in paths.items()
+        if (on(draft, path) if config.has(path) else part == "vision" and config.section("freeze_config"))
     ]
     if name == keys.PICTURES:
         at = "recipe" if config.has("recipe") else "recipe._target_"
         message = f"`{at}: {name}`: the job trains on images or sound, whose number and size are not in the config"
-        pictures(draft, at, message)
+        _drawn(draft)
+        pictures(draft, at, message, silent=text(draft, "dataset._target_").rpartition(":")[2].startswith(keys.SEEN))
         limited(draft, {name: f"processor.{name}" for name in ("min_pixels", "max_pixels")})
         seen = sees(draft)
         kept = [part for part in frozen if part != "audio" or (seen is not None and seen.others)]
         if kept and draft.value("training.method") == "full":
-            path = next(key for key in config.values if key.startswith("freeze_config."))
-            draft.set("training.freeze", kept, path)
+            draft.set("training.freeze", kept, next((paths[part] for part in kept if config.has(paths[part])), at))
         elif draft.value("training.method") != "full" and excludes_tower(draft):
             draft.set("training.lora.parts", ["projector", "language"], "peft.exclude_modules")
     else:
         text_alone(draft, "a recipe of text alone")
     config.see(*(key for key in config.values if key.startswith("freeze_config.")))
+
+
+def _drawn(draft: Draft) -> None:
+    """Pictures that are made up: as many and as large as the dataset says (``datasets/vlm/mock.py``)."""
+    if not text(draft, "dataset._target_").endswith(keys.DRAWN) or sees(draft) is None or draft.config.images:
+        return
+    number, size = "dataset.num_images_per_sample", "dataset.image_size"
+    count = draft.whole(number, NUMBER)
+    sides = [each for each in parts.words(draft, size) if each.isdigit()] if draft.config.has(size) else ["256", "256"]
+    if len(sides) == 2:
+        draft.set(NUMBER, 1 if count is None else count, number)
+        for key, side in zip(("width", "height"), sides, strict=True):
+            draft.set(f"{IMAGES}.{key}", int(side), size)
 
 
 def _rest(draft: Draft, adapted: bool) -> None:

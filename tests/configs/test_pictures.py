@@ -160,3 +160,19 @@ def test_targets_that_the_model_has_not_are_passed_over() -> None:
     assert ["`gate_proj`" in each.message for each in found.notes].count(True) == 1
     (result,), _ = check_file("plan.yaml", read("a.yml", f"{text}lora_target_modules: [q]\n").text.encode(), Gate())
     assert "MEM413" in {each.code for each in result.findings}
+
+
+def test_automodels_made_up_pictures_are_stated_by_the_config() -> None:
+    """Its datasets of pictures have no sound; the one that makes them up says how many and how large they are."""
+    hears = {"pretrained_model_name_or_path": "google/gemma-4-E4B-it"}
+    data = "nemo_automodel.components.datasets.vlm."
+    drawn = {"_target_": f"{data}mock.build_mock_vlm_dataset", "num_images_per_sample": 2, "image_size": [896, 448]}
+    found = automodel.read(recipe="FinetuneRecipeForVLM", model=hears, dataset={**drawn, "max_length": 4096})
+    assert not found.problems
+    sizes = {"per_sample": 2, "width": 896, "height": 448}
+    assert sizes == {key: found.settings[f"training.images.{key}"].value for key in sizes}
+    pictures = {"_target_": f"{data}datasets.make_medpix_dataset", "seq_len": 4096}
+    assert not automodel.read(recipe="FinetuneRecipeForVLM", model=hears, dataset=pictures).problems
+    sound = {"_target_": "nemo_automodel.components.datasets.audio.datasets.make_cv17_dataset", "seq_len": 4096}
+    (problem,) = automodel.read(recipe="FinetuneRecipeForVLM", model=hears, dataset=sound).problems
+    assert "sound" in problem.message
