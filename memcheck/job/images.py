@@ -42,6 +42,9 @@ def filling(vision: Vision, sequence: int) -> Images:
     """As many pictures as a sequence of so many tokens can hold: no tower gets more rows of it."""
     if vision.crosses:
         return Images(1, vision.tile, 1)
+    if vision.resampled:
+        pictures = -(-sequence // vision.resampled)
+        return Images(pictures, pictures * vision.side, min(sequence, pictures * vision.resampled))
     if vision.tile:
         tiles = -(-sequence // vision.tile_tokens)
         return Images(tiles, tiles * vision.tile, min(sequence, tiles * vision.tile_tokens))
@@ -114,6 +117,8 @@ def _padded(training: plan_types.TrainingSpec, vision: Vision, per_sample: int, 
 
 
 def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Images:
+    if vision.resampled:  # a picture that is split counts as several
+        return Images(max(per_sample, tokens // vision.resampled), patches, tokens)
     if vision.budgets:
         each = -(-patches // max(1, per_sample))
         rows = next((n * vision.merge for n in vision.budgets if n * vision.merge >= max(each, vision.tile)), 0)

@@ -26,11 +26,14 @@ TOKENS = frozenset(
 )
 """Ids of the tokens that stand for pictures and sounds."""
 TIED = (
-    "aya_vision", "cohere2_vision", "deepseek_vl", "gemma3", "gemma3n", "gemma4", "internvl", "lfm2_vl", "lighton_ocr",
-    "mistral3", "paligemma",
+    "aya_vision", "cohere2_vision", "deepseek_vl", "deepseek_vl_hybrid", "gemma3", "gemma3n", "gemma4", "got_ocr2",
+    "internvl", "janus", "kimi_k25", "lfm2_vl", "lighton_ocr", "mistral3", "ovis2", "paligemma",
 )  # fmt: skip
 """Classes whose default is that the head is the embedding."""
-FORWARDED = ("llava", "llava_onevision", "qwen2_5_vl", "qwen2_vl")
+FORWARDED = (
+    "fast_vlm", "llava", "llava_onevision", "perception_lm", "qwen2_5_vl", "qwen2_audio", "qwen2_vl", "video_llama_3",
+    "voxtral",
+)  # fmt: skip
 """Classes that take what ``text_config`` says of it."""
 SEEING = ("gemma3", "paligemma")
 """Classes that let the tokens of a picture see each other (``token_type_ids``)."""

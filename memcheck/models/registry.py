@@ -171,6 +171,9 @@ WRAPPERS: dict[str, str] = {
     "aya_vision": "cohere2",
     "cohere2_vision": "cohere2",
     "deepseek_vl": "llama",
+    "deepseek_vl_hybrid": "llama",
+    "exaone4_5": "exaone4",
+    "fast_vlm": "qwen2",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
@@ -178,8 +181,12 @@ WRAPPERS: dict[str, str] = {
     "glm4v": "glm4v_text",
     "glm4v_moe": "glm4v_moe_text",
     "glm_ocr": "glm_ocr_text",
+    "got_ocr2": "qwen2",
+    "idefics2": "mistral",
     "idefics3": "llama",
     "internvl": "qwen2",
+    "janus": "llama",
+    "kimi_k25": "deepseek_v3",
     "lfm2_vl": "lfm2",
     "lighton_ocr": "qwen3",
     "llama4": "llama4_text",
@@ -187,11 +194,15 @@ WRAPPERS: dict[str, str] = {
     "llava_next": "llama",
     "llava_next_video": "llama",
     "llava_onevision": "qwen2",
+    "minicpmv4_6": "qwen3_5_text",
     "mistral3": "mistral",
     "mllama": "mllama_text_model",
+    "ovis2": "qwen2",
     "paligemma": "gemma",
+    "perception_lm": "llama",
     "qwen2_5_omni_thinker": "qwen2",
     "qwen2_5_vl": "qwen2",
+    "qwen2_audio": "qwen2",
     "qwen2_vl": "qwen2",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
@@ -199,19 +210,28 @@ WRAPPERS: dict[str, str] = {
     "qwen3_vl": "qwen3",
     "qwen3_vl_moe": "qwen3_moe",
     "smolvlm": "llama",
+    "video_llama_3": "qwen2",
+    "video_llava": "llama",
+    "vipllava": "llama",
+    "voxtral": "llama",
 }
 """Multimodal models: the ``model_type`` of the language model inside; its own says it where that is a family."""
+
+HEARING = ("qwen2_audio", "voxtral")
+"""Those whose tower is for sounds."""
 
 TOWERS: dict[str, str] = {
     "aya_vision": "cohere:read_aya",
     "cohere2_vision": "cohere:read_cohere2",
     "deepseek_vl": "siglip:read_deepseek",
+    "exaone4_5": "qwen:read_2_5",
     "gemma3": "siglip:read_gemma3",
     "gemma4": "gemma4:read",
     "glm46v": "glm4v:read",
     "glm4v": "glm4v:read",
     "glm4v_moe": "glm4v:read",
     "glm_ocr": "glm4v:read_ocr",
+    "idefics2": "idefics2:read",
     "idefics3": "siglip:read_idefics3",
     "internvl": "internvl:read",
     "lfm2_vl": "lfm2:read",
@@ -233,6 +253,7 @@ TOWERS: dict[str, str] = {
     "qwen3_vl": "qwen:read_3",
     "qwen3_vl_moe": "qwen:read_3",
     "smolvlm": "siglip:read_idefics3",
+    "vipllava": "llava:read_vip",
 }
 """Multimodal models whose towers are read -> ``module:function`` in :mod:`memcheck.models.towers`."""
 
@@ -335,10 +356,12 @@ def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
         return config
     outer_type = str(config["model_type"])
     if "vision_config" not in config or config["vision_config"] is not None:
+        hears = outer_type in HEARING
         raise ArchitectureError(
-            f"{outer_type}: memcheck has no model of its vision tower here",
-            "for the language model alone write `model: {part: language}` beside its name, or vision_config: null",
-            "vision_config",
+            f"{outer_type}: memcheck has no model of its {'audio' if hears else 'vision'} tower here",
+            "for the language model alone write `model: {part: language}` beside its name"
+            + ("" if hears else ", or vision_config: null"),
+            "audio_config" if hears else "vision_config",
         )
     from memcheck.models.multimodal import text_of
 

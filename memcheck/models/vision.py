@@ -13,6 +13,8 @@ class TowerAttention(Record):
     head_dim: int
     kind: str
     """How its module is written: a name in :mod:`memcheck.frameworks.transformers.towers.attention`."""
+    kv_heads: int = 0
+    """Heads of keys and values, where there are fewer; 0 = as many."""
     tensors: tuple[ParameterTensor, ...] = ()
     bias: bool = True
     """Its projections have biases."""
@@ -35,6 +37,17 @@ class OtherTower(Record):
     """Buffers of one number each."""
     table: int = 0
     """Elements of a fixed table of positions, in fp32."""
+
+
+class Perceiver(Record):
+    """A projector that reads the rows of each picture by a few learned ones (Idefics 2)."""
+
+    latents: int
+    """Image tokens of a picture."""
+    heads: int
+    kv_heads: int
+    head_dim: int
+    activation: str
 
 
 class Vision(Record):
@@ -76,6 +89,10 @@ class Vision(Record):
     """Layers behind the features that are read: they run, and get no gradient. Their graph is in the tower's output."""
     unused: tuple[ParameterTensor, ...] = ()
     """Tensors that the forward pass of a picture never meets."""
+    perceiver: Perceiver | None = None
+    """What makes image tokens of the projected rows, where they are not these rows."""
+    resampled: int = 0
+    """Image tokens that are made of every picture, whatever its rows; 0 = as many as ``merge`` says."""
     tile: int = 0
     """Rows of a tile, class token included; 0 = pictures have as many as their size gives."""
     tile_tokens: int = 0

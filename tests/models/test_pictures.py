@@ -27,6 +27,7 @@ TILED = {
     "llava_onevision": EMPTY._replace(tile=729, tile_tokens=729, patch=14, side=384, processor="anyres:see_onevision"),
     "deepseek_vl": EMPTY._replace(tile=576, tile_tokens=576, patch=16, processor="square:see"),
     "mllama": EMPTY._replace(tile=1632, tile_tokens=1604, patch=14, crosses=(1,), processor="square:see_padded"),
+    "vipllava": CLIP._replace(processor="square:see"),
     "lfm2_vl": EMPTY._replace(tile=1024, tile_tokens=256, merge=4, patch=16, separators=2, processor="padded:see"),
     "internvl": EMPTY._replace(tile=1025, tile_tokens=256, classes=1, patch=14, processor="tiles:see_internvl"),
     "idefics3": EMPTY._replace(tile=676, tile_tokens=169, patch=14, processor="tiles:see_idefics3"),

@@ -70,15 +70,15 @@ def reading_of(setting: Setting, dtype: str, *, recomputed: bool) -> Reading:
 
 
 def reading_unit(
-    job: TrainingJob, vision: Vision, setting: Setting, reading: Reading, *, adds: bool, inventory: bool
+    job: TrainingJob, vision: Vision, setting: Setting, reading: Reading, waits: int, *, adds: bool, inventory: bool
 ) -> Unit:
-    """The projector, and the masks over what it makes."""
+    """The projector, and the masks over what it makes. ``waits``: bytes of gradients that earlier layers take."""
     block = as_block(vision.projector)
     project = tower_code(setting.style, vision.kind).project
     seen = met_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
     demand(seen, elements(block), "the projector", job.framework)
-    fresh = reading_curve(vision, setting, reading, inventory)
-    again = reading_curve(vision, setting.later(), reading, inventory) if adds else fresh
+    curves = [reading_curve(vision, each, reading, inventory) for each in (setting, setting.later())]
+    fresh, again = (curve._replace(hands=waits) for curve in curves) if adds else 2 * (curves[0]._replace(hands=waits),)
     tensors = part_tensors(block, setting)
     return Unit(kind="projector", name="projector and masks", tensors=tensors, fresh=fresh, again=again)
 
@@ -115,5 +115,4 @@ def reading_curve(vision: Vision, setting: Setting, reading: Reading, inventory:
         size = rounded_bytes(stated, setting.params)
         entry = ("mask of pictures", stated, setting.params, size, "activations", 1)
         found = keeping(found, size, (entry,))._replace(returned=found.returned - size)
-    waits = len(vision.gathered) * rounded_bytes(shape, stream_dtype(setting)) if setting.input_grad else 0
-    return found._replace(takes=found.output_gradient, hands=waits)
+    return found._replace(takes=found.output_gradient)

@@ -84,7 +84,7 @@ def side_units(
             if stacked and stacked[0] < index + some:
                 some = stacked[0] + 1 - index
             unit = unit._replace(kind="tower", name=f"vision layer {index}")
-            runs.append((_held(unit) if kind == 0 and vision.gathered and not after else unit, some, index))
+            runs.append((_held(unit) if kind == 0 and vision.crosses and not after else unit, some, index))
             below, index, left = after, index + some, left - some
             if stacked and stacked[0] == index - 1:
                 number = len(vision.deepstack) - len(stacked)
@@ -108,13 +108,15 @@ def side_units(
         stream=stream,
     )
     trained = projector.trained or reaches(projector, as_block(vision.projector))
+    if vision.gathered and below:
+        waits = waiting_rows(vision, projector)
+        runs[stem_at] = (stem._replace(fresh=_taking(stem.fresh, waits), again=_taking(stem.again, waits)), 1, 0)
     if vision.crosses:
         from memcheck.frameworks.torch.crossing import reading_of, reading_unit
 
         reading = reading_of(base, stream_dtype(base), recomputed=job.checkpointing.mode != "none")
-        last = reading_unit(job, vision, projector, reading, adds=adds, inventory=inventory)
-        waits = last.fresh.hands  # gradients of earlier layers' rows
-        runs[stem_at] = (stem._replace(fresh=_taking(stem.fresh, waits), again=_taking(stem.again, waits)), 1, 0)
+        waits = waiting_rows(vision, projector) if below else 0
+        last = reading_unit(job, vision, projector, reading, waits, adds=adds, inventory=inventory)
         return SideUnits((*runs, (last, 1, 0)), below or trained)
     end = _projector_unit(job, a, vision, projector, pictures, rows_grad=rows_grad, adds=adds, inventory=inventory)
     runs.append((end, 1, 0))
@@ -131,6 +133,11 @@ def _held(unit: Unit) -> Unit:
     """A layer without a graph, whose output is in a list until the projector has run."""
     fresh = unit.fresh._replace(returned=unit.fresh.freed_input)
     return unit._replace(kind="gathered", fresh=fresh, again=fresh)
+
+
+def waiting_rows(vision: Vision, setting: Setting) -> int:
+    """Gradients of earlier layers' rows, which the projector's backward makes and those layers take."""
+    return len(vision.gathered) * rounded_bytes((setting.sequence, vision.hidden), stream_dtype(setting))
 
 
 def _taking(curve: Curve, waits: int) -> Curve:
@@ -315,6 +322,8 @@ def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Cu
     """
     if vision.closing:
         curve = curve._replace(freed_input=0)
+    if vision.gathered and setting.input_grad:
+        curve = curve._replace(hands=waiting_rows(vision, setting))
     if not vision.deepstack:
         return curve
     each = len(vision.deepstack) * rounded_bytes((end.tokens, end.shape[1]), setting.autocast or setting.params)

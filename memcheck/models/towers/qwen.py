@@ -51,7 +51,10 @@ def read_2(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def read_2_5(config: ConfigReader, around: AroundTower) -> Vision:
-    """Qwen2.5-VL: RMSNorm, gated MLP with biases, windows of 112 pixels but in ``fullatt_block_indexes``."""
+    """Qwen2.5-VL: RMSNorm, gated MLP with biases, windows of 112 pixels but in ``fullatt_block_indexes``.
+
+    EXAONE 4.5 has fewer heads of keys and values (modeling_exaone4_5.py).
+    """
     width = config.integer("hidden_size")
     heads, outputs = heads_of(config, width), outputs_of(config, around.language.hidden_size)
     config.ignore("spatial_patch_size")
@@ -62,8 +65,12 @@ def read_2_5(config: ConfigReader, around: AroundTower) -> Vision:
     side = config.integer("window_size", default=112) // config.integer("patch_size", default=14)
     stated = config.integers("fullatt_block_indexes")
     unwindowed = (7, 15, 23, 31) if stated is None else stated
+    grouped = config.integer("num_key_value_heads", default=8) if around.outer.model_type == "exaone4_5" else heads
+    if heads % grouped:
+        config.fail("num_key_value_heads", f"{heads} heads cannot share {grouped} key-value heads")
     made = {
-        window: packed_block(width, heads, mlp, "rmsnorm", side * side if window else 0) for window in (True, False)
+        window: packed_block(width, heads, mlp, "rmsnorm", side * side if window else 0, grouped)
+        for window in (True, False)
     }
     return Vision(
         kind="qwen2_5",
@@ -144,14 +151,23 @@ def positioned(config: ConfigReader, around: AroundTower, names: MergerNames, de
 
 
 def packed_block(
-    width: int, heads: int, mlp: Mlp, norm: str, window: int = 0, attention: TowerAttention | None = None
+    width: int,
+    heads: int,
+    mlp: Mlp,
+    norm: str,
+    window: int = 0,
+    kv_heads: int = 0,
+    attention: TowerAttention | None = None,
 ) -> Block:
     """A pre-norm layer on the rows of all pictures; ``attention``: another than one with a matrix for q, k and v."""
+    kv_heads = kv_heads or heads
+    joined = (heads + 2 * kv_heads) * (width // heads)
     attention = attention or TowerAttention(
         heads=heads,
         head_dim=width // heads,
-        kind="qwen",
-        tensors=linear("attn.qkv", 3 * width, width, "attention", "column", bias=True)
+        kv_heads=kv_heads if kv_heads != heads else 0,
+        kind="qwen" if kv_heads == heads else "qwen-grouped",
+        tensors=linear("attn.qkv", joined, width, "attention", "column", bias=True)
         + linear("attn.proj", width, width, "attention", "row", bias=True),
         window=window,
     )

@@ -82,9 +82,9 @@ def read_deepseek(config: ConfigReader, around: AroundTower) -> Vision:
 
 def siglip(config: ConfigReader, around: AroundTower, kind: str, attention: str) -> Vision:
     """The tower alone."""
-    idefics = kind == "idefics3"
-    width = config.integer("hidden_size", default=1152 if idefics else 768)
-    heads = config.integer("num_attention_heads", default=16 if idefics else 12)
+    idefics, wide = kind in ("idefics2", "idefics3"), kind == "idefics3"
+    width = config.integer("hidden_size", default=1152 if wide else 768)
+    heads = config.integer("num_attention_heads", default=16 if wide else 12)
     split_width(config, width, heads)
     inner = config.integer("intermediate_size", default=3072)
     depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)

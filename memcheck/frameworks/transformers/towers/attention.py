@@ -8,6 +8,7 @@ from memcheck.autograd.elementwise import cast, cat, copy
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Value
+from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.attention import head_view
 from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
 from memcheck.frameworks.transformers.mlp import matrix
@@ -43,6 +44,19 @@ def _packed(ctx: Context, a: TowerAttention, x: Value) -> Value:
     return _rotated_and_attended(ctx, a, q, k, v)
 
 
+def _packed_groups(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """EXAONE 4.5: as :func:`_packed`, with fewer heads of keys and values, which are split off the joined matrix
+    (modeling_exaone4_5.py, Exaone4_5_VisionAttention.forward).
+    """
+    tape, rows, d, kv = ctx.tape, ctx.tokens, a.head_dim, a.kv_heads
+    first = a.tensors[0]
+    qkv = linear(tape, x, ctx.weights(first, a.bias), first.name)
+    del x
+    q, k, v = tape.views(qkv, (rows, a.heads, d), (rows, kv, d), (rows, kv, d))
+    del qkv
+    return _rotated_and_attended(ctx, a, q, k, v)
+
+
 def _packed_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Qwen2.5-Omni: as :func:`_packed`, with a matrix each for q, k and v (Qwen2_5OmniVisionAttention.forward)."""
     tape, shape = ctx.tape, (ctx.tokens, a.heads, a.head_dim)
@@ -54,7 +68,7 @@ def _packed_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
 
 def _rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -> Value:
     tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
-    shape, dtype = (rows, heads, d), q.dtype
+    dtype = q.dtype
     wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
     del q, k
     turned_q, turned_k = rotate_half(tape, wide_q, "fp32"), rotate_half(tape, wide_k, "fp32")
@@ -65,7 +79,7 @@ def _rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v
     if ctx.setting.attention in ("flash", "flex"):
         out = attend(ctx, q, k, v, 1)
     else:
-        q, k, v = (tape.views(t, shape)[0] for t in (q, k, v))  # torch.split: gradients are put together again
+        q, k, v = (tape.views(t, t.shape)[0] for t in (q, k, v))  # torch.split: gradients are put together again
         pieces = -(-rows // a.window) if a.window else ctx.setting.pictures
         out = attend(ctx, q, k, v, pieces)
         out = cat(tape, (out,), (rows, heads, d), "cat pictures")
@@ -168,8 +182,10 @@ def attend(
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
     each = -(-rows // pieces)
     if ctx.setting.attention == "eager":
-        grouped = (pieces, heads, each, d)  # what a last one lacks counts as if it were there
-        q, k, v = (Value(t.storage, grouped, t.dtype, t.origin) for t in (q, k, v))
+        # what a last one lacks counts as if it were there
+        q, k, v = (Value(t.storage, (pieces, t.shape[1], each, d), t.dtype, t.origin) for t in (q, k, v))
+        if k.shape[1] != heads:
+            k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
         steps = ("scale", "add") if masked or one else ("scale",)
         out = kernels.eager(tape, q, k, v, steps, mask_dtype=ctx.setting.params)
         out = copy(tape, out, "contiguous")
@@ -184,13 +200,14 @@ def attend(
         del boolean
     elif one and not flashes and rows % MASK_ALIGNMENT:
         mask = tape.new((1, 1, rows, -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT), q.dtype, "padded attention mask")
-    q, k, v = (t.view(heads, rows, d) for t in (q, k, v))
+    q, k, v = (t.view(t.shape[1], rows, d) for t in (q, k, v))
     out = kernels.flash(tape, q, k, v, d, label=f"{kernel} attention", extra=mask)
     return out.view(rows, heads, d)
 
 
 _FORMS = {
     "qwen": _packed,
+    "qwen-grouped": _packed_groups,
     "qwen-separate": _packed_apart,
     "separate": _separate,
     "masked": _masked,

@@ -22,6 +22,11 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     weight, bias, table = vision.stem
     picked(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
     x = with_positions(ctx, convolve(ctx, vision, ctx.tokens, weight, bias), table)
+    return masked(ctx, x, leaf=leaf)
+
+
+def masked(ctx: Context, x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
+    """The rows, and the padding mask that every layer is given."""
     x, held = hooked(x, leaf=leaf)
     if ctx.setting.attention not in ("flash", "flex"):
         each = ctx.tokens // max(1, ctx.setting.pictures)
