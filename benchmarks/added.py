@@ -24,6 +24,14 @@ STARTS = ("decoder_start_token_id", "forced_eos_token_id")
 CHOICE_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk")
 STATED: dict[str, dict[str, Any]] = {
     "axk1": {"n_group": 1, "topk_group": 1},
+    "albert": {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 12,
+        "num_hidden_groups": 2,
+        "num_hidden_layers": 4,
+    },
     "bert": {"max_position_embeddings": 2048},
     "camembert": {"max_position_embeddings": 2048},
     "deepseek_v32": {"n_group": 1, "topk_group": 1},
@@ -37,6 +45,11 @@ STATED: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 2048,
     },
     "data2vec-text": {"max_position_embeddings": 2048},
+    "esm": {
+        "vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32, "position_embedding_type": "rotary",
+        "token_dropout": True, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "hidden_size": 1280,
+        "num_attention_heads": 20, "intermediate_size": 5120,
+    },
     "ernie": {"max_position_embeddings": 2048},
     "deberta-v2": {
         "hidden_size": 768,
@@ -100,6 +113,7 @@ STATED: dict[str, dict[str, Any]] = {
     "openai-gpt": {"n_positions": 2048},
     "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 2},
     "roberta-prelayernorm": {"max_position_embeddings": 2048},
+    "xlm-roberta-xl": {"max_position_embeddings": 2048},
     "zamba2": {
         "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
         "num_hidden_layers": 4,

@@ -202,7 +202,7 @@ class Context:
     def register(self, parameter: Parameter) -> Parameter:
         """Remember a weight, and send its gradient where the framework accumulates gradients."""
         if self.borrowed:
-            parameter.grad, parameter.fresh = True, False
+            parameter.grad, parameter.fresh, parameter.borrowed = True, False, True
             self.parameters.append(parameter)
             return parameter
         stepping = self.setting.stepped

@@ -36,7 +36,8 @@ def cast_weight(tape: Tape, w: Value, dtype: str) -> Value:
     cached = tape.casts.get(key) if key else None
     if cached is not None:
         return cached
-    out = tape.value(w.shape, dtype, "autocast copy")
+    elsewhere = isinstance(w.origin, Parameter) and w.origin.borrowed
+    out = tape.external(w.shape, dtype) if elsewhere else tape.value(w.shape, dtype, "autocast copy")
     shape, source = w.shape, w.dtype
 
     def run(grad: Storage) -> list[Storage | None]:

@@ -107,8 +107,8 @@ class Parameter:
     """A weight. Its own bytes are counted with the states; the tape counts its gradient and its cast copies."""
 
     __slots__ = (
-        "buffer", "cast_to", "dtype", "fresh", "grad", "grad_buffer", "name", "pending", "requires_grad", "shape",
-        "sink", "viewed", "waits",
+        "borrowed", "buffer", "cast_to", "dtype", "fresh", "grad", "grad_buffer", "name", "pending", "requires_grad",
+        "shape", "sink", "viewed", "waits",
     )
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: str, requires_grad: bool, *, has_grad: bool) -> None:
@@ -123,6 +123,8 @@ class Parameter:
         self.grad_buffer: Storage | None = None
         self.sink: Callable[[Storage], None] | None = None
         """Takes the gradient instead of ``grad`` (persistent main gradients, buckets)."""
+        self.borrowed = False
+        """Another layer's, which counts autocast's copy of it."""
         self.waits = False
         """The next gradient waits in AccumulateGrad's buffer for a second use of the weight (tied embeddings)."""
         self.viewed = False

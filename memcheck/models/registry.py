@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FAMILIES: dict[str, str] = {
     "afmoe": "afmoe:read",
+    "albert": "albert:read",
     "apertus": "apertus:read",
     "arcee": "arcee:read",
     "axk1": "glm4_moe_lite:read_axk1",
@@ -51,6 +52,7 @@ FAMILIES: dict[str, str] = {
     "ernie": "bert:read_ernie",
     "ernie4_5": "ernie4_5:read",
     "ernie4_5_moe": "ernie4_5:read_moe",
+    "esm": "esm:read",
     "eurobert": "eurobert:read",
     "exaone4": "exaone:read",
     "exaone_moe": "exaone:read_moe",
@@ -73,6 +75,7 @@ FAMILIES: dict[str, str] = {
     "glm4v_text": "glm:read_4v",
     "glm_moe_dsa": "deepseek_v32:read_glm",
     "glm_ocr_text": "glm:read_ocr",
+    "gpt-sw3": "gpt2:read",
     "gpt2": "gpt2:read",
     "gpt_bigcode": "gpt_bigcode:read",
     "gpt_neo": "gpt_neo:read",
@@ -162,6 +165,7 @@ FAMILIES: dict[str, str] = {
     "vaultgemma": "gemma:read_vault",
     "whisper": "bart:read_whisper",
     "xlm-roberta": "bert:read_roberta",
+    "xlm-roberta-xl": "bert:read_xl",
     "youtu": "youtu:read",
     "zamba2": "zamba2:read",
 }

@@ -177,6 +177,8 @@ class Block(Record):
     """``input_norm`` and ``mlp_norm`` come after the residual sum (OPT-350m)."""
     dropout: float = 0.0
     """Residual dropout."""
+    mixer_dropout: bool = False
+    """It stands behind the mixer alone (XLM-RoBERTa XL, ALBERT)."""
     extra_tensors: tuple[ParameterTensor, ...] = ()
     per_layer: PerLayer | None = None
     """An embedding of its own is multiplied in behind the feed-forward network (Gemma 4)."""
@@ -323,6 +325,8 @@ class Architecture(Record):
     """Norms the table of relative positions that all layers read (DeBERTa), whose tensor is an extra one."""
     embeddings_apart: bool = False
     """A module of its own looks the words up and norms them (encoders): its variables are not the model's."""
+    checkpointable: bool = True
+    """The class's layers can be checkpointed (ALBERT's cannot)."""
     masked_rows: bool = False
     """The normed rows are multiplied by the mask of padding (DeBERTa)."""
     head_transform: str = ""
@@ -372,6 +376,11 @@ class Architecture(Record):
     def num_layers(self) -> int:
         """Number of blocks."""
         return sum(n for _, n in self.blocks)
+
+    @property
+    def collapses(self) -> bool:
+        """Whether hyper-connections mix several streams, which start as copies of the embedding (DeepSeek V4)."""
+        return self.streams > 1 and self.blocks[0][0].connections > 0
 
     def layers(self) -> tuple[Block, ...]:
         """Every block, one entry per layer."""

@@ -84,6 +84,11 @@ def multiplied_by_head(a: Architecture) -> int:
     return sum(t.count for t in a.extra_tensors if "project_out" in t.name or "altup_unembed" in t.name)
 
 
+def idle(a: Architecture) -> int:
+    """Elements that rest with the embedding, and that no loss reads: ESM's head for contacts."""
+    return sum(t.count for t in a.extra_tensors if "contact_head" in t.name)
+
+
 @lru_cache(maxsize=256)
 def head_tensors(
     a: Architecture, tensor: int, tied: bool, trained: bool, norm_trained: bool, adapts: bool = False

@@ -8,6 +8,7 @@ from memcheck.autograd.completeness import demand, elements, met, met_by, whole
 from memcheck.autograd.context import Adapter, Context, Setting, adapts, is_frozen
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Dim, Leaf, Value
+from memcheck.errors import UnsupportedError
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.end_tensors import (
@@ -15,6 +16,7 @@ from memcheck.frameworks.torch.end_tensors import (
     TABLE,
     embedding_tensors,
     head_tensors,
+    idle,
     multiplied_by_head,
     output_tensors,
     saves,
@@ -261,7 +263,7 @@ def embedding_unit(
         streams=a.streams, cloned=a.embedding_cloned, scattered=a.vision is not None and not a.vision.crosses,
         saved=saves(job, TABLE),
         projects_last=a.projects_last, relative_norm=a.relative_norm, masked=a.masked_rows, apart=a.embeddings_apart,
-        sinusoids=a.sinusoids > 0, repeated=collapses(a),
+        sinusoids=a.sinusoids > 0, repeated=a.collapses,
         relative=next((t.shape[0] for t in a.extra_tensors if "rel_embeddings" in t.name), 0))
     dtype = stream_dtype(base)
     _demand_embedding(a, e._replace(vocab=a.table_rows), whole(base), job.framework)
@@ -272,7 +274,7 @@ def embedding_unit(
 
 @lru_cache(maxsize=256)
 def _demand_embedding(a: Architecture, e: Embedding, setting: Setting, framework: str) -> None:
-    held = sum(t.numel for t in embedding_tensors(a, 1, True)) - multiplied_by_head(a)
+    held = sum(t.numel for t in embedding_tensors(a, 1, True)) - multiplied_by_head(a) - idle(a)
     seen = met(lambda ctx: embedding_forward(ctx, e, stream_dtype(setting)), setting)
     demand(seen, held, "the embedding", framework)
 
@@ -289,7 +291,14 @@ def _demand_head(a: Architecture, head: Head, setting: Setting, framework: str) 
 
 
 def as_built(job: TrainingJob, a: Architecture) -> Architecture:
-    """The architecture with what the framework builds in its own way."""
+    """The architecture with what the framework builds in its own way.
+
+    Raises:
+        UnsupportedError: layers are checkpointed, and ``gradient_checkpointing_enable`` of the class raises an error.
+    """
+    if job.checkpointing.mode != "none" and not a.checkpointable:
+        said = f"{a.model_type} does not support gradient checkpointing in transformers"
+        raise UnsupportedError(said, "write activation_checkpointing: none", "/training/activation_checkpointing")
     if job.pads and FRAMEWORKS[job.framework].style.makes_masks:
         a = padded(a)
     return a._replace(tie_word_embeddings=False) if FRAMEWORKS[job.framework].style.unties_head else a
@@ -365,17 +374,12 @@ def head_of(
         transform_biases=transform_biases(a), projects_last=a.projects_last, dropout=a.final_dropout,
         waiting=a.per_layer.total if a.per_layer is not None else 0,
         offset=a.logit_bias, compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
-        graph_before=graph, grad_dtype=outside, collapses=collapses(a),
+        graph_before=graph, grad_dtype=outside, collapses=a.collapses,
         projection=a.embedding_size if a.embedding_size != a.hidden_size else 0,
     )
     if a.task is not None:
         return head._replace(task=a.task, trained=trained or base.adapter is not None)
     return _with_objective(job, a, base, head, states) if job.objective.code else head
-
-
-def collapses(a: Architecture) -> bool:
-    """Whether hyper-connections mix several streams, which start as copies of the embedding (DeepSeek V4)."""
-    return a.streams > 1 and a.blocks[0][0].connections > 0
 
 
 def run_head(ctx: Context, head: Head, x: Value) -> Value:

@@ -51,9 +51,11 @@ def feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
 
 def block(ctx: Context, layer: Block, x: Value) -> Value:
     """``hidden_states = layer(hidden_states)``."""
+    ctx.borrowed = layer.borrows and not layer.in_turn
     try:
         return block_parts(ctx, layer, x)
     finally:  # a recompute may end early
+        ctx.borrowed = False
         ctx.unused = []
         ctx.biases = []
 
@@ -162,7 +164,7 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
     else:
         h = _part(ctx, "mlp", lambda c, v: feed_forward(c, m, v), h)
     h = norm(ctx, block.mlp_output_norm, h)
-    h = dropout(ctx.tape, h, block.dropout)
+    h = dropout(ctx.tape, h, 0.0 if block.mixer_dropout else block.dropout)
     if block.masked_branch:
         h = mul(ctx.tape, Value(None, (h.shape[0], 1), ctx.setting.params), h, "masked rows")
     del argument

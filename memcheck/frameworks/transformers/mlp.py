@@ -35,6 +35,9 @@ def activation(tape: Tape, x: Value, name: str) -> Value:
     if name == "quick_gelu":  # QuickGELUActivation: input * sigmoid(1.702 * input)
         gate = unary(tape, scale(tape, x), "sigmoid")
         return mul(tape, x, gate)
+    if name == "esm-gelu":  # modeling_esm.py: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+        half = scale(tape, x)
+        return mul(tape, half, shift(tape, _erf(tape, scale(tape, x))))
     if name == "bloom-gelu":
         return _bloom_gelu(tape, x)
     if name == "relu2":
@@ -73,6 +76,20 @@ def _fast_gelu(tape: Tape, x: Value) -> Value:
     one_plus = shift(tape, t)
     del t
     return mul(tape, half, one_plus)
+
+
+def _erf(tape: Tape, x: Value) -> Value:
+    """``erf``: keeps its input; backward is ``2 / sqrt(pi) * exp(-(x.pow(2))) * grad`` (derivatives.yaml), whose
+    temporaries live to the end of the expression.
+    """
+    out = tape.value(x.shape, x.dtype, "erf")
+    shape, dtype = x.shape, x.dtype
+
+    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+        pieces = [tape.new(shape, dtype, "erf backward") for _ in range(5)]
+        return [pieces.pop()]
+
+    return tape.record(out, (x,), run)
 
 
 def _bloom_gelu(tape: Tape, x: Value) -> Value:

@@ -87,6 +87,25 @@ def read_prelayernorm(config: ConfigReader) -> Architecture:
     return found._replace(blocks=blocks, final_norm=layer_norm(h, f"{model}.LayerNorm"))
 
 
+def read_xl(config: ConfigReader) -> Architecture:
+    """``model_type: xlm-roberta-xl``: norms in front of the halves and behind the layers, none behind the tables."""
+    found = _encoder(config, ROBERTA)
+    h = found.hidden_size
+    blocks = tuple(
+        (
+            block._replace(
+                input_norm=layer_norm(h, "attention.self_attn_layer_norm"),
+                mlp_norm=layer_norm(h, "LayerNorm"),
+                post_norm=False,
+                mixer_dropout=True,
+            ),
+            count,
+        )
+        for block, count in found.blocks
+    )
+    return found._replace(blocks=blocks, embedding_norm=None, final_norm=layer_norm(h, "roberta.encoder.LayerNorm"))
+
+
 def read_ernie(config: ConfigReader) -> Architecture:
     """``model_type: ernie``: BERT's layers; a table of kinds of tasks stands beside those of words on request."""
     kinds = config.integer("task_type_vocab_size", default=3)
@@ -120,18 +139,23 @@ def _encoder(config: ConfigReader, names: PartNames, narrow: int | None = None) 
     for key in ("is_decoder", "add_cross_attention"):
         if config.flag(key):
             config.fail(key, f"{key}: decoders of this family are not modelled", f"remove {key}")
-    attention = grouped_attention(
+    attention = bidirectional(size, config.dropout("attention_probs_dropout_prob", default=0.1))
+    types = config.integer("type_vocab_size", default=2)
+    return assemble(config, size, names, attention, types=types, narrow=narrow)
+
+
+def bidirectional(size: StackDimensions, dropout: float) -> Attention:
+    """Every position sees every other; eager scores are softmaxed in their own dtype."""
+    return grouped_attention(
         size,
         PROJECTIONS,
         qkv_bias=True,
         out_bias=True,
         rotary_dim=0,
-        dropout=config.dropout("attention_probs_dropout_prob", default=0.1),
+        dropout=dropout,
         bidirectional=True,
         softmax_fp32=False,
     )
-    types = config.integer("type_vocab_size", default=2)
-    return assemble(config, size, names, attention, types=types, narrow=narrow)
 
 
 def assemble(
@@ -143,13 +167,14 @@ def assemble(
     types: int,
     narrow: int | None = None,
     extra: tuple[ParameterTensor, ...] = (),
+    dropout: float = 0.1,
 ) -> Architecture:
     """BERT's layers around an attention, between BERT's embeddings and its head for masked words.
 
     ``types``: rows of the table of token types; ``narrow``: width of the tables, where it is not the layers';
-    ``extra``: tensors beside the tables.
+    ``extra``: tensors beside the tables; ``dropout``: the class's default.
     """
-    h, hidden = size.hidden, config.dropout("hidden_dropout_prob", default=0.1)
+    h, hidden = size.hidden, config.dropout("hidden_dropout_prob", default=dropout)
     activation = config.activation(default="gelu")
     mlp = plain_mlp(h, config.integer("intermediate_size"), activation, "intermediate.dense", "output.dense", bias=True)
     block = Block(

@@ -13,6 +13,11 @@ from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block
 
 SHARE = 0.334
+OTHER_CODE = (
+    "swa_rope_theta", "attention_chunk_size", "layernorm_epsilon", "scoring_func", "topk_method", "rope_theta",
+    "partial_rotary_factor",
+)  # fmt: skip
+"""What the hub's own code reads, and what decides no size."""
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -25,7 +30,9 @@ def read(config: ConfigReader) -> Architecture:
     types = layer_types(
         config, size.layers, lambda i: "sliding_attention" if i and (i + 1) % 6 else "full_attention"
     )
-    config.ignore("attention_value_scale")
+    config.ignore("attention_value_scale", *OTHER_CODE)
+    kinds = tuple(zip(types, sparse_types(config, size.layers, 1), strict=True))
+    _check_other_code(config, size, wide, kinds)
     moe = sigmoid_experts(config, h, "n_routed_experts", "", aliases=("num_local_experts",))
     mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
@@ -37,10 +44,29 @@ def read(config: ConfigReader) -> Architecture:
         attention = attention._replace(window=window if sliding else None, dropout=dropout)
         return pre_norm_block(h, attention, moe if kind[1] else mlp)
 
-    kinds = zip(types, sparse_types(config, size.layers, 1), strict=True)
     return decoder(
         config, size, stack(kinds, make), tied=False, rotary_dims=tuple(turned.values()), rotary_tables=len(turned)
     )
+
+
+def _check_other_code(
+    config: ConfigReader, size: StackDimensions, wide: int, kinds: tuple[tuple[str, bool], ...]
+) -> None:
+    """Keys of the hub's own code say what transformers' class has anyway: it does not read them."""
+    said = {
+        "swa_num_attention_heads": size.heads,
+        "swa_num_key_value_heads": 2 * size.kv_heads,
+        "swa_head_dim": size.head_dim,
+        "swa_v_head_dim": wide,
+        "hybrid_layer_pattern": [int(kind == "sliding_attention") for kind, _ in kinds],
+        "moe_layer_freq": [int(sparse) for _, sparse in kinds],
+        "add_swa_attention_sink_bias": True,
+        "add_full_attention_sink_bias": False,
+    }
+    for key, built in said.items():
+        stated = config.raw(key)
+        if stated is not None and (list(stated) if isinstance(stated, (list, tuple)) else stated) != built:
+            config.fail(key, f"transformers does not read {key}: its class builds {built}", f"remove {key}")
 
 
 def _attention(size: StackDimensions, wide: int, turned: int, *, bias: bool, sliding: bool) -> Attention:

@@ -1,0 +1,75 @@
+"""ALBERT (modeling_albert.py): BERT's layers, which all share one set of tensors, behind narrow tables."""
+
+from __future__ import annotations
+
+from memcheck.models.families.bert import assemble, bidirectional, transform_names
+from memcheck.models.parts.decoder import layer_norm
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.matrices import linear, norm_tensors
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, Paths
+
+NAMES = transform_names("albert", "albert.pooler")._replace(
+    head="predictions.decoder",
+    dense="predictions.dense",
+    norm="predictions.LayerNorm",
+    classifier_dropout="classifier_dropout_prob",
+)
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: albert``. Nothing is dropped unless the configuration says so, as in the class."""
+    size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
+    config.ignore("net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor", "position_embedding_type")
+    h, narrow = size.hidden, config.integer("embedding_size", default=128)
+    if narrow == h:
+        config.fail("embedding_size", "tables as wide as the layers have no memory model in ALBERT: it projects them")
+    groups = config.integer("num_hidden_groups", default=1)
+    inner = config.integer("inner_group_num", default=1)
+    found = assemble(
+        config,
+        size,
+        NAMES,
+        bidirectional(size, config.dropout("attention_probs_dropout_prob")),
+        types=config.integer("type_vocab_size", default=2),
+        narrow=narrow,
+        dropout=0.0,
+    )
+    ((layer, _),) = found.blocks
+    activation = config.activation(default="gelu_new")
+    layer = layer._replace(
+        mlp=plain_mlp(h, config.integer("intermediate_size"), activation, "ffn", "ffn_output", bias=True),
+        input_norm=layer_norm(h, "attention.LayerNorm"),
+        mlp_norm=layer_norm(h, "full_layer_layer_norm"),
+        mixer_dropout=True,
+    )
+    project = linear("albert.encoder.embedding_hidden_mapping_in", h, narrow, "embedding", "none", bias=True)
+    tables = tuple(t for t in found.extra_tensors if "embeddings_project" not in t.name)
+    head = linear("predictions.dense", narrow, h, "head", "none", bias=True)
+    return found._replace(
+        blocks=_applications(layer, size.layers, groups, inner),
+        head_transform=activation,
+        head_tensors=(*head, *norm_tensors(layer_norm(narrow, "predictions.LayerNorm"))),
+        extra_tensors=(*tables, *project),
+        checkpointable=False,
+        paths=Paths(
+            layers="albert.encoder.albert_layer_groups",
+            embedding="albert.embeddings.word_embeddings",
+            positions="albert.embeddings.position_embeddings",
+            head="predictions.decoder",
+        ),
+    )
+
+
+def _applications(layer: Block, layers: int, groups: int, inner: int) -> tuple[tuple[Block, int], ...]:
+    """Every application of a layer, of which the last of each group's layers holds the tensors."""
+    used = [(int(i / (layers / groups)), j) for i in range(layers) for j in range(inner)]
+    found: list[tuple[Block, int]] = []
+    for i, which in enumerate(used):
+        block = layer._replace(borrows=which in used[i + 1 :])
+        if found and found[-1][0] == block:
+            found[-1] = (block, found[-1][1] + 1)
+        else:
+            found.append((block, 1))
+    return tuple(found)

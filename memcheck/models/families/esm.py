@@ -1,0 +1,85 @@
+"""ESM, language models of proteins (modeling_esm.py): RoBERTa with norms in front of the halves, and rotary embeddings.
+
+Masked rows that are set to zero and scaled (``token_dropout``) are gone before the first layer runs.
+"""
+
+from __future__ import annotations
+
+from memcheck.models.families.bert import PROJECTIONS
+from memcheck.models.parts.attention import grouped_attention
+from memcheck.models.parts.decoder import decoder, layer_norm
+from memcheck.models.parts.feed_forward import plain_mlp
+from memcheck.models.parts.matrices import linear, norm_tensors
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, ParameterTensor, Paths, Pooling
+
+GELU = "esm-gelu"
+"""Written in pieces, whatever ``hidden_act`` says."""
+HARMLESS = ("token_dropout", "mask_token_id", "hidden_act", "vocab_list", "rope_theta", "esmfold_config")
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: esm``: with a head for masked residues. Dropout is 0.1 unless stated, as in the class."""
+    size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
+    for key in ("is_decoder", "add_cross_attention", "is_folding_model"):
+        if config.flag(key):
+            config.fail(key, f"{key}: memcheck has a model of the encoder alone", f"remove {key}")
+    config.ignore(*HARMLESS)
+    form = config.text("position_embedding_type", default="absolute")
+    if form not in ("absolute", "rotary"):
+        config.fail("position_embedding_type", f"unknown positions {form!r}", "known: absolute, rotary")
+    rotary = form == "rotary"
+    h, hidden = size.hidden, config.dropout("hidden_dropout_prob", default=0.1)
+    attention = grouped_attention(
+        size,
+        PROJECTIONS,
+        qkv_bias=True,
+        out_bias=True,
+        rotary_dim=size.head_dim if rotary else 0,
+        dropout=config.dropout("attention_probs_dropout_prob", default=0.1),
+        bidirectional=True,
+        softmax_fp32=False,
+        scaled_projection=True,
+    )
+    block = Block(
+        mixer=attention,
+        mlp=plain_mlp(h, config.integer("intermediate_size"), GELU, "intermediate.dense", "output.dense", bias=True),
+        input_norm=layer_norm(h, "attention.LayerNorm"),
+        mlp_norm=layer_norm(h, "LayerNorm"),
+        dropout=hidden,
+    )
+    before = config.flag("emb_layer_norm_before")
+    maps = size.layers * size.heads
+    return decoder(
+        config,
+        size,
+        ((block, size.layers),),
+        tied=True,
+        final_norm=layer_norm(h, "esm.encoder.emb_layer_norm_after"),
+        rotary_dim=size.head_dim if rotary else 0,
+        learned_positions=0 if rotary else size.positions,
+        positions_each=True,
+        embedding_norm=layer_norm(h, "esm.embeddings.layer_norm") if before else None,
+        embeddings_apart=True,
+        head_bias=True,
+        head_transform=GELU,
+        head_tensors=(
+            *linear("lm_head.dense", h, h, "head", "none", bias=True),
+            *norm_tensors(layer_norm(h, "lm_head.layer_norm")),
+        ),
+        pooling=Pooling(
+            "tanh", linear("classifier.dense", h, h, "head", "none", bias=True), dropout=hidden, dropout_before=True
+        ),
+        narrow_loss=True,
+        extra_tensors=(
+            ParameterTensor("esm.contact_head.regression.weight", (1, maps), "head"),
+            ParameterTensor("esm.contact_head.regression.bias", (1,), "head"),
+        ),
+        paths=Paths(
+            layers="esm.encoder.layer",
+            embedding="esm.embeddings.word_embeddings",
+            positions="esm.embeddings.position_embeddings",
+            head="lm_head.decoder",
+        ),
+    )
