@@ -14,10 +14,14 @@ from memcheck.edge.opener import digest, is_inside, repository
 
 LARGEST = 64 * 2**10
 """Bytes of a file; a verdict that takes more is not kept."""
+LARGEST_RUN = 8 * 2**20
+"""Bytes of a file that holds what a whole run said."""
 MOST_BYTES = 256 * 2**20
 """Bytes of all files, from which on the oldest go."""
 FEW = MOST_BYTES // LARGEST
 """The number of files that are never too large together."""
+FEW_RUNS = MOST_BYTES // LARGEST_RUN
+"""The number that is never too large where what whole runs said is among them."""
 LEFT = 3 / 4
 """Share of ``MOST_BYTES`` that stays when the oldest go."""
 DAY_S = 86_400
@@ -64,7 +68,7 @@ def _is_own(status: os.stat_result, kind: int) -> bool:
     return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
-def fetch(folder: int, name: str) -> str | None:
+def fetch(folder: int, name: str, largest: int = LARGEST) -> str | None:
     """What is kept under a name; None where nothing is, or not as it was written."""
     try:
         descriptor = os.open(name, _READ, dir_fd=folder)
@@ -72,9 +76,9 @@ def fetch(folder: int, name: str) -> str | None:
         return None
     try:
         status = os.fstat(descriptor)
-        if not _is_own(status, stat.S_IFREG) or status.st_size > LARGEST:
+        if not _is_own(status, stat.S_IFREG) or status.st_size > largest:
             return None
-        data = os.read(descriptor, LARGEST + 1)
+        data = os.read(descriptor, largest + 1)
         body = data[_DIGITS:]
         if data[:_DIGITS] != _seal(name, body):
             return None
@@ -99,10 +103,10 @@ def _mark_used(descriptor: int, status: os.stat_result) -> None:
         os.utime(descriptor, (now, now))
 
 
-def keep(folder: int, name: str, text: str) -> None:
+def keep(folder: int, name: str, text: str, largest: int = LARGEST) -> None:
     """Put a text under a name, all of it or nothing, whoever else does the same at the time."""
     body = text.encode()
-    if len(body) > LARGEST - _DIGITS:
+    if len(body) > largest - _DIGITS:
         return
     temporary = f".{os.getpid()}-{os.urandom(8).hex()}"
     try:
@@ -117,11 +121,14 @@ def keep(folder: int, name: str, text: str) -> None:
         return
 
 
-def bound(folder: int) -> None:
-    """Remove the files that were used least lately, where there are too many bytes."""
+def bound(folder: int, *, has_runs: bool = False) -> None:
+    """Remove the files that were used least lately, where there are too many bytes.
+
+    ``has_runs``: whether large files were added, so that few may be too large together.
+    """
     try:
         names = os.listdir(folder)
-        if len(names) <= FEW:
+        if len(names) <= (FEW_RUNS if has_runs else FEW):
             return
         found = sorted((_age_and_size(folder, name), name) for name in names)
     except OSError:

@@ -13,13 +13,16 @@ from memcheck.result import PlanResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
     Note = tuple[str, str, int, str]
     """A question of files, its path, its limit in bytes, and the answer."""
 
 MOST_NOTES = 64
 """A verdict that rests on more answers is not kept."""
+MOST_RUN_NOTES = 4096
+"""A run that rests on more answers is not kept as a whole."""
 
 
 class Verdicts:
@@ -33,6 +36,12 @@ class Verdicts:
         """How strictly the gates that were met judge; files mostly share one."""
         self._grows = False
         """Whether something is kept in this run, here or in a process beside this one."""
+        self._has_runs = False
+        """Whether this run was kept as a whole."""
+        self.kept = 0
+        """The files whose verdicts this process found, or keeps."""
+        self._answers: dict[tuple[str, str, int], str] | None = {}
+        """All answers that those rest on; None where two of them contradict each other."""
 
     @property
     def usable(self) -> bool:
@@ -60,8 +69,10 @@ class Verdicts:
 
         try:
             notes, beside, results = own_json.parsed(text)
-            if all(_says(question, path, limit) == answer for question, path, limit, answer in notes):
-                return read(results), beside
+            if _holds(notes):
+                found = read(results), beside
+                self._count(notes)
+                return found
         except (TypeError, ValueError, KeyError, IndexError, RecursionError, StopIteration):
             pass
         self._grows = True
@@ -76,18 +87,57 @@ class Verdicts:
         text = written(results)
         if text is not None:
             store.keep(self._folder, name, f"[{own_json.written(notes)},{own_json.written(beside)},{text}]")
+            self._count(notes)
+
+    def _count(self, notes: list[Note]) -> None:
+        self.kept += 1
+        for question, path, limit, answer in notes:
+            if self._answers is not None and self._answers.setdefault((question, path, limit), answer) != answer:
+                self._answers = None  # a file changed meanwhile
+
+    def run_name(self, said: str, files: Iterable[tuple[str, bytes]]) -> str:
+        """Where the reports of a whole run are kept. ``said``: how it judges, and what it writes."""
+        summed = opener.summing(f"run\n{self._basis}\n{said}\n".encode("utf-8", "surrogatepass"))
+        for kind, data in files:
+            summed.update(f"{kind}\n{len(data)}\n".encode("utf-8", "surrogatepass"))
+            summed.update(data)
+        return summed.hexdigest()
+
+    def find_run(self, name: str) -> Any:
+        """What :meth:`keep_run` was given; None where nothing is kept that still holds."""
+        text = None if self._folder is None else store.fetch(self._folder, name, store.LARGEST_RUN)
+        if text is None:
+            return None
+        try:
+            notes, told = own_json.parsed(text)
+            return told if _holds(notes) else None
+        except (TypeError, ValueError, KeyError, RecursionError, StopIteration):
+            return None
+
+    def keep_run(self, name: str, told: object) -> None:
+        """Keep what a run says, of which every verdict is kept, with the answers that they rest on."""
+        if self._folder is None or self._answers is None or len(self._answers) > MOST_RUN_NOTES:
+            return
+        notes = [[*asked, answer] for asked, answer in self._answers.items()]
+        store.keep(self._folder, name, own_json.written([notes, told]), store.LARGEST_RUN)
+        self._grows = self._has_runs = True
 
     def close(self) -> None:
         """End the run: what was used least lately goes, if that is too much."""
         if self._folder is not None:
             if self._grows:
-                store.bound(self._folder)
+                store.bound(self._folder, has_runs=self._has_runs)
             os.close(self._folder)
             self._folder = None
 
 
 def _digest(text: str) -> str:
     return opener.digest(text.encode("utf-8", "surrogatepass"))
+
+
+def _holds(notes: Any) -> bool:
+    """Whether every answer is today's."""
+    return all(_says(question, path, limit) == answer for question, path, limit, answer in notes)
 
 
 def _says(question: str, path: str, limit: int) -> str:

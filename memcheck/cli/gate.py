@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 
 from memcheck import __version__
 from memcheck.cli.guard import DEFECT, complain
-from memcheck.cli.jobs import verdicts
+from memcheck.cli.jobs import MANY, keeper_of, verdicts
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.write import prepare, write_each
-from memcheck.config.discover import STDIN, PlanFile, find_plans
+from memcheck.config.discover import STDIN, Candidate, PlanFile, find_candidates, plans_among
 from memcheck.config.find import Configurations
 from memcheck.config.gate import Gate
 from memcheck.config.select import known
 from memcheck.config.types import DEFAULT_FAIL_ON, Settings
 from memcheck.errors import UsageError
+from memcheck.record import Record
 from memcheck.report import WITH_DOSSIER
 from memcheck.result import PlanResult, Report, Unreadable
 from memcheck.rules.profiles import GATE
@@ -24,6 +24,7 @@ from memcheck.what_if import make_dossier, with_remedies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # read only where one is configured
+    from memcheck.cli.kept import Keeper
     from memcheck.review.baseline.file import AcceptedFinding
     from memcheck.review.baseline.ratchet import Baseline
 
@@ -50,18 +51,47 @@ def run_check(options: CheckOptions) -> int:
     if options.brief and options.outputs == CheckOptions().outputs:
         options = options._replace(outputs=(Output("brief"),))
     prepare(options.outputs)
-    report, fails = check_paths(options)
+    configurations = configurations_of(options)
+    gates = Gates(options, configurations)
+    keeper = keeper_of(gates, options)
+    if keeper is None:
+        return _run(options, configurations, gates)
+    try:
+        return _run(options, configurations, gates, keeper)
+    finally:
+        keeper.close()
+
+
+def _run(options: CheckOptions, configurations: Configurations, gates: Gates, keeper: Keeper | None = None) -> int:
+    """Run with what was found out so far, and return the exit code."""
+    whole = found = None
+    if keeper is not None and keeper.verdicts.usable and may_be_many(options):
+        from memcheck.cli.whole import WholeRun
+
+        whole = WholeRun(keeper.verdicts, options, configurations)
+        known, found = whole.known(candidates(options, configurations))
+        if known:
+            write_each(options.outputs, options.color, whole.say(), quiet=options.quiet)
+            return FINDINGS if whole.fails and not options.exit_zero else CLEAN
+    checked = check_paths(options, configurations, gates, keeper, found)
+    report, fails = checked.report, checked.fails
     for item in report.unreadable:
         complain(f"cannot read {item.path}: {item.message}")
     if not report.plans and not report.unreadable and not report.unchanged:
         if report.elsewhere:
+            from memcheck.cli.notices import tell_of_empty_share
+
             tell_of_empty_share(report.elsewhere, options)
         elif not options.allow_empty:
             raise UsageError(
                 f"nothing to check: no plan in {', '.join(options.paths) or 'the working directory'}",
                 "a plan is a YAML file with the top-level key `memcheck: 1`; --allow-empty accepts none",
             )
-    write_reports(report, options)
+    if whole is None or not checked.repeatable:
+        write_reports(report, options)
+    else:
+        write_each(options.outputs, options.color, whole.heard(report), quiet=options.quiet)
+        whole.keep(checked.files, fails=fails)
     if report.defects:
         from memcheck.cli.defect import write_bug_report
 
@@ -70,19 +100,6 @@ def run_check(options: CheckOptions) -> int:
     if report.unreadable:
         return USAGE
     return FINDINGS if fails and not options.exit_zero else CLEAN
-
-
-def tell_of_empty_share(elsewhere: int, options: CheckOptions) -> None:
-    """Say on stderr, where reports for programs do not get it, that other shares have every file."""
-    from memcheck.edge.streams import put
-
-    if not options.quiet:
-        where = (
-            "the only plan file is in another shard"
-            if elsewhere == 1
-            else f"all {elsewhere} plan files are in other shards"
-        )
-        put(sys.stderr, f"memcheck: nothing to check in shard {options.shard}: {where}\n")
 
 
 def configurations_of(options: CheckOptions) -> Configurations:
@@ -154,6 +171,11 @@ class Gates:
             return self._select, self._added
         return settings.select, (*settings.extend_select, *self._added)
 
+    @property
+    def have_baselines(self) -> bool:
+        """Whether findings are held against what was accepted."""
+        return bool(self._baselines)
+
     def _baseline(self, settings: Settings) -> Baseline | None:
         """What holds findings against the baseline."""
         file = baseline_file(self._options, settings)
@@ -184,15 +206,9 @@ class Gates:
         for file, baseline in self._baselines.items():
             stale = baseline.stale(results, lambda path, code: self.of(path).as_written and self.of(path).counts(code))
             if stale:
-                from memcheck.edge.streams import put
+                from memcheck.cli.notices import tell_of_stale
 
-                shown = ", ".join(f"{entry.code} of {entry.plan}" for entry in stale[:5])
-                more = f" and {len(stale) - 5} more" if len(stale) > 5 else ""
-                put(
-                    sys.stderr,
-                    f"memcheck: warning: {file} accepts what is gone: {shown}{more}\n"
-                    "  help: `memcheck baseline write` takes it out\n",
-                )
+                tell_of_stale(file, stale)
 
 
 def stated_hardware(options: CheckOptions) -> dict[str, object]:
@@ -214,24 +230,35 @@ def baseline_file(options: CheckOptions, settings: Settings) -> str:
     return settings.baseline if options.baseline is None else options.baseline
 
 
+def may_be_many(options: CheckOptions) -> bool:
+    """Whether a run may meet so many files that what it says is worth keeping as a whole, and can be."""
+    if options.statistics or options.shard is not None or options.from_ref is not None:
+        return False
+    return len(options.paths) >= MANY or not options.paths or any(map(os.path.isdir, options.paths))
+
+
+def candidates(options: CheckOptions, configurations: Configurations) -> Iterator[Candidate | Unreadable]:
+    """Every file that the options, or else the configuration, mean, and that may hold plans."""
+    return find_candidates(
+        options.paths or configurations.of_folder(os.getcwd()).paths or (".",),
+        skip_unmarked=options.skip_unmarked,
+        stdin_filename=options.stdin_filename,
+        configured=lambda path: configurations.of(path).hardware_of(path) is not None,
+    )
+
+
 def plan_files(
     options: CheckOptions,
     configurations: Configurations,
     unchanged: list[str],
     elsewhere: list[str],
     unmarked: list[str],
+    found: Iterator[Candidate | Unreadable] | None = None,
 ) -> Iterator[PlanFile | Unreadable]:
     """Every file to check; those that ``--from-ref`` leaves out are added to ``unchanged``, those of other shares to
-    ``elsewhere``, and those that look like plans and lack the mark to ``unmarked``.
+    ``elsewhere``, and those that look like plans and lack the mark to ``unmarked``. ``found``: what was read already.
     """
-    paths = options.paths or configurations.of_folder(os.getcwd()).paths or (".",)
-    files = find_plans(
-        paths,
-        skip_unmarked=options.skip_unmarked,
-        stdin_filename=options.stdin_filename,
-        configured=lambda path: configurations.of(path).hardware_of(path) is not None,
-        unmarked=unmarked,
-    )
+    files = plans_among(candidates(options, configurations) if found is None else found, unmarked)
     if options.shard is not None:
         from memcheck.cli.share import only_share
 
@@ -245,23 +272,41 @@ def plan_files(
         options.from_ref,
         unchanged,
         lambda path: baseline_file(options, configurations.of(path)),
-        stdin=STDIN in paths,
+        stdin=STDIN in (options.paths or configurations.of_folder(os.getcwd()).paths),
     )
 
 
-def check_paths(options: CheckOptions) -> tuple[Report, bool]:
-    """The report over all paths, and whether any finding reaches the severity that fails the run."""
-    configurations = configurations_of(options)
-    gates = Gates(options, configurations)
+class Checked(Record):
+    """What a run found."""
+
+    report: Report
+    fails: bool
+    """Whether any finding reaches the severity that fails the run."""
+    files: int
+    """How many files were judged."""
+    repeatable: bool
+    """Whether the report holds all that was said."""
+
+
+def check_paths(
+    options: CheckOptions,
+    configurations: Configurations,
+    gates: Gates,
+    keeper: Keeper | None = None,
+    found: Iterator[Candidate | Unreadable] | None = None,
+) -> Checked:
+    """The report over all paths; ``found`` are their files, if those were read already."""
     plans: list[PlanResult] = []
     unreadable: list[Unreadable] = []
     defects: list[str] = []
     fails = False
+    judged = 0
     unchanged: list[str] = []
     elsewhere: list[str] = []
     unmarked: list[str] = []
-    files = plan_files(options, configurations, unchanged, elsewhere, unmarked)
-    for file, results, traces in verdicts(files, gates, options):
+    files = plan_files(options, configurations, unchanged, elsewhere, unmarked, found)
+    for file, results, traces in verdicts(files, gates, options, keeper):
+        judged += 1
         if isinstance(file, Unreadable) and not file.refused:
             unreadable.append(file)
             continue
@@ -269,31 +314,20 @@ def check_paths(options: CheckOptions) -> tuple[Report, bool]:
         plans += results
         fails |= any(plan.status != "passed" for plan in results) and gates.of(file.path).fail_on != "never"
     gates.warn_of_stale(plans)
-    warn_of_unmarked(unmarked, plans)
-    return Report(
+    plain = not (unreadable or defects or gates.have_baselines)
+    if unmarked:
+        from memcheck.cli.notices import warn_of_unmarked
+
+        plain &= not warn_of_unmarked(unmarked, plans)
+    report = Report(
         version=__version__,
         plans=tuple(plans),
         unreadable=tuple(unreadable),
         defects=tuple(defects),
         unchanged=len(unchanged),
         elsewhere=len(elsewhere),
-    ), fails
-
-
-def warn_of_unmarked(unmarked: Sequence[str], plans: Sequence[PlanResult]) -> None:
-    """Say on stderr which files look like plans and were not judged, but for those that plans extend."""
-    bases = {os.path.normpath(path) for plan in plans for path in plan.sources}
-    left = [path for path in unmarked if os.path.normpath(path) not in bases]
-    if left:
-        from memcheck.edge.streams import put
-        from memcheck.edge.text import one_line
-
-        shown = ", ".join(map(one_line, left[:5])) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-        put(
-            sys.stderr,
-            f"memcheck: warning: not judged, for lack of `memcheck: 1` at the top: {shown}\n"
-            "  help: a plan has that key; a file that plans extend needs none\n",
-        )
+    )
+    return Checked(report=report, fails=fails, files=judged, repeatable=plain and bool(plans))
 
 
 def write_reports(report: Report, options: CheckOptions) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from memcheck.cli.gate import Gates
     from memcheck.cli.kept import Keeper
 
+MANY = 16
+"""Files from which on a run is kept as a whole, too; fewer verdicts are read as fast one by one."""
 MOST = 8
 """Processes that ``auto`` starts."""
 WORTH = {"fork": 64, "spawn": 256}
@@ -39,18 +41,15 @@ class FileVerdict(Record):
     """Memcheck's own failures."""
 
 
-def verdicts(files: Iterator[PlanFile | Unreadable], gates: Gates, options: CheckOptions) -> Iterator[FileVerdict]:
+def verdicts(
+    files: Iterator[PlanFile | Unreadable], gates: Gates, options: CheckOptions, keeper: Keeper | None = None
+) -> Iterator[FileVerdict]:
     """The verdict on every file, in their order, however many processes judge them.
 
     Raises:
         ConfigurationError: a configuration file that cannot be used.
     """
-    keeper = keeper_of(gates, options)
-    try:
-        yield from _verdicts(files if keeper is None else keeper.found(files), gates, options, keeper)
-    finally:
-        if keeper is not None:
-            keeper.close()
+    return _verdicts(files if keeper is None else keeper.found(files), gates, options, keeper)
 
 
 def keeper_of(gates: Gates, options: CheckOptions) -> Keeper | None:

@@ -58,6 +58,11 @@ class Keeper:
             self._verdicts.keep(self._name(file), results, notes, _written_met(met))
         return results, traces
 
+    @property
+    def verdicts(self) -> Verdicts:
+        """What is kept."""
+        return self._verdicts
+
     def close(self) -> None:
         """End the run."""
         self._verdicts.close()

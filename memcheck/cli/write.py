@@ -40,12 +40,19 @@ def write_each(
 
     ``quiet`` is for stdout: a file holds everything.
     """
+    for output, screen in shown_on(outputs, color, quiet=quiet):
+        write(output.file, render(output.format, screen), commands=output.format == "github")
+
+
+def shown_on(outputs: Iterable[Output], color: str, *, quiet: bool = False) -> list[tuple[Output, Screen]]:
+    """What is written in this order, each with how it may look."""
     from memcheck.cli.terminal import screen_of
     from memcheck.edge.screen import Screen
 
-    for output in sorted(outputs, key=lambda item: item.file is None):
-        screen = Screen() if output.file is not None else screen_of(sys.stdout, color)._replace(quiet=quiet)
-        write(output.file, render(output.format, screen), commands=output.format == "github")
+    return [
+        (output, Screen() if output.file is not None else screen_of(sys.stdout, color)._replace(quiet=quiet))
+        for output in sorted(outputs, key=lambda item: item.file is None)
+    ]
 
 
 def write(file: str | None, report: str | bytes, *, commands: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from memcheck.edge.opener import RefusedError, begin_search, end_search, open_file, resolved
 from memcheck.plan.text import MAX_BYTES, read_bytes
@@ -27,6 +27,15 @@ class PlanFile(Record):
     data: bytes
 
 
+class Candidate(Record):
+    """One file that may hold plans."""
+
+    file: PlanFile
+    must_be_marked: bool
+    """Whether it is a plan only with the mark of one."""
+    stdin: bool = False
+
+
 def find_plans(
     paths: Sequence[str],
     *,
@@ -42,6 +51,31 @@ def find_plans(
     ``configured``: files in folders that are taken for what the project's configuration says of them, whatever they
     hold. ``unmarked`` takes the paths of files that look like plans and lack the mark.
     """
+    found = find_candidates(
+        paths, skip_unmarked=skip_unmarked, stdin_filename=stdin_filename, configured=configured
+    )
+    return plans_among(found, unmarked)
+
+
+def plans_among(
+    candidates: Iterable[Candidate | Unreadable], unmarked: list[str] | None = None
+) -> Iterator[PlanFile | Unreadable]:
+    """The files that are plans, or meant as such; see :func:`find_plans`."""
+    for found in candidates:
+        if isinstance(found, Unreadable):
+            yield found
+        elif not found.must_be_marked or _is_meant(found, unmarked):
+            yield found.file
+
+
+def find_candidates(
+    paths: Sequence[str],
+    *,
+    skip_unmarked: bool = False,
+    stdin_filename: str | None = None,
+    configured: Callable[[str], bool] | None = None,
+) -> Iterator[Candidate | Unreadable]:
+    """Every file of the paths that may hold plans, with its bytes; see :func:`find_plans`."""
     named: dict[str, bool] = {}
     stdin = False
     for path in paths:
@@ -56,18 +90,20 @@ def find_plans(
             for found in _walk(path, SUFFIXES if configured is None else (*SUFFIXES, *CONFIG_SUFFIXES)):
                 if isinstance(found, Unreadable):
                     yield found
-                elif configured is not None and configured(_shown(found)):
-                    named.setdefault(_shown(found), True)
+                    continue
+                shown = _shown(found)
+                if configured is not None and configured(shown):
+                    named.setdefault(shown, True)
                 elif found.lower().endswith(SUFFIXES):
-                    named.setdefault(_shown(found), False)
+                    named.setdefault(shown, False)
         else:
             named[_shown(path)] = True
     if stdin:
-        yield from _read(None, stdin_filename or "<stdin>", must_be_marked=skip_unmarked, unmarked=unmarked)
+        yield _read(stdin_filename or "<stdin>", must_be_marked=skip_unmarked, stdin=True)
     begin_search()
     try:
         for path in sorted(named):
-            yield from _read(path, path, must_be_marked=skip_unmarked or not named[path], unmarked=unmarked)
+            yield _read(path, must_be_marked=skip_unmarked or not named[path])
     finally:
         end_search()
 
@@ -92,29 +128,25 @@ def _walk(folder: str, suffixes: tuple[str, ...]) -> Iterator[str | Unreadable]:
             if entry.is_dir(follow_symlinks=False):
                 if not entry.name.startswith(".") and entry.name not in SKIPPED_FOLDERS:
                     waiting.append(entry.path)
-            elif entry.name.lower().endswith(suffixes) and not os.path.isdir(entry.path):
+            elif entry.name.lower().endswith(suffixes) and not (entry.is_symlink() and os.path.isdir(entry.path)):
                 yield entry.path  # a link to nowhere, a pipe or a device, too: that the user must be told
 
 
-def _read(
-    file: str | None, path: str, *, must_be_marked: bool, unmarked: list[str] | None = None
-) -> Iterator[PlanFile | Unreadable]:
-    """One file, or stdin for None."""
+def _read(path: str, *, must_be_marked: bool, stdin: bool = False) -> Candidate | Unreadable:
+    """One file, or stdin under a name."""
     try:
-        data = sys.stdin.buffer.read(MAX_BYTES + 1) if file is None else read_bytes(file)
+        data = sys.stdin.buffer.read(MAX_BYTES + 1) if stdin else read_bytes(path)
     except OSError as error:
-        yield _unreadable(path, error)
-        return
-    if must_be_marked and not _is_meant(data, file, path, unmarked):
-        return
-    yield PlanFile(path, data)
+        return _unreadable(path, error)
+    return Candidate(PlanFile(path, data), must_be_marked, stdin)
 
 
-def _is_meant(data: bytes, file: str | None, path: str, unmarked: list[str] | None) -> bool:
+def _is_meant(found: Candidate, unmarked: list[str] | None) -> bool:
     """Whether a file is a plan, or meant as one by a misspelt mark; what resembles one goes to ``unmarked``."""
     from memcheck.plan.sniff import looks_like_plan
 
-    if looks_like_plan(data) or (len(data) > MAX_BYTES and file is not None and _may_hold_plan(file)):
+    path, data = found.file
+    if looks_like_plan(data) or (len(data) > MAX_BYTES and not found.stdin and _may_hold_plan(path)):
         return True
     from memcheck.plan.unmarked import misspells_mark, resembles_plan
 

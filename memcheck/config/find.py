@@ -44,7 +44,11 @@ class Configurations:
 
     def of(self, path: str) -> Settings:
         """The settings for a file: those of the nearest folder above it that has any, up to the repository's root."""
-        return self.of_folder(os.path.dirname(os.path.abspath(path)))
+        folder = os.path.dirname(path)
+        settings = self._folders.get(folder)
+        if settings is None:
+            settings = self._folders[folder] = self.of_folder(os.path.dirname(os.path.abspath(path)))
+        return settings
 
     def of_folder(self, folder: str) -> Settings:
         """The settings for what lies in an absolute folder."""

@@ -14,6 +14,7 @@ from memcheck.edge.observed import is_listening, note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hashlib import blake2b as Summing  # noqa: N812
     from typing import BinaryIO
 
 _FLAGS = os.O_RDONLY
@@ -37,15 +38,26 @@ def read_start(path: str, limit: int) -> bytes:
     """
     if is_listening():
         return _noted(path, limit)
-    with open_file(path) as file:
-        return file.read(limit + 1)
+    return _read_start(path, limit)
+
+
+def _read_start(path: str, limit: int) -> bytes:
+    """Bytes as the system hands them out: a stream around a small file costs more than to read it."""
+    descriptor, size = _opened(path)
+    try:
+        read = data = os.read(descriptor, min(size, limit) + 1)
+        while read and len(data) <= limit:  # a file of /proc has no size, and others may grow
+            read = os.read(descriptor, limit + 1 - len(data) if len(data) > size else size + 1 - len(data))
+            data += read
+    finally:
+        os.close(descriptor)
+    return data
 
 
 def _noted(path: str, limit: int) -> bytes:
     """:func:`read_start`, taken down."""
     try:
-        with open_file(path) as file:
-            data = file.read(limit + 1)
+        data = _read_start(path, limit)
     except OSError as error:
         note("start", path, described(error), limit)
         raise
@@ -55,11 +67,16 @@ def _noted(path: str, limit: int) -> bytes:
 
 def digest(data: bytes) -> str:
     """What stands for some bytes: no others have it."""
+    return summing(data).hexdigest()
+
+
+def summing(data: bytes) -> Summing:
+    """:func:`digest` of some bytes and of those that are added with ``update``."""
     try:
         from _blake2 import blake2b  # hashlib loads OpenSSL, which takes longer than all the rest
     except ImportError:
         from hashlib import blake2b
-    return blake2b(data, digest_size=32).hexdigest()
+    return blake2b(data, digest_size=32)
 
 
 def described(error: OSError) -> str:
@@ -89,25 +106,42 @@ def open_file(path: str) -> BinaryIO:
         RefusedError: no regular file, a link out of the repository or in a circle, or a file inside ``.git``.
         OSError: the file cannot be opened.
     """
-    real = _straight(path) or resolved(path)
-    try:
-        descriptor = os.open(real, _FLAGS)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise RefusedError(path, "it is a link that leads back to itself") from error
-        error.filename = path
-        raise
-    mode = os.fstat(descriptor).st_mode
+    return os.fdopen(_opened(path)[0], "rb")
+
+
+def _opened(path: str) -> tuple[int, int]:
+    """:func:`open_file` as a descriptor, and the size that the file says it has."""
+    descriptor = _descriptor(path)
+    status = os.fstat(descriptor)
+    mode = status.st_mode
     if stat.S_ISREG(mode):
-        return os.fdopen(descriptor, "rb")
+        return descriptor, status.st_size
     os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise RefusedError(path, "it is a device, a pipe or a socket, not a regular file")
 
 
-_met: dict[str, bool] | None = None
-"""Folders of a search, and whether a file in them is where its path says."""
+def _descriptor(path: str) -> int:
+    straight = _straight(path)
+    if straight:
+        try:
+            return os.open(straight, _FLAGS)
+        except OSError as error:
+            if error.errno != errno.ELOOP:  # else it is a link
+                error.filename = path
+                raise
+    try:
+        return os.open(resolved(path), _FLAGS)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise RefusedError(path, "it is a link that leads back to itself") from error
+        error.filename = path
+        raise
+
+
+_met: dict[str, str] | None = None
+"""Folders of a search, and where their files are; empty for one in which files are not where their paths say."""
 
 
 def begin_search() -> None:
@@ -123,16 +157,23 @@ def end_search() -> None:
 
 
 def _straight(path: str) -> str:
-    """The absolute path of a file that no link leads to, in a folder that was looked at; empty for any other."""
-    if _met is None:
+    """The absolute path of a file in a folder that was looked at, to which no link leads; empty for any other.
+
+    The last part of it may be a link, which is not followed when the file is opened.
+    """
+    if _met is None or not _STOPS_AT_LINKS:
         return ""
-    shown = os.path.abspath(path)
-    folder, name = os.path.split(shown)
-    known = _met.get(folder)
-    if known is None:
-        known = os.path.realpath(folder) == folder and ".git" not in folder.lower().split(os.sep)
-        _met[folder] = known
-    return shown if known and name.lower() != ".git" and not os.path.islink(shown) else ""
+    folder, name = os.path.split(path)
+    place = _met.get(folder)
+    if place is None:
+        shown = os.path.abspath(folder)
+        is_straight = os.path.realpath(shown) == shown and ".git" not in shown.lower().split(os.sep)
+        place = _met[folder] = os.path.join(shown, "") if is_straight else ""
+    return place + name if place and name not in _NO_FILES and name.lower() != ".git" else ""
+
+
+_STOPS_AT_LINKS = hasattr(os, "O_NOFOLLOW")
+_NO_FILES = ("", os.curdir, os.pardir)
 
 
 def resolved(path: str) -> str:
@@ -147,7 +188,9 @@ def resolved(path: str) -> str:
     except ValueError as error:
         raise RefusedError(path, "no file can have this name") from error
     if real != shown:
-        _check_links(path, shown)
+        from memcheck.edge.way_out import check_links
+
+        check_links(path, shown)
     if ".git" in real.lower().split(os.sep):
         root, _ = repository(os.path.dirname(real))
         if ".git" in os.path.relpath(real, root).lower().split(os.sep):
@@ -163,31 +206,6 @@ def refuse_way_out(path: str) -> None:
     """
     if os.path.realpath(path) != os.path.abspath(path):
         resolved(path)
-
-
-def _check_links(path: str, shown: str) -> None:
-    """Every link on the way stays where it is committed; one above all repositories is the machine's own."""
-    above = shown
-    while True:
-        folder = os.path.dirname(above)
-        if folder == above:
-            return
-        if os.path.islink(above):
-            limit = _limit_of_link(os.path.realpath(folder), last=above == shown)
-            if limit is not None and not is_inside(os.path.realpath(above), limit[0]):
-                raise RefusedError(path, f"it is a link that leads out of {limit[1]}")
-        above = folder
-
-
-def _limit_of_link(folder: str, *, last: bool) -> tuple[str, str] | None:
-    """The folder that a link may not lead out of, and its name in messages; None for any."""
-    root, in_git = repository(folder)
-    if in_git:
-        return root, "the repository"
-    here = os.path.realpath(os.curdir)
-    if is_inside(folder, here):
-        return here, "the working directory, which is in no git repository"
-    return (folder, "its folder, which is in no git repository") if last else None
 
 
 def repository(folder: str) -> tuple[str, bool]:
