@@ -90,9 +90,10 @@ LIGER = {
 }
 """Liger's kernels by the key that asks for them, the name of 2024 included."""
 
+LIGER_LAYER_NORM = "liger_layer_norm"
 UPPER: dict[str, str] = {
     "liger_rms_norm_gated": "Liger's gated RMSNorm",
-    "liger_layer_norm": "Liger's LayerNorm",
+    LIGER_LAYER_NORM: "Liger's LayerNorm",
     "liger_cross_entropy": "Liger's cross entropy",
     "lora_mlp_kernel": "the fused LoRA kernel of the feed-forward network",
     "lora_qkv_kernel": "the fused LoRA kernel of query, key and value",
@@ -108,6 +109,7 @@ UPPER: dict[str, str] = {
 
 UNMODELLED: dict[str, tuple[object, str]] = {
     "neftune_noise_alpha": (None, "the noise on embeddings, one more copy of them, is not modelled"),
+    "use_eaft": (False, "the loss of EAFT is priced as the standard one"),
     "fp32_norms": (False, "norms held in fp32 are not modelled"),
     "overrides_of_model_kwargs": (None, "arguments of the model's loading are not read"),
     "resize_token_embeddings_to_32x": (False, "a vocabulary rounded up to 32 is not modelled"),
@@ -226,7 +228,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "dpo_loss_weights",
         "center_rewards_coefficient",
         "curriculum_sampling",
-        "use_eaft",
         "eaft_alpha",
         "eaft_k",
     ),

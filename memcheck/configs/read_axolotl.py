@@ -11,6 +11,7 @@ from memcheck.configs.model_overrides import override
 from memcheck.configs.pictures import FREEZE, IMAGES, pictures, resized, sees, text_alone
 from memcheck.configs.shipped import AXOLOTL
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
+from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_settled import settle
@@ -54,7 +55,7 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.config.see(*keys.LIGER)
     parts.saved(draft)
     for name, what in keys.UPPER.items():
-        if on(draft, name):
+        if on(draft, name) and not (name == keys.LIGER_LAYER_NORM and _has_no_layer_norm(draft)):
             draft.note(name, f"{what} keeps less than transformers' own code, as which it is priced: an upper bound")
         config.see(name)
     draft.unmodelled(keys.UNMODELLED)
@@ -158,6 +159,15 @@ def _method(draft: Draft) -> bool:
         if ("language_model" in pattern or "text_model" in pattern) and sees(draft):
             draft.set("training.lora.parts", ["language"], "lora_target_modules")
     return False
+
+
+def _has_no_layer_norm(draft: Draft) -> bool:
+    """Whether every norm of a model of text is an RMSNorm, which Liger's LayerNorm leaves as it is."""
+    known = architecture_named(draft)
+    if known is None or known.vision is not None or known.encoder is not None:
+        return False
+    norms = [norm for block, _ in known.blocks for norm in block.norms]
+    return all(norm.kind.startswith("rmsnorm") for norm in (*norms, *filter(None, [known.final_norm])))
 
 
 def _frozen(draft: Draft) -> None:

@@ -103,7 +103,8 @@ def read_torchtune(values: dict[str, Any]) -> Iterator[tuple[str, object]]:
         yield "training.lora.rank", model["lora_rank"]
         renamed = [name.replace("output_proj", "o_proj") for name in model["lora_attn_modules"]]
         whole = ["gate_proj", "down_proj", "up_proj"] if model.get("apply_lora_to_mlp") else []
-        yield "training.lora.target_modules", renamed + whole
+        head = ["lm_head"] if model.get("apply_lora_to_output") else []
+        yield "training.lora.target_modules", renamed + whole + head
     yield "training.precision", f"{values['dtype']}-pure" if values["dtype"] == "bf16" else values["dtype"]
     name = step["_component_"].rpartition(".")[2].lower()
     yield "training.optimizer.name", f"{'paged-' * ('paged' in name)}adamw{'-8bit' * ('8bit' in name)}"

@@ -364,3 +364,11 @@ def test_damaged_configs_never_break_a_reader(name: str) -> None:
         except ConfigError:
             continue
         assert all(problem.location.span.line >= 1 for problem in imported.problems)
+
+
+def test_ligers_layer_norm_is_a_note_where_there_is_one() -> None:
+    """Models of RMSNorms have nothing that it replaces."""
+    switch = f"{AXOLOTL}liger_layer_norm: true\n"
+    assert not [each for each in read("a.yml", switch).notes if "liger_layer_norm" in each.message]
+    gpt2 = read("a.yml", switch.replace("meta-llama/Llama-3.1-8B", "openai-community/gpt2"))
+    assert [each for each in gpt2.notes if "liger_layer_norm" in each.message]
