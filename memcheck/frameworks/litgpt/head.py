@@ -33,7 +33,8 @@ def litgpt_loss(ctx: Context, h: Value, weights: Weights, head: Head) -> Value:
             before.append(tape.new((size, head.vocab), "fp32", "logits of the step before"))
     if head.graph_before:
         before.append(tape.new((head.graph_before,), "int8", "inputs in the graph of the step before"))
-    pieces = _adapting(ctx, h, weights, sizes) if ctx.setting.adapter is not None else _whole(ctx, h, weights, sizes)
+    making = _adapting if ctx.setting.adapter is not None else _whole
+    pieces = making(ctx, h, weights, head, sizes)
     del h
     before.clear()
     losses = []
@@ -43,14 +44,14 @@ def litgpt_loss(ctx: Context, h: Value, weights: Weights, head: Head) -> Value:
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
-def _adapting(ctx: Context, h: Value, weights: Weights, sizes: list[Pieces]) -> list[Value]:
+def _adapting(ctx: Context, h: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
     """finetune/lora.py: the head runs on slices of the hidden states."""
     tape = ctx.tape
     parts = tape.views(h, *((size, ctx.hidden) for size, _ in sizes))
     returned, logits = [], []
     for part, (_, copies) in zip(parts, sizes, strict=True):
         with tape.alike(copies):
-            returned.append(frozen_linear(ctx, part, weights, "lm_head"))
+            returned.append(_logits(ctx, part, weights, head))
     for each, (_, copies) in zip(returned, sizes, strict=True):
         with tape.alike(copies):
             logits.append(cast(tape, each, "fp32", "convert_output"))
@@ -58,10 +59,10 @@ def _adapting(ctx: Context, h: Value, weights: Weights, sizes: list[Pieces]) -> 
     return logits
 
 
-def _whole(ctx: Context, h: Value, weights: Weights, sizes: list[Pieces]) -> list[Value]:
+def _whole(ctx: Context, h: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
     """finetune/full.py: the last position is cut off all logits, which copies those of several sequences."""
     tape = ctx.tape
-    logits = cast(tape, frozen_linear(ctx, h, weights, "lm_head"), "fp32", "convert_output")
+    logits = cast(tape, _logits(ctx, h, weights, head), "fp32", "convert_output")
     ctx.kept.append(logits)
     shape, dtype = logits.shape, logits.dtype
     cut = Value(logits.storage, shape, dtype)
@@ -69,3 +70,12 @@ def _whole(ctx: Context, h: Value, weights: Weights, sizes: list[Pieces]) -> lis
     if ctx.batch > 1:
         cut = copy(tape, cut, "reshape of the slice")
     return tape.views(cut, *((size, shape[-1]) for size, _ in sizes))
+
+
+def _logits(ctx: Context, h: Value, weights: Weights, head: Head) -> Value:
+    logits = frozen_linear(ctx, h, weights, "lm_head")
+    if not head.softcap:
+        return logits
+    from memcheck.frameworks.litgpt.capped import capped
+
+    return capped(ctx.tape, logits)

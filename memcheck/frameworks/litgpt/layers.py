@@ -86,10 +86,15 @@ def _attention(ctx: Context, a: Attention, x: Value) -> Value:
     q, k = _rope(tape, q, a.rotary_dim), _rope(tape, k, a.rotary_dim)
     if a.kv_heads != a.heads:  # also of a single one: "flash attention requires it in training mode"
         k, v = _repeated(tape, k, a.heads), _repeated(tape, v, a.heads)
-    mask = _window_mask(ctx, a, q.dtype)
-    label = "efficient attention" if mask is not None else "flash attention"
-    out = kernels.flash(tape, q, k, v, d, label=label, extra=mask)
-    del mask
+    if a.softcap:
+        from memcheck.frameworks.litgpt.capped import capped_attention
+
+        out = capped_attention(ctx, a, q, k, v)
+    else:
+        mask = _window_mask(ctx, a, q.dtype)
+        label = "efficient attention" if mask is not None else "flash attention"
+        out = kernels.flash(tape, q, k, v, d, label=label, extra=mask)
+        del mask
     out = copy(tape, out, "y.reshape")  # q is contiguous head by head, so the output is
     tensor = linear_tensors(a.tensors)[-1]
     return _linear(ctx, out.view(ctx.tokens, a.heads * d), tensor, a.out_bias)

@@ -12,16 +12,14 @@ from memcheck.job.families import NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.job.profile import Profile
 from memcheck.job.style import Style
 
-# Its mixtures of experts, latent attention and soft-capped scores have no forward pass here.
+# Its mixtures of experts and latent attention have no forward pass here.
 FAMILIES = Families(
-    words(
-        "falcon gemma gpt_neox llama mistral olmo olmo2 phi phi3 qwen2 qwen3 stablelm"
-    ),
+    words("falcon gemma gemma2 gpt_neox llama mistral olmo olmo2 phi phi3 qwen2 qwen3 stablelm"),
     parts(
-        Attention="heads kv_heads head_dim qkv_bias out_bias query_norm key_norm rotary_dim window tensors",
+        Attention="heads kv_heads head_dim qkv_bias out_bias query_norm key_norm rotary_dim window softcap tensors",
         Mlp="width gated activation bias tensors",
         Block="mixer mlp input_norm mlp_norm mixer_output_norm mlp_output_norm parallel",
-        Architecture="embedding_scale head_bias",
+        Architecture="embedding_scale head_bias final_softcap",
         Norm=NORM,
     )
     | {PARTIAL_ROTARY},

@@ -1,0 +1,52 @@
+"""LitGPT's capped numbers (Gemma 2): scores, which no kernel caps, so that all of them are made, and logits.
+
+Source: litgpt model.py at 26857050 (CausalSelfAttention.scaled_dot_product_attention, do_softcapping).
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd import attention as kernels
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import cast, scale, shift, unary
+from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.models.types import Attention
+
+
+def capped(tape: Tape, x: Value) -> Value:
+    """``torch.tanh(x / thresh) * thresh``."""
+    return scale(tape, unary(tape, scale(tape, x, "softcap"), "tanh"), "softcap")
+
+
+def capped_attention(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """Scores, an fp32 softmax, probabilities in the queries' dtype; q, k and v: [batch, heads, sequence, head_dim]."""
+    tape = ctx.tape
+    b, h, s, d = q.shape
+    outer = _window_mask(ctx, q.dtype) if a.window is not None else None
+    turned = b > 1 and a.kv_heads == a.heads  # a view of the matrix of q, k and v, which the product copies
+    scores = scale(tape, kernels.batched(tape, q, k, (b, h, s, s), "attention scores"), "attention scaling")
+    scores = capped(tape, scores)
+    mask = outer or _causal_mask(ctx, q.dtype)
+    scores = shift(tape, scores, "attention mask", q.dtype)
+    scores = cast(tape, kernels.softmax(tape, scores, "fp32"), q.dtype, "attention probabilities")
+    out = kernels.batched(tape, scores, v, (b, h, s, d), "attention output", (False, turned))
+    del scores, mask, outer
+    return out
+
+
+def _causal_mask(ctx: Context, dtype: str) -> Storage:
+    """``ones.triu(diagonal=1)``, filled where it is true: [sequence, sequence]."""
+    tape, shape = ctx.tape, (ctx.sequence, ctx.sequence)
+    ones = tape.new(shape, dtype, "ones")
+    mask = tape.new(shape, dtype, "attention mask")
+    del ones
+    chosen = tape.new(shape, "bool", "attention mask")
+    del chosen
+    return mask
+
+
+def _window_mask(ctx: Context, dtype: str) -> Storage:
+    """Filled row by row beside the causal one, whose place it takes."""
+    causal = _causal_mask(ctx, dtype)
+    mask = ctx.tape.new((ctx.sequence, ctx.sequence), dtype, "sliding window mask")
+    del causal
+    return mask
