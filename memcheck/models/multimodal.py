@@ -37,7 +37,9 @@ FORWARDED = (
 """Classes that take what ``text_config`` says of it."""
 SEEING = ("gemma3", "paligemma")
 """Classes that let the tokens of a picture see each other (``token_type_ids``)."""
-LANGUAGE = "model.language_model."
+LANGUAGE, TEXT = "model.language_model.", "model.text_model."
+NAMED_TEXT = ("idefics2", "idefics3", "smolvlm")
+"""Classes that call their language model ``text_model``."""
 
 
 class AroundTower(Record):
@@ -121,6 +123,7 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     section = outer.section("vision_config")
     vision = _tower(outer.model_type)(section, AroundTower(outer, language))
     _check_leftovers(outer, strict=strict, written=written)
+    path = TEXT if outer.model_type in NAMED_TEXT else LANGUAGE
     sees = text.get("use_bidirectional_attention") == "vision"  # Gemma 4's larger sizes, in their sliding layers
     if vision.crosses:
         from memcheck.models.crossing import crossing
@@ -132,7 +135,7 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
         vision=vision._replace(others=()),
         others=vision.others,
         paths=language.paths._replace(
-            layers=LANGUAGE + "layers", embedding=LANGUAGE + "embed_tokens", head=language.paths.head
+            layers=path + "layers", embedding=path + "embed_tokens", head=language.paths.head
         ),
         notes=language.notes + tuple(outer.notes) + tuple(section.notes),
     )

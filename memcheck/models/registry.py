@@ -238,6 +238,7 @@ TOWERS: dict[str, str] = {
     "idefics2": "idefics2:read",
     "idefics3": "siglip:read_idefics3",
     "internvl": "internvl:read",
+    "kimi_k25": "kimi:read",
     "lfm2_vl": "lfm2:read",
     "lighton_ocr": "pixtral:read_lighton",
     "llama4": "llama4:read",

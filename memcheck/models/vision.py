@@ -107,6 +107,10 @@ class Vision(Record):
     """Pooled rows are shifted and multiplied by two buffers (Gemma 4)."""
     held_scalars: int = 0
     """Buffers of one number each: the bounds of clamped projections."""
+    cast: bool = True
+    """The model casts ``pixel_values`` to its own dtype; one that does not is given them in it."""
+    held_table: int = 0
+    """Elements of a fixed table of positions, in fp32."""
     others: tuple[OtherTower, ...] = ()
     """Towers beside it in the same configuration."""
     classes: int = 0

@@ -100,6 +100,7 @@ def side_buffers(a: Architecture, dtype: str) -> int:
     scalars = vision.held_scalars + sum(other.scalars for other in a.others)
     found = scalars * rounded_bytes((1,), dtype)
     found += sum(rounded_bytes((other.table,), "fp32") for other in a.others if other.table)
+    found += rounded_bytes((vision.held_table,), "fp32") if vision.held_table else 0
     return found + (2 * rounded_bytes((vision.hidden,), dtype) if vision.standardized else 0)
 
 
@@ -112,4 +113,5 @@ def pixel_bytes(job: TrainingJob, vision: Vision) -> int:
     mask = rounded(vision.mask_bytes * rows * vision.patch * vision.patch)
     positions = rounded(vision.position_bytes * rows)
     crossing = rounded(8 * job.rows * job.sequence_length * vision.tiles * (found.pictures // job.rows))
-    return rounded_bytes((rows, vision.channels), "fp32") + mask + positions + crossing
+    pixels = rounded_bytes((rows, vision.channels), "fp32" if vision.cast else job.recipe.params)
+    return pixels + mask + positions + crossing
