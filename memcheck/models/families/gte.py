@@ -1,9 +1,12 @@
-"""GTE and Nomic BERT (modeling_gte.py, modeling_nomic_bert.py): rotary embeddings, a gate, norms behind the sums."""
+"""GTE, Nomic BERT and Jina Embeddings 3 (modeling_gte.py, modeling_nomic_bert.py, modeling_jina_embeddings_v3.py):
+rotary embeddings, norms behind the sums, a gate in the first two.
+"""
 
 from __future__ import annotations
 
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
+from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.reader import ConfigReader
@@ -41,8 +44,33 @@ def read_nomic(config: ConfigReader) -> Architecture:
     )
 
 
-def _encoder(config: ConfigReader, model: str, hidden: float, activation: str, *, biases: bool) -> Architecture:
-    """The layers between the embeddings and the head, which the caller adds. ``hidden``: dropout of the stream."""
+def read_jina(config: ConfigReader) -> Architecture:
+    """``model_type: jina_embeddings_v3``: GTE's layers without a gate, RoBERTa's head and pooler."""
+    hidden, activation = config.dropout("hidden_dropout_prob", default=0.1), config.activation(default="gelu")
+    found = _encoder(config, "roberta", hidden, activation, biases=True, dropout=0.1)
+    h = found.hidden_size
+    plain = plain_mlp(h, config.integer("intermediate_size"), activation, "mlp.fc1", "mlp.fc2", bias=True)
+    norm = layer_norm(h, "lm_head.layer_norm")
+    return found._replace(
+        blocks=tuple((block._replace(mlp=plain), count) for block, count in found.blocks),
+        head_transform="gelu",
+        head_tensors=(*linear("lm_head.dense", h, h, "head", "none", bias=True), *norm_tensors(norm)),
+        pooling=Pooling(
+            "tanh",
+            linear("classifier.dense", h, h, "head", "none", bias=True),
+            dropout=config.dropout("classifier_dropout", default=hidden),
+            dropout_before=True,
+        ),
+        paths=found.paths._replace(head="lm_head.decoder"),
+    )
+
+
+def _encoder(
+    config: ConfigReader, model: str, hidden: float, activation: str, *, biases: bool, dropout: float = 0.0
+) -> Architecture:
+    """The layers between the embeddings and the head, which the caller adds. ``hidden``: dropout of the stream;
+    ``dropout``: the class's of attention.
+    """
     size = read_sizes(config, kv_heads="none")
     h = size.hidden
     types = config.integer("type_vocab_size", default=1 if biases else 2, minimum=0)
@@ -51,7 +79,7 @@ def _encoder(config: ConfigReader, model: str, hidden: float, activation: str, *
         Projections(),
         qkv_bias=biases,
         out_bias=biases,
-        dropout=config.dropout("attention_probs_dropout_prob"),
+        dropout=config.dropout("attention_probs_dropout_prob", default=dropout),
         bidirectional=True,
         softmax_fp32=False,
     )

@@ -39,6 +39,7 @@ CLASSES = {
     "electra": "ElectraForMaskedLM",
     "modernbert": "ModernBertForMaskedLM",
     "albert": "AlbertForMaskedLM",
+    "jina_embeddings_v3": "JinaEmbeddingsV3ForMaskedLM",
     "esm": "EsmForMaskedLM",
     "xlm-roberta-xl": "XLMRobertaXLForMaskedLM",
     "bert": "BertForMaskedLM",
@@ -179,7 +180,10 @@ def blocks_of(model: nn.Module, architecture: Architecture) -> nn.ModuleList:
 def body_of(model: nn.Module) -> Any:
     """The model without its head."""
     base = base_of(model)
-    return getattr(base, base.base_model_prefix)
+    found = getattr(base, base.base_model_prefix, None)
+    if found is None:  # JinaEmbeddingsV3ForMaskedLM calls it otherwise
+        found = next(child for child in base.children() if hasattr(child, "base_model_prefix"))
+    return found
 
 
 def head_of(model: nn.Module) -> Any:
