@@ -43,7 +43,7 @@ _BEYOND = re.compile(
 )
 _NO_TEXT = re.compile(
     r"trains on images|model of pictures|vision|is an? (image|video)|diffusion|unknown model|no model of|trains nothing"
-    r"|is a folder|do not say --num-layers|generates? text|server|encoder"
+    r"|is a folder|do not say --num-layers|generates? text|server|encoder|the model hears"
 )
 """Files that train on more than text, or no model that the catalog has, or nothing at all."""
 _DIVIDES = re.compile(r"divide|multiple of|batch|ranks|GPU|interleaved pipeline|world|node")
