@@ -34,9 +34,7 @@ if TYPE_CHECKING:
         def between(self, ctx: Context, vision: Vision, x: Value, /) -> Value:
             """What runs between the first kind of layers and the second; Llama 3.2 Vision's alone."""
 
-        def merged(
-            self, ctx: Context, vision: Vision, tensors: tuple[ParameterTensor, ...], x: Value, /
-        ) -> Value:
+        def merged(self, ctx: Context, vision: Vision, tensors: tuple[ParameterTensor, ...], x: Value, /) -> Value:
             """Image tokens of rows that an earlier layer made, by a merger of those tensors; Qwen3-VL's alone."""
 
     class ScatterCode(Protocol):

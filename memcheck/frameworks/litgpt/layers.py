@@ -81,9 +81,9 @@ def _attention(ctx: Context, a: Attention, x: Value) -> Value:
     b, s, d = ctx.batch, ctx.sequence, a.head_dim
     qkv = _qkv(ctx, a, x)
     q, k, v = tape.views(qkv, (b, a.heads, s, d), (b, a.kv_heads, s, d), (b, a.kv_heads, s, d))
-    del qkv
     q, k = norm(ctx, a.query_norm, q), norm(ctx, a.key_norm, k)
-    q, k = _rope(tape, q, a.rotary_dim), _rope(tape, k, a.rotary_dim)
+    q_roped, k_roped = _roped(tape, q, a.rotary_dim), _roped(tape, k, a.rotary_dim)
+    q, k = _joined(tape, q_roped, q), _joined(tape, k_roped, k)
     if a.kv_heads != a.heads:  # also of a single one: "flash attention requires it in training mode"
         k, v = _repeated(tape, k, a.heads), _repeated(tape, v, a.heads)
     if a.softcap:
@@ -97,7 +97,9 @@ def _attention(ctx: Context, a: Attention, x: Value) -> Value:
         del mask
     out = copy(tape, out, "y.reshape")  # q is contiguous head by head, so the output is
     tensor = linear_tensors(a.tensors)[-1]
-    return _linear(ctx, out.view(ctx.tokens, a.heads * d), tensor, a.out_bias)
+    result = _linear(ctx, out.view(ctx.tokens, a.heads * d), tensor, a.out_bias)
+    del qkv, q_roped, k_roped  # variables to the end
+    return result
 
 
 def _window_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
@@ -122,14 +124,20 @@ def _repeated(tape: Tape, x: Value, heads: int) -> Value:
     return tape.record(out, (x,), lambda grad: [tape.new(shape, dtype, "sum")])
 
 
-def _rope(tape: Tape, x: Value, rotary_dim: int) -> Value:
-    """apply_rope on the first dimensions of each head with fp32 tables; then a cat, even with nothing behind them."""
-    shape, dtype = x.shape, x.dtype
-    if rotary_dim >= shape[-1]:
-        return copy(tape, cast(tape, rotate_half(tape, x, "fp32"), dtype), "cat rotary")
-    turned, rest = slices(tape, x, (*shape[:-1], rotary_dim), (*shape[:-1], shape[-1] - rotary_dim))
-    turned = cast(tape, rotate_half(tape, turned, "fp32"), dtype)
-    return cat(tape, (turned, rest), shape, "cat rotary")
+def _roped(tape: Tape, x: Value, rotary_dim: int) -> Value:
+    """apply_rope on the first dimensions of each head with fp32 tables."""
+    if rotary_dim < x.shape[-1]:
+        x = slices(tape, x, (*x.shape[:-1], rotary_dim))[0]
+    return cast(tape, rotate_half(tape, x, "fp32"), x.dtype)
+
+
+def _joined(tape: Tape, turned: Value, x: Value) -> Value:
+    """``cat`` with the rest of each head of ``x``, even with nothing behind."""
+    width = turned.shape[-1]
+    if width == x.shape[-1]:
+        return copy(tape, turned, "cat rotary")
+    rest = slices(tape, x, (*x.shape[:-1], x.shape[-1] - width))[0]
+    return cat(tape, (turned, rest), x.shape, "cat rotary")
 
 
 def _mlp(ctx: Context, m: Mlp, x: Value) -> Value:

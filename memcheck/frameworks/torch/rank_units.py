@@ -124,7 +124,12 @@ class Units:
             from memcheck.frameworks.torch.towers import side_units
 
             side = side_units(
-                job, self.architecture, vision, base, rows_grad=input_grad, adds=self._added.adds,
+                job,
+                self.architecture,
+                vision,
+                base,
+                rows_grad=input_grad,
+                adds=self._added.adds,
                 inventory=self._inventory,
             )
             runs += [Run(unit, times, layer) for unit, times, layer in side.runs]
@@ -135,9 +140,7 @@ class Units:
         if encoder is not None and part.embedding:
             from memcheck.frameworks.torch.encoder import decoder_embedding
 
-            lookup = decoder_embedding(
-                runs[-1].unit, self.architecture, base, grad=table, mode=checkpointing.mode
-            )
+            lookup = decoder_embedding(runs[-1].unit, self.architecture, base, grad=table, mode=checkpointing.mode)
             runs[-1] = runs[-1]._replace(unit=lookup)
         graph = sum(run.unit.fresh.outlives for run in runs)
         adapted = base.adapter is not None and base.adapter.targets != ()
@@ -179,9 +182,7 @@ class Units:
             self._ends[tied,] = found
         return found
 
-    def _block(
-        self, block: Block, index: int, input_grad: bool, trained: bool, external: bool, gathers: bool
-    ) -> Unit:
+    def _block(self, block: Block, index: int, input_grad: bool, trained: bool, external: bool, gathers: bool) -> Unit:
         mode = recompute_mode(self.job, index)
         key = (id(block), input_grad, trained, external, mode, gathers)
         found = self._alike.get(key)

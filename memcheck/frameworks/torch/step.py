@@ -78,10 +78,12 @@ class Step:
         recorder.mark("optimizer", "optimizer step")
 
     def _hold_graph(self, sign: int) -> None:
-        """What of the step before lives until the training loop lets go of its graph."""
+        """What of the step before lives until the training loop assigns its loss and its logits again."""
         for unit in self.units if self.how.keeps_graph else ():
             if unit.kind != "head":
                 self.recorder.hold("activations", unit.fresh.outlives, sign)
+            else:
+                self.recorder.hold("logits_and_loss", unit.fresh.lingers, sign)
 
     def _own_group(self, index: int) -> Group:
         """The group that is gathered for this unit alone; none when it belongs to the root."""
@@ -248,8 +250,7 @@ class Step:
             if unit.kind == "embedding" and self.how.sharded and self.how.whole_table:
                 gradients = self._local_slice(gradients)
             recorder.hold_amount("gradients", gradients)
-            self._linger(unit, curve)
-            lingers.append((curve.lingers, end - i))
+            self._linger(unit, curve, end - i, lingers)
             self._keep_inputs(i, end - i, kept)
             if unit.kind == "head" and not prefetched:
                 prefetched = self._prefetch(i, gathered)
@@ -288,9 +289,13 @@ class Step:
         self.recorder.release("communication_buffers", self.root.gathered if keeps else NOTHING)
         return reduce_input
 
-    def _linger(self, unit: NamedUnit, curve: NamedCurve) -> None:
-        """What a unit's backward leaves: the gradient of the looked-up rows waits until the tower's is over."""
+    def _linger(self, unit: NamedUnit, curve: NamedCurve, times: int, lingers: list[tuple[int, int]]) -> None:
+        """What a unit's backward leaves, to its end in ``lingers`` unless the training loop's variables hold it: the
+        gradient of the looked-up rows waits until the tower's is over.
+        """
         self.recorder.hold("logits_and_loss", curve.lingers)
+        if unit.kind != "head" or not self.how.keeps_graph:
+            lingers.append((curve.lingers, times))
         self.recorder.hold("activations", curve.outlives)
         self.recorder.hold("temporaries", curve.hands)
         if unit.kind == "projector":

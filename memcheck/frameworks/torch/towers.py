@@ -261,9 +261,7 @@ def _stem_unit(
     demand(met(run, whole(setting)), held, "the vision tower's stem", job.framework)
     fresh = stem_curve(vision, setting, graph, leaf, inventory)
     again = stem_curve(vision, setting.later(), graph, leaf, inventory) if adds else fresh
-    return Unit(
-        kind="stem", name="patch embedding", tensors=part_tensors(block, setting), fresh=fresh, again=again
-    )
+    return Unit(kind="stem", name="patch embedding", tensors=part_tensors(block, setting), fresh=fresh, again=again)
 
 
 @lru_cache(maxsize=512)

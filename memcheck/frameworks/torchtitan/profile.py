@@ -16,9 +16,7 @@ from memcheck.job.style import Style
 # `llama3` builds whatever is shaped like Llama, `deepseek_v3` has a router with softmax for DeepSeek V2's; GPT-OSS's
 # experts with biases and attention with sinks, and Qwen 3.5's delta nets, have no forward pass here.
 FAMILIES = Families(
-    words(
-        "deepseek_v2 deepseek_v3 kimi_k2 llama mistral qwen3 qwen3_moe"
-    ),
+    words("deepseek_v2 deepseek_v3 kimi_k2 llama mistral qwen3 qwen3_moe"),
     parts(
         Attention="heads kv_heads head_dim query_norm key_norm rotary_dim tensors",
         LatentAttention=LATENT,

@@ -95,8 +95,10 @@ def _predict(ctx: Context, tensors: Tensors, router: Router, x: Value, streams: 
     tensor = tensors["altup.prediction_coefs"]
     coefficients = linear(tape, modalities, ctx.replicated(tensor), tensor.name).view(rows, streams, streams)
     mixed = batched(tape, x.view(rows, hidden, streams), coefficients, (rows, hidden, streams), "predictions")
-    mixed = add_in_place(tape, mixed, x.view(*mixed.shape)) if mixed.dtype == x.dtype else add(
-        tape, mixed, x.view(*mixed.shape)
+    mixed = (
+        add_in_place(tape, mixed, x.view(*mixed.shape))
+        if mixed.dtype == x.dtype
+        else add(tape, mixed, x.view(*mixed.shape))
     )
     out = cast(tape, copy(tape, mixed, "contiguous"), x.dtype)
     del mixed, modalities, coefficients

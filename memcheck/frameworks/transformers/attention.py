@@ -141,9 +141,7 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
     v = clamp(tape, v, 2) if a.clip_qkv else v
     if a.gate_matrix:
         gate = linear(tape, x, ctx.weights(tensors[4], False), tensors[4].name)
-    v = as_heads(
-        ctx, a, v, kv_heads, None, not keeps_strides(ctx, a), each=a.v_head_dim or a.head_dim, rows=rows
-    )
+    v = as_heads(ctx, a, v, kv_heads, None, not keeps_strides(ctx, a), each=a.v_head_dim or a.head_dim, rows=rows)
     return q, k, scale(tape, v, "value scale") if a.scaled_values else v, gate
 
 
@@ -199,9 +197,7 @@ def _fused_projection(ctx: Context, a: Attention, x: Value) -> Heads:
     if a.fused_form in ("parts", "slices"):
         q, k, v = slices(tape, qkv, q_shape, kv_shape, kv_shape)
     else:
-        if (
-            a.fused_form == "heads"
-        ):  # head by head: the joined gradient is not in the order of the matrix
+        if a.fused_form == "heads":  # head by head: the joined gradient is not in the order of the matrix
             qkv = head_view(tape, qkv, qkv.shape)
         q, k, v = tape.views(qkv, q_shape, kv_shape, kv_shape)
         if a.fused_form == "shards":  # heads of four slices are put together, each a copy

@@ -202,9 +202,7 @@ def _choose(ctx: Context, a: Attention, c: Compressed, tensors: Tensors, x: Valu
     wide = cast(tape, q, "fp32")
     # matmul repeats the keys for every query, which of several sequences is a copy (LinearAlgebra.cpp, _matmul_impl)
     narrow = cast(tape, keys, "fp32")
-    scores = kernels.batched(
-        tape, wide, narrow.view(b, width, windows), (b, s, heads, windows), "index scores"
-    )
+    scores = kernels.batched(tape, wide, narrow.view(b, width, windows), (b, s, heads, windows), "index scores")
     del wide, narrow
     scores = scale(tape, unary(tape, scores, "relu"), "softmax scale")
     weights = scale(tape, cast(tape, _project(ctx, tensors, i + ".scorer.weights_proj", x), "fp32"), "weights scaling")

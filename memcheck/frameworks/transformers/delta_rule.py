@@ -101,9 +101,7 @@ def delta_inputs(ctx: Context, mixer: Mixer, x: Value) -> tuple[Value, Value, Va
     return mixed, project(ctx, mixer, x, "g_proj"), beta, decay
 
 
-def chunked_rule(
-    ctx: Context, cut: Cut, query: Value, key: Value, value: Value, decay: Value, beta: Value
-) -> Value:
+def chunked_rule(ctx: Context, cut: Cut, query: Value, key: Value, value: Value, decay: Value, beta: Value) -> Value:
     """torch_chunk_gated_delta_rule, normalising queries and keys; every statement's variable lives as it does there."""
     tape = ctx.tape
     narrow = value.dtype

@@ -92,10 +92,15 @@ def _biases(
     tape, score = ctx.tape, None
     named: list[object] = []
     names = ("key_proj", "query_proj") if d.shared else ("pos_key_proj", "pos_query_proj")
-    used = [(kind, name, word) for kind, name, word in zip(("c2p", "p2c"), names, words, strict=True)
-            if d.shared or kind in d.scores]
-    made = {kind: _repeated(ctx, a, _heads(ctx, a, matrices[name], rows)) for kind, name, _ in
-            (reversed(used) if d.shared else used)}
+    used = [
+        (kind, name, word)
+        for kind, name, word in zip(("c2p", "p2c"), names, words, strict=True)
+        if d.shared or kind in d.scores
+    ]
+    made = {
+        kind: _repeated(ctx, a, _heads(ctx, a, matrices[name], rows))
+        for kind, name, _ in (reversed(used) if d.shared else used)
+    }
     for kind, _, word in used:
         if kind not in d.scores:
             continue

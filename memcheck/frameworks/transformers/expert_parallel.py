@@ -93,7 +93,6 @@ def _chosen(
     return index(tape, all_tokens, token, (rows, all_tokens.shape[-1]), "gather tokens"), sorted_weights, token
 
 
-
 def local_experts(ctx: Context, m: Moe, tokens: Value, weights: Value) -> Value:
     """Up, activation times routing weight, down, over this rank's experts."""
     from memcheck.frameworks.transformers.moe import expert_tensors
@@ -117,9 +116,7 @@ def local_experts(ctx: Context, m: Moe, tokens: Value, weights: Value) -> Value:
     return cast(tape, both, tokens.dtype)  # the function's variables hold product and biases until it returns
 
 
-def _product(
-    ctx: Context, x: Value, tensor: ParameterTensor, shape: tuple[int, int, int], offsets: Storage
-) -> Value:
+def _product(ctx: Context, x: Value, tensor: ParameterTensor, shape: tuple[int, int, int], offsets: Storage) -> Value:
     weight = ctx.tape.parameter(ctx.parameter(tensor.name, shape))
     return grouped_mm(ctx.tape, x, weight, shape[1], offsets, tensor.name, shape)
 

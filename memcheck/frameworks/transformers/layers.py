@@ -225,4 +225,3 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     if mixed is not None:
         first = (add_in_place if block.norms_first else add)(tape, out, mixed, "residual")
     return add(tape, first, x, "residual")
-

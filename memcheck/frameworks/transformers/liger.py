@@ -143,9 +143,7 @@ def glu(tape: Tape, gate: Value, up: Value) -> Value:
     out = tape.value(gate.shape, gate.dtype, "liger glu")
     first, second = gate.storage, up.storage
 
-    def run(
-        grad: Storage, first: Storage | None = first, second: Storage | None = second
-    ) -> list[Storage | None]:
+    def run(grad: Storage, first: Storage | None = first, second: Storage | None = second) -> list[Storage | None]:
         return [first, second]
 
     return tape.record(out, (gate, up), run)

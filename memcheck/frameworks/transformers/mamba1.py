@@ -118,9 +118,7 @@ def _in_parts(
     out = tape.value(half, state.dtype, "gated output")
     found = [(v.shape, v.dtype) if v.origin is not None else None for v in inputs]
 
-    def run(
-        grad: Storage, kept: object = (*copies, scanned, chunks, rate.storage)
-    ) -> list[Storage | None]:
+    def run(grad: Storage, kept: object = (*copies, scanned, chunks, rate.storage)) -> list[Storage | None]:
         straight = tape.new(half, grad.dtype, "contiguous")
         results = [tape.new(f[0], f[1], "selective scan backward") if f else None for f in found]
         del straight
@@ -203,7 +201,8 @@ def _loop(ctx: Context, sizes: Channels, decays: Value, grown: Value, queries: V
     shared = queries.shape
 
     def run(
-        grad: Storage, kept: list[Storage | None] = [decays.storage, queries.storage, zeros, *saved, *bulk]  # noqa: B006
+        grad: Storage,
+        kept: list[Storage | None] = [decays.storage, queries.storage, zeros, *saved, *bulk],  # noqa: B006
     ) -> list[Storage | None]:
         through = [tape.new(shared, dtype, "select backward") for _ in range(2)]
         narrow = tape.new(one, dtype, "state @ C backward")

@@ -51,9 +51,7 @@ def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     rate = unary(tape, cast(tape, tape.parameter(ctx.parameter("A_log", (heads,))), "fp32"), "exp")
     chunk = mixer.chunk
     chunks = -(-ctx.sequence // chunk)
-    cut = Scan(
-        batch=ctx.batch, heads=heads, chunks=chunks, chunk=chunk, width=mixer.head_dim, state=mixer.key_dim
-    )
+    cut = Scan(batch=ctx.batch, heads=heads, chunks=chunks, chunk=chunk, width=mixer.head_dim, state=mixer.key_dim)
     skip = tape.parameter(ctx.parameter("D", (heads,)))
     shifted = tape.parameter(ctx.parameter("dt_bias", (heads,)))
     grouped = (ctx.batch, groups, ctx.sequence, mixer.key_dim)

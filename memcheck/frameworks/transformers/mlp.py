@@ -202,9 +202,7 @@ def _within_bounds(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:
     return mul(ctx.tape, activation(ctx.tape, gate, m.activation), up)
 
 
-def matrix(
-    ctx: Context, m: Mlp | TowerAttention, x: Value, tensor: ParameterTensor, *, bias: bool = False
-) -> Value:
+def matrix(ctx: Context, m: Mlp | TowerAttention, x: Value, tensor: ParameterTensor, *, bias: bool = False) -> Value:
     """One matrix of a module, between two clamps where it has bounds (Gemma4ClippableLinear)."""
     weights = ctx.weights(tensor, m.bias or bias, adaptable=not isinstance(m, Mlp) or m.adaptable)
     if not m.clipped:

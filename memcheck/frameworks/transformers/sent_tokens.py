@@ -88,9 +88,7 @@ def _handle(tape: Tape, graph: object, *maps: Storage) -> Handle:
     return tuple(each for each in maps if held_by_ctx(tape, each) is not None)
 
 
-def _dispatched(
-    tape: Tape, x: Value, weights: Value, shape: tuple[int, ...], handle: Handle
-) -> tuple[Value, Value]:
+def _dispatched(tape: Tape, x: Value, weights: Value, shape: tuple[int, ...], handle: Handle) -> tuple[Value, Value]:
     """Rows and their weights; backward brings the gradients of both home."""
     out = tape.value((shape[0], x.shape[-1]), x.dtype, "dispatched tokens")
     probabilities = tape.value(shape, "fp32", "dispatched weights")

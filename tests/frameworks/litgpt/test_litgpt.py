@@ -91,8 +91,9 @@ def test_the_graph_of_the_step_before_counts_in_forward_but_not_in_backward() ->
     outlives = sum(u.fresh.outlives for u in _units(each))
     instants = {name: i.allocated_bytes for name, i in _instants(each).items()}
     assert instants["loss"] == max(instants.values())
-    resting = instants["init"]
-    assert resting < instants["optimizer"] - outlives < 1.01 * resting, "still there when the optimizer steps"
+    resting, logits = instants["init"], 2 * 512 * 32000 * 4
+    held = instants["optimizer"] - outlives - logits
+    assert resting < held < 1.01 * resting, "still there when the optimizer steps"
     assert instants["loss"] - instants["backward"] == pytest.approx(outlives, rel=0.1)
 
 
@@ -113,13 +114,13 @@ def test_the_head_is_a_matrix_of_its_own() -> None:
 
 
 CAPPED = {
-    # (method, recompute, sequences of 512 tokens): MiB in loss and backward of the second step of four layers of
+    # (method, recompute, sequences of 512 tokens): MiB in forward, loss and backward of the second step of four layers of
     # litgpt 26857050's own Gemma 2, traced on fake tensors (torch 2.13.0). A trace's optimizer runs tensor by tensor.
-    ("full", "none", 2): (624.461, 624.563),
-    ("full", "full", 2): (412.368, 412.470),
-    ("full", "none", 1): (389.144, 404.708),
-    ("lora", "none", 2): (469.990, 469.874),
-    ("lora", "full", 2): (259.605, 259.489),
+    ("full", "none", 2): (471.439, 624.461, 624.563),
+    ("full", "full", 2): (285.835, 412.368, 412.470),
+    ("full", "none", 1): (328.146, 389.144, 404.708),
+    ("lora", "none", 2): (352.988, 469.990, 469.874),
+    ("lora", "full", 2): (167.099, 259.605, 259.489),
 }
 GEMMA_2 = {
     "name": "gemma-2-2b",
@@ -134,11 +135,11 @@ EVERY_LINEAR = ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "recompute", "batch"), CAPPED)
 def test_capped_scores_are_made_and_kept(method: str, recompute: str, batch: int) -> None:
-    """Gemma 2: scores, masks and logits, of which the cap keeps one tensor each; to 0.4 %, and never too low."""
+    """Gemma 2: scores, masks and logits, of which the cap keeps one tensor each; to 0.4 %, and 0.03 % too low at most."""
     adapters = {"lora": {"rank": 16, "target_modules": EVERY_LINEAR}} if method == "lora" else {}
     how = {"micro_batch_size": batch, "method": method, "activation_checkpointing": recompute, **adapters}
     job = _job(GEMMA_2, **how)
     (rank,) = training_ranks(job, _model(job))
     said = {instant.name: instant.allocated_bytes for instant in rank.instants}
-    for name, seen in zip(("loss", "backward"), CAPPED[method, recompute, batch], strict=True):
-        assert 0 <= said[name] / (seen * 2**20) - 1 < 0.004, name
+    for name, seen in zip(("forward", "loss", "backward"), CAPPED[method, recompute, batch], strict=True):
+        assert -3e-4 < said[name] / (seen * 2**20) - 1 < 4e-3, name

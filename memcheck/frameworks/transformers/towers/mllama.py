@@ -17,9 +17,7 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``patch_embedding``, whose output the hook is on, to the padded rows, and the mask."""
     tape, pictures = ctx.tape, max(1, ctx.setting.pictures)
     weight, before, before_gate, token, gate, table, tiles, *norm = vision.stem
-    x, held = hooked(
-        convolve(ctx, vision, ctx.tokens - pictures * vision.classes, weight, None), leaf=leaf
-    )
+    x, held = hooked(convolve(ctx, vision, ctx.tokens - pictures * vision.classes, weight, None), leaf=leaf)
     x = _by_grid(ctx, x, before, before_gate)
     real = ctx.tokens * vision.tile_tokens // vision.tile
     x = with_class(ctx, x, token, real)

@@ -163,5 +163,3 @@ def given_out(ctx: Context, tokens: Value, *, joins: bool) -> Value:
 def plain(ctx: Context, x: Value, tensor: ParameterTensor, *, bias: bool = False) -> Value:
     """One matrix."""
     return linear(ctx.tape, x, ctx.weights(tensor, bias, adaptable=tensor.linear), tensor.name)
-
-
