@@ -25,7 +25,7 @@ def refuse(job: TrainingJob) -> None:
     """
     if isinstance(job.architecture, Architecture):
         refuse_model(job.framework, job.architecture)
-        if job.architecture.vision is not None or job.architecture.encoder is not None:
+        if job.architecture.vision is not None or job.architecture.encoder is not None or job.architecture.others:
             from memcheck.memory.unmodelled_parts import refuse_parts
 
             refuse_parts(job, job.architecture)

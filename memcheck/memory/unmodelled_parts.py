@@ -17,8 +17,15 @@ def refuse_parts(job: TrainingJob, a: Architecture) -> None:
     Raises:
         UnsupportedError: it does.
     """
+    if any(f.startswith("layers:") for f in job.freeze) and any(other.part == "language" for other in a.others):
+        raise UnsupportedError(
+            "memcheck has no model of layers frozen by number where some rest, which have numbers, too",
+            "freeze `language`, or give the step pictures",
+            "/training/freeze",
+        )
     if a.vision is None:
-        _refuse_with_encoder(job)
+        if a.encoder is not None:
+            _refuse_with_encoder(job)
         return
     _refuse_divided(job, "a vision tower", ", or size the language model alone: `model: {part: language}`")
     lora = job.lora

@@ -192,6 +192,7 @@ WRAPPERS: dict[str, str] = {
     "internvl": "qwen2",
     "janus": "llama",
     "kimi_k25": "deepseek_v3",
+    "kimi_vl": "deepseek_v3",
     "lfm2_vl": "lfm2",
     "lighton_ocr": "qwen3",
     "llama4": "llama4_text",

@@ -63,7 +63,7 @@ def _outer(job: TrainingJob, a: Architecture, part: Part, *, trained: bool) -> l
     tensor, found = job.layout.tensor, []
     if part.embedding:
         found.append(table_tensors(job, a, tensor, trained and not is_table_frozen(job, a)))
-        if a.vision is not None or a.encoder is not None:
+        if a.vision is not None or a.encoder is not None or a.others:
             from memcheck.frameworks.torch.tower_tensors import side_tensors
 
             found += side_tensors(job, a, base_setting(job, a, None))

@@ -120,6 +120,7 @@ class Units:
         crossed = vision is not None and bool(vision.crosses)
         if part.embedding and not crossed:
             runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor) and part.head), 1))
+        runs += self._resting() if vision is None and part.embedding and self.architecture.others else ()
         if vision is not None and part.embedding:
             from memcheck.frameworks.torch.towers import side_units
 
@@ -133,10 +134,11 @@ class Units:
                 inventory=self._inventory,
             )
             runs += [Run(unit, times, layer) for unit, times, layer in side.runs]
-            input_grad = input_grad if crossed else side.input_grad
             if crossed:
                 self.base = base = base._replace(encoded_grad=side.input_grad)
                 runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor) and part.head), 1))
+            else:
+                input_grad = side.input_grad
         if encoder is not None and part.embedding:
             from memcheck.frameworks.torch.encoder import decoder_embedding
 
@@ -151,9 +153,8 @@ class Units:
                 trained = base.trained and index not in frozen
                 external = index == part.first > 0
                 # the backward's first layer is where gradients start that all of an encoder-decoder's add up
-                ends, gathers = index + left == reads, False
-                if ends:
-                    gathers = left == 1
+                ends = index + left == reads
+                gathers = ends and left == 1
                 unit = self._block(block, index, input_grad, trained, external, gathers)
                 after = input_grad or trained or adapted or (base.encoded_grad and crossed and block.masked_branch)
                 some = 1 if external or after != input_grad else left  # what follows is not like this one
@@ -163,6 +164,14 @@ class Units:
                 _put(runs, unit, index, some)
                 input_grad, index, left = after, index + some, left - some
         return self._with_head(runs, part, input_grad, graph)
+
+    def _resting(self) -> list[Run]:
+        """Layers of a model without a tower that a step of text does not run (Llama 3.2 Vision's)."""
+        from memcheck.frameworks.torch.towers import resting_units
+        from memcheck.job.images import NO_PICTURES
+
+        found = resting_units(self.job, self.architecture, self.base, NO_PICTURES)
+        return [Run(unit, times, layer) for unit, times, layer in found]
 
     def _with_head(self, runs: list[Run], part: Part, input_grad: bool, graph: int) -> list[Run]:
         if part.head:

@@ -8,7 +8,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded, rounded_bytes
 from memcheck.frameworks.torch.units import adapter_of, block_tensors_on_rank
-from memcheck.job.images import Pictures, pictures_of
+from memcheck.job.images import NO_PICTURES, Pictures, pictures_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, ParameterTensor
 from memcheck.models.vision import Vision
@@ -74,7 +74,7 @@ def side_tensors(job: TrainingJob, a: Architecture, base: Setting) -> Iterator[t
         yield part_tensors(as_block(a.encoder.tensors), setting)
     v = a.vision
     pictures = pictures_of(job, v) if v is not None else None
-    for block, n, part in idle_blocks(a, pictures) if pictures is not None else ():
+    for block, n, part in idle_blocks(a, pictures or NO_PICTURES):
         yield from n * [idle_tensors(block, part_setting(job, base, part))]
     if v is None or pictures is None or not pictures.rows:
         return

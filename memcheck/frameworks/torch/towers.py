@@ -55,7 +55,7 @@ def side_units(
     """
     pictures = pictures_of(job, vision)
     tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
-    runs = [(_idle(block, part_setting(job, base, part)), n, 0) for block, n, part in idle_blocks(a, pictures)]
+    runs = resting_units(job, a, base, pictures)
     if pictures.rows == 0:
         return SideUnits(tuple(runs), rows_grad)
     stream = base.autocast if vision.narrow else None
@@ -121,6 +121,11 @@ def side_units(
     end = _projector_unit(job, a, vision, projector, pictures, rows_grad=rows_grad, adds=adds, inventory=inventory)
     runs.append((end, 1, 0))
     return SideUnits(tuple(runs), rows_grad or below or trained)
+
+
+def resting_units(job: TrainingJob, a: Architecture, base: Setting, pictures: Pictures) -> list[tuple[Unit, int, int]]:
+    """Units whose weights rest, as :class:`SideUnits` has them."""
+    return [(_idle(block, part_setting(job, base, part)), n, 0) for block, n, part in idle_blocks(a, pictures)]
 
 
 def _between(job: TrainingJob, vision: Vision, setting: Setting, adds: bool, inventory: bool) -> Unit:
