@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 
 from memcheck.cli.options import Output
 from memcheck.edge.inert import inert
-from memcheck.edge.opener import refuse_way_out
 from memcheck.edge.streams import silence
 from memcheck.errors import UsageError
 from memcheck.report import BINARY
@@ -114,6 +113,8 @@ def write_file(path: str, report: str | bytes) -> None:
         if os.path.abspath(path).startswith(_OPEN_FILES):
             _send(path, data, "wb")
             return
+        from memcheck.edge.way_out import refuse_way_out
+
         refuse_way_out(path)
         if path in {os.environ.get(name) for name in APPENDED}:
             _send(path, data, "ab")

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from memcheck.edge.opener import RefusedError, begin_search, end_search, open_file, resolved
+from memcheck.edge.opener import RefusedError, begin_search, end_search, resolved
 from memcheck.plan.text import MAX_BYTES, read_bytes
 from memcheck.record import Record
 from memcheck.result import Unreadable
@@ -146,7 +146,7 @@ def _is_meant(found: Candidate, unmarked: list[str] | None) -> bool:
     from memcheck.plan.sniff import looks_like_plan
 
     path, data = found.file
-    if looks_like_plan(data) or (len(data) > MAX_BYTES and not found.stdin and _may_hold_plan(path)):
+    if looks_like_plan(data) or (len(data) > MAX_BYTES and not found.stdin and _is_large_plan(path)):
         return True
     from memcheck.plan.unmarked import misspells_mark, resembles_plan
 
@@ -157,18 +157,10 @@ def _is_meant(found: Candidate, unmarked: list[str] | None) -> bool:
     return False
 
 
-def _may_hold_plan(file: str) -> bool:
-    """Whether a file that is too large to parse mentions the mark: then it is reported, not passed over."""
-    from memcheck.plan.sniff import may_spell
+def _is_large_plan(path: str) -> bool:
+    from memcheck.plan.large import may_hold_plan
 
-    overlap = 1024  # more than any spelling of the mark that someone means to be read
-    held = b""
-    with open_file(file) as stream:
-        while part := stream.read(MAX_BYTES):
-            held = held[-overlap:] + part.replace(b"\0", b"")
-            if may_spell(held):
-                return True
-    return False
+    return may_hold_plan(path)
 
 
 def _unreadable(path: str, error: OSError) -> Unreadable:

@@ -198,16 +198,6 @@ def resolved(path: str) -> str:
     return real
 
 
-def refuse_way_out(path: str) -> None:
-    """Stop before writing to a path that a link leads elsewhere; whoever names a file without links means it.
-
-    Raises:
-        RefusedError: a link leads out of the repository that it lies in, or into its ``.git``.
-    """
-    if os.path.realpath(path) != os.path.abspath(path):
-        resolved(path)
-
-
 def repository(folder: str) -> tuple[str, bool]:
     """The nearest ancestor with ``.git`` (a folder, or a file in a worktree); else the folder itself."""
     found = _repository(folder)

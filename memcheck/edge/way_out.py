@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from memcheck.edge.opener import RefusedError, is_inside, repository
+from memcheck.edge.opener import RefusedError, is_inside, repository, resolved
 
 
 def check_links(path: str, shown: str) -> None:
@@ -34,3 +34,13 @@ def _limit_of_link(folder: str, *, last: bool) -> tuple[str, str] | None:
     if is_inside(folder, here):
         return here, "the working directory, which is in no git repository"
     return (folder, "its folder, which is in no git repository") if last else None
+
+
+def refuse_way_out(path: str) -> None:
+    """Stop before writing to a path that a link leads elsewhere; whoever names a file without links means it.
+
+    Raises:
+        RefusedError: a link leads out of the repository that it lies in, or into its ``.git``.
+    """
+    if os.path.realpath(path) != os.path.abspath(path):
+        resolved(path)

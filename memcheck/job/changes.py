@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from memcheck.job.types import TrainingJob
 from memcheck.plan.changes import fields, with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def apply(document: Document, changes: Mapping[str, object]) -> tuple[Document, Plan] | None:

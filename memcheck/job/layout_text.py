@@ -5,13 +5,15 @@ Source: Megatron-core ``transformer/pipeline_parallel_layer_layout.py`` (parse_s
 
 from __future__ import annotations
 
-import re
-
 from memcheck.errors import UnsupportedError
 from memcheck.remembered import lru_cache
 
-_GROUP = re.compile(r"\(([^()]*)\)\*(\d+)")
-_REPEAT = re.compile(r"([EtmL|])\*(\d+)")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import re
+
+_GROUP = r"\(([^()]*)\)\*(\d+)"
+_REPEAT = r"([EtmL|])\*(\d+)"
 MAX_LETTERS = 50_000
 """Letters of a layout with its repetitions written out: of the 10,000 layers that a model may have, and their stages.
 """
@@ -44,8 +46,10 @@ def _stages(text: str) -> tuple[str, ...]:
         text = wider
 
 
-def _repeated(what: re.Pattern[str], text: str) -> str:
+def _repeated(what: str, text: str) -> str:
     """The text with each repetition written out, as long as it stays within bounds."""
+    import re
+
     length = len(text)
 
     def written(match: re.Match[str]) -> str:
@@ -61,4 +65,4 @@ def _repeated(what: re.Pattern[str], text: str) -> str:
             "/training/options/pipeline_model_parallel_layout",
         )
 
-    return what.sub(written, text)
+    return re.sub(what, written, text)

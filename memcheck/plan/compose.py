@@ -178,7 +178,7 @@ class Composer:
                     self._odd = True
                 return WORDS[text]
             if text[0] in NUMBER_STARTS:
-                if text.isdecimal() and text.isascii() and text[0] != "0" and len(text) < 19:
+                if text.isdecimal() and text.isascii() and (text[0] != "0" or text == "0") and len(text) < 19:
                     return int(text)
                 value, odd = number(text)
                 self._odd |= odd

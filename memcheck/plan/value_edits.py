@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from memcheck.finding import Edit, Span
+from memcheck.own_json import written
 from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
 
@@ -115,10 +115,14 @@ def flow_text(value: object) -> str:
     """A value as YAML flow text; JSON is a subset, and quotes are dropped where YAML needs none."""
     if isinstance(value, str):
         return (
-            value if value.replace("-", "").replace("_", "").isalnum() and not value[0].isdigit() else json.dumps(value)
+            value if value.replace("-", "").replace("_", "").isalnum() and not value[0].isdigit() else written(value)
         )
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}: {flow_text(v)}" for k, v in value.items()) + "}"
+    if value is None or isinstance(value, int):
+        return written(value)
+    import json
+
     return json.dumps(value)
 
 

@@ -36,7 +36,6 @@ Megatron-core `transformer/transformer_config.py` (`recompute_modules`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 from memcheck.finding import Finding
@@ -185,6 +184,8 @@ def _frozen(context: RuleContext, freeze: tuple[str, ...]) -> Iterator[Finding]:
 
     def matches(name: str, module: str) -> bool:
         return is_frozen(module, (name,))
+
+    import re
 
     sides = [name for name, field in SIDES.items() if getattr(context.architecture, field, None)]
     known = [n for n in freeze if re.fullmatch(PART, n) or n in sides]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from memcheck.accounts.state import expert_slices
 from memcheck.autograd.context import Adapter
 from memcheck.frameworks.registry import FRAMEWORKS, timing_of
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
 
 REMEMBERED = 8192
 """Entries of each cache; a full one starts again."""
-
-_LAYERS = re.compile(r"layers:(\d+)-(\d+)")
 
 
 class Stage(Record):
@@ -185,14 +181,17 @@ def _tower_costs(architecture: Architecture, shape: Shape, rates: Rates) -> tupl
     )
 
 
+def _frozen_layers(freeze: tuple[str, ...]) -> set[int]:
+    """The layers that ``layers:A-B`` freezes."""
+    import re
+
+    matches = [re.fullmatch(r"layers:(\d+)-(\d+)", pattern) for pattern in freeze]
+    return {index for match in matches if match for index in range(int(match[1]), int(match[2]))}
+
+
 def kinds(architecture: Architecture, freeze: tuple[str, ...]) -> list[tuple[Block, bool, bool, int]]:
     """Runs of equal layers in order: block, whether it is trained, whether something below it is, how many."""
-    frozen = {
-        index
-        for pattern in freeze
-        if (match := _LAYERS.fullmatch(pattern))
-        for index in range(int(match[1]), int(match[2]))
-    }
+    frozen = _frozen_layers(freeze) if freeze else set()
     below = "embed" not in freeze
     if not frozen:
         return [(block, True, True, count) for block, count in architecture.blocks]

@@ -9,8 +9,6 @@ The ring is torch's up to 0.2.2; main gathers keys and values ("Remove apply_cp_
 
 from __future__ import annotations
 
-import re
-
 from memcheck.frameworks.torch.timing import TIMING as TORCH
 from memcheck.job.types import TrainingJob
 from memcheck.remembered import lru_cache
@@ -38,6 +36,8 @@ def _release(job: TrainingJob) -> tuple[int, ...] | None:
 @lru_cache(maxsize=64)
 def _numbers(version: str) -> tuple[int, ...] | None:
     """``0.2.1`` as numbers; None for what is no release."""
+    import re
+
     match = re.fullmatch(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
     return None if match is None else tuple(int(part or 0) for part in match.groups())
 

@@ -9,13 +9,16 @@ is read as a whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from memcheck.finding import Finding
 from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 REMEMBERED = 65536
 """Variants of sections that are kept at most."""

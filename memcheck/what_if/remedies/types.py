@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from memcheck.accounts.estimate import Estimate
 from memcheck.job.resolve import Resolved
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 UNCHANGED = 0
 """The training result stays what it was, beyond rounding, on the same hardware."""
