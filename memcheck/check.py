@@ -32,7 +32,6 @@ from memcheck.result import (
     defect_result,
 )
 from memcheck.rules.checks import CHECKS
-from memcheck.rules.place import place
 from memcheck.rules.profiles import GATE
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
 
@@ -46,17 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_FAIL_ABOVE", "DEFAULT_WARN_ABOVE", "Gate", "check_file", "refused"]
 
-PROBLEM_CODES = {
-    "model": codes.UNKNOWN_MODEL,
-    "gpu": codes.UNKNOWN_GPU,
-    "architecture": codes.UNSUPPORTED_ARCHITECTURE,
-    "config-key": codes.UNREAD_CONFIG_KEY,
-    "images": codes.INVALID_VALUE,
-    "base": codes.INVALID_VALUE,
-    "target": codes.INVALID_VALUE,
-    "config": codes.UNREADABLE_CONFIG,
-    "missing": codes.MISSING_KEY,
-}
 DEFAULT_FAIL_ABOVE = 0.95
 DEFAULT_WARN_ABOVE = 0.9
 """Shares of a GPU that a plan may need; docs/accuracy.md has the published jobs that they were judged from."""
@@ -80,6 +68,8 @@ def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], li
         failed(error, 0, stem(path))
         return results, traces
     if not documents:
+        from memcheck.rules.located import no_document
+
         results.append(PlanResult(path=path, document=0, name=stem(path), status=ERROR, findings=(no_document(path),)))
     comments = None
     for document in documents:
@@ -128,6 +118,8 @@ def check_document(document: Document, gate: Gate, comments: Suppressions | None
             result, judged = judge(plan, document, result, gate)
             findings += judged
         except (ResolutionError, UnsupportedError) as error:
+            from memcheck.rules.located import located
+
             findings += located(error, document)
     if findings:
         from memcheck.rules.provenance import traced
@@ -212,23 +204,12 @@ def with_findings(
     return result._replace(findings=tuple(shown), hidden=tuple(hidden), status=status)
 
 
-def located(error: ResolutionError | UnsupportedError, document: Document) -> list[Finding]:
-    """What could not be resolved or priced, as findings on the keys that ask for it."""
-    if isinstance(error, UnsupportedError):
-        where = place(document, error.pointer)
-        return [codes.NO_MEMORY_MODEL.at(where, error.message, help=error.help, pointer=error.pointer)]
-    return [
-        PROBLEM_CODES[problem.kind].at(
-            place(document, problem.pointer), problem.message, help=problem.help, pointer=problem.pointer
-        )
-        for problem in error.problems
-    ]
-
-
 def effective_policy(stated: PolicySpec, gate: Gate) -> PolicySpec:
     """The plan's policy under the command line's and over the configuration's."""
     settings = gate.settings
     if settings.policy is not None and settings.policy.locked:
+        from memcheck.rules.governance import held
+
         stated = held(stated, configured_limits(settings))
 
     def first(*values: float | None) -> float | None:
@@ -250,22 +231,6 @@ def configured_limits(settings: Settings) -> LockedLimits:
     return LockedLimits(
         DEFAULT_FAIL_ABOVE if fail is None else fail, DEFAULT_WARN_ABOVE if warn is None else warn, settings.overhead
     )
-
-
-def held(stated: PolicySpec, limits: LockedLimits) -> PolicySpec:
-    """A plan's policy where it is stricter than the limits, and the limits where it is not."""
-    fail, warn = stated.fail_above, stated.warn_above
-    return stated._replace(
-        fail_above=None if fail is None else min(fail, limits.fail_above),
-        warn_above=None if warn is None else min(warn, limits.warn_above),
-        overhead=None,
-    )
-
-
-def no_document(path: str) -> Finding:
-    """A file without any document was named as a plan: it must not pass for one."""
-    start = Location(path, Span(1, 1, 1, 1))
-    return codes.INVALID_PLAN.at(start, "the file holds no document", help="a plan starts with `memcheck: 1`")
 
 
 def plan_name(document: Document) -> str:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import click
 
-from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, located
+from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.cli.completion import files
 from memcheck.cli.guard import complain
 from memcheck.cli.parameters import setting
@@ -26,6 +26,7 @@ from memcheck.job.resolve import resolve
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.text import read_bytes, shown_path
+from memcheck.rules.located import located
 from memcheck.rules.run import check_layout, make_context
 
 

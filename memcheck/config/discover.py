@@ -64,7 +64,12 @@ def plans_among(
     for found in candidates:
         if isinstance(found, Unreadable):
             yield found
-        elif not found.must_be_marked or _is_meant(found, unmarked):
+        else:
+            if found.must_be_marked:
+                from memcheck.plan.meant import is_meant
+
+                if not is_meant(*found.file, unmarked, has_more=not found.stdin):
+                    continue
             yield found.file
 
 
@@ -139,28 +144,6 @@ def _read(path: str, *, must_be_marked: bool, stdin: bool = False) -> Candidate 
     except OSError as error:
         return _unreadable(path, error)
     return Candidate(PlanFile(path, data), must_be_marked, stdin)
-
-
-def _is_meant(found: Candidate, unmarked: list[str] | None) -> bool:
-    """Whether a file is a plan, or meant as one by a misspelt mark; what resembles one goes to ``unmarked``."""
-    from memcheck.plan.sniff import looks_like_plan
-
-    path, data = found.file
-    if looks_like_plan(data) or (len(data) > MAX_BYTES and not found.stdin and _is_large_plan(path)):
-        return True
-    from memcheck.plan.unmarked import misspells_mark, resembles_plan
-
-    if misspells_mark(data):
-        return True
-    if unmarked is not None and resembles_plan(data):
-        unmarked.append(path)
-    return False
-
-
-def _is_large_plan(path: str) -> bool:
-    from memcheck.plan.large import may_hold_plan
-
-    return may_hold_plan(path)
 
 
 def _unreadable(path: str, error: OSError) -> Unreadable:

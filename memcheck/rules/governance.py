@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.plan.types import PolicySpec
 from memcheck.record import Record
 
 DEFAULT_LOCKED_RULES = ("MEM1", "MEM6")
@@ -36,3 +37,13 @@ class LockedLimits(Record):
     warn_above: float
     overhead: str | float | None = None
     """None: as the engine models it."""
+
+
+def held(stated: PolicySpec, limits: LockedLimits) -> PolicySpec:
+    """A plan's policy where it is stricter than the limits, and the limits where it is not."""
+    fail, warn = stated.fail_above, stated.warn_above
+    return stated._replace(
+        fail_above=None if fail is None else min(fail, limits.fail_above),
+        warn_above=None if warn is None else min(warn, limits.warn_above),
+        overhead=None,
+    )

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, effective_policy, located
+from memcheck.check import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, effective_policy
 from memcheck.errors import UnsupportedError
 from memcheck.finding import Finding
 from memcheck.job.errors import ResolutionError
@@ -16,6 +16,7 @@ from memcheck.memory.fit import RUNS, gpu_fit, host_capacity, host_excess
 from memcheck.plan.document import Document
 from memcheck.plan.types import Plan, PolicySpec
 from memcheck.rules.budget import lacking
+from memcheck.rules.located import located
 from memcheck.rules.run import check_layout, make_context
 from memcheck.timing.serving import decode_time
 from memcheck.timing.step import step_time
