@@ -157,7 +157,7 @@ def returns(ctx: Context, weights: list[Value]) -> None:
 def _score_steps(a: Attention) -> tuple[str, ...]:
     """What the family does to the scores before the softmax."""
     if a.bidirectional:
-        return ("scale",) if a.window is None and not a.cross else ("scale", "add")
+        return ("scale",) if a.window is None and not (a.cross and a.masked) else ("scale", "add")
     if a.softcap:
         return ("scale", "cap", "add")
     if a.factor_mask:  # w / sqrt(d), w * b + -1e4 * (1 - b)
