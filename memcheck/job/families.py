@@ -47,7 +47,7 @@ FORMS = parts(
     Attention="fused_qkv fused_form rotary_interleaved rotary_form sdpa flash fp32_scores masked softmax_fp32 "
     "narrow_weights expanded_kv returns_weights filled_scores named_rotary position_rows adds_residual named_scores",
     LatentAttention="rotary_interleaved rotary_complex",
-    Mlp="fused_gate_up inline adaptable",
+    Mlp="fused_gate_up inline named_inner adaptable",
     Moe="router_fp32 scores_fp32 stacked_adapters correction_bias groups chosen_groups",
     Block="inner_dropout named_output named_norm norms_first",
     Norm="name",

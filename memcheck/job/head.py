@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.objective_types import ModelHead
+from memcheck.models.parts.matrices import linear
 from memcheck.models.types import Architecture, Rough, TaskHead
 from memcheck.plan import types as plan_types
 
@@ -51,6 +52,9 @@ def with_head(architecture: Architecture | Rough, head: ModelHead) -> Architectu
     if pooling is not None and known:
         inside = None if by_token and not pooling.by_token else pooling
         task = TaskHead(kind, head.labels, bias=True, dropout=pooling.dropout, pooling=inside)
+    elif pooling is not None and pooling.in_body:  # AutoModel's add_pooling_layer
+        wide = architecture.hidden_size
+        task = TaskHead(kind, idle=linear("pooler.dense", wide, wide, "head", "none", bias=True))
     return architecture._replace(
         task=task, head=False, head_bias=False, tie_word_embeddings=False, final_softcap=False, logit_scale=False,
         head_transform="", head_tensors=(), narrow_loss=False,

@@ -39,7 +39,7 @@ def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
         tensors.append(ParameterTensor(paths.head + ".weight", shape, "head", shard="vocab", linear=True))
     if a.head and a.head_bias:
         tensors.append(ParameterTensor(paths.head + ".bias", (a.vocab_size,), "head", shard="vocab"))
-    return (*tensors, *task_tensors(a))
+    return (*tensors, *task_tensors(a), *(a.task.idle if a.task is not None else ()))
 
 
 def task_tensors(a: Architecture) -> tuple[ParameterTensor, ...]:

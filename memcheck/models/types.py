@@ -90,6 +90,8 @@ class Mlp(Record):
     nested: bool = False
     """The first matrix and the activation are one statement of the layer's, whose variable holds their input until both
     have run (BART)."""
+    named_inner: bool = False
+    """What the last matrix reads has a variable of the layer's, to its end (BERT)."""
     widens_inner: bool = False
     """What the last matrix reads is cast to that matrix's dtype by hand (T5)."""
     adaptable: bool = True
@@ -253,6 +255,8 @@ class Pooling(Record):
     """Labels are made of every row, and their mean is taken (EuroBERT)."""
     by_token: bool = False
     """The layer is there for labels of tokens, too."""
+    in_body: bool = False
+    """The class without a head has such a layer, too, whose result nobody reads (BERT, RoBERTa)."""
 
 
 class TaskHead(Record):
@@ -265,6 +269,8 @@ class TaskHead(Record):
     dropout: float = 0.0
     pooling: Pooling | None = None
     """An encoder's own layer in front of the labels."""
+    idle: tuple[ParameterTensor, ...] = ()
+    """Tensors of a layer whose result nobody reads: they rest, and never have a gradient."""
 
 
 class Architecture(Record):

@@ -255,6 +255,11 @@ def _refusals(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[bo
         f"the schedule {layout.pipeline_schedule} with {layout.virtual_stages} virtual stages is not run",
         "--set parallelism.pipeline_schedule=1f1b --set parallelism.virtual_stages=1",
     )
+    yield (
+        job.objective.name == "reward",
+        "the loss of pairs of rewards is its trainer's, which is not run",
+        "--set training.objective=sft",
+    )
     yield layout.zero_stage == 2, "plain PyTorch has no zero_stage 2", "--set parallelism.zero_stage=3"
     yield (
         layout.tensor > 1 and layout.pipeline > 1,

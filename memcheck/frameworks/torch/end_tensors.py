@@ -89,6 +89,11 @@ def idle(a: Architecture) -> int:
     return sum(t.count for t in a.extra_tensors if "contact_head" in t.name)
 
 
+def idle_in_head(a: Architecture) -> int:
+    """Elements that rest with the head, and that nothing reads the result of."""
+    return sum(t.count for t in a.task.idle) if a.task is not None else 0
+
+
 @lru_cache(maxsize=256)
 def head_tensors(
     a: Architecture, tensor: int, tied: bool, trained: bool, norm_trained: bool, adapts: bool = False
@@ -106,6 +111,8 @@ def head_tensors(
             # peft makes a trained copy of the score layer beside the frozen one (task types SEQ_CLS, TOKEN_CLS)
             tensors.append(LocalTensor("frozen " + t.name, t.shape, False, matrix=len(t.shape) > 1))
         tensors.append(LocalTensor(t.name, t.shape, trained or adapts, matrix=len(t.shape) > 1))
+    idle = a.task.idle if a.task is not None else ()
+    tensors += [LocalTensor(t.name, t.shape, False, matrix=len(t.shape) > 1) for t in idle]
     return tuple(tensors)
 
 

@@ -160,7 +160,7 @@ def outside_sizes(beyond: StepSizes, engine: tuple[EngineOutline, tuple[int, ...
     """``engine``: its hooks without sizes, and these."""
     border = beyond.border
     edges = (border.input_gradient, border.unsent_output, border.output_gradient)
-    waiting = (beyond.rows, beyond.rows_gradient)
+    waiting = (beyond.rows, beyond.rows_gradient, beyond.features)
     values = (beyond.per_micro_batch, *edges, beyond.table, beyond.table_slice, beyond.masks, *waiting, *beyond.held)
     form, more = (None, ()) if engine is None else engine
     return OutsideSizes(Outside(tuple([bool(n) for n in values]), form), (*[n for n in values if n], *more))
@@ -287,9 +287,9 @@ def _named_groups(form: GroupForm, first: int) -> UnitGroups:
 
 
 def _named_beyond(there: Presence, first: int) -> StepSizes:
-    own, arriving, unsent, leaving, table, slice_, masks, rows, rows_gradient, *held = places(there, first)
+    own, arriving, unsent, leaving, table, slice_, masks, rows, rows_gradient, features, *held = places(there, first)
     border = Border(input_gradient=arriving, unsent_output=unsent, output_gradient=leaving)
-    return StepSizes(own, tuple(held), border, table, slice_, masks, rows, rows_gradient)
+    return StepSizes(own, tuple(held), border, table, slice_, masks, rows, rows_gradient, features)
 
 
 def places(there: Presence, first: int) -> list[int]:

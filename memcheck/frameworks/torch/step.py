@@ -63,7 +63,10 @@ class Step:
                 self.engine.begin_micro_batch()
             recorder.hold("activations", border.unsent_output, sends)
             recorder.muted = not first and self.how.all_at_once
+            features = self.beyond.features if held != NOTHING else NOTHING
+            recorder.hold("activations", features)
             gathered = self._forward(first, here)
+            recorder.release("activations", features)
             recorder.muted = False
             recorder.release("activations", border.unsent_output, sends)
             recorder.hold("communication_buffers", border.output_gradient)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import rounded, rounded_bytes
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.fsdp import (
@@ -117,6 +117,8 @@ class StepSizes(Record):
     """Looked-up rows that wait for the image tokens of a vision tower, where nothing has saved them."""
     rows_gradient: int = 0
     """Their gradient, which waits until the tower's backward is over."""
+    features: int = 0
+    """Last hidden states of a batch's other columns, which the trainer's features hold until the loss is there."""
 
 
 def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptions, tuple[float, ...]]:
@@ -147,7 +149,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         loss_inside_root=not (pipelined or tied or job.objective.outside)
         and job.loss.kind in INSIDE
         and job.loss.upcast,
-        loss_behind_model=job.objective.outside or job.objective.watched,
+        loss_behind_model=job.objective.outside or job.objective.watched or job.head.columns > 1,
         loss_behind_root=tied or (not pipelined and job.loss.kind == "chunked" and profile.style.head_behind_model),
         whole_table=layout.tensor > 1 and profile.style.whole_table_gradient,
         keeps_inputs=keeps_inputs(job),
@@ -158,9 +160,16 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         keeps_graph=profile.style.keeps_graph,
         holds_rows=not pipelined and profile.style.holds_rows,
         keeps_states=isinstance(a, Architecture) and a.keeps_states,
-        returns_first=isinstance(a, Architecture) and a.task is None and bool(a.head_transform),
+        returns_first=isinstance(a, Architecture) and (bool(a.head_transform) or _layers_behind(a)),
     )
     return how, tuple([others for _, _, others in walks])
+
+
+def _layers_behind(a: Architecture) -> bool:
+    """Whether the head's part of the forward starts where the body has returned: no norm ends the body, or none while
+    a variable has the looked-up rows (modeling_modernbert.py, which rebinds ``hidden_states``).
+    """
+    return a.task is not None and (a.final_norm is None or (a.pooling is not None and a.pooling.norm))
 
 
 def _walks(micro_batches: int, in_flight: float, apart: bool) -> list[tuple[bool, bool, float]]:
@@ -187,7 +196,14 @@ def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others:
         item, local = DTYPE_BYTES[job.recipe.compute], runs[0].unit.tensors[0]
         rows, whole = rounded(local.numel * item), rounded(local.numel * job.layout.tensor * item)
     held = tuple([int(count * saved) for count in others])
-    return StepSizes(own, held, border, whole, rows, buffers.masks, *_waiting(job, buffers, runs))
+    waiting = _waiting(job, buffers, runs)
+    return StepSizes(own, held, border, whole, rows, buffers.masks, *waiting, _features(job, buffers))
+
+
+def _features(job: TrainingJob, buffers: ModelBuffers) -> int:
+    """``features["token_embeddings"]`` of the caller (sentence-transformers 6.2, base/modules/transformer.py)."""
+    shape = job.micro_batch_size * job.sequence_length, buffers.architecture.hidden_size
+    return (job.head.columns - 1) * rounded_bytes(shape, stream_dtype(buffers.setting))
 
 
 def _waiting(job: TrainingJob, buffers: ModelBuffers, runs: list[Run]) -> tuple[int, int]:

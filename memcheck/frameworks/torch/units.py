@@ -17,6 +17,7 @@ from memcheck.frameworks.torch.end_tensors import (
     embedding_tensors,
     head_tensors,
     idle,
+    idle_in_head,
     multiplied_by_head,
     output_tensors,
     saves,
@@ -296,7 +297,7 @@ def _demand_embedding(a: Architecture, e: Embedding, setting: Setting, framework
 
 @lru_cache(maxsize=256)
 def _demand_head(a: Architecture, head: Head, setting: Setting, framework: str) -> None:
-    held = sum(t.numel for t in head_tensors(a, 1, False, True, True)) + multiplied_by_head(a)
+    held = sum(t.numel for t in head_tensors(a, 1, False, True, True)) + multiplied_by_head(a) - idle_in_head(a)
 
     def run(ctx: Context) -> None:
         shape, dtype = (ctx.tokens * setting.streams, ctx.hidden), stream_dtype(setting)

@@ -92,6 +92,7 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     del x
     with_casts = tape.live
     tape.casts.clear()
+    ctx.unused = []
     if not head.loss.keep_logits:
         ctx.kept.clear()
     saved = turn(tape)

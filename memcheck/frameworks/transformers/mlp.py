@@ -183,6 +183,8 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
     inner = dropout(tape, normalise(ctx, m.inner_norm, inner, "inner_norm"), m.inner_dropout)
     if m.widens_inner:  # modeling_t5.py, `hidden_states.to(self.wo.weight.dtype)`
         inner = cast(tape, inner, ctx.setting.params)
+    if m.named_inner:
+        ctx.unused.append(inner)
     down = matrix(ctx, m, inner, tensors[-1], bias=m.down_bias)
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
     if m.multiplied:

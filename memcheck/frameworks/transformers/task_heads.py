@@ -25,16 +25,19 @@ def task_loss(ctx: Context, task: TaskHead, box: list[Value], *, trained: bool) 
     tape = ctx.tape
     if task.pooling is not None:
         return _pooled_labels(ctx, task, task.pooling, box, trained=trained)
-    hidden_states = box.pop()
+    hidden_states = output = box.pop()  # `outputs.last_hidden_state`, to the end of the model's forward
     if task.dropout:
         hidden_states = dropout(tape, hidden_states, task.dropout)
+        _end_of_forward(ctx)
     logits = linear(tape, hidden_states, _score(ctx, task, trained=trained), "score")
     if task.kind == "token-classification":
-        return cross_entropy(tape, logits, upcast=True)
+        loss = cross_entropy(tape, logits, upcast=True)
+        del output
+        return loss
     last = tape.new((ctx.setting.batch,), "int64", "last token of each row")
     pooled = index(tape, logits, last, (ctx.setting.batch, task.labels), "pooled logits")
     loss = cross_entropy(tape, pooled, upcast=False)
-    del hidden_states, logits
+    del hidden_states, output, logits
     return loss
 
 
@@ -64,16 +67,21 @@ def _pooled_labels(ctx: Context, task: TaskHead, pooling: Pooling, box: list[Val
         norm = Norm("layernorm", ctx.hidden, bias=last.name.endswith(".bias"), name="pooling norm")
         x = normalise(ctx, norm, x, "pooling norm")
     x = dropout(tape, x, pooling.dropout)
-    highest = high(tape)  # all of this is the forward pass
-    if ctx.before is None or highest.bytes > ctx.before.bytes:
-        ctx.before = highest
-    tape.reset_peak()
+    _end_of_forward(ctx)
     logits = linear(tape, x, _score(ctx, task, trained=trained), "score")
     if pooling.late and task.kind != "token-classification":
         logits = _late_mean(ctx, logits)
     loss = cross_entropy(tape, logits, upcast=False)
     del held
     return loss
+
+
+def _end_of_forward(ctx: Context) -> None:
+    """The matrix to the labels is what comes next: all that has run belongs to the forward pass."""
+    highest = high(ctx.tape)
+    if ctx.before is None or highest.bytes > ctx.before.bytes:
+        ctx.before = highest
+    ctx.tape.reset_peak()
 
 
 def _mean(ctx: Context, x: Value) -> Value:
@@ -105,12 +113,14 @@ def _embedding(ctx: Context, box: list[Value]) -> Value:
     The sum's gradient is an expanded view, which becomes a tensor of the product's dtype before it is multiplied.
     """
     tape, x = ctx.tape, box.pop()
+    ctx.unused.append(x)  # an entry of the trainer's features, to the end of its loss
     product = _masked(tape, x)
     rows, hidden = ctx.setting.batch, ctx.hidden
     pooled = tape.value((rows, hidden), "fp32", "pooled sum")
     shape, dtype = product.shape, product.dtype
     pooled = tape.record(pooled, (product,), lambda grad: [tape.new(shape, dtype, "expanded gradient")])
     del product, x
+    _end_of_forward(ctx)  # pooling is a module of the model's
     return pooled
 
 

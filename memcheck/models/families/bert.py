@@ -31,9 +31,11 @@ class PartNames(Record):
     """The key of the dropout in front of labels."""
     transform: str = ""
     """Activation of the layer in front of the head, where it is not the layers'."""
+    body_pools: bool = False
+    """The class without a head has a pooling layer (``add_pooling_layer``)."""
 
 
-def transform_names(model: str, pooler: str, *, pools: str = "tanh") -> PartNames:
+def transform_names(model: str, pooler: str, *, pools: str = "tanh", body_pools: bool = False) -> PartNames:
     """Names of classes whose head is BERT's own, and whose pooler drops nothing in front of it."""
     transform = "cls.predictions.transform"
     return PartNames(
@@ -44,17 +46,23 @@ def transform_names(model: str, pooler: str, *, pools: str = "tanh") -> PartName
         pooler=pooler,
         pools=pools,
         drops_first=False,
+        body_pools=body_pools,
     )
 
 
 ROBERTA = PartNames(
-    model="roberta", head="lm_head", dense="lm_head.dense", norm="lm_head.layer_norm", pooler="classifier.dense"
+    model="roberta",
+    head="lm_head",
+    dense="lm_head.dense",
+    norm="lm_head.layer_norm",
+    pooler="classifier.dense",
+    body_pools=True,
 )
 
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: bert``. Dropout is 0.1 unless stated, as in the class."""
-    return _encoder(config, transform_names("bert", "bert.pooler.dense"))
+    return _encoder(config, transform_names("bert", "bert.pooler.dense", body_pools=True))
 
 
 def read_roberta(config: ConfigReader) -> Architecture:
@@ -111,7 +119,7 @@ def read_ernie(config: ConfigReader) -> Architecture:
     kinds = config.integer("task_type_vocab_size", default=3)
     if config.flag("use_task_id"):
         config.fail("use_task_id", f"a table of {kinds} kinds of tasks has no memory model", "remove use_task_id")
-    return _encoder(config, transform_names("ernie", "ernie.pooler.dense"))
+    return _encoder(config, transform_names("ernie", "ernie.pooler.dense", body_pools=True))
 
 
 def read_electra(config: ConfigReader) -> Architecture:
@@ -179,7 +187,7 @@ def assemble(
     mlp = plain_mlp(h, config.integer("intermediate_size"), activation, "intermediate.dense", "output.dense", bias=True)
     block = Block(
         mixer=attention,
-        mlp=mlp,
+        mlp=mlp._replace(named_inner=True),
         input_norm=layer_norm(h, "attention.output.LayerNorm"),
         mlp_norm=layer_norm(h, "output.LayerNorm"),
         post_norm=True,
@@ -214,6 +222,7 @@ def assemble(
             linear(names.pooler, h, h, "head", "none", bias=True),
             dropout=config.dropout(names.classifier_dropout, default=hidden),
             dropout_before=names.drops_first,
+            in_body=names.body_pools,
         ),
         narrow_loss=True,
         token_types=types,

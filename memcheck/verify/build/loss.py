@@ -31,6 +31,10 @@ def shifted(labels: torch.Tensor) -> torch.Tensor:
 def make_loss(job: TrainingJob, model: nn.Module, inner: nn.Module, watch: Watch) -> LossOf:
     """The loss of one micro-batch. ``model`` is called; ``inner`` is what a wrapper may have put it into."""
     kind, keep = job.loss.kind, job.loss.keep_logits
+    if job.head.kind == "embedding":
+        from memcheck.verify.build.task import compared_columns
+
+        return compared_columns(model, watch, lambda ids: autocast(job, ids.device.type))
     if kind == "fused-linear":
         return _fused(model, inner, watch)
     if kind == "chunked":

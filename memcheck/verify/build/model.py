@@ -75,6 +75,14 @@ def class_of(model_type: str) -> Any:
     return getattr(transformers, named)._from_config  # noqa: SLF001
 
 
+def _builder(job: TrainingJob, name: str, config: Any) -> Any:
+    if job.head.kind == "lm":
+        return class_of(name)
+    from memcheck.verify.build.task import class_with_head
+
+    return class_with_head(job, config)
+
+
 def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[str, Any]) -> nn.Module:
     """A new model on the present default device, in the dtype in which the plan's parameters rest, ready to train.
 
@@ -105,7 +113,7 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
     torch.set_default_dtype(DTYPES[job.recipe.params])
     try:
         with _no_initialisation():
-            model = class_of(name)(real, attn_implementation=attention_of(job, architecture))
+            model = _builder(job, name, real)(real, attn_implementation=attention_of(job, architecture))
             model.tie_weights()
             _widen(model, architecture)
     finally:
@@ -173,7 +181,10 @@ def base_of(model: nn.Module) -> Any:
 
 def blocks_of(model: nn.Module, architecture: Architecture) -> nn.ModuleList:
     """The stack of layers."""
-    layers: nn.ModuleList = base_of(model).get_submodule(architecture.paths.layers)
+    base, path = base_of(model), architecture.paths.layers
+    if not hasattr(base, base.base_model_prefix):  # it is the body of other classes (AutoModel)
+        path = path.removeprefix(f"{base.base_model_prefix}.")
+    layers: nn.ModuleList = base.get_submodule(path)
     return layers
 
 

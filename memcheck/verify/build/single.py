@@ -37,7 +37,11 @@ def build_single(
     wrapped = wrap(model, job, architecture, mesh)
     place.ready(wrapped.model)
     optimizers = make_optimizers(wrapped.inner, job)
-    if job.loss.kind in ("standard", "vocab-parallel"):
+    if job.head.kind != "lm":
+        from memcheck.verify.build.task import mark_loss
+
+        mark_loss(job, wrapped.inner, watch)
+    elif job.loss.kind in ("standard", "vocab-parallel"):
         head_of(wrapped.inner).register_forward_pre_hook(lambda *_: enter_loss(watch))
     loss_of = make_loss(job, wrapped.model, wrapped.inner, watch)
     # one micro-batch's tokens at a time, as a training loop moves them to the device

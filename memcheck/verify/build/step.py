@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -45,6 +46,14 @@ def micro_batches(job: TrainingJob) -> int:
 def token_batches(job: TrainingJob, architecture: Architecture, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Random token ids and labels; an encoder's input, and labels of the decoder's length."""
     vocabulary, encoder, batch = architecture.vocab_size, architecture.encoder, job.micro_batch_size
+    if job.head.kind != "lm":
+        from memcheck.verify.build.task import labels_of
+
+        columns = (job.head.columns,) if job.head.columns > 1 else ()
+        ids = (*columns, batch, job.sequence_length)
+        return [
+            (torch.randint(0, vocabulary, ids), labels_of(job, batch, job.sequence_length)) for _ in range(count)
+        ]
     shape = labels = (batch, job.sequence_length)
     if encoder is not None:
         shape, labels = (batch, encoder_length(job, encoder)), (batch, target_length(job, encoder))
@@ -71,7 +80,7 @@ def make_step(
         kept: list[Any] = []
         watch.enter("forward")
         with loss_parallel(job):
-            with autocast(job, device):
+            with autocast(job, device) if job.head.columns == 1 else nullcontext():
                 loss = loss_of(ids, labels, kept)
             if count > 1:
                 loss = loss / count
