@@ -180,11 +180,9 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
         if m.nested:
             x.storage = None
         del up, x
-    inner = dropout(tape, normalise(ctx, m.inner_norm, inner, "inner_norm"), m.inner_dropout)
+    inner = _inner(ctx, m, inner)
     if m.widens_inner:  # modeling_t5.py, `hidden_states.to(self.wo.weight.dtype)`
         inner = cast(tape, inner, ctx.setting.params)
-    if m.named_inner:
-        ctx.unused.append(inner)
     down = matrix(ctx, m, inner, tensors[-1], bias=m.down_bias)
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
     if m.multiplied:
@@ -212,6 +210,14 @@ def matrix(ctx: Context, m: Mlp | TowerAttention, x: Value, tensor: ParameterTen
     from memcheck.autograd.indexing import clamp
 
     return clamp(ctx.tape, linear(ctx.tape, clamp(ctx.tape, x, 2), weights, tensor.name), 2)
+
+
+def _inner(ctx: Context, m: Mlp, acted: Value) -> Value:
+    """What the activation made, normed and dropped; the layer may have a variable for it."""
+    out = dropout(ctx.tape, normalise(ctx, m.inner_norm, acted, "inner_norm"), m.inner_dropout)
+    if m.named_inner:
+        ctx.unused.append(out)
+    return out
 
 
 def clamped(tape: Tape, m: Mlp | Moe, gate: Value, up: Value) -> Value:
