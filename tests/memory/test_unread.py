@@ -17,7 +17,9 @@ from memcheck.job.families import FORMS, stated
 from memcheck.job.types import Lora, Recipe
 from memcheck.memory.estimate import estimate
 from memcheck.memory.unmodelled import refuse_model
+from memcheck.models.attention_types import Compressed
 from memcheck.models.from_plan import catalogued
+from memcheck.models.parameters import block_tensors
 from memcheck.models.types import (
     AltUp,
     Architecture,
@@ -52,7 +54,16 @@ REFUSED = (
     ("nemotron-h-8b", "megatron"),
     ("falcon-7b", "megatron"),
 )
-SAID_TWICE = {"Mlp.width", "Mixer.width", "Mixer.heads", "Mixer.head_dim", "Mixer.kernel", "Moe.gated"}
+SAID_TWICE = {
+    "Compressed.query_rank",
+    "Compressed.output_rank",
+    "Mlp.width",
+    "Mixer.width",
+    "Mixer.heads",
+    "Mixer.head_dim",
+    "Mixer.kernel",
+    "Moe.gated",
+}
 """The tensors beside them say it."""
 SERVING = {"Mixer.state_bytes_per_sequence"}
 WORDS = {"Norm.name", "Attention.rotary_interleaved", "Moe.activation"}
@@ -91,7 +102,7 @@ def _recording(cls: type[Any]) -> type[Any]:
 
 RECORDING = {
     cls: _recording(cls)
-    for cls in (AltUp, Attention, Disentangled, LatentAttention, Mixer, Mlp, Moe, Block, Norm, PerLayer)
+    for cls in (AltUp, Attention, Compressed, Disentangled, LatentAttention, Mixer, Mlp, Moe, Block, Norm, PerLayer)
 }
 
 
@@ -116,12 +127,19 @@ def _forget() -> None:
         found.cache_clear()
 
 
+def _adapted(architecture: Architecture) -> str | tuple[str, ...]:
+    """Every linear layer, but the one whose adapter ends in PEFT's own error (DeepSeek V4's product of groups)."""
+    tensors = [t for block, _ in architecture.blocks for t in block_tensors(block) if t.linear]
+    names = {t.name.removesuffix(".weight").rpartition(".")[2] for t in tensors}
+    return tuple(sorted(names - {"o_a_proj"})) if "o_a_proj" in names else "all-linear"
+
+
 def _price(
     architecture: Architecture, framework: str, attention: str, method: str = "full", kernels: str = "fused"
 ) -> None:
     changes: dict[str, object] = {"recipe": MEGATRON} if framework == "megatron" else {}
     changes["ssm_kernels"] = kernels
-    lora = Lora(8, "all-linear") if method == "lora" else None
+    lora = Lora(8, _adapted(architecture)) if method == "lora" else None
     estimate(job(architecture, framework=framework, attention=attention, method=method, lora=lora, **changes), BIG_GPU)
 
 

@@ -87,7 +87,7 @@ def _attend(ctx: Context, a: Attention, q: Value, kv: Value) -> Value:
     # repeated keys are a view with stride 0, which a batched product of several sequences copies
     several = ctx.setting.batch > 1
     k, v = (repeat_kv(tape, kv, a.heads) for _ in range(2))
-    sinks = tape.parameter(ctx.parameter("self_attn.sinks", (a.heads,)))
+    sinks = tape.parameter(ctx.parameter("self_attn.sinks", (a.heads,))) if a.sinks else None
     out = kernels.eager_with_sinks(
         tape, q, k, v, sinks, ctx.unused, wide=True, p_dropout=a.dropout, copied=(False, several, several)
     )
