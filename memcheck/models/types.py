@@ -10,6 +10,7 @@ from itertools import chain, repeat
 
 from memcheck.models.attention_types import Attention, Disentangled, LatentAttention, Norm, ParameterTensor
 from memcheck.models.layer_inputs import AltUp, PerLayer
+from memcheck.models.task import Pooling, TaskHead
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -18,8 +19,22 @@ if TYPE_CHECKING:
     from memcheck.models.vision import OtherTower, TowerAttention, Vision
 
 __all__ = [
-    "AltUp", "Architecture", "Attention", "Block", "Disentangled", "LatentAttention", "Mixer", "Mlp", "Moe", "Norm",
-    "ParameterTensor", "Paths", "PerLayer", "Pooling", "Rough", "TaskHead",
+    "AltUp",
+    "Architecture",
+    "Attention",
+    "Block",
+    "Disentangled",
+    "LatentAttention",
+    "Mixer",
+    "Mlp",
+    "Moe",
+    "Norm",
+    "ParameterTensor",
+    "Paths",
+    "PerLayer",
+    "Pooling",
+    "Rough",
+    "TaskHead",
 ]
 
 
@@ -235,42 +250,6 @@ class Paths(Record):
     embedding: str = "model.embed_tokens"
     positions: str = ""
     head: str = "lm_head"
-
-
-class Pooling(Record):
-    """How an encoder's class pools for labels of sequences: one row of each, a layer, an activation."""
-
-    activation: str
-    tensors: tuple[ParameterTensor, ...]
-    """The layer's matrix and bias, and its norm's weight and bias."""
-    norm: bool = False
-    """A LayerNorm stands behind the activation."""
-    dropout: float = 0.0
-    """In front of the labels' matrix."""
-    dropout_before: bool = False
-    """In front of the layer, too."""
-    mean: bool = False
-    """The mean of a sequence's rows, not its first."""
-    late: bool = False
-    """Labels are made of every row, and their mean is taken (EuroBERT)."""
-    by_token: bool = False
-    """The layer is there for labels of tokens, too."""
-    in_body: bool = False
-    """The class without a head has such a layer, too, whose result nobody reads (BERT, RoBERTa)."""
-
-
-class TaskHead(Record):
-    """What a model ends in instead of logits over its vocabulary."""
-
-    kind: str
-    """``classification`` (one answer a sequence) | ``token-classification`` | ``embedding`` (pooled hidden states)."""
-    labels: int = 0
-    bias: bool = False
-    dropout: float = 0.0
-    pooling: Pooling | None = None
-    """An encoder's own layer in front of the labels."""
-    idle: tuple[ParameterTensor, ...] = ()
-    """Tensors of a layer whose result nobody reads: they rest, and never have a gradient."""
 
 
 class Architecture(Record):

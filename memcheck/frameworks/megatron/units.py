@@ -22,7 +22,7 @@ from memcheck.frameworks.megatron.tensors import (
     padded_vocabulary,
     whole_block,
 )
-from memcheck.frameworks.torch.units import frozen_layers
+from memcheck.frameworks.torch.trained_parts import frozen_layers
 from memcheck.job.types import TrainingJob
 from memcheck.models.parameters import outer_tensors
 from memcheck.models.parts.matrices import norm_tensors

@@ -14,7 +14,8 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, High, replay
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
 from memcheck.frameworks.torch.tower_tensors import as_block, part_setting, part_tensors, reaches
-from memcheck.frameworks.torch.units import block_unit, is_hooked, recompute_mode, stream_dtype
+from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
+from memcheck.frameworks.torch.units import block_unit, stream_dtype
 from memcheck.frameworks.towers import encoder_code
 from memcheck.job.target import encoder_length, target_length
 from memcheck.job.types import DTYPE_BYTES, TrainingJob

@@ -14,14 +14,8 @@ from memcheck.autograd.context import Setting
 from memcheck.frameworks.torch.end_tensors import output_tensors, table_tensors
 from memcheck.frameworks.torch.pipelining import parts
 from memcheck.frameworks.torch.resting import sharding, tensors_resting
-from memcheck.frameworks.torch.units import (
-    base_setting,
-    block_tensors_on_rank,
-    frozen_layers,
-    is_head_frozen,
-    is_table_frozen,
-    is_tied,
-)
+from memcheck.frameworks.torch.trained_parts import frozen_layers, is_head_frozen, is_table_frozen, is_tied
+from memcheck.frameworks.torch.units import base_setting, block_tensors_on_rank
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 

@@ -19,7 +19,8 @@ from memcheck.frameworks.torch.tower_tensors import (
     part_tensors,
     reaches,
 )
-from memcheck.frameworks.torch.units import block_unit, is_hooked, recompute_mode, stream_dtype
+from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
+from memcheck.frameworks.torch.units import block_unit, stream_dtype
 from memcheck.frameworks.towers import scatter_code, tower_code
 from memcheck.job.images import Pictures, pictures_of
 from memcheck.job.types import TrainingJob

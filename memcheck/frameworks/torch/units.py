@@ -25,6 +25,7 @@ from memcheck.frameworks.torch.end_tensors import (
     transform_biases,
 )
 from memcheck.frameworks.torch.optimizer import step_in_backward
+from memcheck.frameworks.torch.trained_parts import LAYERS, is_head_frozen, is_hooked, is_tied
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward
 from memcheck.frameworks.transformers.kernel_choice import fused_kernels
@@ -124,32 +125,10 @@ def gathered_dtype(job: TrainingJob) -> str | None:
 
 WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio", "encoder")
 """Words of ``training.freeze`` that are no module patterns."""
-LAYERS = "layers:"
-"""What begins a range of layers; the schema sees to the two numbers behind it."""
 
 
 def _module_patterns(freeze: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f for f in freeze if f not in WORDS and not f.startswith(LAYERS))
-
-
-def frozen_layers(freeze: tuple[str, ...]) -> set[int]:
-    """Layers that ``layers:A-B`` patterns freeze."""
-    found: set[int] = set()
-    for pattern in freeze:
-        if pattern.startswith(LAYERS):
-            first, _, last = pattern.removeprefix(LAYERS).partition("-")
-            found.update(range(int(first), int(last)))
-    return found
-
-
-def recompute_mode(job: TrainingJob, layer: int) -> str:
-    """How one layer is recomputed: ``none`` | ``selective`` | ``full``, or ``parts:`` and names of its modules."""
-    c = job.checkpointing
-    if c.mode == "none" or (c.every_n_layers > 1 and layer % c.every_n_layers):
-        return "none"
-    if c.modules and FRAMEWORKS[job.framework].checkpointed_parts:
-        return f"parts:{','.join(c.modules)}"
-    return c.mode
 
 
 def stream_dtype(setting: Setting) -> str:
@@ -318,33 +297,6 @@ def as_built(job: TrainingJob, a: Architecture) -> Architecture:
     if job.pads and FRAMEWORKS[job.framework].style.makes_masks:
         a = padded(a)
     return a._replace(tie_word_embeddings=False) if FRAMEWORKS[job.framework].style.unties_head else a
-
-
-def is_hooked(job: TrainingJob, a: Architecture) -> bool:
-    """Whether the rows that are looked up are made to want a gradient (``enable_input_require_grads``).
-
-    A script asks for it before reentrant checkpoints. transformers 5.23 does so by itself for every model whose main
-    input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), towers' too; peft in any version.
-    """
-    words = a.encoder is None or not a.encoder.channels  # a model of sounds has another main input
-    hooks = (words and FRAMEWORKS[job.framework].runs_transformers) or job.held_in == "int8"
-    recompute = job.checkpointing  # parts of layers are wrapped by a script, which asks for nothing
-    return recompute.mode != "none" and (recompute.reentrant or (hooks and not recompute.modules))
-
-
-def is_tied(a: Architecture, tensor: int) -> bool:
-    """Whether head and embedding are one tensor on a rank: parallelize_module unties them (two DTensors)."""
-    return a.tie_word_embeddings and tensor == 1
-
-
-def is_table_frozen(job: TrainingJob, a: Architecture) -> bool:
-    """Whether ``freeze`` names the embedding, or the head that is the same tensor."""
-    return "embed" in job.freeze or (a.tie_word_embeddings and "head" in job.freeze)
-
-
-def is_head_frozen(job: TrainingJob, a: Architecture) -> bool:
-    """Whether ``freeze`` names the head, or the embedding that is the same tensor when the parts are frozen."""
-    return "head" in job.freeze or (a.tie_word_embeddings and "embed" in job.freeze)
 
 
 def head_unit(

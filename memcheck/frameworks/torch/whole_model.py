@@ -6,15 +6,8 @@ from collections.abc import Iterator
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.end_tensors import output_tensors, table_tensors
-from memcheck.frameworks.torch.units import (
-    as_built,
-    base_setting,
-    block_tensors_on_rank,
-    frozen_layers,
-    is_head_frozen,
-    is_table_frozen,
-    is_tied,
-)
+from memcheck.frameworks.torch.trained_parts import frozen_layers, is_head_frozen, is_table_frozen, is_tied
+from memcheck.frameworks.torch.units import as_built, base_setting, block_tensors_on_rank
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 

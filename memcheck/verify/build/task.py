@@ -22,7 +22,7 @@ AUTO = {
 }
 """transformers' own choice of a class by the kind of head."""
 SCALE = 20.0
-"""Of similarities (sentence-transformers, losses/multiple_negatives_ranking.py)."""
+"""Factor of similarities (sentence-transformers, losses/multiple_negatives_ranking.py)."""
 
 
 def class_with_head(job: TrainingJob, config: Any) -> Callable[..., nn.Module]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from memcheck.autograd.context import is_frozen
-from memcheck.frameworks.torch.units import frozen_layers
+from memcheck.frameworks.torch.trained_parts import frozen_layers
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.verify.build.dtypes import DTYPES

@@ -1,0 +1,57 @@
+"""Which parts of a model a job trains, ties, hooks and recomputes."""
+
+from __future__ import annotations
+
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
+
+LAYERS = "layers:"
+"""What begins a range of layers; the schema sees to the two numbers behind it."""
+
+
+def frozen_layers(freeze: tuple[str, ...]) -> set[int]:
+    """Layers that ``layers:A-B`` patterns freeze."""
+    found: set[int] = set()
+    for pattern in freeze:
+        if pattern.startswith(LAYERS):
+            first, _, last = pattern.removeprefix(LAYERS).partition("-")
+            found.update(range(int(first), int(last)))
+    return found
+
+
+def recompute_mode(job: TrainingJob, layer: int) -> str:
+    """How one layer is recomputed: ``none`` | ``selective`` | ``full``, or ``parts:`` and names of its modules."""
+    c = job.checkpointing
+    if c.mode == "none" or (c.every_n_layers > 1 and layer % c.every_n_layers):
+        return "none"
+    if c.modules and FRAMEWORKS[job.framework].checkpointed_parts:
+        return f"parts:{','.join(c.modules)}"
+    return c.mode
+
+
+def is_hooked(job: TrainingJob, a: Architecture) -> bool:
+    """Whether the rows that are looked up are made to want a gradient (``enable_input_require_grads``).
+
+    A script asks for it before reentrant checkpoints. transformers 5.23 does so by itself for every model whose main
+    input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), towers' too; peft in any version.
+    """
+    words = a.encoder is None or not a.encoder.channels  # a model of sounds has another main input
+    hooks = (words and FRAMEWORKS[job.framework].runs_transformers) or job.held_in == "int8"
+    recompute = job.checkpointing  # parts of layers are wrapped by a script, which asks for nothing
+    return recompute.mode != "none" and (recompute.reentrant or (hooks and not recompute.modules))
+
+
+def is_tied(a: Architecture, tensor: int) -> bool:
+    """Whether head and embedding are one tensor on a rank: parallelize_module unties them (two DTensors)."""
+    return a.tie_word_embeddings and tensor == 1
+
+
+def is_table_frozen(job: TrainingJob, a: Architecture) -> bool:
+    """Whether ``freeze`` names the embedding, or the head that is the same tensor."""
+    return "embed" in job.freeze or (a.tie_word_embeddings and "head" in job.freeze)
+
+
+def is_head_frozen(job: TrainingJob, a: Architecture) -> bool:
+    """Whether ``freeze`` names the head, or the embedding that is the same tensor when the parts are frozen."""
+    return "head" in job.freeze or (a.tie_word_embeddings and "embed" in job.freeze)
