@@ -6,6 +6,7 @@ import pytest
 
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
+from memcheck.frameworks.megatron.prediction import prediction_tensors
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.schedule import Place, runs
 from memcheck.frameworks.megatron.setting import megatron_setting
@@ -168,6 +169,13 @@ def test_prediction_layers_bring_a_layer_a_loss_and_an_embedding() -> None:
     assert extra == layer + 2 * 4096 * 4096 + 3 * 4096 + 128256 * 4096
     assert more[0].parameters == alone[0].parameters
     assert more[1].peak.allocated_bytes > alone[1].peak.allocated_bytes
+
+
+def test_prediction_layers_are_trained_whole() -> None:
+    """Norms and projection have gradients and states, as the layer has."""
+    model = llama_8b(8)
+    tensors = prediction_tensors(job(model, grid(8)), model, model.layers()[-1])
+    assert all(tensor.trained for tensor in tensors)
 
 
 def test_prediction_depths_may_share_a_layer() -> None:
