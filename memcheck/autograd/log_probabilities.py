@@ -9,6 +9,7 @@ from __future__ import annotations
 from memcheck.autograd.elementwise import cat
 from memcheck.autograd.indexing import index, scattered, slices
 from memcheck.autograd.loss import log_softmax
+from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Tape, Value
 
 ENTROPY_ROWS = 128
@@ -30,16 +31,20 @@ def selective_log_softmax(tape: Tape, logits: Value) -> Value:
     labels = tape.new((rows, tokens), "int64", "labels")
     wide = logits.dtype == "fp32"
     found = [gather_labels(tape, logits, labels, (rows, tokens))] if wide else []
-    parts = tape.views(logits, *(((tokens, vocabulary),) * rows))
+    alike = [copies for _, copies in in_pieces(rows, 1)]
+    parts = tape.views(logits, *(((tokens, vocabulary),) * len(alike)))
     del logits
     log_probabilities: Value | None = None  # `row_logps`, a variable until the function returns
-    for _ in range(rows):
+    for copies in alike:
         part = parts.pop(0)
-        if wide:
-            found.append(logsumexp(tape, part))
-        else:
-            log_probabilities = log_softmax(tape, part)
-            found.append(gather_labels(tape, log_probabilities, labels, (tokens,)))
+        with tape.alike(copies):
+            if wide:
+                found.append(logsumexp(tape, part))
+            else:
+                log_probabilities = log_softmax(tape, part)
+                found.append(gather_labels(tape, log_probabilities, labels, (tokens,)))
+            if copies > 1:  # one of them at a time is what the variable holds: the pieces behind have it
+                log_probabilities = None
         del part
     out = cat(tape, tuple(found), (rows, tokens), "per-token log-probabilities")
     del log_probabilities
