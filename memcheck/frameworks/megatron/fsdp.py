@@ -9,6 +9,7 @@ FixedPoolAllocator: two buffers of one unit each).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
 
 from memcheck.accounts.state import Resting
 from memcheck.accounts.unit import Unit
@@ -103,13 +104,14 @@ def gradient_dtype(job: TrainingJob) -> str:
     return sharded_dtype_names(job).gradient if stated == "auto" else stated
 
 
-def _outside(units: list[Unit], first: int) -> int:
-    """Elements of parameters outside the layers, from unit ``first`` on, whose gradients wait until all are there.
+def _outside(units: list[Unit]) -> list[int]:
+    """For each unit the elements of parameters outside layers, from it on, whose gradients wait until all are there.
 
-    Those of ``first`` itself, if it is the head, are part of its curve: they come when its product is done.
+    Those of the unit itself, if it is the head, are part of its curve: they come when its product is done.
     """
-    behind = units[first + 1 :] if units[first].kind == "head" else units[first:]
-    return sum(_elements(u) for u in behind if u.kind != "block")
+    waits = [0 if unit.kind == "block" else _elements(unit) for unit in reversed(units)]
+    behind = [*accumulate(waits, initial=0)][::-1]  # from each unit on
+    return [behind[i + 1] if unit.kind == "head" else behind[i] for i, unit in enumerate(units)]
 
 
 def unit_size(job: TrainingJob, units: list[Unit]) -> int:
@@ -154,17 +156,20 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     if job.option("fsdp_double_buffer") or job.option("nccl_ub"):
         return _pooled(units, cost, item)
     found: list[Extra] = []
+    gradients = [*accumulate((cost[b].gradient for b in reversed(blocks)), initial=0)]  # of so many blocks at the end
+    before = 0
+    outside = _outside(units)
     for i, unit in enumerate(units):
-        ahead = [cost[b] for b in blocks if b > i]
-        behind = [cost[b] for b in reversed(blocks) if b < i]
+        behind = (cost[b] for b in reversed(blocks[:before]))
+        before += i in cost
+        ahead = (cost[b] for b in blocks[before:])
         mine = cost.get(i, GatheredLayer(0, 0, 0))
         forward = mine.parameter + _prefetched(ahead, limit // 2)
         # the first pre-backward hook of a unit starts the prefetch: none has run yet under the head
         early = unit.kind in ("block", "embedding")
         backward = mine.parameter + _prefetched(behind, limit // 2) if early else 0
-        waiting = min(item * (limit + mine.elements), sum(c.gradient for c in ahead))
-        outside = item * _outside(units, i)
-        found.append(Extra(rounded(forward), rounded(backward + mine.gradient + waiting + outside)))
+        waiting = min(item * (limit + mine.elements), gradients[len(blocks) - before])
+        found.append(Extra(rounded(forward), rounded(backward + mine.gradient + waiting + item * outside[i])))
     return found
 
 
@@ -178,15 +183,15 @@ def _pooled(units: list[Unit], cost: dict[int, GatheredLayer], item: int) -> lis
     common = max(sizes, key=lambda c: (sizes.count(c), c.elements), default=nothing)
     pool = min(2, sizes.count(common)) * (common.parameter + common.gradient)
     found: list[Extra] = []
-    for i in range(len(units)):
+    for i, outside in enumerate(_outside(units)):
         near = [cost[b] for b in (i - 1, i, i + 1) if cost.get(b, common) != common]
         mine = cost[i] if cost.get(i, common) != common else nothing
         forward = pool + sum(c.parameter for c in near[:2])
-        found.append(Extra(rounded(forward), rounded(forward + mine.gradient + item * _outside(units, i))))
+        found.append(Extra(rounded(forward), rounded(forward + mine.gradient + item * outside)))
     return found
 
 
-def _prefetched(order: list[GatheredLayer], limit: int) -> int:
+def _prefetched(order: Iterable[GatheredLayer], limit: int) -> int:
     """Bytes gathered ahead: whole units until ``limit`` elements are reached."""
     total = elements = 0
     for cost in order:
