@@ -50,6 +50,7 @@ ENDS = (
 )
 
 WRITTEN = "pipeline_model_parallel_layout"
+PER_STAGE = "num_layers_per_virtual_pipeline_stage"
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -62,6 +63,9 @@ def check(context: RuleContext) -> Iterator[Finding]:
         if layout.virtual_stages > 1:
             message = f"virtual_stages {layout.virtual_stages} without a pipeline to interleave"
             yield RULE.finding(context, message, "/parallelism/virtual_stages", help="remove it, or set `pipeline`")
+        elif job is not None and job.option(PER_STAGE):
+            message = f"{PER_STAGE} without a pipeline to interleave"
+            yield RULE.finding(context, message, f"/training/options/{PER_STAGE}", help="remove it, or set `pipeline`")
         elif job is not None and job.option(WRITTEN):
             yield from _disagrees(context, job)
         elif job is not None and framework is not None and framework.even_stages and (ends := _ends(job)):

@@ -112,6 +112,8 @@ def test_experts(parallelism: str, model: str, fault: str) -> None:
         ("pipeline: 8, virtual_stages: 8", MEGATRON, "cannot fill"),
         ("pipeline: 8, virtual_stages: 3", MEGATRON, "do not split equally"),
         ("virtual_stages: 2", MEGATRON, "without a pipeline"),
+        ("", MEGATRON + ", options: {num_layers_per_virtual_pipeline_stage: 2}", "without a pipeline"),
+        ("pipeline: 2", MEGATRON + ", options: {num_layers_per_virtual_pipeline_stage: 2}", ""),
         ("pipeline: 8", MEGATRON + ", options: {num_layers_in_first_pipeline_stage: 4}", ""),
         ("pipeline: 8", MEGATRON + ", options: {num_layers_in_first_pipeline_stage: 3}", "29 layers between"),
         ("pipeline: 8", MEGATRON + ", options: {account_for_loss_in_pipeline_split: true}", "counting 1"),

@@ -15,6 +15,9 @@ from memcheck.remembered import lru_cache
 MAX_PREDICTIONS = 128
 """Multi-token-prediction layers; each has a head of its own that is walked."""
 
+MAX_CHUNKS = 256
+"""Model chunks of a rank; what lives beside each of them is walked."""
+
 
 class Chunk(Record):
     """One model chunk of a rank: a run of layers, with the embedding or the head at its ends."""
@@ -30,7 +33,7 @@ def stages(num_layers: int, job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
     """Chunks of every pipeline rank.
 
     Raises:
-        UnsupportedError: there are too many prediction layers, or a written layout does not fit the ranks.
+        UnsupportedError: there are too many prediction layers or chunks, or a written layout does not fit the ranks.
     """
     layout = job.layout
     if int(str(job.option("mtp_num_layers") or 0)) > MAX_PREDICTIONS:
@@ -38,6 +41,12 @@ def stages(num_layers: int, job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
             f"mtp_num_layers is above {MAX_PREDICTIONS:,}, up to which prediction layers are priced",
             f"write at most {MAX_PREDICTIONS:,}; models are trained with one to three",
             "/training/options/mtp_num_layers",
+        )
+    if virtual_stages(num_layers, job) > MAX_CHUNKS:
+        raise UnsupportedError(
+            f"a rank has more than {MAX_CHUNKS} model chunks, up to which interleaved schedules are priced",
+            "give each chunk more layers; models are trained with two to eight chunks on a rank",
+            "/parallelism/virtual_stages",
         )
     return _stages(num_layers, layout.pipeline, layout.virtual_stages, job.options)
 

@@ -171,6 +171,13 @@ def test_prediction_layers_bring_a_layer_a_loss_and_an_embedding() -> None:
     assert more[1].peak.allocated_bytes > alone[1].peak.allocated_bytes
 
 
+def test_chunks_are_walked_up_to_a_limit() -> None:
+    """Each of them lives beside all others, so that thousands would take minutes."""
+    with pytest.raises(UnsupportedError, match="more than 256 model chunks") as caught:
+        layers_per_rank(2048, pipeline=2, options={"num_layers_per_virtual_pipeline_stage": 1})
+    assert caught.value.pointer == "/parallelism/virtual_stages"
+
+
 def test_prediction_layers_are_trained_whole() -> None:
     """Norms and projection have gradients and states, as the layer has."""
     model = llama_8b(8)
