@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Adapter, Context, adapts
 from memcheck.autograd.elementwise import convert_weight
-from memcheck.autograd.tensor import Parameter, Storage, Value
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.models.types import Moe, ParameterTensor
 from memcheck.record import Record
 
@@ -69,16 +69,31 @@ def targets_experts(adapter: Adapter, name: str) -> bool:
 
 def merged_weight(ctx: Context, m: Moe, tensor: ParameterTensor, base: Value) -> Value:
     """``base + scaling * B @ A`` as a tensor of its own, which the product keeps: a copy of all experts per layer."""
-    factors = next((f for f in adapted_tensors(ctx.setting.adapter, m) if f.name == tensor.name), None)
+    factors = factors_of(ctx, m, tensor, base.dtype)
+    return base if factors is None else folded(ctx.tape, base, factors)
+
+
+def factors_of(ctx: Context, m: Moe, tensor: ParameterTensor, dtype: str) -> tuple[Value, Value] | None:
+    """Both matrices of a tensor's adapter in the dtype of its weight, or None where it has no adapter.
+
+    The parametrization holds them as long as it is registered (``_LoraFactorsProxy``).
+    """
     adapter = ctx.setting.adapter
+    factors = next((f for f in adapted_tensors(adapter, m) if f.name == tensor.name), None)
     if factors is None or adapter is None:
-        return base
+        return None
     tape = ctx.tape
-    shape, dtype = base.shape, base.dtype
     lhs, rhs = (
         convert_weight(tape, tape.parameter(ctx.register(_factor(ctx, factors.name + end, size, adapter))), dtype)
         for end, size in ((".lora_B", factors.up), (".lora_A", factors.down))
     )
+    return lhs, rhs
+
+
+def folded(tape: Tape, base: Value, factors: tuple[Value, Value]) -> Value:
+    """``torch.baddbmm(base, lhs, rhs)``: a tensor of the weight's size."""
+    lhs, rhs = factors
+    shape, dtype = base.shape, base.dtype
     out = tape.value(shape, dtype, "weight with adapter")
     shapes = (lhs.shape, rhs.shape)
 

@@ -10,7 +10,7 @@ from memcheck.autograd.elementwise import add, cast, mul, scale, shift, unary
 from memcheck.autograd.indexing import clamp, grouped_mm, index, slices, sum_groups
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
-from memcheck.frameworks.transformers.adapters import merged_weight
+from memcheck.frameworks.transformers.adapters import factors_of, folded
 from memcheck.frameworks.transformers.mlp import activation, clamped, mlp
 from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.router import route
@@ -128,6 +128,9 @@ def experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> 
     rows = Dim(x.shape[0] * k, "T*K")
     width = -(-m.width // ctx.setting.expert_tensor)
     local = -(-m.experts // ctx.setting.expert)
+    first, second = expert_tensors(m)
+    adapters = {t.name: factors_of(ctx, m, t, ctx.setting.params) for t in (first, second)}
+    merged: list[Value] = []  # parametrize.cached() keeps both to the end of peft's forward around this one
     ids = tape.new((rows,), "int64", "sorted expert ids")
     order = tape.new((rows,), "int64", "sort order")
     token = tape.new((rows,), "int64", "token of each row")
@@ -135,16 +138,17 @@ def experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> 
     weights = index(tape, scores.view(rows), order, (rows,), "gather scores")
     _histogram = tape.new((rows,), "int32", "expert ids for histc")
     offsets = tape.new((local,), "int32", "group offsets")
-    first, second = expert_tensors(m)
     outputs = 2 * width if m.gated else width
     biases = _row_bias(ctx, m, first, ids, outputs)
-    inner = _grouped(ctx, m, states, first, (local, outputs, hidden), offsets)
+    weight = _expert_weight(ctx, first, (local, outputs, hidden), adapters, merged)
+    inner = _grouped(ctx, states, weight, first, offsets)
     if biases is not None:
         inner = add_in_place(tape, inner, biases)
     inner = gate(tape, m, inner) if m.gated else activation(tape, inner, m.activation)
     biases = _row_bias(ctx, m, second, ids, hidden)
-    out = _grouped(ctx, m, inner, second, (local, hidden, width), offsets)
-    del inner
+    weight = _expert_weight(ctx, second, (local, hidden, width), adapters, merged)
+    out = _grouped(ctx, inner, weight, second, offsets)
+    del inner, weight
     if biases is not None:
         out = add_in_place(tape, out, biases)
     weighted = mul(tape, out, weights.view(rows, 1))
@@ -163,13 +167,27 @@ def expert_tensors(m: Moe) -> tuple[ParameterTensor, ParameterTensor]:
     return found[0], found[-1]
 
 
-def _grouped(
-    ctx: Context, m: Moe, x: Value, tensor: ParameterTensor, shape: tuple[int, int, int], offsets: Storage
+def _expert_weight(
+    ctx: Context,
+    tensor: ParameterTensor,
+    shape: tuple[int, int, int],
+    adapters: dict[str, tuple[Value, Value] | None],
+    merged: list[Value],
 ) -> Value:
+    """The matrices of all experts, with their adapter folded in where they have one: those are put on ``merged``."""
+    weight = ctx.tape.parameter(ctx.parameter(tensor.name, shape))
+    factors = adapters[tensor.name]
+    if factors is None:
+        return weight
+    merged.append(folded(ctx.tape, weight, factors))
+    return merged[-1]
+
+
+def _grouped(ctx: Context, x: Value, weight: Value, tensor: ParameterTensor, offsets: Storage) -> Value:
     tape = ctx.tape
-    weight = merged_weight(ctx, m, tensor, tape.parameter(ctx.parameter(tensor.name, shape)))
     x = cast(tape, x, weight.dtype)  # grouped_mm is not an autocast operator: the input follows the weight
-    return grouped_mm(tape, x, weight, shape[1], offsets, tensor.name, shape)
+    experts, outputs, inputs = weight.shape
+    return grouped_mm(tape, x, weight, outputs, offsets, tensor.name, (experts, outputs, inputs))
 
 
 def _row_bias(ctx: Context, m: Moe, tensor: ParameterTensor, ids: Storage, width: int) -> Value | None:
