@@ -30,9 +30,8 @@ def magnitude_scaled(tape: Tape, x: Value, result: Value, w: Weights, label: str
     del x
     eye = tape.value((inputs, inputs), down.dtype, "identity")
     row = matmul(tape, eye, down, label + ".lora_A of the identity")
-    del eye
     merged = matmul(tape, row, up, label + ".lora_B of the identity")
-    del row
+    del eye, row  # `x_eye` is a variable of get_lora_weight; the product may have kept autocast's copy of it instead
     delta = cast(tape, merged, dropped.dtype, "lora weight")
     del merged
     weight = _in_dtype_of(tape, w, dropped)

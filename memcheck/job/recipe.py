@@ -43,6 +43,8 @@ def resolve_recipe(
             base, why = "fp32", "TRL loads a model in fp32 unless its dtype is stated (trainer/utils.py, since 0.27)"
         defaults.note("training.precision.params", base, why)
         recipe = recipe._replace(params=base)
+        if not framework.own_gradients and recipe.master == "none":  # of what is trained beside adapters
+            recipe = recipe._replace(gradients=base, optimizer_states=base)
     return _deviate(recipe, stated, framework)
 
 

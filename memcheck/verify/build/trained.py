@@ -66,6 +66,7 @@ def adapt(model: nn.Module, job: TrainingJob, lora: Lora) -> nn.Module:
             adapted = get_peft_model(model, settings, autocast_adapter_dtype=False)
     finally:
         torch.set_default_dtype(outside)
+    _copy_in_place(adapted)
     wanted = DTYPES[lora.dtype]
     for name, module in adapted.named_modules():
         matrix = "lora_" in name and isinstance(getattr(module, "weight", None), nn.Parameter)
@@ -73,6 +74,20 @@ def adapt(model: nn.Module, job: TrainingJob, lora: Lora) -> nn.Module:
             module.weight = nn.Parameter(module.weight.detach().to(wanted))
     trained: nn.Module = adapted
     return trained
+
+
+def _copy_in_place(model: nn.Module) -> None:
+    """Give what ``modules_to_save`` trains weights of their own.
+
+    ``copy.deepcopy`` of a fake tensor leaves it with one storage and its views with another, which would count twice.
+    """
+    from peft.utils.other import ModulesToSaveWrapper
+
+    for module in model.modules():
+        if isinstance(module, ModulesToSaveWrapper):
+            for copied in module.modules_to_save.values():
+                for name, weight in list(copied.named_parameters(recurse=False)):
+                    setattr(copied, name, nn.Parameter(torch.empty_like(weight), requires_grad=weight.requires_grad))
 
 
 @contextmanager
