@@ -80,6 +80,6 @@ def read(config: ConfigReader) -> Architecture:
             layers="esm.encoder.layer",
             embedding="esm.embeddings.word_embeddings",
             positions="esm.embeddings.position_embeddings",
-            head="lm_head.decoder",
+            head="lm_head",
         ),
     )

@@ -61,7 +61,7 @@ def read_jina(config: ConfigReader) -> Architecture:
             dropout=config.dropout("classifier_dropout", default=hidden),
             dropout_before=True,
         ),
-        paths=found.paths._replace(head="lm_head.decoder"),
+        paths=found.paths._replace(head="lm_head"),
     )
 
 
