@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from memcheck.frameworks.torch.units import gathered_dtype
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
@@ -82,7 +83,9 @@ def shard(model: nn.Module, blocks: list[nn.Module], job: TrainingJob, mesh: Mes
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     recipe = job.recipe
-    compute = DTYPES[recipe.compute] if recipe.compute != recipe.params else None
+    # adapters are cast, too, where the base rests in the dtype of the products
+    casts = recipe.compute != recipe.params or (job.lora is not None and gathered_dtype(job) is not None)
+    compute = DTYPES[recipe.compute] if casts else None
     # spelt out where it casts: without it torch 2.15 reduces in the dtype of the shards, not in that of the gradients
     mixed = compute is not None or recipe.reduce != recipe.compute
     reduce = DTYPES[recipe.reduce] if mixed else None
