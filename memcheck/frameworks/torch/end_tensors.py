@@ -10,6 +10,8 @@ from memcheck.remembered import lru_cache
 
 TABLE, HEAD = "embed_tokens", "lm_head"
 """Modules that ``modules_to_save`` may name."""
+PROJECTION = "per_layer_model_projection"
+"""A linear layer beside Gemma 4's layers: peft adapts it as it adapts theirs."""
 
 
 def _norm_tensors(norm: Norm | None, name: str, trained: bool) -> list[LocalTensor]:
@@ -34,9 +36,22 @@ def _saved_copy(job: TrainingJob, a: Architecture, tensor: int, name: str) -> Lo
 
 def table_tensors(job: TrainingJob, a: Architecture, tensor: int, trained: bool) -> tuple[LocalTensor, ...]:
     """The embedding's parameter tensors on one rank, with the copy of it that adapters' config may ask for."""
+    adapters = _projection_adapters(job, a)
     if not saves(job, TABLE):
-        return embedding_tensors(a, tensor, trained)
-    return (*embedding_tensors(a, tensor, False), _saved_copy(job, a, tensor, TABLE))
+        return (*embedding_tensors(a, tensor, trained), *adapters)
+    return (*embedding_tensors(a, tensor, False), _saved_copy(job, a, tensor, TABLE), *adapters)
+
+
+def _projection_adapters(job: TrainingJob, a: Architecture) -> list[LocalTensor]:
+    """The adapter of Gemma 4's projection of the rows that are looked up, which is a linear layer of no block."""
+    lora = job.lora
+    if lora is None or a.per_layer is None or (lora.parts and "language" not in lora.parts):
+        return []
+    targets = (lora.target_modules,) if isinstance(lora.target_modules, str) else lora.target_modules
+    if not {"all-linear", PROJECTION}.intersection(targets):
+        return []
+    projection = next(t for t in a.extra_tensors if PROJECTION in t.name)
+    return adapter_tensors(projection, projection.shape, lora)
 
 
 def output_tensors(

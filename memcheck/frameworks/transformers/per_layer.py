@@ -6,7 +6,7 @@ Gemma4TextDecoderLayer.forward).
 
 from __future__ import annotations
 
-from memcheck.autograd.context import Context
+from memcheck.autograd.context import Context, adapts
 from memcheck.autograd.elementwise import add, mul, scale
 from memcheck.autograd.matrix import Weights, embedding, linear
 from memcheck.autograd.norm import rms_norm_pieces
@@ -14,6 +14,9 @@ from memcheck.autograd.tensor import Leaf, Parameter, Storage, Value
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.norms import normalise
 from memcheck.models.types import Block, Norm, PerLayer
+
+PROJECTION = "per_layer_model_projection"
+"""A linear layer beside the layers: peft adapts it as it adapts theirs."""
 
 
 def look_up(ctx: Context, p: PerLayer, rows: int, x: Value, *, trained: bool) -> Value:
@@ -25,8 +28,10 @@ def look_up(ctx: Context, p: PerLayer, rows: int, x: Value, *, trained: bool) ->
     dtype = x.dtype
     table = ctx.register(Parameter("embed_tokens_per_layer", (rows, p.total), s.params, trained, has_grad=s.has_grad))
     looked_up = scale(tape, embedding(tape, table, (ctx.tokens,), dtype), "embedding scale")
-    matrix = ctx.parameter("per_layer_model_projection", (p.total, s.hidden))
-    projected = scale(tape, linear(tape, x, Weights(matrix), "per_layer_model_projection"), "projection scale")
+    weights = Weights(ctx.parameter(PROJECTION, (p.total, s.hidden)))
+    if s.adapter is not None and adapts(s.adapter, PROJECTION):
+        weights = ctx.adapted(PROJECTION, weights, s.adapter)
+    projected = scale(tape, linear(tape, x, weights, PROJECTION), "projection scale")
     weight = ctx.parameter("per_layer_projection_norm.weight", (p.width,))
     heads = projected.view(ctx.tokens * (p.total // p.width), p.width)
     del projected
