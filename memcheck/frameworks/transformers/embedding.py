@@ -114,8 +114,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     x = embedding(tape, table, (ctx.tokens,), dtype)
     changed = ctx.tp > 1 or e.positions or e.norm or e.dropout or e.scaled_outside or e.scattered or e.repeated
     if e.leaf and changed:  # else the first block's input is the leaf
-        x.origin = Leaf()
-        x = tape.record(Value(x.storage, x.shape, x.dtype), (x,), _holding(x.storage))
+        x = _hooked(tape, x)
     if ctx.tp > 1:
         shape = (ctx.residual_tokens, e.width)
         gathered = tape.value(shape, dtype, "reduce embedding")
@@ -131,18 +130,14 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     if e.per_layer is not None:
         from memcheck.frameworks.transformers.per_layer import look_up
 
+        if e.leaf and not changed:  # the hook is on the table's module, which has scaled its rows
+            x = _hooked(tape, x)
         x = look_up(ctx, e.per_layer, e.per_layer_rows, x, trained=trained)
     x = _cloned(tape, x) if e.cloned else x
     if not e.apart:
         ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
-    if e.streams > 1 and e.repeated:
-        from memcheck.frameworks.transformers.hyper_connections import repeated_streams
-
-        x = repeated_streams(ctx, x, e.streams)
-    elif e.streams > 1:
-        from memcheck.frameworks.transformers.altup import spread_streams
-
-        x = spread_streams(ctx, x, e.streams)
+    if e.streams > 1:
+        x = _streams(ctx, e, x)
     if e.token_types:
         kinds = ctx.register(
             Parameter("token_type_embeddings", (e.token_types, width), s.params, trained, has_grad=s.has_grad)
@@ -155,6 +150,17 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         x = _add_positions(tape, x, position)
         del position
     return _behind_sum(ctx, e, x, trained=trained)
+
+
+def _streams(ctx: Context, e: Embedding, x: Value) -> Value:
+    """The embedding once for each of the streams between layers: repeated, or projected (Gemma 3n's AltUp)."""
+    if e.repeated:
+        from memcheck.frameworks.transformers.hyper_connections import repeated_streams
+
+        return repeated_streams(ctx, x, e.streams)
+    from memcheck.frameworks.transformers.altup import spread_streams
+
+    return spread_streams(ctx, x, e.streams)
 
 
 def _positions(ctx: Context, e: Embedding, shape: tuple[int, str], *, trained: bool) -> Value:
@@ -183,6 +189,12 @@ def _behind_sum(ctx: Context, e: Embedding, x: Value, *, trained: bool) -> Value
         return x
     matrix = ParameterTensor("embeddings_project.weight", (s.hidden, e.width), "embedding", linear=True)
     return linear(tape, x, ctx.weights(matrix, True, adaptable=False), "embeddings_project")
+
+
+def _hooked(tape: Tape, x: Value) -> Value:
+    """Rows that are made to want a gradient: a leaf, which the graph behind it refers to."""
+    x.origin = Leaf()
+    return tape.record(Value(x.storage, x.shape, x.dtype), (x,), _holding(x.storage))
 
 
 def _holding(storage: Storage | None) -> Callable[..., list[Storage | None]]:

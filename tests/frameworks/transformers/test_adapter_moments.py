@@ -14,11 +14,11 @@ OVER_BF16 = {"recipe": "bf16-mixed", "params": "bf16"}
 
 
 @pytest.mark.parametrize(
-    ("model", "layers", "ranks", "training", "lora", "traced"),
+    ("model", "overrides", "ranks", "training", "lora", "traced"),
     [
         pytest.param(
             "glm-4.5-air",
-            2,
+            {"num_hidden_layers": 2},
             1,
             {"micro_batch_size": 3, "sequence_length": 1000, "activation_checkpointing": "full"},
             {"rank": 64, "target_modules": ["q_proj", "v_proj"], "target_parameters": EXPERTS},
@@ -27,7 +27,7 @@ OVER_BF16 = {"recipe": "bf16-mixed", "params": "bf16"}
         ),
         pytest.param(
             "granite-3.1-2b",
-            3,
+            {"num_hidden_layers": 3},
             1,
             {"sequence_length": 1000, "precision": OVER_BF16, "activation_checkpointing": "full"},
             {"rank": 64, "dropout": 0.05, "dora": True},
@@ -36,7 +36,7 @@ OVER_BF16 = {"recipe": "bf16-mixed", "params": "bf16"}
         ),
         pytest.param(
             "granite-3.1-2b",
-            3,
+            {"num_hidden_layers": 3},
             1,
             {"micro_batch_size": 3, "precision": "bf16-mixed", "attention": "eager", "optimizer": "fused"},
             {
@@ -51,23 +51,37 @@ OVER_BF16 = {"recipe": "bf16-mixed", "params": "bf16"}
         ),
         pytest.param(
             "llama-3.2-3b",
-            3,
+            {"num_hidden_layers": 3},
             4,
             {"micro_batch_size": 2, "precision": "bf16-mixed", "optimizer": "fused"},
             {"rank": 16},
             (355860992, 2344591872, 3032775680, 3289135616, 358489600),
             id="fp32 adapters that FSDP2 gathers in bf16",
         ),
+        pytest.param(
+            "gemma-4-e2b",
+            {"num_hidden_layers": 10, "num_kv_shared_layers": 5},
+            1,
+            {"micro_batch_size": 2, "precision": OVER_BF16, "optimizer": "fused"},
+            {"rank": 16},
+            (3269603840, 4904795648, 8055217152, 8588728832, 3299179520),
+            id="the projection of per-layer rows",
+        ),
     ],
 )
 def test_every_moment_is_as_traced(
-    model: str, layers: int, ranks: int, training: dict[str, Any], lora: dict[str, Any], traced: tuple[int, ...]
+    model: str,
+    overrides: dict[str, Any],
+    ranks: int,
+    training: dict[str, Any],
+    lora: dict[str, Any],
+    traced: tuple[int, ...],
 ) -> None:
     """None of them is hidden behind the peak: what is too low in one is the peak of another plan."""
     plan = {
         "memcheck": 1,
         "name": "step",
-        "model": {"name": model, "overrides": {"num_hidden_layers": layers}},
+        "model": {"name": model, "part": "language", "overrides": overrides},
         "hardware": {"gpu": {"name": "any", "memory_gib": 10000}, "gpus_per_node": ranks},
         "parallelism": {"zero_stage": 3} if ranks > 1 else {},
         "training": {
