@@ -32,6 +32,19 @@ STATED: dict[str, dict[str, Any]] = {
         "num_hidden_groups": 2,
         "num_hidden_layers": 4,
     },
+    "bailing_hybrid": {
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "num_hidden_layers": 3,
+        "first_k_dense_replace": 1,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_local_experts": EXPERTS,
+        "num_experts_per_tok": 2,
+        "num_nextn_predict_layers": 0,
+    },
     "bert": {"max_position_embeddings": 2048},
     "camembert": {"max_position_embeddings": 2048},
     "deepseek_v32": {"n_group": 1, "topk_group": 1},
@@ -44,6 +57,8 @@ STATED: dict[str, dict[str, Any]] = {
         "encoder_layers": 3,
         "max_position_embeddings": 2048,
     },
+    "blenderbot-small": {"max_position_embeddings": 2048},
+    "plbart": {"max_position_embeddings": 2048},
     "data2vec-text": {"max_position_embeddings": 2048},
     "esm": {
         "vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32, "position_embedding_type": "rotary",
@@ -109,6 +124,7 @@ STATED: dict[str, dict[str, Any]] = {
         "num_attention_heads": 16,
     },
     "m2m_100": {"decoder_layerdrop": 0.0, "encoder_layerdrop": 0.0},
+    "mpnet": {"max_position_embeddings": 2048},
     "ministral": {"head_dim": 128},
     "openai-gpt": {"n_positions": 2048},
     "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 2},
@@ -123,7 +139,7 @@ STATED: dict[str, dict[str, Any]] = {
     },
 }
 """Keys without which the class's own defaults build no model."""
-TOKENWISE = {"falcon_mamba": 40, "jamba": 40, "kimi_linear": 384, "mamba": 40}
+TOKENWISE = {"bailing_hybrid": 384, "falcon_mamba": 40, "jamba": 40, "kimi_linear": 384, "mamba": 40}
 """Families whose fallback loops over tokens or chunks, which takes minutes to trace: the length of their sequences."""
 FIXED_ROWS = {"whisper": 1500}
 """Rows that an encoder reads of every sample, by its class's default."""
@@ -136,7 +152,7 @@ WAYS = (
 """Attention, recompute and recipe of the plans; mixtures of experts leave the last out."""
 
 EAGER = (("eager", "none", "bf16-pure"), ("eager", "full", "bf16-pure"), ("eager", "none", "bf16-mixed"))
-MASKED = ("bart", "blenderbot", "m2m_100", "marian", "mbart")
+MASKED = ("bart", "blenderbot", "blenderbot-small", "m2m_100", "marian", "mbart", "plbart")
 """Families whose decoder makes a mask of ones. A GPU reads that it masks nothing, so that its kernel gets none; fake
 tensors cannot be read (masking_utils.py, _ignore_causal_mask_sdpa), and their traces are of another kernel."""
 

@@ -192,7 +192,8 @@ class Attention(Record):
     bias: str = ""
     """Relative position biases that are added to the scores (T5): ``table`` (of a table of its own, for the layers
     behind it, too) | ``shared`` (of the first layer) | ``zeros`` (as many zeros, for the layers behind it, too)
-    | ``shared-zeros`` | ``own``, ``own-zeros`` (UMT5: for no other layer); empty: none."""
+    | ``shared-zeros`` | ``own``, ``own-zeros`` (UMT5: for no other layer) | ``given`` (MPNet: the model makes them for
+    every sequence); empty: none."""
     key_bias: bool = True
     """The keys' matrix has a bias where those of queries and values have one (Whisper's has none)."""
     scaled_projection: bool = False
@@ -217,6 +218,8 @@ class Attention(Record):
     """Relative positions have queries and keys of their own, and eager code of the family's (DeBERTa)."""
     compressed: Compressed | None = None
     """Queries, keys and the output are made as DeepSeek V4 makes them; keys are values."""
+    floored: bool = False
+    """Masked scores are the larger of themselves and of their dtype's least, as a product of its own (XGLM)."""
     factor_mask: int = 0
     """Rows and columns of a mask in the weights' dtype that each layer holds and multiplies its scores by (GPT-1)."""
 
@@ -253,6 +256,8 @@ class LatentAttention(Record):
     """Low-rank queries, keys and values are multiplied by constants, and the shared rotary key is normed (Dots 3)."""
     head_gate: bool = False
     """The output is multiplied by a sigmoid of one number a head, which a matrix makes of the input (Dots 3)."""
+    wide_gate: bool = False
+    """That sigmoid is of an fp32 copy, and cast back (Ling 3)."""
     wide_tables: bool = False
     """The rotary tables are fp32; what they turned is cast back (Dots 3's indexed layers)."""
     window: int | None = None

@@ -71,6 +71,10 @@ class Mixer(Record):
     """Tokens of a chunk of the scan, where the configuration says it."""
     normed_inputs: bool = False
     """Time steps, B and C are normalised in front of the scan (Falcon Mamba, Jamba)."""
+    whole_gates: bool = False
+    """Gates of decay and output are one matrix each, not two of low rank (Ling 3)."""
+    bounded: bool = False
+    """The decay is a sigmoid times a constant, no softplus (Ling 3)."""
     buffer_numel: int = 0
     """Elements of constant tables that each such layer keeps on the device (MiniMax's decay matrices)."""
 
@@ -308,6 +312,8 @@ class Architecture(Record):
     """Rows of a table of token types, which are looked up beside the words (BERT); 0 = none."""
     relative_norm: Norm | None = None
     """Norms the table of relative positions that all layers read (DeBERTa), whose tensor is an extra one."""
+    biases: tuple[int, int] = (0, 0)
+    """Rows and heads of a table of relative positions, of which biases of all layers' scores are made (MPNet)."""
     embeddings_apart: bool = False
     """A module of its own looks the words up and norms them (encoders): its variables are not the model's."""
     checkpointable: bool = True

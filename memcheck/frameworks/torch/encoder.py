@@ -160,7 +160,7 @@ def _sharing(curve: Curve, block: Block, setting: Setting, mode: str, rows: int)
         returned += biases + (zeros if setting.attention == "eager" else 0)
     hands = 0
     if setting.gathers:
-        hands = biases if setting.trained else 0
+        hands = biases + given_biases(block, setting) if setting.trained else 0
         hands += zeros if mode != "none" else 0
         hands += encoded_bytes(setting) if setting.encoded_grad and reads_encoded(block) else 0
     gradients = curve.gradients
@@ -186,6 +186,14 @@ def shared_biases(block: Block, setting: Setting) -> tuple[int, int]:
         item = ITEM_BYTES[setting.autocast or setting.params]
         zeros = rounded(cross.heads * setting.sequence * setting.encoded * item)
     return biases, zeros
+
+
+def given_biases(block: Block, setting: Setting) -> int:
+    """Bytes of the gradient of biases that the model makes for every sequence (MPNet); 0: it makes none."""
+    mixer = block.mixer
+    if not isinstance(mixer, Attention) or mixer.bias != "given":
+        return 0
+    return rounded(setting.batch * mixer.heads * setting.sequence**2 * ITEM_BYTES[setting.params])
 
 
 def _bias_bytes(heads: int, setting: Setting) -> int:

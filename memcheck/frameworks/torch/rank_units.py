@@ -73,13 +73,15 @@ class Units:
     """The units of a job, each made once for all of its pipeline ranks."""
 
     __slots__ = (
-        "_added", "_alike", "_ends", "_equal", "_frozen", "_inventory", "_table_trained", "architecture", "base", "job",
+        "_added", "_alike", "_ends", "_equal", "_frozen", "_inventory", "_shares", "_table_trained", "architecture",
+        "base", "job",
     )  # fmt: skip
 
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
         self.job, self.architecture = job, as_built(job, architecture)
         self.base = base_setting(job, architecture, added.dtype)
         self._added, self._inventory = added, inventory
+        self._shares = self.architecture.encoder is not None or self.architecture.biases[0] > 0
         self._frozen = frozenset(frozen_layers(job.freeze))
         self._table_trained = (self.base.trained and not is_table_frozen(job, self.architecture)) or saves(job, TABLE)
         self._alike: dict[tuple[Hashable, ...], Unit] = {}
@@ -136,7 +138,7 @@ class Units:
             runs[-1] = runs[-1]._replace(unit=lookup)
         graph = sum(run.unit.fresh.outlives for run in runs)
         adapted = base.adapter is not None and base.adapter.targets != ()
-        reads = part.last if encoder is not None else 1 + max(vision.crosses) if crossed and vision is not None else -1
+        reads = part.last if self._shares else 1 + max(vision.crosses) if crossed and vision is not None else -1
         for block, index, times in _stretches(self.architecture.blocks, part, frozen, checkpointing.every_n_layers):
             left = times
             while left:
@@ -190,7 +192,7 @@ class Units:
                 input_grad=input_grad, trained=trained, external_input=external, gathers=gathers
             )
             found = block_unit(self.job, block, setting, mode, self._added.adds, self._inventory)
-            if self.architecture.encoder is not None or block.masked_branch:
+            if self._shares or block.masked_branch:
                 from memcheck.frameworks.torch.encoder import sharing
 
                 found = sharing(found, block, setting, mode)

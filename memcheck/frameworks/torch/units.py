@@ -254,6 +254,7 @@ def embedding_unit(
         saved=saves(job, TABLE),
         projects_last=a.projects_last,
         relative_norm=a.relative_norm,
+        biases=a.biases,
         masked=a.masked_rows,
         apart=a.embeddings_apart,
         sinusoids=a.sinusoids > 0,
@@ -264,6 +265,11 @@ def embedding_unit(
     _demand_embedding(a, e._replace(vocab=a.table_rows), whole(base), job.framework)
     fresh = _cached_embedding(e, base, dtype, inventory=inventory)
     again = _cached_embedding(e, base.later(), dtype, inventory=inventory) if adds else fresh
+    if a.biases[0] and base.trained:
+        from memcheck.frameworks.torch.encoder import given_biases
+
+        waits = given_biases(a.blocks[0][0], base)
+        fresh, again = (curve._replace(takes=waits) for curve in (fresh, again))
     return Unit("embedding", "embedding", table_tensors(job, a, base.tensor, trained), fresh, again)
 
 

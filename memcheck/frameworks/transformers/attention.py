@@ -76,7 +76,7 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
 
 def _attended(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     """Scores, softmax and product, as the family writes them."""
-    if a.differential or a.dynamic_mask or a.block_heads:
+    if a.differential or a.dynamic_mask or a.block_heads or a.floored:
         from memcheck.frameworks.transformers.unusual import unusual_attention
 
         return unusual_attention(ctx, a, q, k, v)
@@ -176,7 +176,8 @@ def as_heads(
     shape = (ctx.batch, heads, rows or ctx.sequence, each or a.head_dim)
     if norm is not None and norm.size != a.head_dim:
         x, norm = normalise(ctx, norm._replace(size=x.shape[-1]), x, "qk_norm"), None
-    if a.contiguous:  # modeling_whisper.py, `.transpose(1, 2).contiguous()`
+    # modeling_whisper.py, `.transpose(1, 2).contiguous()`; modeling_xglm.py folds batch and heads into one dimension
+    if a.contiguous or (a.floored and ctx.batch > 1):
         return copy(ctx.tape, head_view(ctx.tape, x, shape), "contiguous")
     x = head_view(ctx.tape, x, shape) if copies else x.view(*shape)
     return normalise(ctx, norm, x, "qk_norm").view(*shape)  # what a norm puts together head by head is flat

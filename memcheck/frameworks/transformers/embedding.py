@@ -39,6 +39,8 @@ class Embedding(Record):
     relative: int = 0
     """Rows of a table of relative positions that all layers read (DeBERTa)."""
     relative_norm: Norm | None = None
+    biases: tuple[int, int] = (0, 0)
+    """Rows and heads of a table of relative positions that biases of all layers' scores are made of (MPNet)."""
     apart: bool = False
     """A module looks the rows up, whose variables die when it returns (encoders)."""
     masked: bool = False
@@ -185,6 +187,10 @@ def _behind_sum(ctx: Context, e: Embedding, x: Value, *, trained: bool) -> Value
         x = dropout(tape, x, e.dropout)
         return with_relative_rows(ctx, e.relative, e.relative_norm, x, trained and s.trained) if e.relative else x
     x = dropout(tape, x, e.dropout)
+    if e.biases[0]:
+        from memcheck.frameworks.transformers.position_bias import with_biases
+
+        return with_biases(ctx, e.biases, x, trained and s.trained)
     if not (e.projected and e.projects_last):
         return x
     matrix = ParameterTensor("embeddings_project.weight", (s.hidden, e.width), "embedding", linear=True)

@@ -44,7 +44,10 @@ def _attention(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> Value:
     beta = unary(tape, project(ctx, mixer, x, "self_attn.b_proj"), "sigmoid").view(ctx.batch, heads, ctx.sequence, 1)
     inputs = (query, key, value, decay, beta)
     out = _fused(ctx, inputs) if fused else _chunked(ctx, heads, d, inputs)
-    gate = project(ctx, mixer, project(ctx, mixer, x, "g_a_proj"), "g_b_proj")
+    if mixer.whole_gates:
+        gate = project(ctx, mixer, x, "self_attn.g_proj")
+    else:
+        gate = project(ctx, mixer, project(ctx, mixer, x, "g_a_proj"), "g_b_proj")
     norm, rows = tensor_of(mixer, "o_norm"), (ctx.tokens * heads, d)
     weight = ctx.parameter(norm.name, norm.shape)
     normed = gated_norm(tape, out.view(*rows), gate.view(*rows), weight, act="sigmoid", wide=True)
@@ -56,6 +59,8 @@ def _attention(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> Value:
 def _forget(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value:
     """KimiLinearForgetGate: ``-exp(A_log) * softplus(...)`` in fp32, written as logarithm and ``where``."""
     tape = ctx.tape
+    if mixer.whole_gates:
+        return _forget_whole(ctx, mixer, x, heads)
     rank = tensor_of(mixer, "f_b_proj").shape[1]
     low = project(ctx, mixer, x, "f_a_proj")
     raw = project(ctx, mixer, low.view(ctx.tokens, rank), "f_b_proj")
@@ -71,6 +76,22 @@ def _forget(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value:
     result = mul(tape, scale(tape, factor, "neg"), softplus)
     del low, raw, g, softplus
     return result
+
+
+def _forget_whole(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value:
+    """BailingHybridForgetGate: ``lower_bound * sigmoid(exp(A_log) * ...)``, or a softplus, in fp32 and cast back."""
+    tape = ctx.tape
+    raw = project(ctx, mixer, x, "f_proj")
+    step, rate = tensor_of(mixer, "dt_bias"), tensor_of(mixer, "A_log")
+    g = add_bias(tape, cast(tape, raw, "fp32"), tape.parameter(ctx.parameter(step.name, (raw.shape[-1],))))
+    factor = unary(tape, tape.parameter(ctx.parameter(rate.name, (heads,))), "exp")
+    if mixer.bounded:
+        result = scale(tape, unary(tape, mul(tape, factor, g), "sigmoid"), "lower bound")
+    else:
+        result = mul(tape, scale(tape, factor, "neg"), unary(tape, g, "softplus"))
+    narrow = cast(tape, result, raw.dtype if tape.autocast is None else x.dtype)
+    del raw, g, result
+    return narrow
 
 
 def _chunked(ctx: Context, heads: int, d: int, inputs: Inputs) -> Value:

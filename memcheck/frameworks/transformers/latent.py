@@ -91,7 +91,8 @@ def _opened(
         return cast(tape, mul(tape, out, opened.view(*out.shape)), out.dtype)
     if a.head_gate:
         made = linear(tape, x, ctx.weights(tensors["g_proj"], False), "g_proj")
-        opened = unary(tape, made, "sigmoid")
+        opened = unary(tape, cast(tape, made, "fp32") if a.wide_gate else made, "sigmoid")
+        opened = cast(tape, opened, out.dtype) if a.wide_gate else opened
         return mul(tape, out, opened.view(*out.shape[:-1], 1) if opened.numel * out.shape[-1] == out.numel else opened)
     return out
 

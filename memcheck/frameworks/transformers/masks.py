@@ -69,9 +69,12 @@ def _table(a: Attention, setting: Setting) -> int:
 def _bias(a: Attention, setting: Setting) -> int:
     """``alibi`` of every head: [batch * heads, 1, sequence] in the stream's dtype (BloomModel.forward of
     modeling_bloom.py, build_alibi_tensor of modeling_falcon.py), or in fp32, once for all sequences (modeling_mpt.py).
+    MPNet's ``position_bias`` is of every pair of positions: [batch, heads, sequence, sequence].
     """
     if a.disentangled is not None:  # `relative_pos`, [S, S], and the normed table: every layer is given both
         return rounded(setting.sequence**2 * ITEM_BYTES["int64"]) + _table(a, setting) if a.disentangled.rows else 0
+    if a.bias == "given":
+        return rounded(setting.batch * a.heads * setting.sequence**2 * ITEM_BYTES[setting.params])
     if not a.alibi:
         return 0
     heads = -(-a.heads // setting.tensor)
@@ -85,6 +88,8 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     mixer = block.mixer
     if isinstance(mixer, Attention) and mixer.disentangled is not None and mixer.bidirectional:  # of every pair
         return None, "int64" if mixer.padded else "fp32", setting.batch
+    if isinstance(mixer, Attention) and mixer.bias == "given" and mixer.padded:  # additive, of every sequence
+        return None, setting.params, setting.batch
     if isinstance(mixer, LatentAttention):
         width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
         mixer = Attention(mixer.heads, mixer.heads, width, masked=mixer.masked, window=mixer.window)

@@ -1,4 +1,4 @@
-"""Attention whose scores have relative position biases: T5's.
+"""Attention whose scores have relative position biases: T5's and MPNet's.
 
 transformers 5.23 modeling_t5.py (T5Attention) and integrations/sdpa_attention.py (create_position_bias_mask): they are
 the mask of the memory-efficient kernel, contiguous, and get a gradient of every head.
@@ -13,7 +13,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, dropout, scale, shift
 from memcheck.autograd.matrix import embedding
 from memcheck.autograd.shared import Gathered, shared
-from memcheck.autograd.tensor import Storage, Tape, Value, promote
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.attend import returns
 from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT, copied_operands, kernel_of
 from memcheck.models.types import Attention
@@ -25,6 +25,8 @@ cuda/attention_backward.cu, ``lastDimAligned``)."""
 
 def attend_with_biases(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     """Scores, biases, softmax and product; the output is what the projection reads."""
+    if a.bias == "given":
+        return _onto_given(ctx, a, (q, k, v))
     shape = (1, a.heads, q.shape[2], k.shape[2])
     biases = _biases(ctx, a, shape, q.dtype)
     (ctx.named if a.bias.startswith("own") else ctx.biases).append(biases)
@@ -216,3 +218,65 @@ def _kernel(tape: Tape, q: Value, k: Value, v: Value, biases: Value) -> Value:
         return [*found, total]
 
     return tape.record(out, (q, k, v, biases), run)
+
+
+def with_biases(ctx: Context, size: tuple[int, int], x: Value, trained: bool) -> Value:
+    """``compute_position_bias`` (modeling_mpnet.py), in front of the layers: looked up, and copied for every sequence.
+
+    What the model's variable holds of it, and its gradient, are counted beside the units.
+    """
+    tape, (rows, heads), s = ctx.tape, size, ctx.setting
+    pairs = (ctx.sequence, ctx.sequence)
+    named = [tape.new(pairs, "int64", "relative positions") for _ in range(2)]
+    buckets = tape.new(pairs, "int64", "position buckets")
+    del named
+    table = ctx.register(Parameter("relative_attention_bias", (rows, heads), s.params, trained, has_grad=s.has_grad))
+    found = embedding(tape, table, pairs, s.params, "position biases")
+    found = tape.record(Value(found.storage, found.shape, found.dtype), (found,), _keeping(buckets))
+    del buckets
+    copies = tape.new((ctx.batch, heads, *pairs), s.params, "position biases of every sequence")
+    del copies  # held by a variable of the model
+    out, small, dtype = Value(x.storage, x.shape, x.dtype), found.shape, found.dtype
+    several = ctx.batch > 1
+
+    def run(grad: Storage) -> list[Storage | None]:
+        total = tape.new(small, dtype, "sum over sequences") if several else None
+        laid = tape.new(small, dtype, "contiguous gradient")
+        del total
+        return [grad, laid]
+
+    return tape.record(out, (x, found), run)
+
+
+def _onto_given(ctx: Context, a: Attention, heads: tuple[Value, Value, Value]) -> Value:
+    """MPNetSelfAttention.forward: biases are added in place; the scores keep their name beside the probabilities."""
+    tape, s = ctx.tape, ctx.setting
+    q, k, v = heads
+    del heads
+    copied = copied_operands(ctx, a, a.heads)
+    shape = (q.shape[0], a.heads, q.shape[2], k.shape[2])
+    scores = kernels.batched(tape, q, k, shape, "attention scores", copied[:2])
+    scores = scale(tape, scores, "attention scaling")
+    biases = shared(tape, shape, s.params, wants=s.trained, starts=s.gathers)
+    scores = _added_to(tape, scores, biases)
+    if a.padded:
+        scores = shift(tape, scores, "attention mask", s.params if tape.autocast else s.compute)
+    weights = kernels.softmax(tape, scores, "fp32" if tape.autocast else None)
+    weights = dropout(tape, weights, a.dropout)
+    out = kernels.batched(tape, weights, v, (*q.shape[:3], v.shape[-1]), "attention output", (False, copied[2]))
+    out = copy(tape, out, "contiguous")
+    ctx.named += [scores, weights]
+    return out
+
+
+def _added_to(tape: Tape, scores: Value, biases: Value) -> Value:
+    """``scores += biases`` of equal shapes: keeps nothing; the biases' gradient is the scores', cast to their dtype."""
+    out = Value(scores.storage, scores.shape, scores.dtype)
+    full, own, small, wants = scores.shape, scores.dtype, biases.dtype, biases.origin is not None
+
+    def run(grad: Storage) -> list[Storage | None]:
+        if not wants:
+            return [grad, None]
+        return [grad, grad if own == small else tape.new(full, small, "to backward")]
+
+    return tape.record(out, (scores, biases), run)

@@ -1,13 +1,15 @@
-"""Softmax attention around the usual kernels: differences of two passes (DiffLlama), masks made from values (Doge).
+"""Softmax attention around the usual kernels: differences of two passes (DiffLlama), masks made from values (Doge),
+floored scores (XGLM).
 
-Sources: transformers 5.23 models/diffllama/modeling_diffllama.py, models/doge/modeling_doge.py.
+Sources: transformers 5.23 models/diffllama/modeling_diffllama.py, models/doge/modeling_doge.py,
+models/xglm/modeling_xglm.py.
 """
 
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, cast, cat, copy, dropout, mul, scale, subtract, unary
+from memcheck.autograd.elementwise import add, cast, cat, copy, dropout, mul, scale, shift, subtract, unary
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import fused_norm
 from memcheck.autograd.tensor import Storage, Tape, Value
@@ -20,6 +22,8 @@ def unusual_attention(ctx: Context, a: Attention, q: Value, k: Value, v: Value) 
     """Whichever of these it is."""
     if a.differential:
         return differential(ctx, a, q, k, v)
+    if a.floored:
+        return floored(ctx, a, q, k, v)
     return under_dynamic_mask(ctx, a, q, k, v) if a.dynamic_mask else under_block_mask(ctx, a, q, k, v)
 
 
@@ -66,6 +70,41 @@ def _total(tape: Tape, x: Value) -> Value:
     """``sum(dtype=fp32)``."""
     shape, dtype = x.shape, x.dtype
     return tape.record(tape.value((1,), "fp32", "sum"), (x,), lambda grad: [tape.new(shape, dtype, "expand")])
+
+
+def floored(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """XGLM: one variable holds the scores, then
+    each result, and the probabilities beside what dropout leaves of them.
+    """
+    tape, s = ctx.tape, ctx.setting
+    shape = (q.shape[0], a.heads, q.shape[2], k.shape[2])
+    weights = kernels.batched(tape, q, k, shape, "attention scores")
+    weights = shift(tape, weights, "attention mask", s.params if tape.autocast else s.compute)
+    weights = _larger(tape, weights)
+    half = weights.dtype == "fp16"
+    weights = kernels.softmax(tape, weights, "fp32" if tape.autocast or half else None)
+    weights = cast(tape, weights, "fp16") if half else weights
+    probabilities = dropout(tape, weights, a.dropout)
+    out = kernels.batched(tape, probabilities, v, (*q.shape[:3], v.shape[-1]), "attention output")
+    ctx.named += [weights, probabilities]
+    return copy(tape, out, "reshape")
+
+
+def _larger(tape: Tape, x: Value) -> Value:
+    """``torch.max(x, number)``: keeps x; backward halves the gradient, where both are equal, and fills it where x is
+    smaller (tools/autograd/derivatives.yaml, ``maximum``).
+    """
+    shape, dtype = x.shape, x.dtype
+    out = tape.value(shape, dtype, "maximum")
+
+    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+        equal, halved = tape.new(shape, "bool", "equal"), tape.new(shape, dtype, "halved gradient")
+        chosen = tape.new(shape, dtype, "maximum backward")
+        smaller = tape.new(shape, "bool", "smaller")
+        del equal, halved, smaller  # temporaries of one expression
+        return [chosen]
+
+    return tape.record(out, (x,), run)
 
 
 def under_dynamic_mask(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:

@@ -1,4 +1,4 @@
-"""BART, mBART, Pegasus, M2M-100, Marian, Blenderbot and Whisper (modeling_bart.py and others): norms apart."""
+"""BART, PLBART, mBART, Pegasus, M2M-100, Marian, Blenderbot and Whisper (modeling_bart.py and others): norms apart."""
 
 from __future__ import annotations
 
@@ -45,13 +45,19 @@ MARIAN = _Kind(
     post_norm=True, embedding_norm=False, positions=1024, trained_positions=False, position_offset=0
 )
 M2M100 = _Kind(embedding_norm=False, positions=1024, logit_bias=False, sinusoids=True)
+BLENDERBOT_SMALL = _Kind(post_norm=True, positions=512, position_offset=0)
 BLENDERBOT = _Kind(embedding_norm=False, positions=128, position_offset=0)
 WHISPER = _Kind(embedding_norm=False, whisper=True, logit_bias=False)
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: bart``: norms behind the sums, and one behind the embedding."""
+    """``model_type: bart`` and ``plbart``: norms behind the sums, and one behind the embedding."""
     return _text(config, BART)
+
+
+def read_blenderbot_small(config: ConfigReader) -> Architecture:
+    """``model_type: blenderbot-small``: BART's norms, and positions without an offset."""
+    return _text(config, BLENDERBOT_SMALL)
 
 
 def read_mbart(config: ConfigReader) -> Architecture:

@@ -24,7 +24,7 @@ def read(config: ConfigReader) -> Architecture:
     older = nested if isinstance(nested, dict) else {}
     attention = latent_attention(config, size, whole_queries=True)._replace(turned=False)
     mixer = _delta(config, h, older)
-    moe = _experts(config, h)
+    moe = experts(config, h)
     mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
     full = older.get("full_attn_layers")
     chosen = {n - 1 for n in full if isinstance(n, int)} if isinstance(full, list) else None
@@ -42,9 +42,12 @@ def _kind(layer: int, full: set[int] | None) -> str:
     return "full_attention" if chosen else "linear_attention"
 
 
-def _experts(config: ConfigReader, hidden: int) -> Moe:
+def experts(config: ConfigReader, hidden: int, groups_by_default: tuple[int, int] | None = None) -> Moe:
+    """DeepSeek V3's, under this family's names. ``groups_by_default``: groups of experts, and those that are chosen."""
     width = config.integer("moe_intermediate_size")
-    groups = config.integer("num_expert_group", "n_group", default=1, null=1)
+    every, some = groups_by_default or (1, None)
+    groups = config.integer("num_expert_group", "n_group", default=every, null=every)
+    some = groups if some is None else some
     return routed(
         hidden,
         (
@@ -60,7 +63,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         stacked_adapters=True,
         scores_fp32=True,
         normalised_scores=config.flag("moe_renormalize", "norm_topk_prob", default=True),
-    )._replace(groups=groups, chosen_groups=config.integer("topk_group", default=groups, null=groups))
+    )._replace(groups=groups, chosen_groups=config.integer("topk_group", default=some, null=some))
 
 
 def _delta(config: ConfigReader, hidden: int, older: dict[str, object]) -> Mixer:
@@ -69,16 +72,34 @@ def _delta(config: ConfigReader, hidden: int, older: dict[str, object]) -> Mixer
     d = _size(config, "linear_head_dim", older.get("head_dim"), 128)
     kernel = _size(config, "linear_conv_kernel_dim", older.get("short_conv_kernel_size"), 4)
     width, a = heads * d, "self_attn"
-    tensors = (
-        *(t for name in "qkv" for t in linear(f"{a}.{name}_proj", width, hidden, "mixer", "column")),
-        ParameterTensor(f"{a}.conv1d.weight", (3 * width, 1, kernel), "mixer", shard="column"),
+    forget = (
         *linear(f"{a}.forget_gate.f_a_proj", d, hidden, "mixer", "none"),
         *linear(f"{a}.forget_gate.f_b_proj", width, d, "mixer", "column"),
         vector(f"{a}.forget_gate.dt_bias", width, "mixer", "column"),
         ParameterTensor(f"{a}.forget_gate.A_log", (1, 1, heads, 1), "mixer"),
-        *linear(f"{a}.b_proj", heads, hidden, "mixer", "column"),
+    )
+    gate = (
         *linear(f"{a}.g_a_proj", d, hidden, "mixer", "none"),
         *linear(f"{a}.g_b_proj", width, d, "mixer", "column"),
+    )
+    return delta_mixer(hidden, (heads, d, kernel), forget, gate)
+
+
+def delta_mixer(
+    hidden: int,
+    size: tuple[int, int, int],
+    forget: tuple[ParameterTensor, ...],
+    gate: tuple[ParameterTensor, ...],
+) -> Mixer:
+    """The mixer around its gates of decay and output. ``size``: heads, their width, columns of the convolution."""
+    heads, d, kernel = size
+    width, a = heads * d, "self_attn"
+    tensors = (
+        *(t for name in "qkv" for t in linear(f"{a}.{name}_proj", width, hidden, "mixer", "column")),
+        ParameterTensor(f"{a}.conv1d.weight", (3 * width, 1, kernel), "mixer", shard="column"),
+        *forget,
+        *linear(f"{a}.b_proj", heads, hidden, "mixer", "column"),
+        *gate,
         vector(f"{a}.o_norm.weight", d, "norm"),
         *linear(f"{a}.o_proj", hidden, width, "mixer", "row"),
     )

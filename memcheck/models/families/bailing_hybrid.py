@@ -1,0 +1,70 @@
+"""Ling 3 (modeling_bailing_hybrid.py): Kimi's delta attention in most layers, latent attention with a gate of each head
+in the last of each group, DeepSeek V3's experts.
+"""
+
+from __future__ import annotations
+
+from memcheck.models.families.deepseek import latent_sizes, mtp_layers
+from memcheck.models.families.kimi_linear import delta_mixer, experts
+from memcheck.models.parts.attention import latent_attention
+from memcheck.models.parts.decoder import decoder, pre_norm_block
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.parts.stack import layer_types, sparse_types, stack
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Block, LatentAttention, Mixer
+
+GROUP, DENSE, GROUPS, CHOSEN_GROUPS = 6, 2, 8, 4
+"""The class's defaults: layers of a group, dense layers, groups of experts and of those that are chosen."""
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: bailing_hybrid``. Its multi-token-prediction module is built on request alone."""
+    config.ignore("rope_theta", "model_max_length", "routed_scaling_factor", "kda_lower_bound")
+    config.ignore("mtp_loss_scaling_factor", "pretraining_tp")
+    size = latent_sizes(config)
+    h = size.hidden
+    gate = linear("self_attn.g_proj", size.heads, h, "attention", "column")
+    attention = latent_attention(config, size, whole_queries=True)
+    attention = attention._replace(tensors=attention.tensors + gate, head_gate=True, wide_gate=True)
+    mixer = _delta(config, h, size.heads)
+    moe = experts(config, h, (GROUPS, CHOSEN_GROUPS))
+    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    group = config.integer("layer_group_size", default=GROUP)
+    types = layer_types(config, size.layers, lambda i: "linear_attention" if (i + 1) % group else "full_attention")
+    dense = config.integer("first_k_dense_replace", default=DENSE, minimum=0)
+    sparse = sparse_types(config, size.layers, dense)
+
+    def make(kind: tuple[str, bool]) -> Block:
+        chosen: Mixer | LatentAttention = mixer if kind[0] == "linear_attention" else attention
+        return pre_norm_block(h, chosen, moe if kind[1] else mlp)
+
+    return decoder(
+        config,
+        size,
+        stack(zip(types, sparse, strict=True), make),
+        tied=False,
+        rotary_dim=attention.qk_rope_head_dim,
+        mtp_layers=mtp_layers(config),
+    )
+
+
+def _delta(config: ConfigReader, hidden: int, heads: int) -> Mixer:
+    """Kimi's, whose gates of decay and output are one matrix each.
+
+    ``head_dim`` is the width of its heads in files of checkpoints, which do not state ``linear_head_dim``; the class
+    writes that of the rotary part there, and this one beside it.
+    """
+    heads = config.integer("linear_num_heads", default=heads)
+    d = config.integer("linear_head_dim", default=config.integer("head_dim", default=128))
+    kernel = config.integer("short_conv_kernel_size", default=4)
+    kernel = config.integer("linear_conv_kernel_dim", default=kernel)
+    width, a = heads * d, "self_attn"
+    forget = (
+        vector(f"{a}.forget_gate.A_log", heads, "mixer", "column"),
+        vector(f"{a}.forget_gate.dt_bias", width, "mixer", "column"),
+        *linear(f"{a}.forget_gate.f_proj", width, hidden, "mixer", "column"),
+    )
+    gate = linear(f"{a}.g_proj", width, hidden, "mixer", "column")
+    found = delta_mixer(hidden, (heads, d, kernel), forget, gate)
+    return found._replace(whole_gates=True, bounded=config.flag("kda_safe_gate", default=True))

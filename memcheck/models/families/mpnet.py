@@ -1,0 +1,38 @@
+"""MPNet (modeling_mpnet.py): BERT's layers in eager code; the model looks biases of the scores up."""
+
+from __future__ import annotations
+
+from memcheck.models.families.bert import ROBERTA, assemble
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, ParameterTensor
+
+PROJECTIONS = Projections(("q", "k", "v"), "o", "attention.attn")
+NORM = "attention.LayerNorm"
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: mpnet``: with a head for masked words, and no checkpointing of its layers."""
+    size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
+    attention = grouped_attention(
+        size,
+        PROJECTIONS,
+        qkv_bias=True,
+        out_bias=True,
+        rotary_dim=0,
+        dropout=config.dropout("attention_probs_dropout_prob", default=0.1),
+        bidirectional=True,
+        sdpa=False,
+        flash=False,
+        bias="given",
+    )
+    buckets = config.integer("relative_attention_num_buckets", default=32)
+    table = ParameterTensor("mpnet.encoder.relative_attention_bias.weight", (buckets, size.heads), "position")
+    names = ROBERTA._replace(model="mpnet", transform="gelu")
+    found = assemble(config, size, names, attention, types=0, extra=(table,))
+    blocks = tuple(
+        (block._replace(input_norm=block.input_norm._replace(name=NORM) if block.input_norm else None), count)
+        for block, count in found.blocks
+    )
+    return found._replace(blocks=blocks, positions_each=True, biases=(buckets, size.heads), checkpointable=False)
