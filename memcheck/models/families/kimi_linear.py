@@ -110,8 +110,6 @@ def delta_mixer(
         state_bytes_per_sequence=heads * d * d * 4 + 3 * width * kernel * 2,
         width=3 * width,
         tensors=tensors,
-        key_heads=heads,
-        key_dim=d,
         kernel=kernel,
         output="o_proj",
     )
