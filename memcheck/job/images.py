@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    from memcheck.models.types import Architecture
     from memcheck.models.vision import Vision
 
 PLACE = "/training/images"
@@ -100,6 +101,37 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
             "write their width and height in pixels, or patches and tokens as the processor counts them",
         )
     return _fitting(training, vision, found, defaults)
+
+
+def resolve_resting(training: plan_types.TrainingSpec, a: Architecture, defaults: Defaults) -> Images:
+    """The pictures for a tower that has no memory model with a graph: as many image tokens of each, or none at all.
+
+    Raises:
+        ResolutionError: the plan does not say that there are none, and a tower has no memory model of them.
+    """
+    stated = training.images
+    if stated is not None and stated.per_sample == 0:
+        return Images(0, 0, 0)
+    each = max((e.tokens for e in a.embedders), default=0)
+    if not each:
+        _fail(
+            "memcheck has no model of this model's vision tower as it runs, only of one that rests",
+            "where samples are text alone write `images: {per_sample: 0}`; for the language model by itself "
+            "`model: {part: language}`",
+        )
+    if stated is None:
+        _fail("the plan does not say how many pictures a sample has", "write `images: {per_sample: 0}`, or how many")
+    pictures = defaults.take("training.images.per_sample", stated.per_sample, 1)
+    if stated.tokens is not None and stated.tokens != pictures * each:
+        _fail(f"{stated.tokens:,} image tokens are not those of {pictures} pictures", f"a picture becomes {each}")
+    found = Images(pictures, stated.patches or pictures * each, pictures * each)
+    if training.sequence_length is not None and found.tokens >= training.sequence_length:
+        _fail(
+            f"the pictures of a sample become {found.tokens:,} tokens, and sequence_length is "
+            f"{training.sequence_length:,}",
+            "sequence_length counts image tokens, too: raise it, or write fewer pictures",
+        )
+    return found
 
 
 def _padded(training: plan_types.TrainingSpec, vision: Vision, per_sample: int, patches: int, tokens: int) -> Images:

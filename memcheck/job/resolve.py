@@ -303,10 +303,13 @@ def _images(
 ) -> Images | None:
     """The pictures of a sample. Plans of text load nothing for them."""
     vision = architecture.vision if isinstance(architecture, Architecture) else None
-    if vision is None and training.images is None:
+    rests = isinstance(architecture, Architecture) and any(o.part == "vision" for o in architecture.others)
+    if vision is None and training.images is None and not rests:
         return None
-    from memcheck.job.images import resolve_images
+    from memcheck.job.images import resolve_images, resolve_resting
 
+    if rests and isinstance(architecture, Architecture):
+        return resolve_resting(training, architecture, defaults)
     return resolve_images(training, vision, defaults)
 
 

@@ -87,6 +87,12 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
             "size its language model alone: `model: {part: language}`",
             "/model",
         )
+    if any(other.part == "vision" for other in job.architecture.others):
+        raise UnsupportedError(
+            f"memcheck has no model of serving {job.architecture.model_type} with its vision tower",
+            "size its language model alone: `model: {part: language}`",
+            "/model",
+        )
     found = []
     for rank, part in enumerate(parts(job.architecture.num_layers, job.layout.pipeline)):
         found.append(_rank(job, job.architecture, part, rank, inventory))

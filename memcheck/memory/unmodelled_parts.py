@@ -26,6 +26,14 @@ def refuse_parts(job: TrainingJob, a: Architecture) -> None:
     if a.vision is None:
         if a.encoder is not None:
             _refuse_with_encoder(job)
+        elif any(other.part != "language" for other in a.others):
+            if job.images is not None and job.images.pictures and job.method == "full" and "vision" not in job.freeze:
+                raise UnsupportedError(
+                    f"memcheck has no model of what a trained tower of {a.model_type} keeps of a picture",
+                    "freeze it: `freeze: [vision]`, or write `images: {per_sample: 0}` for samples of text alone",
+                    "/training/images",
+                )
+            _refuse_divided(job, "a tower", ", or size the language model alone: `model: {part: language}`")
         return
     _refuse_divided(job, "a vision tower", ", or size the language model alone: `model: {part: language}`")
     lora = job.lora

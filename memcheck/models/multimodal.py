@@ -9,7 +9,7 @@ from memcheck.models.errors import ArchitectureError
 from memcheck.models.reader import ConfigReader, shown
 from memcheck.models.registry import FAMILIES, TOWERS, WRAPPERS, read_architecture
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
-from memcheck.models.vision import Vision
+from memcheck.models.vision import RestingTowers, Vision
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -121,19 +121,21 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
             "state it, or vision_config: null for the language model alone",
         )
     section = outer.section("vision_config")
-    vision = _tower(outer.model_type)(section, AroundTower(outer, language))
+    found = _tower(outer.model_type)(section, AroundTower(outer, language))
+    vision = found if isinstance(found, Vision) else None
     _check_leftovers(outer, strict=strict, written=written)
     path = TEXT if outer.model_type in NAMED_TEXT else LANGUAGE
     sees = text.get("use_bidirectional_attention") == "vision"  # Gemma 4's larger sizes, in their sliding layers
-    if vision.crosses:
+    if vision is not None and vision.crosses:
         from memcheck.models.crossing import crossing
 
         language = crossing(language, vision.crosses)
     return language._replace(
         model_type=outer.model_type,
         blocks=tuple((_inside(block, outer.model_type, sees=sees), n) for block, n in language.blocks),
-        vision=vision._replace(others=()),
-        others=vision.others,
+        vision=vision._replace(others=()) if vision is not None else None,
+        others=found.others,
+        embedders=() if isinstance(found, Vision) else found.embedders,
         paths=language.paths._replace(
             layers=path + "layers", embedding=path + "embed_tokens", head=language.paths.head
         ),
@@ -170,9 +172,9 @@ def _check_leftovers(outer: ConfigReader, *, strict: bool, written: frozenset[st
         outer.note(f"{key} was not read")
 
 
-def _tower(model_type: str) -> Callable[[ConfigReader, AroundTower], Vision]:
+def _tower(model_type: str) -> Callable[[ConfigReader, AroundTower], Vision | RestingTowers]:
     module, function = TOWERS[model_type].split(":")
-    found: Callable[[ConfigReader, AroundTower], Vision] = getattr(
+    found: Callable[[ConfigReader, AroundTower], Vision | RestingTowers] = getattr(
         import_module("memcheck.models.towers." + module), function
     )
     return found

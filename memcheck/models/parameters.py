@@ -62,6 +62,10 @@ def tower_runs(architecture: Architecture) -> tuple[tuple[tuple[ParameterTensor,
     for tower in architecture.others:
         found += [(block_tensors(block), n, tower.part) for block, n in tower.blocks]
         found.append((tower.tensors, 1, tower.part))
+    if architecture.embedders:
+        from memcheck.models.embedders import embedder_tensors
+
+        found.append((embedder_tensors(architecture), 1, "projector"))
     if architecture.encoder is not None:
         found += [(block_tensors(block), n, "encoder") for block, n in architecture.encoder.blocks]
         found.append((architecture.encoder.tensors, 1, "encoder"))

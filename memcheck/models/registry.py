@@ -237,6 +237,7 @@ TOWERS: dict[str, str] = {
     "deepseek_vl": "siglip:read_deepseek",
     "exaone4_5": "qwen:read_2_5",
     "gemma3": "siglip:read_gemma3",
+    "gemma3n": "gemma3n:read",
     "gemma4": "gemma4:read",
     "glm46v": "glm4v:read",
     "glm4v": "glm4v:read",

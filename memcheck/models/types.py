@@ -16,7 +16,7 @@ from memcheck.record import Record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.models.encoder import Encoder
-    from memcheck.models.vision import OtherTower, TowerAttention, Vision
+    from memcheck.models.vision import Embedder, OtherTower, TowerAttention, Vision
 
 __all__ = [
     "AltUp",
@@ -345,6 +345,8 @@ class Architecture(Record):
     """The tower whose rows become image tokens; None: text alone."""
     others: tuple[OtherTower, ...] = ()
     """Towers that hold weights and do not run."""
+    embedders: tuple[Embedder, ...] = ()
+    """Tables of other tokens than words, which every token goes through."""
     encoder: Encoder | None = None
     """What makes the rows that every layer's cross attention reads; None: there is none."""
     final_dropout: float = 0.0

@@ -39,6 +39,27 @@ class OtherTower(Record):
     """Elements of a fixed table of positions, in fp32."""
 
 
+class Embedder(Record):
+    """A table of the tokens of pictures or sounds, a norm and a matrix, which every token goes through (Gemma 3n)."""
+
+    name: str
+    rows: int
+    width: int
+    tokens: int = 0
+    """Rows that the tower makes of a picture, which a norm of their own and the matrix make image tokens; 0 = the tower
+    has no memory model as it runs.
+    """
+    side: int = 0
+    """Pixels of the side of every picture."""
+
+
+class RestingTowers(Record):
+    """What stands beside a language model and has no memory model as it runs: it rests in steps of text alone."""
+
+    others: tuple[OtherTower, ...]
+    embedders: tuple[Embedder, ...] = ()
+
+
 class Perceiver(Record):
     """A projector that reads the rows of each picture by a few learned ones (Idefics 2)."""
 

@@ -188,6 +188,8 @@ def _frozen(context: RuleContext, freeze: tuple[str, ...]) -> Iterator[Finding]:
     import re
 
     sides = [name for name, field in SIDES.items() if getattr(context.architecture, field, None)]
+    resting = {other.part for other in context.architecture.others} if context.architecture is not None else set()
+    sides += [name for name in SIDES if name not in sides and (name in resting or (name == "language" and resting))]
     known = [n for n in freeze if re.fullmatch(PART, n) or n in sides]
     named = [(n, pointer) for n, pointer in _places(freeze, "/training/freeze") if n not in known]
     modules = _modules(context, linear=False)

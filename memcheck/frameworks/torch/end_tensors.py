@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor, adapter_tensors
+from memcheck.autograd.context import Adapter, adapts
 from memcheck.job.types import TrainingJob
 from memcheck.models.parameters import task_tensors
 from memcheck.models.types import Architecture, Norm, ParameterTensor
@@ -10,8 +11,8 @@ from memcheck.remembered import lru_cache
 
 TABLE, HEAD = "embed_tokens", "lm_head"
 """Modules that ``modules_to_save`` may name."""
-PROJECTION = "per_layer_model_projection"
-"""A linear layer beside Gemma 4's layers: peft adapts it as it adapts theirs."""
+PROJECTIONS = ("per_layer_model_projection", "altup_projections", "altup_unembed_projections")
+"""Linear layers beside those of Gemma 4 and 3n: peft adapts them as it adapts theirs."""
 
 
 def _norm_tensors(norm: Norm | None, name: str, trained: bool) -> list[LocalTensor]:
@@ -43,15 +44,16 @@ def table_tensors(job: TrainingJob, a: Architecture, tensor: int, trained: bool)
 
 
 def _projection_adapters(job: TrainingJob, a: Architecture) -> list[LocalTensor]:
-    """The adapter of Gemma 4's projection of the rows that are looked up, which is a linear layer of no block."""
+    """The adapters of linear layers of no block: Gemma 4's projection of the rows that are looked up, and those of
+    Gemma 3n's streams.
+    """
     lora = job.lora
     if lora is None or a.per_layer is None or (lora.parts and "language" not in lora.parts):
         return []
-    targets = (lora.target_modules,) if isinstance(lora.target_modules, str) else lora.target_modules
-    if not {"all-linear", PROJECTION}.intersection(targets):
-        return []
-    projection = next(t for t in a.extra_tensors if PROJECTION in t.name)
-    return adapter_tensors(projection, projection.shape, lora)
+    adapter = Adapter(lora.rank, lora.target_modules, lora.dtype, quantized=False)
+    found = [t for t in a.extra_tensors if any(name in t.name for name in PROJECTIONS)]
+    adapted = [t for t in found if adapts(adapter, t.name.removesuffix(".weight"))]
+    return [each for t in adapted for each in adapter_tensors(t, t.shape, lora)]
 
 
 def output_tensors(

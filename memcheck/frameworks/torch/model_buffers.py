@@ -79,11 +79,11 @@ class ModelBuffers:
             found.append(Always("activations", encoder_inputs(self.job, self.architecture, self.architecture.encoder)))
         if self.architecture.logit_bias:
             found.append(Always("activations", rounded(self.architecture.vocab_size * self.item)))
-        if self.architecture.vision is not None and self.part.embedding:
+        if (self.architecture.vision is not None or self.architecture.others) and self.part.embedding:
             from memcheck.frameworks.torch.tower_tensors import pixel_bytes, side_buffers
 
             buffers = side_buffers(self.architecture, self.setting.params)
-            found.append(Always("activations", buffers + pixel_bytes(self.job, self.architecture.vision)))
+            found.append(Always("activations", buffers + pixel_bytes(self.job, self.architecture)))
         if self.job.layout.pipeline == 1:
             return found
         all_inputs = 0 if self.part.embedding else self._boundary()

@@ -102,7 +102,8 @@ class Variables:
         ``times``: how many alike there are.
         """
         if not self._of_tower(unit, curve, layer, times):
-            self.assign("outputs", "activations", curve.returned)  # of the model's loop over its layers
+            name = "looked up" if unit.kind == "embedding" else "outputs"  # of the model's loop over its layers
+            self.assign(name, "activations", curve.returned)
         first = layer == 0 and not how.keeps_states and self._embeds
         if how.holds_rows and (unit.kind == "embedding" or first):  # `inputs_embeds`: a variable of the forward
             self.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input)

@@ -10,6 +10,7 @@ from memcheck.autograd.tensor import rounded, rounded_bytes
 from memcheck.frameworks.torch.units import adapter_of, block_tensors_on_rank
 from memcheck.job.images import NO_PICTURES, Pictures, pictures_of
 from memcheck.job.types import TrainingJob
+from memcheck.models.embedders import embedder_tensors
 from memcheck.models.types import Architecture, Block, ParameterTensor
 from memcheck.models.vision import Vision
 from memcheck.remembered import lru_cache
@@ -43,6 +44,11 @@ def idle_tensors(block: Block, setting: Setting) -> tuple[LocalTensor, ...]:
     return tuple(t._replace(trained=False) for t in found)
 
 
+def embedders_on_rank(job: TrainingJob, a: Architecture, base: Setting) -> tuple[LocalTensor, ...]:
+    """The tensors of tables of other tokens, which the embedding's unit looks up."""
+    return part_tensors(as_block(embedder_tensors(a)), part_setting(job, base, "projector"))
+
+
 def reaches(setting: Setting, block: Block) -> bool:
     """Whether some linear layer of the block has an adapter."""
     return any(".lora_" in t.name for t in part_tensors(block, setting))
@@ -72,6 +78,8 @@ def side_tensors(job: TrainingJob, a: Architecture, base: Setting) -> Iterator[t
         for block, n in a.encoder.blocks:
             yield from n * [part_tensors(block, setting)]
         yield part_tensors(as_block(a.encoder.tensors), setting)
+    if a.embedders:
+        yield embedders_on_rank(job, a, base)
     v = a.vision
     pictures = pictures_of(job, v) if v is not None else None
     for block, n, part in idle_blocks(a, pictures or NO_PICTURES):
@@ -95,17 +103,21 @@ def side_tensors(job: TrainingJob, a: Architecture, base: Setting) -> Iterator[t
 def side_buffers(a: Architecture, dtype: str) -> int:
     """Buffers of the towers: bounds of clamped projections, one number each, and what standardises pooled rows."""
     vision = a.vision
-    if vision is None:
-        return 0
-    scalars = vision.held_scalars + sum(other.scalars for other in a.others)
-    found = scalars * rounded_bytes((1,), dtype)
+    found = sum(other.scalars for other in a.others) * rounded_bytes((1,), dtype)
     found += sum(rounded_bytes((other.table,), "fp32") for other in a.others if other.table)
+    if vision is None:
+        return found
+    found += vision.held_scalars * rounded_bytes((1,), dtype)
     found += rounded_bytes((vision.held_table,), "fp32") if vision.held_table else 0
     return found + (2 * rounded_bytes((vision.hidden,), dtype) if vision.standardized else 0)
 
 
-def pixel_bytes(job: TrainingJob, vision: Vision) -> int:
+def pixel_bytes(job: TrainingJob, a: Architecture) -> int:
     """``pixel_values`` in fp32, as the processor made them, and their padding mask, which stay all step."""
+    vision, stated = a.vision, job.images
+    if vision is None:
+        sides = [e.side for e in a.embedders if e.tokens] if stated is not None else []
+        return sum(rounded_bytes((job.rows * stated.pictures, 3, side, side), "fp32") for side in sides if stated)
     found = pictures_of(job, vision)
     rows = found.rows - vision.classes * found.pictures
     if not rows:

@@ -228,6 +228,7 @@ def embedding_unit(
 ) -> Unit:
     """The embedding, which is trained or not, and whose table may be the head's."""
     vocab = -(-a.table_rows // base.tensor)
+    adapter = adapter_of(job, "projector") if a.embedders else None
     e = Embedding(
         # RowwiseParallel on nn.Embedding: the local rows' gradient is a view of the whole table's; else embeddings are
         # vocabulary-parallel modules of their own
@@ -250,7 +251,11 @@ def embedding_unit(
         fixed_positions=a.fixed_positions,
         streams=a.streams,
         cloned=a.embedding_cloned,
-        scattered=a.vision is not None and not a.vision.crosses,
+        scattered=bool(a.embedders) or (a.vision is not None and not a.vision.crosses),
+        embedders=a.embedders,
+        embedders_trained=bool(a.embedders) and job.method == "full" and "projector" not in job.freeze,
+        embedders_adapter=adapter,
+        pictures=job.rows * job.images.pictures if a.embedders and job.images is not None else 0,
         saved=saves(job, TABLE),
         projects_last=a.projects_last,
         relative_norm=a.relative_norm,
@@ -262,7 +267,8 @@ def embedding_unit(
         relative=next((t.shape[0] for t in a.extra_tensors if "rel_embeddings" in t.name), 0),
     )
     dtype = stream_dtype(base)
-    _demand_embedding(a, e._replace(vocab=a.table_rows), whole(base), job.framework)
+    full = e._replace(vocab=a.table_rows, embedders_adapter=None, embedders_trained=bool(a.embedders), pictures=0)
+    _demand_embedding(a, full, whole(base), job.framework)
     fresh = _cached_embedding(e, base, dtype, inventory=inventory)
     again = _cached_embedding(e, base.later(), dtype, inventory=inventory) if adds else fresh
     if a.biases[0] and base.trained:
@@ -270,12 +276,21 @@ def embedding_unit(
 
         waits = given_biases(a.blocks[0][0], base)
         fresh, again = (curve._replace(takes=waits) for curve in (fresh, again))
-    return Unit("embedding", "embedding", table_tensors(job, a, base.tensor, trained), fresh, again)
+    tensors = table_tensors(job, a, base.tensor, trained)
+    if a.embedders:
+        from memcheck.frameworks.torch.tower_tensors import embedders_on_rank
+
+        tensors += embedders_on_rank(job, a, base)
+    return Unit("embedding", "embedding", tensors, fresh, again)
 
 
 @lru_cache(maxsize=256)
 def _demand_embedding(a: Architecture, e: Embedding, setting: Setting, framework: str) -> None:
     held = sum(t.numel for t in embedding_tensors(a, 1, True)) - multiplied_by_head(a) - idle(a)
+    if a.embedders:
+        from memcheck.models.embedders import embedder_tensors
+
+        held += sum(t.count for t in embedder_tensors(a))
     seen = met(lambda ctx: embedding_forward(ctx, e, stream_dtype(setting)), setting)
     demand(seen, held, "the embedding", framework)
 

@@ -7,7 +7,7 @@ Gemma3nTextMLP._gaussian_topk, Gemma3nTextDecoderLayer.forward, Gemma3nTextModel
 from __future__ import annotations
 
 from memcheck.autograd.attention import batched
-from memcheck.autograd.context import Context
+from memcheck.autograd.context import Context, adapts
 from memcheck.autograd.elementwise import (
     add,
     add_in_place,
@@ -179,8 +179,8 @@ def spread_streams(ctx: Context, x: Value, streams: int) -> Value:
     parts = [x]
     target = _magnitude(ctx, x)
     for i in range(streams - 1):
-        weight = ctx.parameter(f"altup_projections.{i}", (x.shape[-1], x.shape[-1]))
-        parts.append(_resized(ctx, linear(ctx.tape, x, Weights(weight), "altup projection"), target))
+        weights = _square(ctx, f"altup_projections.{i}", x.shape[-1])
+        parts.append(_resized(ctx, linear(ctx.tape, x, weights, "altup projection"), target))
     ctx.kept += parts[1:]
     return cat(ctx.tape, tuple(parts), (streams * x.shape[0], x.shape[-1]), "stack streams")
 
@@ -191,13 +191,19 @@ def join_streams(ctx: Context, x: Value, streams: int) -> Value:
     parts = [slices(tape, x, shape)[0]]
     target = _magnitude(ctx, slices(tape, x, shape)[0])
     for i in range(streams - 1):
-        weight = ctx.parameter(f"altup_unembed_projections.{i}", (shape[-1], shape[-1]))
-        made = linear(tape, slices(tape, x, shape)[0], Weights(weight), "altup unembed projection")
+        weights = _square(ctx, f"altup_unembed_projections.{i}", shape[-1])
+        made = linear(tape, slices(tape, x, shape)[0], weights, "altup unembed projection")
         parts.append(_resized(ctx, made, target))
     whole = cat(tape, tuple(parts), x.shape, "stack streams")
     out = tape.value(shape, whole.dtype, "mean of streams")
     wide, dtype = whole.shape, whole.dtype
     return tape.record(out, (whole,), lambda grad: [tape.new(wide, dtype, "mean backward")])
+
+
+def _square(ctx: Context, name: str, width: int) -> Weights:
+    """A matrix beside the layers, which peft adapts as it adapts theirs."""
+    plain, adapter = Weights(ctx.parameter(name, (width, width))), ctx.setting.adapter
+    return plain if adapter is None or not adapts(adapter, name) else ctx.adapted(name, plain, adapter)
 
 
 def _magnitude(ctx: Context, x: Value) -> Value:

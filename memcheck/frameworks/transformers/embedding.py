@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memcheck.autograd import Tape, Value
-from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.curve import Curve, closed, high
 from memcheck.autograd.elementwise import add, dropout, scale
 from memcheck.autograd.matrix import embedding, linear
@@ -13,6 +13,10 @@ from memcheck.autograd.tensor import Leaf, Parameter, Storage, rounded_bytes
 from memcheck.frameworks.layers import layers_of
 from memcheck.models.types import Norm, ParameterTensor, PerLayer
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.models.vision import Embedder
 
 
 class Embedding(Record):
@@ -64,6 +68,12 @@ class Embedding(Record):
     """Positions are copied out of a buffer (M2M-100)."""
     fixed_positions: bool = False
     """The position table wants no gradient."""
+    embedders: tuple[Embedder, ...] = ()
+    """Tables of other tokens, which every token goes through."""
+    embedders_trained: bool = False
+    pictures: int = 0
+    """Pictures whose rows take the places that the text left them, from a tower without a graph."""
+    embedders_adapter: Adapter | None = None
     leaf: bool = False
     """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
 
@@ -129,6 +139,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     if e.projected and not e.projects_last:  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
         matrix = ParameterTensor("project_in.weight", (s.hidden, e.width), "embedding", linear=True)
         x = linear(tape, x, ctx.weights(matrix, False, adaptable=False), "project_in")
+    x = _with_other_tokens(ctx, e, x) if e.embedders else x
     if e.per_layer is not None:
         from memcheck.frameworks.transformers.per_layer import look_up
 
@@ -152,6 +163,13 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         x = _add_positions(tape, x, position)
         del position
     return _behind_sum(ctx, e, x, trained=trained)
+
+
+def _with_other_tokens(ctx: Context, e: Embedding, x: Value) -> Value:
+    from memcheck.frameworks.transformers.embedders import through_embedders
+
+    inside = ctx.setting._replace(trained=e.embedders_trained, adapter=e.embedders_adapter, frozen=())
+    return through_embedders(ctx, e.embedders, inside, e.pictures, x)
 
 
 def _streams(ctx: Context, e: Embedding, x: Value) -> Value:

@@ -1,0 +1,96 @@
+"""Gemma 3n's own tokens of pictures and sounds: every token is looked up in both of their tables, and most of what they
+say is masked away.
+
+Source: transformers 5.23 models/gemma3n/modeling_gemma3n.py (Gemma3nModel.forward, Gemma3nMultimodalEmbedder.forward).
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.elementwise import cast, where
+from memcheck.autograd.matrix import Weights, embedding, linear
+from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.tensor import Storage, Value
+from memcheck.frameworks.transformers.norms import normalise
+from memcheck.frameworks.transformers.towers.scatter import scatter
+from memcheck.models.types import Norm, ParameterTensor
+from memcheck.models.vision import Embedder
+
+NORM = "rmsnorm-fp32-weight"
+STRIDE, FIRST, WIDEST = 4, 128, 768
+"""Pixels to a place behind the tower's first stage, channels there, and inside the block that follows."""
+
+
+def through_embedders(
+    ctx: Context, embedders: tuple[Embedder, ...], setting: Setting, pictures: int, x: Value
+) -> Value:
+    """``torch.where(mask, embed(ids), inputs_embeds)`` once for each, and the image tokens of the pictures.
+
+    ``setting``: the embedders' own.
+    """
+    tape, (tokens, hidden), stream = ctx.tape, x.shape, x.dtype
+    inside = Context(tape, setting)
+    matrices: dict[str, Weights] = {}
+    for e in embedders:
+        mask, ids = tape.new((tokens,), "bool", "mask of tokens"), tape.new((tokens,), "int64", "tokens of the table")
+        table = inside.parameter(f"{e.name}.embedding", (e.rows, e.width))
+        rows = _held(ctx, embedding(tape, table, (tokens,), setting.params), ids)
+        name = f"{e.name}.hard_embedding_norm"
+        rows = normalise(inside, Norm(NORM, e.width, name=name), rows, name)
+        matrices[e.name] = weights = inside.replicated(_matrix(e, hidden))
+        rows = rms_norm_pieces(tape, linear(tape, rows, weights, e.name), None)
+        if rows.dtype != stream:
+            rows = cast(tape, rows, stream)
+        ctx.returned.append(Value(rows.storage, rows.shape, rows.dtype))
+        x = where(tape, mask, rows, x)
+        del rows
+    ctx.parameters += inside.parameters
+    for e in embedders if pictures else ():
+        x = _with_pictures(ctx, e, Context(tape, setting), matrices[e.name], pictures, x) if e.tokens else x
+    return x
+
+
+def _matrix(e: Embedder, hidden: int) -> ParameterTensor:
+    return ParameterTensor(f"{e.name}.embedding_projection.weight", (hidden, e.width), "projector", linear=True)
+
+
+def _with_pictures(
+    ctx: Context, e: Embedder, inside: Context, matrix: Weights, pictures: int, x: Value
+) -> Value:
+    """``get_image_features`` behind a tower without a graph, and the scatter. Both ends of it are in variables."""
+    tape, shape = ctx.tape, (pictures * e.tokens, e.width)
+    _passed(ctx, e, pictures)
+    rows = tape.value(shape, tape.autocast or inside.setting.params, "last hidden state of the tower")
+    ctx.returned.append(Value(rows.storage, rows.shape, rows.dtype))
+    norm = inside.parameter(f"{e.name}.soft_embedding_norm", (e.width,))
+    normed = rms_norm_pieces(tape, rows, norm, weight_in_fp32=True)
+    del rows
+    features = rms_norm_pieces(tape, linear(tape, normed, matrix, e.name), None)
+    del normed
+    ctx.returned.append(Value(features.storage, features.shape, features.dtype))
+    if features.dtype != x.dtype:
+        features = cast(tape, features, x.dtype)
+        ctx.returned.append(Value(features.storage, features.shape, features.dtype))
+    return scatter(ctx, x, features)
+
+
+def _passed(ctx: Context, e: Embedder, pictures: int) -> None:
+    """The tower's widest moment: an RMSNorm over 768 channels at a quarter of the side, in the second stage's first
+    block (timm 1.0 models/mobilenetv5.py; layers/fast_norm.py, rms_norm2d: what it is given, what that is scaled to,
+    the product with the weight), beside the block's input and the rows of its first kernel.
+    """
+    tape, dtype = ctx.tape, ctx.tape.autocast or ctx.setting.params
+    places = pictures * (e.side // STRIDE) ** 2
+    wide = "fp32" if ctx.tape.autocast else dtype  # pow is on autocast's fp32 list
+    held = tuple(tape.new((places, width), dtype, "convolution") for width in (FIRST, FIRST, WIDEST))
+    more = tuple(tape.new((places, WIDEST), wide, "rms_norm2d") for _ in range(2))
+    del held, more
+
+
+def _held(ctx: Context, rows: Value, ids: Storage) -> Value:
+    """Backward adds the gradient to the rows of those tokens."""
+
+    def run(grad: Storage, kept: Storage = ids) -> list[Storage | None]:
+        return [grad]
+
+    return ctx.tape.record(Value(rows.storage, rows.shape, rows.dtype), (rows,), run)
