@@ -303,7 +303,9 @@ def _images(
 ) -> Images | None:
     """The pictures of a sample. Plans of text load nothing for them."""
     vision = architecture.vision if isinstance(architecture, Architecture) else None
-    rests = isinstance(architecture, Architecture) and any(o.part == "vision" for o in architecture.others)
+    rests = vision is None and isinstance(architecture, Architecture) and any(
+        other.part == "vision" for other in architecture.others
+    )
     if vision is None and training.images is None and not rests:
         return None
     from memcheck.job.images import resolve_images, resolve_resting

@@ -27,7 +27,7 @@ TOKENS = frozenset(
 """Ids of the tokens that stand for pictures and sounds."""
 TIED = (
     "aya_vision", "cohere2_vision", "deepseek_vl", "deepseek_vl_hybrid", "gemma3", "gemma3n", "gemma4", "got_ocr2",
-    "internvl", "janus", "kimi_k25", "lfm2_vl", "lighton_ocr", "mistral3", "ovis2", "paligemma",
+    "internvl", "janus", "kimi_k25", "lfm2_vl", "lighton_ocr", "mistral3", "ovis2", "paddleocr_vl", "paligemma",
 )  # fmt: skip
 """Classes whose default is that the head is the embedding."""
 FORWARDED = (

@@ -19,6 +19,15 @@ def read(config: ConfigReader) -> Architecture:
     return decoder(config, size, ((pre_norm_block(size.hidden, attention, mlp), size.layers),), tied=True)
 
 
+def read_paddle(config: ConfigReader) -> Architecture:
+    """``model_type: paddleocr_vl_text``: ERNIE 4.5 with halves of heads rotated in their own dtype."""
+    size = read_sizes(config, kv_heads="required", head_dim=128)
+    bias = config.flag("use_bias")
+    attention = grouped_attention(size, qkv_bias=bias, out_bias=bias)
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=bias)
+    return decoder(config, size, ((pre_norm_block(size.hidden, attention, mlp), size.layers),), tied=True)
+
+
 def read_moe(config: ConfigReader) -> Architecture:
     """``model_type: ernie4_5_moe``: fp32 softmax router with a correction bias per expert, shared experts first."""
     size = read_sizes(config, kv_heads="required")

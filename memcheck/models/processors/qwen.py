@@ -14,6 +14,8 @@ from memcheck.models.vision import Vision
 
 IMAGE_2, IMAGE_3 = (56 * 56, 28 * 28 * 16384), (256 * 256, 4096 * 4096)
 """Qwen2-VL and Qwen2.5-VL: 3136 to 12845056 pixels; Qwen3-VL and Qwen3.5: 65536 to 16777216."""
+IMAGE_PADDLE = (384 * 384, 1536 * 1536)
+"""PaddleOCR-VL: 147456 to 2359296 pixels."""
 IMAGE_GLM = (112 * 112, 28 * 28 * 15000)
 """GLM-4.1V: 12544 to 11760000 pixels."""
 VIDEO_2, VIDEO_3 = (128 * 28 * 28, 768 * 28 * 28), (128 * 32 * 32, 768 * 32 * 32)
@@ -50,6 +52,17 @@ def see_glm(vision: Vision, height: int, width: int, frames: int | None, limits:
     no_clips(frames)
     own = _limits(IMAGE_GLM, limits)
     return _seen(vision, resize(height, width, vision.patch * 2, own, JOINED), 1, own, limits)
+
+
+def see_paddle(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """PaddleOCR-VL: transformers 5.23 models/paddleocr_vl/image_processing_paddleocr_vl.py."""
+    no_clips(frames)
+    own, factor = _limits(IMAGE_PADDLE, limits), vision.patch * 2
+    if height < factor:
+        height, width = factor, round(width * factor / height)
+    if width < factor:
+        height, width = round(height * factor / width), factor
+    return _seen(vision, resize(height, width, factor, own), 1, own, limits)
 
 
 def resize(height: int, width: int, factor: int, limits: tuple[int, int], frames: int = 1) -> tuple[int, int]:

@@ -17,7 +17,7 @@ NEIGHBOURS = 4
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``patch_embed`` and ``pos_embed``; no hook finds them, but where a trainer names ``patch_embed`` for it."""
     x, held = hooked(patch_embedding(ctx, vision), leaf=leaf)
-    position = _positions(ctx, vision.stem[2])
+    position = interpolated_positions(ctx, vision.stem[2])
     ctx.returned.append(Value(position.storage, position.shape, position.dtype))  # `pos_embeds`
     x = add(ctx.tape, x, cast(ctx.tape, position, x.dtype), "add positions")
     return x, held + rotary_tables(ctx, vision)
@@ -35,7 +35,7 @@ def merged(ctx: Context, vision: Vision, tensors: tuple[ParameterTensor, ...], x
     return merge(ctx, vision, layer_norm(ctx, wide, tensors[:2]), tensors[2:])
 
 
-def _positions(ctx: Context, table: ParameterTensor) -> Value:
+def interpolated_positions(ctx: Context, table: ParameterTensor) -> Value:
     """``(pos_embed(indices) * weights[:, :, None]).sum(1)``, in fp32: [rows, hidden]."""
     tape, rows = ctx.tape, ctx.tokens
     p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)

@@ -18,16 +18,27 @@ def named(tensors: tuple[ParameterTensor, ...], ending: str) -> ParameterTensor:
     return next(t for t in tensors if t.name.endswith(ending))
 
 
-def convolve(ctx: Context, vision: Vision, rows: int, weight: ParameterTensor, bias: ParameterTensor | None) -> Value:
+def convolve(
+    ctx: Context,
+    vision: Vision,
+    rows: int,
+    weight: ParameterTensor,
+    bias: ParameterTensor | None,
+    *,
+    outside: bool = False,
+) -> Value:
     """A convolution whose stride is its kernel: ``rows`` patches as [rows, hidden].
 
-    ``pixel_values`` are cast to the dtype of the weights, and kept if these are trained.
+    ``pixel_values`` are cast to the dtype of the weights, and kept if these are trained. ``outside``: the cast is in
+    front of the tower, in a variable that lives until it is done.
     """
     tape = ctx.tape
     w = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
     b = ctx.parameter(bias.name, bias.shape) if bias is not None else None
     dtype = tape.autocast or w.dtype
     pixels = tape.value((rows, vision.channels), dtype, "pixel_values") if dtype != "fp32" else None
+    if outside and pixels is not None and not tape.autocast:
+        ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))
     wv = cast(tape, tape.parameter(w), tape.autocast) if tape.autocast else tape.parameter(w)
     out = tape.value((rows, weight.shape[0]), dtype, "patch embedding")
     kept = pixels.storage if pixels is not None and w.requires_grad else None
