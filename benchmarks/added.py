@@ -124,6 +124,7 @@ STATED: dict[str, dict[str, Any]] = {
         "num_attention_heads": 16,
     },
     "m2m_100": {"decoder_layerdrop": 0.0, "encoder_layerdrop": 0.0},
+    "megatron-bert": {"max_position_embeddings": 2048},
     "mpnet": {"max_position_embeddings": 2048},
     "ministral": {"head_dim": 128},
     "openai-gpt": {"n_positions": 2048},

@@ -218,6 +218,8 @@ class Attention(Record):
     """Relative positions have queries and keys of their own, and eager code of the family's (DeBERTa)."""
     compressed: Compressed | None = None
     """Queries, keys and the output are made as DeepSeek V4 makes them; keys are values."""
+    keeps_scores: bool = False
+    """Eager scores keep their variable beside the probabilities, to the module's end (Megatron-BERT)."""
     floored: bool = False
     """Masked scores are the larger of themselves and of their dtype's least, as a product of its own (XGLM)."""
     factor_mask: int = 0

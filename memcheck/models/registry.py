@@ -115,6 +115,7 @@ FAMILIES: dict[str, str] = {
     "mamba2": "mamba2:read",
     "marian": "bart:read_marian",
     "mbart": "bart:read_mbart",
+    "megatron-bert": "bert:read_megatron",
     "megatron-gpt": "gpt2:read",
     "megatron-lm": "megatron_lm:read",
     "mellum": "qwen_moe:read_mellum",

@@ -59,7 +59,7 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
             narrows=a.softmax_fp32 or a.narrow_weights,
             p_dropout=a.dropout,
             returned=weights,
-            named=ctx.named if a.adds_residual or a.filled_scores else None,
+            named=ctx.named if a.adds_residual or a.filled_scores or a.keeps_scores else None,
             every_step=a.adds_residual,
             copied=copied,
         )
@@ -157,7 +157,8 @@ def returns(ctx: Context, weights: list[Value]) -> None:
 def _score_steps(a: Attention) -> tuple[str, ...]:
     """What the family does to the scores before the softmax."""
     if a.bidirectional:
-        return ("scale",) if a.window is None and not (a.cross and a.masked) else ("scale", "add")
+        masked = a.masked and (a.cross or a.keeps_scores)
+        return ("scale", "add") if a.window is not None or masked else ("scale",)
     if a.softcap:
         return ("scale", "cap", "add")
     if a.factor_mask:  # w / sqrt(d), w * b + -1e4 * (1 - b)

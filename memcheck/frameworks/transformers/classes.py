@@ -7,7 +7,7 @@ from memcheck.job.style import Style
 from memcheck.models.registry import FAMILIES, TOWERS
 
 TRANSFORMERS = Families(
-    (*(name for name in FAMILIES if not name.startswith("megatron")), *TOWERS),
+    (*(name for name in FAMILIES if name not in ("megatron-gpt", "megatron-lm")), *TOWERS),
     source="transformers models/*/modeling_*.py",
 )
 """Every family and every multimodal model that is read, but for Megatron-LM's own GPT."""

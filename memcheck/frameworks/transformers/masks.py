@@ -88,8 +88,8 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     mixer = block.mixer
     if isinstance(mixer, Attention) and mixer.disentangled is not None and mixer.bidirectional:  # of every pair
         return None, "int64" if mixer.padded else "fp32", setting.batch
-    if isinstance(mixer, Attention) and mixer.bias == "given" and mixer.padded:  # additive, of every sequence
-        return None, setting.params, setting.batch
+    if isinstance(mixer, Attention) and (mixer.keeps_scores or (mixer.bias == "given" and mixer.padded)):
+        return None, setting.params, setting.batch  # additive, of every sequence
     if isinstance(mixer, LatentAttention):
         width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
         mixer = Attention(mixer.heads, mixer.heads, width, masked=mixer.masked, window=mixer.window)

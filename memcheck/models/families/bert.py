@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -79,39 +81,48 @@ def read_prelayernorm(config: ConfigReader) -> Architecture:
     """``model_type: roberta-prelayernorm``: RoBERTa with norms in front of the halves, and one behind the layers."""
     model = "roberta_prelayernorm"
     found = _encoder(config, ROBERTA._replace(model=model))
-    h = found.hidden_size
-    blocks = tuple(
-        (
-            block._replace(
-                input_norm=layer_norm(h, "attention.LayerNorm"),
-                mlp_norm=layer_norm(h, "intermediate.LayerNorm"),
-                post_norm=False,
-                mlp=block.mlp._replace(inline=True) if isinstance(block.mlp, Mlp) else block.mlp,
-            ),
-            count,
-        )
-        for block, count in found.blocks
+    names = ("attention.LayerNorm", "intermediate.LayerNorm", f"{model}.LayerNorm")
+    return _norms_in_front(found, names, _inline)
+
+
+def _inline(block: Block) -> Block:
+    return block._replace(mlp=block.mlp._replace(inline=True)) if isinstance(block.mlp, Mlp) else block
+
+
+def read_megatron(config: ConfigReader) -> Architecture:
+    """``model_type: megatron-bert``: norms in front of the halves and behind the layers; eager code alone, which keeps
+    its scores beside the probabilities, and returns these.
+    """
+    found = _encoder(config, transform_names("bert", "bert.pooler.dense", body_pools=True))
+    found = _norms_in_front(found, ("attention.ln", "ln", "bert.encoder.ln"), _in_eager_code)
+    return found._replace(embedding_norm=None)
+
+
+def _in_eager_code(block: Block) -> Block:
+    if not isinstance(block.mixer, Attention):
+        return block
+    return block._replace(
+        mixer=block.mixer._replace(sdpa=False, flash=False, masked=True, keeps_scores=True, returns_weights=True)
     )
-    return found._replace(blocks=blocks, final_norm=layer_norm(h, f"{model}.LayerNorm"))
 
 
 def read_xl(config: ConfigReader) -> Architecture:
     """``model_type: xlm-roberta-xl``: norms in front of the halves and behind the layers, none behind the tables."""
-    found = _encoder(config, ROBERTA)
-    h = found.hidden_size
-    blocks = tuple(
-        (
-            block._replace(
-                input_norm=layer_norm(h, "attention.self_attn_layer_norm"),
-                mlp_norm=layer_norm(h, "LayerNorm"),
-                post_norm=False,
-                mixer_dropout=True,
-            ),
-            count,
-        )
-        for block, count in found.blocks
-    )
-    return found._replace(blocks=blocks, embedding_norm=None, final_norm=layer_norm(h, "roberta.encoder.LayerNorm"))
+    names = ("attention.self_attn_layer_norm", "LayerNorm", "roberta.encoder.LayerNorm")
+    found = _norms_in_front(_encoder(config, ROBERTA), names, lambda b: b._replace(mixer_dropout=True))
+    return found._replace(embedding_norm=None)
+
+
+def _norms_in_front(a: Architecture, names: tuple[str, str, str], more: Callable[[Block], Block]) -> Architecture:
+    """The model with norms in front of the halves and behind the layers. ``names``: of the three; ``more``: what else
+    is another in a layer.
+    """
+    first, second, last = names
+    h, blocks = a.hidden_size, []
+    for block, count in a.blocks:
+        norms = block._replace(input_norm=layer_norm(h, first), mlp_norm=layer_norm(h, second), post_norm=False)
+        blocks.append((more(norms), count))
+    return a._replace(blocks=tuple(blocks), final_norm=layer_norm(h, last))
 
 
 def read_ernie(config: ConfigReader) -> Architecture:

@@ -44,6 +44,7 @@ CLASSES = {
     "xlm-roberta-xl": "XLMRobertaXLForMaskedLM",
     "bert": "BertForMaskedLM",
     "plbart": "PLBartForConditionalGeneration",
+    "megatron-bert": "MegatronBertForMaskedLM",
     "mpnet": "MPNetForMaskedLM",
     "blenderbot-small": "BlenderbotSmallForConditionalGeneration",
     "blenderbot": "BlenderbotForConditionalGeneration",
