@@ -9,6 +9,7 @@ from typing import Any
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.finding import Location, Span
 from memcheck.plan.text import split_lines
+from memcheck.record import Record
 
 YAML_SECTION = "MODEL_ARGS"
 _TOKEN = re.compile(r"""[^\s"'()#;|&<>\\]+(?:"[^"]*"|'[^']*')?|"[^"]*"|'[^']*'|[;|&<>]+""")
@@ -16,6 +17,16 @@ _OPERATORS = {";", "|", "&", "<", ">"}
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|\d+)(?::?-([^}]*))?\}?\Z")
 _OPENS = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*(?:if|case)\b")
 _CLOSES = re.compile(r"(?:^|[;\s])(?:fi|esac)\b")
+_CASE = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*case\b")
+_ESAC = re.compile(r"(?:^|[;\s])esac\b")
+_ARM = re.compile(r"\s*\(?[^()=]*\)")
+"""Of a ``case``: words to compare with, and no arguments."""
+_CALLERS = re.compile(r"\$\{?[1-9@]\}?\Z")
+_HOLDING = re.compile(
+    r"""\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)(\+?=)(?:"([^"]*)"|'([^']*)'|(-[^\s;()]*))\s*;?\s*(?:\#.*)?\Z"""
+)
+_OPTION = re.compile(r"(?:^|[\s\"'])--[A-Za-z]")
+_USED = re.compile(r"\$\{?([A-Za-z_]\w*)(?:\[[@*]\])?\}?\Z")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]*)\s*(?:#.*)?\Z")
 
 
@@ -50,35 +61,100 @@ def _from_yaml(path: str, text: str) -> ConfigFile:
     return ConfigFile(path, values, lambda name: whole.at(keys.get(name, "")), whole.lines)
 
 
+class _Word(Record):
+    """A word of a command line, and where it stands."""
+
+    text: str
+    line: int
+    column: int
+    hangs: bool
+    """It is in a branch of the script, or in a variable that is set in one."""
+
+
+class _Script:
+    """A shell script as it is read, line by line: its variables, and the arguments that they hold."""
+
+    def __init__(self, defines: Mapping[str, str]) -> None:
+        self.variables: dict[str, str] = dict(defines)
+        self.branches: set[str] = set()
+        """Variables that are set in a branch."""
+        self._defines = defines
+        self._held: dict[str, tuple[_Word, ...]] = {}
+        """Arguments that one line puts into a variable: they count where it is used."""
+        self._depth = self._cases = 0
+
+    def words(self, number: int, whole: str) -> list[_Word]:
+        """The words of a line that may be arguments; an assignment has none of its own."""
+        code = _code(whole)
+        self._depth = max(0, self._depth + len(_OPENS.findall(code)) - len(_CLOSES.findall(code)))
+        self._cases = max(0, self._cases + len(_CASE.findall(code)) - len(_ESAC.findall(code)))
+        arm = _ARM.match(whole) if self._cases else None
+        line = whole if arm is None else " " * arm.end() + whole[arm.end() :]
+        if self._assigned(line) or self._holds(number, line):
+            return []
+        found = [_Word(word, number, column, self._depth > 0) for column, word in _words(line)]
+        return [inner for word in found for inner in self._expanded(word)]
+
+    def _assigned(self, line: str) -> bool:
+        found = _ASSIGNMENT.match(line)
+        if found is None or _OPTION.search(found[2]) or _used(found[2].strip("\"'")) in self._held:
+            return False
+        name, value = found[1], found[2].strip("\"'")
+        if name in self._defines:
+            return True
+        if self._depth and name in self.variables and _CALLERS.match(value):
+            return True  # an argument of the script's own: called without any, it runs with what stands above
+        if self._depth:
+            self.branches.add(name)
+        self.variables[name] = _resolved(value, self.variables)
+        held = self._held.pop(name, None)
+        if held is not None and self._depth:
+            self._held[name] = tuple(word._replace(hangs=True) for word in held)
+        return True
+
+    def _holds(self, number: int, line: str) -> bool:
+        """Whether the line puts arguments into a variable; a variable among them counts with what it holds by now."""
+        found = _HOLDING.match(line)
+        if found is None:
+            return False
+        inside = next(group for group in found.groups()[2:] if group is not None)
+        start = line.index(inside, found.end(2)) if inside else 0
+        words = [
+            inner
+            for column, word in _words(inside)
+            for inner in self._held.get(_used(word), (_Word(word, number, start + column, self._depth > 0),))
+        ]
+        if not any(_OPTION.match(word.text) for word in words):
+            return False
+        before = self._held.get(found[1], ()) if found[2] == "+=" else ()
+        self._held[found[1]] = (*before, *words)
+        return True
+
+    def _expanded(self, word: _Word) -> tuple[_Word, ...]:
+        held = self._held.get(_used(word.text))
+        if held is None:
+            return (word,)
+        return held if not word.hangs else tuple(each._replace(hangs=True) for each in held)
+
+
 def _from_text(path: str, text: str, lists: frozenset[str], defines: Mapping[str, str]) -> ConfigFile:
     lines = split_lines(text)
     values: dict[str, Any] = {}
     places: dict[str, Location] = {}
-    variables: dict[str, str] = dict(defines)
-    branches: set[str] = set()
     hanging: dict[str, str] = {}
-    depth = 0
+    script = _Script(defines)
+    variables, branches = script.variables, script.branches
     name = ""
     for number, line in enumerate(lines, 1):
-        depth = max(0, depth + len(_OPENS.findall(_code(line))) - len(_CLOSES.findall(_code(line))))
-        assigned = _ASSIGNMENT.match(line)
-        if assigned is not None:
-            if assigned[1] in defines:
-                variables[assigned[1]] = defines[assigned[1]]
-                continue
-            if depth:
-                branches.add(assigned[1])
-            variables[assigned[1]] = _resolved(assigned[2].strip("\"'"), variables)
-            continue
-        for column, word in _words(line):
+        for word, at, column, hangs in script.words(number, line):
             flag = re.match(r"--([A-Za-z][\w.-]*)(?:=(.*))?\Z", word)
             if flag is not None:
                 name = flag[1]
                 values[name] = True if flag[2] is None else _resolved(flag[2], variables)
                 hanging.pop(name, None)
-                if depth or (flag[2] is not None and _name_of(flag[2]) in branches):
+                if hangs or (flag[2] is not None and _name_of(flag[2]) in branches):
                     hanging[name] = _name_of(flag[2] or "")
-                places[name] = Location(path, Span(number, column, number, column + len(word)))
+                places[name] = Location(path, Span(at, column, at, column + len(word)))
             elif not name or word[:1] in _OPERATORS:
                 name = ""
             elif values[name] is True:
@@ -92,6 +168,12 @@ def _from_text(path: str, text: str, lists: frozenset[str], defines: Mapping[str
     found = ConfigFile(path, values, lambda key: places.get(key, Location(path, Span(1, 1, 1, 1))), lines)
     found.hanging = hanging
     return found
+
+
+def _used(word: str) -> str:
+    """The variable whose words stand here: ``$ARGS``, ``${ARGS}``, ``${ARGS[@]}``; empty for any other word."""
+    found = _USED.match(word)
+    return "" if found is None else found[1]
 
 
 def _words(line: str) -> list[tuple[int, str]]:

@@ -184,6 +184,11 @@ REFUSED = {
     "heterogeneous-layers-config-encoded-json": "a model whose layers differ by a file",
     "vision-model-type": "a multimodal model",
     "retro-project-dir": "a retrieval model (RETRO)",
+    "retro-add-retriever": "a retrieval model (RETRO)",
+    "deepspeed": "one of DeepSpeed's engine around Megatron-LM's model",
+    "embed-layernorm": "a fork's model with a norm behind the embedding",
+    "glu-activation": "a fork's model with a feed-forward network of its own",
+    "glu_activation": "a fork's model with a feed-forward network of its own",
 }
 """Arguments that say that the job trains something else than a decoder of text alone."""
 SERVERS = (

@@ -66,6 +66,12 @@ def _refuse(draft: Draft) -> None:
         if config.has(name) and config.values[name] is not False:
             draft.refuse(name, f"`--{name}`: the job is {what}, of which memcheck has no model here")
             return
+    if str(config.values.get("attention-head-type", "multihead")) != "multihead":
+        key = f"{keys.MODEL}.num_query_groups"
+        message = f"`--attention-head-type {config.values['attention-head-type']}` is a fork's, and is not read"
+        draft.refuse("attention-head-type", message, f"state what it means: --set {key}=1", (key,))
+        return
+    config.see("attention-head-type")
     if str(config.values.get("tokenizer-type")).startswith("Bert"):
         draft.refuse("tokenizer-type", "the job is an encoder (BERT): memcheck models decoders")
         return
@@ -243,10 +249,32 @@ def _items(value: object) -> list[object]:
     return list(value) if isinstance(value, (list, tuple)) else []
 
 
+def _old_recompute(draft: Draft, key: str) -> bool:
+    """The names of releases before core's first, which forks still have: with a method, or the switch, whole layers."""
+    config = draft.config
+    mode, method = config.take("activations-checkpoint-granularity"), config.take("activations-checkpoint-method")
+    switch = "checkpoint-activations"
+    if mode is None and method is None and not _on(config, switch):
+        return False
+    whole = mode is None or str(mode) == "full"
+    names = ("activations-checkpoint-granularity", "activations-checkpoint-method")
+    path = next((name for name in names if config.has(name)), switch)
+    config.see(switch)
+    draft.set(f"{key}.mode", "full" if whole else str(mode), path)
+    if whole and method is not None:
+        draft.set("training.options.recompute_method", str(method), "activations-checkpoint-method")
+    layers = next((n for n in ("activations-checkpoint-num-layers", "checkpoint-num-layers") if config.has(n)), "")
+    if whole and layers:
+        draft.set("training.options.recompute_num_layers", draft.whole(layers), layers)
+    return True
+
+
 def _recompute(draft: Draft) -> None:
     config = draft.config
     key = "training.activation_checkpointing"
     mode, modules = config.take("recompute-granularity"), config.take("recompute-modules")
+    if mode is None and _old_recompute(draft, key):
+        return
     if _on(config, "recompute-activations") and mode is None:
         draft.set(f"{key}.mode", "selective", "recompute-activations")
     elif mode is not None:

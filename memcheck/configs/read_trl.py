@@ -8,12 +8,12 @@ from memcheck.configs import trl_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
-from memcheck.configs.trainer_adapters import HELD, adapters, base, constants, leaves_casts, unused
+from memcheck.configs.trainer_adapters import HELD, AdapterKeys, adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_pairs import join_launch, join_recipe
 from memcheck.configs.trainer_parts import Division, off, on, text
-from memcheck.configs.trainer_script import kind_of, spelled_with_underscores
+from memcheck.configs.trainer_script import commands, kind_of, runs, spelled_with_underscores
 from memcheck.configs.trainer_settled import settle
 from memcheck.configs.types import ReadConfig
 
@@ -33,7 +33,9 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     config = draft.config
     spelled_with_underscores(config)
     join_recipe(draft)
-    opened = any(config.has(name) for name in keys.OPEN_INSTRUCT)
+    opened = any(config.has(name) for name in keys.OPEN_INSTRUCT) or runs(config, "open_instruct")
+    if alone and _foreign(config):
+        alone, draft.title = False, keys.OTHER_TITLE
     draft.derive("training.framework", "huggingface", f"the config is {draft.title}'s")
     trainer(draft, "open-instruct" if opened else "trl" if alone else "transformers")
     parts.launcher(draft)
@@ -62,24 +64,44 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
 
 def _method(draft: Draft, *, opened: bool) -> bool:
     """Whether everything is trained."""
-    names = keys.OPEN_ADAPTERS if opened else keys.ADAPTERS
-    adapted = on(draft, "use_peft") or on(draft, "use_lora") or on(draft, "use_qlora")
-    four, eight = on(draft, "load_in_4bit") or on(draft, "use_qlora"), on(draft, "load_in_8bit")
-    path = next((name for name in ("use_qlora", "use_lora", "use_peft") if on(draft, name)), "use_peft")
-    draft.config.see("use_peft", "use_lora", "use_qlora", "load_in_4bit", "load_in_8bit", "lora_alpha")
-    if not adapted:
+    path = next((name for name in keys.ADAPTED if on(draft, name)), "")
+    four = next((name for name in keys.FOUR_BITS if on(draft, name)), "")
+    eight = next((name for name in keys.EIGHT_BITS if on(draft, name)), "")
+    draft.config.see(*keys.ADAPTED, *keys.FOUR_BITS, *keys.EIGHT_BITS, "lora_alpha")
+    names = _adapter_keys(draft, path, opened=opened)
+    if not path:
+        ranked = next((name for name in ("lora_r", "lora_rank") if draft.config.has(name)), "")
+        if ranked and not opened and _foreign(draft.config):
+            message = f"`{ranked}` is stated, and no switch that memcheck knows says whether adapters are trained"
+            draft.refuse(ranked, message, "state it: --set training.method=lora", ("training.method",))
         if four or eight:
-            name = "load_in_4bit" if four else "load_in_8bit"
-            draft.refuse(name, f"`{name}` without `use_peft`: a quantized base is not trained whole")
-        draft.set("training.method", "full", path)
+            message = f"`{four or eight}` without `use_peft`: a quantized base is not trained whole"
+            draft.refuse(four or eight, message)
+        draft.set("training.method", "full", "use_peft")
         unused(draft, names)
         return True
     draft.set("training.method", "qlora" if four else "lora", path)
     if eight:
-        base(draft, "int8", "load_in_8bit")
+        base(draft, "int8", eight)
     constants(draft, "use_bnb_nested_quant", default=False)
     adapters(draft, names)
     return False
+
+
+def _adapter_keys(draft: Draft, switch: str, *, opened: bool) -> AdapterKeys:
+    """The names and defaults of adapters: TRL's, open-instruct's, or names alone, for a script with its own."""
+    if opened:
+        return keys.OPEN_ADAPTERS
+    if switch in ("", "use_peft") and not _foreign(draft.config):
+        return keys.ADAPTERS
+    ranked = "lora_rank" if draft.config.has("lora_rank") else "lora_r"
+    return keys.OTHER_ADAPTERS._replace(rank=ranked)
+
+
+def _foreign(config: ConfigFile) -> bool:
+    """Whether a command line runs a script that is none of TRL's or alignment-handbook's: its defaults are its own."""
+    found = {word for name in commands(config) for word in name.split("_")}
+    return bool(found) and not found & set(keys.SCRIPTS)
 
 
 def _casts(draft: Draft, *, supervised: bool) -> None:
@@ -179,6 +201,10 @@ def _objective(draft: Draft) -> bool:
         draft.harmless(keys.ROLLOUT_KEYS)
         return False
     if kind == "sft":
+        for name in config.unread():
+            if set(name.lower().split("_")) & set(keys.OBJECTIVE_WORDS) and not off(draft, name):
+                what = f"`{name}`: what this script optimizes with it is not known"
+                draft.refuse(name, what, "state it: --set training.objective=dpo", ("training.objective",))
         return True
     kind = keys.LOSSES.get(loss.strip("[]'\""), kind) if kind in ("dpo", "cpo") else kind
     objective(

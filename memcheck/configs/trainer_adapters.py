@@ -25,12 +25,13 @@ class AdapterKeys(Record):
     """The names of one dialect."""
 
     rank: str
-    default_rank: int
+    default_rank: int | None
+    """None: it has to say."""
     targets: tuple[str, ...]
     default_targets: object
     """What PEFT or the framework takes where the config is silent; None: it has to say."""
     dropout: str
-    default_dropout: float
+    default_dropout: float | None
     saved: str
     dora: str
     parameters: str = ""
@@ -44,14 +45,25 @@ def method(draft: Draft, name: str, path: str) -> None:
 def adapters(draft: Draft, names: AdapterKeys) -> None:
     """Rank, targets, dropout, whole copies of modules, DoRA."""
     draft.rows((KeyRow(names.rank, "training.lora.rank", default=names.default_rank),))
+    draft.ask("training.lora.rank", "the adapters' rank", "state it: --set training.lora.rank=16")
     _targets(draft, names)
     _dropout(draft, names)
     if names.saved and words(draft, names.saved):
-        say(draft, "training.lora.modules_to_save", words(draft, names.saved), names.saved)
+        say(draft, "training.lora.modules_to_save", _in_plan_words(draft, words(draft, names.saved)), names.saved)
     if names.dora and on(draft, names.dora):
         say(draft, "training.lora.dora", True, names.dora)
     if names.parameters and words(draft, names.parameters):
         say(draft, "training.lora.target_parameters", words(draft, names.parameters), names.parameters)
+
+
+def _in_plan_words(draft: Draft, names: list[str]) -> list[str]:
+    """Modules under the plan's names: a family may call its embedding ``embed_in`` and its head ``embed_out``."""
+    known = architecture_named(draft)
+    if known is None:
+        return names
+    paths = ((known.paths.embedding, "embed_tokens"), (known.paths.head, "lm_head"))
+    own = {path.rsplit(".", 1)[-1]: said for path, said in paths}
+    return [own.get(name, name) for name in names]
 
 
 def unused(draft: Draft, names: AdapterKeys) -> None:
@@ -137,6 +149,9 @@ def _dropout(draft: Draft, names: AdapterKeys) -> None:
         except ValueError:
             draft.refuse(names.dropout, f"`{names.dropout}: {written}` is no number", keys=(key,))
             return
+    if value is None:
+        draft.ask(key, "the adapters' dropout", "state it: --set training.lora.dropout=0.0")
+        return
     if not value and not speaks(key):
         return
     effect = "dropout on the adapters' inputs keeps a mask and a copy of each, which are not in the estimate"

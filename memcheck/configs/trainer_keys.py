@@ -292,6 +292,8 @@ LAUNCHER: dict[str, str] = {
     "num_machines": "hardware.nodes",
     "nproc_per_node": "hardware.gpus_per_node",
     "nproc-per-node": "hardware.gpus_per_node",
+    "num_nodes": "hardware.nodes",
+    "num_gpus": "hardware.gpus_per_node",
 }
 """Arguments of torchrun and accelerate launch, where a command line has them."""
 LAUNCHER_IRRELEVANT = (

@@ -219,6 +219,9 @@ def launcher(draft: Draft) -> None:
     if processes:
         each = processes // nodes if isinstance(nodes, int) and nodes else processes
         draft.set("hardware.gpus_per_node", each, "num_processes")
+    included = re.fullmatch(r"[\w.-]+:(\d+(?:,\d+)*)", str(config.values.get("include", "")))
+    if included is not None:  # of the launcher `deepspeed`: the GPUs of one host
+        draft.set("hardware.gpus_per_node", len(included[1].split(",")), "include")
     draft.harmless(keys.LAUNCHER_IRRELEVANT)
 
 

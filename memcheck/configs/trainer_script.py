@@ -28,6 +28,12 @@ def commands(config: ConfigFile) -> list[str]:
     return found
 
 
+def runs(config: ConfigFile, package: str) -> bool:
+    """Whether a line of a launch names a script in this folder, or a module of this package."""
+    named = re.compile(rf"(?:^|[\s/]){package}[/.]")
+    return any(named.search(re.sub(r"(?:^|\s)#.*", "", line)[:2000]) for line in config.lines)
+
+
 def kind_of(config: ConfigFile, kinds: Iterable[str], preference: Iterable[str]) -> tuple[str, str]:
     """What is optimized, and the key that says so.
 

@@ -61,7 +61,15 @@ def recognise(config: ConfigFile) -> str:
 _arguments = all_keys(*EVIDENCE)
 _alone = any_key(*TRL_ALONE)
 
-OPEN_INSTRUCT = ("dataset_mixer_list", "use_flash_attn", "use_lora", "use_qlora", "use_slow_tokenizer", "exp_name")
+OTHER_TITLE = "transformers"
+"""Whose defaults a script has that is none of TRL's."""
+OPEN_INSTRUCT = ("dataset_mixer_list", "use_slow_tokenizer", "exp_name")
+ADAPTED = ("use_peft", "use_lora", "use_qlora", "use_peft_lora", "lora_enable", "q_lora")
+"""Switches of adapters: TRL's, open-instruct's, those of PEFT's examples, LLaVA's and FastChat's scripts."""
+FOUR_BITS = ("load_in_4bit", "use_qlora", "q_lora", "use_4bit_quantization")
+EIGHT_BITS = ("load_in_8bit", "use_8bit_quantization")
+OBJECTIVE_WORDS = ("dpo", "ipo", "kto", "orpo", "simpo", "cpo", "ppo", "grpo", "rlhf")
+"""What is in the names of switches that scripts have for what they optimize."""
 
 ADAPTERS = AdapterKeys(
     rank="lora_r",
@@ -74,6 +82,8 @@ ADAPTERS = AdapterKeys(
     dora="use_dora",
     parameters="lora_target_parameters",
 )
+OTHER_ADAPTERS = ADAPTERS._replace(default_rank=None, default_dropout=None)
+"""Those of a script that nobody here knows: its defaults are its own."""
 OPEN_ADAPTERS = ADAPTERS._replace(
     rank="lora_rank",
     default_rank=64,

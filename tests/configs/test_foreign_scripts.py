@@ -1,0 +1,136 @@
+"""Launch scripts: what any of their lines states counts, and no framework's defaults stand in for unknown programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from memcheck.configs.importing import Imported, import_config
+from memcheck.configs.types import ReadSetting
+
+LINE = (
+    "deepspeed --include localhost:0,1 finetune.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 2"
+    " --gradient_accumulation_steps 4 --learning_rate 1e-5 --bf16 True --model_max_length 512"
+)
+SAID = " --lora_r 8 --lora_dropout 0.05 --lora_target_modules q_proj,v_proj"
+CHOSEN = """\
+MODEL="Qwen/Qwen2.5-7B"
+while [[ "$1" != "" ]]; do
+    case $1 in
+        -m | --model )
+            shift
+            MODEL=$1
+            ;;
+        --help ) exit 0 ;;
+    esac
+done
+torchrun --nproc_per_node 8 finetune.py --model_name_or_path $MODEL --per_device_train_batch_size 2 \\
+    --gradient_accumulation_steps 4 --learning_rate 1e-5 --bf16 True --model_max_length 512
+"""
+
+
+def _read(text: str) -> Imported:
+    return import_config("finetune.sh", text.encode(), {"hardware.gpu": ReadSetting("a100-80gb", "test")})
+
+
+def _problems(text: str) -> str:
+    return " | ".join(problem.message for problem in _read(text).problems)
+
+
+def test_adapters_of_an_unknown_script_are_asked_for() -> None:
+    """Its own defaults of rank, modules and dropout are not known, so none of another framework's is assumed."""
+    found = _problems(f"{LINE} --use_lora\n")
+    assert "adapters' rank" in found
+    assert "which modules get an adapter" in found
+    assert "adapters' dropout" in found
+
+
+@pytest.mark.parametrize(
+    ("switch", "method"), [("--use_peft_lora True", "lora"), ("--q_lora", "qlora"), ("--lora_enable True", "lora")]
+)
+def test_other_names_of_the_switch_are_read(switch: str, method: str) -> None:
+    """PEFT's examples, FastChat's and LLaVA's scripts each have their own."""
+    found = _read(f"{LINE} {switch}{SAID}\n")
+    assert not found.problems
+    assert found.settings["training.method"].value == method
+    assert found.settings["training.lora.rank"].value == 8
+    assert found.settings["training.trainer.name"].value == "transformers"
+
+
+def test_a_rank_without_a_switch_is_asked_about() -> None:
+    """Whether an unknown script trains adapters is not guessed from a rank."""
+    assert "whether adapters are trained" in _problems(f"{LINE}{SAID}\n")
+
+
+def test_an_unknown_switch_of_an_objective_is_refused() -> None:
+    """A job of preferences is no supervised one because its switch is unknown."""
+    assert "`use_dpo`: what this script optimizes" in _problems(f"{LINE} --use_dpo True\n")
+
+
+def test_gpus_of_deepspeeds_launcher_are_read() -> None:
+    """``--include HOST:0,1`` are two GPUs, and ``--num_gpus 4`` four."""
+    assert _read(f"{LINE}\n").settings["hardware.gpus_per_node"].value == 2
+    four = LINE.replace("--include localhost:0,1", "--num_gpus 4")
+    assert _read(f"{four}\n").settings["hardware.gpus_per_node"].value == 4
+
+
+def test_arms_of_a_case_are_no_arguments() -> None:
+    """Options of the script itself are none of the program's, and what it runs with without any of them stands."""
+    found = _read(CHOSEN)
+    assert not found.problems
+    assert found.settings["model.name"].value == "Qwen/Qwen2.5-7B"
+
+
+MEGATRON = "--micro-batch-size 4 --global-batch-size 32 --num-attention-heads 16 --seq-length 1024 --bf16"
+HELD = f"""\
+MODEL="--num-layers 24 --hidden-size 1024 --vocab-size 50257 --max-position-embeddings 1024"
+UNUSED="--num-layers 96"
+MOE='--num-experts 8 --moe-router-topk 2'
+ALL="$MODEL $MOE"
+ALL+=" --swiglu"
+RECOMPUTE=--recompute-activations
+torchrun --nproc_per_node 8 pretrain_gpt.py ${{ALL}} $RECOMPUTE {MEGATRON}
+"""
+
+
+def test_arguments_that_one_line_puts_into_a_variable_are_read() -> None:
+    """They count where the variable is used, through another variable, too; of an unused variable they do not."""
+    found = _read(HELD)
+    assert not found.problems
+    assert found.settings["model.architecture.num_layers"].value == 24
+    assert found.settings["model.architecture.num_experts"].value == 8
+    assert found.settings["model.architecture.swiglu"].value is True
+    assert found.settings["training.activation_checkpointing.mode"].value == "selective"
+
+
+@pytest.mark.parametrize(
+    "branch",
+    [
+        'if [ "$X" = 1 ]; then\n  ALL="$ALL --disable-bias-linear"\nfi\ntorchrun',
+        'if [ "$X" = 1 ]; then\n  ALL=""\nfi\ntorchrun',
+    ],
+)
+def test_arguments_of_a_variable_that_a_branch_sets_are_not_guessed(branch: str) -> None:
+    """Which branch runs is not known, whether it adds arguments or takes them away."""
+    assert "which branch runs is not known" in _problems(HELD.replace("torchrun", branch))
+
+
+@pytest.mark.parametrize(
+    ("said", "mode"),
+    [
+        ("--checkpoint-activations", "full"),
+        ("--activations-checkpoint-method uniform", "full"),
+        ("--activations-checkpoint-granularity selective", "selective"),
+    ],
+)
+def test_older_names_of_megatrons_recompute_are_read(said: str, mode: str) -> None:
+    """Forks keep the names of the releases that they left."""
+    found = _read(HELD.replace("--recompute-activations", f'"{said}"'))
+    assert found.settings["training.activation_checkpointing.mode"].value == mode
+
+
+@pytest.mark.parametrize(
+    "said", ["--deepspeed", "--embed-layernorm", "--attention-head-type multiquery", "--retro-add-retriever"]
+)
+def test_arguments_of_other_engines_and_models_are_refused(said: str) -> None:
+    """What runs another engine, or builds another model, is no note."""
+    assert f"`{said}`" in _problems(HELD.replace("--recompute-activations", f'"{said}"'))
