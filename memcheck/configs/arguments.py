@@ -92,7 +92,7 @@ class _Script:
         line = whole if arm is None else " " * arm.end() + whole[arm.end() :]
         if self._assigned(line) or self._holds(number, line):
             return []
-        found = [_Word(word, number, column, self._depth > 0) for column, word in _words(line)]
+        found = [self._word(word, number, column) for column, word in _words(line)]
         return [inner for word in found for inner in self._expanded(word)]
 
     def _assigned(self, line: str) -> bool:
@@ -122,13 +122,16 @@ class _Script:
         words = [
             inner
             for column, word in _words(inside)
-            for inner in self._held.get(_used(word), (_Word(word, number, start + column, self._depth > 0),))
+            for inner in self._held.get(_used(word), (self._word(word, number, start + column),))
         ]
         if not any(_OPTION.match(word.text) for word in words):
             return False
         before = self._held.get(found[1], ()) if found[2] == "+=" else ()
         self._held[found[1]] = (*before, *words)
         return True
+
+    def _word(self, text: str, line: int, column: int) -> _Word:
+        return _Word(text=text, line=line, column=column, hangs=self._depth > 0)
 
     def _expanded(self, word: _Word) -> tuple[_Word, ...]:
         held = self._held.get(_used(word.text))
