@@ -133,4 +133,4 @@ def test_older_names_of_megatrons_recompute_are_read(said: str, mode: str) -> No
 )
 def test_arguments_of_other_engines_and_models_are_refused(said: str) -> None:
     """What runs another engine, or builds another model, is no note."""
-    assert f"`{said.split(' 1')[0]}`" in _problems(HELD.replace("--recompute-activations", f'"{said}"'))
+    assert f"`{said.split(' 1', maxsplit=1)[0]}`" in _problems(HELD.replace("--recompute-activations", f'"{said}"'))
