@@ -20,7 +20,7 @@ _CLOSES = re.compile(r"(?:^|[;\s])(?:fi|esac)\b")
 _CASE = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*case\b")
 _ESAC = re.compile(r"(?:^|[;\s])esac\b")
 _ARM = re.compile(r"\s*\(?[^()=]*\)")
-"""Of a ``case``: words to compare with, and no arguments."""
+"""One arm of a ``case``: words to compare with, and no arguments."""
 _CALLERS = re.compile(r"\$\{?[1-9@]\}?\Z")
 _HOLDING = re.compile(
     r"""\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)(\+?=)(?:"([^"]*)"|'([^']*)'|(-[^\s;()]*))\s*;?\s*(?:\#.*)?\Z"""
