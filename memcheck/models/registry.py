@@ -260,6 +260,7 @@ TOWERS: dict[str, str] = {
     "llava_onevision": "llava:read_onevision",
     "mistral3": "pixtral:read_mistral3",
     "mllama": "mllama:read",
+    "ovis2": "ovis2:read",
     "paddleocr_vl": "packed_siglip:read_paddle",
     "paligemma": "siglip:read_paligemma",
     "qwen2_5_omni_thinker": "omni:read_2_5",
@@ -271,6 +272,7 @@ TOWERS: dict[str, str] = {
     "qwen3_vl": "qwen:read_3",
     "qwen3_vl_moe": "qwen:read_3",
     "smolvlm": "siglip:read_idefics3",
+    "video_llama_3": "packed_siglip:read_video_llama",
     "vipllava": "llava:read_vip",
 }
 """Multimodal models whose towers are read -> ``module:function`` in :mod:`memcheck.models.towers`."""

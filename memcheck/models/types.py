@@ -100,6 +100,8 @@ class Mlp(Record):
     """In front of the last matrix (GTE, ModernBERT)."""
     clipped: bool = False
     """Inputs and outputs of its matrices are clamped between learned bounds (Gemma 4's tower)."""
+    copied: bool = False
+    """Its rows lie apart in memory, so that gate and up copy them each (Ovis 2's tower)."""
     sparse: bool = False
     """Each row keeps its largest gate values alone (Gemma 3n's first layers)."""
     inner_norm: Norm | None = None

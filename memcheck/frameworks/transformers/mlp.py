@@ -6,6 +6,7 @@ from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tens
 from memcheck.autograd.elementwise import (
     add,
     cast,
+    copy,
     dropout,
     maximum,
     mul,
@@ -159,14 +160,14 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
     elif m.gated and m.clamp:
         inner = _within_bounds(ctx, m, x, held)
     elif m.gated:
-        gate = matrix(ctx, m, x, tensors[0])
+        gate = matrix(ctx, m, copy(tape, x, "contiguous") if m.copied else x, tensors[0])
         if m.sparse:
             from memcheck.frameworks.transformers.altup import largest
 
             gate = largest(tape, gate)
         acted = activation(tape, scale(tape, gate) if m.multiplied else gate, m.activation)
         del gate
-        up = matrix(ctx, m, x, tensors[1])
+        up = matrix(ctx, m, copy(tape, x, "contiguous") if m.copied else x, tensors[1])
         del x
         inner = mul(tape, acted, up)
         if m.widens_inner:  # `hidden_gelu`, `hidden_linear`

@@ -1,6 +1,6 @@
-"""SigLIP on the rows of all pictures in one sequence, rotated by their places, a kernel for each picture: PaddleOCR-VL.
+"""SigLIP on the rows of all pictures in one sequence, rotated by place, a kernel each: PaddleOCR-VL, VideoLLaMA 3.
 
-modeling_paddleocr_vl.py of transformers 5.23.
+modeling_paddleocr_vl.py, modeling_video_llama_3.py of transformers 5.23.
 """
 
 from __future__ import annotations
@@ -33,5 +33,25 @@ def read_paddle(config: ConfigReader, around: AroundTower) -> Vision:
         gives_out=False,
         activation="gelu",
         path="visual",
+        projector_path="projector",
+    )
+
+
+def read_video_llama(config: ConfigReader, around: AroundTower) -> Vision:
+    """``model_type: video_llama_3`` on pictures: no learned positions, two matrices behind each patch of them.
+
+    Frames of a clip are pooled by fours in front of the matrices; clips have no memory model.
+    """
+    outputs = around.language.hidden_size
+    config.ignore("image_size", "model_type")
+    tower = siglip(config, around, "video_llama", attention="qwen-separate")
+    first = linear("readout.0", outputs, tower.hidden, "projector", "none", bias=True)
+    return tower._replace(
+        stem=tower.stem[:2],
+        tile=0,
+        projector=(*first, *linear("readout.2", outputs, outputs, "projector", "none", bias=True)),
+        processor="qwen:see_video_llama",
+        activation="gelu",
+        path="vision_model",
         projector_path="projector",
     )

@@ -94,6 +94,11 @@ def _separate(ctx: Context, a: TowerAttention, x: Value) -> Value:
     return _projected(ctx, a, x)
 
 
+def _copied(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """Ovis 2: patches that lie apart in memory stay so through sums, and a product without a bias copies its rows."""
+    return _projected(ctx, a, x, copied=True)
+
+
 def _masked(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Idefics 3: a padding mask, so that the memory-efficient kernel runs, and each layer keeps it as that takes it."""
     return _projected(ctx, a, x, masked=True)
@@ -152,10 +157,14 @@ def _projected(
     rotation: str = "",
     one: bool = False,
     apart: bool = False,
+    copied: bool = False,
 ) -> Value:
     tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
     matrices = [t for t in a.tensors if t.linear]
-    q, k, v = (linear(tape, x, ctx.weights(t, a.bias), t.name).view(rows, heads, d) for t in matrices[:3])
+    q, k, v = (
+        linear(tape, copy(tape, x, "contiguous") if copied else x, ctx.weights(t, a.bias), t.name).view(rows, heads, d)
+        for t in matrices[:3]
+    )
     del x
     if rotation == "half":
         turned = rotate_half(tape, q, q.dtype), rotate_half(tape, k, k.dtype)
@@ -210,6 +219,7 @@ _FORMS = {
     "qwen-grouped": _packed_groups,
     "qwen-separate": _packed_apart,
     "separate": _separate,
+    "copied": _copied,
     "masked": _masked,
     "additive": _additive,
     "pixtral": _pixtral,
