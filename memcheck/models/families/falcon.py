@@ -48,7 +48,7 @@ def read(config: ConfigReader) -> Architecture:
         parallel=parallel,
         dropout=config.dropout("hidden_dropout"),
     )
-    block = block._replace(named_output=True, named_norm=True, norms_first=True)
+    block = block._replace(named_output=True, named_norm=True, norms_first=parallel)
     return decoder(
         config,
         size,
