@@ -58,21 +58,11 @@ def convert_weight(tape: Tape, w: Value, dtype: str) -> Value:
     return tape.record(out, (w,), lambda grad: [tape.new(shape, source, "to backward")])
 
 
-def _like(tape: Tape, grad: Storage, x_shape: tuple[int, ...], x_dtype: str) -> Storage:
-    """What validate_outputs does to a gradient of another dtype: cast it."""
-    return grad if grad.dtype == x_dtype else tape.new(x_shape, x_dtype, "to backward")
-
-
 def add(tape: Tape, a: Value, b: Value, label: str = "add") -> Value:
     """``a + b`` of equal shapes: keeps nothing, hands its gradient to both."""
     out = tape.value(a.shape, promote(a.dtype, b.dtype), label)
-    shape, da, db = a.shape, a.dtype, b.dtype
     na, nb = a.origin is not None, b.origin is not None
-
-    def run(grad: Storage) -> list[Storage | None]:
-        return [_like(tape, grad, shape, da) if na else None, _like(tape, grad, shape, db) if nb else None]
-
-    return tape.record(out, (a, b), run)
+    return tape.record(out, (a, b), lambda grad: [grad if na else None, grad if nb else None], validated=True)
 
 
 def add_in_place(tape: Tape, a: Value, b: Value, label: str = "add") -> Value:
@@ -101,19 +91,14 @@ def mul(tape: Tape, a: Value, b: Value, label: str = "mul") -> Value:
     out = tape.value(shape, wide, label)
     na, nb = a.origin is not None, b.origin is not None
     kept = (a.storage if nb else None, b.storage if na else None)
-    a_shape, a_dtype, a_full = a.shape, a.dtype, a.numel == out.numel
-    b_shape, b_dtype, b_full = b.shape, b.dtype, b.numel == out.numel
+    a_dtype, b_dtype = a.dtype, b.dtype
 
     def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
         ga = tape.new(shape, promote(grad.dtype, b_dtype), label + " backward") if na else None
         gb = tape.new(shape, promote(grad.dtype, a_dtype), label + " backward") if nb else None
-        if ga is not None:
-            ga = _like(tape, ga if a_full else tape.new(a_shape, wide, "sum"), a_shape, a_dtype)
-        if gb is not None:
-            gb = _like(tape, gb if b_full else tape.new(b_shape, wide, "sum"), b_shape, b_dtype)
         return [ga, gb]
 
-    return tape.record(out, (a, b), run)
+    return tape.record(out, (a, b), run, validated=True)
 
 
 def unary(tape: Tape, x: Value, name: str) -> Value:
@@ -160,8 +145,7 @@ def scale_in_place(tape: Tape, x: Value, label: str = "mul_") -> Value:
 def shift(tape: Tape, x: Value, label: str = "add", other: str | None = None) -> Value:
     """``x + c`` with a constant, or a tensor of dtype ``other`` that needs no gradient: the gradient passes through."""
     out = tape.value(x.shape, promote(x.dtype, other) if other else x.dtype, label)
-    shape, dtype = x.shape, x.dtype
-    return tape.record(out, (x,), lambda grad: [_like(tape, grad, shape, dtype)])
+    return tape.record(out, (x,), lambda grad: [grad], validated=True)
 
 
 def power(tape: Tape, x: Value) -> Value:
@@ -226,14 +210,12 @@ def where(tape: Tape, mask: Storage, a: Value, b: Value) -> Value:
     """``torch.where(mask, a, b)``: keeps the mask; each side gets a gradient of its own."""
     wide = promote(a.dtype, b.dtype)
     out = tape.value(a.shape, wide, "where")
-    shape, da, db = a.shape, a.dtype, b.dtype
-    na, nb = a.origin is not None, b.origin is not None
+    shape, wants = a.shape, (a.origin is not None, b.origin is not None)
 
     def run(grad: Storage, kept: Storage = mask) -> list[Storage | None]:
-        zeros = [tape.new(shape, grad.dtype, "where backward") for n in (na, nb) if n]
-        return [_like(tape, zeros.pop(0), shape, d) if n else None for n, d in ((na, da), (nb, db))]
+        return [tape.new(shape, grad.dtype, "where backward") if wanted else None for wanted in wants]
 
-    return tape.record(out, (a, b), run)
+    return tape.record(out, (a, b), run, validated=True)
 
 
 def dropout(tape: Tape, x: Value, p: float) -> Value:

@@ -30,7 +30,7 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
     while ready:
         _, current = heapq.heappop(ready)
         tape.copies, tape.silent = current.copies, silent or current.copies > 1
-        results = _call(current)
+        results = _call(tape, current)
         tape.copies = copies  # sums of gradients are there once, however many pieces add to them
         edges, current.edges = current.edges, ()
         current = None  # type: ignore[assignment]
@@ -77,11 +77,15 @@ def _count_dependencies(root: Node) -> list[Parameter]:
     return list(weights.values())
 
 
-def _call(node: Node) -> list[Storage | None]:
-    """Run one backward function; its gradient and what it saved die on return."""
+def _call(tape: Tape, node: Node) -> list[Storage | None]:
+    """Run one backward function; its gradient and what it saved die on return.
+
+    Gradients are summed and cast (engine.cpp, validate_outputs) before what was saved dies, unless a checkpoint has
+    made it again: its ``unpack_hook`` hands a tensor out once, and the function lets go of it as it returns.
+    """
     if node.run is None and node.frame is not None and node.grad is not None:
         node.frame.recompute()
-    run, grad, held = node.run, node.grad, node.held
+    run, grad, held, like = node.run, node.grad, node.held, node.like
     node.grad = node.run = node.held = None
     if run is None or grad is None:
         return [None] * len(node.edges)
@@ -94,8 +98,26 @@ def _call(node: Node) -> list[Storage | None]:
     else:
         results = run(grad)
     del held
+    found = list(results)
+    if like:
+        if node.frame is not None and node.frame.returned is None:
+            run = None
+        del results
+        _validate(tape, found, like)
     node.frame = None
-    return list(results)
+    return found
+
+
+def _validate(
+    tape: Tape, found: list[Storage | None], like: tuple[tuple[tuple[int, ...], str, int], ...]
+) -> None:
+    """Give gradients their inputs' shapes and dtypes, one after the other."""
+    for i, (shape, dtype, numel) in enumerate(like):
+        grad = found[i]
+        if grad is not None and grad.numel != numel:
+            grad = found[i] = tape.new(shape, grad.dtype, "sum")
+        if grad is not None and grad.dtype != dtype:
+            found[i] = tape.new(shape, dtype, "to backward")
 
 
 def _merge(tape: Tape, target: Node | Leaf, box: list[Storage]) -> None:

@@ -140,7 +140,7 @@ class Parameter:
 class Node:
     """A backward function with what it saved (the closure ``run``) and where its results go."""
 
-    __slots__ = ("__weakref__", "copies", "edges", "frame", "grad", "handover", "held", "pending", "run", "sequence")
+    __slots__ = ("__weakref__", "copies", "edges", "frame", "grad", "handover", "held", "like", "pending", "run", "sequence")
 
     def __init__(
         self, sequence: int, edges: tuple[Node | Parameter | Leaf | None, ...], run: Callable[[Any], Any]
@@ -157,6 +157,8 @@ class Node:
         """For how many alike pieces it stands: :meth:`Tape.alike`."""
         self.handover = False
         """``run`` takes the gradient in a list, to let go of it before it returns (checkpointed units)."""
+        self.like: tuple[tuple[tuple[int, ...], str, int], ...] = ()
+        """Shape, dtype and elements of each input, where gradients may come back broadcast or in another dtype."""
         self.pending = 0
 
 
@@ -284,8 +286,13 @@ class Tape:
         """A tensor whose bytes are counted elsewhere."""
         return Value(None, shape, dtype)
 
-    def record(self, out: Value, inputs: tuple[Value, ...], run: Callable[..., Any]) -> Value:
-        """Attach a backward function. ``run(grad)`` returns one gradient per input (None where none is wanted)."""
+    def record(
+        self, out: Value, inputs: tuple[Value, ...], run: Callable[..., Any], *, validated: bool = False
+    ) -> Value:
+        """Attach a backward function. ``run(grad)`` returns one gradient per input (None where none is wanted).
+
+        ``validated``: the engine sums and casts what comes back to the shape and dtype of each input.
+        """
         if not self.grad_enabled:
             return out
         edges = tuple([v.origin for v in inputs])
@@ -293,6 +300,8 @@ class Tape:
             self.sequence += 1
             out.origin = node = Node(self.sequence, edges, run)
             node.copies = self.copies
+            if validated:
+                node.like = tuple([(v.shape, v.dtype, v.numel) for v in inputs])
             if self.frame is not None:
                 self.frame.add(node)
         return out

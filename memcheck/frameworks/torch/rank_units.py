@@ -73,13 +73,14 @@ class Units:
     """The units of a job, each made once for all of its pipeline ranks."""
 
     __slots__ = (
-        "_added", "_alike", "_ends", "_equal", "_frozen", "_inventory", "_shares", "_table_trained", "architecture",
-        "base", "job",
+        "_added", "_alike", "_ends", "_entry", "_equal", "_frozen", "_inventory", "_shares", "_table_trained",
+        "architecture", "base", "job",
     )  # fmt: skip
 
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
         self.job, self.architecture = job, as_built(job, architecture)
         self.base = base_setting(job, architecture, added.dtype)
+        self._entry = entry_stream(self.architecture, self.base)
         self._added, self._inventory = added, inventory
         self._shares = self.architecture.encoder is not None or self.architecture.biases[0] > 0
         self._frozen = frozenset(frozen_layers(job.freeze))
@@ -149,7 +150,8 @@ class Units:
                 gathers = ends and left == 1
                 unit = self._block(block, index, input_grad, trained, external, gathers)
                 after = input_grad or trained or adapted or (base.encoded_grad and crossed and block.masked_branch)
-                some = 1 if external or after != input_grad else left  # what follows is not like this one
+                alone = external or after != input_grad or (index == 0 and self._entry != base.stream)
+                some = 1 if alone else left  # what follows is not like this one
                 if ends and some == left > 1:
                     some -= 1
                 graph += some * unit.fresh.outlives
@@ -185,11 +187,12 @@ class Units:
 
     def _block(self, block: Block, index: int, input_grad: bool, trained: bool, external: bool, gathers: bool) -> Unit:
         mode = recompute_mode(self.job, index)
-        key = (id(block), input_grad, trained, external, mode, gathers)
+        stream = self.base.stream if index else self._entry
+        key = (id(block), input_grad, trained, external, mode, gathers, stream)
         found = self._alike.get(key)
         if found is None:
             setting = self.base._replace(
-                input_grad=input_grad, trained=trained, external_input=external, gathers=gathers
+                input_grad=input_grad, trained=trained, external_input=external, gathers=gathers, stream=stream
             )
             found = block_unit(self.job, block, setting, mode, self._added.adds, self._inventory)
             if self._shares or block.masked_branch:
@@ -209,6 +212,12 @@ class Units:
             found = head_unit(job, architecture, base, part, adds, outside, (graph, states), self._inventory)
             self._ends[key] = found
         return found
+
+
+def entry_stream(architecture: Architecture, base: Setting) -> str | None:
+    """Dtype of the first layer's input, as ``Setting.stream`` has it: a matrix behind the tables makes autocast's."""
+    projected = architecture.projects_last and architecture.embedding_size != architecture.hidden_size
+    return base.autocast if projected and base.autocast else base.stream
 
 
 @lru_cache(maxsize=512)
