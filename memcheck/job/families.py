@@ -49,7 +49,7 @@ FORMS = parts(
     LatentAttention="rotary_interleaved rotary_complex",
     Mlp="fused_gate_up inline named_inner adaptable",
     Moe="router_fp32 scores_fp32 stacked_adapters correction_bias groups chosen_groups",
-    Block="inner_dropout named_output named_norm norms_first",
+    Block="inner_dropout named_output named_mlp_input named_norm norms_first",
     Norm="name",
 )
 """How transformers writes a layer, which other code writes its own way; what a router with groups or a correction adds

@@ -227,6 +227,8 @@ class Block(Record):
     (GPT-2, StarCoder 2)."""
     named_output: bool = False
     """What attention returns has a variable of its own to the end of the layer (GPT-2, MPT)."""
+    named_mlp_input: bool = False
+    """What the feed-forward network reads has a variable of its own to the end of the layer (GPT-2, BLOOM, MPT)."""
     named_norm: bool = False
     """What the first norm returns has a variable of its own to the end of the layer (StableLM, Falcon)."""
     norms_first: bool = False

@@ -14,7 +14,15 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.end_tensors import HEAD, TABLE, saves
 from memcheck.frameworks.torch.fsdp import accumulated_dtype, adds_in_place, outside_dtype, reduces_head, wraps
 from memcheck.frameworks.torch.trained_parts import frozen_layers, is_hooked, is_table_frozen, is_tied, recompute_mode
-from memcheck.frameworks.torch.units import as_built, base_setting, block_unit, embedding_unit, head_unit
+from memcheck.frameworks.torch.units import (
+    as_built,
+    base_setting,
+    block_unit,
+    embedded_dtype,
+    embedding_unit,
+    head_unit,
+    stream_dtype,
+)
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
@@ -150,7 +158,7 @@ class Units:
                 gathers = ends and left == 1
                 unit = self._block(block, index, input_grad, trained, external, gathers)
                 after = input_grad or trained or adapted or (base.encoded_grad and crossed and block.masked_branch)
-                alone = external or after != input_grad or (index == 0 and self._entry != base.stream)
+                alone = external or after != input_grad or (index == 0 and self._entry != stream_dtype(base))
                 some = 1 if alone else left  # what follows is not like this one
                 if ends and some == left > 1:
                     some -= 1
@@ -187,7 +195,7 @@ class Units:
 
     def _block(self, block: Block, index: int, input_grad: bool, trained: bool, external: bool, gathers: bool) -> Unit:
         mode = recompute_mode(self.job, index)
-        stream = self.base.stream if index else self._entry
+        stream = self.base.stream if index or self._entry == stream_dtype(self.base) else self._entry
         key = (id(block), input_grad, trained, external, mode, gathers, stream)
         found = self._alike.get(key)
         if found is None:
@@ -215,9 +223,9 @@ class Units:
 
 
 def entry_stream(architecture: Architecture, base: Setting) -> str | None:
-    """Dtype of the first layer's input, as ``Setting.stream`` has it: a matrix behind the tables makes autocast's."""
+    """Dtype of the first layer's input: a matrix behind the tables makes autocast's, and a table makes its own."""
     projected = architecture.projects_last and architecture.embedding_size != architecture.hidden_size
-    return base.autocast if projected and base.autocast else base.stream
+    return base.autocast if projected and base.autocast else embedded_dtype(architecture, base)
 
 
 @lru_cache(maxsize=512)

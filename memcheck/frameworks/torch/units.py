@@ -136,6 +136,12 @@ def stream_dtype(setting: Setting) -> str:
     return setting.stream or setting.params
 
 
+def embedded_dtype(architecture: Architecture, setting: Setting) -> str:
+    """Dtype of the embedding's rows: that of its weights, also where the first layer makes the stream fp32."""
+    widens = any(block.residual_fp32 for block, _ in architecture.blocks)
+    return setting.params if widens else stream_dtype(setting)
+
+
 def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
     """The curve of one block; equal blocks are replayed once.
 
@@ -266,7 +272,7 @@ def embedding_unit(
         repeated=a.collapses,
         relative=next((t.shape[0] for t in a.extra_tensors if "rel_embeddings" in t.name), 0),
     )
-    dtype = stream_dtype(base)
+    dtype = embedded_dtype(a, base)
     full = e._replace(vocab=a.table_rows, embedders_adapter=None, embedders_trained=bool(a.embedders), pictures=0)
     _demand_embedding(a, full, whole(base), job.framework)
     fresh = _cached_embedding(e, base, dtype, inventory=inventory)
@@ -291,7 +297,7 @@ def _demand_embedding(a: Architecture, e: Embedding, setting: Setting, framework
         from memcheck.models.embedders import embedder_tensors
 
         held += sum(t.count for t in embedder_tensors(a))
-    seen = met(lambda ctx: embedding_forward(ctx, e, stream_dtype(setting)), setting)
+    seen = met(lambda ctx: embedding_forward(ctx, e, embedded_dtype(a, setting)), setting)
     demand(seen, held, "the embedding", framework)
 
 

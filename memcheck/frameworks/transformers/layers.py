@@ -120,6 +120,8 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     h = into if block.post_norm else _part(ctx, "input_layernorm", lambda c, v: norm(c, block.input_norm, v), into)
     del into
     residual = h if block.residual_from_norm else x
+    if block.residual_fp32:  # the first layer's input is as narrow as the weights
+        residual = x = cast(ctx.tape, x, "fp32")
     if block.named_norm:
         ctx.unused.append(h)
     if isinstance(block.mixer, Attention) and block.mixer.adds_residual:
@@ -157,6 +159,7 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
     h = x.view(*x.shape) if block.post_norm else _part(ctx, "post_attention_layernorm", normed, x)
     residual = h if block.residual_from_norm else x
     argument = h if block.inner_dropout else None
+    named = h if block.named_mlp_input else None
     if isinstance(m, Moe) and m.reads_stream:
         from memcheck.frameworks.transformers.moe import experts_beside
 
@@ -169,6 +172,7 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
         h = mul(ctx.tape, Value(None, (h.shape[0], 1), ctx.setting.params), h, "masked rows")
     del argument
     x = _residual(ctx, block, residual, h)
+    del named
     return norm(ctx, block.mlp_norm, x) if block.post_norm else x
 
 

@@ -2,7 +2,8 @@
 
 Sources: transformers 5.23 models/mamba2/modeling_mamba2.py (Mamba2Mixer, mamba2_chunk_scan, segment_sum), which
 Nemotron-H, Bamba, Falcon-H1, Granite's hybrids and Zamba 2 repeat; aten/src/ATen/native/Linear.cpp (sumproduct_pair: an
-einsum permutes its operands for one batched product, and copies those whose dimensions no longer merge).
+einsum permutes its operands for one batched product, and copies those whose dimensions no longer merge; the copies are
+variables until the product is there, whatever autocast casts of them).
 """
 
 from __future__ import annotations
@@ -136,26 +137,25 @@ def _chunk_scan(
     diagonal = _einsum(tape, cut, weights, state, (cut.chunk, p, p), "weights @ state", copied=(False, True))
     ends = unary(tape, scale(tape, total), "exp")
     decayed = mul(tape, keys, ends)
-    made = batched(
-        tape,
-        copy(tape, decayed, "einsum reshape"),
-        copy(tape, state, "einsum reshape"),
-        (cut.batch, cut.chunks * h, p, n),
-        "states of chunks",
-    )
+    left, right = copy(tape, decayed, "einsum reshape"), copy(tape, state, "einsum reshape")
+    made = batched(tape, left, right, (cut.batch, cut.chunks * h, p, n), "states of chunks")
+    del left, right
     before = (cut.batch, cut.chunks + 1, h, p, n)
     zeros = tape.value((cut.batch, h, p, n), "fp32", "zeros_like")
     joined = cat(tape, (made, zeros), before, "cat states")
     joined.dtype = made.dtype
     del made  # `previous_states`, the zeros, is a variable to the end
     between = tape.value((cut.batch, h, cut.chunks + 1, cut.chunks + 1), "fp32", "decay of chunks")
-    passed = _pass_on(tape, between, copy(tape, joined, "einsum reshape"), before)
-    del joined
+    right = copy(tape, joined, "einsum reshape")
+    passed = _pass_on(tape, between, right, before)
+    del joined, right
     earlier = select(tape, passed, (cut.batch, cut.chunks * h, p, n))
     if cut.chunks > 1:
         earlier = copy(tape, earlier, "einsum reshape")
     out_decay = unary(tape, total, "exp")
-    carried = batched(tape, copy(tape, queries, "einsum reshape"), earlier, cut.wide(p), "queries @ states")
+    left = copy(tape, queries, "einsum reshape")
+    carried = batched(tape, left, earlier, cut.wide(p), "queries @ states")
+    del left
     off = mul(tape, carried.view(padded, h * p), out_decay.view(padded, h))
     out = add(tape, diagonal.view(padded, h * p), off)
     out = copy(tape, out, "contiguous")

@@ -123,6 +123,7 @@ def under_dynamic_mask(ctx: Context, a: Attention, q: Value, k: Value, v: Value)
     if v.shape[1] != heads:
         mask = repeat_kv(tape, mask, heads, copies=True)
         k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
+    ctx.named.append(mask)  # `attn_mask`, a variable of the module's forward
     eager = kernel_of(ctx, a) == "eager"
     out = _eager(ctx, a, (q, k, v), mask) if eager else _efficient(ctx, (q, k, v), mask)
     del mask, rows, step, q, k, v

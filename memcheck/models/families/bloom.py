@@ -55,6 +55,7 @@ def read(config: ConfigReader) -> Architecture:
         input_norm=layer_norm(h, "input_layernorm"),
         mlp_norm=layer_norm(h, "post_attention_layernorm"),
         dropout=dropout,
+        named_mlp_input=True,
         residual_from_norm=config.flag("apply_residual_connection_post_layernorm"),
     )
     return decoder(

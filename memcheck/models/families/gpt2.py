@@ -33,7 +33,7 @@ def read(config: ConfigReader) -> Architecture:
     block = Block(
         mixer=attention, mlp=mlp, input_norm=layer_norm(h, "ln_1"), mlp_norm=layer_norm(h, "ln_2"), dropout=residual
     )
-    block = block._replace(named_output=True, inner_dropout=True)
+    block = block._replace(named_output=True, named_mlp_input=True, inner_dropout=True)
     config.ignore(
         "scale_attn_weights",
         "scale_attn_by_inverse_layer_idx",

@@ -43,6 +43,7 @@ def read(config: ConfigReader) -> Architecture:
         mlp_norm=layer_norm(h, "ln_2"),
         dropout=residual,
         named_output=True,
+        named_mlp_input=True,
         inner_dropout=True,
     )
     return decoder(

@@ -69,7 +69,7 @@ def read(config: ConfigReader) -> Architecture:
         input_norm=layer_norm(h, "norm_1", bias=False),
         mlp_norm=layer_norm(h, "norm_2", bias=False),
         dropout=dropout,
-    )._replace(named_output=True)
+    )._replace(named_output=True, named_mlp_input=True)
     return decoder(
         config,
         size,
