@@ -140,7 +140,9 @@ class Parameter:
 class Node:
     """A backward function with what it saved (the closure ``run``) and where its results go."""
 
-    __slots__ = ("__weakref__", "copies", "edges", "frame", "grad", "handover", "held", "like", "pending", "run", "sequence")
+    __slots__ = (
+        "__weakref__", "copies", "edges", "frame", "grad", "handover", "held", "like", "pending", "run", "sequence",
+    )
 
     def __init__(
         self, sequence: int, edges: tuple[Node | Parameter | Leaf | None, ...], run: Callable[[Any], Any]

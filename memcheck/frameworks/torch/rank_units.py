@@ -97,6 +97,11 @@ class Units:
         self._equal: dict[Unit, Unit] = {}
         self._ends: dict[tuple[Hashable, ...], Unit] = {}
 
+    @property
+    def _widens_first(self) -> bool:
+        """The first layer's input has another dtype than those of the others."""
+        return self._entry != stream_dtype(self.base)
+
     def runs(self, part: Part) -> list[Run]:
         """The units of one pipeline rank, in forward order, with those that are alike in one."""
         job, base, frozen = self.job, self.base, self._frozen
@@ -158,8 +163,8 @@ class Units:
                 gathers = ends and left == 1
                 unit = self._block(block, index, input_grad, trained, external, gathers)
                 after = input_grad or trained or adapted or (base.encoded_grad and crossed and block.masked_branch)
-                alone = external or after != input_grad or (index == 0 and self._entry != stream_dtype(base))
-                some = 1 if alone else left  # what follows is not like this one
+                # what follows one with other inputs is not like it
+                some = 1 if external or after != input_grad or (index == 0 and self._widens_first) else left
                 if ends and some == left > 1:
                     some -= 1
                 graph += some * unit.fresh.outlives
@@ -195,7 +200,7 @@ class Units:
 
     def _block(self, block: Block, index: int, input_grad: bool, trained: bool, external: bool, gathers: bool) -> Unit:
         mode = recompute_mode(self.job, index)
-        stream = self.base.stream if index or self._entry == stream_dtype(self.base) else self._entry
+        stream = self.base.stream if index or not self._widens_first else self._entry
         key = (id(block), input_grad, trained, external, mode, gathers, stream)
         found = self._alike.get(key)
         if found is None:

@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import batched
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, add_bias, cast, cat, copy, mul, scale, shift, subtract, unary, where
+from memcheck.autograd.elementwise import (
+    add,
+    add_bias,
+    cast,
+    cat,
+    convert_weight,
+    copy,
+    mul,
+    scale,
+    shift,
+    subtract,
+    unary,
+    where,
+)
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value, rounded
 from memcheck.frameworks.transformers.delta_rule import CHUNK, Cut, project, tensor_of
@@ -65,9 +78,9 @@ def _forget(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value:
     low = project(ctx, mixer, x, "f_a_proj")
     raw = project(ctx, mixer, low.view(ctx.tokens, rank), "f_b_proj")
     step, rate = tensor_of(mixer, "dt_bias"), tensor_of(mixer, "A_log")
-    wide_step = cast(tape, tape.parameter(ctx.parameter(step.name, (raw.shape[-1],))), "fp32")
+    wide_step = convert_weight(tape, tape.parameter(ctx.parameter(step.name, (raw.shape[-1],))), "fp32")
     g = add_bias(tape, cast(tape, raw, "fp32"), wide_step)
-    wide_rate = cast(tape, tape.parameter(ctx.parameter(rate.name, (1, 1, heads, 1))), "fp32")
+    wide_rate = convert_weight(tape, tape.parameter(ctx.parameter(rate.name, (1, 1, heads, 1))), "fp32")
     factor = unary(tape, wide_rate, "exp")
     large = tape.new(g.shape, "bool", "g > 20")
     softened = unary(tape, shift(tape, unary(tape, g, "exp")), "log")

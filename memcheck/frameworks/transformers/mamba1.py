@@ -12,7 +12,7 @@ csrc/selective_scan/selective_scan.cpp (n_chunks of 2048 tokens).
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, add_bias, cast, copy, mul, scale, unary
+from memcheck.autograd.elementwise import add, add_bias, cast, convert_weight, copy, mul, scale, unary
 from memcheck.autograd.matrix import linear, product
 from memcheck.autograd.norm import l2_norm_pieces, rms_norm_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
@@ -242,7 +242,7 @@ def _decay(ctx: Context, tensors: dict[str, ParameterTensor], sizes: Channels) -
     """``exp(A_log.float())``: one decay of each channel and state."""
     tape = ctx.tape
     found = ctx.parameter(tensors["A_log"].name, (sizes.inner, sizes.state))
-    return unary(tape, cast(tape, tape.parameter(found), "fp32"), "exp")
+    return unary(tape, convert_weight(tape, tape.parameter(found), "fp32"), "exp")
 
 
 def _vector(ctx: Context, tensor: ParameterTensor) -> Value:

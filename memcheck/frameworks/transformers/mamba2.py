@@ -10,7 +10,20 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import batched
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, add_bias, cast, cat, copy, mean_rows, mul, power, scale, shift, unary
+from memcheck.autograd.elementwise import (
+    add,
+    add_bias,
+    cast,
+    cat,
+    convert_weight,
+    copy,
+    mean_rows,
+    mul,
+    power,
+    scale,
+    shift,
+    unary,
+)
 from memcheck.autograd.indexing import clamp
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
@@ -49,7 +62,7 @@ def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     gate, mixed, step = tape.views(projected, (rows, inner), (rows, inner + 2 * shared), (rows, heads))
     mixed = convolve(ctx, tensors["conv1d.weight"], tensors.get("conv1d.bias"), mixed, "silu")
     state, keys, queries = tape.views(mixed, (rows, inner), (rows, shared), (rows, shared))
-    rate = unary(tape, cast(tape, tape.parameter(ctx.parameter("A_log", (heads,))), "fp32"), "exp")
+    rate = unary(tape, convert_weight(tape, tape.parameter(ctx.parameter("A_log", (heads,))), "fp32"), "exp")
     chunk = mixer.chunk
     chunks = -(-ctx.sequence // chunk)
     cut = Scan(batch=ctx.batch, heads=heads, chunks=chunks, chunk=chunk, width=mixer.head_dim, state=mixer.key_dim)
@@ -120,7 +133,8 @@ def _chunk_scan(
     (rate_a, skip), (keys, queries) = rate, groups
     padded = cut.batch * cut.chunks * cut.chunk
     h, p, n = cut.heads, cut.width, cut.state
-    dt = clamp(tape, unary(tape, add_bias(tape, *step), "softplus"), 2)
+    dt = add_bias(tape, *step)
+    dt = clamp(tape, unary(tape, cast(tape, dt, "fp32") if tape.autocast else dt, "softplus"), 2)
     state = cast(tape, state, "fp32")
     keys, queries = (repeat_kv(tape, cast(tape, t, "fp32"), h, copies=True) for t in (keys, queries))
     residual = mul(tape, pad(tape, state, (padded, h * p)), skip)
@@ -150,12 +164,11 @@ def _chunk_scan(
     passed = _pass_on(tape, between, right, before)
     del joined, right
     earlier = select(tape, passed, (cut.batch, cut.chunks * h, p, n))
-    if cut.chunks > 1:
-        earlier = copy(tape, earlier, "einsum reshape")
     out_decay = unary(tape, total, "exp")
     left = copy(tape, queries, "einsum reshape")
-    carried = batched(tape, left, earlier, cut.wide(p), "queries @ states")
-    del left
+    right = copy(tape, earlier, "einsum reshape") if cut.chunks > 1 else earlier
+    carried = batched(tape, left, right, cut.wide(p), "queries @ states")
+    del left, right
     off = mul(tape, carried.view(padded, h * p), out_decay.view(padded, h))
     out = add(tape, diagonal.view(padded, h * p), off)
     out = copy(tape, out, "contiguous")
