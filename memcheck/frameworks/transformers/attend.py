@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, copy, scale, shift
+from memcheck.autograd.elementwise import cast, copy, dropout, scale, shift
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.kernel_choice import (
     MASK_ALIGNMENT,
@@ -197,6 +197,7 @@ def _math(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     del k
     weights = scale(tape, weights, "attention mask")
     weights = kernels.softmax(tape, weights)
+    weights = dropout(tape, weights, a.dropout)
     out = kernels.batched(tape, weights, v, (b, h, s, v.shape[-1]), "attention output")
     del weights, expanded, mask
     return copy(tape, out, "contiguous")
@@ -226,6 +227,7 @@ def _broadcasting(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> V
         del keys
         weights = shift(tape, weights, "attention mask")
         weights = kernels.softmax(tape, weights)
+        weights = dropout(tape, weights, a.dropout)
         narrow = tape.value(weights.shape, half, "unused weights") if half else None
         out = kernels.batched(tape, weights, _spread(tape, wide_v, h), (b, h, s, v.shape[-1]), "attention output")
         if half:

@@ -44,6 +44,8 @@ def scaled_dot_product_attention(
         attn_mask = _additive(attn_mask, query.dtype)
     if grouped:
         with torch.autocast("cpu", enabled=False):  # as inside of every function that autocast casts the arguments of
+            if dropout_p:
+                return _with_dropout(query, key, value, attn_mask, dropout_p, scale)
             plain: torch.Tensor = aten._scaled_dot_product_attention_math(  # noqa: SLF001
                 query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
             )[0]
@@ -76,3 +78,32 @@ def _aligned(mask: torch.Tensor) -> torch.Tensor:
     if width % ALIGNMENT == 0:
         return mask
     return torch.nn.functional.pad(mask, (0, ALIGNMENT - width % ALIGNMENT))[..., :width]
+
+
+def _with_dropout(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    p: float,
+    scale: float | None,
+) -> torch.Tensor:
+    """``_scaled_dot_product_attention_math``, statement by statement: ``at::dropout`` is fused on CUDA alone, where it
+    keeps one byte per element (aten/src/ATen/native/Dropout.cpp, is_fused_kernel_acceptable).
+    """
+    source, groups = query.dtype, query.shape[1] // key.shape[1]
+    if source in HALF:
+        query, key, value = query.float(), key.float(), value.float()
+    if mask is None:
+        allowed = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+        mask = _additive(allowed, query.dtype)
+    if groups > 1:
+        key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
+    factor = (scale or query.shape[-1] ** -0.5) ** 0.5
+    query = query * factor
+    weights = torch.matmul(query, key.transpose(-2, -1) * factor)
+    weights.add_(mask)
+    weights = torch.ops.aten._safe_softmax(weights, -1)  # noqa: SLF001
+    weights = torch.ops.aten.native_dropout(weights, p, True)[0]  # an operator's positional flag
+    out: torch.Tensor = torch.matmul(weights, value).to(source)
+    return out
