@@ -107,7 +107,10 @@ def chunked_rule(ctx: Context, cut: Cut, query: Value, key: Value, value: Value,
     narrow = value.dtype
     if query.shape[1] != cut.heads:
         query, key = (repeat_kv(tape, t, cut.heads, copies=True) for t in (query, key))
-    query, key, value, beta, decay = (contiguous_as(tape, t, "fp32") for t in (query, key, value, beta, decay))
+    # of fp32 `to(..., memory_format)` is no copy, and padding by nothing a clone: heads stay between tokens, so that
+    # products over chunks copy both sides
+    turned = (narrow == "fp32" and not ctx.sequence % CHUNK,) * 2
+    query, key, value, beta, decay = (cast(tape, t, "fp32") for t in (query, key, value, beta, decay))
     norm_rows = (*query.shape[:-1], 1)
     query, key = l2_norm(tape, query, norm_rows), l2_norm(tape, key, norm_rows)
     query = scale(tape, query)
@@ -116,8 +119,8 @@ def chunked_rule(ctx: Context, cut: Cut, query: Value, key: Value, value: Value,
     v_beta, k_beta = mul(tape, value, beta), mul(tape, key, beta)
     total = scale(tape, decay, "cumsum")
     pairwise = _pairwise(tape, total, cut.rows(CHUNK))
-    system = mul(tape, batched(tape, k_beta, key, cut.rows(CHUNK), "k_beta @ key"), pairwise)
-    intra = mul(tape, batched(tape, query, key, cut.rows(CHUNK), "query @ key"), pairwise)
+    system = mul(tape, batched(tape, k_beta, key, cut.rows(CHUNK), "k_beta @ key", turned), pairwise)
+    intra = mul(tape, batched(tape, query, key, cut.rows(CHUNK), "query @ key", turned), pairwise)
     decayed = mul(tape, k_beta, unary(tape, total, "exp"))
     new_values, key_decay = solve(tape, system, v_beta), solve(tape, system, decayed)
     state = tape.value(cut.one(cut.key, cut.value), "fp32", "recurrent state")
