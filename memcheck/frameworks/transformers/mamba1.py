@@ -181,9 +181,10 @@ def _rows(ctx: Context, x: Value) -> Value:
 def _loop(ctx: Context, sizes: Channels, decays: Value, grown: Value, queries: Value) -> tuple[Value, list[Storage]]:
     """Token by token ``state = decay * state + input``, and the state's product with C; all products are stacked.
 
-    Kept: every state but the last, and a copy of each in the dtype of C. In backward each token's gradient is a slice
-    written into zeros of all tokens' size, and added to those of the tokens behind it; the highest point is the third
-    such tensor, when nearly all states are still there. The second result is what variables hold: products, last state.
+    Kept: every state but the last, and a copy of each in the dtype of C, or every state where that is fp32, too. In
+    backward each token's gradient is a slice written into zeros of all tokens' size, and added to those of the tokens
+    behind it; the highest point is the third such tensor, when nearly all states are still there. The second result is
+    what variables hold: products, last state.
     """
     tape, tokens = ctx.tape, ctx.sequence
     dtype, wide = queries.dtype, decays.dtype
@@ -191,10 +192,11 @@ def _loop(ctx: Context, sizes: Channels, decays: Value, grown: Value, queries: V
     most, last = (max(tokens - 2, 0), *one), (min(tokens, 2), *one)
     zeros = tape.new(one, dtype, "state")
     saving = tape.grad_enabled and decays.origin is not None and (tape.frame is None or tape.frame.again is not None)
-    saved = [tape.new(last, dtype, "states"), tape.new(one, wide, "states")] if saving else []
-    bulk = [tape.new(most, wide, "states"), tape.new(most, dtype, "states")] if saving else []
+    copied = [dtype] if dtype != wide else []
+    saved = [tape.new(last, dtype, "states"), *(tape.new(one, wide, "states") for _ in copied)] if saving else []
+    bulk = [tape.new(most, kind, "states") for kind in (wide, *copied)] if saving else []
     products = tape.new((tokens, *output), dtype, "state @ C")
-    state = tape.new(one, wide, "state")
+    state = tape.new(one, wide, "state") if copied or not saving else saved[0]
     following = tape.new(one, wide, "decay * state"), tape.new(one, wide, "state")
     del following
     out = tape.value((ctx.tokens, sizes.inner), dtype, "stack")
@@ -206,7 +208,7 @@ def _loop(ctx: Context, sizes: Channels, decays: Value, grown: Value, queries: V
     ) -> list[Storage | None]:
         through = [tape.new(shared, dtype, "select backward") for _ in range(2)]
         narrow = tape.new(one, dtype, "state @ C backward")
-        arrived = tape.new(one, wide, "to backward")
+        arrived = tape.new(one, wide, "to backward") if copied else None
         del narrow
         inputs = tape.new(every, wide, "select backward")
         rates = tape.new(every, wide, "select backward")
