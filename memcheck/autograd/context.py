@@ -190,6 +190,8 @@ class Context:
         """What a checkpoint inside a checkpointed layer holds."""
         self.borrowed = False
         """Weights belong to a later layer, whose gradients are there already: backward has passed it."""
+        self.reused = False
+        """Weights belong to an earlier layer, for which autocast has cast them."""
         self.before: High | None = None
         """The highest point of the final norm, which still belongs to the forward."""
 
@@ -201,8 +203,9 @@ class Context:
 
     def register(self, parameter: Parameter) -> Parameter:
         """Remember a weight, and send its gradient where the framework accumulates gradients."""
+        parameter.reused, parameter.lent = self.reused, self.borrowed
         if self.borrowed:
-            parameter.grad, parameter.fresh, parameter.borrowed = True, False, True
+            parameter.grad = True
             self.parameters.append(parameter)
             return parameter
         stepping = self.setting.stepped

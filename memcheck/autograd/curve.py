@@ -102,6 +102,10 @@ def replay(
         value.storage = None
     freed = before - with_casts
     saved = turn(tape)
+    for parameter in ctx.parameters:
+        if parameter.awaits is not None:
+            parameter.waiting = tape.new(parameter.shape, parameter.awaits, "gradient of an autocast copy")
+    takes = sum(p.waiting.bytes for p in ctx.parameters if p.waiting is not None)
     trained = y.origin is not None
     arrived = [tape.new(*output, "output gradient")] if trained else []
     if recompute and setting.reentrant and arrived:  # an argument of CheckpointFunction.backward
@@ -115,6 +119,7 @@ def replay(
     outlives = sum(tape.outliving.values())
     lingers = sum(storage.bytes for storage in tape.retained)
     tape.retained.clear()
+    hands = sum(p.waiting.bytes for p in ctx.parameters if p.waiting is not None)
     return Curve(
         saved=saved.bytes,
         saved_inventory=saved.inventory,
@@ -130,6 +135,8 @@ def replay(
         output_gradient=rounded_bytes(*output) if trained else 0,
         outlives=outlives,
         lingers=lingers,
+        hands=hands,
+        takes=takes,
     )
 
 

@@ -6,7 +6,11 @@ for the temporaries of the backward formulas.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
+
+Backward = Callable[[Storage], "list[Storage | None]"]
 
 SAVES_RESULT = frozenset({"relu", "tanh", "sigmoid", "exp", "expm1", "rsqrt", "softmax", "sqrt"})
 """Activations whose derivative is taken from the result; all others keep their input."""
@@ -31,22 +35,46 @@ def cast_weight(tape: Tape, w: Value, dtype: str) -> Value:
     """Autocast's copy of a weight: made once, cached until autocast ends, kept by the graph as long as it is saved."""
     if w.dtype == dtype:
         return w
-    leaf = not (isinstance(w.origin, Parameter) and w.origin.viewed)
-    key = id(w.origin) if w.origin is not None and leaf else 0
+    weight = w.origin if isinstance(w.origin, Parameter) else None
+    key = id(w.origin) if w.origin is not None and not (weight is not None and weight.viewed) else 0
     cached = tape.casts.get(key) if key else None
     if cached is not None:
         return cached
-    elsewhere = isinstance(w.origin, Parameter) and w.origin.borrowed
+    again = tape.frame is not None and tape.frame.again is not None  # a recompute has a cache of its own
+    elsewhere = key and not again and weight is not None and weight.reused
     out = tape.external(w.shape, dtype) if elsewhere else tape.value(w.shape, dtype, "autocast copy")
     shape, source = w.shape, w.dtype
 
     def run(grad: Storage) -> list[Storage | None]:
         return [tape.new(shape, source, "to backward")]
 
-    out = tape.record(out, (w,), run)
+    several = key and weight is not None and (weight.lent or weight.reused)
+    out = tape.record(out, (w,), _shared_copy(weight, dtype, run) if several and weight is not None else run)
     if key:  # only leaves that want a gradient are cached (aten/src/ATen/autocast_mode.cpp, cached_cast)
         tape.casts[key] = out
     return out
+
+
+def _shared_copy(weight: Parameter, dtype: str, cast_back: Backward) -> Backward:
+    """The backward function of a copy that several layers read: gradients of all wait in its node's buffer for the
+    first layer's, which backward reaches last, and are added in place; one cast makes the weight's gradient of them.
+    """
+    if not weight.reused:
+        weight.awaits, weight.grad = dtype, not weight.fresh
+
+        def run(grad: Storage) -> list[Storage | None]:
+            found = cast_back(grad)
+            weight.waiting = None
+            return found
+
+        return run
+
+    def wait(grad: Storage) -> list[Storage | None]:
+        if not weight.lent:
+            weight.waiting = grad
+        return [None]
+
+    return wait
 
 
 def convert_weight(tape: Tape, w: Value, dtype: str) -> Value:

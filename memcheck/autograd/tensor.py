@@ -107,8 +107,8 @@ class Parameter:
     """A weight. Its own bytes are counted with the states; the tape counts its gradient and its cast copies."""
 
     __slots__ = (
-        "borrowed", "buffer", "cast_to", "dtype", "fresh", "grad", "grad_buffer", "name", "pending", "requires_grad",
-        "shape", "sink", "viewed", "waits",
+        "awaits", "buffer", "cast_to", "dtype", "fresh", "grad", "grad_buffer", "lent", "name", "pending",
+        "requires_grad", "reused", "shape", "sink", "viewed", "waiting", "waits",
     )
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: str, requires_grad: bool, *, has_grad: bool) -> None:
@@ -123,8 +123,14 @@ class Parameter:
         self.grad_buffer: Storage | None = None
         self.sink: Callable[[Storage], None] | None = None
         """Takes the gradient instead of ``grad`` (persistent main gradients, buckets)."""
-        self.borrowed = False
-        """Another layer's, which counts autocast's copy of it."""
+        self.reused = False
+        """An earlier layer's, too, which counts autocast's copy of it."""
+        self.lent = False
+        """A later layer's, too."""
+        self.awaits: str | None = None
+        """Dtype of autocast's copy, whose gradient of later layers waits in the copy's node for this one."""
+        self.waiting: Storage | None = None
+        """That gradient."""
         self.waits = False
         """The next gradient waits in AccumulateGrad's buffer for a second use of the weight (tied embeddings)."""
         self.viewed = False

@@ -218,6 +218,8 @@ class Block(Record):
     added to what ``beside`` reads behind its norm, ``mixer_output_norm`` (Zamba 2)."""
     borrows: bool = False
     """Mixer, feed-forward network and their norms are a later layer's, which holds their tensors (Zamba 2)."""
+    reused: bool = False
+    """They were an earlier layer's, too, for which autocast has cast them (Zamba 2)."""
     residual_fp32: bool = False
     """The residual stream is fp32, whatever the weights are (Mamba 2)."""
     residual_scale: bool = False

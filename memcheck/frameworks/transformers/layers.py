@@ -51,11 +51,11 @@ def feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
 
 def block(ctx: Context, layer: Block, x: Value) -> Value:
     """``hidden_states = layer(hidden_states)``."""
-    ctx.borrowed = layer.borrows and not layer.in_turn
+    ctx.borrowed, ctx.reused = layer.borrows and not layer.in_turn, layer.reused and not layer.in_turn
     try:
         return block_parts(ctx, layer, x)
     finally:  # a recompute may end early
-        ctx.borrowed = False
+        ctx.borrowed = ctx.reused = False
         ctx.unused = []
         ctx.biases = []
 

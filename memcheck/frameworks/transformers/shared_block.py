@@ -29,11 +29,11 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
     if not isinstance(a, Attention) or not isinstance(m, Mlp) or block.beside is None:
         return x
     own = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
-    ctx.borrowed = block.borrows
+    ctx.borrowed, ctx.reused = block.borrows, block.reused
     try:
         shared = _transformer(ctx, block, a, m, own, x)
     finally:
-        ctx.borrowed = False
+        ctx.borrowed = ctx.reused = False
     shared = linear(tape, shared, ctx.replicated(own["linear"]), "linear")
     frame = tape.frame
     if frame is not None and frame.again is None and shared.storage is not None:
@@ -62,10 +62,11 @@ def _adapted(ctx: Context, own: Tensors, name: str, x: Value, made: Value) -> Va
     """The layer's own low-rank pair added to what a shared matrix makes."""
     if f"{name}.0" not in own:
         return made
-    borrowed, ctx.borrowed = ctx.borrowed, False
+    shared = ctx.borrowed, ctx.reused
+    ctx.borrowed = ctx.reused = False
     low = linear(ctx.tape, x, ctx.replicated(own[f"{name}.0"]), name)
     high = linear(ctx.tape, low, ctx.replicated(own[f"{name}.1"]), name)
-    ctx.borrowed = borrowed
+    ctx.borrowed, ctx.reused = shared
     return add(ctx.tape, made, high, "adapter")
 
 

@@ -51,7 +51,8 @@ def read(config: ConfigReader) -> Architecture:
         block = plain
         if kind == "hybrid":
             seen += 1
-            block = hybrid._replace(borrows=seen <= every - number)  # the last of each holds the tensors
+            # the last of each holds the tensors
+            block = hybrid._replace(borrows=seen <= every - number, reused=seen > number)
         if blocks and blocks[-1][0] == block:
             blocks[-1] = (block, blocks[-1][1] + 1)
         else:
