@@ -25,9 +25,6 @@ TABLE = os.path.join(HERE, "FAMILIES.md")
 LOW = -0.003
 """How far below the traced one a moment may be predicted."""
 OPEN = {
-    "doge added, sdpa, full, bf16-pure": -0.015,
-    "gpt_bigcode added, sdpa, none, bf16-mixed": -0.011,
-    "mamba2 added, sdpa, full, bf16-pure": -0.005,
     "zamba2 added, sdpa, full, bf16-pure": -0.006,
 }
 """Plans with a moment whose missing tensor is not found yet, and how low it is."""

@@ -83,6 +83,7 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
         from memcheck.frameworks.transformers.cross import cross_half
 
         x = cross_half(ctx, block, block.cross, x)
+        del ctx.unused[:-1]  # `hidden_states, _ = ...`: one name for both modules' weights
     if block.mlp is not None:
         x = _mlp_half(ctx, block, block.mlp, x)
     if block.per_layer is not None:

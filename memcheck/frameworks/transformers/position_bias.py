@@ -153,7 +153,7 @@ def _eager(ctx: Context, a: Attention, heads: tuple[Value, Value, Value], biases
         weights = shift(tape, weights, "attention mask", s.params if tape.autocast else s.compute)
     weights = kernels.softmax(tape, weights, "fp32" if tape.autocast else None)
     weights = dropout(tape, weights, a.dropout)
-    ctx.unused = [weights]
+    ctx.unused.append(weights)
     out = kernels.batched(tape, weights, v, (*q.shape[:3], v.shape[-1]), "attention output", (False, copied[2]))
     return copy(tape, out, "contiguous")
 
