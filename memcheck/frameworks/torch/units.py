@@ -138,8 +138,7 @@ def stream_dtype(setting: Setting) -> str:
 
 def embedded_dtype(architecture: Architecture, setting: Setting) -> str:
     """Dtype of the embedding's rows: that of its weights, also where the first layer makes the stream fp32."""
-    widens = any(block.residual_fp32 for block, _ in architecture.blocks)
-    return setting.params if widens else stream_dtype(setting)
+    return setting.params if any(b.residual_fp32 for b, _ in architecture.blocks) else stream_dtype(setting)
 
 
 def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
