@@ -6,11 +6,7 @@ for the temporaries of the backward formulas.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
-
-Backward = Callable[[Storage], "list[Storage | None]"]
 
 SAVES_RESULT = frozenset({"relu", "tanh", "sigmoid", "exp", "expm1", "rsqrt", "softmax", "sqrt"})
 """Activations whose derivative is taken from the result; all others keep their input."""
@@ -48,33 +44,15 @@ def cast_weight(tape: Tape, w: Value, dtype: str) -> Value:
     def run(grad: Storage) -> list[Storage | None]:
         return [tape.new(shape, source, "to backward")]
 
-    several = key and weight is not None and (weight.lent or weight.reused)
-    out = tape.record(out, (w,), _shared_copy(weight, dtype, run) if several and weight is not None else run)
+    if key and weight is not None and (weight.lent or weight.reused):
+        from memcheck.autograd.shared import shared_copy
+
+        out = tape.record(out, (w,), shared_copy(weight, dtype, run))
+    else:
+        out = tape.record(out, (w,), run)
     if key:  # only leaves that want a gradient are cached (aten/src/ATen/autocast_mode.cpp, cached_cast)
         tape.casts[key] = out
     return out
-
-
-def _shared_copy(weight: Parameter, dtype: str, cast_back: Backward) -> Backward:
-    """The backward function of a copy that several layers read: gradients of all wait in its node's buffer for the
-    first layer's, which backward reaches last, and are added in place; one cast makes the weight's gradient of them.
-    """
-    if not weight.reused:
-        weight.awaits, weight.grad = dtype, not weight.fresh
-
-        def run(grad: Storage) -> list[Storage | None]:
-            found = cast_back(grad)
-            weight.waiting = None
-            return found
-
-        return run
-
-    def wait(grad: Storage) -> list[Storage | None]:
-        if not weight.lent:
-            weight.waiting = grad
-        return [None]
-
-    return wait
 
 
 def convert_weight(tape: Tape, w: Value, dtype: str) -> Value:
