@@ -115,8 +115,13 @@ def _schedule(draft: Draft) -> None:
             draft.refuse(keys.LAYERS_PER_STAGE, "how many stages that makes depends on the model", keys=(key,))
             return
         fewer = [1 if draft.config.values.get(name) is None else draft.whole(name) or 0 for name in _FEWER]
-        stages = -(-(layers + sum(fewer)) // per_stage)
-        draft.set(key, max(1, stages // _degree(draft, "parallelism.pipeline")), keys.LAYERS_PER_STAGE)
+        stages, ranks = -(-(layers + sum(fewer)) // per_stage), _degree(draft, "parallelism.pipeline")
+        if stages % ranks:  # distributed/pipeline_parallel.py: "must be divisible by pipeline parallel size"
+            beside = f"{layers} layers and {sum(fewer)} for the ends"
+            message = f"{beside} make {stages} stages, which torchtitan cannot share out among {ranks} ranks"
+            draft.refuse(keys.LAYERS_PER_STAGE, message, "use another number of layers", (key,))
+            return
+        draft.set(key, max(1, stages // ranks), keys.LAYERS_PER_STAGE)
     elif draft.value("parallelism.pipeline_schedule") in keys.LOOPED:
         draft.assume(key, 2, "torchtitan's default for a looped schedule")
 

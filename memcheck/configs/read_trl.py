@@ -9,6 +9,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
 from memcheck.configs.trainer_adapters import HELD, AdapterKeys, adapters, base, constants, leaves_casts, unused
+from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_pairs import join_launch, join_recipe
@@ -40,6 +41,8 @@ def _read(draft: Draft, world: int | None, *, alone: bool) -> ReadConfig:
     trainer(draft, "open-instruct" if opened else "trl" if alone else "transformers")
     parts.launcher(draft)
     parts.model(draft, "model_name_or_path")
+    if not opened and _foreign(config):
+        _towers(draft)
     launched = join_launch(draft, world)
     split = launched or arguments.split(draft, world)
     trains_all = _method(draft, opened=opened)
@@ -102,6 +105,18 @@ def _foreign(config: ConfigFile) -> bool:
     """Whether a command line runs a script that is none of TRL's or alignment-handbook's: its defaults are its own."""
     found = {word for name in commands(config) for word in name.split("_")}
     return bool(found) and not found & set(keys.SCRIPTS)
+
+
+def _towers(draft: Draft) -> None:
+    """A script that puts a tower beside a language model names that model alone."""
+    known = architecture_named(draft)
+    if known is not None and known.vision is not None:
+        return
+    said = (name for name in draft.config.unread() if keys.TOWER_WORDS & set(name.lower().split("_")))
+    for name in (each for each in said if draft.config.has(each) and not off(draft, each)):
+        message = f"`{name}`: the script trains on images or sound, and what it builds for them is not known"
+        draft.refuse(name, message, "write a plan of a model that has a tower (`memcheck list models`)")
+        return
 
 
 def _casts(draft: Draft, *, supervised: bool) -> None:

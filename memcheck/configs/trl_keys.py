@@ -68,6 +68,8 @@ ADAPTED = ("use_peft", "use_lora", "use_qlora", "use_peft_lora", "lora_enable", 
 """Switches of adapters: TRL's, open-instruct's, those of PEFT's examples, LLaVA's and FastChat's scripts."""
 FOUR_BITS = ("load_in_4bit", "use_qlora", "q_lora", "use_4bit_quantization")
 EIGHT_BITS = ("load_in_8bit", "use_8bit_quantization")
+TOWER_WORDS = frozenset({"vision", "visual", "vit", "image", "images", "video", "videos", "mm", "audio", "speech"})
+"""What is in the names of arguments of scripts that build a tower beside a language model (LLaVA's and its kin)."""
 OBJECTIVE_WORDS = ("dpo", "ipo", "kto", "orpo", "simpo", "cpo", "ppo", "grpo", "rlhf")
 """What is in the names of switches that scripts have for what they optimize."""
 

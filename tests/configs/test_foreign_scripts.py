@@ -66,6 +66,13 @@ def test_an_unknown_switch_of_an_objective_is_refused() -> None:
     assert "`use_dpo`: what this script optimizes" in _problems(f"{LINE} --use_dpo True\n")
 
 
+@pytest.mark.parametrize("said", ["--vision_tower openai/clip-vit-large-patch14-336", "--mm_projector_type linear"])
+def test_a_tower_beside_a_language_model_is_refused(said: str) -> None:
+    """LLaVA's script names the language model alone; without the tower the job would be another one."""
+    assert "trains on images or sound" in _problems(f"{LINE} {said}\n")
+    assert not _read(f"{LINE} --video_folder False\n").problems
+
+
 def test_gpus_of_deepspeeds_launcher_are_read() -> None:
     """``--include HOST:0,1`` are two GPUs, and ``--num_gpus 4`` four."""
     assert _read(f"{LINE}\n").settings["hardware.gpus_per_node"].value == 2

@@ -164,3 +164,15 @@ def test_a_default_names_no_line() -> None:
     settings = read("job.toml", TITAN.replace("data_parallel_shard_degree = -1\n", ""), GPUS).settings
     for key in ("parallelism.zero_stage", "parallelism.reshard_after_forward"):
         assert (settings[key].location, settings[key].assumed) == (None, True)
+
+
+@pytest.mark.parametrize(("layers", "stages"), [(6, 3), (8, None)])
+def test_stages_that_torchtitan_cannot_share_out_are_refused(layers: int, stages: int | None) -> None:
+    """34 layers, the ends among them, make six stages of six, three for each of two ranks, and five of eight."""
+    said = f"pipeline_parallel_degree = 2\npipeline_parallel_layers_per_stage = {layers}\n"
+    text = f'[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 4\nseq_len = 2048\n[parallelism]\n{said}'
+    text += 'pipeline_parallel_schedule = "Interleaved1F1B"\n'
+    found = read("job.toml", text, GPUS)
+    assert any("cannot share out among 2 ranks" in each.message for each in found.problems) is (stages is None)
+    if stages is not None:
+        assert found.settings["parallelism.virtual_stages"].value == stages
