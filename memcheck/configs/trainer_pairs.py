@@ -6,6 +6,7 @@ from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.draft import Draft
 from memcheck.configs.read_accelerate import read_accelerate
 from memcheck.configs.trainer_parts import Division, text
+from memcheck.configs.trainer_script import recipe
 from memcheck.configs.trainer_split import STAGE, load_named
 from memcheck.configs.types import ConfigError, ReadSetting
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -27,6 +28,9 @@ LAUNCH_OWN = (
 def join_recipe(draft: Draft) -> None:
     """``--config recipe.yaml``: its keys, where the command line says nothing else."""
     config = draft.config
+    named, at = recipe(config)
+    if named and at is not None and not any(config.has(name) for name in RECIPES):
+        config.adopt(RECIPES[0], named, at)
     path = next((name for name in RECIPES if isinstance(config.values.get(name), str)), "")
     if not path or config.has("learning_rate"):
         return

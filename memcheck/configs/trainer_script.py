@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable
 
 from memcheck.configs.config_file import ConfigFile
+from memcheck.finding import Location, Span
 
 _SCRIPT = re.compile(r"(?:^|[\s/\"'])(?:run_)?([a-z_]+?)(?:_training|_trainer|_finetune|_llm)?\.py\b")
+_RECIPE = re.compile(r"(?:[\w-]\.py|\btrl\s+[a-z_]+)\s+([\w./~-]+\.ya?ml)(?=\s|$)")
 _COMMAND = re.compile(r"\b(?:trl|swift|llamafactory-cli)\s+([a-z_]+)")
 
 
@@ -26,6 +28,20 @@ def commands(config: ConfigFile) -> list[str]:
         code = re.sub(r"(?:^|\s)#.*", "", line)[:2000]
         found += _COMMAND.findall(code) + _SCRIPT.findall(code)
     return found
+
+
+def recipe(config: ConfigFile) -> tuple[str, Location | None]:
+    """The recipe that a launch line hands to its script as the first argument (``run_sft.py recipe.yaml``), and where.
+
+    Empty where there is none, or several lines name different ones.
+    """
+    found: dict[str, Location] = {}
+    for number, line in enumerate(config.lines, 1):
+        code = re.sub(r"(?:^|\s)#.*", "", line)[:2000]
+        for named in _RECIPE.finditer(code):
+            span = Span(number, named.start(1) + 1, number, named.end(1) + 1)
+            found.setdefault(named[1], Location(config.path, span))
+    return next(iter(found.items())) if len(found) == 1 else ("", None)
 
 
 def runs(config: ConfigFile, package: str) -> bool:

@@ -10,6 +10,7 @@ import re
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.evidence import all_keys, any_key
 from memcheck.configs.trainer_adapters import AdapterKeys
+from memcheck.configs.trainer_script import commands, recipe
 
 VERSION = "TRL 1.9 (July 2026)"
 TITLE = "TRL"
@@ -52,10 +53,20 @@ def recognise(config: ConfigFile) -> str:
     """TrainingArguments beside a model's name, and a key or a command that only TRL has."""
     key = _arguments(config)
     if not key:
-        return ""
+        return _launched(config)
     if any(re.search(r"\btrl\s+[a-z]", line) for line in config.lines if not line.lstrip().startswith("#")):
         return key
     return key if _alone(config) else ""
+
+
+def _launched(config: ConfigFile) -> str:
+    """A launch line that leaves all to a recipe: ``accelerate launch scripts/run_sft.py recipe.yaml``."""
+    known = {word for name in commands(config) for word in name.split("_")} & set(SCRIPTS)
+    if not known or config.path.endswith((".yaml", ".yml", ".json", ".toml")):
+        return ""
+    if any(re.search(r"\b(?:swift|llamafactory)\b", line) for line in config.lines):
+        return ""
+    return "config" if config.has("config") or recipe(config)[0] else ""
 
 
 _arguments = all_keys(*EVIDENCE)

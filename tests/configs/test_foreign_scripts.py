@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from memcheck.configs.importing import Imported, import_config
@@ -85,6 +87,24 @@ def test_arms_of_a_case_are_no_arguments() -> None:
     found = _read(CHOSEN)
     assert not found.problems
     assert found.settings["model.name"].value == "Qwen/Qwen2.5-7B"
+
+
+@pytest.mark.parametrize("said", ["recipe.yaml", "--config recipe.yaml"])
+def test_a_launch_line_that_leaves_all_to_a_recipe_is_read(said: str, tmp_path: Path) -> None:
+    """alignment-handbook hands it over as the first argument; what the line itself states counts before it."""
+    recipe = (
+        "model_name_or_path: Qwen/Qwen2.5-7B\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 8\n"
+        "learning_rate: 1e-5\nbf16: true\nmax_length: 4096\n"
+    )
+    (tmp_path / "recipe.yaml").write_text(recipe, encoding="utf-8")
+    line = f"accelerate launch --num_processes 8 scripts/run_sft.py {said} --gradient_accumulation_steps=2\n"
+    found = import_config(
+        str(tmp_path / "run.sh"), line.encode(), {"hardware.gpu": ReadSetting("a100-80gb", "test")}
+    )
+    assert not found.problems
+    assert found.settings["training.micro_batch_size"].value == 4
+    assert found.settings["training.gradient_accumulation_steps"].value == 2
+    assert found.settings["hardware.gpus_per_node"].value == 8
 
 
 MEGATRON = "--micro-batch-size 4 --global-batch-size 32 --num-attention-heads 16 --seq-length 1024 --bf16"
