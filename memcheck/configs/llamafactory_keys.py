@@ -47,7 +47,12 @@ SECOND_ADAPTERS = AdapterKeys(
 STAGES = {"pt": "sft", "sft": "sft", "rm": "reward", "dpo": "dpo", "kto": "kto"}
 PREFERENCES = {"sigmoid": "dpo", "hinge": "dpo", "ipo": "ipo", "kto_pair": "dpo", "orpo": "orpo", "simpo": "simpo"}
 
+_MEGATRON = "Megatron's parallelism (mcore_adapter, Megatron-Bridge)"
 REFUSED: dict[str, str] = {
+    "tensor_model_parallel_size": _MEGATRON,
+    "pipeline_model_parallel_size": _MEGATRON,
+    "expert_model_parallel_size": _MEGATRON,
+    "use_distributed_optimizer": _MEGATRON,
     "use_galore": "GaLore's optimizer",
     "use_apollo": "APOLLO's optimizer",
     "use_badam": "BAdam's optimizer",

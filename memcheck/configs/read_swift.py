@@ -87,6 +87,9 @@ def _environment(draft: Draft) -> None:
 
 def _refuse(draft: Draft) -> None:
     config = draft.config
+    if command := keys.on_megatron(config):
+        message = f"`{command}` runs the model under Megatron-LM, and its arguments are not read"
+        draft.refuse("", message, "write a plan with `training.framework: megatron`")
     for name in ("use_galore", "use_ray", "freeze_parameters", "freeze_parameters_regex", *keys.UNFROZEN):
         if config.has(name) and not parts.off(draft, name) and config.values[name] != []:
             message = f"`{name}` has no memory model here"
