@@ -8,6 +8,7 @@ GROUPS = {
     "base.json": "quantised bases, traced",
     "liger.json": "Liger's kernels, traced",
     "torchtune.json": "torchtune's models, traced",
+    "nanotron.json": "nanotron's models, traced",
 }
 
 

@@ -203,6 +203,7 @@ FRAMEWORKS: dict[str, set[str]] = {
     "torchtitan": {"torch", "transformers"},
     "torchtune": {"torch", "transformers"},
     "megatron": {"torch"},
+    "nanotron": {"megatron"},
 }
 """The folders of frameworks that each of them may import beside itself and the modules that all share."""
 

@@ -35,7 +35,7 @@ parallelism:
   # pipeline: 1
 
 training:
-  framework: huggingface        # pytorch, torchtitan, megatron, deepspeed, litgpt, torchtune: whose code runs it
+  framework: huggingface        # pytorch, torchtitan, megatron, deepspeed, litgpt, torchtune, nanotron: whose code
 {adapters}  micro_batch_size: {micro_batch_size}           # sequences per GPU per forward pass
   sequence_length: {sequence_length}
   gradient_accumulation_steps: 1

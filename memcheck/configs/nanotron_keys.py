@@ -11,12 +11,6 @@ VERSION = "nanotron at 2411b022 (April 2026)"
 TITLE = "nanotron"
 recognise = all_keys(("tokens.micro_batch_size", "tokens.sequence_length"), ("model.model_config.hidden_size",))
 
-STANDS_IN = (
-    "nanotron has no stack of its own here, and Megatron's stands in: the same tensors rest (16-bit parameters, fp32 "
-    "gradients, a master copy, two fp32 states), and layers, cross entropy and recompute are cut alike; what differs "
-    "are kernels (Transformer Engine's against FlashAttention and Triton's), NCCL's buffers and where a pipeline is cut"
-)
-
 CONFIG = "model.model_config."
 ARCHITECTURE = "model.architecture."
 DIMENSIONS: dict[str, str] = {
@@ -30,8 +24,10 @@ DIMENSIONS: dict[str, str] = {
 }
 FLAGS: dict[str, bool] = {"tie_word_embeddings": False}
 """Switches of the architecture and their defaults (models_config.py)."""
-KINDS = ("is_llama_config", "is_qwen2_config")
+CLASSES: dict[str, str] = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
 """Both are Llama's decoder; Qwen 2's has biases on query, key and value only where ``attention_bias`` says so."""
+KINDS = tuple(CLASSES)
+ENGINES: dict[str, str] = {"1f1b": "1f1b", "afab": "gpipe"}
 
 ROWS = (
     KeyRow("tokens.micro_batch_size", "training.micro_batch_size"),
@@ -49,7 +45,6 @@ REFUSED: dict[str, str] = {
     "is_llamoe_config": "a mixture of experts of nanotron's, which has no memory model here",
     "moe_config.num_experts": "a mixture of experts of nanotron's, which has no memory model here",
     "moe_num_experts": "a mixture of experts of nanotron's, which has no memory model here",
-    "attention_bias": "a model with biases in attention, of which the stack that stands in has no model here",
     "z_loss_enabled": "a z-loss on the logits, which is not modelled",
     "flex_attention_mask": "a mask of FlexAttention, which is not modelled",
 }
@@ -99,14 +94,11 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         f"{CONFIG}log_attn_probs",
         f"{CONFIG}rope_scaling",
         f"{CONFIG}rope_scaling.",
+        "model.ddp_bucket_cap_mb",
         f"{CONFIG}rope_theta",
         f"{CONFIG}rope_interleaved",
         f"{CONFIG}rope_seq_len_interpolation_factor",
         f"{CONFIG}sliding_window_size",
-        "parallelism.tp_linear_async_communication",
     ),
 }
-UNMODELLED: dict[str, tuple[object, str]] = {
-    "model.ddp_bucket_cap_mb": (25, "DDP's buckets of another size are priced as the stack's that stands in"),
-    "parallelism.tp_recompute_allgather": (True, "gathered inputs that are kept for backward are not modelled"),
-}
+UNMODELLED: dict[str, tuple[object, str]] = {}

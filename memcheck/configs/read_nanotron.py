@@ -17,7 +17,7 @@ ONE_NODE = 8
 def read_nanotron(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job. ``world``: how many GPUs run it, where that is known."""
     draft = Draft(config, "nanotron", keys.TITLE)
-    draft.assume("training.framework", "megatron", keys.STANDS_IN)
+    draft.derive("training.framework", "nanotron", "the config's keys are nanotron's")
     _model(draft)
     _layout(draft, world)
     draft.rows(keys.ROWS)
@@ -49,7 +49,13 @@ def _model(draft: Draft) -> None:
     kind = next((name for name in keys.KINDS if on(draft, f"{keys.CONFIG}{name}")), "")
     model_type = f"{keys.ARCHITECTURE}model_type"
     if kind:
-        draft.set(model_type, "llama", f"{keys.CONFIG}{kind}")
+        biased = on(draft, f"{keys.CONFIG}attention_bias")
+        if biased and kind == "is_llama_config":
+            biased = False
+            draft.note(f"{keys.CONFIG}attention_bias", "nanotron's Llama has no biases, whatever this says")
+        draft.set(model_type, "qwen2" if biased else "llama", f"{keys.CONFIG}{kind}")
+        draft.set("training.options.model_class", keys.CLASSES[kind], f"{keys.CONFIG}{kind}")
+        config.see(f"{keys.CONFIG}attention_bias")
     elif not draft.problems:
         message = f"the model is of an unknown kind: none of {', '.join(keys.KINDS)} is true"
         draft.refuse(f"{keys.CONFIG}hidden_size", message, "name the model: --model NAME", ("model",))
@@ -65,6 +71,10 @@ def _model(draft: Draft) -> None:
             draft.set(f"{keys.ARCHITECTURE}{name}", on(draft, f"{keys.CONFIG}{name}"), f"{keys.CONFIG}{name}")
         else:
             draft.assume(f"{keys.ARCHITECTURE}{name}", default)
+    _settings(draft)
+
+
+def _settings(draft: Draft) -> None:
     padded = draft.whole("model.make_vocab_size_divisible_by", "training.options.make_vocab_size_divisible_by")
     path, key = "model.make_vocab_size_divisible_by", "training.options.make_vocab_size_divisible_by"
     if padded is not None:
@@ -101,24 +111,32 @@ def _layout(draft: Draft, world: int | None) -> None:
         elif world is not None and world != gpus:
             message = f"`dp * tp * pp` is {gpus} GPUs, and {world} were stated"
             draft.refuse("parallelism.dp", message, "state as many as the config runs on", ("parallelism.data",))
+    for name in ("tp_linear_async_communication", "tp_recompute_allgather"):
+        if config.has(f"parallelism.{name}"):
+            draft.set(f"training.options.{name}", on(draft, f"parallelism.{name}"), f"parallelism.{name}")
     if draft.value("parallelism.tensor") != 1:
         mode = text(draft, "parallelism.tp_mode").lower()
         draft.set("parallelism.sequence", mode == "reduce_scatter", "parallelism.tp_mode")
-    engine = text(draft, "parallelism.pp_engine").lower()
-    if draft.value("parallelism.pipeline") != 1:
-        schedule = "parallelism.pipeline_schedule"
-        if engine == "1f1b":
-            draft.set(schedule, "1f1b", "parallelism.pp_engine")
-        else:
-            message = f"the pipeline engine `{engine or 'afab'}` holds every micro-batch, and has no memory model here"
-            draft.refuse("parallelism.pp_engine", message, "run `pp_engine: 1f1b`", (schedule,))
-    config.see("parallelism.tp_mode", "parallelism.pp_engine")
+    _engine(draft)
     stage = text(draft, "optimizer.zero_stage") or "0"
     if stage in keys.STAGES:
         draft.set("parallelism.zero_stage", keys.STAGES[stage], "optimizer.zero_stage")
     else:
         message = f"`optimizer.zero_stage: {stage}` is none of 0 and 1"
         draft.refuse("optimizer.zero_stage", message, keys=("parallelism.zero_stage",))
+
+
+def _engine(draft: Draft) -> None:
+    config = draft.config
+    engine = text(draft, "parallelism.pp_engine").lower()
+    schedule = "parallelism.pipeline_schedule"
+    if engine in keys.ENGINES:
+        draft.set(schedule, keys.ENGINES[engine], "parallelism.pp_engine")
+    elif engine:
+        draft.refuse("parallelism.pp_engine", f"`pp_engine: {engine}` is none of 1f1b and afab", keys=(schedule,))
+    else:
+        draft.assume(schedule, "gpipe", "no `pp_engine`: afab, all forwards first")
+    config.see("parallelism.tp_mode", "parallelism.pp_engine")
 
 
 def _length(draft: Draft) -> None:
@@ -143,9 +161,10 @@ def _precision(draft: Draft) -> None:
         draft.ask("training.precision.recipe", "its dtype (`model.dtype`)", "state it: --set training.precision=fp32")
     path = "optimizer.accumulate_grad_in_fp32"
     if off(draft, path) and draft.value("training.precision.recipe") != "fp32":
-        narrow = str(draft.value("training.precision.recipe")).partition("-")[0]
-        draft.set("training.precision.gradients", narrow, path)
-        draft.note(path, "parameters are stepped without a master copy, and priced with one: an upper bound")
+        if draft.value("training.precision.recipe") == "bf16-mixed":
+            draft.set("training.precision.recipe", "bf16-pure", path)
+        else:
+            draft.note(path, "parameters are stepped without a master copy, and priced with one: an upper bound")
     config.see(path)
 
 
@@ -157,5 +176,8 @@ def _optimizer(draft: Draft) -> None:
         draft.refuse(path, f"the states of `{path}: {name}` have no memory model", keys=("training.optimizer.name",))
     else:
         draft.set("training.optimizer.name", name, path)
+    fused = "optimizer.optimizer_factory.torch_adam_is_fused"
+    if config.has(fused):
+        draft.set("training.optimizer.implementation", "fused" if on(draft, fused) else "foreach", fused)
     clip = config.take("optimizer.clip_grad")
     draft.set("training.clip_grad_norm", clip is not None and str(clip) not in ("0", "0.0"), "optimizer.clip_grad")

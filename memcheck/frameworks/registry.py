@@ -21,6 +21,7 @@ FOLDERS = {
     "deepspeed": "deepspeed",
     "litgpt": "litgpt",
     "torchtune": "torchtune",
+    "nanotron": "nanotron",
 }
 """Names that a plan gives, and the folder beside this file whose code prices each."""
 

@@ -21,8 +21,14 @@ CASES: dict[str, dict[str, Any]] = {case["id"]: case for name in GROUPS for case
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_moment_is_the_traced_one(name: str) -> None:
-    """Each instant of the step is within 0.1 % of the trace's, or above it by the rows that Liger's norms add up."""
+    """Each instant of the step is within 0.1 % of the trace's, or above it by what is counted longer than it lives.
+
+    That are the rows that Liger's norms add up, and those that nanotron's Qwen 2 looks up, which go before the loss.
+    """
     said = {instant.name: instant.allocated_bytes for instant in answer(CASES[name]["plan"]).ranks[0].instants}
     for instant, traced in CASES[name]["instants_bytes"].items():
-        above = MULTIPROCESSORS_MOST * MOST_COLUMNS * 4 if "kernels" in CASES[name]["plan"]["training"] else 0
+        training = CASES[name]["plan"]["training"]
+        above = MULTIPROCESSORS_MOST * MOST_COLUMNS * 4 if "kernels" in training else 0
+        if instant == "loss" and training.get("options", {}).get("model_class") == "qwen2":
+            above = training["micro_batch_size"] * training["sequence_length"] * MOST_COLUMNS
         assert -0.001 * traced < said[instant] - traced < max(0.001 * traced, above), instant

@@ -37,18 +37,28 @@ def test_degrees_and_gpus_have_to_agree() -> None:
     assert any("dp" in CONFIG.splitlines()[each.location.span.line - 1] for each in found.problems)
 
 
-def test_the_stack_that_stands_in_is_said() -> None:
-    """Whose code is priced is an assumption with what differs, never a statement of the file."""
-    setting = read(CONFIG).settings["training.framework"]
-    assert (setting.value, setting.assumed, setting.location) == ("megatron", True, None)
-    assert "differs" in setting.why
+def test_the_class_of_the_model_decides_its_biases() -> None:
+    """Qwen 2's class has biases where the config says so, Llama's has none."""
+    biased = CONFIG.replace("is_llama_config: true", "is_qwen2_config: true\n    attention_bias: true")
+    found = read(biased).settings
+    assert (found["model.architecture.model_type"].value, found["training.options.model_class"].value) == (
+        "qwen2",
+        "qwen2",
+    )
+    llama = read(CONFIG.replace("is_llama_config: true", "is_llama_config: true\n    attention_bias: true"))
+    assert llama.settings["model.architecture.model_type"].value == "llama"
+    assert any("no biases" in each.message for each in llama.notes)
 
 
-@pytest.mark.parametrize(("engine", "problems"), [("1f1b", 0), ("afab", 1)])
-def test_the_engine_of_a_pipeline_is_its_schedule(engine: str, problems: int) -> None:
-    """All forward before all backward holds every micro-batch, which Megatron has no schedule for."""
-    text = CONFIG.replace("pp: 1\n", "pp: 2\n").replace("dp: 4", "dp: 2").replace("pp_engine: 1f1b", f"pp_engine: {engine}")
-    assert len(read(text).problems) == problems
+@pytest.mark.parametrize(
+    ("line", "schedule"), [("pp_engine: 1f1b", "1f1b"), ("pp_engine: afab", "gpipe"), ("tp_mode: ALL_REDUCE", "gpipe")]
+)
+@pytest.mark.parametrize("stages", [1, 2])
+def test_the_engine_is_a_schedule_with_a_pipeline_and_without(line: str, schedule: str, stages: int) -> None:
+    """All forwards before all backwards hold every micro-batch on one rank, too; afab is what no key means."""
+    text = CONFIG.replace("pp: 1\n", f"pp: {stages}\n").replace("dp: 4", f"dp: {4 // stages}")
+    found = read(text.replace("pp_engine: 1f1b", line))
+    assert (found.problems, found.settings["parallelism.pipeline_schedule"].value) == ((), schedule)
 
 
 def test_the_longest_stage_of_the_data_counts() -> None:

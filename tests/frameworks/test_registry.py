@@ -37,6 +37,7 @@ def test_stages_that_a_framework_has() -> None:
         "torchtitan": (0, 1, 3),
         "litgpt": (0, 3),
         "torchtune": (0, 3),
+        "nanotron": (0, 1),
     }
 
 

@@ -6,6 +6,8 @@ Sources: Megatron-core ``models/common/embeddings/language_model_embedding.py``,
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, high, turn
@@ -28,16 +30,26 @@ class MegatronEmbedding(Record):
     trained: bool = True
 
 
-def megatron_embedding_curve(e: MegatronEmbedding, setting: Setting, *, inventory: bool = False) -> Curve:
-    """Replay the embedding. Its output belongs to the first layer; ``saved`` is what else it keeps."""
+def megatron_embedding_curve(
+    e: MegatronEmbedding,
+    setting: Setting,
+    forward: Callable[[Context, MegatronEmbedding], Value] | None = None,
+    *,
+    inventory: bool = False,
+) -> Curve:
+    """Replay the embedding. Its output belongs to the first layer; ``saved`` is what else it keeps.
+
+    ``forward``: :func:`embedding_forward`, or another folder's.
+    """
     tape = Tape(inventory=inventory)
     ctx = Context(tape, setting)
-    y = embedding_forward(ctx, e)
+    y = (forward or embedding_forward)(ctx, e)
     forward_high = high(tape)
     output = (y.shape, y.dtype)
     y.storage = None
     saved = turn(tape)
     backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
+    gradients = tape.by_component.get("gradients", 0)
     return Curve(
         saved=saved.bytes,
         saved_inventory=saved.inventory,
@@ -45,7 +57,7 @@ def megatron_embedding_curve(e: MegatronEmbedding, setting: Setting, *, inventor
         until_forward_ends=0,
         forward=forward_high,
         backward=high(tape),
-        gradients=0,
+        gradients=gradients,
     )
 
 

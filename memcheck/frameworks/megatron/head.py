@@ -6,6 +6,8 @@ Sources: Megatron-core ``models/gpt/gpt_model.py`` (_postprocess), ``models/comm
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, high, turn
@@ -29,8 +31,14 @@ class MegatronHead(Record):
     """Dtype of the buffer that takes the weight's gradient, where it is made for each backward (Megatron-FSDP)."""
 
 
-def megatron_head_curve(head: MegatronHead, setting: Setting, *, inventory: bool = False) -> Curve:
-    """Replay final norm, output layer and loss.
+def megatron_head_curve(
+    head: MegatronHead,
+    setting: Setting,
+    forward: Callable[[Context, MegatronHead, Value, Gradients], Value] | None = None,
+    *,
+    inventory: bool = False,
+) -> Curve:
+    """Replay final norm, output layer and loss. ``forward``: :func:`head_forward`, or another folder's.
 
     ``lingers``: a tied weight's gradient that waits for the embedding's.
     """
@@ -40,7 +48,7 @@ def megatron_head_curve(head: MegatronHead, setting: Setting, *, inventory: bool
     x = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, Leaf() if setting.input_grad else None)
     waiting: list[Storage] = []
     made: list[Storage] = []
-    loss = head_forward(ctx, head, x, Gradients(waiting, made))
+    loss = (forward or head_forward)(ctx, head, x, Gradients(waiting, made))
     forward_high = high(tape)
     leaf = x.origin
     x.storage = None
@@ -50,6 +58,7 @@ def megatron_head_curve(head: MegatronHead, setting: Setting, *, inventory: bool
     backward(tape, loss, [tape.new(rows, "fp32", "gradient of the loss per token")])
     backward_high = high(tape)
     lingers = sum(s.bytes for s in waiting)
+    gradients = tape.by_component.get("gradients", 0)
     made.clear()  # counted with the gradients that wait to be reduced from here on
     del leaf
     return Curve(
@@ -59,7 +68,7 @@ def megatron_head_curve(head: MegatronHead, setting: Setting, *, inventory: bool
         until_forward_ends=0,
         forward=forward_high,
         backward=backward_high,
-        gradients=0,
+        gradients=gradients,
         lingers=lingers,
     )
 

@@ -12,14 +12,16 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import fsdp
 from memcheck.frameworks.megatron.building import with_building
+from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.megatron.schedule import PassRun, Place, runs, settled, warm_up
 from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.frameworks.megatron.stages import Chunk, stages
 from memcheck.frameworks.megatron.states import MegatronStates, states_of, timeless
 from memcheck.frameworks.megatron.step import Rank, ScheduleMotion
 from memcheck.frameworks.megatron.units import SharedLayers, chunk_units, renumbered
-from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device, workspaces
+from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device
 from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.pipelining import fullest
 from memcheck.job.types import DTYPE_BYTES, Checkpoint, Initialization, Optimizer, TrainingJob
 from memcheck.models.types import Architecture
@@ -225,14 +227,15 @@ class _Ranks:
         tensors = [(t, count) for of_unit, count in kinds.values() for t in of_unit]
         distinct = {id(self.alike.layers[i]): self.alike.layers[i] for c in chunks for i in c.layers}
         blocks = Blocks(list(distinct.values()), tensors, bool(embedding), bool(head))
-        side = workspaces(job, a, self.setting, blocks, self.device)
+        code = code_of(self.setting.style)
+        side = code.always(job, a, self.setting, blocks, self.device)
         boundary = _boundary(job, a) if job.layout.pipeline > 1 else 0
         several = len(chunks) > 1
         sharded = fsdp.is_sharded(job)
         rank = Rank(
             chunks=units,
-            always=(*side.components(), ("communication_buffers", fsdp.root_bytes(job, flat) if sharded else 0)),
-            forward_only=_attention_mask(job) if embedding or head else 0,
+            always=(*side, ("communication_buffers", fsdp.root_bytes(job, flat) if sharded else 0)),
+            forward_only=code.forward_only(job, self.setting) if embedding or head else 0,
             input_gradient=boundary if sends_back or several else 0,
             output_gradient=boundary if sends_on or several else 0,
             cached_output=boundary if job.option("deallocate_pipeline_outputs") is False and not head else 0,
@@ -251,7 +254,8 @@ def _schedule(job: TrainingJob, rank: int, chunks: int) -> tuple[PassRun, ...]:
 def _place(job: TrainingJob, rank: int, chunks: int) -> Place:
     pipeline = job.layout.pipeline
     group = int(str(job.option("microbatch_group_size_per_virtual_pipeline_stage") or pipeline))
-    return Place(rank, pipeline, chunks, group, bool(job.option("overlap_moe_expert_parallel_comm")))
+    place = Place(rank, pipeline, chunks, group, bool(job.option("overlap_moe_expert_parallel_comm")))
+    return code_of(FRAMEWORKS[job.framework].style).place(job, place)
 
 
 def _boundary(job: TrainingJob, a: Architecture) -> int:
@@ -260,10 +264,3 @@ def _boundary(job: TrainingJob, a: Architecture) -> int:
     if job.layout.sequence and job.layout.tensor > 1:
         tokens //= job.layout.tensor
     return rounded(tokens * a.hidden_size * DTYPE_BYTES[job.recipe.compute])
-
-
-def _attention_mask(job: TrainingJob) -> int:
-    """The dense causal mask of the data loader, one byte per pair of tokens (create_attention_mask_in_dataloader)."""
-    if not job.option("create_attention_mask_in_dataloader"):
-        return 0
-    return rounded(job.micro_batch_size * job.sequence_length * job.sequence_length)

@@ -34,11 +34,13 @@ class Place(Record):
     """Micro-batches that run through one chunk after another."""
     overlaps: bool = False
     """``overlap_moe_expert_parallel_comm``: forwards and backwards run side by side."""
+    forwards_first: bool = False
+    """All forwards run before the first backward (nanotron's ``afab``), on any number of ranks."""
 
 
 def warm_up(place: Place) -> int:
     """Forwards before the first backward."""
-    rank, pipeline, chunks, group, overlaps = place
+    rank, pipeline, chunks, group, overlaps, _ = place
     if pipeline == 1:
         return 0
     if chunks == 1:
@@ -51,6 +53,8 @@ def settled(place: Place, micro_batches: int) -> int:
 
     That rank warms up longest, so that :func:`runs` cuts no other rank's schedule later.
     """
+    if place.forwards_first:
+        return micro_batches
     whole, rest = divmod(micro_batches, place.group)
     return place.group * min(whole, -(-warm_up(place) // (place.group * place.chunks)) + SETTLING_GROUPS) + rest
 
@@ -63,6 +67,8 @@ def runs(place: Place, micro_batches: int) -> tuple[PassRun, ...]:
     ``group * chunks`` passes, except for its ends; the repetition is cut, and what is left is as long as the warm-up.
     """
     chunks, group = place.chunks, place.group
+    if place.forwards_first:
+        return (PassRun(0, None, micro_batches), PassRun(None, 0, micro_batches))
     start = warm_up(place)
     whole, rest = divmod(micro_batches, group)
     whole = min(whole, -(-start // (group * chunks)) + SETTLING_GROUPS)

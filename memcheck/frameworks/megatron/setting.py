@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Adapter, Setting
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.megatron.profile import PROFILE as MEGATRON
+from memcheck.frameworks.megatron.own_code import code_of
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
@@ -41,8 +42,9 @@ def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | N
     """
     _refuse(job)
     layout, recipe = job.layout, job.recipe
-    return Setting(
-        style=MEGATRON.style,
+    style = FRAMEWORKS[job.framework].style
+    setting = Setting(
+        style=style,
         batch=job.micro_batch_size,
         sequence=-(-job.sequence_length // layout.context),
         hidden=architecture.hidden_size,
@@ -61,6 +63,7 @@ def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | N
         context=layout.context,
         options=argument_options(job),
     )
+    return code_of(style).setting(job, architecture, setting)
 
 
 def _adapter(job: TrainingJob) -> Adapter | None:

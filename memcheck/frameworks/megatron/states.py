@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from memcheck.accounts.moves import Components, Held, Rest
-from memcheck.frameworks.megatron import buffers, fsdp
 from memcheck.frameworks.megatron.building import laying_out
 from memcheck.frameworks.megatron.counted import counted
+from memcheck.frameworks.megatron.own_code import code_of
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.states import timeless as without_step
 from memcheck.job.types import TrainingJob
 from memcheck.remembered import lru_cache
@@ -55,7 +56,4 @@ def states_of(job: TrainingJob) -> MegatronStates:
 def rests(job: TrainingJob, held: Held) -> Rest:
     """The states of a rank of a :func:`timeless` job, and what the optimizer's step adds to them."""
     tensors = counted(held.units)  # type: ignore[arg-type]
-    found = fsdp.resting(job, tensors) if fsdp.is_sharded(job) else buffers.resting(job, tensors)
-    names = ("parameters", "gradients", "master_weights", "optimizer_states")
-    components = tuple((name, getattr(found, name)) for name in names)
-    return Rest(components, "optimizer step", buffers.step_temporaries(job, tensors))
+    return code_of(FRAMEWORKS[job.framework].style).rest(job, tensors)

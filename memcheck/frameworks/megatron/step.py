@@ -301,6 +301,7 @@ def _backward(recorder: Recorder, chunk: Sequence[_NamedUnits], where: str) -> N
         recorder.hold("communication_buffers", units.extra.backward)
         recorder.high("backward", units.curve.backward, f"{where} {end - 1}")
         recorder.release("communication_buffers", units.extra.backward)
+        recorder.hold("gradients", units.curve.gradients)
         recorder.hold("temporaries", units.curve.lingers)
         recorder.repeat(before, end - index - 1)
 

@@ -10,10 +10,10 @@ from memcheck.autograd.completeness import demand, elements, met, met_by, whole
 from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Leaf, Value
-from memcheck.frameworks.megatron.embedding import MegatronEmbedding, embedding_forward, megatron_embedding_curve
+from memcheck.frameworks.megatron.embedding import MegatronEmbedding, megatron_embedding_curve
 from memcheck.frameworks.megatron.fsdp import gradient_dtype, is_sharded
-from memcheck.frameworks.megatron.head import Gradients, MegatronHead, head_forward, megatron_head_curve
-from memcheck.frameworks.megatron.layers import megatron_layers
+from memcheck.frameworks.megatron.head import Gradients, MegatronHead, megatron_head_curve
+from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.megatron.stages import Chunk
 from memcheck.frameworks.megatron.tensors import (
     block_tensors,
@@ -190,7 +190,7 @@ def _demand_block(block: Block, setting: Setting) -> None:
     """Megatron's layout of the layer holds all that the model has, and its forward pass meets it."""
     held = sum(t.numel for t in whole_block(block, setting.hidden))
     demand(held, max(held, elements(block)), "a layer's parameters", "megatron")
-    seen = met_by(lambda ctx, x: megatron_layers(ctx, (block,), x, recompute=False), setting)
+    seen = met_by(lambda ctx, x: code_of(setting.style).layers(ctx, (block,), x, recompute=False), setting)
     demand(seen, held, "a layer", "megatron")
 
 
@@ -198,7 +198,7 @@ def _demand_block(block: Block, setting: Setting) -> None:
 def _demand_embedding(a: Architecture, e: MegatronEmbedding, setting: Setting) -> None:
     """``e``: its table is padded."""
     held = sum(t.count for t in outer_tensors(a._replace(final_norm=None, head=False, vocab_size=e.vocab)))
-    demand(met(lambda ctx: embedding_forward(ctx, e), setting), held, "the embedding", "megatron")
+    demand(met(lambda ctx: code_of(setting.style).embedding(ctx, e), setting), held, "the embedding", "megatron")
 
 
 @lru_cache(maxsize=256)
@@ -210,7 +210,7 @@ def _demand_head(a: Architecture, head: MegatronHead, setting: Setting) -> None:
     def run(ctx: Context) -> None:
         shape = (ctx.tokens, ctx.hidden)
         x = Value(ctx.tape.new(shape, setting.compute, "last hidden state"), shape, setting.compute, Leaf())
-        head_forward(ctx, head, x, Gradients([], []))
+        code_of(setting.style).head(ctx, head, x, Gradients([], []))
 
     demand(met(run, setting), held, "the head", "megatron")
 
@@ -222,19 +222,19 @@ def _layers(blocks: tuple[Block, ...], setting: Setting, recompute: bool, invent
         rows //= setting.tensor
 
     def forward(ctx: Context, x: Value) -> Value:
-        return megatron_layers(ctx, blocks, x, recompute=recompute)
+        return code_of(setting.style).layers(ctx, blocks, x, recompute=recompute)
 
     return replay(forward, setting, (rows, setting.hidden), setting.compute, inventory=inventory)
 
 
 @lru_cache(maxsize=256)
 def _embedding(e: MegatronEmbedding, setting: Setting, inventory: bool) -> Curve:
-    return megatron_embedding_curve(e, setting, inventory=inventory)
+    return megatron_embedding_curve(e, setting, code_of(setting.style).embedding, inventory=inventory)
 
 
 @lru_cache(maxsize=256)
 def _head(head: MegatronHead, setting: Setting, inventory: bool) -> Curve:
-    return megatron_head_curve(head, setting, inventory=inventory)
+    return megatron_head_curve(head, setting, code_of(setting.style).head, inventory=inventory)
 
 
 def _prediction_layers(

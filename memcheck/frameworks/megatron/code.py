@@ -1,0 +1,51 @@
+"""Megatron-core's own modules and buffers."""
+
+from __future__ import annotations
+
+from memcheck.accounts.moves import Components, Rest
+from memcheck.autograd.context import Setting
+from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.megatron import buffers, fsdp
+from memcheck.frameworks.megatron.counted import Counted
+from memcheck.frameworks.megatron.embedding import embedding_forward
+from memcheck.frameworks.megatron.head import head_forward
+from memcheck.frameworks.megatron.layers import megatron_layers
+from memcheck.frameworks.megatron.own_code import OwnCode
+from memcheck.frameworks.megatron.workspaces import ChunkContents, Device, workspaces
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture
+
+
+def always(
+    job: TrainingJob, architecture: Architecture, setting: Setting, held: ChunkContents, device: Device
+) -> Components:
+    """Workspaces, tables and the batch."""
+    return workspaces(job, architecture, setting, held, device).components()
+
+
+def attention_mask(job: TrainingJob, _setting: Setting) -> int:
+    """The dense causal mask of the data loader, one byte per pair of tokens (create_attention_mask_in_dataloader)."""
+    if not job.option("create_attention_mask_in_dataloader"):
+        return 0
+    return rounded(job.micro_batch_size * job.sequence_length * job.sequence_length)
+
+
+def rest(job: TrainingJob, tensors: list[Counted]) -> Rest:
+    """Contiguous buffers, or Megatron-FSDP's."""
+    found = fsdp.resting(job, tensors) if fsdp.is_sharded(job) else buffers.resting(job, tensors)
+    names = ("parameters", "gradients", "master_weights", "optimizer_states")
+    components = tuple((name, getattr(found, name)) for name in names)
+    return Rest(components, "optimizer step", buffers.step_temporaries(job, tensors))
+
+
+CODE = OwnCode(
+    layers=megatron_layers,
+    embedding=embedding_forward,
+    head=head_forward,
+    setting=lambda _job, _architecture, setting: setting,
+    always=always,
+    forward_only=attention_mask,
+    rest=rest,
+    place=lambda _job, place: place,
+    remaps=True,
+)

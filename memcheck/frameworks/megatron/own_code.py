@@ -1,0 +1,61 @@
+"""Whose model code and buffers the schedules of this folder run: Megatron-core's, or another folder's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memcheck.edge.modules import import_module
+from memcheck.job.style import Style
+from memcheck.record import Record
+from memcheck.remembered import lru_cache
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from memcheck.accounts.moves import Components, Rest
+    from memcheck.autograd.context import Context, Setting
+    from memcheck.autograd.tensor import Value
+    from memcheck.frameworks.megatron.counted import Counted
+    from memcheck.frameworks.megatron.embedding import MegatronEmbedding
+    from memcheck.frameworks.megatron.head import Gradients, MegatronHead
+    from memcheck.frameworks.megatron.schedule import Place
+    from memcheck.frameworks.megatron.stages import Chunk
+    from memcheck.frameworks.megatron.workspaces import ChunkContents, Device
+    from memcheck.job.types import TrainingJob
+    from memcheck.models.types import Architecture, Block
+
+    class ConsecutiveLayers(Protocol):
+        """A function that runs consecutive layers."""
+
+        def __call__(self, ctx: Context, blocks: tuple[Block, ...], x: Value, /, *, recompute: bool) -> Value:
+            """The residual stream behind the layers, from that before them. ``recompute``: in a checkpoint."""
+
+
+class OwnCode(Record):
+    """What a folder has under ``CODE`` in its ``code.py``."""
+
+    layers: ConsecutiveLayers
+    embedding: Callable[[Context, MegatronEmbedding], Value]
+    head: Callable[[Context, MegatronHead, Value, Gradients], Value]
+    setting: Callable[[TrainingJob, Architecture, Setting], Setting]
+    """The setting of its modules, from that which Megatron's have."""
+    always: Callable[[TrainingJob, Architecture, Setting, ChunkContents, Device], Components]
+    """Side buffers that live all step."""
+    forward_only: Callable[[TrainingJob, Setting], int]
+    """Bytes that live during a forward through the first or the last stage, and not behind it."""
+    rest: Callable[[TrainingJob, list[Counted]], Rest]
+    """What rests on a rank between steps, and what the optimizer's step takes."""
+    place: Callable[[TrainingJob, Place], Place]
+    """A rank's place in the schedule, from that of 1F1B."""
+    remaps: bool
+    """Parameters are copied into contiguous buffers while the model is made."""
+    cut: Callable[[TrainingJob], tuple[tuple[Chunk, ...], ...]] | None = None
+    """Chunks of every pipeline rank, where Megatron's arguments do not cut it."""
+
+
+@lru_cache(maxsize=16)
+def code_of(style: Style) -> OwnCode:
+    """The code of a framework's folder."""
+    found: OwnCode = import_module(f"memcheck.frameworks.{style.folder}.code").CODE
+    return found

@@ -1,0 +1,101 @@
+"""nanotron.
+
+Sources: huggingface/nanotron 2411b022 of April 2026 (``src/nanotron/config/*.py``, ``helpers.py``, ``trainer.py``,
+``optim``, ``parallel``): 16-bit parameters, gradients in autograd's dtype that are added to an fp32 buffer behind each
+backward, an fp32 master copy and AdamW's two states; ``REDUCE_SCATTER`` is sequence parallelism; pipelines run 1F1B or
+all forwards first.
+"""
+
+from __future__ import annotations
+
+from memcheck.job import recipes as r
+from memcheck.job.families import NORM, Families, parts, words
+from memcheck.job.profile import Profile
+from memcheck.job.style import Style
+
+FAMILIES = Families(
+    words("llama qwen2"),
+    parts(
+        Attention="heads kv_heads head_dim qkv_bias rotary_dim tensors",
+        Mlp="width gated activation tensors",
+        Block="mixer mlp input_norm mlp_norm",
+        Norm=NORM,
+    ),
+    source="nanotron's models",
+)
+
+_BF16 = r.BF16_PURE._replace(recipe="bf16-mixed", gradients="fp32", master="fp32", optimizer_states="fp32")
+_FP16 = r.FP16_PURE._replace(recipe="fp16-mixed", gradients="fp32", master="fp32", optimizer_states="fp32")
+
+PROFILE = Profile(
+    name="nanotron",
+    title="nanotron",
+    # without `accumulate_grad_in_fp32` everything has the dtype of the model, and gradients rest between backwards
+    recipes={"bf16-mixed": _BF16, "fp16-mixed": _FP16, "bf16-pure": r.BF16_PURE, "fp32": r.FP32},
+    sharded_recipes={},
+    default_precision="bf16-mixed",
+    default_optimizer="adamw",
+    default_implementation="fused",
+    default_attention="flash",
+    default_loss="vocab-parallel",
+    keep_logits=False,
+    upcast=True,
+    clip_grad_norm=True,
+    sequence_parallel=False,  # parallelism_config.py: tp_mode is ALL_REDUCE
+    expandable_segments=False,
+    zero_stages=(0, 1),
+    parallelisms=("tensor", "sequence", "pipeline"),
+    schedules=("1f1b", "gpipe"),
+    methods=("full",),
+    losses=("vocab-parallel",),
+    attentions=("flash",),
+    recompute=("none", "full"),
+    options={
+        "make_vocab_size_divisible_by": (int,),
+        "model_class": (str,),
+        "tp_linear_async_communication": (bool,),
+        "tp_recompute_allgather": (bool,),
+    },
+    choices={"model_class": ("llama", "qwen2")},
+    families=FAMILIES,
+    style=Style(
+        folder="nanotron",
+        layout="sequence-first",
+        source="nanotron's models and flash-attn's functions, replayed by memcheck.frameworks",
+    ),
+    implementations={"sgd": "foreach"},
+    loss_parallel="always",
+    own_gradients=True,
+    lacks={
+        "parallelism.reshard_after_forward": "it shards no parameters (nanotron/optim/zero.py)",
+        "parallelism.gradient_sync": "gradients are reduced with the last micro-batch of a step "
+        "(nanotron/parallel/pipeline_parallel/engine.py, _get_bwd_context)",
+        "parallelism.gradient_as_bucket_view": "its DistributedDataParallel is made without (nanotron/trainer.py, "
+        "_init_model)",
+        "training.precision.reduce": "gradients are reduced in their buffer's dtype "
+        "(nanotron/optim/gradient_accumulator.py)",
+        "training.precision.params": "parameters have the dtype of the recipe (nanotron/models/base.py, build_model)",
+        "training.precision.gradients": "sums are fp32, or, without a master copy, in the parameters' dtype "
+        "(nanotron/optim/gradient_accumulator.py)",
+        "training.precision.master": "there is an fp32 master copy where gradients are summed in fp32 "
+        "(nanotron/optim/gradient_accumulator.py)",
+        "training.precision.optimizer_states": "states have the dtype of what is stepped (nanotron/helpers.py)",
+        "training.activation_checkpointing.offload": "what checkpoints keep stays on the GPU (nanotron/models)",
+        "training.loss.upcast": "its loss always takes an fp32 copy of the logits "
+        "(nanotron/parallel/tensor_parallel/functional.py)",
+        "training.loss.keep_logits": "its model returns the loss alone (nanotron/models)",
+    },
+    allocators=("default",),
+    harmless={},
+    initialization=("device", "device"),
+    checkpoint=("sharded", "sharded"),
+    data_parallel="distributed-optimizer",
+    bitsandbytes=False,
+    offloads_parameters=False,
+    pads_vocabulary=True,
+    not_run="nanotron's own model code is not run",
+    errors_as="megatron",
+    errors_by_model=True,
+    allocator_group="megatron",
+    source="huggingface/nanotron 2411b022",
+)

@@ -1,0 +1,44 @@
+"""Where nanotron cuts a pipeline: by what each block costs to compute, the head among them.
+
+Source: nanotron ``models/base.py`` (build_model), ``models/llama.py`` (LlamaModel.get_block_compute_costs).
+"""
+
+from __future__ import annotations
+
+from memcheck.errors import UnsupportedError
+from memcheck.frameworks.megatron.stages import Chunk
+from memcheck.frameworks.megatron.tensors import padded_vocabulary
+from memcheck.job.types import TrainingJob
+from memcheck.models.types import Architecture, Attention, Block, Mlp
+
+
+def costed_stages(job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
+    """One chunk for each pipeline rank. A rank takes blocks until their cost, added up, is above its share.
+
+    Raises:
+        UnsupportedError: a rank gets no layer, on which nanotron's ranks end in an error.
+    """
+    a, ways = job.architecture, job.layout.pipeline
+    if not isinstance(a, Architecture):
+        raise UnsupportedError("nanotron cuts a pipeline by what its layers cost, which are not known here")
+    head = padded_vocabulary(a.vocab_size, job) * a.hidden_size
+    costs = [_cost(block, a.hidden_size) for block in a.layers()]
+    total, done, rank = sum(costs) + head, 0, 0
+    held: list[list[int]] = [[] for _ in range(ways)]
+    for index, cost in enumerate(costs):
+        held[rank].append(index)
+        done += cost
+        if done * ways > total * (rank + 1):
+            rank += 1
+    if rank < ways - 1 or not all(held[:-1]):
+        message = f"nanotron cuts {len(costs)} layers and the head by their cost, which leaves a pipeline rank empty"
+        raise UnsupportedError(message, "use fewer pipeline ranks", "/parallelism/pipeline")
+    return tuple(
+        (Chunk(layers=tuple(layers), embedding=number == 0, head=number == rank),) for number, layers in enumerate(held)
+    )
+
+
+def _cost(block: Block, hidden: int) -> int:
+    a, m = block.mixer, block.mlp
+    attention = 4 * a.heads * a.head_dim * hidden if isinstance(a, Attention) else 0
+    return attention + (3 * m.width * hidden if isinstance(m, Mlp) else 0)
