@@ -61,7 +61,8 @@ class ModelBuffers:
             found.append(Always("activations", buffers))
         beside = self.architecture.encoder.sinusoids if self.architecture.encoder is not None else 0
         tables = [rows for rows in (self.architecture.sinusoids, beside) if rows]
-        found += [Always("activations", rounded(rows * self.setting.hidden * self.item)) for rows in tables]
+        made = DTYPE_BYTES[self.job.recipe.params]  # of the weights as they rest: FSDP2 casts no buffers
+        found += [Always("activations", rounded(rows * self.setting.hidden * made)) for rows in tables]
         if self.architecture.mask_buffer:
             found.append(Always("activations", rounded(self.architecture.mask_buffer**2)))
         if self.architecture.pooling is not None and self.architecture.learned_positions:
@@ -78,7 +79,7 @@ class ModelBuffers:
 
             found.append(Always("activations", encoder_inputs(self.job, self.architecture, self.architecture.encoder)))
         if self.architecture.logit_bias:
-            found.append(Always("activations", rounded(self.architecture.vocab_size * self.item)))
+            found.append(Always("activations", rounded(self.architecture.vocab_size * made)))
         if (self.architecture.vision is not None or self.architecture.others) and self.part.embedding:
             from memcheck.frameworks.torch.tower_tensors import pixel_bytes, side_buffers
 

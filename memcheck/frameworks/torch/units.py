@@ -371,7 +371,7 @@ def head_of(
         projects_last=a.projects_last,
         dropout=a.final_dropout,
         waiting=a.per_layer.total if a.per_layer is not None else 0,
-        offset=a.logit_bias,
+        offset=job.recipe.params if a.logit_bias else "",  # FSDP2 casts no buffers
         compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
         graph_before=graph,
         grad_dtype=outside,

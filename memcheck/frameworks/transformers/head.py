@@ -51,8 +51,8 @@ class Head(Record):
     """Streams are collapsed by learned weights (DeepSeek V4), not by their mean."""
     dropout: float = 0.0
     """Behind the final norm."""
-    offset: bool = False
-    """A buffer of one number a word, in the parameters' dtype, is added to the logits (BART)."""
+    offset: str = ""
+    """Dtype of a buffer of one number a word that is added to the logits (BART); empty: none is."""
     hidden_cap: bool = False
     """What the head reads is capped, not the logits."""
     divided: bool = False
@@ -295,7 +295,7 @@ def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
     if head.widened:
         logits = cast(tape, logits, "fp32", "logits.float()")
     if head.offset:
-        logits = shift(tape, logits, "final_logits_bias", ctx.setting.params)
+        logits = shift(tape, logits, "final_logits_bias", head.offset)
     if head.scaled or head.softcap:
         from memcheck.frameworks.transformers.second_pass import capped
 

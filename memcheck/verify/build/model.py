@@ -183,6 +183,16 @@ def base_of(model: nn.Module) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def encoder_blocks_of(model: nn.Module, architecture: Architecture) -> list[nn.Module]:
+    """The layers of the encoder in front of the stack; none: there is no encoder."""
+    if architecture.encoder is None:
+        return []
+    base, path = base_of(model), architecture.encoder.path
+    if not hasattr(base, base.base_model_prefix):
+        path = path.removeprefix(f"{base.base_model_prefix}.")
+    return list(base.get_submodule(path).children())
+
+
 def blocks_of(model: nn.Module, architecture: Architecture) -> nn.ModuleList:
     """The stack of layers."""
     base, path = base_of(model), architecture.paths.layers

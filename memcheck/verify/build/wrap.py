@@ -14,7 +14,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.verify.build.dtypes import DTYPES
-from memcheck.verify.build.model import blocks_of
+from memcheck.verify.build.model import blocks_of, encoder_blocks_of
 from memcheck.verify.errors import RefusedStepError
 
 Mesh = Any
@@ -71,7 +71,8 @@ def wrap(model: nn.Module, job: TrainingJob, architecture: Architecture, mesh: M
 
         parallelize(model, job, architecture, mesh["tensor"])
     if layout.zero_stage == 3 and layout.data > 1:
-        shard(model, list(blocks_of(model, architecture)), job, mesh)
+        layers = [*encoder_blocks_of(model, architecture), *blocks_of(model, architecture)]  # `_no_split_modules`
+        shard(model, layers, job, mesh)
         return Wrapped(model, model, _fsdp_sync(model, job))
     if layout.data > 1:
         return _replicated(model, job, mesh)
