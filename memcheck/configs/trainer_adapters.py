@@ -89,12 +89,28 @@ def _targets(draft: Draft, names: AdapterKeys) -> None:
         expanded = expand(found[0])
         if expanded:
             draft.set(key, expanded, path)
+        elif why := _unmatched(draft, str(draft.config.values[path])):
+            draft.refuse(path, why, "name them: --set training.lora.target_modules=[q_proj, v_proj]", (key,))
         else:
-            message = f"the modules of the pattern `{found[0]}` are not told apart here"
-            draft.refuse(path, message, "name them: --set training.lora.target_modules=[q_proj, v_proj]", (key,))
+            draft.set(key, draft.config.values[path], path)
     else:
         draft.set(key, _present(draft, found, path), path)
     draft.config.see(*names.targets)
+
+
+def _unmatched(draft: Draft, pattern: str) -> str:
+    """Why a pattern of paths is no target of the model's adapters; empty where it is one."""
+    from memcheck.job.errors import ResolutionError
+    from memcheck.job.lora_patterns import reach_of
+
+    known = architecture_named(draft)
+    if known is None:
+        return f"the modules of the pattern `{pattern}` are those of a model that is not known"
+    try:
+        reach_of(pattern, known)
+    except ResolutionError as error:
+        return error.problems[0].message
+    return ""
 
 
 def _present(draft: Draft, names: list[str], path: str) -> list[str]:
@@ -127,7 +143,7 @@ _LAYERS = re.compile(
 def expand(pattern: str) -> list[str]:
     r"""The modules of ``model.layers.[\d]+.(mlp|self_attn).(up|down|q|v)_proj``; none for any other form.
 
-    The pattern is never run: what a file says is matched against this one shape.
+    Python's ``re`` never runs it: what a file says is matched against this one shape.
     """
     layers = _LAYERS.search(pattern)
     if layers is None or len(pattern) > 300:

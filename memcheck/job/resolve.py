@@ -56,6 +56,9 @@ class Resolved(Record):
     overhead: Overhead
     assumptions: tuple[Assumption, ...]
 
+PATTERN = frozenset("\\*+?[](){}|^$")
+"""Characters that make a text of adapters' targets a pattern: a name, or the end of a path, has none of them."""
+
 
 class JobFrame(Record):
     """A plan made concrete but for its batch: plans that differ in their batch alone share it.
@@ -240,6 +243,10 @@ def _training_job(
     optimizer = resolve_optimizer(training.optimizer, framework, between)
     held_in = resolve_base(training.base, method, framework, options, after)
     lora = resolve_lora(training, method, framework, recipe.params, after)
+    if lora is not None and isinstance(lora.target_modules, str) and PATTERN.intersection(lora.target_modules):
+        from memcheck.job.lora_patterns import with_reach
+
+        lora = with_reach(lora, architecture, framework)
     checkpointing = resolve_checkpointing(
         training.activation_checkpointing, training.framework_version, framework, options, after
     )

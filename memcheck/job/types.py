@@ -87,6 +87,14 @@ class Lora(Record):
     """Stacked experts that are adapted by their parameters' names."""
     parts: tuple[str, ...] = ()
     """Parts of a multimodal model that get adapters; empty: all of them."""
+    reach: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Names of modules by part, where the targets are a pattern of paths."""
+
+    def targets_in(self, part: str) -> str | tuple[str, ...]:
+        """The targets in a part of the model."""
+        if self.parts and part not in self.parts:
+            return ()
+        return dict(self.reach).get(part, ()) if self.reach else self.target_modules
 
 
 class Images(Record):

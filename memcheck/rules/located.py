@@ -16,6 +16,7 @@ PROBLEM_CODES = {
     "config-key": codes.UNREAD_CONFIG_KEY,
     "images": codes.INVALID_VALUE,
     "base": codes.INVALID_VALUE,
+    "lora": codes.INVALID_VALUE,
     "target": codes.INVALID_VALUE,
     "config": codes.UNREADABLE_CONFIG,
     "missing": codes.MISSING_KEY,

@@ -68,8 +68,10 @@ def check(context: RuleContext) -> Iterator[Finding]:
     if job is None or framework is None:
         return
     yield from _recomputed(context, job, framework)
-    if job.lora is not None and job.lora.target_modules != "all-linear":
+    if job.lora is not None and job.lora.target_modules != "all-linear" and not job.lora.reach:
         yield from _adapted(context, job, framework, job.lora)
+    if job.lora is not None and HEAD in dict(job.lora.reach).get("language", ()):
+        yield from _with_head(context, _unpriced_head(job, framework))
     if job.lora is not None and framework.runs_transformers and not framework.own_adapters:
         yield from _refused_by_peft(context, job.lora)
     if job.lora is not None and job.lora.target_parameters:
@@ -116,6 +118,14 @@ def _unpriced_head(job: TrainingJob, framework: Profile) -> str:
     return "beside a trained copy of it" if job.lora is not None and HEAD in job.lora.modules_to_save else ""
 
 
+def _with_head(context: RuleContext, why: str) -> Iterator[Finding]:
+    """A pattern that reaches the head, and where that has no memory model."""
+    if why:
+        help = "leave it out of the pattern, or train a whole copy of it: `lora.modules_to_save: [lm_head]`"
+        place = "/training/lora/target_modules"
+        yield RULE.finding(context, f"adapters of the head are not modelled {why}", place, help=help)
+
+
 def _adapted(context: RuleContext, job: TrainingJob, framework: Profile, lora: Lora) -> Iterator[Finding]:
     from memcheck.autograd.context import Adapter, adapts
     from memcheck.frameworks.transformers.adapters import EXPERT_NAMES
@@ -149,6 +159,8 @@ def _refused_by_peft(context: RuleContext, lora: Lora) -> Iterator[Finding]:
         return
     place, targets = "/training/lora/target_modules", lora.target_modules
     named = [(targets, place)] if isinstance(targets, str) else _places(targets, place)
+    if lora.reach:
+        named = [(name, place) for name in dict(lora.reach).get("language", ())]
     modules = _modules(context, linear=True)
     refused = [module for module in modules if module.rpartition(".")[2] == REFUSED_LEAF]
     others = sorted({module.rpartition(".")[2] for module in modules} - {REFUSED_LEAF})

@@ -48,9 +48,10 @@ def check(context: RuleContext) -> Iterator[Finding]:
     from memcheck.autograd.context import Adapter, adapts
     from memcheck.models.parameters import tower_runs
 
-    adapter = Adapter(rank=job.lora.rank, targets=job.lora.target_modules, dtype=job.lora.dtype, quantized=False)
+    lora = job.lora
     reached: dict[str, int] = {}
     for tensors, times, part in tower_runs(a):
+        adapter = Adapter(rank=lora.rank, targets=lora.targets_in(part), dtype=lora.dtype, quantized=False)
         count = sum(t.linear and adapts(adapter, t.name.removesuffix(".weight")) for t in tensors)
         if count and part != "audio":
             reached[part] = reached.get(part, 0) + times * count

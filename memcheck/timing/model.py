@@ -66,7 +66,7 @@ def shape_of(job: TrainingJob) -> Shape:
     layout, recipe, lora = job.layout, job.recipe, job.lora
     adapter = None
     if lora is not None and job.method != "full":
-        adapter = Adapter(lora.rank, lora.target_modules, lora.dtype, bool(job.held_in))
+        adapter = Adapter(lora.rank, lora.targets_in("language"), lora.dtype, bool(job.held_in))
     framework, timing = FRAMEWORKS[job.framework], timing_of(job.framework)
     recompute = job.checkpointing.mode
     if framework.checkpointed_parts and {"self_attn", "mlp"} <= {*job.checkpointing.modules}:

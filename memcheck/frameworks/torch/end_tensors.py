@@ -48,9 +48,9 @@ def _projection_adapters(job: TrainingJob, a: Architecture) -> list[LocalTensor]
     Gemma 3n's streams.
     """
     lora = job.lora
-    if lora is None or a.per_layer is None or (lora.parts and "language" not in lora.parts):
+    if lora is None or a.per_layer is None:
         return []
-    adapter = Adapter(lora.rank, lora.target_modules, lora.dtype, quantized=False)
+    adapter = Adapter(lora.rank, lora.targets_in("language"), lora.dtype, quantized=False)
     found = [t for t in a.extra_tensors if any(name in t.name for name in PROJECTIONS)]
     adapted = [t for t in found if adapts(adapter, t.name.removesuffix(".weight"))]
     return [each for t in adapted for each in adapter_tensors(t, t.shape, lora)]
@@ -71,7 +71,7 @@ def output_tensors(
 
 def names_head(job: TrainingJob) -> bool:
     """Whether the adapters' targets name the head, which all-linear leaves out."""
-    targets = () if job.lora is None else job.lora.target_modules
+    targets = () if job.lora is None else job.lora.targets_in("language") if job.lora.reach else job.lora.target_modules
     return HEAD in ((targets,) if isinstance(targets, str) else targets)
 
 

@@ -96,7 +96,7 @@ def adapter_of(job: TrainingJob, part: str) -> Adapter | None:
     reached = not job.lora.parts or part in job.lora.parts
     return Adapter(
         rank=job.lora.rank,
-        targets=job.lora.target_modules if reached else (),
+        targets=job.lora.targets_in(part),
         dtype=job.lora.dtype,
         quantized=bool(job.held_in),
         storage=job.held_in,

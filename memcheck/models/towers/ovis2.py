@@ -72,5 +72,5 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         separators=2,
         heads=heads,
         path="vision_tower",
-        projector_path="visual_embeddings_table",
+        projector_path="vision_tower",
     )

@@ -62,6 +62,8 @@ def training_of(row: dict[str, Any]) -> dict[str, Any]:
         found["method"] = "lora"
         found["lora"] = {"rank": row["lora"]["r"], "target_modules": "all-linear" if language else target}
         found["lora"] |= {"dtype": "fp32"} | ({"parts": ["language"]} if language else {})
+        if row.get("pattern"):
+            found["lora"] = {"rank": row["lora"]["r"], "target_modules": target, "dtype": "fp32"}
     return found
 
 

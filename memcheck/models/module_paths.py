@@ -1,0 +1,104 @@
+"""The paths of a model's linear layers as transformers 5.23 names them: what PEFT matches a pattern against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcheck.models.parameters import block_tensors
+from memcheck.models.types import Architecture, Block
+from memcheck.models.vision import OtherTower, Vision
+from memcheck.record import Record
+
+LAYERS = {
+    "internvl": "encoder.layer",
+    "kimi": "layers",
+    "llama4": "model.layers",
+    "mistral3": "transformer.layers",
+    "mllama": "transformer.layers",
+    "ovis2": "transformer.encoder.layers",
+    "paddleocr": "vision_model.encoder.layers",
+    "pixtral": "transformer.layers",
+}
+"""Where a tower keeps its layers, by its kind; others in ``blocks`` beside a merger, or in ``encoder.layers``."""
+BARE = ("llama4",)
+"""Kinds of towers whose model has no ``model.`` in front of its parts."""
+AUDIO_LAYERS = {"gemma3n": "conformer"}
+"""Where an audio tower keeps its layers, by the model's type; others in ``layers``."""
+OUTSIDE = ("embed_audio.", "generation_")
+"""What begins names of modules beside a tower, which rest with it."""
+PROJECTIONS = ("per_layer_model_projection", "altup_projections", "altup_unembed_projections")
+"""Linear layers of Gemma 4 and 3n beside those of their layers."""
+
+
+class Linear(Record):
+    """A linear layer."""
+
+    part: str
+    name: str
+    """Its path inside its layer, or inside its part: what adapters' targets are compared with."""
+    path: str
+
+
+def linear_layers(a: Architecture) -> Iterator[Linear]:
+    """Every linear layer of the model, layer by layer."""
+    index = 0
+    bare = a.vision is not None and a.vision.kind in BARE
+    layers, head = ("language_model.model.layers", "language_model.lm_head") if bare else (a.paths.layers, a.paths.head)
+    for block, times in a.blocks:
+        names = [t.name.removesuffix(".weight") for t in block_tensors(block) if t.linear]
+        for _ in range(times):
+            for name in names:
+                yield Linear("language", name, f"{layers}.{index}.{name}")
+            index += 1
+    if a.head:
+        yield Linear("language", "lm_head", head)
+    beside = layers.removesuffix("layers")
+    for tensor in a.extra_tensors:
+        name = tensor.name.removesuffix(".weight").removeprefix("model.")
+        if any(each in name for each in PROJECTIONS):
+            yield Linear("language", name, beside + name)
+    if a.vision is not None:
+        yield from _of_tower(a.vision)
+    for other in a.others:
+        yield from _of_resting(a, other)
+    for e in a.embedders:  # Gemma 3n's
+        name = f"{e.name}.embedding_projection"
+        yield Linear("projector", name, f"model.{name}")
+
+
+def _of_tower(v: Vision) -> Iterator[Linear]:
+    root = ("" if v.kind in BARE else "model.") + v.path + "."
+    layers = LAYERS.get(v.kind, "blocks" if v.path == "visual" else "encoder.layers")
+    index = 0
+    for block, times in (*v.blocks, *v.idle):
+        for _ in range(times):
+            for name in _names(block):
+                yield Linear("vision", name, f"{root}{layers}.{index}.{name}")
+            index += 1
+    for tensor in (*v.stem, *v.between, *v.closing, *v.unused):
+        if tensor.linear:
+            name = tensor.name.removesuffix(".weight")
+            yield Linear("vision", name, root + name)
+    before = ("" if v.kind in BARE else "model.") + v.projector_path + "."
+    for tensor in v.projector:
+        if tensor.linear:
+            name = tensor.name.removesuffix(".weight")
+            inside = name.removeprefix(v.projector_path.rpartition(".")[2] + ".")
+            yield Linear("projector", name, root + name if "_list." in name else before + inside)
+
+
+def _of_resting(a: Architecture, other: OtherTower) -> Iterator[Linear]:
+    root, index = "model.audio_tower." if other.part == "audio" else "model.", 0
+    for block, times in other.blocks if other.part == "audio" else ():
+        for _ in range(times):
+            for name in _names(block):
+                yield Linear(other.part, name, f"{root}{AUDIO_LAYERS.get(a.model_type, 'layers')}.{index}.{name}")
+            index += 1
+    for tensor in other.tensors:
+        if tensor.linear:
+            name = tensor.name.removesuffix(".weight")
+            yield Linear(other.part, name, ("model." if name.startswith(OUTSIDE) else root) + name)
+
+
+def _names(block: Block) -> list[str]:
+    return [t.name.removesuffix(".weight") for t in block_tensors(block) if t.linear]
