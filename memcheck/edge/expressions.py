@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Node = tuple["str | int | frozenset[str] | Node", ...]
 
 
-class PatternError(Exception):
+class ExpressionError(Exception):
     """An expression that is not one, or of a kind that is not understood."""
 
 
@@ -30,11 +30,11 @@ def is_pattern(text: str) -> bool:
     return any(c in SPECIAL for c in text.replace(".", ""))
 
 
-class Pattern:
+class Expression:
     """A compiled expression.
 
     Raises:
-        PatternError: it cannot be read.
+        ExpressionError: it cannot be read.
     """
 
     __slots__ = ("_at", "_left", "_node", "_text")
@@ -51,12 +51,12 @@ class Pattern:
         """Whether the whole text matches, as ``re.fullmatch`` has it.
 
         Raises:
-            PatternError: the expression is too much work.
+            ExpressionError: the expression is too much work.
         """
         return len(text) in self._ends(self._node, text, frozenset((0,)))
 
     def _fail(self, why: str) -> NoReturn:
-        raise PatternError(why)
+        raise ExpressionError(why)
 
     def _next(self) -> str:
         return self._text[self._at : self._at + 1]

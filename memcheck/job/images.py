@@ -115,9 +115,9 @@ def resolve_resting(training: plan_types.TrainingSpec, a: Architecture, defaults
     each = max((e.tokens for e in a.embedders), default=0)
     if not each:
         _fail(
-            "memcheck has no model of this model's vision tower as it runs, only of one that rests",
-            "where samples are text alone write `images: {per_sample: 0}`; for the language model by itself "
-            "`model: {part: language}`",
+            "memcheck has no model of this model's tower as it runs, only of one that rests",
+            "where samples are text alone, without pictures and sounds, write `images: {per_sample: 0}`; for the "
+            "language model by itself `model: {part: language}`",
         )
     if stated is None:
         _fail("the plan does not say how many pictures a sample has", "write `images: {per_sample: 0}`, or how many")

@@ -6,12 +6,11 @@ the whole path (``re.fullmatch``); a list has names of modules, or the ends of t
 
 from __future__ import annotations
 
-from memcheck.autograd.context import Adapter, adapts
-from memcheck.edge.expressions import Pattern, PatternError
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.profile import Profile
 from memcheck.job.types import Lora
-from memcheck.models.module_paths import Linear, linear_layers
+from memcheck.models.errors import ArchitectureError
+from memcheck.models.module_paths import Linear, linear_layers, matching
 from memcheck.models.types import Architecture, Moe, Rough
 
 TYPE_CHECKING = False
@@ -48,10 +47,9 @@ def reach_of(pattern: str, architecture: Architecture) -> tuple[tuple[str, tuple
         _fail(said, "name them in a list")
     layers = tuple(linear_layers(architecture))
     try:
-        compiled = Pattern(pattern)
-        found = [layer for layer in layers if compiled.fullmatch(layer.path)]
-    except PatternError as error:
-        _fail(f"`{pattern}` cannot be matched: {error}", "name the modules in a list")
+        found = matching(pattern, layers)
+    except ArchitectureError as error:
+        _fail(error.message, "name the modules in a list")
     if not found:
         paths = {layer.part: layer.path for layer in reversed(layers)}
         _fail(f"`{pattern}` matches the path of no linear layer", f"there are such as {', '.join(paths.values())}")
@@ -62,9 +60,9 @@ def _names(part: str, pattern: str, found: list[Linear], layers: tuple[Linear, .
     """The names that stand for what was found in a part, and for nothing else there."""
     reached = {layer.path for layer in found}
     names = tuple(dict.fromkeys(layer.name for layer in found if layer.part == part))
-    adapter = Adapter(rank=1, targets=names, dtype="fp32", quantized=False)
     for layer in layers:
-        if layer.part == part and adapts(adapter, layer.name) and layer.path not in reached:
+        stands = any(layer.name == name or layer.name.endswith("." + name) for name in names)
+        if layer.part == part and stands and layer.path not in reached:
             _fail(
                 f"`{pattern}` reaches `{layer.name}` in some layers and not in `{layer.path}`",
                 "memcheck has a model of adapters in all layers of a kind, or none",

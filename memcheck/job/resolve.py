@@ -311,7 +311,7 @@ def _images(
     """The pictures of a sample. Plans of text load nothing for them."""
     vision = architecture.vision if isinstance(architecture, Architecture) else None
     rests = vision is None and isinstance(architecture, Architecture) and any(
-        other.part == "vision" for other in architecture.others
+        other.part in ("vision", "audio") for other in architecture.others
     )
     if vision is None and training.images is None and not rests:
         return None

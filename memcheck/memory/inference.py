@@ -87,9 +87,9 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
             "size its language model alone: `model: {part: language}`",
             "/model",
         )
-    if job.architecture.vision is None and any(other.part == "vision" for other in job.architecture.others):
+    if job.architecture.vision is None and any(o.part in ("vision", "audio") for o in job.architecture.others):
         raise UnsupportedError(
-            f"memcheck has no model of serving {job.architecture.model_type} with its vision tower",
+            f"memcheck has no model of serving {job.architecture.model_type} with its tower",
             "size its language model alone: `model: {part: language}`",
             "/model",
         )

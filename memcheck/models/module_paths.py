@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.edge.expressions import Expression, ExpressionError
+from memcheck.models.errors import ArchitectureError
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import Architecture, Block
 from memcheck.models.vision import OtherTower, Vision
@@ -37,6 +39,19 @@ class Linear(Record):
     name: str
     """Its path inside its layer, or inside its part: what adapters' targets are compared with."""
     path: str
+
+
+def matching(pattern: str, layers: tuple[Linear, ...]) -> list[Linear]:
+    """The layers whose whole path a pattern matches.
+
+    Raises:
+        ArchitectureError: it cannot be read.
+    """
+    try:
+        compiled = Expression(pattern)
+        return [layer for layer in layers if compiled.fullmatch(layer.path)]
+    except ExpressionError as error:
+        raise ArchitectureError(f"`{pattern}` cannot be matched: {error}") from None
 
 
 def linear_layers(a: Architecture) -> Iterator[Linear]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from memcheck.edge.modules import import_module
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.reader import ConfigReader, shown
-from memcheck.models.registry import FAMILIES, TOWERS, WRAPPERS, read_architecture
+from memcheck.models.registry import FAMILIES, HEARING, TOWERS, WRAPPERS, read_architecture
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
 from memcheck.models.vision import RestingTowers, Vision
 from memcheck.record import Record
@@ -31,12 +31,14 @@ TIED = (
 )  # fmt: skip
 """Classes whose default is that the head is the embedding."""
 FORWARDED = (
-    "fast_vlm", "llava", "llava_onevision", "perception_lm", "qwen2_5_vl", "qwen2_audio", "qwen2_vl", "video_llama_3",
-    "voxtral",
+    "audioflamingo3", "fast_vlm", "llava", "llava_onevision", "perception_lm", "qwen2_5_vl", "qwen2_audio", "qwen2_vl",
+    "video_llama_3", "voxtral",
 )  # fmt: skip
 """Classes that take what ``text_config`` says of it."""
 SEEING = ("gemma3", "paligemma")
 """Classes that let the tokens of a picture see each other (``token_type_ids``)."""
+COPYING = ("qwen2_audio",)
+"""Classes whose own loss takes a copy of the logits but the last, in their dtype."""
 LANGUAGE, TEXT = "model.language_model.", "model.text_model."
 NAMED_TEXT = ("idefics2", "idefics3", "smolvlm")
 """Classes that call their language model ``text_model``."""
@@ -114,13 +116,16 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     outer.ignore(*TOKENS, "text_config", "model_type", "tie_word_embeddings")
     if not prefix:
         outer.ignore(*text)
-    if not isinstance(config.get("vision_config"), Mapping):
+    hears = outer.model_type in HEARING
+    key = "audio_config" if hears else "vision_config"
+    if not isinstance(config.get(key), Mapping):
+        alone = "`model: {part: language}`" if hears else "vision_config: null"
         outer.fail(
-            "vision_config",
-            "vision_config is missing: the tower's dimensions are in it",
-            "state it, or vision_config: null for the language model alone",
+            key,
+            f"{key} is missing: the tower's dimensions are in it",
+            f"state it, or {alone} for the language model alone",
         )
-    section = outer.section("vision_config")
+    section = outer.section(key)
     found = _tower(outer.model_type)(section, AroundTower(outer, language))
     vision = found if isinstance(found, Vision) else None
     _check_leftovers(outer, strict=strict, written=written)
@@ -130,6 +135,8 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
         from memcheck.models.crossing import crossing
 
         language = crossing(language, vision.crosses)
+    if outer.model_type in COPYING:
+        language = language._replace(narrow_loss=True, copied_logits=True)
     return language._replace(
         model_type=outer.model_type,
         blocks=tuple((_inside(block, outer.model_type, sees=sees), n) for block, n in language.blocks),

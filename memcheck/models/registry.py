@@ -180,6 +180,7 @@ FAMILIES: dict[str, str] = {
 """``model_type`` -> ``module:function`` in :mod:`memcheck.models.families`."""
 
 WRAPPERS: dict[str, str] = {
+    "audioflamingo3": "qwen2",
     "aya_vision": "cohere2",
     "cohere2_vision": "cohere2",
     "deepseek_vl": "llama",
@@ -231,10 +232,11 @@ WRAPPERS: dict[str, str] = {
 }
 """Multimodal models: the ``model_type`` of the language model inside; its own says it where that is a family."""
 
-HEARING = ("qwen2_audio", "voxtral")
+HEARING = ("audioflamingo3", "qwen2_audio", "voxtral")
 """Those whose tower is for sounds."""
 
 TOWERS: dict[str, str] = {
+    "audioflamingo3": "audio:read_flamingo",
     "aya_vision": "cohere:read_aya",
     "cohere2_vision": "cohere:read_cohere2",
     "deepseek_vl": "siglip:read_deepseek",
@@ -265,6 +267,7 @@ TOWERS: dict[str, str] = {
     "paligemma": "siglip:read_paligemma",
     "qwen2_5_omni_thinker": "omni:read_2_5",
     "qwen2_5_vl": "qwen:read_2_5",
+    "qwen2_audio": "audio:read_qwen2",
     "qwen2_vl": "qwen:read_2",
     "qwen3_5": "qwen:read_3",
     "qwen3_5_moe": "qwen:read_3",
@@ -274,6 +277,7 @@ TOWERS: dict[str, str] = {
     "smolvlm": "siglip:read_idefics3",
     "video_llama_3": "packed_siglip:read_video_llama",
     "vipllava": "llava:read_vip",
+    "voxtral": "audio:read_voxtral",
 }
 """Multimodal models whose towers are read -> ``module:function`` in :mod:`memcheck.models.towers`."""
 

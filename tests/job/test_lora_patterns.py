@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from memcheck.edge.expressions import Pattern, PatternError
+from memcheck.edge.expressions import Expression, ExpressionError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.errors import ResolutionError
 from memcheck.job.lora_patterns import reach_of
@@ -41,7 +41,7 @@ PATTERNS = (
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_expressions_match_as_pythons_do(pattern: str) -> None:
     """Every path matches or does not as ``re.fullmatch`` has it."""
-    assert [Pattern(pattern).fullmatch(path) for path in PATHS] == [bool(re.fullmatch(pattern, path)) for path in PATHS]
+    assert [Expression(pattern).fullmatch(path) for path in PATHS] == [bool(re.fullmatch(pattern, path)) for path in PATHS]
 
 
 @pytest.mark.parametrize(
@@ -50,19 +50,19 @@ def test_expressions_match_as_pythons_do(pattern: str) -> None:
 )
 def test_what_is_no_expression_is_an_error(pattern: str) -> None:
     """An expression that cannot be read, or is of a kind that is not understood, is an error of its own type."""
-    with pytest.raises(PatternError):
-        Pattern(pattern)
+    with pytest.raises(ExpressionError):
+        Expression(pattern)
 
 
 def test_no_expression_is_tried_twice_at_one_place() -> None:
     """What keeps backtracking busy for ever is one pass here; what is much work all the same is an error."""
-    assert not Pattern("(a*)*(a*)*b").fullmatch("a" * 60)
+    assert not Expression("(a*)*(a*)*b").fullmatch("a" * 60)
 
 
 def test_an_expression_that_is_too_much_work_is_an_error() -> None:
     """The places that are looked at are counted."""
-    pattern = Pattern("((((.{0,64}){0,64}){64}){64}){64}x")
-    with pytest.raises(PatternError, match="too long"):
+    pattern = Expression("((((.{0,64}){0,64}){64}){64}){64}x")
+    with pytest.raises(ExpressionError, match="too long"):
         pattern.fullmatch("a" * 400)
 
 

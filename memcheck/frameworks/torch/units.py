@@ -93,7 +93,6 @@ def adapter_of(job: TrainingJob, part: str) -> Adapter | None:
     """The adapters of one part of the model, which ``lora.parts`` may leave out; None where nothing is adapted."""
     if job.lora is None or job.method == "full":
         return None
-    reached = not job.lora.parts or part in job.lora.parts
     return Adapter(
         rank=job.lora.rank,
         targets=job.lora.targets_in(part),
@@ -103,7 +102,7 @@ def adapter_of(job: TrainingJob, part: str) -> Adapter | None:
         held="" if FRAMEWORKS[job.framework].own_adapters else job.held_in,
         dropout=job.lora.dropout,
         dora=job.lora.dora,
-        parameters=job.lora.target_parameters if reached else (),
+        parameters=job.lora.target_parameters if not job.lora.parts or part in job.lora.parts else (),
         quantizes_experts=is_before(job.framework_version, FRAMEWORKS[job.framework].stacks_experts_since),
         computes=job.recipe.compute if job.prepares_kbit else None,
         gathered=gathered_dtype(job),
@@ -360,6 +359,7 @@ def head_of(
     tied = is_tied(a, base.tensor) and part.embedding and not saves(job, TABLE, HEAD)
     trained = (base.trained and not is_head_frozen(job, a)) or saves(job, HEAD)
     loss = job.loss._replace(upcast=False) if a.narrow_loss else job.loss
+    loss = loss._replace(shifts="copied") if a.copied_logits else loss
     capped = a.final_softcap and not base.style.caps_hidden
     head = Head(a.vocab_size, a.head_bias, a.final_norm, capped, tied, loss, trained, a.logit_scale)
     head = head._replace(

@@ -66,7 +66,7 @@ def _audio_2_5(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
         *norm_pair("ln_post", width),
         *linear("proj", made, width, "audio", "none", bias=True),
     )
-    return (_tower(config, tensors, width, key_bias=False, depth=32, inner=5120),)
+    return (whisper_tower(config, tensors, width, key_bias=False, depth=32, inner=5120),)
 
 
 def _audio_3(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
@@ -90,7 +90,7 @@ def _audio_3(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
         *linear("proj1", width, width, "audio", "none", bias=True),
         *linear("proj2", made, width, "audio", "none", bias=True),
     )
-    return (_tower(config, tensors, width, key_bias=True, depth=32, inner=5120),)
+    return (whisper_tower(config, tensors, width, key_bias=True, depth=32, inner=5120),)
 
 
 def _sizes(config: ConfigReader, outputs: int) -> tuple[int, int]:
@@ -102,9 +102,10 @@ def _sizes(config: ConfigReader, outputs: int) -> tuple[int, int]:
     return width, made
 
 
-def _tower(
+def whisper_tower(
     config: ConfigReader, tensors: tuple[ParameterTensor, ...], width: int, *, key_bias: bool, depth: int, inner: int
 ) -> OtherTower:
+    """Whisper's layers. ``key_bias``: of the keys' matrix; ``depth``, ``inner``: where the configuration is silent."""
     layers = config.integer("encoder_layers", "num_hidden_layers", default=depth, maximum=MAX_LAYERS)
     inner = config.integer("encoder_ffn_dim", "intermediate_size", default=inner)
     positions = config.integer("max_source_positions", default=1500)
