@@ -8,7 +8,7 @@ from __future__ import annotations
 
 LONGEST, DEEPEST, MOST_TIMES = 1000, 16, 64
 STEPS = 1_000_000
-"""Of one expression, on all texts together."""
+"""Places that one expression looks at, on all texts together."""
 SPECIAL = frozenset("\\.*+?[](){}|^$")
 WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 CLASSES = {"d": frozenset("0123456789"), "w": WORD, "s": frozenset(" \t\n\r\f\v")}

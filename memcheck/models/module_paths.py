@@ -103,11 +103,16 @@ def _of_tower(v: Vision) -> Iterator[Linear]:
 
 
 def _of_resting(a: Architecture, other: OtherTower) -> Iterator[Linear]:
-    root, index = "model.audio_tower." if other.part == "audio" else "model.", 0
-    for block, times in other.blocks if other.part == "audio" else ():
+    root, layers = "model.", "encoder.layers"
+    if other.part == "audio":
+        root, layers = "model.audio_tower.", AUDIO_LAYERS.get(a.model_type, "layers")
+    elif other.part == "vision" and other.blocks:  # Video-LLaVA's tower for clips
+        root = "model.video_tower."
+    index = 0
+    for block, times in other.blocks if other.part != "language" else ():
         for _ in range(times):
             for name in _names(block):
-                yield Linear(other.part, name, f"{root}{AUDIO_LAYERS.get(a.model_type, 'layers')}.{index}.{name}")
+                yield Linear(other.part, name, f"{root}{layers}.{index}.{name}")
             index += 1
     for tensor in other.tensors:
         if tensor.linear:

@@ -276,11 +276,11 @@ TOWERS: dict[str, str] = {
     "qwen3_vl_moe": "qwen:read_3",
     "smolvlm": "siglip:read_idefics3",
     "video_llama_3": "packed_siglip:read_video_llama",
+    "video_llava": "llava:read_video",
     "vipllava": "llava:read_vip",
     "voxtral": "audio:read_voxtral",
 }
 """Multimodal models whose towers are read -> ``module:function`` in :mod:`memcheck.models.towers`."""
-
 
 THINKERS: dict[str, str] = {
     "qwen2_5_omni": "qwen2_5_omni_thinker",

@@ -337,7 +337,7 @@ class Architecture(Record):
     narrow_loss: bool = False
     """The model's own loss takes the logits in their dtype (encoders)."""
     copied_logits: bool = False
-    """That loss copies the logits but the last (Qwen2-Audio)."""
+    """The model's own loss copies the logits but the last (Qwen2-Audio)."""
     mask_buffer: int = 0
     """Rows and columns of a boolean causal mask that the model holds (GPT-BigCode); 0 = none."""
     head_input_scale: bool = False

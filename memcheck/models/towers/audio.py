@@ -15,7 +15,7 @@ from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import OtherTower, RestingTowers
 
 DEPTH, INNER, WIDTH = 32, 5120, 1280
-"""Of Whisper large, which all of them have."""
+"""Whisper large has these sizes, and all of them have its layers."""
 
 
 def read_qwen2(config: ConfigReader, around: AroundTower) -> RestingTowers:

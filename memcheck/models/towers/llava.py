@@ -11,7 +11,7 @@ from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.towers.parts import SIGLIP, norm_pair, split_width, square, tower_layer, tower_mlp
 from memcheck.models.towers.siglip import SIDE, pooling_head, siglip
 from memcheck.models.types import ParameterTensor
-from memcheck.models.vision import Vision
+from memcheck.models.vision import OtherTower, Vision
 
 
 def read(config: ConfigReader, around: AroundTower) -> Vision:
@@ -43,6 +43,17 @@ def read_next_video(config: ConfigReader, around: AroundTower) -> Vision:
     """LLaVA-NeXT-Video on pictures: LLaVA-NeXT. Clips, whose frames are pooled, have no memory model."""
     around.outer.ignore("spatial_pool_mode", "spatial_pool_stride", "video_seq_length")
     return read_next(config, around)
+
+
+def read_video(config: ConfigReader, around: AroundTower) -> Vision:
+    """Video-LLaVA on pictures: LLaVA with a second tower, for clips, which rests. Clips have no memory model."""
+    around.outer.ignore("image_seq_length", "video_seq_length")
+    if config.text("model_type", default="clip_vision_model") != "clip_vision_model":
+        config.fail("model_type", "memcheck reads no Video-LLaVA with another tower than CLIP's")
+    tower = _clip(config, around, "llava")
+    layers = (*tower.blocks, *tower.idle)
+    clips = OtherTower(part="vision", blocks=layers, tensors=(*tower.stem, *tower.unused))
+    return tower._replace(processor="square:see", others=(clips,), path="image_tower")
 
 
 def read_onevision(config: ConfigReader, around: AroundTower) -> Vision:
