@@ -66,15 +66,16 @@ def _layers(held: ChunkContents) -> int:
 def rest(job: TrainingJob, tensors: list[Counted]) -> Rest:
     """Parameters, the gradient buffer, DDP's buckets, and what of the optimizer is this rank's.
 
-    ZeRO-1 divides each tensor's elements over the data-parallel ranks and runs without DDP (before 7bc99232 of
-    June 2025; since then it raises NotImplementedError in DDP's hook). Updated parameters are gathered through flat
-    copies of all parts. DDP's buckets are no views of the gradients.
+    ZeRO-1 divides each tensor's elements over the data-parallel ranks. Beside fp32 sums it runs without DDP (before
+    7bc99232 of June 2025; since then it raises NotImplementedError in DDP's hook). Updated parameters are gathered
+    through flat copies of all parts. DDP's buckets are no views of the gradients.
     """
     recipe, layout = job.recipe, job.layout
     parameter, state = DTYPE_BYTES[recipe.params], DTYPE_BYTES[recipe.optimizer_states]
     numel = sum(t.numel * t.times for t in tensors)
     divided = layout.zero_stage == 1
     ways = layout.data if divided else 1
+    wraps = layout.data > 1 and not (divided and accumulates(job))
     shares = [(-(-t.numel // ways), t.times) for t in tensors]
     mine = sum(share * times for share, times in shares)
     parameters = sum(rounded(t.numel * parameter) * t.times for t in tensors)
@@ -82,7 +83,7 @@ def rest(job: TrainingJob, tensors: list[Counted]) -> Rest:
     components = (
         ("parameters", parameters),
         ("gradients", rounded(4 * numel) if accumulates(job) else parameters),
-        ("communication_buffers", rounded(numel * parameter) if layout.data > 1 and not divided else 0),
+        ("communication_buffers", rounded(numel * parameter) if wraps else 0),
         ("master_weights", rounded(4 * mine) if accumulates(job) else 0),
         ("optimizer_states", states),
     )
