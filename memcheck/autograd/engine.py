@@ -8,10 +8,14 @@ existing one (functions/accumulate_grad.h).
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
 from memcheck.autograd.tensor import Leaf, Node, Parameter, Storage, Tape, Value
+
+try:  # without the module around them, which is long
+    from _heapq import heappop, heappush
+except ImportError:
+    from heapq import heappop, heappush
 
 
 def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
@@ -28,7 +32,7 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
     node = None
     copies, silent = tape.copies, tape.silent
     while ready:
-        _, current = heapq.heappop(ready)
+        _, current = heappop(ready)
         tape.copies, tape.silent = current.copies, silent or current.copies > 1
         results = _call(tape, current)
         tape.copies = copies  # sums of gradients are there once, however many pieces add to them
@@ -44,7 +48,7 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
                     _merge(tape, edge, box)
                 edge.pending -= 1
                 if edge.pending == 0 and edge.grad is not None:
-                    heapq.heappush(ready, (-edge.sequence, edge))
+                    heappush(ready, (-edge.sequence, edge))
             elif isinstance(edge, Parameter):
                 edge.pending -= 1
                 if box:

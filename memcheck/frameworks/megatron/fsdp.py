@@ -120,7 +120,7 @@ def unit_size(job: TrainingJob, units: list[Unit]) -> int:
     if stated:
         return int(str(stated))
     blocks = [u for u in units if u.kind == "block"]
-    mean = sum(_elements(u) for u in blocks) // len(blocks) if blocks else 0
+    mean = elements(counted([u.tensors for u in blocks])) // len(blocks) if blocks else 0
     return max(MINIMUM_UNIT, 2 * mean)
 
 
@@ -160,9 +160,9 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     before = 0
     outside = _outside(units)
     for i, unit in enumerate(units):
-        behind = (cost[b] for b in reversed(blocks[:before]))
+        behind = (cost[blocks[place]] for place in range(before - 1, -1, -1))
         before += i in cost
-        ahead = (cost[b] for b in blocks[before:])
+        ahead = (cost[blocks[place]] for place in range(before, len(blocks)))
         mine = cost.get(i, GatheredLayer(0, 0, 0))
         forward = mine.parameter + _prefetched(ahead, limit // 2)
         # the first pre-backward hook of a unit starts the prefetch: none has run yet under the head

@@ -88,8 +88,8 @@ def chunk_units(
     layers = alike.layers
     wide = bf16_layers(setting, len(layers))
     for group, recompute in recompute_groups(job, setting, chunk.layers):
-        blocks = tuple(layers[i] for i in group)
-        trained = adapter is None and any(i not in frozen for i in group)
+        blocks = tuple([layers[i] for i in group])
+        trained = adapter is None and not frozen.issuperset(group)
         in_16_bits = group[0] in wide
         key = (*map(id, blocks), recompute, in_16_bits, trained, setting.input_grad)
         if key not in alike.units:
