@@ -208,6 +208,7 @@ def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
     returned: list[Value],
     *,
     wide: bool = False,
+    mask_dtype: str | None = None,
     p_dropout: float = 0.0,
     copied: Copied = (False, False, False),
 ) -> Value:
@@ -215,15 +216,16 @@ def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
 
     ``sinks``: [heads]; its gradient is a sum over batch and tokens; None: none (MiMo V2's full layers). ``returned``
     takes the probabilities, of which the returned weights are a view. ``wide``: fp32 sinks make logits and
-    probabilities fp32, which are cast back (DeepSeek V4).
+    probabilities fp32, which are cast back (DeepSeek V4; all under autocast, where the mask is fp32, too).
     """
     b, h, s, _ = q.shape
     keys = k.shape[2]
     scores = batched(tape, q, k, (b, h, s, keys), "attention scores", copied[:2])
     scores = scale(tape, scores, "attention scaling")
-    scores = shift(tape, scores, "attention mask")
+    scores = shift(tape, scores, "attention mask", mask_dtype)
     if sinks is None:
         probs = softmax(tape, _subtract_max(tape, scores))
+        probs = cast(tape, probs, v.dtype)
         del scores
         returned.append(probs)
         return batched(tape, probs, v, (b, h, s, v.shape[-1]), "attention output")

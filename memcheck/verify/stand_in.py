@@ -11,7 +11,7 @@ from typing import Any
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.models.types import Architecture, Moe, Rough
+from memcheck.models.types import Architecture, Rough
 from memcheck.record import Record
 from memcheck.verify.errors import UntraceableError
 
@@ -276,9 +276,4 @@ def _refusals(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[bo
         kind not in ("standard", "vocab-parallel") and split and not FRAMEWORKS[job.framework].runs_itself,
         f"the {kind} loss under tensor or pipeline parallelism is not run",
         "--set training.loss=standard",
-    )
-    yield (
-        job.recipe.autocast and any(isinstance(block.mlp, Moe) for block, _ in architecture.blocks),
-        "autocast over fp32 experts: torch's grouped matrix product takes bf16 weights only",
-        "--set training.precision=bf16-pure, or zero_stage 3",
     )

@@ -78,6 +78,7 @@ class Tracer(TorchDispatchMode):
         if func is torch.ops._c10d_functional.wait_tensor.default:  # noqa: SLF001
             return args[0]  # its fake kernel would make a new tensor; the real one waits
         out = self._added(args) if func is torch.ops.aten.add.Tensor and not kwargs else None
+        out = _grouped(args) if func is torch.ops.aten._grouped_mm.default else out  # noqa: SLF001
         out = func(*args, **(kwargs or {})) if out is None else out
         if active_fake_mode() is self._home and not self.paused:
             self.account.operators += 1
@@ -148,3 +149,14 @@ class Tracer(TorchDispatchMode):
         if name is not None and name in self.modules:
             while self.modules.pop() != name:
                 pass
+
+
+def _grouped(args: Any) -> torch.Tensor | None:
+    """What a grouped product of other dtypes than bf16 gives: its meta function refuses what CUDA computes expert by
+    expert into one output (aten/src/ATen/native/cuda/GroupedBlas.cpp, _grouped_mm_fallback); None for bf16.
+    """
+    first, second, offsets = args[:3]
+    if first.dtype is torch.bfloat16:
+        return None
+    rows = (offsets.shape[0], first.shape[0]) if second.dim() == 2 else (first.shape[0],)
+    return first.new_empty(*rows, second.shape[-1])
