@@ -48,7 +48,7 @@ FORMS = parts(
     "narrow_weights expanded_kv returns_weights filled_scores named_rotary position_rows adds_residual named_scores",
     LatentAttention="rotary_interleaved rotary_complex",
     Mlp="fused_gate_up inline named_inner adaptable",
-    Moe="router_fp32 scores_fp32 stacked_adapters correction_bias groups chosen_groups",
+    Moe="router_fp32 router_apart scores_fp32 stacked_adapters correction_bias groups chosen_groups",
     Block="inner_dropout named_output named_mlp_input named_norm norms_first",
     Norm="name",
 )

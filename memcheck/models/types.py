@@ -155,6 +155,8 @@ class Moe(Record):
     """Experts work on a projection of this width instead of the hidden size (Nemotron-H); 0 = they do not."""
     router_fp32: bool = False
     """The router multiplies fp32 copies of its input and weight (DeepSeek, GLM-4 MoE)."""
+    router_apart: bool = False
+    """It switches autocast off for that (ERNIE 4.5, Flint)."""
     scores_fp32: bool = False
     """The chosen scores stay in fp32, so the weighted outputs of the experts are fp32 (Mixtral, DeepSeek, MiniMax)."""
     normalised_scores: bool = True

@@ -85,9 +85,10 @@ def _bmm(ctx: Context, x: Value, name: str, shape: tuple[int, int, int]) -> Valu
 
 
 def _add_sum(tape: Tape, shared: Value, routed: Value) -> Value:
-    """``out.add_(routed.reshape(experts, ...).sum(0))``."""
-    total = tape.new(shared.shape, routed.dtype, "sum over experts")
+    """``out.add_(routed.reshape(experts, ...).sum(0))``, which autocast computes of an fp32 copy."""
+    wide = tape.new(routed.shape, "fp32", "to") if tape.autocast else None
+    total = tape.new(shared.shape, "fp32" if tape.autocast else routed.dtype, "sum over experts")
     out = Value(shared.storage, shared.shape, shared.dtype)
-    del total
+    del total, wide
     shape, dtype = routed.shape, routed.dtype
     return tape.record(out, (shared, routed), lambda grad: [grad, tape.new(shape, dtype, "expanded gradient")])

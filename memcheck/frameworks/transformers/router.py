@@ -73,7 +73,11 @@ def _logits(ctx: Context, m: Moe, x: Value) -> Value:
         return linear(tape, x, ctx.replicated(tensor, m.bias), tensor.name)
     weight = merged_weight(ctx, m, tensor, tape.parameter(ctx.parameter(tensor.name, tensor.shape)))
     if m.router_fp32:
-        return product(tape, cast(tape, x, "fp32"), convert_weight(tape, weight, "fp32"), "router")
+        autocast = tape.autocast
+        tape.autocast = None if m.router_apart else autocast
+        logits = product(tape, cast(tape, x, "fp32"), convert_weight(tape, weight, "fp32"), "router")
+        tape.autocast = autocast
+        return logits
     bias = tape.parameter(ctx.parameter(tensor.name + ".bias", (m.experts,))) if m.bias else None
     return product(tape, x, weight, "router", bias)
 

@@ -43,6 +43,7 @@ def read(config: ConfigReader) -> Architecture:
         Shared(config.integer("shared_expert_intermediate_size"), "shared_expert"),
         router="sigmoid-best",
         router_fp32=True,
+        router_apart=True,
         normalised_scores=config.flag("norm_topk_prob", default=True),
     )
     mlp = gated_mlp(h, config.integer("intermediate_size"), activation)
