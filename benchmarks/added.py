@@ -149,10 +149,18 @@ WAYS = (
     ("sdpa", "full", "bf16-pure"),
     ("eager", "none", "bf16-pure"),
     ("sdpa", "none", "bf16-mixed"),
+    ("sdpa", "full", "bf16-mixed"),
+    ("eager", "full", "bf16-mixed"),
+    ("sdpa", "none", "fp32"),
 )
-"""Attention, recompute and recipe of the plans; mixtures of experts leave the last out."""
+"""Attention, recompute and recipe of the plans; mixtures of experts leave the last two out."""
 
-EAGER = (("eager", "none", "bf16-pure"), ("eager", "full", "bf16-pure"), ("eager", "none", "bf16-mixed"))
+EAGER = (
+    ("eager", "none", "bf16-pure"),
+    ("eager", "full", "bf16-pure"),
+    ("eager", "none", "bf16-mixed"),
+    ("eager", "full", "bf16-mixed"),
+)
 MASKED = ("bart", "blenderbot", "blenderbot-small", "m2m_100", "marian", "mbart", "plbart")
 """Families whose decoder makes a mask of ones. A GPU reads that it masks nothing, so that its kernel gets none; fake
 tensors cannot be read (masking_utils.py, _ignore_causal_mask_sdpa), and their traces are of another kernel."""
@@ -207,7 +215,7 @@ def record(kind: str) -> dict[str, Any]:
         "ways": [
             way
             for way in (EAGER if kind in MASKED or eager else WAYS)
-            if not (routed and way[2] == "bf16-mixed") and (built.supports_gradient_checkpointing or way[1] == "none")
+            if not (routed and way in WAYS[-2:]) and (built.supports_gradient_checkpointing or way[1] == "none")
         ],
     }
 

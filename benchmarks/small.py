@@ -92,7 +92,7 @@ ROUTED = (
     "deepseek_v2", "glm4_moe", "gpt_oss", "granitemoe", "llama4", "llama4 chunked", "minimax", "minimax_m2", "mixtral",
     "olmoe", "phimoe", "qwen2_moe", "qwen3_moe",
 )  # fmt: skip
-"""Mixtures of experts: torch's grouped product takes bf16 alone."""
+"""Mixtures of experts: eager attention is in bf16 alone."""
 ATTENTIONS = ("eager", "sdpa")
 RECOMPUTES = ("none", "full")
 RECIPES = ("bf16-mixed", "bf16-pure")
@@ -103,8 +103,8 @@ def small_plans() -> dict[str, dict[str, Any]]:
     """Every row with both attentions, with and without recompute, under autocast and without; by name."""
     found = {}
     for label, model, keys in SMALL:
-        recipes = ("bf16-pure",) if label in ROUTED else RECIPES
         for attention in ATTENTIONS:
+            recipes = ("bf16-pure",) if label in ROUTED and attention == "eager" else RECIPES
             if attention == "sdpa" and label == "gemma2":
                 continue  # its scores are capped, which no kernel does
             for recompute in RECOMPUTES:

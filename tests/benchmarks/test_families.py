@@ -28,7 +28,7 @@ def test_no_moment_is_predicted_too_low() -> None:
 
 
 def test_every_family_is_there_with_and_without_recompute() -> None:
-    """Each label has a plan of each recompute; mixtures of experts are in bf16 alone."""
+    """Each label has a plan of each recompute; mixtures of experts are in bf16 alone in eager attention."""
     labels = [label for label, _, _ in SMALL]
     assert len(set(labels)) == len(labels)
     assert set(ROUTED) <= set(labels)

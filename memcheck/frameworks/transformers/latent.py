@@ -104,7 +104,9 @@ def _choose_keys(ctx: Context, a: LatentAttention, x: Value) -> None:
     """
     tape = ctx.tape
     for tensor in (t for t in a.tensors if t.fixed):
-        ctx.constant(tensor)
+        weight = ctx.constant(tensor)
+        if tape.autocast and ctx.setting.trained and len(tensor.shape) > 1:  # leaves are cached
+            tape.casts[id(weight)] = tape.value(tensor.shape, tape.autocast, "autocast copy")
     b, s, heads, width = ctx.batch, ctx.sequence, a.index_heads, a.index_head_dim
     enabled, tape.grad_enabled = tape.grad_enabled, False
     queries = tape.new((b, s, heads * width), x.dtype, "index queries")
