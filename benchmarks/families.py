@@ -33,8 +33,8 @@ OPEN = {
     "zamba2 added, sdpa, full, bf16-mixed": -0.004,
     "zamba2 added, sdpa, full, bf16-pure": -0.006,
 }
-"""Plans with a moment whose missing tensor is not found yet, or not counted, and how low it is: Zamba 2's gradient of the
-embedding is a view, which holds the concatenated rows' to the next hybrid layer."""
+"""Plans with a moment whose missing tensor is not found yet, or not counted, and how low it is: Zamba 2's gradient of
+the embedding is a view, which holds the concatenated rows' to the next hybrid layer."""
 WIDE = 0.01
 """How far above it is worth bold type."""
 

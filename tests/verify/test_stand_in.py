@@ -150,7 +150,6 @@ def test_replicas_of_a_split_model_become_one() -> None:
         (plan(gpus=4, parallelism={"pipeline": 2, "tensor": 2}), "inside a pipeline"),
         (plan(gpus=2, parallelism={"tensor": 2}, method="lora"), "adapters"),
         (plan(gpus=2, parallelism={"tensor": 2}, loss="chunked"), "chunked loss"),
-        (plan(model={"architecture": MOE}, precision="bf16-mixed"), "bf16 weights only"),
     ],
 )
 def test_what_nothing_stands_for(found: dict[str, Any], message: str) -> None:
