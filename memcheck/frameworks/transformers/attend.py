@@ -102,9 +102,8 @@ def _eager_with_sinks(ctx: Context, a: Attention, q: Value, k: Value, v: Value) 
         return kernels.eager_wide_with_sinks(
             ctx.tape, q, k, v, sinks, ctx.unused, p_dropout=a.dropout, copied=copied_operands(ctx, a, q.shape[1])
         )
-    wide = ctx.tape.autocast is not None
-    mask = ctx.setting.params if wide else None
-    return kernels.eager_with_sinks(ctx.tape, q, k, v, sinks, ctx.unused, wide=wide, mask_dtype=mask)
+    wide = ctx.setting.params if ctx.tape.autocast else None
+    return kernels.eager_with_sinks(ctx.tape, q, k, v, sinks, ctx.unused, wide=wide is not None, mask_dtype=wide)
 
 
 def _sinks(ctx: Context, a: Attention) -> Value:
