@@ -45,7 +45,8 @@ def decoders() -> Iterator[tuple[str, Architecture]]:
     for name in model_names():
         model = architecture(name)
         parts = frozenset(part for block, _ in model.blocks for part in stated(block))
-        if model.encoder is None and parts not in known:  # torchtitan has no encoder-decoders
+        # torchtitan has no encoder-decoders; a plan of Gemma 3n, whose tower has no default, has to state its pictures
+        if model.encoder is None and not model.embedders and parts not in known:
             known.add(parts)
             yield name, model
 
