@@ -23,7 +23,7 @@ _ARM = re.compile(r"\s*\(?[^()=]*\)")
 """One arm of a ``case``: words to compare with, and no arguments."""
 _CALLERS = re.compile(r"\$\{?[1-9@]\}?\Z")
 _HOLDING = re.compile(
-    r"""\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)(\+?=)(?:"([^"]*)"|'([^']*)'|(-[^\s;()]*))\s*;?\s*(?:\#.*)?\Z"""
+    r"""\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)(\+?=)(?:"([^"]*)"|'([^']*)'|(-[^\s;()]*))\s*(?:;\s*)?(?:\#.*)?\Z"""
 )
 _OPTION = re.compile(r"(?:^|[\s\"'])--[A-Za-z]")
 _USED = re.compile(r"\$\{?([A-Za-z_]\w*)(?:\[[@*]\])?\}?\Z")
