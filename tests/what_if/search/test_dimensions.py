@@ -25,19 +25,23 @@ training:
 {more}
 """
 ALL = frozenset(FRAMEWORKS)
+SHARDED = ALL - {"nanotron"}
 CUT = frozenset({"pytorch", "torchtitan", "megatron"})
-TENSOR = CUT | {"huggingface", "deepspeed"}
+PIPES = CUT | {"nanotron"}
+CONTEXT = CUT | {"huggingface", "deepspeed"}
+TENSOR = CONTEXT | {"nanotron"}
 FSDP = frozenset({"pytorch", "huggingface", "torchtitan", "litgpt", "torchtune"})
-ADAPTERS = ALL - {"torchtitan", "megatron"}
+METHODS = SHARDED  # nanotron trains all of a model
+ADAPTERS = METHODS - {"torchtitan", "megatron"}
 MIXTURES = frozenset({"torchtitan", "megatron"})
-NO_MIXTURES = frozenset({"litgpt", "torchtune"})
+NO_MIXTURES = frozenset({"litgpt", "torchtune", "nanotron"})
 DENSE, MIXTURE = "llama-3.1-8b", "mixtral-8x7b"
 PIPE = "parallelism.pipeline_schedule"
 MODE = "training.activation_checkpointing.mode"
 
 Case = tuple[str, object, frozenset[str], str, str, str]
 DIMENSIONS: dict[str, Case] = {
-    "sharding": ("parallelism.zero_stage", 3, ALL, DENSE, "zero_stage: 0", ""),
+    "sharding": ("parallelism.zero_stage", 3, SHARDED, DENSE, "zero_stage: 0", ""),
     "shard group": (
         "parallelism.shard_group",
         16,
@@ -63,8 +67,8 @@ DIMENSIONS: dict[str, Case] = {
         "tensor: 4, sequence: false",
         "",
     ),
-    "context": ("parallelism.context", 2, TENSOR, DENSE, "zero_stage: 3", ""),
-    "pipeline": ("parallelism.pipeline", 2, CUT, DENSE, "", ""),
+    "context": ("parallelism.context", 2, CONTEXT, DENSE, "zero_stage: 3", ""),
+    "pipeline": ("parallelism.pipeline", 2, PIPES, DENSE, "", ""),
     "expert": ("parallelism.expert", 4, MIXTURES, MIXTURE, "", ""),
     "schedule": (PIPE, "1f1b", CUT, DENSE, "pipeline: 4, pipeline_schedule: interleaved-1f1b, virtual_stages: 2", ""),
     "flushing schedule": (PIPE, "1f1b", CUT - {"megatron"}, DENSE, "pipeline: 4, pipeline_schedule: gpipe", ""),
@@ -99,7 +103,7 @@ DIMENSIONS: dict[str, Case] = {
     "attention": (
         "training.attention",
         "sdpa",
-        ALL - {"torchtitan", "litgpt", "torchtune"},
+        ALL - {"torchtitan", "litgpt", "torchtune", "nanotron"},
         DENSE,
         "",
         "  attention: eager",
@@ -124,11 +128,11 @@ DIMENSIONS: dict[str, Case] = {
         "",
     ),
     "offloaded parameters": ("training.offload.parameters", "cpu", FSDP | {"deepspeed"}, DENSE, "zero_stage: 3", ""),
-    "adapters": ("training.method", "lora", ALL, DENSE, "", ""),
+    "adapters": ("training.method", "lora", METHODS, DENSE, "", ""),
     "quantised adapters": ("training.method", "qlora", ADAPTERS, DENSE, "", ""),
     "shorter sequences": ("training.sequence_length", 4096, ALL, DENSE, "", ""),
     "GPU": ("hardware.gpu", "b300", ALL, "llama-3.2-1b", "", ""),
-    "nodes": ("hardware.nodes", 4, ALL - {"litgpt", "torchtune"}, DENSE, "zero_stage: 3", ""),
+    "nodes": ("hardware.nodes", 4, SHARDED - {"litgpt", "torchtune"}, DENSE, "zero_stage: 3", ""),
 }
 """Key, a value that it may take, the frameworks that have it; model, layout and settings that leave it to be changed."""
 
