@@ -14,7 +14,7 @@ from __future__ import annotations
 from _weakref import ref
 from collections.abc import Callable
 
-from memcheck.autograd.tensor import Leaf, Node, Storage, Tape, Value
+from memcheck.autograd.tensor import RESTING, Leaf, Node, Storage, Tape, Value
 
 Run = Callable[[Value], Value]
 Backward = Callable[[Storage], "list[Storage | None]"]
@@ -158,7 +158,7 @@ def _saves(node: Node) -> bool:
 
 
 def _holds(value: object) -> bool:
-    if isinstance(value, Storage):
+    if value is RESTING or isinstance(value, Storage):
         return True
     return isinstance(value, (tuple, list)) and any(_holds(v) for v in value)
 

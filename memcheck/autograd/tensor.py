@@ -170,6 +170,10 @@ class Node:
         self.pending = 0
 
 
+RESTING = object()
+"""A weight that a node saves: its bytes are counted where it rests, but a checkpoint puts a placeholder for it, too."""
+
+
 class Leaf:
     """A unit's input: its gradient leaves the unit."""
 

@@ -120,7 +120,8 @@ def frameworks() -> Listing:
 def architectures() -> Listing:
     """Every ``model_type`` that is read, with the frameworks that build it and a model of the catalog."""
     from memcheck.catalog.models import find_model, model_names
-    from memcheck.models.registry import FAMILIES, WRAPPERS
+    from memcheck.models.registry import FAMILIES
+    from memcheck.models.wrappers import WRAPPERS
 
     models: dict[str, list[str]] = {kind: [] for kind in (*FAMILIES, *WRAPPERS)}
     for name in model_names():

@@ -41,7 +41,10 @@ if TYPE_CHECKING:
         """What ``towers/scatter.py`` has."""
 
         def scatter(self, ctx: Context, rows: Value, features: Value, /) -> Value:
-            """The looked-up rows with the image tokens in their places."""
+            """The looked-up rows with the image tokens in their places, by ``masked_scatter``."""
+
+        def put(self, ctx: Context, rows: Value, features: Value, /) -> Value:
+            """The looked-up rows with the image tokens in their places, by ``index_put``."""
 
     class EncoderCode(Protocol):
         """What ``encoder.py`` has."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from memcheck.models.vision import Vision
 
 PLACE = "/training/images"
+UNCHECKPOINTED = ("granite_speech",)
+"""Classes without ``supports_gradient_checkpointing`` (modeling_granite_speech.py)."""
 
 
 class Pictures(Record):
@@ -107,9 +109,14 @@ def resolve_resting(training: plan_types.TrainingSpec, a: Architecture, defaults
     """The pictures for a tower that has no memory model with a graph: as many image tokens of each, or none at all.
 
     Raises:
-        ResolutionError: the plan does not say that there are none, and a tower has no memory model of them.
+        ResolutionError: the plan does not say that there are none, and a tower has no memory model of them; or it
+            recomputes a model whose class does not take it.
     """
-    stated = training.images
+    stated, recompute = training.images, training.activation_checkpointing
+    if a.model_type in UNCHECKPOINTED and recompute is not None and recompute.mode not in (None, "none"):
+        message = f"transformers' class of {a.model_type} has no gradient checkpointing: enabling it is an error"
+        help = "remove it, or take the language model alone: `model: {part: language}`"
+        raise ResolutionError((JobProblem("images", "/training/activation_checkpointing", message, help=help),))
     if stated is not None and stated.per_sample == 0:
         return Images(0, 0, 0)
     each = max((e.tokens for e in a.embedders), default=0)

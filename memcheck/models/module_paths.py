@@ -24,8 +24,10 @@ LAYERS = {
 """Where a tower keeps its layers, by its kind; others in ``blocks`` beside a merger, or in ``encoder.layers``."""
 BARE = ("llama4",)
 """Kinds of towers whose model has no ``model.`` in front of its parts."""
-AUDIO_LAYERS = {"gemma3n": "conformer"}
+AUDIO_LAYERS = {"gemma3n": "conformer", "phi4_multimodal": "encoder.encoders"}
 """Where an audio tower keeps its layers, by the model's type; others in ``layers``."""
+AUDIO_ROOTS = {"granite_speech": "model.encoder.", "phi4_multimodal": "model.embed_tokens_extend.audio_embed."}
+"""Where it is, by the model's type; others in ``model.audio_tower``."""
 OUTSIDE = ("embed_audio.", "generation_")
 """What begins names of modules beside a tower, which rest with it."""
 PROJECTIONS = ("per_layer_model_projection", "altup_projections", "altup_unembed_projections")
@@ -105,7 +107,8 @@ def _of_tower(v: Vision) -> Iterator[Linear]:
 def _of_resting(a: Architecture, other: OtherTower) -> Iterator[Linear]:
     root, layers = "model.", "encoder.layers"
     if other.part == "audio":
-        root, layers = "model.audio_tower.", AUDIO_LAYERS.get(a.model_type, "layers")
+        root = AUDIO_ROOTS.get(a.model_type, "model.audio_tower.")
+        layers = AUDIO_LAYERS.get(a.model_type, "layers")
     elif other.part == "vision" and other.blocks:  # Video-LLaVA's tower for clips
         root = "model.video_tower."
     index = 0

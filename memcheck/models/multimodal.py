@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from memcheck.edge.modules import import_module
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.reader import ConfigReader, shown
-from memcheck.models.registry import FAMILIES, HEARING, TOWERS, WRAPPERS, read_architecture
+from memcheck.models.registry import FAMILIES, read_architecture
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
 from memcheck.models.vision import RestingTowers, Vision
+from memcheck.models.wrappers import HEARING, TOWERS, WRAPPERS
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -27,7 +28,8 @@ TOKENS = frozenset(
 """Ids of the tokens that stand for pictures and sounds."""
 TIED = (
     "aya_vision", "cohere2_vision", "deepseek_vl", "deepseek_vl_hybrid", "gemma3", "gemma3n", "gemma4", "got_ocr2",
-    "internvl", "janus", "kimi_k25", "lfm2_vl", "lighton_ocr", "mistral3", "ovis2", "paddleocr_vl", "paligemma",
+    "granite_speech", "internvl", "janus", "kimi_k25", "lfm2_vl", "lighton_ocr", "mistral3", "ovis2", "paddleocr_vl",
+    "paligemma",
 )  # fmt: skip
 """Classes whose default is that the head is the embedding."""
 FORWARDED = (
@@ -37,11 +39,13 @@ FORWARDED = (
 """Classes that take what ``text_config`` says of it."""
 SEEING = ("gemma3", "paligemma")
 """Classes that let the tokens of a picture see each other (``token_type_ids``)."""
-COPYING = ("qwen2_audio",)
+COPYING = ("granite_speech", "qwen2_audio")
 """Classes whose own loss takes a copy of the logits but the last, in their dtype."""
-LANGUAGE, TEXT = "model.language_model.", "model.text_model."
+LANGUAGE, TEXT, BARE = "model.language_model.", "model.text_model.", "model."
 NAMED_TEXT = ("idefics2", "idefics3", "smolvlm")
 """Classes that call their language model ``text_model``."""
+AMONG = ("phi4_multimodal",)
+"""Classes whose towers are modules of the language model."""
 
 
 class AroundTower(Record):
@@ -117,7 +121,7 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     if not prefix:
         outer.ignore(*text)
     hears = outer.model_type in HEARING
-    key = "audio_config" if hears else "vision_config"
+    key = HEARING.get(outer.model_type, "vision_config")
     if not isinstance(config.get(key), Mapping):
         alone = "`model: {part: language}`" if hears else "vision_config: null"
         outer.fail(
@@ -129,7 +133,7 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     found = _tower(outer.model_type)(section, AroundTower(outer, language))
     vision = found if isinstance(found, Vision) else None
     _check_leftovers(outer, strict=strict, written=written)
-    path = TEXT if outer.model_type in NAMED_TEXT else LANGUAGE
+    path = TEXT if outer.model_type in NAMED_TEXT else BARE if outer.model_type in AMONG else LANGUAGE
     sees = text.get("use_bidirectional_attention") == "vision"  # Gemma 4's larger sizes, in their sliding layers
     if vision is not None and vision.crosses:
         from memcheck.models.crossing import crossing

@@ -11,6 +11,7 @@ from memcheck.edge.modules import import_module
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture
+from memcheck.models.wrappers import HEARING, MUTE, THINKERS, TOWERS, WRAPPERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -179,116 +180,6 @@ FAMILIES: dict[str, str] = {
 }
 """``model_type`` -> ``module:function`` in :mod:`memcheck.models.families`."""
 
-WRAPPERS: dict[str, str] = {
-    "audioflamingo3": "qwen2",
-    "aya_vision": "cohere2",
-    "cohere2_vision": "cohere2",
-    "deepseek_vl": "llama",
-    "deepseek_vl_hybrid": "llama",
-    "exaone4_5": "exaone4",
-    "fast_vlm": "qwen2",
-    "gemma3": "gemma3_text",
-    "gemma3n": "gemma3n_text",
-    "gemma4": "gemma4_text",
-    "glm46v": "glm4v_text",
-    "glm4v": "glm4v_text",
-    "glm4v_moe": "glm4v_moe_text",
-    "glm_ocr": "glm_ocr_text",
-    "got_ocr2": "qwen2",
-    "idefics2": "mistral",
-    "idefics3": "llama",
-    "internvl": "qwen2",
-    "janus": "llama",
-    "kimi_k25": "deepseek_v3",
-    "kimi_vl": "deepseek_v3",
-    "lfm2_vl": "lfm2",
-    "lighton_ocr": "qwen3",
-    "llama4": "llama4_text",
-    "llava": "llama",
-    "llava_next": "llama",
-    "llava_next_video": "llama",
-    "llava_onevision": "qwen2",
-    "minicpmv4_6": "qwen3_5_text",
-    "mistral3": "mistral",
-    "mllama": "mllama_text_model",
-    "ovis2": "qwen2",
-    "paddleocr_vl": "paddleocr_vl_text",
-    "paligemma": "gemma",
-    "perception_lm": "llama",
-    "qwen2_5_omni_thinker": "qwen2",
-    "qwen2_5_vl": "qwen2",
-    "qwen2_audio": "qwen2",
-    "qwen2_vl": "qwen2",
-    "qwen3_5": "qwen3_5_text",
-    "qwen3_5_moe": "qwen3_5_moe_text",
-    "qwen3_omni_moe_thinker": "qwen3_moe",
-    "qwen3_vl": "qwen3",
-    "qwen3_vl_moe": "qwen3_moe",
-    "smolvlm": "llama",
-    "video_llama_3": "qwen2",
-    "video_llava": "llama",
-    "vipllava": "llama",
-    "voxtral": "llama",
-}
-"""Multimodal models: the ``model_type`` of the language model inside; its own says it where that is a family."""
-
-HEARING = ("audioflamingo3", "qwen2_audio", "voxtral")
-"""Those whose tower is for sounds."""
-
-TOWERS: dict[str, str] = {
-    "audioflamingo3": "audio:read_flamingo",
-    "aya_vision": "cohere:read_aya",
-    "cohere2_vision": "cohere:read_cohere2",
-    "deepseek_vl": "siglip:read_deepseek",
-    "exaone4_5": "qwen:read_2_5",
-    "gemma3": "siglip:read_gemma3",
-    "gemma3n": "gemma3n:read",
-    "gemma4": "gemma4:read",
-    "glm46v": "glm4v:read",
-    "glm4v": "glm4v:read",
-    "glm4v_moe": "glm4v:read",
-    "glm_ocr": "glm4v:read_ocr",
-    "idefics2": "idefics2:read",
-    "idefics3": "siglip:read_idefics3",
-    "internvl": "internvl:read",
-    "janus": "janus:read",
-    "kimi_k25": "kimi:read",
-    "lfm2_vl": "lfm2:read",
-    "lighton_ocr": "pixtral:read_lighton",
-    "llama4": "llama4:read",
-    "llava": "llava:read",
-    "llava_next": "llava:read_next",
-    "llava_next_video": "llava:read_next_video",
-    "llava_onevision": "llava:read_onevision",
-    "mistral3": "pixtral:read_mistral3",
-    "mllama": "mllama:read",
-    "ovis2": "ovis2:read",
-    "paddleocr_vl": "packed_siglip:read_paddle",
-    "paligemma": "siglip:read_paligemma",
-    "qwen2_5_omni_thinker": "omni:read_2_5",
-    "qwen2_5_vl": "qwen:read_2_5",
-    "qwen2_audio": "audio:read_qwen2",
-    "qwen2_vl": "qwen:read_2",
-    "qwen3_5": "qwen:read_3",
-    "qwen3_5_moe": "qwen:read_3",
-    "qwen3_omni_moe_thinker": "omni:read_3",
-    "qwen3_vl": "qwen:read_3",
-    "qwen3_vl_moe": "qwen:read_3",
-    "smolvlm": "siglip:read_idefics3",
-    "video_llama_3": "packed_siglip:read_video_llama",
-    "video_llava": "llava:read_video",
-    "vipllava": "llava:read_vip",
-    "voxtral": "audio:read_voxtral",
-}
-"""Multimodal models whose towers are read -> ``module:function`` in :mod:`memcheck.models.towers`."""
-
-THINKERS: dict[str, str] = {
-    "qwen2_5_omni": "qwen2_5_omni_thinker",
-    "qwen3_omni_moe": "qwen3_omni_moe_thinker",
-}
-"""Models that speak: the ``model_type`` of the part in ``thinker_config``, which understands and is trained."""
-MUTE = "priced is the thinker; a run that loads the talker, too, holds its weights beside it"
-
 
 def read_architecture(
     config: Mapping[str, Any], *, strict: bool = False, written: frozenset[str] = frozenset()
@@ -385,7 +276,7 @@ def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
             f"{outer_type}: memcheck has no model of its {'audio' if hears else 'vision'} tower here",
             "for the language model alone write `model: {part: language}` beside its name"
             + ("" if hears else ", or vision_config: null"),
-            "audio_config" if hears else "vision_config",
+            HEARING.get(outer_type, "vision_config"),
         )
     from memcheck.models.multimodal import text_of
 

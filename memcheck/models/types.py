@@ -101,7 +101,7 @@ class Mlp(Record):
     clipped: bool = False
     """Inputs and outputs of its matrices are clamped between learned bounds (Gemma 4's tower)."""
     copied: bool = False
-    """Its rows lie apart in memory, so that gate and up copy them each (Ovis 2's tower)."""
+    """Its rows lie apart in memory: gate and up copy them each (Ovis 2's tower), fc2 its gradient (Phi-4's)."""
     sparse: bool = False
     """Each row keeps its largest gate values alone (Gemma 3n's first layers)."""
     inner_norm: Norm | None = None

@@ -138,6 +138,10 @@ class Vision(Record):
     """Class tokens among the rows of a tile."""
     gives_out: bool = True
     """The model's output carries the image tokens (``image_hidden_states``), as long as the training loop has it."""
+    puts: bool = False
+    """Image tokens are put in by their indices (``index_put``), and no variable of the model's forward refers to them
+    or to the tower's output while the language model runs (Phi-4).
+    """
     mask_bytes: int = 0
     """Bytes of a padding mask for each pixel, beside ``pixel_values``."""
     deepstack: tuple[int, ...] = ()

@@ -14,7 +14,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.plan.read import build_plan
 from tests.models.configs import LLAMA
-from tests.models.multimodal import QWEN2_5_VL
+from tests.models.multimodal import MODELS, QWEN2_5_VL
 
 
 def resolved(images: dict[str, Any] | None, config: dict[str, Any] = QWEN2_5_VL, **training: Any) -> Resolved:
@@ -92,3 +92,13 @@ def test_a_text_model_has_no_pictures() -> None:
     """Pictures for a model without a tower would be priced as nothing: an error."""
     with pytest.raises(ResolutionError, match="without a vision tower"):
         resolved({"per_sample": 1}, LLAMA)
+
+
+def test_a_class_without_recompute_is_not_recomputed() -> None:
+    """Granite Speech's class refuses gradient checkpointing, so that a plan with it is no estimate."""
+    config = next(model.config for model in MODELS.values() if model.config["model_type"] == "granite_speech")
+    assert resolved({"per_sample": 0}, config).job.micro_batch_size == 1
+    with pytest.raises(ResolutionError) as raised:
+        resolved({"per_sample": 0}, config, activation_checkpointing="full")
+    (problem,) = raised.value.problems
+    assert problem.pointer == "/training/activation_checkpointing"

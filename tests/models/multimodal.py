@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from memcheck.models.registry import TOWERS
+from memcheck.models.wrappers import TOWERS
 
 FACTS = Path(__file__).parent.parent / "data" / "vision"
 

@@ -9,8 +9,9 @@ import pytest
 
 from memcheck.models.pictures import Limits, PictureError, Seen, tokens_of
 from memcheck.models.processors import pixtral, square, tiles
-from memcheck.models.registry import TOWERS, read_architecture
+from memcheck.models.registry import read_architecture
 from memcheck.models.vision import Vision
+from memcheck.models.wrappers import TOWERS
 from tests.models.multimodal import MODELS, facts
 
 EMPTY = Vision(
@@ -61,7 +62,7 @@ def seen(row: dict[str, Any]) -> Seen:
     """What the arithmetic says of a row."""
     kind, settings, clip = row["model_type"], row["processor"], row.get("video")
     height, width = (clip["height"], clip["width"]) if clip else row["image"]
-    if kind.startswith(("qwen", "glm", "paddle", "video")):
+    if kind.startswith(("qwen", "glm", "paddle", "video", "phi4")):
         return tokens_of(vision_of(kind), height, width, clip and clip["frames"], limits_of(settings))
     if kind == "paligemma":
         tile = (settings["size"]["height"] // 14) ** 2

@@ -97,7 +97,8 @@ def side_units(
                 stacked.pop(0)
     for block, n in vision.idle:
         setting = tower._replace(input_grad=below)
-        runs.append((_passing(block, setting, recompute_mode(job, index), inventory), n, 0))
+        unit = _passing(block, setting, recompute_mode(job, index), inventory)
+        runs.append((unit._replace(kind="gathered") if vision.puts else unit, n, 0))  # "gathered": to the projector
         index += n
     projector = _ending(vision, tower, projector)._replace(
         hidden=vision.hidden,
@@ -324,7 +325,7 @@ def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Cu
 
     Behind a norm of the tower's own, what that made is its output, and not the rows in front of it.
     """
-    if vision.closing:
+    if vision.closing or vision.puts:
         curve = curve._replace(freed_input=0)
     if vision.gathered and setting.input_grad:
         curve = curve._replace(hands=waiting_rows(vision, setting))
@@ -359,10 +360,12 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
         features = Value(features.storage, (end.tokens, end.shape[1]), features.dtype, features.origin)
         if features.dtype != stream:  # `image_features.to(inputs_embeds.dtype)`, which has a variable, too
             features = cast(ctx.tape, features, stream)
-            ctx.returned.append(Value(features.storage, features.shape, features.dtype))
+            if not vision.puts:
+                ctx.returned.append(Value(features.storage, features.shape, features.dtype))
         if end.gives_out:
             held.append(features)
         rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
-        return scatter_code(ctx.setting.style).scatter(ctx, rows, features)
+        scattering = scatter_code(ctx.setting.style)
+        return (scattering.put if vision.puts else scattering.scatter)(ctx, rows, features)
 
     return replay(run, setting, shape, stream_dtype(setting), inventory=inventory)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from memcheck.job.families import Families
 from memcheck.job.style import Style
-from memcheck.models.registry import FAMILIES, TOWERS
+from memcheck.models.registry import FAMILIES
+from memcheck.models.wrappers import TOWERS
 
 TRANSFORMERS = Families(
     (*(name for name in FAMILIES if name not in ("megatron-gpt", "megatron-lm")), *TOWERS),

@@ -184,12 +184,20 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
     inner = _inner(ctx, m, inner)
     if m.widens_inner:  # modeling_t5.py, `hidden_states.to(self.wo.weight.dtype)`
         inner = cast(tape, inner, ctx.setting.params)
-    down = matrix(ctx, m, inner, tensors[-1], bias=m.down_bias)
+    down = _apart(ctx, m, matrix(ctx, m, inner, tensors[-1], bias=m.down_bias))
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
     if m.multiplied:
         down = scale(tape, down, "multiplier")
     del held, inner
     return dropout(tape, down, m.dropout)
+
+
+def _apart(ctx: Context, m: Mlp, down: Value) -> Value:
+    if m.gated or not m.copied:
+        return down
+    from memcheck.autograd.layouts import gradient_copied
+
+    return gradient_copied(ctx.tape, down, adapted=ctx.setting.adapter is not None)
 
 
 def _within_bounds(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:

@@ -29,6 +29,12 @@ def see_internvl(vision: Vision, height: int, width: int, frames: int | None, li
 
 def internvl_tiles(height: int, width: int, side: int, most: int) -> int:
     """Tiles of a picture, the thumbnail of several included (``get_optimal_tiled_canvas``)."""
+    columns, rows = closest_grid(height, width, side, most)
+    return columns * rows + (columns * rows > 1)
+
+
+def closest_grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
+    """Columns and rows of at most so many tiles, whose sides are most like the picture's."""
     grids = [(c, r) for c in range(1, most + 1) for r in range(1, most + 1) if c * r <= most]
     grids.sort(key=lambda grid: grid[0] * grid[1])
     best, least = (1, 1), math.inf
@@ -38,8 +44,7 @@ def internvl_tiles(height: int, width: int, side: int, most: int) -> int:
             best, least = (columns, rows), apart
         elif apart == least and width * height > 0.5 * side * side * columns * rows:
             best = (columns, rows)
-    tiles = best[0] * best[1]
-    return tiles + (tiles > 1)
+    return best
 
 
 def see_cohere2(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:

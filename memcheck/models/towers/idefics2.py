@@ -8,7 +8,7 @@ from __future__ import annotations
 from memcheck.models.multimodal import AroundTower
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.towers.siglip import siglip
+from memcheck.models.towers.siglip import IDEFICS2, siglip
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Perceiver, Vision
 
@@ -17,7 +17,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     """``model_type: idefics2``."""
     outer, language = around.outer, around.language
     outer.ignore("use_cache")
-    tower = siglip(config, around, "idefics2", attention="masked")
+    tower = siglip(config, around, "idefics2", attention="masked", silent=IDEFICS2)
     config.ignore("tie_word_embeddings")
     section, hidden = outer.section("perceiver_config"), language.hidden_size
     section.ignore("model_type", "hidden_size", "rms_norm_eps", "initializer_range", "tie_word_embeddings")

@@ -11,8 +11,25 @@ from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.towers.parts import SIGLIP, norm_pair, split_width, square, tower_layer, tower_mlp
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
+from memcheck.record import Record
 
 SIDE, PATCH = 224, 16
+
+
+class SiglipSizes(Record):
+    """What a class has where its configuration is silent."""
+
+    width: int = 768
+    heads: int = 12
+    inner: int = 3072
+    depth: int = 12
+    side: int = SIDE
+    patch: int = PATCH
+
+
+SMALL = SiglipSizes()
+IDEFICS2 = SMALL._replace(patch=32)
+IDEFICS3 = SMALL._replace(width=1152, heads=16, patch=32)
 
 
 def read_gemma3(config: ConfigReader, around: AroundTower) -> Vision:
@@ -50,7 +67,7 @@ def read_paligemma(config: ConfigReader, around: AroundTower) -> Vision:
 def read_idefics3(config: ConfigReader, around: AroundTower) -> Vision:
     """Idefics 3 and SmolVLM: tiles with a padding mask, pixels shuffled by ``scale_factor``, one matrix."""
     scale = around.outer.integer("scale_factor", default=2)
-    tower = siglip(config, around, "idefics3", attention="masked")
+    tower = siglip(config, around, "idefics3", attention="masked", silent=IDEFICS3)
     config.ignore("size", "max_image_size", "tie_word_embeddings", "use_base_siglip")
     around.outer.ignore("use_cache", "pixel_shuffle_factor", "use_reentrant_checkpointing")
     wide = tower.hidden * scale * scale
@@ -80,17 +97,16 @@ def read_deepseek(config: ConfigReader, around: AroundTower) -> Vision:
     )
 
 
-def siglip(config: ConfigReader, around: AroundTower, kind: str, attention: str) -> Vision:
-    """The tower alone."""
-    idefics, wide = kind in ("idefics2", "idefics3"), kind == "idefics3"
-    width = config.integer("hidden_size", default=1152 if wide else 768)
-    heads = config.integer("num_attention_heads", default=16 if wide else 12)
+def siglip(config: ConfigReader, around: AroundTower, kind: str, attention: str, silent: SiglipSizes = SMALL) -> Vision:
+    """The tower alone. ``silent``: its sizes where the configuration has none."""
+    width = config.integer("hidden_size", default=silent.width)
+    heads = config.integer("num_attention_heads", default=silent.heads)
     split_width(config, width, heads)
-    inner = config.integer("intermediate_size", default=3072)
-    depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
+    inner = config.integer("intermediate_size", default=silent.inner)
+    depth = config.integer("num_hidden_layers", default=silent.depth, maximum=MAX_LAYERS)
     colours = config.integer("num_channels", default=3)
-    side = square(config, "image_size", SIDE)
-    patch = square(config, "patch_size", 32 if idefics else PATCH)
+    side = square(config, "image_size", silent.side)
+    patch = square(config, "patch_size", silent.patch)
     config.ignore("layer_norm_eps", "initializer_range", "rope_parameters")
     config.dropout("attention_dropout")
     mlp = tower_mlp(width, inner, config.activation(default="gelu_pytorch_tanh"), SIGLIP.mlp)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, cat, copy
+from memcheck.autograd.layouts import gradient_copied
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Value
@@ -102,6 +103,13 @@ def _copied(ctx: Context, a: TowerAttention, x: Value) -> Value:
 def _masked(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Idefics 3: a padding mask, so that the memory-efficient kernel runs, and each layer keeps it as that takes it."""
     return _projected(ctx, a, x, masked=True)
+
+
+def _masked_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """Phi-4: under a padding mask, and what is added to patches that lie apart in memory has gradients that do."""
+    out = _masked(ctx, a, x)
+    del x
+    return gradient_copied(ctx.tape, out, adapted=ctx.setting.adapter is not None)
 
 
 def _additive(ctx: Context, a: TowerAttention, x: Value) -> Value:
@@ -221,6 +229,7 @@ _FORMS = {
     "separate": _separate,
     "copied": _copied,
     "masked": _masked,
+    "masked-apart": _masked_apart,
     "additive": _additive,
     "pixtral": _pixtral,
     "complex": _complex,

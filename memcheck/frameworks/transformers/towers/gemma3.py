@@ -6,9 +6,9 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.matrix import product
 from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.towers.siglip import stem
-from memcheck.frameworks.transformers.towers.tiles import given_out, last_rows
+from memcheck.frameworks.transformers.towers.tiles import given_out, last_rows, pooling
 from memcheck.models.vision import Vision
 
 __all__ = ["project", "stem"]
@@ -19,21 +19,9 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     tape = ctx.tape
     matrix, norm = vision.projector
     x = last_rows(ctx, vision, x)
-    x = _pooled(ctx, vision, copy(tape, x, "contiguous"))
+    x = pooling(ctx, vision, copy(tape, x, "contiguous"))
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape), unit_offset=True)
     x = copy(tape, x, "contiguous")  # the pooled channels lie apart: the product copies what it is given
     weight = tape.parameter(ctx.parameter(matrix.name, matrix.shape))
     turned = Value(None, matrix.shape[::-1], weight.dtype, weight.origin)
     return given_out(ctx, product(tape, x, turned, matrix.name), joins=False)
-
-
-def _pooled(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``avg_pool``: keeps its input."""
-    tape, kept = ctx.tape, x.storage
-    shape, dtype = x.shape, x.dtype
-    out = tape.value((x.shape[0] // vision.merge, x.shape[1]), dtype, "avg_pool2d")
-
-    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
-        return [tape.new(shape, dtype, "avg_pool2d backward")]
-
-    return tape.record(out, (x,), run)

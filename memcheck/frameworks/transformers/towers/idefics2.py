@@ -27,10 +27,11 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     weight, bias, table = vision.stem
     picked(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
     x = convolve(ctx, vision, ctx.tokens, weight, bias)
-    return masked(ctx, _with_positions(ctx, x, table), leaf=leaf)
+    return masked(ctx, with_positions_of_rows(ctx, x, table), leaf=leaf)
 
 
-def _with_positions(ctx: Context, x: Value, table: ParameterTensor) -> Value:
+def with_positions_of_rows(ctx: Context, x: Value, table: ParameterTensor) -> Value:
+    """``embeddings + position_embedding(position_ids)``, where each row has a position of its own."""
     tape = ctx.tape
     p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
     found = tape.new(x.shape, p.dtype, "positions")

@@ -37,3 +37,24 @@ def scatter(ctx: Context, rows: Value, features: Value) -> Value:
         return [filled, picked]
 
     return tape.record(out, (rows, features), run)
+
+
+def put(ctx: Context, rows: Value, features: Value) -> Value:
+    """``inputs_embeds.index_put(places, features)``: keeps the places, two int64 each (FunctionsManual.cpp,
+    derivatives.yaml: index_put). Backward puts zeros there in a copy of the rows' gradient, and picks the features'.
+    """
+    tape = ctx.tape
+    shape, dtype, taken = rows.shape, rows.dtype, features.shape
+    places = tape.new((taken[0], 2), "int64", "places")
+    out = tape.value(shape, dtype, "index_put")
+    nr, nf = rows.origin is not None, features.origin is not None
+
+    def run(grad: Storage, kept: Storage = places) -> list[Storage | None]:
+        filled = None
+        if nr:
+            zeros = tape.new(taken, dtype, "zeros")
+            filled = tape.new(shape, dtype, "index_put backward")
+            del zeros
+        return [filled, tape.new(taken, dtype, "index backward") if nf else None]
+
+    return tape.record(out, (rows, features), run)

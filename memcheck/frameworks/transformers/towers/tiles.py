@@ -106,11 +106,11 @@ def last_rows(ctx: Context, vision: Vision, x: Value) -> Value:
     """The tower's last norm, whose result is in its output (``last_hidden_state``)."""
     x = layer_norm(ctx, x, vision.closing)
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))
-    _pooled(ctx, vision, x)
+    pooled_beside(ctx, vision, x)
     return x
 
 
-def _pooled(ctx: Context, vision: Vision, x: Value) -> None:
+def pooled_beside(ctx: Context, vision: Vision, x: Value) -> None:
     """SigLIP's attention pooling, if there is one (``vision_use_head``). Its keys and values of all rows live in the
     tower's output until the image tokens take their place there; autocast's copies of its weights stay.
     """
@@ -126,6 +126,18 @@ def _pooled(ctx: Context, vision: Vision, x: Value) -> None:
     for t in weights if tape.autocast and learns else ():
         copy = tape.value(t.shape, dtype, "autocast copy")
         tape.casts[id(copy)] = copy
+
+
+def pooling(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``AvgPool2d`` of ``merge`` patches: keeps its input."""
+    tape, kept = ctx.tape, x.storage
+    shape, dtype = x.shape, x.dtype
+    out = tape.value((x.shape[0] // vision.merge, x.shape[1]), dtype, "avg_pool2d")
+
+    def run(grad: Storage, kept: Storage | None = kept) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "avg_pool2d backward")]
+
+    return tape.record(out, (x,), run)
 
 
 def patches_alone(ctx: Context, vision: Vision, x: Value) -> Value:

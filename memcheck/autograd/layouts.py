@@ -1,0 +1,17 @@
+"""Tensors whose gradients lie in memory otherwise than the products that made them want these."""
+
+from __future__ import annotations
+
+from memcheck.autograd.tensor import RESTING, Storage, Tape, Value
+
+
+def gradient_copied(tape: Tape, x: Value, *, adapted: bool) -> Value:
+    """The tensor itself, whose gradient lies in memory as another tensor does: the product that made it copies that,
+    once it has what it saved; ``adapted``: a view behind an adapter's product does, in front of it.
+    """
+    shape, dtype = x.shape, x.dtype
+
+    def run(grad: Storage, kept: object = None if adapted else (RESTING,)) -> list[Storage | None]:
+        return [tape.new(shape, dtype, "contiguous gradient")]
+
+    return tape.record(Value(x.storage, shape, dtype), (x,), run)
