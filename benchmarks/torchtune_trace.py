@@ -1,7 +1,7 @@
 """Trace steps of torchtune's own models: python -m benchmarks.torchtune_trace [--only REGEX].
 
 Needs the extra ``verify`` and torchtune. Each record of ``data/torchtune.json`` is a plan. torchtune's builder makes
-the model on fake tensors, its checkpointing and its loss are the recipes', and three steps are followed as ``memcheck
+the model on fake tensors, its checkpointing and its losses are the recipes', and three steps are followed as ``memcheck
 verify`` follows them.
 """
 
@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks.base_trace import followed, subject_of, trace_again
+from benchmarks.torchtune_steps import distillation_step, preference_step
 
 LLAMA_2_POSITIONS = 4096
 NAMES = {"o_proj": "output_proj"}
@@ -41,14 +42,17 @@ def traced(plan: dict[str, Any]) -> dict[str, int]:
         finally:
             torch.set_default_dtype(torch.float32)
         model.train()
-        loss_of.set_model_output(model)
+        if job.objective.name != "dpo":
+            loss_of.set_model_output(model)
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(trained, fused=True)
-        shape = (job.micro_batch_size, job.sequence_length)
+        shape = (job.micro_batch_size * job.objective.rows, job.sequence_length)
         ids, labels = (torch.zeros(shape, dtype=torch.int64) for _ in range(2))
-        model.norm.register_forward_hook(lambda *_: setattr(tracer, "phase", "loss"))
+        others = [_other(companion, job) for companion in job.companions]
+        for each in (model, *others):
+            each.norm.register_forward_hook(lambda *_: setattr(tracer, "phase", "loss"))
 
-        def step() -> None:
+        def plain_step() -> None:
             tracer.phase = "forward"
             outputs = model(tokens=ids)
             loss = loss_of(outputs, labels)
@@ -60,10 +64,38 @@ def traced(plan: dict[str, Any]) -> dict[str, int]:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
+        step = plain_step
+        if job.objective.name == "dpo":
+            step = preference_step(model, next(iter(others), None), tracer, optimizer, (ids, labels))
+        elif job.objective.name == "distill":
+            both = (loss_of, _divergence(job.objective.beta))
+            others[0].set_num_output_chunks(loss_of.num_output_chunks)
+            step = distillation_step(model, others[0], tracer, optimizer, both, (ids, labels))
         parts = StepParts(
             model=model, inner=model, optimizers=[optimizer], inputs=[ids, labels], received=list, step=step
         )
-        return followed(parts, tracer, [])
+        return followed(parts, tracer, [p for other in others for p in (*other.parameters(), *other.buffers())])
+
+
+def _other(companion: Any, job: Any) -> Any:
+    """A reference or a teacher: frozen, without checkpointing."""
+    import torch
+
+    plain = job._replace(architecture=companion.architecture, lora=None)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        model = _model(plain._replace(checkpointing=job.checkpointing._replace(mode="none")))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return model.eval().requires_grad_(requires_grad=False)
+
+
+def _divergence(beta: float) -> Any:
+    from torchtune.modules import loss
+
+    if beta in (0, 1):
+        return loss.ReverseKLWithChunkedOutputLoss() if beta else loss.ForwardKLWithChunkedOutputLoss()
+    return loss.SymmetricKLWithChunkedOutputLoss(sym_kd_ratio=1 - beta)
 
 
 def _loss(kind: str) -> Any:

@@ -9,6 +9,7 @@ from memcheck.configs.draft import Draft
 from memcheck.configs.interpolation import interpolate
 from memcheck.configs.torchtune_launch import RecipeRun, command_of, join_launch
 from memcheck.configs.torchtune_models import DIMENSIONS, builder_of, default_width
+from memcheck.configs.torchtune_objective import objective
 from memcheck.configs.torchtune_step import checkpointing, loss, optimizer
 from memcheck.configs.trainer_parts import FALSE, on, text
 from memcheck.configs.trainer_settled import settle
@@ -37,6 +38,7 @@ def read_torchtune(config: ConfigFile, world: int | None) -> ReadConfig:
     optimizer(draft)
     checkpointing(draft)
     loss(draft)
+    objective(draft)
     draft.assume("training.attention", "flex" if packed else "sdpa", "FlexAttention where rows are packed, else SDPA")
     draft.set("training.clip_grad_norm", config.has("clip_grad_norm"), "clip_grad_norm")
     _compiled(draft)

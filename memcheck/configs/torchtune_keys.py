@@ -38,9 +38,6 @@ CONSTRUCTS: dict[str, str] = {
     f"reward_and_value_model.{COMPONENT}": "PPO, which generates between its steps and holds four models",
     "grpo_samples": "GRPO, which generates between its steps",
     "orchestration.num_inference_workers": "asynchronous GRPO, with a rollout engine of its own",
-    f"teacher_model.{COMPONENT}": "knowledge distillation in chunks of two heads",
-    f"kd_loss.{COMPONENT}": "knowledge distillation in chunks of two heads",
-    f"ref_checkpointer.{COMPONENT}": "training beside a reference model",
     "early_exit_loss.layers": "training with an early-exit loss over several layers",
     "layer_dropout.prob": "training with layer dropout",
     "enable_fp8_training": "fp8 training by torchao",
@@ -50,8 +47,15 @@ CONSTRUCTS: dict[str, str] = {
 FAKED = "Int8DynActInt4WeightQATQuantizer"
 """The quantizer of quantization-aware training with a memory model."""
 
+PREFERENCES = "DPOLoss"
+"""The loss over preferences that has a memory model."""
+DIVERGENCES: dict[str, float] = {
+    "ForwardKLWithChunkedOutputLoss": 0.0,
+    "ReverseKLWithChunkedOutputLoss": 1.0,
+    "SymmetricKLWithChunkedOutputLoss": 0.5,
+}
+"""Losses from a teacher, each with the plan's ``beta``; the symmetric one is the sum of both whatever its ratio."""
 OBJECTIVES: dict[str, str] = {
-    "DPOLoss": "DPO",
     "RSOLoss": "RSO",
     "SimPOLoss": "SimPO",
     "PPOLoss": "PPO",
@@ -146,6 +150,8 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
     "files: the whole state is priced at a checkpoint": (
         "output_dir",
         "checkpointer.",
+        "ref_checkpointer.",
+        "teacher_checkpointer.",
         "resume_from_checkpoint",
         "save_adapter_weights_only",
         "save_every_n_steps",
@@ -174,5 +180,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "activation_offloading_use_streams",
         "use_flex",
     ),
+    "shares of a loss": ("kd_ratio",),
     "the device": ("device",),
 }

@@ -94,7 +94,7 @@ def loss(draft: Draft) -> None:
         draft.set("training.loss.kind", kind, path)
         if kind != "standard":
             draft.rows((KeyRow(f"loss.{keys.CHUNKS}", "training.loss.chunks"),))
-    elif name not in keys.OBJECTIVES:
+    elif name not in (*keys.OBJECTIVES, keys.PREFERENCES):
         written = text(draft, path)
         message = f"the loss `{written}` has no memory model here" if written else "the recipe does not say which loss"
         draft.refuse(path, message, parts.STATE_IT.format("training.loss"), ("training.loss", "training.loss.kind"))

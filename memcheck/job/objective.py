@@ -7,6 +7,7 @@ from memcheck.job.objective_types import (
     COMPARED,
     DISTILLED,
     LLAMA_FACTORY,
+    OWN,
     SCORED,
     SECOND_MODELS,
     Companion,
@@ -46,6 +47,8 @@ def resolve_objective(
         return Objective()
     stated = stated or plan_types.ObjectiveSpec()
     name = defaults.take("training.objective", stated.name, "sft")
+    if framework.own_objectives and name in framework.objectives:
+        return _own(training, stated, name, method, recipe, defaults)
     usual = "transformers" if name == "sft" else "trl"
     who = defaults.take("training.trainer.name", trainer.name if trainer else None, usual)
     version = trainer.version if trainer else None
@@ -67,6 +70,24 @@ def resolve_objective(
         # _prepare_fsdp2)
         wide_outputs=framework.wide_outputs and recipe.recipe.endswith("-mixed") and layout.zero_stage < 2,
     )
+
+
+def _own(
+    training: plan_types.TrainingSpec,
+    stated: plan_types.ObjectiveSpec,
+    name: str,
+    method: str,
+    recipe: Recipe,
+    defaults: Defaults,
+) -> Objective:
+    """The loss of a recipe of the framework's own, which scores every token, and masks those of the prompt."""
+    if name == "sft":
+        return Objective()
+    beta = 0.5
+    if name in DISTILLED:
+        beta = defaults.take("training.objective.beta", stated.beta, 0.0, "the forward divergence, as in its configs")
+    reference = _reference(training.reference, name, method, defaults)
+    return Objective(name=name, beta=beta, code=OWN, reference=reference, wide_outputs=recipe.params != "fp32")
 
 
 def _code(
@@ -151,7 +172,8 @@ def resolve_companions(
 ) -> tuple[Companion, ...]:
     """The models beside the one that is trained. A reference is as wide as that; FSDP2 offloads both or none."""
     if objective.name in DISTILLED and isinstance(teacher, Architecture):
-        return (Companion(role="teacher", architecture=teacher, place="device", dtype=recipe.params),)
+        place = "host" if objective.code == OWN and parameter_offload != "none" else "device"
+        return (Companion(role="teacher", architecture=teacher, place=place, dtype=recipe.params),)
     if objective.reference not in SECOND_MODELS or not isinstance(architecture, Architecture):
         return ()
     host = objective.reference == "host" or parameter_offload != "none"

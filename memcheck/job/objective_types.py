@@ -15,6 +15,8 @@ DISTILLED = ("gkd", "distill")
 """Objectives that compare the student with a teacher."""
 LLAMA_FACTORY = "llama-factory"
 """The code of a loss that LLaMA-Factory computes itself."""
+OWN = "own"
+"""The code of a loss in the framework's own training loop."""
 SECOND_PASSES = ("resident", "host", "adapter-off")
 """References whose log-probabilities are made in the step."""
 SECOND_MODELS = ("resident", "host")
@@ -26,7 +28,7 @@ class Objective(Record):
 
     name: str = "sft"
     code: str = ""
-    """Which lines compute the loss: ``trl-0.24`` | ``trl-0.29`` | ``trl-1.15`` | ``llama-factory``.
+    """Which lines compute the loss: ``trl-0.24`` | ``trl-0.29`` | ``trl-1.15`` | ``llama-factory`` | ``own``.
 
     Empty: the model's own.
     """
@@ -53,6 +55,23 @@ class Objective(Record):
     def fused(self) -> bool:
         """Whether the loss is taken from hidden states, without logits."""
         return self.code == "trl-1.15" and self.name not in ("gkd", "reward")
+
+    @property
+    def usual_loss(self) -> str:
+        """The kind of loss beside which a recipe of the framework's own takes the objective's; empty in a trainer's.
+
+        Its divergences are of chunks of logits.
+        """
+        if self.code != OWN:
+            return ""
+        return "chunked" if self.name in DISTILLED else "standard"
+
+    @property
+    def holds_reference(self) -> bool:
+        """Whether the training loop's variables hold the reference's logits until the next micro-batch's: torchtune's
+        recipes of adapters do not delete them (``recipes/lora_dpo_*.py``).
+        """
+        return self.code == OWN and self.reference == "adapter-off"
 
     @property
     def watched(self) -> bool:

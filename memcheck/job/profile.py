@@ -59,6 +59,8 @@ class Profile(Record):
     """Optimizer implementation by optimizer name, where it is not ``default_implementation``."""
     objectives: tuple[str, ...] = ("sft",)
     """Those that it has, of ``training.objective``."""
+    own_objectives: bool = False
+    """Those are its own recipes' code: no trainer's."""
     heads: tuple[str, ...] = ("lm",)
     """Those that it has, of ``training.head``."""
     evaluates: bool = False

@@ -272,7 +272,7 @@ def _training_job(
         target_length=_target(training, architecture, after),
         checkpointing=checkpointing,
         attention=after.take("training.attention", training.attention, framework.default_attention),
-        loss=resolve_loss(training.loss, layout, framework, after, training.framework_version),
+        loss=resolve_loss(training.loss, layout, framework, after, training.framework_version, objective.usual_loss),
         clip_grad_norm=after.take("training.clip_grad_norm", training.clip_grad_norm, framework.clip_grad_norm, why),
         expert_imbalance=_imbalance(training, layout.expert, after),
         compile=bool(training.compile),

@@ -102,10 +102,14 @@ def resolve_loss(
     framework: Profile,
     defaults: Defaults,
     version: str | None = None,
+    usual: str = "",
 ) -> Loss:
-    """Kind of the loss, and what it does to the logits. ``version``: the framework's."""
+    """Kind of the loss, and what it does to the logits.
+
+    ``version``: the framework's; ``usual``: the kind beside which its recipe takes an objective's loss.
+    """
     stated = stated or plan_types.LossSpec()
-    kind = defaults.take("training.loss.kind", stated.kind, framework.default_loss)
+    kind = defaults.take("training.loss.kind", stated.kind, usual or framework.default_loss)
     by_itself = framework.loss_parallel
     if kind == "standard" and (by_itself == "always" or (by_itself == "tensor" and layout.tensor > 1)):
         kind = "vocab-parallel"

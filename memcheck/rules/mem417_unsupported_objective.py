@@ -37,7 +37,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.job.objective import BORROWED, OWN_LOSSES
-from memcheck.job.objective_types import COMPARED, DISTILLED
+from memcheck.job.objective_types import COMPARED, DISTILLED, OWN
 from memcheck.job.profile import Profile
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Attention
@@ -67,6 +67,8 @@ def check(context: RuleContext) -> Iterator[Finding]:
     if job.objective.name in framework.objectives and job.head.kind == "lm":
         yield from _layout(context, job, f"`{job.objective.name}`")
     length = stated.sequence_length
+    if job.objective.code == OWN:
+        yield from _own(context, job)
     if length is not None and job.objective.prompt_length >= length:
         yield RULE.finding(
             context,
@@ -196,11 +198,28 @@ def _reference(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> 
     elif reference == "adapter-off" and job.method == "full":
         message = "without adapters there is none to turn off: the model itself is trained"
         help = "write `reference: resident`, or `method: lora`"
+    elif job.objective.code == OWN and reference != ("resident" if job.method == "full" else "adapter-off"):
+        message = "the recipes compare with the model without its adapters, or with a second model in full training"
+        help = "remove `reference`"
     elif reference == "host" and (job.parameter_offload == "none" or job.layout.zero_stage < 3):
         message = "TRL keeps the reference on the GPU, but for FSDP2 that offloads parameters"
         help = "write `reference: precomputed`, or `offload: {parameters: cpu}` with `zero_stage: 3`"
     if message:
         yield RULE.finding(context, message, "/training/reference", help=help, related=(("the objective", OBJECTIVE),))
+
+
+def _own(context: RuleContext, job: TrainingJob) -> Iterator[Finding]:
+    """What a second model under a recipe of the framework's own excludes."""
+    kept = job.companions and job.layout.zero_stage == 3 and not job.layout.reshard_after_forward
+    if kept:
+        message = "a second model whose layers stay gathered behind its forward has no memory model"
+        place = "/parallelism/reshard_after_forward"
+        yield RULE.finding(context, message, place, help="remove it", related=(("the objective", OBJECTIVE),))
+    if job.head.kind == "lm" and job.method == "qlora" and job.objective.name == "dpo":
+        message = "`dpo` over a base in four bits has no memory model under these recipes"
+        yield RULE.finding(
+            context, message, "/training/method", help="write `method: lora`", related=(("the objective", OBJECTIVE),)
+        )
 
 
 def _teacher(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> Iterator[Finding]:
@@ -223,7 +242,7 @@ def _teacher(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> It
         message = f"the teacher has {teacher.vocab_size} tokens in its vocabulary, the model {student.vocab_size}"
         help = "a divergence compares token by token: take a teacher with the same vocabulary"
         yield RULE.finding(context, message, place, help=help, related=(("the model", "/model"),))
-    if job.layout.zero_stage > 1:
+    if job.layout.zero_stage > 1 and job.objective.code != OWN:
         message = f"`{name}` with parameters that are sharded has no memory model"
         yield RULE.finding(context, message, "/parallelism/zero_stage", help="write `zero_stage: 0`", related=related)
 
@@ -235,7 +254,7 @@ def _layout(context: RuleContext, job: TrainingJob, who: str) -> Iterator[Findin
         (layout.tensor > 1, "tensor parallelism", "/parallelism/tensor"),
         (layout.context > 1, "context parallelism", "/parallelism/context"),
         (layout.pipeline > 1, "pipeline parallelism", "/parallelism/pipeline"),
-        (job.loss.kind != "standard", f"loss `{job.loss.kind}`", "/training/loss"),
+        (job.loss.kind != (job.objective.usual_loss or "standard"), f"loss `{job.loss.kind}`", "/training/loss"),
         (job.compile, "torch.compile", "/training/compile"),
         (context.architecture is None, "a rough model", "/model"),
         (context.architecture is not None and context.architecture.vision is not None, "a vision tower", "/model"),

@@ -184,3 +184,29 @@ def test_a_plan_that_says_nothing_of_its_gpus_has_one(tmp_path: Path) -> None:
     values = with_source(document, {}).values
     assert isinstance(values, dict)
     assert values["parallelism"]["zero_stage"] == 0
+
+
+def test_preferences_are_pairs_beside_the_reference_of_their_recipe() -> None:
+    """Full training holds a second model, adapters are turned off; the loss is of whole logits."""
+    full = RECIPE.replace("torchtune.modules.loss.LinearCrossEntropyLoss", "torchtune.rlhf.loss.DPOLoss")
+    adapters = full.replace("llama3_2_1b}", "lora_llama3_2_1b, lora_attn_modules: [q_proj]}")
+    for text, reference in ((full, "resident"), (adapters, "adapter-off")):
+        found = said(read(text))
+        assert (found["training.objective.name"], found["training.reference"]) == ("dpo", reference)
+        assert "training.loss.kind" not in found
+
+
+def test_a_divergence_names_its_teacher_and_as_many_chunks() -> None:
+    """Teacher and beta are the plan's; another number of chunks is the error on which the recipe stops."""
+    text = RECIPE.replace("LinearCrossEntropyLoss", "CEWithChunkedOutputLoss") + (
+        "teacher_model: {_component_: torchtune.models.llama3_1.llama3_1_8b}\n"
+        "kd_loss: {_component_: torchtune.modules.loss.ReverseKLWithChunkedOutputLoss}\n"
+        "kd_ratio: 0.5\n"
+    )
+    found = said(read(text))
+    assert found["training.teacher.model.name"] == "llama-3.1-8b"
+    assert (found["training.objective.name"], found["training.objective.beta"]) == ("distill", 1.0)
+    (problem,) = read(text.replace("OutputLoss}\nkd_ratio", "OutputLoss, num_output_chunks: 4}\nkd_ratio")).problems
+    assert problem.location.span.line == 14
+    (unknown,) = read(text.replace("llama3_1.llama3_1_8b", "llama3_1.lora_llama3_1_8b")).problems
+    assert unknown.location.span.line == 13

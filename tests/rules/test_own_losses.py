@@ -62,3 +62,23 @@ def test_the_reference_rests_in_16_bits_beside_trained_parameters_in_fp32() -> N
         for trainer in ("llama-factory", "trl")
     )
     assert trl - own == pytest.approx(2 * 494_032_768, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("lines", "refused"),
+    [
+        ("objective: dpo", False),
+        ("objective: dpo, loss: chunked", True),
+        ("objective: dpo, reference: precomputed", True),
+        ("objective: dpo, method: lora, reference: adapter-off", False),
+        ("objective: dpo, method: qlora", True),
+        ("objective: orpo", True),
+        ("objective: distill", True),
+        ("objective: distill, teacher: {model: qwen2.5-0.5b}", True),
+        ("objective: distill, teacher: {model: llama-3.2-1b}", False),
+        ("objective: distill, teacher: {model: llama-3.2-1b}, loss: standard", True),
+    ],
+)
+def test_what_recipes_of_a_framework_have(lines: str, refused: bool) -> None:
+    """torchtune has one reference for each method, divergences of chunks, and no other objective."""
+    assert bool(found("MEM417", "zero_stage: 3", f"framework: torchtune, precision: bf16-pure, {lines}")) == refused

@@ -10,7 +10,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.second_pass import SecondHead, SecondPass
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, wraps
 from memcheck.frameworks.torch.resting import ways_of
-from memcheck.job.objective_types import Companion, Objective
+from memcheck.job.objective_types import OWN, Companion, Objective
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
 from memcheck.remembered import lru_cache
@@ -32,20 +32,31 @@ def alone(job: TrainingJob, companion: Companion) -> TrainingJob:
 
 def companion_bytes(job: TrainingJob) -> int:
     """What rests of all companions on one rank's GPU: FSDP2 shards them, other data parallelism holds whole copies."""
-    return sum(_resting(job, companion) for companion in job.companions if companion.place == "device")
+    shards = sum(_shards(job, companion) for companion in job.companions if companion.place == "device")
+    return shards + sum(_beside(job, companion) for companion in job.companions)
 
 
-def _resting(job: TrainingJob, companion: Companion) -> int:
+def _shards(job: TrainingJob, companion: Companion) -> int:
     ways = job.layout.shard_group if wraps(job) else 1
     other = alone(job, companion)
-    found = sum(weight_bytes(t, companion.dtype, shard_numel(t, ways)) for t in companion_tensors(other))
-    return found + (_root(job, companion).gathered if wraps(job) and _by_layer(job) else 0)
+    return sum(weight_bytes(t, companion.dtype, shard_numel(t, ways)) for t in companion_tensors(other))
+
+
+def _beside(job: TrainingJob, companion: Companion) -> int:
+    """Buffers, and what stays gathered; of a model on the host it does where its own recipe has put it there."""
+    a, states = companion.architecture, model_states_of(FRAMEWORKS[job.framework].style)
+    found = states.rotary_caches(a, job.sequence_length, a.num_layers, adapted=False)
+    stays = wraps(job) and _by_layer(job) and (companion.place == "device" or job.objective.code == OWN)
+    return found + (_root(job, companion).gathered if stays else 0)
 
 
 def _by_layer(job: TrainingJob) -> bool:
     """Whether the layers of the other model are FSDP units of their own: FSDP1 wraps it by its auto-wrap policy (TRL
-    ``models/utils.py``, ``prepare_fsdp``), and what a script has wrapped itself is left as it is.
+    ``models/utils.py``, ``prepare_fsdp``), what a script has wrapped itself is left as it is, and torchtune's
+    ``shard_model`` wraps all models alike.
     """
+    if job.objective.code == OWN:
+        return True
     return job.option("reference_fsdp", "per_layer" if job.fsdp == 1 else "whole_model") == "per_layer"
 
 

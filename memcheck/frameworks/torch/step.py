@@ -42,10 +42,12 @@ class Step:
             self.units += [run.unit] * run.times
             self.names += run.names()
             self.groups += [found] * run.times
+        self.outputs = self.units[-1].fresh.lingers if how.keeps_outputs else NOTHING
 
     def run(self) -> None:
         """Record one steady step, on top of nothing that rests."""
         recorder, border, own = self.recorder, self.border, self.beyond.per_micro_batch
+        recorder.hold("logits_and_loss", self.outputs)
         recorder.mark("init", "states at rest")
         self._hold_graph(1)
         for (first, last, sends), held in zip(self.how.micro_batches, self.beyond.held, strict=True):
@@ -106,8 +108,7 @@ class Step:
     def _forward(self, first: bool, here: bool) -> list[int]:
         """Forward of one micro-batch; ``here``: an earlier one has left the parameters gathered."""
         recorder = self.recorder
-        casts: list[tuple[int, int]] = []
-        states: list[tuple[int, int]] = []
+        casts, states = list[tuple[int, int]](), list[tuple[int, int]]()
         held_flat = NOTHING
         # the schedule's variable holds the last stage's output until the next forward returns (schedules.py)
         variables = Variables(recorder, embeds=any(each.kind == "embedding" for each in self.units))
@@ -175,6 +176,7 @@ class Step:
             self.recorder.hold_amount("activations", tuple(casts), -1)
             casts.clear()
         self._hold_graph(-1)  # the curve counts it until its logits replace the old ones
+        self.recorder.release("logits_and_loss", self.outputs)
         if self.engine is not None:
             self.engine.before_head()
         if not self.how.loss_behind_root and not self.how.loss_behind_model:
@@ -297,7 +299,7 @@ class Step:
         gradient of the looked-up rows waits until the tower's is over.
         """
         self.recorder.hold("logits_and_loss", curve.lingers)
-        if unit.kind != "head" or not self.how.keeps_graph:
+        if unit.kind != "head" or not (self.how.keeps_graph or self.how.keeps_outputs):
             lingers.append((curve.lingers, times))
         self.recorder.hold("activations", curve.outlives)
         self.recorder.hold("temporaries", curve.hands)

@@ -77,6 +77,8 @@ class StepOptions(Record):
     pipelined: bool
     keeps_graph: bool
     """What the graph holds beside saved tensors lives until the next step's loss, not to the end of the backward."""
+    keeps_outputs: bool
+    """The loop's variables hold the reference's logits, until the next micro-batch's policy has been scored."""
     holds_rows: bool
     """The model's forward has a variable for the rows that were looked up."""
     keeps_states: bool
@@ -159,6 +161,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         views_late=views_late,
         pipelined=pipelined,
         keeps_graph=profile.style.keeps_graph,
+        keeps_outputs=job.objective.holds_reference,
         holds_rows=not pipelined and profile.style.holds_rows,
         keeps_states=isinstance(a, Architecture) and a.keeps_states,
         returns_first=isinstance(a, Architecture) and (bool(a.head_transform) or _layers_behind(a)),

@@ -12,10 +12,10 @@ from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
-from memcheck.frameworks.layers import layers_of
+from memcheck.frameworks.layers import layers_of, own_losses_of
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.norms import normalise
-from memcheck.job.objective_types import DISTILLED, Objective
+from memcheck.job.objective_types import DISTILLED, OWN, Objective
 from memcheck.job.types import Loss, TrainingJob
 from memcheck.models.types import Norm, ParameterTensor, TaskHead
 from memcheck.record import Record
@@ -93,7 +93,7 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     with_casts = tape.live
     tape.casts.clear()
     ctx.unused = []
-    if not head.loss.keep_logits:
+    if not head.loss.keep_logits and not head.objective.holds_reference:
         ctx.kept.clear()
     saved = turn(tape)
     backward(tape, loss, [tape.new((1,), "fp32", "output gradient")])
@@ -148,12 +148,10 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if weight.waits:
         weight.sink = None  # the table is stepped once, behind its other use
     weights = _adapted(ctx, head, Weights(weight, ctx.parameter("lm_head.bias", (shard,)) if head.bias else None))
-    if head.objective.fused:
-        from memcheck.frameworks.transformers.fused_head import fused_loss
-
+    if head.objective.code == OWN or head.objective.fused:
         box = [h]
         del h, normed
-        return fused_loss(ctx, head.objective, head.second, box, weights)
+        return _of_hidden(ctx, head, box, weights)
     pieces = layers.loss_in_pieces(ctx, head, h, weights)
     if pieces is not None:
         return pieces
@@ -183,6 +181,15 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.objective.watched:
         _watch(ctx, head, logits)
     return loss
+
+
+def _of_hidden(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
+    """A loss that makes its logits itself. ``box``: what the head reads, which nobody else refers to."""
+    if head.objective.code == OWN:
+        return own_losses_of(ctx.setting.style).own_loss(ctx, head, box, weights)
+    from memcheck.frameworks.transformers.fused_head import fused_loss
+
+    return fused_loss(ctx, head.objective, head.second, box, weights)
 
 
 def _adapted(ctx: Context, head: Head, weights: Weights) -> Weights:
