@@ -52,12 +52,6 @@ if TYPE_CHECKING:
         ) -> Unit:
             """Final norm, head and loss with their curves. ``adds``: some micro-batch adds to gradients."""
 
-    class OwnLosses(Protocol):
-        """What the ``objectives.py`` of a framework with recipes for them has."""
-
-        def own_loss(self, ctx: Context, head: Head, box: list[Value], weights: Weights, /) -> Value:
-            """Head and loss of an objective. ``box``: what the head reads, which nobody else refers to."""
-
     class ModelStates(Protocol):
         """What each ``states.py`` has."""
 
@@ -79,11 +73,4 @@ def layers_of(style: Style) -> Layers:
 def model_states_of(style: Style) -> ModelStates:
     """The tensors that a framework's model holds beside its parameters."""
     found: ModelStates = import_module(f"memcheck.frameworks.{style.folder}.states")  # a module with those names
-    return found
-
-
-@lru_cache(maxsize=16)
-def own_losses_of(style: Style) -> OwnLosses:
-    """The losses of a framework's own recipes over preferences and from a teacher."""
-    found: OwnLosses = import_module(f"memcheck.frameworks.{style.folder}.objectives")  # a module with that name
     return found

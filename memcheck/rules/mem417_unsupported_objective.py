@@ -36,9 +36,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.job.objective import BORROWED, OWN_LOSSES
+from memcheck.job.objective import BORROWED
 from memcheck.job.objective_types import COMPARED, DISTILLED, OWN
 from memcheck.job.profile import Profile
+from memcheck.job.trainer_code import OWN_LOSSES
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Attention
 from memcheck.plan.types import TrainingSpec

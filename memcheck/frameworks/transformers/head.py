@@ -12,7 +12,7 @@ from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
-from memcheck.frameworks.layers import layers_of, own_losses_of
+from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.norms import normalise
 from memcheck.job.objective_types import DISTILLED, OWN, Objective
@@ -186,6 +186,8 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
 def _of_hidden(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
     """A loss that makes its logits itself. ``box``: what the head reads, which nobody else refers to."""
     if head.objective.code == OWN:
+        from memcheck.frameworks.own_losses import own_losses_of
+
         return own_losses_of(ctx.setting.style).own_loss(ctx, head, box, weights)
     from memcheck.frameworks.transformers.fused_head import fused_loss
 

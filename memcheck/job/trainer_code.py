@@ -1,0 +1,83 @@
+"""Whose lines compute an objective's loss, by trainer and version."""
+
+from __future__ import annotations
+
+from memcheck.job.defaults import Defaults
+from memcheck.job.objective_types import COMPARED, DISTILLED, LLAMA_FACTORY
+from memcheck.job.types import Checkpointing
+from memcheck.models.types import Architecture, Rough
+from memcheck.plan import types as plan_types
+
+OWN_LOSSES = {"llama-factory": (*COMPARED, "orpo", "simpo"), "ms-swift": (), "open-instruct": ()}
+"""Trainers with losses of their own, each with the objectives whose losses have a model here."""
+FUSED_HEAD = (1, 15)
+"""The first TRL whose log-probabilities come from a fused head (``add_fused_lm_head``)."""
+NEWER, OLDER = "trl-0.29", "trl-0.24"
+FUSED = "trl-1.15"
+TRL_BETA = {"gkd": 0.5, "distill": 1.0}
+OF_EVERY_VERSION = ("orpo", "simpo", "cpo")
+"""Objectives whose losses are the same lines in every version, from 1.15 on too (``trl/experimental``)."""
+
+
+def trainer_code(
+    training: plan_types.TrainingSpec,
+    name: str,
+    who: str,
+    version: str | None,
+    architecture: Architecture | Rough,
+    checkpointing: Checkpointing,
+    defaults: Defaults,
+) -> str:
+    """Whose lines compute the loss. Empty: the model's own."""
+    key = "training.trainer.version"
+    if name == "sft" and (who != "trl" or (training.loss is not None and training.loss.kind not in (None, "standard"))):
+        return ""  # with Liger's loss there are no logits whose metrics could be taken
+    if who == LLAMA_FACTORY and name in OWN_LOSSES[who]:
+        return LLAMA_FACTORY
+    if name in OF_EVERY_VERSION or name == "reward":
+        return NEWER
+    if name in DISTILLED:
+        return _distilling(name, _numbers(version), defaults)
+    numbers = _numbers(version) if who == "trl" else None
+    if numbers is None:
+        code = _worst(name, architecture, checkpointing)
+        defaults.note(key, f"as of TRL {code.partition('-')[2]}", "unknown: the lines that need most memory")
+        return code
+    if numbers >= FUSED_HEAD:
+        return FUSED
+    if name in ("dpo", "ipo") and (0, 15) <= numbers < (0, 29):
+        return OLDER
+    if numbers[0] == 1 or numbers < (0, 24):
+        why = "these lines differ from version to version, and keep no more than TRL 0.29's"
+        defaults.note(key, "as of TRL 0.29", why)
+    return NEWER
+
+
+def _distilling(name: str, numbers: tuple[int, int] | None, defaults: Defaults) -> str:
+    """GKD scores completions alone before TRL 1.0, and whole rows since; a distillation trainer came with its tiles."""
+    if name == "gkd" and numbers is not None and numbers < (1, 0):
+        return NEWER
+    if numbers is None or numbers < FUSED_HEAD:
+        defaults.note("training.trainer.version", "as of TRL 1.16", "the lines that need most memory")
+    return FUSED
+
+
+def _worst(name: str, architecture: Architecture | Rough, checkpointing: Checkpointing) -> str:
+    """The lines that need most memory where the version is unknown.
+
+    TRL 0.29 keeps at least six bytes more of every logit than TRL 0.24, which asks for the hidden states of all layers:
+    those are the inputs that recomputed layers keep anyway.
+    """
+    if name not in ("dpo", "ipo") or checkpointing.mode == "full" or not isinstance(architecture, Architecture):
+        return NEWER
+    states = 2 * architecture.hidden_size * (architecture.num_layers + 1)
+    return OLDER if states > 6 * architecture.vocab_size else NEWER
+
+
+def _numbers(version: str | None) -> tuple[int, int] | None:
+    if not version:
+        return None
+    import re
+
+    found = re.match(r"(\d+)(?:\.(\d+))?", version)
+    return None if found is None else (int(found[1]), int(found[2] or 0))
