@@ -22,8 +22,8 @@ LAYERS = {
     "pixtral": "transformer.layers",
 }
 """Where a tower keeps its layers, by its kind; others in ``blocks`` beside a merger, or in ``encoder.layers``."""
-BARE = ("llama4",)
-"""Kinds of towers whose model has no ``model.`` in front of its parts."""
+BARE = {"blip2": "language_model.model.decoder.layers", "llama4": "language_model.model.layers"}
+"""Kinds of towers whose model has no ``model.`` in front of its parts: where its language model's layers are."""
 AUDIO_LAYERS = {"gemma3n": "conformer", "phi4_multimodal": "encoder.encoders"}
 """Where an audio tower keeps its layers, by the model's type; others in ``layers``."""
 AUDIO_ROOTS = {"granite_speech": "model.encoder.", "phi4_multimodal": "model.embed_tokens_extend.audio_embed."}
@@ -59,8 +59,8 @@ def matching(pattern: str, layers: tuple[Linear, ...]) -> list[Linear]:
 def linear_layers(a: Architecture) -> Iterator[Linear]:
     """Every linear layer of the model, layer by layer."""
     index = 0
-    bare = a.vision is not None and a.vision.kind in BARE
-    layers, head = ("language_model.model.layers", "language_model.lm_head") if bare else (a.paths.layers, a.paths.head)
+    bare = BARE.get(a.vision.kind, "") if a.vision is not None else ""
+    layers, head = (bare, "language_model.lm_head") if bare else (a.paths.layers, a.paths.head)
     for block, times in a.blocks:
         names = [t.name.removesuffix(".weight") for t in block_tensors(block) if t.linear]
         for _ in range(times):
@@ -96,11 +96,11 @@ def _of_tower(v: Vision) -> Iterator[Linear]:
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
             yield Linear("vision", name, root + name)
-    before = ("" if v.kind in BARE else "model.") + v.projector_path + "."
+    before = ("" if v.kind in BARE else "model.") + (v.projector_path and v.projector_path + ".")
     for tensor in v.projector:
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
-            inside = name.removeprefix(v.projector_path.rpartition(".")[2] + ".")
+            inside = name.removeprefix(v.projector_path.rpartition(".")[2] + ".") if v.projector_path else name
             yield Linear("projector", name, root + name if "_list." in name else before + inside)
 
 

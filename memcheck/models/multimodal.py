@@ -37,11 +37,15 @@ FORWARDED = (
     "video_llama_3", "voxtral",
 )  # fmt: skip
 """Classes that take what ``text_config`` says of it."""
+BESIDE = ("blip-2",)
+"""Classes that build a whole causal language model, head and all, as its own configuration says."""
 SEEING = ("gemma3", "paligemma")
 """Classes that let the tokens of a picture see each other (``token_type_ids``)."""
 COPYING = ("granite_speech", "qwen2_audio")
 """Classes whose own loss takes a copy of the logits but the last, in their dtype."""
 LANGUAGE, TEXT, BARE = "model.language_model.", "model.text_model.", "model."
+SILENT = {"gemma2": {"sliding_window": 4096}, "opt": {"max_position_embeddings": 2048}}
+"""What released files leave to the class of the language model (configuration_gemma2.py, configuration_opt.py)."""
 NAMED_TEXT = ("idefics2", "idefics3", "smolvlm")
 """Classes that call their language model ``text_model``."""
 AMONG = ("phi4_multimodal",)
@@ -88,8 +92,7 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
             "state text_config.model_type: it names the family, such as llama",
             "text_config.model_type",
         )
-    defaults = {"sliding_window": 4096} if inner_type == "gemma2" else {}  # configuration_gemma2.py
-    return {**defaults, **text, **tied, "model_type": inner_type}, "text_config."
+    return {**SILENT.get(inner_type, {}), **text, **tied, "model_type": inner_type}, "text_config."
 
 
 def _ties(config: Mapping[str, Any], text: Mapping[str, Any]) -> Any:
@@ -99,6 +102,8 @@ def _ties(config: Mapping[str, Any], text: Mapping[str, Any]) -> Any:
     """
     kind, inside = str(config["model_type"]), text.get("tie_word_embeddings")
     stated = config.get("tie_word_embeddings")
+    if kind in BESIDE:
+        return True if inside is None else inside
     if kind in FORWARDED:
         return bool(stated) or bool(inside)
     return kind in TIED if stated is None else stated

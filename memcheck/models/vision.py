@@ -69,6 +69,8 @@ class Perceiver(Record):
     kv_heads: int
     head_dim: int
     activation: str
+    dropout: float = 0.0
+    """Behind each matrix that ends a branch (BLIP-2)."""
 
 
 class Vision(Record):
@@ -141,6 +143,10 @@ class Vision(Record):
     puts: bool = False
     """Image tokens are put in by their indices (``index_put``), and no variable of the model's forward refers to them
     or to the tower's output while the language model runs (Phi-4).
+    """
+    wraps: bool = False
+    """The language model inside has a head of its own, so that the rows that it was given live until the loss is there,
+    and the main input of the model around it is ``pixel_values`` (BLIP-2).
     """
     mask_bytes: int = 0
     """Bytes of a padding mask for each pixel, beside ``pixel_values``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 WRAPPERS: dict[str, str] = {
     "audioflamingo3": "qwen2",
     "aya_vision": "cohere2",
+    "blip-2": "opt",
     "cohere2_vision": "cohere2",
     "deepseek_vl": "llama",
     "deepseek_vl_hybrid": "llama",
@@ -68,6 +69,7 @@ HEARING: dict[str, str] = {
 TOWERS: dict[str, str] = {
     "audioflamingo3": "audio:read_flamingo",
     "aya_vision": "cohere:read_aya",
+    "blip-2": "blip2:read",
     "cohere2_vision": "cohere:read_cohere2",
     "deepseek_vl": "siglip:read_deepseek",
     "exaone4_5": "qwen:read_2_5",

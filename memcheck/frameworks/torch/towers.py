@@ -108,6 +108,7 @@ def side_units(
         image_tokens=pictures.tokens,
         input_grad=below,
         stream=stream,
+        recomputed=tower.recomputed,
     )
     trained = projector.trained or reaches(projector, as_block(vision.projector))
     if vision.gathered and below:
@@ -327,6 +328,11 @@ def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Cu
     """
     if vision.closing or vision.puts:
         curve = curve._replace(freed_input=0)
+    if vision.wraps and vision.perceiver is not None and end.gives_out:  # the rows of both, in the model's output
+        both = rounded_bytes((setting.sequence, vision.hidden), stream_dtype(setting))
+        width = vision.perceiver.heads * vision.perceiver.head_dim
+        both += rounded_bytes((end.tokens, width), stream_dtype(setting))
+        curve = curve._replace(lingers=curve.lingers + both + rounded_bytes((end.tokens, end.shape[1]), setting.params))
     if vision.gathered and setting.input_grad:
         curve = curve._replace(hands=waiting_rows(vision, setting))
     if not vision.deepstack:
@@ -366,6 +372,9 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
             held.append(features)
         rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
         scattering = scatter_code(ctx.setting.style)
-        return (scattering.put if vision.puts else scattering.scatter)(ctx, rows, features)
+        rows = (scattering.put if vision.puts else scattering.scatter)(ctx, rows, features)
+        if vision.wraps:  # no unit ends with the loss: to the end of the language model's backward
+            held.append(Value(rows.storage, rows.shape, rows.dtype))
+        return rows
 
     return replay(run, setting, shape, stream_dtype(setting), inventory=inventory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, cat, copy
+from memcheck.autograd.indexing import slices
 from memcheck.autograd.layouts import gradient_copied
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
@@ -88,6 +89,19 @@ def _rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v
     last = [t for t in a.tensors if t.linear][-1]
     biased = any(t.name == last.name.removesuffix("weight") + "bias" for t in a.tensors)
     return linear(tape, out, ctx.weights(last, biased), last.name)
+
+
+def _selected(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """BLIP-2: one matrix, whose permuted output is read by number: each part's gradient is padded with zeros to all."""
+    tape, rows = ctx.tape, ctx.tokens
+    first, last = (t for t in a.tensors if t.linear)
+    qkv = linear(tape, x, ctx.weights(first, a.bias), first.name)
+    del x
+    shape = (rows, a.heads, a.head_dim)
+    q, k, v = slices(tape, head_view(tape, qkv, qkv.shape), shape, shape, shape)
+    del qkv
+    out = attend(ctx, q, k, v, max(1, ctx.setting.pictures)).view(rows, a.heads * a.head_dim)
+    return linear(tape, out, ctx.weights(last, True), last.name)
 
 
 def _separate(ctx: Context, a: TowerAttention, x: Value) -> Value:
@@ -226,6 +240,7 @@ _FORMS = {
     "qwen": _packed,
     "qwen-grouped": _packed_groups,
     "qwen-separate": _packed_apart,
+    "packed-selected": _selected,
     "separate": _separate,
     "copied": _copied,
     "masked": _masked,

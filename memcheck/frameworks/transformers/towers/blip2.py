@@ -1,0 +1,100 @@
+"""BLIP-2: a class token, and a Q-Former, whose layers are recomputed by themselves (modeling_blip_2.py)."""
+
+from __future__ import annotations
+
+from memcheck.autograd import attention as kernels
+from memcheck.autograd.checkpoint import checkpoint
+from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, cast, copy, dropout
+from memcheck.autograd.indexing import slices
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.transformers.mlp import activation
+from memcheck.frameworks.transformers.towers.qwen import hooked
+from memcheck.frameworks.transformers.towers.tiles import (
+    convolve,
+    given_out,
+    last_rows,
+    layer_norm,
+    plain,
+    with_class,
+    with_positions,
+)
+from memcheck.models.types import ParameterTensor
+from memcheck.models.vision import Perceiver, Vision
+
+
+def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+    """``embeddings``, the module that the hook is on."""
+    token, weight, bias, table = vision.stem
+    patches = ctx.tokens - ctx.setting.pictures * vision.classes
+    x = with_class(ctx, convolve(ctx, vision, patches, weight, bias), token, ctx.tokens)
+    return hooked(with_positions(ctx, x, table, looked_up=False), leaf=leaf)
+
+
+def project(ctx: Context, vision: Vision, x: Value) -> Value:
+    """``post_layernorm``, ``qformer`` and ``language_projection``. All of their outputs are in the model's."""
+    tape, reader = ctx.tape, vision.perceiver
+    rows = last_rows(ctx, vision, x)
+    del x
+    if reader is None:
+        return rows
+    query, weight, bias, *others, last, _ = vision.projector
+    p = ctx.parameter(query.name, query.shape)
+    shape, dtype, learns = query.shape, p.dtype, p.requires_grad
+    many = (max(1, ctx.setting.pictures) * shape[1], shape[2])
+    y = Value(tape.new((0,), dtype, "query tokens"), many, dtype)  # expanded without memory
+    y = tape.record(y, (tape.parameter(p),), lambda grad: [tape.new(shape, dtype, "sum") if learns else None])
+    y = dropout(tape, layer_norm(ctx, y, (weight, bias)), reader.dropout)
+    for tensors in _layers(others):
+
+        def forward(value: Value, tensors: dict[str, ParameterTensor] = tensors) -> Value:
+            return _layer(ctx, reader, tensors, value, rows)
+
+        y = checkpoint(tape, forward, y) if ctx.setting.recomputed else forward(y)
+    ctx.kept += [Value(each.storage, each.shape, each.dtype) for each in (rows, y)]  # both are in the model's output
+    return given_out(ctx, plain(ctx, y, last, bias=True), joins=False)
+
+
+def _layers(tensors: list[ParameterTensor]) -> list[dict[str, ParameterTensor]]:
+    """The tensors of each layer by their path inside it."""
+    found: dict[str, dict[str, ParameterTensor]] = {}
+    for t in tensors:
+        number, _, name = t.name.removeprefix("qformer.encoder.layer.").partition(".")
+        found.setdefault(number, {})[name] = t
+    return list(found.values())
+
+
+def _layer(ctx: Context, p: Perceiver, t: dict[str, ParameterTensor], x: Value, rows: Value) -> Value:
+    """Blip2QFormerLayer: attention, perhaps attention to the tower's rows, a network; a norm behind each sum."""
+    x = _attended(ctx, p, t, "attention.", x, x)
+    x = slices(ctx.tape, x, x.shape)[0]  # `attention_output[:, :query_length]`
+    if "crossattention.output.dense.weight" in t:
+        x = _attended(ctx, p, t, "crossattention.", x, rows)
+    inner = activation(ctx.tape, plain(ctx, x, t["intermediate_query.dense.weight"], bias=True), p.activation)
+    return _summed(ctx, p, t, "output_query.", inner, x)
+
+
+def _attended(ctx: Context, p: Perceiver, t: dict[str, ParameterTensor], at: str, x: Value, read: Value) -> Value:
+    tape, n = ctx.tape, max(1, ctx.setting.pictures)
+    q = plain(ctx, x, t[f"{at}attention.query.weight"], bias=True)
+    k = plain(ctx, read, t[f"{at}attention.key.weight"], bias=True)
+    v = plain(ctx, read, t[f"{at}attention.value.weight"], bias=True)
+    shape = q.shape
+    if tape.autocast:
+        q, k, v = (cast(tape, each, tape.autocast) for each in (q, k, v))
+    q, k, v = (each.view(n, p.heads, each.shape[0] // n, p.head_dim) for each in (q, k, v))
+    if ctx.setting.attention == "eager":
+        out = copy(tape, kernels.eager(tape, q, k, v), "contiguous")
+    else:
+        out = kernels.flash(tape, q, k, v, p.head_dim)
+    del q, k, v
+    return _summed(ctx, p, t, f"{at}output.", out.view(*shape), x)
+
+
+def _summed(ctx: Context, p: Perceiver, t: dict[str, ParameterTensor], at: str, inner: Value, x: Value) -> Value:
+    """``LayerNorm(dropout(dense(inner)) + x)``."""
+    made = dropout(ctx.tape, plain(ctx, inner, t[f"{at}dense.weight"], bias=True), p.dropout)
+    del inner
+    total = add(ctx.tape, made, x, "residual")
+    del made, x
+    return layer_norm(ctx, total, (t[f"{at}LayerNorm.weight"], t[f"{at}LayerNorm.bias"]))
