@@ -43,6 +43,9 @@ if TYPE_CHECKING:
         def scatter(self, ctx: Context, rows: Value, features: Value, /) -> Value:
             """The looked-up rows with the image tokens in their places, by ``masked_scatter``."""
 
+        def added(self, ctx: Context, rows: Value, features: Value, /) -> Value:
+            """The image tokens with what was looked up in their places."""
+
         def put(self, ctx: Context, rows: Value, features: Value, /) -> Value:
             """The looked-up rows with the image tokens in their places, by ``index_put``."""
 

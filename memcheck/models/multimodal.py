@@ -39,7 +39,7 @@ FORWARDED = (
 """Classes that take what ``text_config`` says of it."""
 BESIDE = ("blip-2",)
 """Classes that build a whole causal language model, head and all, as its own configuration says."""
-SEEING = ("gemma3", "paligemma")
+SEEING = ("gemma3", "molmo2", "paligemma")
 """Classes that let the tokens of a picture see each other (``token_type_ids``)."""
 COPYING = ("granite_speech", "qwen2_audio")
 """Classes whose own loss takes a copy of the logits but the last, in their dtype."""
@@ -127,6 +127,8 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
         outer.ignore(*text)
     hears = outer.model_type in HEARING
     key = HEARING.get(outer.model_type, "vision_config")
+    if key not in config and outer.model_type == "molmo2" and "vit_config" in config:  # in the released files
+        key = "vit_config"
     if not isinstance(config.get(key), Mapping):
         alone = "`model: {part: language}`" if hears else "vision_config: null"
         outer.fail(

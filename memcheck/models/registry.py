@@ -133,6 +133,7 @@ FAMILIES: dict[str, str] = {
     "mllama_text_model": "mllama:read",
     "modernbert": "modernbert:read",
     "modernbert-decoder": "modernbert:read_decoder",
+    "molmo2_text": "qwen:read_molmo2",
     "mpnet": "mpnet:read",
     "mpt": "mpt:read",
     "mt5": "t5:read",

@@ -144,6 +144,10 @@ class Vision(Record):
     """Image tokens are put in by their indices (``index_put``), and no variable of the model's forward refers to them
     or to the tower's output while the language model runs (Phi-4).
     """
+    adds: bool = False
+    """Image tokens are added to what was looked up in their places, and every layer's rows live until the projector has
+    run (Molmo 2, ``filter_output_hidden_states``).
+    """
     wraps: bool = False
     """The language model inside has a head of its own, so that the rows that it was given live until the loss is there,
     and the main input of the model around it is ``pixel_values`` (BLIP-2).

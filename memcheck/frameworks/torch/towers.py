@@ -85,7 +85,7 @@ def side_units(
             if stacked and stacked[0] < index + some:
                 some = stacked[0] + 1 - index
             unit = unit._replace(kind="tower", name=f"vision layer {index}")
-            runs.append((_held(unit) if kind == 0 and vision.crosses and not after else unit, some, index))
+            runs.append((unit if kind or after else _listed(vision, unit), some, index))
             below, index, left = after, index + some, left - some
             if stacked and stacked[0] == index - 1:
                 number = len(vision.deepstack) - len(stacked)
@@ -137,8 +137,10 @@ def _between(job: TrainingJob, vision: Vision, setting: Setting, adds: bool, inv
     return between_unit(job, vision, setting, adds=adds, inventory=inventory)
 
 
-def _held(unit: Unit) -> Unit:
-    """A layer without a graph, whose output is in a list until the projector has run."""
+def _listed(vision: Vision, unit: Unit) -> Unit:
+    """A layer without a graph, whose output is in a list until the projector has run, where there is one."""
+    if not (vision.crosses or vision.adds):
+        return unit
     fresh = unit.fresh._replace(returned=unit.fresh.freed_input)
     return unit._replace(kind="gathered", fresh=fresh, again=fresh)
 
@@ -372,6 +374,8 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
             held.append(features)
         rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
         scattering = scatter_code(ctx.setting.style)
+        if vision.adds:
+            features = scattering.added(ctx, rows, features)
         rows = (scattering.put if vision.puts else scattering.scatter)(ctx, rows, features)
         if vision.wraps:  # no unit ends with the loss: to the end of the language model's backward
             held.append(Value(rows.storage, rows.shape, rows.dtype))

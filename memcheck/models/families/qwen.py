@@ -24,6 +24,25 @@ def read_3(config: ConfigReader) -> Architecture:
     return _assemble(config, size, normed_attention(config, size))
 
 
+def read_molmo2(config: ConfigReader) -> Architecture:
+    """``model_type: molmo2_text``: Qwen 3 with more rows in its table, and two rotary tables (modeling_molmo2.py)."""
+    size = read_sizes(config, kv_heads="required", head_dim=128)
+    if config.text("qk_norm_type", default="qwen3") != "qwen3":
+        config.fail("qk_norm_type", "only norms of each head have a memory model: qwen3")
+    if config.flag("norm_after"):
+        config.fail("norm_after", "norms behind a layer's halves have no memory model here")
+    config.ignore("rope_scaling_layers", "embedding_dropout", "residual_dropout", "use_qk_norm", "attn_implementation")
+    config.ignore("layer_norm_eps")
+    bias = config.flag("attention_bias", "qkv_bias")
+    query, key = head_norm("rmsnorm", size.head_dim, "q"), head_norm("rmsnorm", size.head_dim, "k")
+    attention = grouped_attention(size, qkv_bias=bias, query_norm=query, key_norm=key)
+    attention = attention._replace(dropout=config.dropout("attention_dropout"))
+    mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
+    block = pre_norm_block(size.hidden, attention, mlp)
+    rows = config.integer("additional_vocab_size", default=128, minimum=0)
+    return decoder(config, size, ((block, size.layers),), tied=False, extra_rows=rows, rotary_tables=2)
+
+
 def normed_attention(config: ConfigReader, size: StackDimensions) -> Attention:
     """Qwen 3's attention."""
     bias = config.flag("attention_bias")

@@ -58,3 +58,28 @@ def put(ctx: Context, rows: Value, features: Value) -> Value:
         return [filled, tape.new(taken, dtype, "index backward") if nf else None]
 
     return tape.record(out, (rows, features), run)
+
+
+def added(ctx: Context, rows: Value, features: Value) -> Value:
+    """``inputs_embeds[mask] + features``, number by number: keeps the mask, which is expanded without memory. The
+    places of every number are listed as three int64 each, and backward, which puts the gradient back into zeros, sorts
+    them (aten IndexingUtils.h, expandTensors; native/cuda/Indexing.cu, index_put_with_sort_kernel).
+    """
+    tape, taken = ctx.tape, features.shape
+    shape, dtype = rows.shape, rows.dtype
+    found = tape.new(taken, dtype, "looked up in their places")
+    places = tape.new((*taken, 3), "int64", "places of image tokens")
+    del places
+    out = tape.value(taken, dtype, "add image tokens")
+    del found
+    nr, nf = rows.origin is not None, features.origin is not None
+
+    def run(grad: Storage) -> list[Storage | None]:
+        if not nr:
+            return [None, grad if nf else None]
+        zeros = tape.new(shape, dtype, "index backward")
+        listed = tape.new((*taken, 6), "int64", "places and their order")
+        del listed
+        return [zeros, grad if nf else None]
+
+    return tape.record(out, (rows, features), run)
