@@ -82,6 +82,8 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
             each = -(-stated.patches // per_sample)
             why = "pictures of a sample are taken to be alike: eager attention needs more for unequal ones"
             defaults.note("training.images.patches", f"{each} a picture", why)
+    elif per_sample == 0 and vision.wraps:
+        _fail("the model's class takes no batch without pictures", "write how many a sample has")
     elif per_sample == 0:
         found = Images(0, 0, 0)
     elif stated.width is not None and stated.height is not None:

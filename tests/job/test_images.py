@@ -102,3 +102,12 @@ def test_a_class_without_recompute_is_not_recomputed() -> None:
         resolved({"per_sample": 0}, config, activation_checkpointing="full")
     (problem,) = raised.value.problems
     assert problem.pointer == "/training/activation_checkpointing"
+
+
+def test_a_class_that_needs_pictures_gets_some() -> None:
+    """BLIP-2's class runs its tower in every step, so that a plan without pictures is no estimate."""
+    config = next(model.config for model in MODELS.values() if model.config["model_type"] == "blip-2")
+    with pytest.raises(ResolutionError) as raised:
+        resolved({"per_sample": 0}, config)
+    (problem,) = raised.value.problems
+    assert "takes no batch without pictures" in problem.message

@@ -9,6 +9,7 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, High, checkpointed, closed, high, replay
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
+from memcheck.errors import UnsupportedError
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.torch.tower_tensors import (
     as_block,
@@ -304,6 +305,9 @@ def _projector_unit(
     adds: bool,
     inventory: bool,
 ) -> Unit:
+    if vision.wraps and setting.params == "fp16":  # modeling_blip_2.py, `_keep_in_fp32_modules`
+        message = "memcheck has no model of a Q-Former that transformers keeps in fp32 beside weights in fp16"
+        raise UnsupportedError(message, "choose bf16-mixed or bf16-pure", "/training/precision")
     own = vision._replace(projector=mergers(vision)[0])
     block = as_block(own.closing + own.projector)
     project = tower_code(setting.style, vision.kind).project
