@@ -39,7 +39,7 @@ from memcheck.catalog.gpus import find_gpu  # noqa: E402
 from memcheck.errors import MemcheckError  # noqa: E402
 from memcheck.job.types import Layout, TrainingJob  # noqa: E402
 from memcheck.memory import residuals as stored_residuals  # noqa: E402
-from memcheck.memory.allocator import allocator_group, remainder_group  # noqa: E402
+from memcheck.memory.allocator import allocator_group, blocks_group, remainder_group  # noqa: E402
 from memcheck.memory.communicators import ProcessGroup, group_bytes  # noqa: E402
 from memcheck.memory.estimate import estimate  # noqa: E402
 from memcheck.memory.overhead import context_terms, surroundings  # noqa: E402
@@ -119,8 +119,9 @@ def kept() -> list[Kept]:
         for setting in ("default", "expandable"):
             under = job._replace(expandable_segments=setting == "expandable")
             reserved, tight = step[setting]
-            name, kinds = family.split("_")[0].rstrip("0123456789."), (allocator_group(under), remainder_group(under))
-            found.append(Kept(step["id"], name, kinds[0], reserved / pools, tight, kinds[1], block))
+            name, group = family.split("_")[0].rstrip("0123456789."), allocator_group(under)
+            of = remainder_group(under), blocks_group(under)
+            found.append(Kept(step["id"], name, group, reserved / pools, tight, *of, block))
     return found
 
 

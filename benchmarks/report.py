@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
-import statistics
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks import outcomes
+from benchmarks import outcomes, widths
 from benchmarks.cases import Reading, Unpriced, load
 from benchmarks.score import Row
 from benchmarks.summary import Figures, Half, LeftOut, by_group
-from memcheck.memory.residuals import SMALL_BYTES, residuals
+from memcheck.memory.residuals import residuals
 
 if TYPE_CHECKING:
     from benchmarks.accuracy import Run
@@ -93,7 +92,7 @@ def results(
     lines += _explained(done)
     lines += _left_out(left_out)
     lines += _halves(halves)
-    lines += _widths(done.rows)
+    lines += widths.section(done.rows)
     lines += _tables()
     lines += _outside(readings)
     for name, rows in by_group(done.rows).items():
@@ -193,32 +192,16 @@ def _tables() -> list[str]:
         "| kind of step | n | median | upper |",
         "|---|---|---|---|",
     ]
-    return found + [f"| {k} | {s.n} | {s.median:.3f} | {s.high:.3f} |" for k, s in tables.beyond.items()]
-
-
-def _widths(rows: Sequence[Row]) -> list[str]:
-    found = [
+    found += [f"| {k} | {s.n} | {s.median:.3f} | {s.high:.3f} |" for k, s in tables.beyond.items()]
+    found += [
         "",
-        "## How wide the intervals are",
+        "What it has beyond live tensors over that block, plus one, of full steps of FSDP2 that gather twice: both",
+        "ends of `needed` rest on it where that is narrower.",
         "",
-        f"Of `needed` as a share of it, over the cases of this page with at least {SMALL_BYTES // GIB} GiB of live",
-        "tensors, by how steps err and how the allocator sees them.",
-        "*In one*: a single interval from live tensors to what may be seen, as it was before the cache stood apart,",
-        "over what is seen.",
-        "",
-        "| kind of plan | n | needed, median | widest | in one, median |",
+        "| kind of step | n | lower | median | upper |",
         "|---|---|---|---|---|",
     ]
-    kinds: dict[str, list[Row]] = {}
-    large = [row for row in rows if row.allocated_bytes >= SMALL_BYTES]
-    for row in large:
-        kinds.setdefault(f"{row.error_group}; {row.allocator_group}", []).append(row)
-    for kind, mine in sorted(kinds.items()):
-        widths = [row.width for row in mine]
-        both = statistics.median(row.width_in_one for row in mine)
-        found.append(f"| {kind} | {len(mine)} | {statistics.median(widths):.1%} | {max(widths):.1%} | {both:.1%} |")
-    both = statistics.median(row.width_in_one for row in large)
-    return [*found, f"| **all** | {len(large)} | {statistics.median(r.width for r in large):.1%} | | {both:.1%} |"]
+    return found + [f"| {k} | {s.n} | {s.low:.3f} | {s.median:.3f} | {s.high:.3f} |" for k, s in tables.blocks.items()]
 
 
 def _outside(readings: Sequence[Reading]) -> list[str]:

@@ -12,7 +12,7 @@ from memcheck.errors import MemcheckError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
-from memcheck.memory.allocator import allocator_group, remainder_group
+from memcheck.memory.allocator import allocator_group, blocks_group, remainder_group
 from memcheck.memory.basis import intervals
 from memcheck.memory.estimate import estimate
 from memcheck.memory.interval import Intervals, PlanFigures, error_group
@@ -44,6 +44,7 @@ class Row(NamedTuple):
     error_group: str
     allocator_group: str
     remainder_group: str
+    blocks_group: str
 
     @property
     def held(self) -> PlanFigures:
@@ -178,4 +179,5 @@ def priced(case: Case, job: TrainingJob | InferenceJob, gpu: Gpu, rank: RankEsti
         error_group(job),
         allocator_group(job),
         remainder_group(job),
+        blocks_group(job),
     )

@@ -11,7 +11,16 @@ from benchmarks.score import Row
 from memcheck.memory.allocator import stuck_group
 from memcheck.memory.interval import Kinds, PlanFigures, ends
 from memcheck.memory.outside import NOTHING_OUTSIDE
-from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
+from memcheck.memory.residuals import (
+    COMPILED,
+    ENOUGH,
+    LARGE,
+    OF_LARGE,
+    SMALL_BYTES,
+    Residuals,
+    Spread,
+    look_up,
+)
 
 COMPILED_APART = ", compiled/"
 """In the allocator's kind of compiled steps that have one of their own."""
@@ -74,6 +83,8 @@ class Kept(NamedTuple):
     """The smallest memory on which the step runs, over allocated."""
     remainder: str = ""
     """The kind under which ``beyond`` counts; empty: under none."""
+    blocks: str = ""
+    """The kind under which ``of_block`` counts; empty: under none."""
     block: float = 0.0
     """The step's largest block over allocated."""
 
@@ -81,6 +92,11 @@ class Kept(NamedTuple):
     def beyond(self) -> float:
         """``tight`` less the largest block, and no less than one."""
         return max(1.0, self.tight - self.block)
+
+    @property
+    def of_block(self) -> float:
+        """One plus what cannot be returned over the largest block."""
+        return 1 + max(0.0, self.tight - 1) / self.block
 
 
 def spread(ratios: Sequence[float]) -> Spread:
@@ -129,9 +145,15 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Resi
     reserved: dict[str, list[float]] = {}
     tight: dict[str, list[float]] = {}
     beyond: dict[str, list[float]] = {}
+    blocks: dict[str, list[float]] = {}
+    large: dict[str, list[float]] = {}
     for step in kept:
         if step.remainder:
             beyond.setdefault(step.remainder, []).append(step.beyond)
+            if step.block >= LARGE:
+                large.setdefault(step.remainder, []).append(step.beyond)
+        if step.blocks:
+            blocks.setdefault(step.blocks, []).append(step.of_block)
         reserved.setdefault(step.group, []).append(step.reserved)
         tight.setdefault(stuck_group(step.group), []).append(step.tight)
     replayed = {group: spread(found).median for group, found in reserved.items()}
@@ -153,7 +175,10 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Resi
     around: dict[str, list[float]] = {}
     for kind, ratio in outside:
         around.setdefault(kind, []).append(ratio)
-    return Residuals(_spreads(allocated), shares, _stuck(tight), _around(around), _spreads(beyond))
+    for group, found in large.items():
+        if len(found) >= ENOUGH and len(beyond[group]) - len(found) >= ENOUGH:
+            beyond[f"{group}{OF_LARGE}"] = found
+    return Residuals(_spreads(allocated), shares, _stuck(tight), _around(around), _spreads(beyond), _spreads(blocks))
 
 
 def _stuck(ratios: dict[str, list[float]]) -> dict[str, Spread]:
@@ -233,9 +258,8 @@ def in_halves(rows: Sequence[Row], kept: Sequence[Kept], outside: Readings) -> l
     for mine in (tuple(families[::2]), tuple(families[1::2])):
         others = [k for k in kept if k.family not in mine]
         made = tables([r for r in rows if family_of(r) not in mine], others, outside)
-        ends_of = {
-            k: (_stuck_ends(made, k), _stuck_ends(made._replace(beyond={}), k)) for k in steps if k.family in mine
-        }
+        by_share = made._replace(beyond={}, blocks={})
+        ends_of = {k: (_stuck_ends(made, k), _stuck_ends(by_share, k)) for k in steps if k.family in mine}
         found.append(
             Half(
                 mine,
@@ -250,7 +274,7 @@ def in_halves(rows: Sequence[Row], kept: Sequence[Kept], outside: Readings) -> l
 def _stuck_ends(made: Residuals, step: Kept) -> tuple[float, float]:
     """Both ends of what a step without other errors needs, over allocated."""
     held = PlanFigures(UNIT, NOTHING_OUTSIDE, largest=int(step.block * UNIT))
-    low, high = ends(made._replace(allocated={}), Kinds("", step.group, step.remainder), held, None).needed
+    low, high = ends(made._replace(allocated={}), Kinds("", step.group, step.remainder, step.blocks), held, None).needed
     return low / UNIT, high / UNIT
 
 
@@ -271,7 +295,7 @@ def leave_one_family_out(rows: Sequence[Row], kept: Sequence[Kept], outside: Rea
         mine = [r for r in rows if family_of(r) == family]
         inside = above = 0
         for row in mine:
-            kinds = Kinds(row.error_group, row.allocator_group, row.remainder_group)
+            kinds = Kinds(row.error_group, row.allocator_group, row.remainder_group, row.blocks_group)
             found_ends = ends(made, kinds, row.held, row.capacity_bytes)
             there = row._replace(intervals=found_ends)
             above += there.unsafe

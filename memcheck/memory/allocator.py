@@ -33,6 +33,10 @@ ADAPTERS = "/adapters"
 small: it does not split the large segments that activations and logits have let go of, and the next step finds them."""
 
 
+GATHERS_TWICE = 3
+"""The ZeRO stage that frees gathered parameters after forward."""
+
+
 class Shares(Record):
     """What is held, as ratios; ``held`` is nowhere below ``stuck``."""
 
@@ -86,6 +90,19 @@ def remainder_group(job: TrainingJob | InferenceJob) -> str:
     if "/" not in group or group.endswith(ADAPTERS):
         return group
     return f"{group}/{'experts' if has_experts(job) else 'dense'}"
+
+
+def blocks_group(job: TrainingJob | InferenceJob) -> str:
+    """Kind of step that is known to leave a share of its largest block at least; empty where none is known.
+
+    Full steps of FSDP2 that gather a layer in forward and again in backward: the segment of the largest flat buffer
+    stays in the pool of the gathers with a smaller one in it, which no other stream may use.
+    """
+    group = remainder_group(job)
+    if isinstance(job, InferenceJob) or not group.startswith("sharded"):
+        return ""
+    twice = job.layout.zero_stage >= GATHERS_TWICE and job.layout.reshard_after_forward
+    return group if twice and job.method == "full" else ""
 
 
 def has_experts(job: TrainingJob | InferenceJob) -> bool:

@@ -14,9 +14,26 @@ from __future__ import annotations
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.memory.allocator import ADAPTERS, allocator_group, has_experts, remainder_group, shares_of
+from memcheck.memory.allocator import (
+    ADAPTERS,
+    allocator_group,
+    blocks_group,
+    has_experts,
+    remainder_group,
+    shares_of,
+)
 from memcheck.memory.outside import OutsideBytes
-from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
+from memcheck.memory.residuals import (
+    COMPILED,
+    ENOUGH,
+    LARGE,
+    OF_LARGE,
+    SMALL_BYTES,
+    Residuals,
+    Spread,
+    Table,
+    look_up,
+)
 from memcheck.record import Record
 
 
@@ -27,6 +44,8 @@ class Kinds(Record):
     allocator: str
     remainder: str = ""
     """Empty: nothing is known of what its largest block leaves."""
+    blocks: str = ""
+    """Empty: nothing is known of the share of its largest block that is left at least."""
 
 
 class Intervals(Record):
@@ -50,7 +69,7 @@ class PlanFigures(Record):
 
 def interval_kinds(job: TrainingJob | InferenceJob) -> Kinds:
     """The kinds of a plan, whatever its batch."""
-    return Kinds(error_group(job), allocator_group(job), remainder_group(job))
+    return Kinds(error_group(job), allocator_group(job), remainder_group(job), blocks_group(job))
 
 
 def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | None) -> Intervals:
@@ -61,7 +80,7 @@ def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | Non
     scale = max(allocated, SMALL_BYTES) / max(1, allocated)
     off = max(0.0, 1 - own.low) * scale, max(0.0, own.high - 1) * scale
     around = held.outside.ends(tables)
-    needed = _ends(_below_largest(tables, kinds, held, found.stuck), off, allocated, around)
+    needed = _ends(stuck_between(tables, kinds, held, found.stuck), off, allocated, around)
     both = allocated + apart
     of_both = off[0] * allocated / max(1, both), off[1] * allocated / max(1, both)
     low, high = _ends(found.held, of_both, both, around)
@@ -70,18 +89,30 @@ def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | Non
     return Intervals(needed, (low, max(high, needed[1])))
 
 
-def _below_largest(tables: Residuals, kinds: Kinds, held: PlanFigures, stuck: Spread) -> Spread:
+def stuck_between(tables: Residuals, kinds: Kinds, held: PlanFigures, stuck: Spread) -> Spread:
     """A share that cannot be returned: at most one more block as large as the largest and a remainder.
 
-    Adapters leave less behind than that.
+    Adapters leave less behind than that. Sharded steps that gather twice leave at least a share of that block.
     """
-    known = tables.beyond.get(kinds.remainder)
-    if known is None or known.n < ENOUGH or not held.largest:
+    block = held.largest / max(1, held.allocated)
+    known = _enough(tables.beyond, f"{kinds.remainder}{OF_LARGE}") if block >= LARGE else None
+    known = known or _enough(tables.beyond, kinds.remainder)
+    if known is None or not held.largest:
         return stuck
-    most = held.largest / max(1, held.allocated) + known.high
+    most, least = block + known.high, stuck.low
+    of_block = _enough(tables.blocks, kinds.blocks)
+    if of_block is not None:
+        most = min(most, 1 + block * (of_block.high - 1))
+        least = max(least, 1 + block * (of_block.low - 1))
     if kinds.remainder.endswith(ADAPTERS):
         most = min(most, stuck.high)
-    return stuck._replace(high=max(stuck.median, most))
+    return stuck._replace(low=min(stuck.median, least), high=max(stuck.median, most))
+
+
+def _enough(table: Table, group: str) -> Spread | None:
+    """A group's spread, if it has enough cases of its own."""
+    found = table.get(group)
+    return found if found is not None and found.n >= ENOUGH else None
 
 
 def _ends(share: Spread, off: tuple[float, float], held: int, outside: tuple[int, int]) -> tuple[int, int]:
@@ -110,7 +141,7 @@ def _kind(job: TrainingJob) -> str:
     if job.method in ("lora", "qlora"):
         return job.method
     if FRAMEWORKS[job.framework].errors_by_model:
-        return "mixture of experts" if has_experts(job) else "dense"
+        return "mixture of experts" if has_experts(job) else "dense, compiled loss" if _compiles_loss(job) else "dense"
     if layout.pipeline > 1:
         return "pipeline"
     if layout.tensor > 1:
@@ -118,3 +149,13 @@ def _kind(job: TrainingJob) -> str:
     if layout.zero_stage >= 2:
         return "sharded"
     return "replicated" if layout.world_size > 1 else "single"
+
+
+def _compiles_loss(job: TrainingJob) -> bool:
+    """Whether Megatron's fused cross entropy is its own, which ``torch.compile`` makes (core/jit.py, ``jit_fuser``).
+
+    The first step of such a job was seen to hold more than any later one: presumably kernels are tried on copies of the
+    logits. TransformerEngine's is a kernel that is compiled once.
+    """
+    native = job.option("cross_entropy_fusion_impl", "native") == "native"
+    return native and bool(job.option("cross_entropy_loss_fusion"))

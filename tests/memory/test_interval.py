@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.job.types import InferenceJob, Layout, Lora, Loss, Optimizer, TrainingJob
-from memcheck.memory.allocator import shares, shares_of
+from memcheck.memory.allocator import blocks_group, shares, shares_of
 from memcheck.memory.basis import interval_basis, intervals
 from memcheck.memory.interval import Kinds, PlanFigures, ends, error_group
 from memcheck.memory.outside import NOTHING_OUTSIDE, OutsideBytes
@@ -28,7 +28,7 @@ def job(**fields: object) -> TrainingJob:
 
 def tables(error: Spread, free: Spread, tight: Spread) -> Residuals:
     """One group in each table, and nothing known of what is outside the allocator or beyond the largest block."""
-    return Residuals({KIND.errors: error}, {KIND.allocator: free}, {KIND.allocator: tight}, {}, {})
+    return Residuals({KIND.errors: error}, {KIND.allocator: free}, {KIND.allocator: tight}, {}, {}, {})
 
 
 def live(allocated: float, outside: OutsideBytes = NOTHING_OUTSIDE) -> PlanFigures:
@@ -114,6 +114,45 @@ def test_a_need_ends_one_largest_block_above_what_is_live(kind: str, cases: int,
     made = made._replace(beyond={kind or "known": Spread(cases, 1.0, 1.0, 1.02)})
     found = ends(made, KIND._replace(remainder=kind), live(50)._replace(largest=largest * GIB), None)
     assert found.needed[1] == pytest.approx(50 * GIB * high)
+
+
+@pytest.mark.parametrize(("largest", "high"), [(2, 1.06), (5, 1.1)])
+def test_a_large_block_has_the_remainder_of_large_blocks(largest: int, high: float) -> None:
+    """Where a kind's steps were told apart by it, from a 24th of what is live on."""
+    made = tables(EXACT, Spread(20, 1.0, 1.01, 1.5), Spread(20, 1.0, 1.01, 1.3))
+    made = made._replace(beyond={"known": Spread(20, 1.0, 1.0, 1.02), "known/large": Spread(20, 1.0, 1.0, 1.0)})
+    found = ends(made, KIND._replace(remainder="known"), live(50)._replace(largest=largest * GIB), None)
+    assert found.needed[1] == pytest.approx(50 * GIB * high)
+
+
+@pytest.mark.parametrize(
+    ("group", "cases", "low", "high"), [("known", ENOUGH, 1.03, 1.11), ("known", 7, 1.0, 1.12), ("", ENOUGH, 1.0, 1.12)]
+)
+def test_a_share_of_the_largest_block_bounds_both_ends(group: str, cases: int, low: float, high: float) -> None:
+    """A tenth of what is live, of which 0.3 to 1.1 were seen to stay; not from fewer cases, nor of another kind."""
+    made = tables(EXACT, Spread(20, 1.0, 1.1, 1.5), Spread(20, 1.0, 1.05, 1.3))
+    made = made._replace(beyond={"known": Spread(20, 1.0, 1.0, 1.02)}, blocks={"known": Spread(cases, 1.3, 1.6, 2.1)})
+    kind = KIND._replace(remainder="known", blocks=group)
+    found = ends(made, kind, live(50)._replace(largest=5 * GIB), None)
+    assert found.needed == (pytest.approx(50 * GIB * low), pytest.approx(50 * GIB * high))
+
+
+@pytest.mark.parametrize(
+    ("fields", "stage", "group"),
+    [
+        ({}, 3, "sharded"),
+        ({}, 2, ""),
+        ({"method": "lora", "lora": Lora()}, 3, ""),
+        ({"expandable_segments": True}, 3, ""),
+        ({"framework": "deepspeed"}, 3, ""),
+    ],
+)
+def test_steps_that_gather_twice_leave_a_share_of_their_largest_block(
+    fields: dict[str, object], stage: int, group: str
+) -> None:
+    """Full steps of FSDP2 with default segments; not those that stay gathered, train adapters or have an engine."""
+    sharded = Layout(gpus_per_node=8, data=8, zero_stage=stage, shard_group=8)
+    assert blocks_group(job(layout=sharded, **fields)) == group
 
 
 def test_real_intervals_hold_the_prediction() -> None:
