@@ -11,16 +11,7 @@ from benchmarks.score import Row
 from memcheck.memory.allocator import stuck_group
 from memcheck.memory.interval import Kinds, PlanFigures, ends
 from memcheck.memory.outside import NOTHING_OUTSIDE
-from memcheck.memory.residuals import (
-    COMPILED,
-    ENOUGH,
-    LARGE,
-    OF_LARGE,
-    SMALL_BYTES,
-    Residuals,
-    Spread,
-    look_up,
-)
+from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 
 COMPILED_APART = ", compiled/"
 """In the allocator's kind of compiled steps that have one of their own."""
@@ -146,12 +137,9 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Resi
     tight: dict[str, list[float]] = {}
     beyond: dict[str, list[float]] = {}
     blocks: dict[str, list[float]] = {}
-    large: dict[str, list[float]] = {}
     for step in kept:
         if step.remainder:
             beyond.setdefault(step.remainder, []).append(step.beyond)
-            if step.block >= LARGE:
-                large.setdefault(step.remainder, []).append(step.beyond)
         if step.blocks:
             blocks.setdefault(step.blocks, []).append(step.of_block)
         reserved.setdefault(step.group, []).append(step.reserved)
@@ -175,9 +163,6 @@ def tables(rows: Sequence[Row], kept: Iterable[Kept], outside: Readings) -> Resi
     around: dict[str, list[float]] = {}
     for kind, ratio in outside:
         around.setdefault(kind, []).append(ratio)
-    for group, found in large.items():
-        if len(found) >= ENOUGH and len(beyond[group]) - len(found) >= ENOUGH:
-            beyond[f"{group}{OF_LARGE}"] = found
     return Residuals(_spreads(allocated), shares, _stuck(tight), _around(around), _spreads(beyond), _spreads(blocks))
 
 

@@ -23,17 +23,7 @@ from memcheck.memory.allocator import (
     shares_of,
 )
 from memcheck.memory.outside import OutsideBytes
-from memcheck.memory.residuals import (
-    COMPILED,
-    ENOUGH,
-    LARGE,
-    OF_LARGE,
-    SMALL_BYTES,
-    Residuals,
-    Spread,
-    Table,
-    look_up,
-)
+from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, Table, look_up
 from memcheck.record import Record
 
 
@@ -69,7 +59,12 @@ class PlanFigures(Record):
 
 def interval_kinds(job: TrainingJob | InferenceJob) -> Kinds:
     """The kinds of a plan, whatever its batch."""
-    return Kinds(error_group(job), allocator_group(job), remainder_group(job), blocks_group(job))
+    return Kinds(
+        errors=error_group(job),
+        allocator=allocator_group(job),
+        remainder=remainder_group(job),
+        blocks=blocks_group(job),
+    )
 
 
 def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | None) -> Intervals:
@@ -95,8 +90,7 @@ def stuck_between(tables: Residuals, kinds: Kinds, held: PlanFigures, stuck: Spr
     Adapters leave less behind than that. Sharded steps that gather twice leave at least a share of that block.
     """
     block = held.largest / max(1, held.allocated)
-    known = _enough(tables.beyond, f"{kinds.remainder}{OF_LARGE}") if block >= LARGE else None
-    known = known or _enough(tables.beyond, kinds.remainder)
+    known = _enough(tables.beyond, kinds.remainder)
     if known is None or not held.largest:
         return stuck
     most, least = block + known.high, stuck.low

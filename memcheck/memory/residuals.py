@@ -24,12 +24,6 @@ SMALL_BYTES = 8 * 2**30
 """Differences are taken relative to at least this much: those of smaller jobs are buffers of constant size, and would
 widen the intervals of large ones."""
 
-LARGE = 1 / 24
-"""A block of at least this share of what is live is large."""
-
-OF_LARGE = "/large"
-"""In a kind of step whose largest block is large."""
-
 COMPILED = "compiled/"
 """Family of compiled steps, whose errors say nothing about others: only some of what the compiler fuses is modelled."""
 
@@ -59,9 +53,7 @@ class Residuals(Record):
     outside: Table
     """Measured over predicted bytes outside the allocator: ``context``, ``communicators``."""
     beyond: Table
-    """What the step needs less one block as large as its largest, over its live tensors, and no less than one. Under
-    ``/large`` those of a kind whose largest block is at least :data:`LARGE` of what is live, where there are enough of
-    both."""
+    """What the step needs less one block as large as its largest, over its live tensors, and no less than one."""
     blocks: Table
     """One plus what cannot be returned, over the step's largest block, of sharded steps that gather twice."""
 

@@ -116,15 +116,6 @@ def test_a_need_ends_one_largest_block_above_what_is_live(kind: str, cases: int,
     assert found.needed[1] == pytest.approx(50 * GIB * high)
 
 
-@pytest.mark.parametrize(("largest", "high"), [(2, 1.06), (5, 1.1)])
-def test_a_large_block_has_the_remainder_of_large_blocks(largest: int, high: float) -> None:
-    """Where a kind's steps were told apart by it, from a 24th of what is live on."""
-    made = tables(EXACT, Spread(20, 1.0, 1.01, 1.5), Spread(20, 1.0, 1.01, 1.3))
-    made = made._replace(beyond={"known": Spread(20, 1.0, 1.0, 1.02), "known/large": Spread(20, 1.0, 1.0, 1.0)})
-    found = ends(made, KIND._replace(remainder="known"), live(50)._replace(largest=largest * GIB), None)
-    assert found.needed[1] == pytest.approx(50 * GIB * high)
-
-
 @pytest.mark.parametrize(
     ("group", "cases", "low", "high"), [("known", ENOUGH, 1.03, 1.11), ("known", 7, 1.0, 1.12), ("", ENOUGH, 1.0, 1.12)]
 )
