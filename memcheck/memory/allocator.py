@@ -33,10 +33,6 @@ ADAPTERS = "/adapters"
 small: it does not split the large segments that activations and logits have let go of, and the next step finds them."""
 
 
-GATHERS_TWICE = 3
-"""The ZeRO stage that frees gathered parameters after forward."""
-
-
 class Shares(Record):
     """What is held, as ratios; ``held`` is nowhere below ``stuck``."""
 
@@ -93,16 +89,14 @@ def remainder_group(job: TrainingJob | InferenceJob) -> str:
 
 
 def blocks_group(job: TrainingJob | InferenceJob) -> str:
-    """Kind of step that is known to leave a share of its largest block at least; empty where none is known.
+    """Kind of step that leaves a share of its largest block at least, or nothing.
 
-    Full steps of FSDP2 that gather a layer in forward and again in backward: the segment of the largest flat buffer
-    stays in the pool of the gathers with a smaller one in it, which no other stream may use.
+    In full steps of FSDP2 that gather twice a smaller flat buffer lies in the segment of the largest.
     """
-    group = remainder_group(job)
-    if isinstance(job, InferenceJob) or not group.startswith("sharded"):
+    group, layout = remainder_group(job), job.layout
+    if isinstance(job, InferenceJob) or not group.startswith("sharded") or job.method != "full":
         return ""
-    twice = job.layout.zero_stage >= GATHERS_TWICE and job.layout.reshard_after_forward
-    return group if twice and job.method == "full" else ""
+    return group if layout.zero_stage == 3 and layout.reshard_after_forward else ""
 
 
 def has_experts(job: TrainingJob | InferenceJob) -> bool:

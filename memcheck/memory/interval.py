@@ -1,29 +1,20 @@
 """95 % intervals of ``needed`` and of *seen* device bytes.
 
-Both take in what ``allocated`` may be off by, what the allocator was seen to hold beyond or below its median
-(independent of each other, so added in quadrature), and what context and communicators were seen to take against their
-formulas. The ends are the largest errors seen on plans of that kind, not quantiles: a plan that is called safe and
-fails costs more than a warning.
+Both take in what ``allocated`` may be off by, what the allocator was seen to hold around its median (independent, so
+added in quadrature), and what context and communicators took against their formulas. The ends are the largest errors
+seen, not quantiles: a plan that is called safe and fails costs more than a warning.
 
 - ``needed`` rests on what the allocator cannot return. Rules MEM101 to MEM104 decide on it and on its upper end.
-- *Seen* rests on what the allocator holds with memory to spare. What it keeps only while there is room ends at the
-  GPU's capacity, unless the plan itself needs more.
+- *Seen* rests on what it holds with memory to spare, and ends at the GPU's capacity unless the plan needs more.
 """
 
 from __future__ import annotations
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.memory.allocator import (
-    ADAPTERS,
-    allocator_group,
-    blocks_group,
-    has_experts,
-    remainder_group,
-    shares_of,
-)
+from memcheck.memory.allocator import ADAPTERS, allocator_group, blocks_group, has_experts, remainder_group, shares_of
 from memcheck.memory.outside import OutsideBytes
-from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, Table, look_up
+from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 from memcheck.record import Record
 
 
@@ -35,7 +26,7 @@ class Kinds(Record):
     remainder: str = ""
     """Empty: nothing is known of what its largest block leaves."""
     blocks: str = ""
-    """Empty: nothing is known of the share of its largest block that is left at least."""
+    """Empty: nor of the least share of that block."""
 
 
 class Intervals(Record):
@@ -87,26 +78,19 @@ def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | Non
 def stuck_between(tables: Residuals, kinds: Kinds, held: PlanFigures, stuck: Spread) -> Spread:
     """A share that cannot be returned: at most one more block as large as the largest and a remainder.
 
-    Adapters leave less behind than that. Sharded steps that gather twice leave at least a share of that block.
+    Adapters leave less; sharded steps that gather twice leave a share of that block at least.
     """
     block = held.largest / max(1, held.allocated)
-    known = _enough(tables.beyond, kinds.remainder)
-    if known is None or not held.largest:
+    known, share = tables.beyond.get(kinds.remainder), tables.blocks.get(kinds.blocks)
+    if known is None or known.n < ENOUGH or not held.largest:
         return stuck
     most, least = block + known.high, stuck.low
-    of_block = _enough(tables.blocks, kinds.blocks)
-    if of_block is not None:
-        most = min(most, 1 + block * (of_block.high - 1))
-        least = max(least, 1 + block * (of_block.low - 1))
+    if share is not None and share.n >= ENOUGH:
+        most = min(most, 1 + block * (share.high - 1))
+        least = max(least, 1 + block * (share.low - 1))
     if kinds.remainder.endswith(ADAPTERS):
         most = min(most, stuck.high)
     return stuck._replace(low=min(stuck.median, least), high=max(stuck.median, most))
-
-
-def _enough(table: Table, group: str) -> Spread | None:
-    """A group's spread, if it has enough cases of its own."""
-    found = table.get(group)
-    return found if found is not None and found.n >= ENOUGH else None
 
 
 def _ends(share: Spread, off: tuple[float, float], held: int, outside: tuple[int, int]) -> tuple[int, int]:
@@ -146,10 +130,9 @@ def _kind(job: TrainingJob) -> str:
 
 
 def _compiles_loss(job: TrainingJob) -> bool:
-    """Whether Megatron's fused cross entropy is its own, which ``torch.compile`` makes (core/jit.py, ``jit_fuser``).
+    """Megatron's own fused cross entropy, which ``torch.compile`` makes (core/jit.py), and not TransformerEngine's.
 
-    The first step of such a job was seen to hold more than any later one: presumably kernels are tried on copies of the
-    logits. TransformerEngine's is a kernel that is compiled once.
+    A first step was seen to hold more than any later one.
     """
     native = job.option("cross_entropy_fusion_impl", "native") == "native"
     return native and bool(job.option("cross_entropy_loss_fusion"))
