@@ -1,16 +1,15 @@
 """What the caching allocator holds beyond live tensors, decided in one place for every job (docs/allocator.md).
 
-Two shares, each relative to ``allocated``, each with its spread (:class:`Shares`):
+Two shares of ``allocated``, each with its spread (:class:`Shares`):
 
 - *stuck*: the smallest memory on which the step still runs. Before an allocation fails the allocator gives back every
   segment that is wholly free and tries again (c10/cuda/CUDACachingAllocator.cpp, ``release_cached_blocks``). With
   default segments little more is left than one block as large as the step's largest: see :func:`remainder_group`.
-- *held*: what it keeps with memory to spare, the stuck part included, as a share of ``allocated`` and of ``apart``,
-  which is what the pools of FSDP2's streams hold together beyond it. The difference is its *cache*: it is seen in
-  ``nvidia-smi`` and is no need of the step.
+- *held*: what it keeps with memory to spare, the stuck part included, over ``allocated`` and ``apart``, which is what
+  the pools of FSDP2's streams hold beyond it. The difference is its *cache*, seen in ``nvidia-smi`` and no need.
 
-The tables are ``tight``, ``reserved`` and ``beyond`` of ``data/residuals.json``, which ``python -m benchmarks.accuracy
---write`` makes from replays of traced steps.
+The tables are ``tight``, ``reserved``, ``beyond`` and ``blocks`` of ``data/residuals.json``, made from replays of
+traced steps (``python -m benchmarks.accuracy --write``).
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def stuck_group(group: str) -> str:
 def remainder_group(job: TrainingJob | InferenceJob) -> str:
     """Kind of step whose need was compared with its largest block; empty where no such step was replayed.
 
-    On one stream experts are a kind of their own: the blocks of their tokens have sizes that nothing else has.
+    On one stream experts are a kind apart: the blocks of their tokens have sizes that nothing else has.
     """
     if isinstance(job, InferenceJob) or job.expandable_segments or job.compiles("model") or job.method == "qlora":
         return ""

@@ -130,9 +130,6 @@ def _kind(job: TrainingJob) -> str:
 
 
 def _compiles_loss(job: TrainingJob) -> bool:
-    """Megatron's own fused cross entropy, which ``torch.compile`` makes (core/jit.py), and not TransformerEngine's.
-
-    A first step was seen to hold more than any later one.
-    """
+    """Megatron's own fused cross entropy, which ``torch.compile`` makes (core/jit.py): a first step may hold more."""
     native = job.option("cross_entropy_fusion_impl", "native") == "native"
     return native and bool(job.option("cross_entropy_loss_fusion"))
