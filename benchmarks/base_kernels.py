@@ -13,9 +13,13 @@ import bitsandbytes as bnb
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from bitsandbytes.autograd._functions import MatMul8bitLt, MatmulLtState
+from bitsandbytes.nn.parametrize import Bnb4bitParametrization, _register_parametrization_hooks
 from peft.tuners.lora import dora
 from torch import nn
+from torch.nn.utils import parametrize
 
+STACKED = 3
+"""Dimensions of a parameter that holds all experts."""
 BLOCK, NESTED = 64, 256
 """Elements that share an absmax, and absmax values that share theirs once they are quantised, too."""
 THRESHOLD = 6.0
@@ -93,6 +97,35 @@ def _dequantized(module: Any) -> torch.Tensor:
     return wide
 
 
+def _state(weight: torch.Tensor, kind: str, dtype: torch.dtype, *, double: bool) -> Any:
+    """The constants of a weight in four bits, and the dtype that comes out of it."""
+    absmax = torch.empty(-(-weight.numel() // BLOCK), dtype=torch.float32)
+    nested, offset = None, None
+    if double:
+        nested = bnb.functional.QuantState(
+            torch.empty(-(-absmax.numel() // NESTED), dtype=torch.float32),
+            code=torch.empty(256, dtype=torch.float32),
+            blocksize=NESTED,
+            dtype=torch.float32,
+        )
+        offset, absmax = torch.empty((), dtype=torch.float32), torch.empty(absmax.shape, dtype=torch.uint8)
+    return bnb.functional.QuantState(
+        absmax,
+        shape=weight.shape,
+        code=torch.empty(16, dtype=torch.float32),
+        blocksize=BLOCK,
+        quant_type=kind,
+        dtype=dtype,
+        offset=offset,
+        state2=nested,
+    )
+
+
+def _constants(state: Any) -> list[torch.Tensor]:
+    found = [state.absmax, state.code]
+    return found + ([state.offset, state.state2.absmax] if state.nested else [])
+
+
 class FourBits(bnb.nn.Linear4bit):
     """``Linear4bit`` with a weight that is a fake tensor already."""
 
@@ -100,36 +133,15 @@ class FourBits(bnb.nn.Linear4bit):
         nn.Linear.__init__(self, old.in_features, old.out_features, bias=False, device="meta")
         self.bias = old.bias
         count = old.weight.numel()
-        absmax = torch.empty(-(-count // BLOCK), dtype=torch.float32)
-        nested, offset = None, None
-        if double:
-            nested = bnb.functional.QuantState(
-                torch.empty(-(-absmax.numel() // NESTED), dtype=torch.float32),
-                code=torch.empty(256, dtype=torch.float32),
-                blocksize=NESTED,
-                dtype=torch.float32,
-            )
-            offset, absmax = torch.empty((), dtype=torch.float32), torch.empty(absmax.shape, dtype=torch.uint8)
         self.weight = nn.Parameter(torch.empty((count + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
-        self.weight.quant_state = bnb.functional.QuantState(
-            absmax,
-            shape=old.weight.shape,
-            code=torch.empty(16, dtype=torch.float32),
-            blocksize=BLOCK,
-            quant_type=kind,
-            dtype=compute,
-            offset=offset,
-            state2=nested,
-        )
+        self.weight.quant_state = _state(old.weight, kind, compute, double=double)
         self.weight.compress_statistics, self.weight.quant_type = double, kind
         self.compute_dtype, self.compute_type_is_set = compute, True
         self.support_avx512bf16_for_cpu = False
 
     def beside(self) -> list[torch.Tensor]:
         """What rests beside the parameters."""
-        state = self.weight.quant_state
-        found = [state.absmax, state.code]
-        return found + ([state.offset, state.state2.absmax] if state.nested else [])
+        return _constants(self.weight.quant_state)
 
 
 class EightBits(bnb.nn.Linear8bitLt):
@@ -164,6 +176,23 @@ def quantised(model: nn.Module, held: str, compute: torch.dtype) -> list[torch.T
         found += new.beside()
     model.is_loaded_in_8bit, model.is_loaded_in_4bit = held == "int8", held != "int8"
     model.is_quantized = True
+    return found
+
+
+def quantised_experts(model: nn.Module, held: str, compute: torch.dtype) -> list[torch.Tensor]:
+    """Every stacked parameter of experts in four bits, dequantised where it is read (``replace_parameter_4bit``)."""
+    found: list[torch.Tensor] = []
+    double = not held.endswith("-single")
+    for path, module in list(model.named_modules()):
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.dim() < STACKED or "expert" not in f"{path}.{name}":
+                continue
+            state = _state(parameter, held.partition("-")[0], compute, double=double)
+            codes = nn.Parameter(torch.empty((parameter.numel() + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
+            setattr(module, name, codes)
+            parametrize.register_parametrization(module, name, Bnb4bitParametrization(state), unsafe=True)
+            _register_parametrization_hooks(module, name)
+            found += _constants(state)
     return found
 
 

@@ -93,6 +93,8 @@ def traced(plan: dict[str, Any]) -> dict[str, int]:
     def adapted(model: Any, job: Any, lora: Any) -> Any:
         compute = DTYPES[job.recipe.compute]
         beside.extend(base_kernels.quantised(model, job.held_in, compute))
+        if job.option("quantize_experts", default=False):
+            beside.extend(base_kernels.quantised_experts(model, job.held_in, compute))
         if job.prepares_kbit:
             base_kernels.prepared(model)
         for parameter in model.parameters():

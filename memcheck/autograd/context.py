@@ -44,6 +44,8 @@ class Adapter(Record):
     """Stacked experts that are adapted by their parameters' names (``target_parameters``)."""
     quantizes_experts: bool = False
     """Experts are linear layers, whose weights are 4-bit as the others."""
+    stacked: bool = False
+    """Stacked experts rest as the linear layers do, and are dequantised whole where a forward reads them."""
     computes: str | None = None
     """The dtype in which 4-bit products are computed; None: that of their input."""
     gathered: str | None = None

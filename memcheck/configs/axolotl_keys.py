@@ -61,7 +61,6 @@ REFUSED: dict[str, str] = {
     "loftq_bits": "LoftQ",
     "qat.": "quantization-aware training",
     "nvfp4_merge_aware": "adapters on an NVFP4 base",
-    "quantize_moe_experts": "experts that are quantized while they load",
     "model_quantization_config": "a base of another quantization",
     "tiled_mlp": "tiled feed-forward networks",
     "ebft.": "energy-based fine-tuning",
@@ -106,6 +105,7 @@ UPPER: dict[str, str] = {
     "use_kernels": "kernels of the hub",
 }
 """Kernels that keep less than transformers' own code, as which they are priced."""
+EXPERT_KERNELS = ("use_scattermoe", "use_sonicmoe")
 
 UNMODELLED: dict[str, tuple[object, str]] = {
     "neftune_noise_alpha": (None, "the noise on embeddings, one more copy of them, is not modelled"),

@@ -145,6 +145,7 @@ def _method(draft: Draft) -> bool:
     elif gptq:
         base(draft, "gptq-4bit", "gptq")
     constants(draft, "bnb_config_kwargs.bnb_4bit_use_double_quant", default=True)
+    _experts(draft, eight=bits8)
     if on(draft, "lora_target_linear"):
         config.see("lora_target_modules")
         draft.set("training.lora.target_modules", "all-linear", "lora_target_linear")
@@ -159,6 +160,25 @@ def _method(draft: Draft) -> bool:
         if ("language_model" in pattern or "text_model" in pattern) and sees(draft):
             draft.set("training.lora.parts", ["language"], "lora_target_modules")
     return False
+
+
+def _experts(draft: Draft, *, eight: bool) -> None:
+    """``quantize_moe_experts``: stacked experts rest quantized, too (``monkeypatch/moe_quant.py``).
+
+    ScatterMoE and SonicMoE read them by kernels of their own.
+    """
+    config, name, key = draft.config, "quantize_moe_experts", "training.options.quantize_experts"
+    kernel = next((each for each in keys.EXPERT_KERNELS if on(draft, each)), "")
+    if not on(draft, name):
+        config.see(name)
+    elif eight:
+        message = f"`{name}` with `load_in_8bit`: how long dequantized experts live has no memory model here"
+        draft.refuse(name, message, "load in four bits", (key,))
+    elif kernel:
+        message = f"`{name}` with `{kernel}`, whose kernels dequantize experts in chunks, has no memory model here"
+        draft.refuse(name, message, f"leave `{kernel}` out", (key,))
+    else:
+        draft.set(key, True, name)
 
 
 def _has_no_layer_norm(draft: Draft) -> bool:

@@ -119,7 +119,10 @@ def _present(draft: Draft, names: list[str], path: str) -> list[str]:
     Names of experts and of towers' layers are left to the plan's own check.
     """
     known = architecture_named(draft)
-    if known is None or known.vision is not None or any(isinstance(block.mlp, Moe) for block, _ in known.blocks):
+    if known is None or known.vision is not None:
+        return names
+    mixes = any(isinstance(block.mlp, Moe) for block, _ in known.blocks)
+    if mixes and any(name.rpartition(".")[2] not in ATTENTION for name in names):
         return names
     tensors = [tensor for block, _ in known.blocks for tensor in block_tensors(block) if tensor.linear]
     modules = [f".{tensor.name.removesuffix('.weight')}" for tensor in tensors]
@@ -129,6 +132,8 @@ def _present(draft: Draft, names: list[str], path: str) -> list[str]:
     return found or names
 
 
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+"""Names that no experts' matrices have."""
 _LAST = re.compile(
     r"(?:\.|\\\.)?"
     r"(?:\(?(?:\?:)?(?:mlp|self_attn|cross_attn|attention|linear_attn)(?:\|(?:mlp|self_attn|cross_attn|attention|linear_attn))*\)?)"

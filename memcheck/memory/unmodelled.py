@@ -39,6 +39,10 @@ def refuse(job: TrainingJob) -> None:
             raise UnsupportedError(message, "leave it out to get the figure without it", f"/training/options/{name}")
     if job.lora is not None:
         refuse_adapters(job.lora, framework)
+    if job.option("quantize_experts", default=False):
+        from memcheck.frameworks.transformers.quantised_experts import refuse_experts
+
+        refuse_experts(job)
     if job.liger:
         from memcheck.frameworks.transformers.liger import refuse_liger
 

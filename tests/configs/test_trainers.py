@@ -258,6 +258,25 @@ def test_a_base_in_eight_bits_is_never_lost() -> None:
 
 
 @pytest.mark.parametrize(
+    ("added", "word"),
+    [
+        ("load_in_4bit: true\n", ""),
+        ("load_in_8bit: true\n", "load_in_8bit"),
+        ("load_in_4bit: true\nuse_scattermoe: true\n", "use_scattermoe"),
+    ],
+)
+def test_experts_are_quantized_in_four_bits_by_transformers_own_code(added: str, word: str) -> None:
+    """Other bits and kernels that dequantize in chunks are refused at the line that quantizes experts."""
+    text = AXOLOTL + "adapter: qlora\nlora_r: 8\nlora_target_modules: [q_proj]\nquantize_moe_experts: true\n" + added
+    imported = read("a.yml", text)
+    if word:
+        (problem,) = (each for each in imported.problems if "training.options.quantize_experts" in each.keys)
+        assert word in problem.message
+    else:
+        assert values(imported)["training.options.quantize_experts"] is True
+
+
+@pytest.mark.parametrize(
     ("added", "found"),
     [
         ("rl: dpo\n", {"training.objective.name": "dpo", "training.reference": "resident"}),

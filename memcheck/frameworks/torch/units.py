@@ -104,6 +104,7 @@ def adapter_of(job: TrainingJob, part: str) -> Adapter | None:
         dora=job.lora.dora,
         parameters=job.lora.target_parameters if not job.lora.parts or part in job.lora.parts else (),
         quantizes_experts=is_before(job.framework_version, FRAMEWORKS[job.framework].stacks_experts_since),
+        stacked=bool(job.option("quantize_experts", default=False)),
         computes=job.recipe.compute if job.prepares_kbit else None,
         gathered=gathered_dtype(job),
     )
@@ -122,6 +123,8 @@ def gathered_dtype(job: TrainingJob) -> str | None:
     return job.recipe.compute
 
 
+STACKED = 3
+"""Dimensions of a parameter that holds all experts."""
 WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio", "encoder")
 """Words of ``training.freeze`` that are no module patterns."""
 
@@ -178,6 +181,7 @@ def block_tensors_on_rank(
         wants = trained and not t.fixed and not is_frozen(t.name.removesuffix(".weight"), frozen)
         is_expert = t.group == "experts"
         linear = t.linear or (is_expert and adapter is not None and adapter.quantizes_experts)
+        linear = linear or (is_expert and len(shape) == STACKED and adapter is not None and adapter.stacked)
         quantized = adapter is not None and adapter.quantized and linear
         stored = adapter.storage if adapter is not None and quantized else None
         found.append(LocalTensor(t.name, shape, wants, stored, is_expert, matrix=len(shape) > 1))

@@ -175,11 +175,14 @@ def _expert_weight(
     merged: list[Value],
 ) -> Value:
     """The matrices of all experts, with their adapter folded in where they have one: those are put on ``merged``."""
-    weight = ctx.tape.parameter(ctx.parameter(tensor.name, shape))
-    factors = adapters[tensor.name]
-    if factors is None:
+    weight, factors = ctx.tape.parameter(ctx.parameter(tensor.name, shape)), adapters[tensor.name]
+    if ctx.setting.adapter is not None and ctx.setting.adapter.stacked:
+        from memcheck.frameworks.transformers.quantised_experts import dequantised
+
+        weight = dequantised(ctx, shape, ctx.setting.adapter.storage)
+    elif factors is None:
         return weight
-    merged.append(folded(ctx.tape, weight, factors))
+    merged.append(weight if factors is None else folded(ctx.tape, weight, factors))
     return merged[-1]
 
 

@@ -50,6 +50,7 @@ PROFILE = Profile(
         "sync_each_batch": (bool,),
         "fsdp_version": (int,),
         "prepare_model_for_kbit_training": (bool,),
+        "quantize_experts": (bool,),
         "reference_fsdp": (str,),
         "vit_gradient_checkpointing": (bool,),
     },
