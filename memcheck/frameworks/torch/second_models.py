@@ -10,7 +10,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.second_pass import SecondHead, SecondPass
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, wraps
 from memcheck.frameworks.torch.resting import ways_of
-from memcheck.job.objective_types import OWN, Companion, Objective
+from memcheck.job.objective_types import Companion, Objective
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
 from memcheck.remembered import lru_cache
@@ -46,7 +46,7 @@ def _beside(job: TrainingJob, companion: Companion) -> int:
     """Buffers, and what stays gathered; of a model on the host it does where its own recipe has put it there."""
     a, states = companion.architecture, model_states_of(FRAMEWORKS[job.framework].style)
     found = states.rotary_caches(a, job.sequence_length, a.num_layers, adapted=False)
-    stays = wraps(job) and _by_layer(job) and (companion.place == "device" or job.objective.code == OWN)
+    stays = wraps(job) and _by_layer(job) and (companion.place == "device" or FRAMEWORKS[job.framework].own_objectives)
     return found + (_root(job, companion).gathered if stays else 0)
 
 
@@ -55,7 +55,7 @@ def _by_layer(job: TrainingJob) -> bool:
     ``models/utils.py``, ``prepare_fsdp``), what a script has wrapped itself is left as it is, and torchtune's
     ``shard_model`` wraps all models alike.
     """
-    if job.objective.code == OWN:
+    if FRAMEWORKS[job.framework].own_objectives:  # what rests is asked of a job without its objective
         return True
     return job.option("reference_fsdp", "per_layer" if job.fsdp == 1 else "whole_model") == "per_layer"
 
