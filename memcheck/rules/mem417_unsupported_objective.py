@@ -19,7 +19,8 @@ about a combination is an error, not the figure of another one.
 
 ## How to fix
 
-Take what the finding lists. Objectives beyond next-token cross-entropy are TRL's, under `framework: huggingface`.
+Take what the finding lists. Objectives beyond next-token cross-entropy are TRL's, under `framework: huggingface`; `dpo`
+and `distill` are also those of torchtune's recipes.
 
 ## Options
 
@@ -28,7 +29,7 @@ None.
 ## Source
 
 TRL `trainer/dpo_trainer.py`, `trainer/kto_trainer.py`, `experimental/orpo`, `experimental/cpo`; LLaMA-Factory
-`train/dpo/trainer.py`, which has a loss of its own.
+`train/dpo/trainer.py`, which has a loss of its own; torchtune `recipes/lora_dpo_*.py`, `knowledge_distillation_*.py`.
 """
 
 from __future__ import annotations
