@@ -51,6 +51,10 @@ class Adapter(Record):
     gathered: str | None = None
     """The dtype in which modules see the adapters; None: that in which they rest."""
 
+    def holds(self, shape: tuple[int, ...]) -> bool:
+        """Whether a parameter of experts rests as the linear layers do: stacked matrices, or whole layers of them."""
+        return self.quantizes_experts or (self.stacked and len(shape) > 2)
+
     @property
     def seen(self) -> str:
         """The dtype in which modules see the adapters."""

@@ -123,8 +123,6 @@ def gathered_dtype(job: TrainingJob) -> str | None:
     return job.recipe.compute
 
 
-STACKED = 3
-"""Dimensions of a parameter that holds all experts."""
 WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio", "encoder")
 """Words of ``training.freeze`` that are no module patterns."""
 
@@ -180,9 +178,7 @@ def block_tensors_on_rank(
         shape = local_tensor(t, component, tensor, expert, expert_tensor)
         wants = trained and not t.fixed and not is_frozen(t.name.removesuffix(".weight"), frozen)
         is_expert = t.group == "experts"
-        linear = t.linear or (is_expert and adapter is not None and adapter.quantizes_experts)
-        linear = linear or (is_expert and len(shape) == STACKED and adapter is not None and adapter.stacked)
-        quantized = adapter is not None and adapter.quantized and linear
+        quantized = adapter is not None and adapter.quantized and (t.linear or (is_expert and adapter.holds(shape)))
         stored = adapter.storage if adapter is not None and quantized else None
         found.append(LocalTensor(t.name, shape, wants, stored, is_expert, matrix=len(shape) > 1))
         if adapter is not None and t.linear and len(shape) == 2 and _adaptable(component, adapter, t.name):
