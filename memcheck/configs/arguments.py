@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcheck.configs.config_file import ConfigFile, load_yaml
+from memcheck.configs.shell_arithmetic import worked_out
 from memcheck.finding import Location, Span
 from memcheck.plan.text import split_lines
 from memcheck.record import Record
 
 YAML_SECTION = "MODEL_ARGS"
-_TOKEN = re.compile(r"""[^\s"'()#;|&<>\\]+(?:"[^"]*"|'[^']*')?|"[^"]*"|'[^']*'|[;|&<>]+""")
+_TOKEN = re.compile(r"""\$\([^()\s]*\s[^()]{0,200}\)|[^\s"'()#;|&<>\\]+(?:"[^"]*"|'[^']*')?|"[^"]*"|'[^']*'|[;|&<>]+""")
 _OPERATORS = {";", "|", "&", "<", ">"}
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|\d+)(?::?-([^}]*))?\}?\Z")
 _OPENS = re.compile(r"(?:^|;|\bthen\b|\bdo\b|\belse\b)\s*(?:if|case)\b")
@@ -86,6 +87,7 @@ class _Script:
     def words(self, number: int, whole: str) -> list[_Word]:
         """The words of a line that may be arguments; an assignment has none of its own."""
         code = _code(whole)
+        whole = worked_out(whole, self.variables, self.branches)
         self._depth = max(0, self._depth + len(_OPENS.findall(code)) - len(_CLOSES.findall(code)))
         self._cases = max(0, self._cases + len(_CASE.findall(code)) - len(_ESAC.findall(code)))
         arm = _ARM.match(whole) if self._cases else None

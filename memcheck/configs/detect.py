@@ -28,7 +28,7 @@ UNREAD = (
         "an OpenRLHF launch",
         "its arguments are not read: write the plan with training.framework: deepspeed",
     ),
-    (any_key("infer_backend"), "a LLaMA-Factory chat, which trains nothing", ""),
+    (any_key("infer_backend"), "a chat, a server or an evaluation, which trains nothing", ""),
     (
         any_key("tokens.", "optimizer.zero_stage"),
         "a nanotron config without a model",
