@@ -17,6 +17,12 @@ def records() -> list[dict[str, Any]]:
     return found
 
 
+def compared() -> list[dict[str, Any]]:
+    """The same of TRL's own losses around the engine, with what they compare with."""
+    found: list[dict[str, Any]] = load("deepspeed.json")["objectives"]
+    return found
+
+
 def offloaded() -> list[dict[str, Any]]:
     """The same of engines that offload, whose bytes are those of the GPU and of the host together."""
     found: list[dict[str, Any]] = load("deepspeed.json")["offloaded"]
@@ -27,7 +33,7 @@ def cases() -> list[Case]:
     """Each with the highest of its instants."""
     source = load("deepspeed.json")["source"]
     found = []
-    for record in records():
+    for record in (*records(), *compared()):
         instants = record["instants_bytes"]
         phase = max(INSTANTS, key=lambda name: instants[name])
         found.append(
@@ -78,6 +84,7 @@ def plan(record: dict[str, Any]) -> dict[str, Any]:
             else "none",
             "attention": "sdpa",
             **({"method": "lora", "lora": record["lora"]} if "lora" in record else {}),
+            **{key: record[key] for key in ("objective", "trainer", "reference") if key in record},
             "clip_grad_norm": config.get("gradient_clipping", 1.0) > 0,
             "options": options,
         },

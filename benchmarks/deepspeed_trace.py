@@ -4,7 +4,9 @@ One rank of a world whose collectives return at once, on the CPU, with real tens
 followed from birth to death, rounded up as CUDA's allocator does, while transformers' model runs two steps in the
 engine. What is recorded are the highest bytes of each instant of the second step, in ``data/deepspeed.json``. What is
 offloaded cannot be told from the rest there, because both are memory of the CPU: of the cases under ``offloaded`` the
-sum is recorded. They step with torch's Adam, because DeepSpeed's own is to be compiled, and pin nothing.
+sum is recorded. They step with torch's Adam, because DeepSpeed's own is to be compiled, and pin nothing. The cases
+under ``objectives`` were traced likewise, with the losses of TRL's trainers in place of the model's own, and its
+``prepare_deepspeed`` around the reference; this command leaves them as they are.
 """
 
 from __future__ import annotations

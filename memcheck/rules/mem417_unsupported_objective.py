@@ -19,8 +19,8 @@ about a combination is an error, not the figure of another one.
 
 ## How to fix
 
-Take what the finding lists. Objectives beyond next-token cross-entropy are TRL's, under `framework: huggingface`; `dpo`
-and `distill` are also those of torchtune's recipes.
+Take what the finding lists. Objectives beyond next-token cross-entropy are TRL's, under `framework: huggingface` and,
+but for distillation, `deepspeed`; `dpo` and `distill` are also those of torchtune's recipes.
 
 ## Options
 
@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.objective import BORROWED
 from memcheck.job.objective_types import COMPARED, DISTILLED, OWN
 from memcheck.job.profile import Profile
@@ -203,6 +204,9 @@ def _reference(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> 
     elif job.objective.code == OWN and reference != ("resident" if job.method == "full" else "adapter-off"):
         message = "the recipes compare with the model without its adapters, or with a second model in full training"
         help = "remove `reference`"
+    elif reference == "host" and FRAMEWORKS[job.framework].own_engine:
+        message = "a reference that DeepSpeed's engine keeps on the host has no memory model"
+        help = "write `reference: precomputed`, or `reference: resident` for an upper bound"
     elif reference == "host" and (job.parameter_offload == "none" or job.layout.zero_stage < 3):
         message = "TRL keeps the reference on the GPU, but for FSDP2 that offloads parameters"
         help = "write `reference: precomputed`, or `offload: {parameters: cpu}` with `zero_stage: 3`"

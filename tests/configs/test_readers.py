@@ -334,7 +334,7 @@ def test_a_missing_deepspeed_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("model_name_or_path: a/b\ntemplate: llama3\ninfer_backend: vllm\n", "LLaMA-Factory"),
+        ("model_name_or_path: a/b\ntemplate: llama3\ninfer_backend: vllm\n", "a chat, a server or an evaluation"),
         ("per_device_train_batch_size: 2\n", "TrainingArguments"),
         ("memcheck: 1\nmodel: gpt2\n", "a plan already"),
         ("apples: 3\n", "no config that memcheck knows"),

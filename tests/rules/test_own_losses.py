@@ -54,6 +54,21 @@ def test_which_references_a_step_can_have(method: str, reference: str, refused: 
     assert bool(found("MEM417", "", lines)) == refused
 
 
+@pytest.mark.parametrize(
+    ("more", "refused"),
+    [
+        ("objective: dpo, reference: resident", False),
+        ("objective: kto, method: lora, reference: adapter-off", False),
+        ("objective: reward, head: reward", False),
+        ("objective: dpo, reference: host, offload: {parameters: cpu}", True),
+        ("objective: gkd, teacher: {model: qwen2.5-0.5b}", True),
+    ],
+)
+def test_what_deepspeeds_engine_runs(more: str, refused: bool) -> None:
+    """TRL's losses that have no teacher; a reference on the host has no model there."""
+    assert bool(found("MEM417", "zero_stage: 3", f"framework: deepspeed, {more}")) == refused
+
+
 def test_the_reference_rests_in_16_bits_beside_trained_parameters_in_fp32() -> None:
     """LLaMA-Factory upcasts what it trains, and nothing else: TRL's reference is twice as large here."""
     training = {**PLAN["training"], "objective": "dpo", "reference": "resident"}  # type: ignore[dict-item]

@@ -26,6 +26,11 @@ def wraps(job: TrainingJob) -> bool:
     return layout.shard_group > 1 or (profile.wraps_one_rank and layout.zero_stage == 3)
 
 
+def partitioned(job: TrainingJob) -> bool:
+    """Whether ZeRO-3 divides parameters; those of a reference, too (TRL ``models/utils.py``, ``prepare_deepspeed``)."""
+    return FRAMEWORKS[job.framework].own_engine and job.layout.zero_stage == 3
+
+
 def demand_own_tensors(job: TrainingJob, architecture: Architecture) -> None:
     """Nothing, if no layer borrows the tensors of another, or nothing wraps layers.
 

@@ -8,7 +8,7 @@ from memcheck.accounts.unit import Part
 from memcheck.autograd.curve import High
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, reduces_head, wraps
+from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, partitioned, reduces_head, wraps
 from memcheck.frameworks.torch.model_buffers import Always, ModelBuffers
 from memcheck.frameworks.torch.pipelining import in_flight, most_in_flight, parts
 from memcheck.frameworks.torch.rank_units import Run, Units, accumulation, units_of
@@ -212,7 +212,7 @@ def _unit_job(job: TrainingJob) -> TrainingJob:
         expert=layout.expert,
         expert_tensor=layout.expert_tensor,
     )
-    if reduces_head(job) or (job.objective.second_pass and wraps(job)):
+    if reduces_head(job) or (job.objective.second_pass and (wraps(job) or partitioned(job))):
         alone = alone._replace(zero_stage=layout.zero_stage, shard_group=layout.shard_group)
     return job._replace(
         layout=alone,

@@ -8,7 +8,7 @@ from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded, rounded_b
 from memcheck.frameworks.layers import layers_of, model_states_of
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.second_pass import SecondHead, SecondPass
-from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, wraps
+from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, partitioned, wraps
 from memcheck.frameworks.torch.resting import ways_of
 from memcheck.job.objective_types import Companion, Objective
 from memcheck.job.types import TrainingJob
@@ -31,13 +31,13 @@ def alone(job: TrainingJob, companion: Companion) -> TrainingJob:
 
 
 def companion_bytes(job: TrainingJob) -> int:
-    """What rests of all companions on one rank's GPU: FSDP2 shards them, other data parallelism holds whole copies."""
+    """What rests of all companions on one rank's GPU: FSDP2 and ZeRO-3 shard them, others hold whole copies."""
     shards = sum(_shards(job, companion) for companion in job.companions if companion.place == "device")
     return shards + sum(_beside(job, companion) for companion in job.companions)
 
 
 def _shards(job: TrainingJob, companion: Companion) -> int:
-    ways = job.layout.shard_group if wraps(job) else 1
+    ways = job.layout.shard_group if wraps(job) or partitioned(job) else 1
     other = alone(job, companion)
     return sum(weight_bytes(t, companion.dtype, shard_numel(t, ways)) for t in companion_tensors(other))
 
@@ -46,6 +46,11 @@ def _beside(job: TrainingJob, companion: Companion) -> int:
     """Buffers, and what stays gathered; of a model on the host it does where its own recipe has put it there."""
     a, states = companion.architecture, model_states_of(FRAMEWORKS[job.framework].style)
     found = states.rotary_caches(a, job.sequence_length, a.num_layers, adapted=False)
+    if partitioned(job):
+        from memcheck.frameworks.torch.states import engine_beside
+
+        other = alone(job, companion)
+        return found + engine_beside()(other, companion_tensors(other), companion.dtype)[0]
     stays = wraps(job) and _by_layer(job) and (companion.place == "device" or FRAMEWORKS[job.framework].own_objectives)
     return found + (_root(job, companion).gathered if stays else 0)
 
@@ -108,6 +113,11 @@ def second_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> 
             between += rounded_bytes((setting.batch * setting.sequence, other.hidden_size), dtype)
             layers = max(layers, found.flat + between)
         layers += layer_gathers(job, architecture, base) if own else 0
+    elif companion is not None and partitioned(job):
+        from memcheck.frameworks.torch.states import engine_beside
+
+        inside = alone(job, companion)
+        gathered = engine_beside()(inside, companion_tensors(inside), companion.dtype)[1]
     head = SecondHead(
         vocab=other.vocab_size,
         hidden=other.hidden_size,

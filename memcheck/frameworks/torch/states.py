@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from memcheck.accounts.moves import Components, Held, Rest
 from memcheck.accounts.state import LocalTensor, Resting, paged_bytes
@@ -193,3 +193,10 @@ def gradient_views(job: TrainingJob) -> tuple[bool, bool]:
 
     found = buckets(job)
     return found.views, found.views_late
+
+
+def engine_beside() -> Callable[[TrainingJob, Sequence[LocalTensor], str], tuple[int, int]]:
+    """What DeepSpeed's engine of another model takes."""
+    from memcheck.frameworks.deepspeed.reference import partitioned_reference
+
+    return partitioned_reference

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.deepspeed_cases import plan, records
+from benchmarks.deepspeed_cases import compared, plan, records
 from benchmarks.score import resolved
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
@@ -36,6 +36,21 @@ def test_every_instant_of_a_traced_step_is_predicted(record: dict[str, Any]) -> 
     found["forward"] = max(found["forward"], found["loss"])  # a traced forward has the loss in it
     for name, truth in traced.items():
         assert -0.009 <= found[name] / truth - 1 <= LOOSE.get(record["id"], 0.012), name
+
+
+@pytest.mark.parametrize("record", compared(), ids=lambda record: record["id"])
+def test_every_instant_of_a_compared_step_is_predicted(record: dict[str, Any]) -> None:
+    """Losses of TRL around the engine: a reference beside it, adapters off, a head of rewards.
+
+    At most 0.5 % too low; ZeRO-3 is told to keep more parameters than it does once a second pass runs between forward
+    and backward, which is all of the two MiB that its limits allow here.
+    """
+    traced, (case, gpu, overhead) = record["instants_bytes"], resolved(plan(record))
+    found = {i.name: i.allocated_bytes for i in estimate(case, gpu, overhead).ranks[0].instants}
+    found["forward"] = max(found["forward"], found["loss"])
+    above = 2 * 2**20 if case.layout.zero_stage == 3 else 0
+    for name, truth in traced.items():
+        assert -0.005 * truth <= found[name] - truth <= 0.019 * truth + above, name
 
 
 def buffers(stage: int, **changes: Any) -> EngineBuffers:

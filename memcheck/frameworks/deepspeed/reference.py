@@ -1,0 +1,24 @@
+"""A second model in an engine of its own, as TRL wraps a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.tensor import rounded
+from memcheck.frameworks.deepspeed.engine import elements, engine_buffers
+from memcheck.job.types import DTYPE_BYTES, TrainingJob
+
+
+def partitioned_reference(job: TrainingJob, tensors: Sequence[LocalTensor], dtype: str) -> tuple[int, int]:
+    """Bytes of a model beside the trained one that an engine of ZeRO-3 keeps whole, and has gathered at once.
+
+    ``job``: the one that would train it. Gathered are the parameter in use, and those ahead of it with their flat
+    buffer; a pass without a backward uses nothing again, so that each is let go of behind its layer. The plan's limits
+    hold for it, too: TRL writes others under names that DeepSpeed does not read (``models/utils.py``,
+    ``prepare_deepspeed``).
+    """
+    numels = [t.numel for t in tensors]
+    ahead = min(sum(numels), elements(job, "stage3_prefetch_bucket_size", job.architecture.hidden_size))
+    gathered = rounded((max(numels, default=0) + 2 * ahead) * DTYPE_BYTES[dtype])
+    return engine_buffers(job, tensors).persistent, gathered
