@@ -254,6 +254,9 @@ def _training_job(
     offloaded = (training.offload and training.offload.parameters) or "none"
     head = resolve_head(training, between)
     architecture = with_head(architecture, head)
+    narrow = isinstance(architecture, Architecture) and architecture.narrow_loss
+    if isinstance(architecture, Architecture) and narrow and training.loss is not None and training.loss.upcast:
+        architecture = architecture._replace(narrow_loss=False)  # a loop's own loss, or the class for causal language
     job = TrainingJob(
         architecture=architecture,
         framework=framework.name,
@@ -272,7 +275,9 @@ def _training_job(
         target_length=_target(training, architecture, after),
         checkpointing=checkpointing,
         attention=after.take("training.attention", training.attention, framework.default_attention),
-        loss=resolve_loss(training.loss, layout, framework, after, training.framework_version, objective.usual_loss),
+        loss=resolve_loss(
+            training.loss, layout, framework, after, training.framework_version, objective.usual_loss, narrow=narrow
+        ),
         clip_grad_norm=after.take("training.clip_grad_norm", training.clip_grad_norm, framework.clip_grad_norm, why),
         expert_imbalance=_imbalance(training, layout.expert, after),
         compile=bool(training.compile),

@@ -103,10 +103,13 @@ def resolve_loss(
     defaults: Defaults,
     version: str | None = None,
     usual: str = "",
+    *,
+    narrow: bool = False,
 ) -> Loss:
     """Kind of the loss, and what it does to the logits.
 
-    ``version``: the framework's; ``usual``: the kind beside which its recipe takes an objective's loss.
+    ``version``: the framework's; ``usual``: the kind beside which its recipe takes an objective's loss; ``narrow``: the
+    model's own loss takes logits as they are.
     """
     stated = stated or plan_types.LossSpec()
     kind = defaults.take("training.loss.kind", stated.kind, usual or framework.default_loss)
@@ -118,7 +121,10 @@ def resolve_loss(
     if kind == "chunked" or (kind == "fused-linear" and framework.chunks_fused_loss):
         chunks = defaults.take("training.loss.chunks", stated.chunks, DEFAULT_CHUNKS)
     why = f"default of {framework.name}"
-    upcast = defaults.take("training.loss.upcast", stated.upcast, framework.upcast, why)
+    upcast = framework.upcast if stated.upcast is None else stated.upcast
+    if stated.upcast is None:
+        own = "the loss of the model's own class takes logits as they are"
+        defaults.note("training.loss.upcast", upcast and not narrow, own if narrow else why)
     keep = bool(stated.keep_logits)
     if kind == "standard":  # a vocabulary-parallel loss is taken on logits that the loop itself lets go of
         keep = defaults.take("training.loss.keep_logits", stated.keep_logits, framework.keep_logits, why)

@@ -1,0 +1,31 @@
+"""``training.loss.upcast`` of a model whose own class takes its loss of logits as they are: an encoder's."""
+
+from __future__ import annotations
+
+from memcheck.verify.subject import Subject
+from tests.job.test_target import judged
+
+ROWS, VOCABULARY = 4 * 512, 30522
+
+
+def estimated(**loss: object) -> Subject:
+    """BERT in bf16 on rows of 512 tokens."""
+    found = judged("bert-base-uncased", sequence_length=512, precision="bf16-pure", **loss)
+    assert isinstance(found, Subject), found
+    return found
+
+
+def test_its_own_loss_is_what_is_assumed() -> None:
+    """The assumption says that nothing is upcast, and why."""
+    (said,) = (each for each in estimated().assumptions if each.key == "training.loss.upcast")
+    assert (said.value, "as they are" in said.why) == (False, True)
+
+
+def test_a_plan_that_says_so_is_priced_with_fp32_logits() -> None:
+    """A loop of its own, or the class for causal language: two more bytes for each logit at least."""
+    own, wide = (
+        {i.name: i.allocated_bytes for i in each.estimate.ranks[0].instants}
+        for each in (estimated(), estimated(loss={"upcast": True}))
+    )
+    assert wide["loss"] - own["loss"] >= 2 * ROWS * VOCABULARY
+    assert wide["forward"] == own["forward"]
