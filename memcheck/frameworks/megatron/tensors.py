@@ -8,9 +8,13 @@ Sources: Megatron-core ``transformer/attention.py``, ``multi_latent_attention.py
 from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor, block_component_tensors, local_tensor
+from memcheck.errors import UnsupportedError
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe, Norm
 from memcheck.remembered import lru_cache
+
+MOST_EXPERTS = 2**14
+"""Experts of a layer, each of which has tensors of its own here."""
 
 
 def padded_vocabulary(vocab_size: int, job: TrainingJob) -> int:
@@ -109,6 +113,8 @@ def _mlp(m: Mlp, layout: Layout, hidden: int, owner: str) -> list[LocalTensor]:
 
 
 def _moe(m: Moe, layout: Layout, hidden: int) -> list[LocalTensor]:
+    if m.experts > MOST_EXPERTS:
+        raise UnsupportedError(f"more than {MOST_EXPERTS:,} experts have no memory model here", "take fewer", "/model")
     local = -(-m.experts // layout.expert)
     width = -(-m.width // layout.expert_tensor)
     found = [_matrix("mlp.router.weight", m.experts, hidden)]
