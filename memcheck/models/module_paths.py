@@ -19,6 +19,7 @@ LAYERS = {
     "mllama": "transformer.layers",
     "ovis2": "transformer.encoder.layers",
     "paddleocr": "vision_model.encoder.layers",
+    "perception": "blocks",
     "pixtral": "transformer.layers",
 }
 """Where a tower keeps its layers, by its kind; others in ``blocks`` beside a merger, or in ``encoder.layers``."""

@@ -33,10 +33,12 @@ TIED = (
 )  # fmt: skip
 """Classes whose default is that the head is the embedding."""
 FORWARDED = (
-    "audioflamingo3", "fast_vlm", "llava", "llava_onevision", "perception_lm", "qwen2_5_vl", "qwen2_audio", "qwen2_vl",
-    "video_llama_3", "voxtral",
+    "audioflamingo3", "fast_vlm", "llava", "llava_onevision", "qwen2_5_vl", "qwen2_audio", "qwen2_vl", "video_llama_3",
+    "voxtral",
 )  # fmt: skip
 """Classes that take what ``text_config`` says of it."""
+FOLLOWING = ("perception_lm",)
+"""Classes that take what ``text_config`` says of it where nothing else is said around it."""
 BESIDE = ("blip-2",)
 """Classes that build a whole causal language model, head and all, as its own configuration says."""
 SEEING = ("gemma3", "molmo2", "paligemma")
@@ -106,6 +108,8 @@ def _ties(config: Mapping[str, Any], text: Mapping[str, Any]) -> Any:
         return True if inside is None else inside
     if kind in FORWARDED:
         return bool(stated) or bool(inside)
+    if kind in FOLLOWING and stated is None:
+        return bool(inside)
     return kind in TIED if stated is None else stated
 
 

@@ -230,7 +230,7 @@ class Block(Record):
     """Residual dropout is the last statement of attention and feed-forward network, whose arguments live until then
     (GPT-2, StarCoder 2)."""
     named_output: bool = False
-    """What attention returns has a variable of its own to the end of the layer (GPT-2, MPT)."""
+    """What attention returns, scaled if it is, has a variable of its own to the end of the layer (GPT-2, MPT)."""
     named_mlp_input: bool = False
     """What the feed-forward network reads has a variable of its own to the end of the layer (GPT-2, BLOOM, MPT)."""
     named_norm: bool = False

@@ -100,6 +100,7 @@ TOWERS: dict[str, str] = {
     "ovis2": "ovis2:read",
     "paddleocr_vl": "packed_siglip:read_paddle",
     "paligemma": "siglip:read_paligemma",
+    "perception_lm": "perception:read",
     "phi4_multimodal": "phi4:read",
     "qwen2_5_omni_thinker": "omni:read_2_5",
     "qwen2_5_vl": "qwen:read_2_5",

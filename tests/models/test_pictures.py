@@ -29,6 +29,7 @@ TILED = {
     "blip-2": EMPTY._replace(tile=257, tile_tokens=32, classes=1, patch=14, processor="square:see"),
     "deepseek_vl": EMPTY._replace(tile=576, tile_tokens=576, patch=16, processor="square:see"),
     "mllama": EMPTY._replace(tile=1632, tile_tokens=1604, patch=14, crosses=(1,), processor="square:see_padded"),
+    "perception_lm": EMPTY._replace(tile=1025, tile_tokens=256, classes=1, patch=14, processor="tiles:see_perception"),
     "vipllava": CLIP._replace(processor="square:see"),
     "lfm2_vl": EMPTY._replace(tile=1024, tile_tokens=256, merge=4, patch=16, separators=2, processor="padded:see"),
     "internvl": EMPTY._replace(tile=1025, tile_tokens=256, classes=1, patch=14, processor="tiles:see_internvl"),

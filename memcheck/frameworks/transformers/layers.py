@@ -132,7 +132,7 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     h = norm(ctx, block.mixer_output_norm, h)
     h = dropout(ctx.tape, h, block.dropout)
     del argument
-    if block.named_output:
+    if block.named_output and not block.layer_scale:
         ctx.unused.append(h)
     x = _residual(ctx, block, residual, h)
     ctx.named = []
@@ -191,6 +191,8 @@ def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
         if block.stream_scale:
             return add(tape, mul(tape, factor, residual, "stream scale"), h, "residual")
         scaled = mul(tape, factor, h, "layer scale")
+        if block.named_output:
+            ctx.unused.append(scaled)
         return add(tape, scaled, residual, "residual")
     if block.residual_scale:
         if block.residual_from_norm:

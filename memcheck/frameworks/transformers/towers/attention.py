@@ -104,6 +104,36 @@ def _selected(ctx: Context, a: TowerAttention, x: Value) -> Value:
     return linear(tape, out, ctx.weights(last, True), last.name)
 
 
+def _prefixed(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """PerceptionLM: one matrix; what stands behind the class token is rotated, and put together with it again.
+
+    timm 1.0.31 layers/attention.py, AttentionRope.forward, which knows no other kernel than that of torch; table in the
+    dtype in which the model was built (layers/pos_embed_sincos.py, apply_rot_embed).
+    """
+    tape, rows = ctx.tape, ctx.tokens
+    first, last = (t for t in a.tensors if t.linear)
+    qkv = linear(tape, x, ctx.weights(first, True), first.name)
+    del x
+    shape = (rows, a.heads, a.head_dim)
+    q, k, v = tape.views(head_view(tape, qkv, qkv.shape), shape, shape, shape)
+    del qkv
+    q = _rotated_behind(ctx, q)
+    k = _rotated_behind(ctx, k)
+    out = attend(ctx, q, k, v, max(1, ctx.setting.pictures), fused=True)
+    if out.dtype != "fp32":  # flash lays its output out as the queries, which the last copy made contiguous by heads
+        out = copy(tape, out, "reshape")
+    out = out.view(rows, a.heads * a.head_dim)
+    return linear(tape, out, ctx.weights(last, True), last.name)
+
+
+def _rotated_behind(ctx: Context, x: Value) -> Value:
+    tape, shape = ctx.tape, x.shape
+    token, patches = slices(tape, x, (0, *shape[1:]), shape)
+    turned = cast(tape, rotate_half(tape, patches, ctx.setting.params), x.dtype)
+    del patches
+    return cat(tape, (token, turned), shape, "cat class token")
+
+
 def _separate(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """SigLIP, CLIP, InternViT: three projections, and one kernel over all tiles."""
     return _projected(ctx, a, x)
@@ -201,18 +231,27 @@ def _projected(
 
 
 def attend(
-    ctx: Context, q: Value, k: Value, v: Value, pieces: int, *, masked: bool = False, one: bool = False
+    ctx: Context,
+    q: Value,
+    k: Value,
+    v: Value,
+    pieces: int,
+    *,
+    masked: bool = False,
+    one: bool = False,
+    fused: bool = False,
 ) -> Value:
     """The kernel, over so many equal pieces of the rows. q, k and v: [rows, heads, head_dim].
 
-    ``masked``: under a padding mask; ``one``: under an additive mask of all rows, which the stem has made.
+    ``masked``: under a padding mask; ``one``: under an additive mask of all rows, which the stem has made;
+    ``fused``: whatever attention is chosen.
     """
     tape = ctx.tape
     rows, heads, d = q.shape
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
     each = -(-rows // pieces)
-    if ctx.setting.attention == "eager":
+    if ctx.setting.attention == "eager" and not fused:
         # what a last one lacks counts as if it were there
         q, k, v = (Value(t.storage, (pieces, t.shape[1], each, d), t.dtype, t.origin) for t in (q, k, v))
         if k.shape[1] != heads:
@@ -240,6 +279,7 @@ _FORMS = {
     "qwen": _packed,
     "qwen-grouped": _packed_groups,
     "qwen-separate": _packed_apart,
+    "packed-prefixed": _prefixed,
     "packed-selected": _selected,
     "separate": _separate,
     "copied": _copied,
