@@ -13,6 +13,7 @@ from memcheck.configs import (
     deepspeed_keys,
     llamafactory_keys,
     megatron_keys,
+    megatron_swift_keys,
     nanotron_keys,
     swift_keys,
     torchtitan_keys,
@@ -29,6 +30,7 @@ from memcheck.configs.read_axolotl import read_axolotl
 from memcheck.configs.read_deepspeed import read_deepspeed
 from memcheck.configs.read_llamafactory import read_llamafactory
 from memcheck.configs.read_megatron import read_megatron
+from memcheck.configs.read_megatron_swift import read_megatron_swift
 from memcheck.configs.read_nanotron import read_nanotron
 from memcheck.configs.read_swift import read_swift
 from memcheck.configs.read_torchtitan import read_torchtitan
@@ -97,6 +99,14 @@ FORMATS = {
             recognise=llamafactory_keys.recognise,
             read=read_llamafactory,
             lists=trainer_keys.LISTS,
+        ),
+        Format(
+            name="megatron-swift",
+            title="Megatron-SWIFT arguments",
+            syntaxes=(ARGUMENTS, YAML, JSON),
+            recognise=megatron_swift_keys.recognise,
+            read=read_megatron_swift,
+            lists=megatron_swift_keys.LISTS,
         ),
         Format(
             name="ms-swift",

@@ -126,8 +126,12 @@ SETTLED = (
     "hidden_dropout",
     "attention_dropout",
     "fp8_format",
+    "padding_free",
+    "bridge_backend",
 )
-"""Options that the plan says with a key of its own, or that only code with several of them can read."""
+"""Options that the plan says with a key of its own, that only code with several of them can read, or that are another
+launcher's.
+"""
 
 
 def _kind(name: str) -> str:

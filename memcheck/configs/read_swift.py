@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from memcheck.configs import megatron_swift_keys
 from memcheck.configs import swift_keys as keys
 from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
@@ -13,6 +12,7 @@ from memcheck.configs.liger import liger_kernels
 from memcheck.configs.pictures import IMAGES, limited, scaled, sees, shown
 from memcheck.configs.pictures import parts as sides
 from memcheck.configs.shipped import SWIFT
+from memcheck.configs.swift_environment import environment
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import objective, trainer
@@ -20,7 +20,6 @@ from memcheck.configs.trainer_parts import Division, on, text
 from memcheck.configs.trainer_script import spelled_with_underscores
 from memcheck.configs.trainer_settled import settle
 from memcheck.configs.types import KeyRow, ReadConfig
-from memcheck.finding import Location, Span
 
 
 def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
@@ -30,7 +29,7 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     draft.derive("training.framework", "huggingface", "ms-swift runs transformers.Trainer")
     trainer(draft, "ms-swift")
     parts.launcher(draft)
-    _environment(draft)
+    environment(draft, keys.ENVIRONMENT)
     parts.model(draft, next((name for name in keys.MODELS if config.has(name)), "model"))
     config.see(*keys.MODELS)
     _refuse(draft)
@@ -73,23 +72,11 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     return draft.finish()
 
 
-def _environment(draft: Draft) -> None:
-    """``NPROC_PER_NODE=4`` in front of the command, as ms-swift takes it."""
-    for name, key in keys.ENVIRONMENT.items():
-        for number, line in enumerate(draft.config.lines, 1):
-            found = re.match(rf"\s*(?:export\s+)?(?:\w+=\S*\s+)*{name}=(\d+)\b", line[:1000])
-            if found is not None and key not in draft.settings and name not in draft.config.values:
-                at = Span(number, found.start(1) + 1, number, found.end(1) + 1)
-                draft.config.adopt(name, int(found[1]), Location(draft.config.path, at))
-                if key:
-                    draft.rows((KeyRow(name, key),))
-
-
 def _refuse(draft: Draft) -> None:
     config = draft.config
-    if command := keys.on_megatron(config):
-        message = f"`{command}` runs the model under Megatron-LM, and its arguments are not read"
-        draft.refuse("", message, "write a plan with `training.framework: megatron`")
+    if command := megatron_swift_keys.command(config):
+        message = f"`megatron {command}` runs the model under Megatron-Core, with other arguments than `swift`"
+        draft.refuse("", message, "read it as what it is: --from megatron-swift")
     for name in ("use_galore", "use_ray", "freeze_parameters", "freeze_parameters_regex", *keys.UNFROZEN):
         if config.has(name) and not parts.off(draft, name) and config.values[name] != []:
             message = f"`{name}` has no memory model here"

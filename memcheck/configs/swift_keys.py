@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import re
-
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.trainer_adapters import AdapterKeys
 from memcheck.configs.trainer_script import commands
@@ -60,22 +58,11 @@ def recognise(config: ConfigFile) -> str:
     """A tuner's name beside a model's, or a command of ``swift``."""
     model = next((name for name in MODELS if config.has(name)), "")
     tuner = next((name for name in (*TUNERS, "rlhf_type") if config.has(name)), "")
-    if model and on_megatron(config):
-        return model
     if model and tuner:
         return tuner
     if model and any("swift " in line for line in config.lines) and set(COMMANDS) & set(commands(config)):
         return model
     return ""
-
-
-_MEGATRON = re.compile(rf"(?:^|[\s;&])megatron\s+({'|'.join(COMMANDS)})(?=\s|$)")
-
-
-def on_megatron(config: ConfigFile) -> str:
-    """The command of Megatron-SWIFT that a script runs: other parallelism, batches and defaults than ``swift``'s."""
-    lines = (re.sub(r"(?:^|\s)#.*", "", line)[:2000] for line in config.lines)
-    return next((f"megatron {found[1]}" for line in lines if (found := _MEGATRON.search(line))), "")
 
 
 UNMODELLED: dict[str, tuple[object, str]] = {

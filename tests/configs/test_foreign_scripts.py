@@ -163,13 +163,6 @@ def test_arguments_of_other_engines_and_models_are_refused(said: str) -> None:
     assert f"`{said.split(' 1', maxsplit=1)[0]}`" in _problems(HELD.replace("--recompute-activations", f'"{said}"'))
 
 
-def test_megatron_swift_is_no_job_of_swifts_trainer() -> None:
-    """Its batches, degrees and defaults are others: read as ``swift``'s, a job of full weights became one of adapters."""
-    line = "megatron rlhf --rlhf_type dpo --model Qwen/Qwen3-4B-Instruct-2507 --tensor_model_parallel_size 4"
-    assert "`megatron rlhf` runs the model under Megatron-LM" in _problems(f"NPROC_PER_NODE=4 {line} --max_length 8192\n")
-    assert "`megatron sft` runs" in _problems("megatron sft --model Qwen/Qwen3-8B --micro_batch_size 1\n")
-
-
 def test_llama_factory_on_megatron_is_no_job_of_the_trainer() -> None:
     """Degrees of Megatron's are no notes: without them, every GPU would hold the whole model."""
     text = (

@@ -41,6 +41,7 @@ LAYOUTS: tuple[tuple[str, str, str], ...] = (
 OFFLOADED = (DENSE, "zero_stage: 3", "optimizer: {name: adamw, offload: nvme}, offload: {parameters: nvme}")
 SHARED = "activation_checkpointing: {mode: selective, modules: [shared_experts]}"
 OWN = {
+    "bridge_backend": ((DENSE, "tensor: 2", "method: lora, lora: {rank: 8}"),),
     "moe_shared_expert_overlap": (("qwen1.5-moe-a2.7b", "expert: 2", SHARED),),
     **dict.fromkeys(("pin_memory", "buffer_count", "buffer_size"), (OFFLOADED,)),
     "dispatcher": ((ROUTED, "zero_stage: 3, expert: 2", "precision: bf16-pure"),),

@@ -19,6 +19,16 @@ from memcheck.autograd.context import Adapter, Context, adapts
 from memcheck.autograd.elementwise import add, dropout, scale
 from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.megatron.bridge_adapters import (
+    MCORE_BRIDGE,
+    OPTION,
+    bridged,
+    bridged_row,
+    bridged_whole,
+    demand_whole_experts,
+    is_bridged,
+    normalised_column,
+)
 from memcheck.frameworks.megatron.linear import Projection, fuses_wgrad, gather_sequence, scatters
 from memcheck.frameworks.megatron.tensors import whole_block
 from memcheck.job.types import TrainingJob
@@ -48,6 +58,18 @@ def demand_whole_rank(rank: int, ways: int) -> None:
         raise UnsupportedError(message, f"choose a multiple of {ways}", "/training/lora/rank")
 
 
+def adapters_beside(
+    tensors: tuple[LocalTensor, ...], adapter: Adapter, backend: object, ways: int, expert_ways: int
+) -> tuple[LocalTensor, ...]:
+    """A layer's frozen tensors and its adapters, Megatron-Bridge's or mcore-bridge's (``bridge_backend``)."""
+    if backend != MCORE_BRIDGE:
+        return with_adapters(tensors, adapter, ways, expert_ways)
+    found = [t for t in tensors if t.matrix and "linear" in t.name and wraps(adapter, t.name.rpartition(".")[0])]
+    if any(t.expert for t in found):
+        demand_whole_experts(expert_ways)
+    return bridged(tensors, tuple([t.name for t in found]), adapter.rank)
+
+
 @lru_cache(maxsize=64)
 def with_adapters(
     tensors: tuple[LocalTensor, ...], adapter: Adapter, ways: int, expert_ways: int
@@ -75,12 +97,14 @@ def with_adapters(
 
 
 def adapter_parameters(job: TrainingJob, architecture: Architecture) -> int:
-    """Elements of all adapters; a mixture has one for all experts."""
+    """Elements of all adapters; a mixture has one for all experts, or one for each (mcore-bridge)."""
     if job.lora is None:
         return 0
     adapter = Adapter(job.lora.rank, job.lora.target_modules, job.recipe.params, quantized=False)
     layers = ((whole_block(block, architecture.hidden_size), times) for block, times in architecture.blocks)
-    return sum(times * t.numel for tensors, times in layers for t in with_adapters(tensors, adapter, 1, 1) if t.trained)
+    backend = job.option(OPTION)
+    found = ((adapters_beside(tensors, adapter, backend, 1, 1), times) for tensors, times in layers)
+    return sum(times * t.numel for tensors, times in found for t in tensors if t.trained)
 
 
 def column_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, ways: int) -> Value:
@@ -96,6 +120,8 @@ def column_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int,
 
 def row_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, ways: int) -> Value:
     """The row-parallel layer's output and its adapter's. ``x``: this rank's part of the input."""
+    if is_bridged(ctx.setting):
+        return bridged_row(ctx, x, base, name)
     tape, adapter, rows = ctx.tape, _adapter(ctx), x.shape[0]
     low = _product(ctx, dropout(tape, x, adapter.dropout), name + IN, adapter.rank)
     del x
@@ -110,6 +136,8 @@ def row_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, wa
 
 def whole_adapter(ctx: Context, x: Value, base: Value, weight: Parameter) -> Value:
     """The output of a layer that every rank holds whole, for its own tokens, and its adapter's."""
+    if is_bridged(ctx.setting):
+        return bridged_whole(ctx, x, base, weight.name)
     tape, adapter, rows, ways = ctx.tape, _adapter(ctx), x.shape[0], ctx.tp
     low = _product(ctx, dropout(tape, x, adapter.dropout), weight.name + IN, adapter.rank // ways)
     del x
@@ -157,6 +185,8 @@ def normalised(ctx: Context, x: Value, spec: Norm | None, label: str) -> Value:
 
 def adapted_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None) -> Value:
     """TE's norm, gather and product with the adapter between them."""
+    if is_bridged(ctx.setting) and spec is not None:
+        return normalised_column(ctx, x, p, label, spec)
     tape, outputs = ctx.tape, p.weight.shape[0]
     whole = normalised(ctx, x, spec, label)
     del x

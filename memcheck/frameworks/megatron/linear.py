@@ -102,12 +102,15 @@ def column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None 
     """A column-parallel layer, with the norm before it where the spec has one (TELayerNormColumnParallelLinear)."""
     if ctx.setting.adapter is not None:
         from memcheck.frameworks.megatron.adapters import adapted_column, column_adapter, wraps
+        from memcheck.frameworks.megatron.bridge_adapters import bridged_column, is_bridged
 
         if wraps(ctx.setting.adapter, p.weight.name):
             if uses_te(ctx.setting) and spec is not None:
                 return adapted_column(ctx, x, p, label, spec)
             x = norm(ctx, spec, x)
             base = _te_column(ctx, x, p, label, None) if uses_te(ctx.setting) else _local_column(ctx, x, p, label)
+            if is_bridged(ctx.setting):
+                return bridged_column(ctx, x, base, p.weight.name, p.weight.shape[0])
             whole = gather_sequence(ctx, x, label + " adapter all-gather") if scatters(ctx) else x
             del x
             return column_adapter(ctx, whole, base, p.weight.name, p.weight.shape[0], ctx.tp)

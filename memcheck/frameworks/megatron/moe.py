@@ -271,9 +271,12 @@ def _grouped(ctx: Context, x: Value, weight: Parameter, label: str) -> Value:
     if ctx.setting.adapter is None:
         return result
     from memcheck.frameworks.megatron.adapters import ROWS, column_adapter, row_adapter, wraps
+    from memcheck.frameworks.megatron.bridge_adapters import bridged_experts, is_bridged
 
     if not wraps(ctx.setting.adapter, weight.name):
         return result
+    if is_bridged(ctx.setting):
+        return bridged_experts(ctx, x, result, weight)
     beside = row_adapter if label.rpartition(".")[2] in ROWS else column_adapter
     return beside(ctx, x, result, weight.name, weight.shape[1], ctx.setting.expert_tensor)
 

@@ -5,7 +5,8 @@ optimizer; fp16: 20, or 4 + 16/d; fp32: 16, or 8 + 8/d), ``megatron/training/arg
 ``megatron/core/transformer/transformer_config.py``, ``model_parallel_config.py``, ``optimizer/optimizer_config.py``
 (``clip_grad`` 1.0), ``distributed/distributed_data_parallel_config.py``, ``tensor_parallel/cross_entropy.py`` (the loss
 is vocabulary-parallel at every degree and works on an fp32 copy), read at commit
-d98e8a64dd of August 2026. Options bear the names of its arguments with underscores.
+d98e8a64dd of August 2026. Options bear the names of its arguments with underscores; ``padding_free`` and
+``bridge_backend`` are those of ms-swift's launcher of it (swift/megatron/arguments/megatron_args.py at 3602360a).
 """
 
 from __future__ import annotations
@@ -199,6 +200,8 @@ PROFILE = Profile(
         "use_te_rng_tracker": _BOOL,
         "disable_parameter_transpose_cache": _BOOL,
         "sequence_packing": _BOOL,
+        "padding_free": _BOOL,
+        "bridge_backend": _STR,
     },
     choices={
         "transformer_impl": ("local", "transformer_engine", "inference_optimized"),
@@ -218,6 +221,7 @@ PROFILE = Profile(
         "outer_dp_sharding_strategy": ("no_shard", "optim"),
         "fp8_format": ("e4m3", "hybrid"),
         "fp8_recipe": ("tensorwise", "delayed", "mxfp8", "blockwise", "custom"),
+        "bridge_backend": ("mcore-bridge", "megatron-bridge"),
     },
     families=FAMILIES,
     style=Style(

@@ -43,10 +43,13 @@ def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | N
     _refuse(job)
     layout, recipe = job.layout, job.recipe
     style = FRAMEWORKS[job.framework].style
+    rows, length = job.micro_batch_size, -(-job.sequence_length // layout.context)
+    if job.option("padding_free"):  # ms-swift lays a micro-batch end to end, in TE's layout "thd"
+        rows, length = 1, rows * length
     setting = Setting(
         style=style,
-        batch=job.micro_batch_size,
-        sequence=-(-job.sequence_length // layout.context),
+        batch=rows,
+        sequence=length,
         hidden=architecture.hidden_size,
         tensor=layout.tensor,
         sequence_parallel=layout.sequence and layout.tensor > 1,
@@ -111,6 +114,9 @@ def _refuse(job: TrainingJob) -> None:
         for name in names:
             if job.option(name):
                 raise UnsupportedError(f"{name} {why}", remedy, f"/training/options/{name}")
+    if job.option("padding_free") and attention_backend(job, None) in ("unfused", "local"):
+        message = "TransformerEngine attends to sequences laid end to end in its flash and fused kernels alone"
+        raise UnsupportedError(message, "set padding_free to false", "/training/options/padding_free")
     graphs = job.option("cuda_graph_impl")
     if graphs and str(graphs) != "none":
         raise UnsupportedError(

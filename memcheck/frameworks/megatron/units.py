@@ -63,8 +63,11 @@ def chunk_units(
     table_trained = adapter is None and "embed" not in job.freeze
     below = range(chunk.layers[0] if chunk.layers else 0)
     reached = any(adapter is not None or i not in frozen for i in below)
-    if adapter is not None and setting.option("recompute_granularity") == "full":
-        reached = True  # Megatron-Bridge peft/recompute.py: the first checkpoint's input is made to want a gradient
+    bridged = setting.option("bridge_backend") == "mcore-bridge"
+    if adapter is not None and (bridged or setting.option("recompute_granularity") == "full"):
+        # Megatron-Bridge peft/recompute.py: the first checkpoint's input is made to want a gradient; mcore-bridge
+        # model/gpt_model.py, _preprocess: what the embedding gives always is
+        reached = True
     setting = setting._replace(input_grad=table_trained or reached)
     if chunk.embedding:
         e = MegatronEmbedding(
@@ -145,9 +148,10 @@ def _name(group: tuple[int, ...]) -> str:
 
 
 def _adapted(tensors: tuple[LocalTensor, ...], setting: Setting, adapter: Adapter) -> tuple[LocalTensor, ...]:
-    from memcheck.frameworks.megatron.adapters import with_adapters
+    from memcheck.frameworks.megatron.adapters import adapters_beside
 
-    return with_adapters(tensors, adapter, setting.tensor, setting.expert_tensor)
+    backend = setting.option("bridge_backend")
+    return adapters_beside(tensors, adapter, backend, setting.tensor, setting.expert_tensor)
 
 
 def _trained(tensors: tuple[LocalTensor, ...], trained: bool) -> tuple[LocalTensor, ...]:

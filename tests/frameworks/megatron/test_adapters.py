@@ -8,6 +8,7 @@ from memcheck.autograd.context import Adapter, Setting
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.adapters import adapter_parameters
 from memcheck.frameworks.megatron.ranks import megatron_ranks
+from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.job.types import Checkpointing, Lora
 from tests.frameworks.megatron.models import deepseek_v2, grid, job, layer_curve, llama_8b, setting
 
@@ -106,3 +107,66 @@ def test_experts_share_one_adapter() -> None:
     every = job(model, grid(1), method="lora", lora=Lora(8, "all-linear"))
     assert adapter_parameters(every, model) > fc1
     assert megatron_ranks(every, model)[0].peak.components_bytes["gradients"] > 4 * fc1
+
+
+BRIDGE = {"bridge_backend": "mcore-bridge"}
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+def test_mcore_bridges_adapters_keep_nothing_gathered(tensor: int) -> None:
+    """8 h + 4 q + 4 k + 6 f + 8 + 4 a + 8 r bytes a token, all divided: both normalised inputs are this rank's tokens."""
+    config = adapted(tensor=tensor, sequence_parallel=tensor > 1, options=BRIDGE)
+    found = layer_curve(llama_8b(), config).saved
+    assert found * tensor == TOKENS * (8 * H + 4 * Q + 4 * K + 6 * F + 8 + 4 * A + 8 * RANK)
+
+
+def test_mcore_bridges_outputs_of_the_rank_are_whole_without_sequence_parallelism() -> None:
+    """Residual stream, normalised inputs and four outputs of the rank are whole on every tensor rank."""
+    found = layer_curve(llama_8b(), adapted(tensor=2, options=BRIDGE)).saved
+    assert found == TOKENS * ((4 * Q + 4 * K + 6 * F + 4 * A) // 2 + 8 * H + 8 + 8 * RANK)
+
+
+def test_a_matrix_of_each_of_mcore_bridges_adapters_is_whole() -> None:
+    """Beside a column-parallel layer the first is, beside a row-parallel one the second; any rank will do."""
+    model, lora = llama_8b(4), Lora(3, EVERY, "bf16")
+    two = megatron_ranks(job(model, grid(2, tensor=2), method="lora", lora=lora, options=BRIDGE), model)[0]
+    outputs, inputs = Q + 2 * K + 2 * F, Q + F
+    assert two.peak.components_bytes["gradients"] == 4 * 4 * 3 * (2 * H + outputs // 2 + inputs // 2 + 2 * H)
+
+
+def test_mcore_bridges_experts_have_adapters_of_their_own() -> None:
+    """Two matrices for each local expert, none of which tensor ranks may divide."""
+    model = deepseek_v2(2)
+    lora = Lora(8, ("linear_fc1",))
+    found = job(model, grid(1), method="lora", lora=lora, options=BRIDGE)
+    h, dense, expert, shared, experts = 5120, 12288, 1536, 2 * 1536, 160
+    assert adapter_parameters(found, model) == 8 * ((2 + experts) * h + 2 * (dense + experts * expert + shared))
+    cut = grid(2, tensor=2, expert_tensor=2)
+    with pytest.raises(UnsupportedError, match="no adapters of experts that 2 tensor ranks divide"):
+        megatron_ranks(job(model, cut, method="lora", lora=lora, options=BRIDGE), model)
+
+
+def test_what_mcore_bridges_embedding_gives_wants_a_gradient() -> None:
+    """The first layer's backward makes it, with nothing recomputed, too; Megatron-Bridge's stops at the first adapter."""
+    model, lora = llama_8b(1), Lora(RANK, ("linear_fc2",), "bf16")
+    bridge, other = (
+        megatron_ranks(job(model, grid(1), method="lora", lora=lora, options=each), model)[0] for each in (BRIDGE, {})
+    )
+    assert bridge.peak.allocated_bytes >= other.peak.allocated_bytes
+    moments = [{i.name: i.allocated_bytes for i in each.instants} for each in (bridge, other)]
+    assert moments[0]["forward"] > moments[1]["forward"]
+
+
+def test_rows_without_padding_lie_end_to_end() -> None:
+    """FlashAttention transposes a batch of several rows into copies, and one row of all of them not at all."""
+    rows = {"attention_backend": "flash"}
+    batch = layer_curve(llama_8b(), setting(H, sequence=TOKENS // 4, batch=4, attention="flash", options=rows))
+    one = layer_curve(llama_8b(), setting(H, sequence=TOKENS, attention="flash", options=rows))
+    assert batch.backward.bytes > one.backward.bytes
+    model = llama_8b(1)
+    laid = {**rows, "padding_free": True}
+    found = [megatron_setting(job(model, grid(1), micro_batch_size=4, options=o), model) for o in (rows, laid)]
+    assert [(s.batch, s.sequence // found[0].sequence) for s in found] == [(4, 1), (1, 4)]
+    unfused = {**laid, "attention_backend": "unfused"}
+    with pytest.raises(UnsupportedError, match="end to end"):
+        megatron_setting(job(model, grid(1), options=unfused), model)

@@ -1,0 +1,251 @@
+"""A launch of ``megatron sft`` or ``megatron pt`` in the plan's words: ms-swift over Megatron-Core."""
+
+from __future__ import annotations
+
+from memcheck.configs import megatron_swift_keys as keys
+from memcheck.configs import trainer_parts as parts
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.draft import Draft
+from memcheck.configs.megatron_keys import STRATEGIES
+from memcheck.configs.megatron_swift_harmless import HARMLESS
+from memcheck.configs.swift_environment import environment
+from memcheck.configs.swift_keys import ENVIRONMENT, TUNERS
+from memcheck.configs.trainer_frozen import architecture_named
+from memcheck.configs.trainer_keys import DTYPES, IRRELEVANT
+from memcheck.configs.trainer_parts import on, text, words
+from memcheck.configs.trainer_script import spelled_with_underscores
+from memcheck.configs.types import KeyRow, ReadConfig
+from memcheck.errors import UnsupportedError
+from memcheck.job.layout_text import stages_of_layout
+from memcheck.models.types import Moe
+
+STAGE, OPTION, LORA = "parallelism.zero_stage", "training.options.", "training.lora."
+STAGES = "parallelism.virtual_stages"
+
+
+def read_megatron_swift(config: ConfigFile, world: int | None) -> ReadConfig:
+    """The settings of one job."""
+    draft = Draft(config, "megatron-swift", keys.TITLE)
+    spelled_with_underscores(config)
+    draft.derive("training.framework", "megatron", "Megatron-SWIFT runs Megatron-Core")
+    environment(draft, ENVIRONMENT)
+    parts.model(draft, keys.MODEL)
+    if not config.has(keys.MODEL):
+        draft.refuse("", "the launch names no model", "name it: --model NAME", ("model",))
+    _refuse(draft)
+    draft.rows((*keys.LAYOUT, *keys.OPTIONS))
+    mixes = _mixes(draft)
+    _layout(draft, mixes=mixes)
+    _length(draft)
+    _optimizer(draft)
+    _precision(draft)
+    _options(draft, mixes=mixes)
+    _recompute(draft)
+    _method(draft)
+    draft.irrelevant(IRRELEVANT)
+    draft.harmless(HARMLESS, ("wandb_", "swanlab_", "muon_"))
+    return draft.finish()
+
+
+def _mixes(draft: Draft) -> bool:
+    """Whether the model has experts; one that is not known is refused by the plan's own check."""
+    found = architecture_named(draft)
+    return found is not None and any(isinstance(block.mlp, Moe) for block, _ in found.blocks)
+
+
+def _refuse(draft: Draft) -> None:
+    config = draft.config
+    kind = text(draft, "rlhf_type").lower()
+    if kind or keys.command(config) == "rlhf":
+        kind = kind or "dpo"
+        rolls = "generates between its steps" if kind in keys.ROLLOUTS else "compares preferences or rewards them"
+        path = "rlhf_type" if config.has("rlhf_type") else ""
+        draft.refuse(path, f"`rlhf_type: {kind}` {rolls} under Megatron-Core, which has no memory model here")
+    task = text(draft, "task_type").lower()
+    if task not in ("", "causal_lm"):
+        draft.refuse("task_type", f"`task_type: {task}`: a head under Megatron-Core has no memory model here")
+    for name, what in keys.REFUSED.items():
+        written = config.take(name)
+        if written not in keys.OFF and written != []:
+            draft.refuse(name, f"`{name}`: {what}: that has no memory model here")
+    if text(draft, "bridge_backend") == "megatron-bridge":
+        draft.refuse("bridge_backend", "`bridge_backend: megatron-bridge` takes its own defaults, which are not read")
+
+
+def _layout(draft: Draft, *, mixes: bool) -> None:
+    config = draft.config
+    if _degree(draft, "tensor") > 1:
+        path = "sequence_parallel"
+        if config.has(path):
+            draft.set("parallelism.sequence", on(draft, path), path)
+        else:
+            draft.assume("parallelism.sequence", False)
+    config.see("sequence_parallel")
+    if mixes:
+        draft.rows((keys.EXPERT_TENSOR,))
+    config.see(keys.EXPERT_TENSOR.path)
+    chunks = _chunks(draft)
+    if _degree(draft, "pipeline") > 1:
+        key, schedule = "parallelism.pipeline_schedule", "interleaved-1f1b" if chunks > 1 else "1f1b"
+        draft.derive(key, schedule, "as its virtual stages say") if chunks > 1 else draft.assume(key, schedule)
+
+
+def _chunks(draft: Draft) -> int:
+    """Stages of a pipeline rank: as many as are said, or as a layout names."""
+    path, written, pipeline = "virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout", 1
+    pipeline = _degree(draft, "pipeline")
+    stated = draft.whole(path, STAGES) or 1
+    layout = draft.value(f"{OPTION}{written}")
+    if layout is not None and pipeline > 1:
+        try:
+            stated, path = len(stages_of_layout(layout)) // pipeline, written
+        except UnsupportedError as error:
+            draft.refuse(written, error.message, error.help, (STAGES,))
+    if stated > 1 and pipeline > 1:
+        draft.set(STAGES, stated, path)
+    return stated
+
+
+def _degree(draft: Draft, name: str) -> int:
+    value = draft.value(f"parallelism.{name}")
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _length(draft: Draft) -> None:
+    """A packed row is as long as it may be; rows without padding lie end to end, each at most as long."""
+    path = next((name for name in keys.LENGTHS if draft.config.has(name)), keys.LENGTHS[-1])
+    parts.whole(draft, KeyRow(path, "training.sequence_length"), None)
+    draft.config.see(*keys.LENGTHS)
+    draft.ask("training.sequence_length", "how long a sequence is", "state it: --sequence-length 4096")
+    packed, free = on(draft, "packing"), "padding_free"
+    if draft.config.has(free) and not packed:
+        draft.set(f"{OPTION}{free}", not parts.off(draft, free), free)
+    else:
+        draft.assume(f"{OPTION}{free}", True, "packed rows have no padding" if packed else "")
+    draft.config.see(free)
+    laid = draft.value(f"{OPTION}{free}") is True
+    mask = f"{OPTION}create_attention_mask_in_dataloader"
+    draft.assume(mask, not laid, "rows without padding need no mask" if laid else "its collator makes a mask")
+    said = "rows are packed" if packed else "every row is as long as it may be: an upper bound"
+    draft.assume("training.sequences", "packed", said)
+
+
+def _optimizer(draft: Draft) -> None:
+    config, key = draft.config, "training.optimizer.name"
+    draft.rows((keys.OPTIMIZER,))
+    if not config.has(keys.OPTIMIZER.path):
+        draft.assume(key, "adamw")
+    name, strategy = "use_distributed_optimizer", text(draft, "data_parallel_sharding_strategy")
+    if on(draft, "use_megatron_fsdp"):
+        stage = STRATEGIES.get(strategy or "optim_grads_params", 3)
+        draft.set(STAGE, stage, "data_parallel_sharding_strategy" if strategy else "use_megatron_fsdp")
+        if stage in (1, 2):
+            draft.set(f"{OPTION}use_megatron_fsdp", True, "use_megatron_fsdp")
+    elif draft.value(key) == "muon":
+        draft.assume(STAGE, 0, "ms-swift turns the distributed optimizer off beside Muon")
+        draft.note(keys.OPTIMIZER.path, "which parameters Adam keeps beside Muon is not in the arguments")
+    elif config.has(name):
+        draft.set(STAGE, 0 if parts.off(draft, name) else 1, name)
+    else:
+        draft.assume(STAGE, 1, "the distributed optimizer is ms-swift's default")
+    config.see(name)
+    clip = config.take("clip_grad")
+    if clip is None:
+        draft.assume("training.clip_grad_norm", True)
+    else:
+        draft.set("training.clip_grad_norm", str(clip) not in ("0", "0.0"), "clip_grad")
+    offload, share = f"{OPTION}optimizer_cpu_offload", f"{OPTION}optimizer_offload_fraction"
+    if draft.value(offload) is True and float(str(draft.value(share) or 1)) == 1:
+        del draft.settings[offload]  # a plan says it with a key of its own; a part stays so
+        draft.settings.pop(share, None)
+        draft.set("training.optimizer.offload", "cpu", "optimizer_cpu_offload")
+
+
+def _precision(draft: Draft) -> None:
+    """``_init_mixed_precision``: bf16 unless the model is of another dtype; fp32 becomes fp16."""
+    config, key = draft.config, "training.precision"
+    dtype, fp8 = DTYPES.get(text(draft, "torch_dtype").lower(), ""), config.take("fp8_format")
+    path = next((name for name in ("bf16", "fp16") if on(draft, name)), "")
+    config.see("bf16", "fp16")
+    wide = path == "bf16" or (not path and dtype in ("", "bf16"))
+    if fp8 is not None:
+        draft.set(f"{OPTION}fp8_format", str(fp8), "fp8_format")
+    if fp8 is not None and wide:
+        draft.set(key, "fp8-mixed", "fp8_format")
+    elif path or dtype:
+        draft.set(key, "bf16-mixed" if wide else "fp16-mixed", path or "torch_dtype")
+    else:
+        draft.assume(key, "bf16-mixed", "no torch_dtype: the model's own, which is taken for bfloat16")
+
+
+def _options(draft: Draft, *, mixes: bool) -> None:
+    config = draft.config
+    for name, (value, why) in keys.DEFAULTS.items():
+        if f"{OPTION}{name}" not in draft.settings and (mixes or name not in keys.EXPERTS):
+            draft.assume(f"{OPTION}{name}", value, why)
+    config.see("bridge_backend")
+    router = text(draft, "moe_router_dtype").lower()
+    if router not in ("", "none"):
+        draft.set(f"{OPTION}moe_router_dtype", router, "moe_router_dtype")
+    elif mixes and not router:
+        draft.assume(f"{OPTION}moe_router_dtype", "fp32")
+    backend = text(draft, "attention_backend")
+    if backend:
+        draft.set(f"{OPTION}attention_backend", keys.BACKENDS.get(backend, backend), "attention_backend")
+    else:
+        draft.assume(f"{OPTION}attention_backend", "flash")
+    path = "bias_activation_fusion"
+    if config.has(path):
+        for name in ("bias_swiglu_fusion", "bias_gelu_fusion"):
+            draft.set(f"{OPTION}{name}", on(draft, path), path)
+    if not mixes:
+        config.see(*keys.EXPERTS)
+
+
+def _recompute(draft: Draft) -> None:
+    """``selective``, of the attention's core alone, unless told otherwise."""
+    key, path = parts.RECOMPUTE, "recompute_granularity"
+    mode, modules = text(draft, path).lower(), words(draft, "recompute_modules")
+    if mode:
+        draft.set(f"{key}.mode", mode, path)
+    else:
+        draft.assume(f"{key}.mode", "selective")
+    if modules:
+        draft.set(f"{key}.modules", modules, "recompute_modules")
+    elif mode in ("", "selective"):
+        draft.assume(f"{key}.modules", ["core_attn"])
+
+
+def _method(draft: Draft) -> None:
+    """All weights, or adapters of mcore-bridge, which take its own classes' names."""
+    config, method = draft.config, "training.method"
+    path = next((name for name in TUNERS if config.has(name)), TUNERS[0])
+    kind, folder = text(draft, path).lower() or "full", next((n for n in keys.FOLDERS if config.has(n)), "")
+    config.see(*TUNERS, *keys.FOLDERS)
+    if kind == "full" and not folder:
+        draft.set(method, "full", path)
+        config.see("lora_rank", "target_modules", "lora_dropout", "lora_bias")
+        return
+    if folder:
+        help = f"state it: --set {LORA}rank=16"
+        draft.refuse(folder, f"`{folder}`: rank and dropout are those of the adapters there", help, (f"{LORA}rank",))
+    if kind not in ("lora", "full"):
+        draft.refuse(path, f"`{path}: {kind}` has no memory model here", keys=(method,))
+        return
+    draft.set(method, "lora", path)
+    draft.rows((KeyRow("lora_rank", f"{LORA}rank", default=8), KeyRow("lora_dropout", f"{LORA}dropout", "number")))
+    if not config.has("lora_dropout"):
+        draft.assume(f"{LORA}dropout", 0.05)
+    named = words(draft, "target_modules")
+    for each in named:
+        if each in keys.TARGETS_REFUSED:
+            message = f"adapters of `{each}` have no memory model here"
+            draft.refuse("target_modules", message, keys=(f"{LORA}target_modules",))
+    if named and named != ["all-linear"]:
+        draft.set(f"{LORA}target_modules", named, "target_modules")
+    elif named:
+        draft.set(f"{LORA}target_modules", "all-linear", "target_modules")
+    else:
+        draft.assume(f"{LORA}target_modules", "all-linear")
+    if text(draft, "lora_bias").lower() not in ("", "none"):
+        draft.refuse("lora_bias", "trained biases beside adapters have no memory model here")

@@ -1,0 +1,179 @@
+"""Launches of ms-swift over Megatron-Core: its own names and defaults, one line for each that decided a size."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.config_corpus import ESTIMATED, judged
+from memcheck.check import Gate, check_file
+from memcheck.configs.importing import Imported, import_config
+from memcheck.configs.types import ReadSetting
+
+LINE = """PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' \\
+NPROC_PER_NODE=8 \\
+megatron sft \\
+    --model Qwen/Qwen3-30B-A3B-Base --dataset 'a/b' --packing true --max_length 8192 \\
+    --micro_batch_size 1 --global_batch_size 16 --expert_model_parallel_size 8 \\
+    --recompute_granularity full --recompute_method uniform --recompute_num_layers 1 \\
+    --sequence_parallel true --attention_backend flash
+"""
+DENSE = LINE.replace("Qwen/Qwen3-30B-A3B-Base", "Qwen/Qwen2.5-7B").replace("--expert_model_parallel_size 8", "")
+OPTION = "training.options."
+
+
+def read(text: str, name: str = "s.sh") -> Imported:
+    """The import of a launch on H100s."""
+    return import_config(name, text.encode(), {"hardware.gpu": ReadSetting("h100-80gb", "test")})
+
+
+def values(text: str, name: str = "s.sh") -> dict[str, object]:
+    """Plan values of a launch that is read without a problem or a note."""
+    found = read(text, name)
+    assert (found.problems, found.notes) == ((), ())
+    return {key: setting.value for key, setting in found.settings.items()}
+
+
+def refusal(text: str) -> str:
+    """What keeps a launch from becoming a plan."""
+    return "\n".join(each.message for each in read(text).problems)
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "value"),
+    [
+        ("", "training.framework", "megatron"),
+        ("", "training.method", "full"),
+        ("", "training.expandable_segments", True),
+        ("", "hardware.gpus_per_node", 8),
+        ("", "parallelism.expert_tensor", 1),
+        ("", "parallelism.zero_stage", 1),
+        ("", f"{OPTION}padding_free", True),
+        ("", f"{OPTION}create_attention_mask_in_dataloader", False),
+        ("", f"{OPTION}moe_router_dtype", "fp32"),
+        ("--moe_router_dtype none", f"{OPTION}moe_router_dtype", None),
+        ("--tensor-model-parallel-size 2", "parallelism.sequence", True),
+        ("--tuner_type lora", "training.lora.rank", 8),
+        ("--train_type lora --target_modules linear_qkv linear_proj", "training.lora.target_modules", ["linear_qkv", "linear_proj"]),
+        ("--tuner_type lora", "training.lora.dropout", 0.05),
+        ("--recompute_granularity selective", "training.activation_checkpointing.modules", ["core_attn"]),
+        ("--bias_activation_fusion false", f"{OPTION}bias_swiglu_fusion", False),
+        ("--optimizer muon", "parallelism.zero_stage", 0),
+        ("--torch_dtype float32", "training.precision", "fp16-mixed"),
+        ("--optimizer_cpu_offload true --optimizer_offload_fraction 0.5", f"{OPTION}optimizer_cpu_offload", True),
+        ("--data_parallel_sharding_strategy optim --use_megatron_fsdp true", "parallelism.zero_stage", 1),
+        ("--pipeline_model_parallel_size 2 --virtual_pipeline_model_parallel_size 2", "parallelism.virtual_stages", 2),
+        ("--pipeline_model_parallel_size 2 --pipeline_model_parallel_layout 'Et*12|t*12|t*12|t*12L'", "parallelism.virtual_stages", 2),
+    ],
+)
+def test_a_launch_says_what_it_runs(more: str, key: str, value: object) -> None:
+    """Its own defaults where it is silent: they are neither Megatron-LM's nor those of ``swift sft``."""
+    found = read(f"{LINE.rstrip()} {more}\n")
+    assert found.problems == ()
+    setting = found.settings.get(key)
+    assert (setting.value if setting is not None else None) == value
+
+
+def test_a_dense_model_has_no_defaults_of_experts() -> None:
+    """Nothing is assumed of what the model has not."""
+    assert not {key for key in values(DENSE) if "moe" in key}
+
+
+def test_rows_with_padding_have_a_mask() -> None:
+    """``--padding_free false``: the collator makes one, and rows stay apart."""
+    found = values(DENSE.replace("--packing true", "--padding_free false"))
+    assert (found[f"{OPTION}padding_free"], found[f"{OPTION}create_attention_mask_in_dataloader"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        ("megatron rlhf", "`rlhf_type: dpo` compares preferences"),
+        ("megatron rlhf --rlhf_type grpo", "generates between its steps"),
+        ("megatron sft --task_type embedding", "`task_type: embedding`"),
+        ("megatron sft --freeze_parameters_ratio 0.5", "`freeze_parameters_ratio`"),
+        ("megatron sft --tuner_type lora --target_modules all-linear all-router", "adapters of `all-router`"),
+        ("megatron sft --tuner_type lora --lora_bias all", "trained biases"),
+        ("megatron sft --mcore_adapter ./a", "`mcore_adapter`: rank and dropout"),
+        ("megatron sft --use_ray true", "`use_ray`"),
+        ("megatron sft --optimizer dist_muon", "`optimizer: dist_muon`"),
+    ],
+)
+def test_what_has_no_memory_model_is_refused_by_its_name(said: str, word: str) -> None:
+    """None of these is a note."""
+    assert word in refusal(LINE.replace("megatron sft", said))
+
+
+def test_nodes_that_the_caller_sets_are_asked_for() -> None:
+    """``NNODES=$WORLD_SIZE`` was one node in silence; here, and of ``swift sft``."""
+    found = read(LINE.replace("NPROC_PER_NODE", "NNODES=$WORLD_SIZE \\\nNPROC_PER_NODE"))
+    (problem,) = found.problems
+    assert (problem.location.span.line, problem.keys) == (2, ("hardware.nodes",))
+    line = "NNODES=$N NPROC_PER_NODE=8 swift sft --model Qwen/Qwen2.5-7B --train_type lora --max_length 2048\n"
+    assert "`NNODES=$N`" in refusal(line)
+
+
+def test_the_keys_are_recognised_without_a_command(tmp_path: Path) -> None:
+    """YAML of the same keys, with its variables below ``ENV``; an argument of Megatron-LM's own is no evidence."""
+    text = (
+        "ENV:\n  PYTORCH_CUDA_ALLOC_CONF: 'expandable_segments:True'\n  NPROC_PER_NODE: 4\n"
+        "model: Qwen/Qwen2.5-7B\ntuner_type: lora\nmax_length: 2048\nmicro_batch_size: 2\nglobal_batch_size: 16\n"
+    )
+    found = values(text, str(tmp_path / "sft.yaml"))
+    assert (found["hardware.gpus_per_node"], found["training.expandable_segments"]) == (4, True)
+    assert found["training.method"] == "lora"
+
+
+def test_a_launch_is_judged_from_its_own_file() -> None:
+    """The verdict of ``memcheck check sft.sh --gpu``, whose figure ms-swift gives as 60 GiB on each of 16 GPUs."""
+    text = LINE.replace("--expert", "--pipeline_model_parallel_size 2 --expert")
+    stated = {"hardware.gpu": ReadSetting("a100-80gb", "t"), "hardware.nodes": ReadSetting(2, "t")}
+    found = import_config("s.sh", text.encode(), stated)
+    assert found.problems == ()
+    results, _ = check_file("s.yaml", found.text.encode(), Gate())
+    estimate = results[0].estimate
+    assert estimate is not None
+    assert 45 * 2**30 < estimate.needed_bytes < 65 * 2**30
+
+
+FOLDERS = [folder for folder in os.environ.get("MEMCHECK_CONFIGS", "").split(os.pathsep) if os.path.isdir(folder)]
+NAMES = {
+    "tensor_model_parallel_size": ("parallelism.tensor", 1),
+    "pipeline_model_parallel_size": ("parallelism.pipeline", 1),
+    "expert_model_parallel_size": ("parallelism.expert", 1),
+    "context_parallel_size": ("parallelism.context", 1),
+    "micro_batch_size": ("training.micro_batch_size", 1),
+    "global_batch_size": ("training.global_batch_size", 16),
+    "max_length": ("training.sequence_length", None),
+    "recompute_granularity": ("training.activation_checkpointing.mode", "selective"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FOLDERS, reason="MEMCHECK_CONFIGS names no folder of real configs")
+def test_plans_of_real_launches_say_what_they_say() -> None:
+    """A second reading by regular expressions agrees on every estimated script: degrees, batches, length, recompute."""
+    scripts = [each for folder in FOLDERS for each in Path(folder).rglob("*.sh")]
+    launches = [path for path in scripts if re.search(r"^megatron (sft|pt)", path.read_text(), re.MULTILINE)]
+    if not launches:
+        pytest.skip("no folder of Megatron-SWIFT's launches")
+    estimated = [path for path in sorted(launches) if judged(path).kind == ESTIMATED]
+    assert estimated
+    wrong = []
+    for path in estimated:
+        text = re.split(r"^megatron (?:sft|pt)", path.read_text(), flags=re.MULTILINE)[1]
+        stated = {k: ReadSetting(v, "t") for k, v in (("hardware.gpu", "h200"), ("hardware.nodes", 1))}
+        found = import_config(str(path), path.read_bytes(), stated).settings
+        for name, (key, default) in NAMES.items():
+            match = re.search(rf"--{name}\s+(\S+)", text)
+            value = default if match is None else int(match[1]) if match[1].isdigit() else match[1]
+            said = found[key].value if key in found else None
+            if said != value:
+                wrong.append(f"{path.name}: {key} is {said}, and the script says {value}")
+        adapted = re.search(r"--(?:tuner|train)_type\s+'?lora", text) is not None
+        if found["training.method"].value != ("lora" if adapted else "full"):
+            wrong.append(f"{path.name}: {found['training.method'].value}")
+    assert not wrong, "\n".join(wrong)
