@@ -22,6 +22,7 @@ FAMILIES: dict[str, str] = {
     "albert": "albert:read",
     "apertus": "apertus:read",
     "arcee": "arcee:read",
+    "aria_text": "aria:read",
     "axk1": "glm4_moe_lite:read_axk1",
     "axk2": "deepseek_v32:read_axk2",
     "bailing_hybrid": "bailing_hybrid:read",

@@ -130,8 +130,8 @@ class Moe(Record):
     activation: str
     bias: bool = False
     router: str = "softmax"
-    """``softmax`` | ``sigmoid`` | ``softmax-topk`` (softmax over the chosen ones) | ``sparsemixer`` (Phi 3.5)
-    | ``sigmoid-topk`` (Command A's experts) | ``softmax-fp32-topk`` (theirs, in fp32)
+    """``softmax`` | ``sigmoid`` | ``softmax-topk`` (softmax over the chosen ones; ``softmax-chosen``: in their dtype)
+    | ``sparsemixer`` (Phi 3.5) | ``sigmoid-topk`` (Command A's experts) | ``softmax-fp32-topk`` (theirs, in fp32)
     | ``sigmoid-best`` (Flint: the best scores, no correction)
     | ``sigmoid-chosen`` (Kolibri: of the logits that a correction chose) | ``sigmoid-narrow`` (Laguna: cast back)
     | ``softmax-gather`` (ERNIE: the scores of those that a correction chose) | ``softmax-groups`` (Mistral 4: chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 WRAPPERS: dict[str, str] = {
+    "aria": "aria_text",
     "audioflamingo3": "qwen2",
     "aya_vision": "cohere2",
     "blip-2": "opt",
@@ -68,6 +69,7 @@ HEARING: dict[str, str] = {
 """Those whose tower is for sounds: the key of its section."""
 
 TOWERS: dict[str, str] = {
+    "aria": "aria:read",
     "audioflamingo3": "audio:read_flamingo",
     "aya_vision": "cohere:read_aya",
     "blip-2": "blip2:read",

@@ -50,7 +50,7 @@ def route(ctx: Context, m: Moe, x: Value) -> Choice:
         scores, indices = _softmax_groups(ctx, m, logits)
     elif m.router == "sqrt-softplus":
         scores, indices = _rooted_softplus(ctx, m, logits)
-    elif m.router == "softmax-topk":
+    elif m.router in ("softmax-topk", "softmax-chosen"):
         scores, indices = _softmax_of_chosen(ctx, m, logits)
     else:
         scores, indices = _softmax(ctx, m, logits)
@@ -101,8 +101,11 @@ def _softmax(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
 
 
 def _softmax_of_chosen(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
-    """GPT-OSS, Granite: the best logits, then a softmax over them."""
+    """GPT-OSS, Granite, Aria: the best logits, then a softmax over them, which autocast makes fp32."""
     tape = ctx.tape
+    if m.router == "softmax-chosen":  # AriaTextTopKRouter
+        chosen, indices = topk(tape, logits, m.experts_per_token)
+        return softmax(tape, chosen, "fp32" if tape.autocast else None), indices
     if not m.bias:  # GraniteMoeTopKRouter: F.linear(...).float()
         narrow = logits.dtype
         logits = cast(tape, logits, "fp32")

@@ -1,6 +1,8 @@
-"""Processors that make one square of every picture: Gemma 3 without pan-and-scan, PaliGemma, LLaVA 1.5, DeepSeek-VL."""
+"""Processors that make one square of every picture: Gemma 3 without pan-and-scan, PaliGemma, LLaVA 1.5, Aria."""
 
 from __future__ import annotations
+
+import math
 
 from memcheck.models.pictures import Limits, Seen, no_clips, no_limits
 from memcheck.models.vision import Vision
@@ -33,3 +35,12 @@ def see_padded(vision: Vision, height: int, width: int, frames: int | None, limi
     no_clips(frames)
     no_limits(limits)
     return Seen(pictures=1, patches=vision.tile, tokens=1)
+
+
+def see_resampled(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Aria: a square that every picture is padded to (image_processing_aria.py)."""
+    no_clips(frames)
+    no_limits(limits)
+    why = "the processor's default: split_image adds crops, and max_image_size 490 makes a quarter of the rows"
+    defaults = (("max_image_size", math.isqrt(vision.side) * vision.patch, why),)
+    return Seen(pictures=1, patches=vision.side, tokens=vision.resampled, defaults=defaults)

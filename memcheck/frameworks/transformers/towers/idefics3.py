@@ -32,7 +32,8 @@ def masked(ctx: Context, x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
         each = ctx.tokens // max(1, ctx.setting.pictures)
         shape = (ctx.setting.pictures, 1, each, each)  # an argument of every layer, which checkpoints keep
         masks = held if ctx.setting.recomputed else ctx.returned
-        masks.append(ctx.tape.value(shape, "bool", "padding mask"))
+        dtype = x.dtype if ctx.setting.attention == "eager" else "bool"  # masking_utils.py: added to the scores, or not
+        masks.append(ctx.tape.value(shape, dtype, "padding mask"))
     return x, held
 
 

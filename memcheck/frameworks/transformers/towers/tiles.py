@@ -36,7 +36,8 @@ def convolve(
     w = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
     b = ctx.parameter(bias.name, bias.shape) if bias is not None else None
     dtype = tape.autocast or w.dtype
-    pixels = tape.value((rows, vision.channels), dtype, "pixel_values") if dtype != "fp32" else None
+    given = dtype == ("fp32" if vision.cast else ctx.setting.params)
+    pixels = None if given else tape.value((rows, vision.channels), dtype, "pixel_values")
     if outside and pixels is not None and not tape.autocast:
         ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))
     wv = cast(tape, tape.parameter(w), tape.autocast) if tape.autocast else tape.parameter(w)
