@@ -37,6 +37,7 @@ from memcheck.configs.read_torchtitan import read_torchtitan
 from memcheck.configs.read_torchtune import read_torchtune
 from memcheck.configs.read_trl import read_transformers, read_trl
 from memcheck.configs.request import Export
+from memcheck.configs.swift_commands import training_alone
 from memcheck.configs.syntax import ARGUMENTS, JSON, TOML, YAML, load_config, syntax_of
 from memcheck.configs.types import ReadConfig, Written
 from memcheck.configs.write_accelerate import write_accelerate
@@ -63,6 +64,8 @@ class Format(Record):
     """The plan's frameworks that run from it as they are."""
     lists: frozenset[str] = frozenset()
     """Arguments of a command line that take several words."""
+    trains: Callable[[str], str] | None = None
+    """A script without the commands that train nothing; None: it has one command."""
 
     def load(self, path: str, text: str, defines: Mapping[str, str] = NO_DEFINES) -> ConfigFile:
         """The flat keys of a config with their places; ``defines``: variables that a script leaves to its caller.
@@ -72,6 +75,8 @@ class Format(Record):
         """
         syntax = syntax_of(path, text)
         usable = syntax if syntax in self.syntaxes else self.syntaxes[0]
+        if self.trains is not None and usable == ARGUMENTS:
+            text = self.trains(text)
         return load_config(path, text, usable, self.lists, defines)
 
 
@@ -107,6 +112,7 @@ FORMATS = {
             recognise=megatron_swift_keys.recognise,
             read=read_megatron_swift,
             lists=megatron_swift_keys.LISTS,
+            trains=training_alone,
         ),
         Format(
             name="ms-swift",
@@ -115,6 +121,7 @@ FORMATS = {
             recognise=swift_keys.recognise,
             read=read_swift,
             lists=trainer_keys.LISTS,
+            trains=training_alone,
         ),
         Format(
             name="trl",

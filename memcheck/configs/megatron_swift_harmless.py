@@ -25,7 +25,7 @@ _OWN = frozenset(
     cp_partition_mode add_version create_checkpoint_symlink load_args dataset num_workers split_dataset_ratio
     streaming lora_alpha use_rslora lora_dtype packing model_author model_name load_safetensors template system
     strict dataset_num_proc vit_lr aligner_lr freeze_vit freeze_aligner freeze_llm vit_gradient_checkpointing
-    vit_gradient_checkpointing_kwargs vit_attn_impl
+    vit_gradient_checkpointing_kwargs vit_attn_impl cached_val_dataset loss_type
     """.split()  # noqa: SIM905  # a list of a hundred quoted names is harder to read
 )
 HARMLESS = (_OWN | {name for names in IRRELEVANT.values() for name in names}) - {"new_special_tokens"}

@@ -17,7 +17,7 @@ from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import objective, trainer
 from memcheck.configs.trainer_parts import Division, on, text
-from memcheck.configs.trainer_script import spelled_with_underscores
+from memcheck.configs.trainer_script import commands, spelled_with_underscores
 from memcheck.configs.trainer_settled import settle
 from memcheck.configs.types import KeyRow, ReadConfig
 
@@ -125,19 +125,23 @@ def _precision(draft: Draft, split: Division, *, trains_all: bool) -> None:
     written = text(draft, "torch_dtype").lower()
     amp, path = arguments.mixed(draft)
     weights = DTYPES.get(written or "bfloat16", "bf16")
-    if not amp and not parts.off(draft, "bf16") and weights != "fp32":
-        amp, path = weights, "torch_dtype"
+    switch = "bf16" if weights == "bf16" else "fp16"  # model_args.py: weights in fp32 are trained beside fp16
+    if not amp and not parts.off(draft, switch):
+        amp, path = switch, "torch_dtype"
     parts.precision(draft, path or "torch_dtype", split, amp=amp, weights=weights, trains_all=trains_all)
 
 
 def _objective(draft: Draft) -> None:
-    kind = text(draft, "rlhf_type").lower()
+    kind = text(draft, "rlhf_type").lower() or ("dpo" if "rlhf" in commands(draft.config) else "")
+    if kind in ("cpo", "simpo"):  # simpo is a loss of cpo's trainer, whose cross-entropy `cpo_alpha` weighs
+        kind = "simpo" if str(draft.config.take("cpo_alpha")) in ("0", "0.0") else "cpo"
     if kind in keys.ROLLOUTS:
         draft.refuse("rlhf_type", f"`rlhf_type: {kind}` generates between its steps, which has no memory model here")
     elif kind == "rm":
         objective(draft, "reward", "rlhf_type")
     elif kind:
         objective(draft, kind, "rlhf_type", reference="ref_model")
+    draft.config.see("cpo_alpha")
     name = "use_liger_kernel"
     if on(draft, name) and not kind:
         draft.set("training.loss.kind", "fused-linear", name)

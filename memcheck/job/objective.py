@@ -7,6 +7,7 @@ from memcheck.job.objective_types import (
     COMPARED,
     DISTILLED,
     LLAMA_FACTORY,
+    MS_SWIFT,
     OWN,
     SCORED,
     SECOND_MODELS,
@@ -50,7 +51,8 @@ def resolve_objective(
     version = trainer.version if trainer else None
     code = trainer_code(training, name, who, version, architecture, checkpointing, defaults)
     prompt = 0
-    if name in (*SCORED, *DISTILLED) and code != LLAMA_FACTORY:  # which scores every token, and masks the prompt's
+    # those score every token of the longest completion's rows, and mask the prompt's
+    if name in (*SCORED, *DISTILLED) and code not in (LLAMA_FACTORY, MS_SWIFT):
         why = "the length of the prompt is unknown: every token is scored"
         prompt = defaults.take("training.objective.prompt_length", stated.prompt_length, 0, why)
     beta = 0.5

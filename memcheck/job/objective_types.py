@@ -15,6 +15,8 @@ DISTILLED = ("gkd", "distill")
 """Objectives that compare the student with a teacher."""
 LLAMA_FACTORY = "llama-factory"
 """The code of a loss that LLaMA-Factory computes itself."""
+MS_SWIFT = "ms-swift"
+"""The code of a loss that ms-swift computes itself."""
 OWN = "own"
 """The code of a loss in the framework's own training loop."""
 SECOND_PASSES = ("resident", "host", "adapter-off")
@@ -28,7 +30,8 @@ class Objective(Record):
 
     name: str = "sft"
     code: str = ""
-    """Which lines compute the loss: ``trl-0.24`` | ``trl-0.29`` | ``trl-1.15`` | ``llama-factory`` | ``own``.
+    """Which lines compute the loss: ``trl-0.24`` | ``trl-0.29`` | ``trl-1.15`` | ``llama-factory`` | ``ms-swift`` |
+    ``own``.
 
     Empty: the model's own.
     """

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from memcheck.job.defaults import Defaults
-from memcheck.job.objective_types import COMPARED, DISTILLED, LLAMA_FACTORY
+from memcheck.job.objective_types import COMPARED, DISTILLED, LLAMA_FACTORY, MS_SWIFT
 from memcheck.job.types import Checkpointing
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan import types as plan_types
 
-OWN_LOSSES = {"llama-factory": (*COMPARED, "orpo", "simpo"), "ms-swift": (), "open-instruct": ()}
+OWN_LOSSES = {
+    "llama-factory": (*COMPARED, "orpo", "simpo"),
+    "ms-swift": (*COMPARED, "orpo", "simpo", "cpo", "reward"),
+    "open-instruct": (),
+}
 """Trainers with losses of their own, each with the objectives whose losses have a model here."""
+OWN_CODE = {LLAMA_FACTORY: OWN_LOSSES[LLAMA_FACTORY], MS_SWIFT: COMPARED}
+"""Those whose lines are their own; ms-swift hands its forward's outputs to TRL's for the others (``rlhf_mixin.py``)."""
 FUSED_HEAD = (1, 15)
 """The first TRL whose log-probabilities come from a fused head (``add_fused_lm_head``)."""
 NEWER, OLDER = "trl-0.29", "trl-0.24"
@@ -32,8 +38,8 @@ def trainer_code(
     key = "training.trainer.version"
     if name == "sft" and (who != "trl" or (training.loss is not None and training.loss.kind not in (None, "standard"))):
         return ""  # with Liger's loss there are no logits whose metrics could be taken
-    if who == LLAMA_FACTORY and name in OWN_LOSSES[who]:
-        return LLAMA_FACTORY
+    if name in OWN_CODE.get(who, ()):
+        return who
     if name in OF_EVERY_VERSION or name == "reward":
         return NEWER
     if name in DISTILLED:

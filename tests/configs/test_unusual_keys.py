@@ -103,3 +103,43 @@ def test_a_third_state_of_torchtune_is_refused() -> None:
     text = torchtune.RECIPE.replace("fused: true", "fused: true, amsgrad: true")
     said = [each.message for each in torchtune.read(text).problems]
     assert any("a third state" in each for each in said)
+
+
+RLHF = SWIFT.replace("swift sft", "swift rlhf").replace("NPROC_PER_NODE=4", "NPROC_PER_NODE=8")
+
+
+@pytest.mark.parametrize(
+    ("words", "objective", "reference"),
+    [
+        ("", "dpo", "adapter-off"),
+        ("--rlhf_type dpo --train_type full", "dpo", "resident"),
+        ("--rlhf_type kto", "kto", "adapter-off"),
+        ("--rlhf_type orpo", "orpo", None),
+        ("--rlhf_type simpo", "cpo", None),
+        ("--rlhf_type simpo --cpo_alpha 0", "simpo", None),
+        ("--rlhf_type cpo --loss_type simpo", "cpo", None),
+        ("--rlhf_type rm", "reward", None),
+    ],
+)
+def test_ms_swift_optimizes_what_its_type_is_by_default(words: str, objective: str, reference: str | None) -> None:
+    """SimPO is a loss of CPO's trainer with a cross-entropy beside it, unless `cpo_alpha` is 0 (rlhf_args.py)."""
+    found = read("s.sh", f"{RLHF.rstrip()} {words}\n")
+    assert found.problems == ()
+    said = {key: setting.value for key, setting in found.settings.items()}
+    assert (said["training.objective.name"], said.get("training.reference")) == (objective, reference)
+    assert said["training.trainer.name"] == "ms-swift"
+
+
+def test_a_model_in_fp32_is_trained_in_fp16() -> None:
+    """ms-swift's `torch_dtype: float32` turns `fp16` on, unless that is stated."""
+    wide = f"{SWIFT.rstrip()} --train_type full --torch_dtype float32"
+    found = [read("s.sh", f"{wide}{more}\n").settings for more in ("", " --fp16 false")]
+    assert [each["training.precision.recipe"].value for each in found] == ["fp16-mixed", "fp32"]
+
+
+def test_another_command_of_a_script_lends_nothing() -> None:
+    """`swift infer` behind the training names its checkpoint, and another batch."""
+    more = "\nCUDA_VISIBLE_DEVICES=0 \\\nswift infer \\\n    --model out/checkpoint-1 --per_device_train_batch_size 64 --stream true\n"
+    alone, both = read("s.sh", SWIFT), read("s.sh", SWIFT + more)
+    assert (both.problems, both.notes) == (alone.problems, alone.notes)
+    assert {k: s.value for k, s in both.settings.items()} == {k: s.value for k, s in alone.settings.items()}

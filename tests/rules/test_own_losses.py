@@ -29,11 +29,14 @@ PLAN = {
         ("llama-factory", "simpo", False),
         ("llama-factory", "cpo", True),
         ("llama-factory", "reward", True),
-        ("ms-swift", "dpo", True),
+        ("ms-swift", "dpo", False),
+        ("ms-swift", "kto", False),
+        ("ms-swift", "cpo", False),
+        ("open-instruct", "dpo", True),
     ],
 )
 def test_whose_losses_are_known(trainer: str, objective: str, refused: bool) -> None:
-    """LLaMA-Factory's losses over log-probabilities are; its reward model with a value head is not, and no other's."""
+    """LLaMA-Factory's and ms-swift's losses over log-probabilities are; the former's reward model with a value head is not."""
     lines = f"framework: huggingface, trainer: {trainer}, objective: {objective}"
     assert bool(found("MEM417", "", lines)) == refused
 

@@ -2,7 +2,8 @@
 
 Each function is written with upstream's variables, because these decide which logits live how long. Sources: TRL 0.29.1
 trainer/dpo_trainer.py (``_compute_loss``), experimental/orpo, cpo and kto; TRL 0.24.0 trainer/dpo_trainer.py
-(``concatenated_forward``); TRL 1.16 trainer/dpo_trainer.py, kto_trainer.py.
+(``concatenated_forward``); TRL 1.16 trainer/dpo_trainer.py, kto_trainer.py; ms-swift 3602360a rlhf_trainers/
+dpo_trainer.py, kto_trainer.py, rlhf_mixin.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.second_pass import SecondPass
 from memcheck.frameworks.transformers.preference_batch import Batch, total
 from memcheck.frameworks.transformers.second_pass import Outputs, second_outputs
-from memcheck.job.objective_types import LLAMA_FACTORY, Objective
+from memcheck.job.objective_types import LLAMA_FACTORY, MS_SWIFT, Objective
 
 
 def preference_loss(
@@ -29,6 +30,8 @@ def preference_loss(
 
         theirs = kto_loss if objective.name == "kto" else pairwise_loss
         return theirs(ctx, box, batch, second, wide=objective.wide_outputs)
+    if objective.code == MS_SWIFT:
+        return _scored_pass(ctx, box, batch, second, wide=objective.wide_outputs)
     if objective.name == "kto":
         return _kto(ctx, box, batch, second, wide=objective.wide_outputs)
     if objective.name in ("dpo", "ipo"):
@@ -53,6 +56,25 @@ def _dpo(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | No
     chosen = tape.new((batch.rows // 2 * batch.completion, batch.vocab), shift_logits.dtype, "completion logits")
     del chosen, variables
     return loss
+
+
+def _scored_pass(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
+    """ms-swift's DPOTrainer.concatenated_forward and KTOTrainer.forward: logits are local to each pass.
+
+    Metrics take means of each token's logits. ``use_logits_to_keep`` leaves out what precedes every completion of a
+    micro-batch, which is nothing beside a row without a prompt. KTO's passes over mismatched pairs come first in each.
+    """
+    loss = total(ctx.tape, (_scored(ctx, box, batch),))
+    if second is not None:
+        _scored(ctx, [second_outputs(ctx, second, wide=wide)], batch)
+    return loss
+
+
+def _scored(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
+    outputs = box.pop()
+    scores = selective_log_softmax(ctx.tape, outputs.logits.view(*batch.whole))
+    del outputs
+    return scores
 
 
 def _dpo_with_states(ctx: Context, box: list[Outputs], batch: Batch, second: SecondPass | None, *, wide: bool) -> Value:
