@@ -8,7 +8,7 @@ import click
 
 from memcheck import __version__
 from memcheck.check import Gate, check_file
-from memcheck.cli.completion import files, gpus, one_of
+from memcheck.cli.completion import files, gpus, models, one_of
 from memcheck.cli.guard import DEFECT, complain
 from memcheck.cli.job import JOB, job_of
 from memcheck.cli.options import Output
@@ -48,6 +48,12 @@ FORMATS = ("full", "json", "csv", "html", "pdf")
 )
 @click.option("--gpus-per-node", type=click.IntRange(1), help="On so many GPUs of a node.")
 @click.option("--nodes", type=click.IntRange(1), help="On so many nodes.")
+@click.option(
+    "--model",
+    metavar="NAME",
+    shell_complete=one_of(models),
+    help="Estimate this model instead of the plan's own, or where a config or a command names none.",
+)
 @JOB
 @CONFIG
 @COLOR
@@ -70,13 +76,17 @@ def command(
     hardware = {key: job[key] for key in ("gpu", "gpus_per_node", "nodes") if job[key] is not None}
     changes = dict(settings)
     changes.update((f"hardware.{key}", value) for key, value in hardware.items())
+    if job["model"] is not None:
+        changes["model"] = job["model"]
     outputs = outputs or (Output("full"),)
     prepare(outputs)
-    data = {key: job[key] for key in ("sequence_length", "images") if job[key] is not None}
+    data = {key: job[key] for key in ("sequence_length", "images", "model") if job[key] is not None}
     gate = Gate(changes=changes, hardware={**hardware, **data}, inventory=True)
     if any(each.format == "csv" or each.format in WITH_DOSSIER for each in outputs):
         gate = gate._replace(dossier=make_dossier, remedies=with_remedies)
     told = job_of(paths, job)
+    if told is not None and told.plan and job["model"] is not None:
+        raise UsageError(f"--model beside the model {paths[0]}", "name it once")
     if told is None:
         report = estimate_paths(paths, gate, Configurations(config))
     else:

@@ -11,6 +11,7 @@ from memcheck.configs.syntax import ARGUMENTS, load_config, syntax_of
 from memcheck.configs.types import ConfigError
 from memcheck.finding import Location, Span
 
+MODELLESS = "a file of TrainingArguments without a model"
 UNREAD = (
     (any_key("memcheck"), "a plan already", "`memcheck check FILE` judges it"),
     (
@@ -36,7 +37,7 @@ UNREAD = (
     ),
     (
         any_key("per_device_train_batch_size"),
-        "a file of TrainingArguments without a model",
+        MODELLESS,
         "state it: --from transformers --model NAME",
     ),
     (
@@ -55,8 +56,8 @@ UNREAD = (
 HELP = f"memcheck reads {', '.join(each.title for each in FORMATS.values())}; --from says which"
 
 
-def detect(path: str, text: str) -> str:
-    """The name of the format.
+def detect(path: str, text: str, *, named: bool = False) -> str:
+    """The name of the format. ``named``: the model is stated beside the config.
 
     Raises:
         ConfigError: another framework's config, nobody's, or no text of any config's syntax.
@@ -68,6 +69,8 @@ def detect(path: str, text: str) -> str:
         return name
     for recognise, kind, help in UNREAD:
         key = recognise(config)
+        if key and named and kind == MODELLESS:
+            return "transformers"
         if key:
             raise located(config.at(key), f"this is {kind}", help or HELP)
     for number, line in enumerate(config.lines if syntax == ARGUMENTS else (), 1):

@@ -18,13 +18,13 @@ from memcheck.plan.document import Document, Provenance
 from memcheck.plan.text import read_bytes, split_lines
 
 STATED = "stated beside the config"
-LENGTH, IMAGES = "sequence_length", "images"
+LENGTH, IMAGES, MODEL = "sequence_length", "images", "model"
 NEEDED = (
     ("hardware.gpu", "which GPU it runs on", "name it: --gpu h100-80gb, or [[tool.memcheck.configs]] in the project"),
     ("hardware.gpus_per_node", "how many GPUs run it", "state them: --gpus-per-node 8, and --nodes for more than one"),
     ("training.sequence_length", "how long a sequence is", "state the longest row: --sequence-length 4096"),
     ("training.micro_batch_size", "how many sequences a GPU takes at once", "a plan states it beside `source:`"),
-    ("model", "which model it trains", "a plan states it beside `source:`"),
+    ("model", "which model it trains", "a plan states it beside `source:`, or `memcheck estimate --model`"),
 )
 """What has to be known, and who says it where the config does not."""
 
@@ -32,8 +32,8 @@ NEEDED = (
 def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Document | None:
     """The document that a config stands for; None for a YAML file that no framework's reader knows.
 
-    ``stated``: ``gpu``, ``gpus_per_node``, ``nodes``, the ``sequence_length`` of a config that does not say it, and the
-    ``images`` of one that trains on pictures.
+    ``stated``: ``gpu``, ``gpus_per_node``, ``nodes``, the ``sequence_length`` of a config that does not say it, the
+    ``images`` of one that trains on pictures, and the ``model`` of one that names none, or a folder.
     Never raises for bad input.
     """
     try:
@@ -41,7 +41,7 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
     except ConfigError as error:
         return None if path.lower().endswith((".yaml", ".yml")) else _failed(path, "", error)
     try:
-        name = detect(path, text)
+        name = detect(path, text, named=MODEL in stated)
     except (ConfigError, TomlError) as error:
         known = isinstance(error, ConfigError) and error.location is not None and "this is" in error.message
         if syntax_of(path, text) == YAML and not known:
@@ -52,9 +52,11 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
     images = stated.get(IMAGES)
     pictures = images if isinstance(images, dict) else {}
     values: dict[str, Any] = {"memcheck": 1, "source": {name: os.path.basename(path)}}
-    hardware = {key: value for key, value in stated.items() if key not in (LENGTH, IMAGES)}
+    hardware = {key: value for key, value in stated.items() if key not in (LENGTH, IMAGES, MODEL)}
     if hardware:
         values["hardware"] = hardware
+    if MODEL in stated:
+        values[MODEL] = stated[MODEL]
 
     def read() -> Document:
         bare = Document(path=path, index=0, values=values, marks={"": Provenance(None, start)}, sources={path: lines})

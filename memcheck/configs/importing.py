@@ -82,7 +82,7 @@ def import_config(
         ConfigError: the config cannot be read at all.
     """
     text = parse_text(path, data)
-    kind = FORMATS[format or detect(path, text)]
+    kind = FORMATS[format or detect(path, text, named="model" in stated)]
     config = kind.load(path, text, defines)
     config.version, config.images = version, images
     per_node = stated.get("hardware.gpus_per_node")

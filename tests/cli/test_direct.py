@@ -220,3 +220,27 @@ def test_a_command_line_is_a_job(capsys: Capture) -> None:
     assert main(["estimate", "--gpu", "h100-80gb", "--format", "json", "--", *COMMAND.split()]) == 0
     (plan,) = plans(capsys)
     assert plan["estimate"]["parameters"] > 1_000_000_000  # type: ignore[index]
+
+
+FOLDER = COMMAND.replace("meta-llama/Llama-3.2-1B", "./base")
+NAMELESS = COMMAND.replace("--model_name_or_path meta-llama/Llama-3.2-1B ", "")
+
+
+@pytest.mark.parametrize("command", [FOLDER, NAMELESS, COMMAND])
+def test_a_command_is_told_its_model(capsys: Capture, command: str) -> None:
+    """A folder has no dimensions, and a launch may name no model at all: `--model` does, and nothing else changes."""
+    known = ["estimate", "--gpu", "h100-80gb", "--format", "json"]
+    assert main([*known, "--", *COMMAND.split()]) == 0
+    (whole,) = plans(capsys)
+    assert main([*known, "--model", "meta-llama/Llama-3.2-1B", "--", *command.split()]) == 0
+    (found,) = plans(capsys)
+    assert found["estimate"] == whole["estimate"]
+
+
+def test_a_plan_is_estimated_with_another_model(capsys: Capture) -> None:
+    """`--model` goes before the plan's own, and beside a model's name it is a mistake."""
+    Path("plan.yaml").write_text("memcheck: 1\nmodel: llama-3.2-1b\nhardware: {gpu: h100-80gb}\ntraining: {micro_batch_size: 1, sequence_length: 512}\n")
+    assert main(["estimate", "plan.yaml", "--model", "qwen2.5-0.5b"]) == 0
+    assert "qwen2.5-0.5b, 494," in capsys.readouterr().out
+    assert main(["estimate", "llama-3.2-1b", "--gpu", "h100-80gb", "--model", "qwen2.5-0.5b"]) == 2
+    assert "--model beside the model" in capsys.readouterr().err
