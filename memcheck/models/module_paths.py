@@ -12,6 +12,7 @@ from memcheck.models.vision import OtherTower, Vision
 from memcheck.record import Record
 
 LAYERS = {
+    "ernie4_5_vl": "blocks",
     "internvl": "encoder.layer",
     "kimi": "layers",
     "llama4": "model.layers",

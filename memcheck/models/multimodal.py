@@ -22,14 +22,15 @@ TOKENS = frozenset(
     """
     audio_token_id audio_token_index boa_token_id boa_token_index boi_token_id boi_token_index eoa_token_id
     eoa_token_index eoi_token_id eoi_token_index image_token_id image_token_index video_token_id video_token_index
-    vision_start_token_id vision_end_token_id vision_token_id
+    vision_start_token_id vision_end_token_id vision_token_id image_start_token_id image_end_token_id
+    video_start_token_id video_end_token_id
     """.split()  # noqa: SIM905  # a list of quoted names is harder to read
 )
 """Ids of the tokens that stand for pictures and sounds."""
 TIED = (
-    "aya_vision", "cohere2_vision", "deepseek_vl", "deepseek_vl_hybrid", "gemma3", "gemma3n", "gemma4", "got_ocr2",
-    "granite_speech", "internvl", "janus", "kimi_k25", "lfm2_vl", "lighton_ocr", "mistral3", "ovis2", "paddleocr_vl",
-    "paligemma",
+    "aya_vision", "cohere2_vision", "deepseek_vl", "deepseek_vl_hybrid", "ernie4_5_vl_moe", "gemma3", "gemma3n",
+    "gemma4", "got_ocr2", "granite_speech", "internvl", "janus", "kimi_k25", "lfm2_vl", "lighton_ocr", "mistral3",
+    "ovis2", "paddleocr_vl", "paligemma",
 )  # fmt: skip
 """Classes whose default is that the head is the embedding."""
 FORWARDED = (

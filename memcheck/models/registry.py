@@ -56,6 +56,7 @@ FAMILIES: dict[str, str] = {
     "ernie": "bert:read_ernie",
     "ernie4_5": "ernie4_5:read",
     "ernie4_5_moe": "ernie4_5:read_moe",
+    "ernie4_5_vl_moe_text": "ernie4_5:read_vl",
     "esm": "esm:read",
     "eurobert": "eurobert:read",
     "exaone4": "exaone:read",

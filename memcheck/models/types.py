@@ -130,12 +130,11 @@ class Moe(Record):
     activation: str
     bias: bool = False
     router: str = "softmax"
-    """``softmax`` | ``sigmoid`` | ``softmax-topk`` (softmax over the chosen ones; ``softmax-chosen``: in their dtype)
+    """``softmax`` | ``sigmoid`` | ``softmax-topk`` (over the chosen ones; ``softmax-chosen``: in their dtype)
     | ``sparsemixer`` (Phi 3.5) | ``sigmoid-topk`` (Command A's experts) | ``softmax-fp32-topk`` (theirs, in fp32)
-    | ``sigmoid-best`` (Flint: the best scores, no correction)
-    | ``sigmoid-chosen`` (Kolibri: of the logits that a correction chose) | ``sigmoid-narrow`` (Laguna: cast back)
-    | ``softmax-gather`` (ERNIE: the scores of those that a correction chose) | ``softmax-groups`` (Mistral 4: chosen
-    within groups) | ``sqrt-softplus`` (DeepSeek V4, chosen with a correction or by the token)."""
+    | ``sigmoid-best`` (Flint: the best scores, no correction) | ``sigmoid-narrow`` (Laguna: cast back)
+    | ``sigmoid-chosen`` (Kolibri: of the logits that a correction chose) | ``softmax-gather`` (ERNIE: those scores)
+    | ``softmax-groups`` (Mistral 4: chosen within groups) | ``sqrt-softplus`` (DeepSeek V4, or by the token)."""
     table: int = 0
     """Elements of an int64 buffer that says each token's experts (DeepSeek V4's first layers); 0 = none."""
     shared_width: int = 0
@@ -176,9 +175,10 @@ class Moe(Record):
     """tanh soft-capping of the router's logits (Laguna on request)."""
     shared_first: bool = False
     """The shared experts run before the routed ones, whose output is added to theirs (ERNIE, Hunyuan, AFMoE)."""
+    modal_width: int = 0
+    """As :attr:`Moe.width`, of a second set, for tokens of pictures alone (ERNIE 4.5 VL); 0 = there is none."""
     stacked_adapters: bool = False
-    """peft maps the names of transformers 4's separate experts (gate_proj, up_proj, down_proj, w1...) and of the router
-    to the stacked tensors, and to nothing else in the model (peft utils/transformers_weight_conversion.py)."""
+    """peft maps names of separate experts and routers to these alone (peft utils/transformers_weight_conversion.py)."""
 
 
 class Block(Record):

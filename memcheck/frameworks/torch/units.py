@@ -49,18 +49,11 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         from memcheck.job.target import lengths
 
         encoded, decoded = lengths(job, architecture.encoder)
-    vision = architecture.vision
-    crosses = vision is not None and bool(vision.crosses)
-    if vision is not None and crosses:
-        from memcheck.job.images import pictures_of
-
-        encoded = pictures_of(job, vision).pictures * vision.tile_tokens // job.rows
-    return Setting(
+    found = Setting(
         style=style,
         batch=job.rows,
         sequence=-(-decoded // layout.context),
         encoded=encoded,
-        encoded_dtype=recipe.compute if recipe.autocast and crosses else None,
         hidden=architecture.hidden_size,
         tensor=layout.tensor,
         context=layout.context,
@@ -87,6 +80,12 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         streams=architecture.streams,
         options=job.options,
     )
+    modal = any(isinstance(block.mlp, Moe) and block.mlp.modal_width for block, _ in architecture.blocks)
+    if architecture.vision is None and not modal:
+        return found
+    from memcheck.frameworks.torch.seen import beside_pictures
+
+    return beside_pictures(job, architecture, found, modal=modal)
 
 
 def adapter_of(job: TrainingJob, part: str) -> Adapter | None:

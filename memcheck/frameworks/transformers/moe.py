@@ -27,15 +27,19 @@ def moe(ctx: Context, m: Moe, x: Value) -> Value:
         from memcheck.frameworks.transformers.dense_dispatch import dense_dispatch
 
         return dense_dispatch(ctx, m, x)
+    if m.modal_width:
+        from memcheck.frameworks.transformers.modal_experts import modal_experts
+
+        return modal_experts(ctx, m, x)
     tape = ctx.tape
     if m.shared_width and m.shared_gate:
         return _gated_shared(ctx, m, x)
     if m.shared_width and m.shared_first:
         shared = mlp(ctx, shared_mlp(m), x)
-        first = _routed(ctx, m, x)
+        first = routed_experts(ctx, m, x)
         first = scale(tape, first, "routed scaling") if m.scaled_output else first
         return add(tape, shared, first, "shared + routed")
-    routed = _routed(ctx, m, x)
+    routed = routed_experts(ctx, m, x)
     if not m.shared_width:
         return routed
     narrow = routed.dtype
@@ -48,7 +52,8 @@ def moe(ctx: Context, m: Moe, x: Value) -> Value:
     return cast(tape, both, narrow)
 
 
-def _routed(ctx: Context, m: Moe, x: Value) -> Value:
+def routed_experts(ctx: Context, m: Moe, x: Value) -> Value:
+    """The routed experts alone."""
     inside = enter_tensor_parallel(ctx, x)
     del x
     choice = route(ctx, m, inside)
@@ -98,7 +103,7 @@ def _gated_shared(ctx: Context, m: Moe, x: Value) -> Value:
     """Qwen2-MoE, Qwen3-Next: the shared expert runs first; a sigmoid of one score per token weights it."""
     tape = ctx.tape
     shared = mlp(ctx, shared_mlp(m), x)
-    routed = _routed(ctx, m, x)
+    routed = routed_experts(ctx, m, x)
     tensor = next(t for t in m.tensors if t.shape == (1, ctx.hidden))
     gate = unary(tape, linear(tape, x, ctx.replicated(tensor), tensor.name), "sigmoid")
     weighted = mul(tape, gate, shared)
