@@ -104,9 +104,9 @@ def _of_config(chance: Random) -> Input:
     plan = _valid(chance)
     config = dict(find_model(chance.choice(model_names())).config)
     for _ in range(chance.randint(1, 4)):
-        key = chance.choice(sorted(config))
+        key = chance.choice(sorted(config) or ["model_type"])
         change = chance.randrange(3)
-        if change == 0:
+        if change == 0 and config:
             del config[key]
         elif change == 1:
             config[key] = chance.choice(EXTREME)

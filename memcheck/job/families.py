@@ -45,7 +45,8 @@ NORM = "kind size weight bias"
 
 FORMS = parts(
     Attention="fused_qkv fused_form rotary_interleaved rotary_form sdpa flash fp32_scores masked softmax_fp32 "
-    "narrow_weights expanded_kv returns_weights filled_scores named_rotary position_rows adds_residual named_scores",
+    "narrow_weights expanded_kv returns_weights filled_scores named_rotary position_rows adds_residual named_scores "
+    "gate_adaptable",
     LatentAttention="rotary_interleaved rotary_complex",
     Mlp="fused_gate_up inline named_inner adaptable",
     Moe="router_fp32 router_apart scores_fp32 stacked_adapters correction_bias groups chosen_groups",

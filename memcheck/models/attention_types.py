@@ -204,6 +204,8 @@ class Attention(Record):
     """Rows and columns of a boolean mask that each layer holds and fills its scores by (GPT-Neo); 0 = none."""
     gate_matrix: bool = False
     """A matrix of its own makes the output's gate (AFMoE); it stands behind the output's matrix."""
+    gate_adaptable: bool = True
+    """peft's targets can name that matrix, as :attr:`memcheck.models.types.Mlp.adaptable`."""
     wide_sinks: bool = False
     """Eager scores with sinks are fp32 products of fp32 copies, also under autocast, and keep their maximum (Flint)."""
     differential: bool = False

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from memcheck.edge.modules import import_module
 from memcheck.models.errors import ArchitectureError
+from memcheck.models.named_experts import with_names
 from memcheck.models.reader import ConfigReader, shown
 from memcheck.models.registry import FAMILIES, read_architecture
-from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
+from memcheck.models.types import Architecture, Attention, Block
 from memcheck.models.vision import RestingTowers, Vision
 from memcheck.models.wrappers import HEARING, TOWERS, WRAPPERS
 from memcheck.record import Record
@@ -155,7 +156,9 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
         language = language._replace(narrow_loss=True, copied_logits=True)
     return language._replace(
         model_type=outer.model_type,
-        blocks=tuple((_inside(block, outer.model_type, sees=sees), n) for block, n in language.blocks),
+        blocks=with_names(
+            tuple((_inside(block, outer.model_type, sees=sees), n) for block, n in language.blocks), outer.model_type
+        ),
         vision=vision._replace(others=()) if vision is not None else None,
         others=found.others,
         embedders=() if isinstance(found, Vision) else found.embedders,
@@ -168,14 +171,9 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
 
 def _inside(block: Block, model_type: str, *, sees: bool) -> Block:
     """A layer of the language model as its multimodal class builds it."""
-    mixer, mlp = block.mixer, block.mlp
+    mixer = block.mixer
     if isinstance(mixer, Attention) and (model_type in SEEING or (sees and mixer.window is not None)):
         block = block._replace(mixer=mixer._replace(pictures=True))
-    if model_type == "qwen3_vl_moe" and isinstance(mlp, Moe):
-        # its files have stacked experts, so that no names of separate ones lead peft to them (conversion_mapping.py)
-        block = block._replace(mlp=mlp._replace(stacked_adapters=False))
-    elif model_type == "qwen3_vl_moe" and isinstance(mlp, Mlp):
-        block = block._replace(mlp=mlp._replace(adaptable=True))
     return block
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from memcheck.edge.modules import import_module
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture
+from memcheck.models.types import Architecture, Moe
 from memcheck.models.wrappers import HEARING, MUTE, THINKERS, TOWERS, WRAPPERS
 
 TYPE_CHECKING = False
@@ -217,6 +217,10 @@ def read_architecture(
         from memcheck.models.leftovers import check_leftovers
 
         check_leftovers(reader, architecture, written=frozenset(config) if strict else written)
+    if any(isinstance(block.mlp, Moe) for block, _ in architecture.blocks):
+        from memcheck.models.named_experts import with_names
+
+        architecture = architecture._replace(blocks=with_names(architecture.blocks, reader.model_type))
     return architecture._replace(notes=architecture.notes + tuple(reader.notes)) if reader.notes else architecture
 
 

@@ -33,7 +33,7 @@ from memcheck.job.objective_types import Objective
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import is_before
 from memcheck.models.padding import padded
-from memcheck.models.types import Architecture, Block, Mixer, Mlp, Moe
+from memcheck.models.types import Architecture, Attention, Block, Mixer, Mlp, Moe
 from memcheck.remembered import lru_cache
 
 
@@ -197,6 +197,8 @@ def _adaptable(component: object, adapter: Adapter, name: str) -> bool:
         return False
     if isinstance(component, Moe) and component.stacked_adapters:
         return False  # their adapters are those of the experts and the router
+    if isinstance(component, Attention) and not component.gate_adaptable and name.endswith(".gate_proj.weight"):
+        return False
     return adapts(adapter, name.removesuffix(".weight"))
 
 

@@ -140,7 +140,7 @@ def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Va
     v = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
     v = clamp(tape, v, 2) if a.clip_qkv else v
     if a.gate_matrix:
-        gate = linear(tape, x, ctx.weights(tensors[4], False), tensors[4].name)
+        gate = linear(tape, x, ctx.weights(tensors[4], False, adaptable=a.gate_adaptable), tensors[4].name)
     v = as_heads(ctx, a, v, kv_heads, None, not keeps_strides(ctx, a), each=a.v_head_dim or a.head_dim, rows=rows)
     return q, k, scale(tape, v, "value scale") if a.scaled_values else v, gate
 

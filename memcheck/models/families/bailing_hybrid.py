@@ -29,7 +29,7 @@ def read(config: ConfigReader) -> Architecture:
     attention = attention._replace(tensors=attention.tensors + gate, head_gate=True, wide_gate=True)
     mixer = _delta(config, h, size.heads)
     moe = experts(config, h, (GROUPS, CHOSEN_GROUPS))
-    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
     group = config.integer("layer_group_size", default=GROUP)
     types = layer_types(config, size.layers, lambda i: "linear_attention" if (i + 1) % group else "full_attention")
     dense = config.integer("first_k_dense_replace", default=DENSE, minimum=0)

@@ -52,7 +52,6 @@ def _moe(config: ConfigReader, size: StackDimensions, router: str, aliases: tupl
         Shared(shared * width),
         router=router,
         router_fp32=True,
-        stacked_adapters=True,
         scores_fp32=True,
         # modeling_deepseek_v2.py reads norm_topk_prob nowhere
         normalised_scores=config.flag("norm_topk_prob", default=True) and router == "sigmoid",
@@ -75,7 +74,6 @@ def sigmoid_experts(
         router="sigmoid",
         correction_bias=True,
         router_fp32=True,
-        stacked_adapters=True,
         scores_fp32=True,
         normalised_scores=config.flag("norm_topk_prob", default=True),
     )._replace(groups=groups, chosen_groups=config.integer("topk_group", default=groups, null=groups))
@@ -94,7 +92,7 @@ def _assemble(config: ConfigReader, size: StackDimensions, attention: LatentAtte
     if config.integer("moe_layer_freq", default=1, null=1) != 1:
         config.fail("moe_layer_freq", "moe_layer_freq other than 1 is not read by transformers")
     mtp = mtp_layers(config)
-    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
 
     def make(layer: int) -> Block:
         return pre_norm_block(size.hidden, attention, moe if layer else mlp)

@@ -80,7 +80,7 @@ def _assemble(
     attention = attention._replace(masked=True, passes_choice=config.model_type == "glm_moe_dsa")
     choosing = indexed(config, h, attention)
     moe = sigmoid_experts(config, h, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
-    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
     dense = config.integer("first_k_dense_replace", default=first_dense, null=first_dense, minimum=0)
     sparse = sparse_types(config, size.layers, dense)
     mtp = mtp_layers(config)

@@ -22,7 +22,7 @@ def read(config: ConfigReader) -> Architecture:
     sliding = "full_attention" if window is None else "sliding_attention"
     spans = windows(layer_types(config, size.layers, lambda i: sliding if i >= below else "full_attention"), window)
     moe = sigmoid_experts(config, h, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
-    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
     dense = config.integer("first_k_dense_replace", minimum=0)
 
     def make(kind: tuple[bool, int | None]) -> Block:

@@ -44,7 +44,7 @@ def read(config: ConfigReader) -> Architecture:
     narrow = _gated(_windowed(config, size, types.index(KINDS[2]) if KINDS[2] in types else None), size)
     mixers = {KINDS[0]: own, KINDS[1]: wide, KINDS[2]: narrow._replace(window=window)}
     moe = _experts(config, h)
-    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
     sparse = sparse_types(config, size.layers, config.integer("first_k_dense_replace", default=1, null=1, minimum=0))
     config.note(NOTE)
 

@@ -56,12 +56,11 @@ def read_moe(config: ConfigReader) -> Architecture:
         router_fp32=True,
         router_apart=True,
         shared_first=True,
-        stacked_adapters=True,
     )
     if bias:
         config.fail("use_bias", "use_bias of a routed model is not modelled: no released one has it")
     moe = with_correction(moe, "mlp.gate.moe_statics.e_score_correction_bias", (1, experts))
-    mlp = gated_mlp(h, config.integer("intermediate_size"), activation)._replace(adaptable=False)
+    mlp = gated_mlp(h, config.integer("intermediate_size"), activation)
     first = config.integer("moe_layer_start_index", default=1, minimum=0)
     last = config.integer("moe_layer_end_index", default=-1, minimum=-1)
     every = config.integer("moe_layer_interval", default=1)

@@ -38,7 +38,7 @@ def read_moe(config: ConfigReader) -> Architecture:
     window, types = _types(config, size)
     attention = _attention(config, size)
     moe = sigmoid_experts(config, size.hidden, "num_experts", "num_shared_experts")
-    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
     sparse = sparse_types(config, size.layers, config.integer("first_k_dense_replace", default=1, minimum=0))
 
     def make(kind: tuple[str, bool]) -> Block:

@@ -161,7 +161,6 @@ def _moe(config: ConfigReader, hidden: int, width: int, activation: str) -> Moe:
         shared_width=width,
         tensors=tensors,
         scores_fp32=True,
-        stacked_adapters=True,
         reads_stream=True,
     )
 

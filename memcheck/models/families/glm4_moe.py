@@ -46,11 +46,10 @@ def _read(config: ConfigReader, *, bias: bool) -> Architecture:
         router="sigmoid",
         correction_bias=True,
         router_fp32=True,
-        stacked_adapters=True,
         scores_fp32=True,
         normalised_scores=config.flag("norm_topk_prob", default=True),
     )
-    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), activation)._replace(adaptable=False)
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), activation)
     dense = config.integer("first_k_dense_replace", minimum=0)
     mtp = mtp_layers(config)
 

@@ -30,7 +30,7 @@ def _read(config: ConfigReader, *, normed: bool) -> Architecture:
     size = latent_sizes(config)
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
     moe = sigmoid_experts(config, size.hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
-    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
     sparse = sparse_types(config, size.layers, config.integer("first_k_dense_replace", default=1, null=1, minimum=0))
     mtp = mtp_layers(config)
     config.ignore("partial_rotary_factor", "moe_layer_freq")

@@ -34,7 +34,6 @@ def read_moe(config: ConfigReader) -> Architecture:
         router_fp32=True,
         scores_fp32=True,
         shared_first=True,
-        stacked_adapters=True,
     )
     block = pre_norm_block(size.hidden, _attention(config, size), with_linear_router(moe))
     return decoder(config, size, ((block, size.layers),), tied=False)

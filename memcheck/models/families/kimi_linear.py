@@ -25,7 +25,7 @@ def read(config: ConfigReader) -> Architecture:
     attention = latent_attention(config, size, whole_queries=True)._replace(turned=False)
     mixer = _delta(config, h, older)
     moe = experts(config, h)
-    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
     full = older.get("full_attn_layers")
     chosen = {n - 1 for n in full if isinstance(n, int)} if isinstance(full, list) else None
     types = layer_types(config, size.layers, lambda i: _kind(i, chosen))
@@ -60,7 +60,6 @@ def experts(config: ConfigReader, hidden: int, groups_by_default: tuple[int, int
         router="sigmoid",
         correction_bias=True,
         router_fp32=True,
-        stacked_adapters=True,
         scores_fp32=True,
         normalised_scores=config.flag("moe_renormalize", "norm_topk_prob", default=True),
     )._replace(groups=groups, chosen_groups=config.integer("topk_group", default=some, null=some))

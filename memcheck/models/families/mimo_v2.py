@@ -34,7 +34,7 @@ def read(config: ConfigReader) -> Architecture:
     kinds = tuple(zip(types, sparse_types(config, size.layers, 1), strict=True))
     _check_other_code(config, size, wide, kinds)
     moe = sigmoid_experts(config, h, "n_routed_experts", "", aliases=("num_local_experts",))
-    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
     turned = {kind: int(size.head_dim * rotary_share(config, kind, SHARE)) for kind in sorted(set(types))}
 

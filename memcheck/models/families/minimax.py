@@ -27,7 +27,6 @@ def read(config: ConfigReader) -> Architecture:
         config.integer("intermediate_size"),
         activation,
         scores_fp32=True,
-        stacked_adapters=True,
     )
     types = layer_types(config, size.layers, lambda i: "linear_attention" if i % 2 else "full_attention")
 
@@ -71,7 +70,6 @@ def read_m2(config: ConfigReader) -> Architecture:
         router="sigmoid",
         correction_bias=True,
         scores_fp32=True,
-        stacked_adapters=True,
     )
     block = pre_norm_block(size.hidden, attention, moe)
     return decoder(config, size, ((block, size.layers),), tied=False, rotary_dim=attention.rotary_dim)

@@ -38,7 +38,7 @@ def read(config: ConfigReader) -> Architecture:
     sparse = _indexed(config, h, older, attention)
     moe = _experts(config, h)
     mlp = gated_mlp(h, config.integer("dense_intermediate_size", default=12288), "silu", fused=True)
-    mlp = mlp._replace(clamp="oai", adaptable=False)
+    mlp = mlp._replace(clamp="oai")
     freq = config.raw("moe_layer_freq")
     given = isinstance(freq, list) and len(freq) == size.layers and not config.has("mlp_layer_types")
     routes = tuple(bool(f) for f in freq) if given else sparse_types(config, size.layers, 0)
@@ -102,7 +102,6 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         shared_first=True,
         scaled_output=True,
         clamp="oai",
-        stacked_adapters=True,
     )
     tensors = gated_tensors("mlp.shared_experts", hidden, shared, "shared_experts", fused=True)
     return moe._replace(shared_width=shared, tensors=moe.tensors + tensors)

@@ -18,7 +18,7 @@ def read(config: ConfigReader) -> Architecture:
     attention = attention._replace(scaled_queries=True)
     moe = sigmoid_experts(config, size.hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
     moe = moe._replace(router="softmax-groups", router_fp32=False, scores_fp32=False, correction_bias=False)
-    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
     dense = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
 
     def make(routed: bool) -> Block:

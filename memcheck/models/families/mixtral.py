@@ -20,6 +20,5 @@ def read(config: ConfigReader) -> Architecture:
         config.integer("intermediate_size"),
         config.activation(),
         scores_fp32=True,
-        stacked_adapters=True,
     )
     return decoder(config, size, ((pre_norm_block(size.hidden, attention, moe), size.layers),), tied=False)

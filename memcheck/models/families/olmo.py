@@ -59,7 +59,6 @@ def read_moe(config: ConfigReader) -> Architecture:
         config.integer("intermediate_size"),
         config.activation(),
         normalised_scores=config.flag("norm_topk_prob"),
-        stacked_adapters=True,
     )
     block = pre_norm_block(size.hidden, _attention(config, size, "rmsnorm"), moe)
     return decoder(config, size, ((block, size.layers),), tied=False)
@@ -74,7 +73,6 @@ def read_flex(config: ConfigReader) -> Architecture:
         config.integer("intermediate_size"),
         config.activation(),
         normalised_scores=config.flag("norm_topk_prob"),
-        stacked_adapters=True,
     )
     return _post_norm(config, size, [None] * size.layers, moe)
 

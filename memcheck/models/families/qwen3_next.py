@@ -36,7 +36,7 @@ def read(config: ConfigReader) -> Architecture:
     sparse = sparse_layers(config, size.layers)
     moe = _moe(config, h, normalised=config.flag("norm_topk_prob", default=True))
     width = config.raw("intermediate_size") if all(sparse) else config.integer("intermediate_size")
-    dense = None if all(sparse) else gated_mlp(h, width, moe.activation)._replace(adaptable=False)
+    dense = None if all(sparse) else gated_mlp(h, width, moe.activation)
     networks = tuple(moe if routed or dense is None else dense for routed in sparse)
     return _assemble(config, size, networks, delta_net(config, h, QWEN3_NEXT))
 
@@ -74,7 +74,6 @@ def _moe(config: ConfigReader, hidden: int, *, normalised: bool) -> Moe:
         config.activation(),
         Shared(config.integer("shared_expert_intermediate_size"), "shared_expert", gate=True),
         normalised_scores=normalised,
-        stacked_adapters=True,
     )
 
 

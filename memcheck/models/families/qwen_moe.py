@@ -54,9 +54,8 @@ def read_mellum(config: ConfigReader) -> Architecture:
         config.integer("moe_intermediate_size"),
         config.activation(),
         normalised_scores=config.flag("norm_topk_prob", default=True),
-        stacked_adapters=True,
     )
-    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)._replace(adaptable=False)
+    mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
     sparse = sparse_types(config, size.layers, 0)
 
     def make(kind: tuple[bool, int | None]) -> Block:
@@ -88,13 +87,12 @@ def _assemble(
         Shared(shared, "shared_expert", gate=bool(shared)),
         # Qwen 3's class default is false, but every released model says true: its absence is taken as that
         normalised_scores=config.flag("norm_topk_prob", default=not shared),
-        stacked_adapters=not shared,
     )
     if all(sparse):
         config.ignore("intermediate_size")
         dense = None
     else:
-        dense = gated_mlp(size.hidden, config.integer("intermediate_size"), activation)._replace(adaptable=bool(shared))
+        dense = gated_mlp(size.hidden, config.integer("intermediate_size"), activation)
 
     def make(kind: tuple[bool, int | None]) -> Block:
         mlp: Mlp | Moe = moe if kind[0] or dense is None else dense
