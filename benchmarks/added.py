@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 from benchmarks.cases import HERE, kept
+from benchmarks.small import ADAPTED, small_plan
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Attention, Mixer
 
@@ -150,6 +151,8 @@ WAYS = (
     ("eager", "none", "bf16-pure"),
     ("sdpa", "none", "bf16-mixed"),
     ("sdpa", "full", "bf16-mixed"),
+    ("sdpa", "none", "bf16-lora"),
+    ("sdpa", "full", "bf16-lora"),
     ("eager", "full", "bf16-mixed"),
     ("sdpa", "none", "fp32"),
 )
@@ -160,7 +163,11 @@ EAGER = (
     ("eager", "full", "bf16-pure"),
     ("eager", "none", "bf16-mixed"),
     ("eager", "full", "bf16-mixed"),
+    ("eager", "none", "bf16-lora"),
+    ("eager", "full", "bf16-lora"),
 )
+UNADAPTED = ("deepseek_v4", "falcon_h1", "falcon_mamba", "mamba", "mamba2")
+"""Families of which peft refuses adapters of all linear layers."""
 MASKED = ("bart", "blenderbot", "blenderbot-small", "m2m_100", "marian", "mbart", "plbart")
 """Families whose decoder makes a mask of ones. A GPU reads that it masks nothing, so that its kernel gets none; fake
 tensors cannot be read (masking_utils.py, _ignore_causal_mask_sdpa), and their traces are of another kernel."""
@@ -174,8 +181,6 @@ def added() -> dict[str, dict[str, Any]]:
 
 def added_plans() -> dict[str, dict[str, Any]]:
     """The plans of every family that was added, by name."""
-    from benchmarks.small import small_plan
-
     found = {}
     for kind, record in added().items():
         for attention, recompute, recipe in record["ways"]:
@@ -215,7 +220,9 @@ def record(kind: str) -> dict[str, Any]:
         "ways": [
             way
             for way in (EAGER if kind in MASKED or eager else WAYS)
-            if not (routed and way in WAYS[-2:]) and (built.supports_gradient_checkpointing or way[1] == "none")
+            if not (routed and way in WAYS[-2:])
+            and (built.supports_gradient_checkpointing or way[1] == "none")
+            and (kind not in UNADAPTED or way[2] != ADAPTED)
         ],
     }
 

@@ -96,6 +96,8 @@ ROUTED = (
 ATTENTIONS = ("eager", "sdpa")
 RECOMPUTES = ("none", "full")
 RECIPES = ("bf16-mixed", "bf16-pure")
+ADAPTED = "bf16-lora"
+"""A way to train that stands for a recipe: weights in bf16, adapters of all linear layers in fp32."""
 MICRO_BATCH, SEQUENCE = 2, 1024
 
 
@@ -162,6 +164,7 @@ def small_plan(
     recipe: str,
 ) -> dict[str, Any]:
     """One step of plain SGD on one GPU, whose own peaks leave those of the layers to be seen."""
+    adapted = {"method": "lora", "lora": {"rank": 16, "dtype": "fp32", "target_modules": "all-linear"}}
     return {
         "memcheck": 1,
         "name": name,
@@ -174,10 +177,11 @@ def small_plan(
             "micro_batch_size": MICRO_BATCH,
             "sequence_length": SEQUENCE,
             "gradient_accumulation_steps": 1,
-            "precision": recipe,
+            "precision": "bf16-pure" if recipe == ADAPTED else recipe,
             "optimizer": "sgd",
             "activation_checkpointing": recompute,
             "attention": attention,
             "loss": "standard",
+            **(adapted if recipe == ADAPTED else {}),
         },
     }

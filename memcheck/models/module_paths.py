@@ -76,6 +76,10 @@ def linear_layers(a: Architecture) -> Iterator[Linear]:
         name = tensor.name.removesuffix(".weight").removeprefix("model.")
         if any(each in name for each in PROJECTIONS):
             yield Linear("language", name, beside + name)
+        elif tensor.linear:
+            yield Linear("language", tensor.name.removesuffix(".weight"), tensor.name.removesuffix(".weight"))
+    for tensor in a.head_tensors[:1] if a.head_transform else ():
+        yield Linear("language", tensor.name.removesuffix(".weight"), tensor.name.removesuffix(".weight"))
     if a.vision is not None:
         yield from _of_tower(a.vision)
     for other in a.others:

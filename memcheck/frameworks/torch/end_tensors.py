@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor, adapter_tensors
 from memcheck.autograd.context import Adapter, adapts
-from memcheck.job.types import TrainingJob
+from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.parameters import task_tensors
 from memcheck.models.types import Architecture, Norm, ParameterTensor
 from memcheck.remembered import lru_cache
 
 TABLE, HEAD = "embed_tokens", "lm_head"
 """Modules that ``modules_to_save`` may name."""
-PROJECTIONS = ("per_layer_model_projection", "altup_projections", "altup_unembed_projections")
-"""Linear layers beside those of Gemma 4 and 3n: peft adapts them as it adapts theirs."""
 
 
 def _norm_tensors(norm: Norm | None, name: str, trained: bool) -> list[LocalTensor]:
@@ -44,16 +42,18 @@ def table_tensors(job: TrainingJob, a: Architecture, tensor: int, trained: bool)
 
 
 def _projection_adapters(job: TrainingJob, a: Architecture) -> list[LocalTensor]:
-    """The adapters of linear layers of no block: Gemma 4's projection of the rows that are looked up, and those of
-    Gemma 3n's streams.
+    """The adapters of linear layers of no block: projections of what is looked up (Gemma 4, ELECTRA, OPT-350m), and
+    those of Gemma 3n's streams.
     """
     lora = job.lora
-    if lora is None or a.per_layer is None:
+    if lora is None:
         return []
+    from memcheck.models.module_paths import PROJECTIONS
+
     adapter = Adapter(lora.rank, lora.targets_in("language"), lora.dtype, quantized=False)
-    found = [t for t in a.extra_tensors if any(name in t.name for name in PROJECTIONS)]
-    adapted = [t for t in found if adapts(adapter, t.name.removesuffix(".weight"))]
-    return [each for t in adapted for each in adapter_tensors(t, t.shape, lora)]
+    beside = [t for t in a.extra_tensors if t.linear or any(name in t.name for name in PROJECTIONS)]
+    found = [t for t in beside if adapts(adapter, t.name.removesuffix(".weight"))]
+    return [each for t in found for each in adapter_tensors(t, t.shape, lora)]
 
 
 def output_tensors(
@@ -76,11 +76,21 @@ def names_head(job: TrainingJob) -> bool:
 
 
 def head_adapters(job: TrainingJob, a: Architecture, tensor: int) -> list[LocalTensor]:
-    """The two matrices of the head's adapter on one rank."""
-    if job.lora is None or not names_head(job) or not a.head:
+    """The matrices of adapters on one rank: of the layer in front of the head, and of the head where they name it."""
+    if job.lora is None:
+        return []
+    adapter = Adapter(job.lora.rank, job.lora.targets_in("language"), job.lora.dtype, quantized=False)
+    first = a.head_tensors[:1] if a.head_transform else ()
+    found = [t for t in first if adapts(adapter, t.name.removesuffix(".weight"))]
+    transform = [each for t in found for each in adapter_tensors(t, t.shape, job.lora)]
+    return transform + _decoder_adapters(job, job.lora, a, tensor)
+
+
+def _decoder_adapters(job: TrainingJob, lora: Lora, a: Architecture, tensor: int) -> list[LocalTensor]:
+    if not names_head(job) or not a.head:
         return []
     shape = (-(-a.vocab_size // tensor), a.embedding_size)
-    return adapter_tensors(ParameterTensor(f"{HEAD}.weight", shape, "head", linear=True), shape, job.lora)
+    return adapter_tensors(ParameterTensor(f"{HEAD}.weight", shape, "head", linear=True), shape, lora)
 
 
 @lru_cache(maxsize=256)

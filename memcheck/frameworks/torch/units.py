@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.state import LocalTensor, adapter_tensors, block_component_tensors, expert_slices, local_tensor
+from memcheck.accounts.state import LocalTensor, block_component_tensors, expert_slices, local_tensor
 from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.completeness import demand, elements, met, met_by, whole
-from memcheck.autograd.context import Adapter, Context, Setting, adapts, is_frozen
+from memcheck.autograd.context import Adapter, Context, Setting, is_frozen
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Dim, Leaf, Value
 from memcheck.errors import UnsupportedError
@@ -33,7 +33,7 @@ from memcheck.job.objective_types import Objective
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import is_before
 from memcheck.models.padding import padded
-from memcheck.models.types import Architecture, Attention, Block, Mixer, Mlp, Moe
+from memcheck.models.types import Architecture, Block, Mixer, Moe
 from memcheck.remembered import lru_cache
 
 
@@ -173,6 +173,9 @@ def block_tensors_on_rank(
     """The block's parameter tensors on one rank, adapters included."""
     found: list[LocalTensor] = []
     adapter = lora if isinstance(lora, Adapter) else None
+    if adapter is not None:
+        from memcheck.frameworks.torch.block_adapters import layer_adapters
+
     for t, component in block_component_tensors(block):
         shape = local_tensor(t, component, tensor, expert, expert_tensor)
         wants = trained and not t.fixed and not is_frozen(t.name.removesuffix(".weight"), frozen)
@@ -180,26 +183,13 @@ def block_tensors_on_rank(
         quantized = adapter is not None and adapter.quantized and (t.linear or (is_expert and adapter.holds(shape)))
         stored = adapter.storage if adapter is not None and quantized else None
         found.append(LocalTensor(t.name, shape, wants, stored, is_expert, matrix=len(shape) > 1))
-        if adapter is not None and t.linear and len(shape) == 2 and _adaptable(component, adapter, t.name):
-            found.extend(adapter_tensors(t, shape, adapter))
+        if adapter is not None and t.linear and len(shape) == 2:
+            found += layer_adapters(component, t, shape, adapter)
     if adapter is not None and isinstance(block.mlp, Moe):
-        from memcheck.frameworks.transformers.adapters import adapted_tensors
+        from memcheck.frameworks.transformers.adapters import expert_adapters
 
-        for factors in adapted_tensors(adapter, block.mlp):
-            for end, size in ((".lora_A", factors.down), (".lora_B", factors.up)):
-                found.append(LocalTensor(factors.name + end, size, True, adapter.dtype, matrix=True))
+        found += expert_adapters(block.mlp, adapter)
     return tuple(found)
-
-
-def _adaptable(component: object, adapter: Adapter, name: str) -> bool:
-    """Whether peft wraps this linear layer: beside stacked experts some families' dense layers are left out."""
-    if isinstance(component, Mlp) and not component.adaptable:
-        return False
-    if isinstance(component, Moe) and component.stacked_adapters:
-        return False  # their adapters are those of the experts and the router
-    if isinstance(component, Attention) and not component.gate_adaptable and name.endswith(".gate_proj.weight"):
-        return False
-    return adapts(adapter, name.removesuffix(".weight"))
 
 
 def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool) -> Unit:
@@ -368,6 +358,7 @@ def head_of(
         widened=a.logits_fp32,
         divided=a.head_input_scale,
         transform=a.head_transform,
+        transform_name=a.head_tensors[0].name if a.head_transform else "",
         transform_biases=transform_biases(a),
         projects_last=a.projects_last,
         dropout=a.final_dropout,

@@ -5,6 +5,7 @@ Source: peft 0.21 tuners/lora/layer.py (ParamWrapper, _LoraFactorsProxy) and uti
 
 from __future__ import annotations
 
+from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import Adapter, Context, adapts
 from memcheck.autograd.elementwise import convert_weight
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
@@ -47,6 +48,15 @@ def adapted_tensors(adapter: Adapter | None, m: Moe) -> tuple[Factors, ...]:
             rank = ranks * adapter.rank * tensor.shape[0]
             found.append(Factors(tensor.name, (rank, tensor.shape[2]), (tensor.shape[1], rank)))
     return tuple(found)
+
+
+def expert_adapters(m: Moe, adapter: Adapter) -> list[LocalTensor]:
+    """The tensors of those adapters on a rank."""
+    return [
+        LocalTensor(factors.name + end, size, True, adapter.dtype, matrix=True)
+        for factors in adapted_tensors(adapter, m)
+        for end, size in ((".lora_A", factors.down), (".lora_B", factors.up))
+    ]
 
 
 def stacked_experts(m: Moe) -> list[ParameterTensor]:

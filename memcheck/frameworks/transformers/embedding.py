@@ -138,7 +138,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     width = e.width if e.projects_last else s.hidden
     if e.projected and not e.projects_last:  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
         matrix = ParameterTensor("project_in.weight", (s.hidden, e.width), "embedding", linear=True)
-        x = linear(tape, x, ctx.weights(matrix, False, adaptable=False), "project_in")
+        x = linear(tape, x, ctx.weights(matrix, False), "project_in")
     x = _with_other_tokens(ctx, e, x) if e.embedders else x
     if e.per_layer is not None:
         from memcheck.frameworks.transformers.per_layer import look_up
@@ -212,7 +212,7 @@ def _behind_sum(ctx: Context, e: Embedding, x: Value, *, trained: bool) -> Value
     if not (e.projected and e.projects_last):
         return x
     matrix = ParameterTensor("embeddings_project.weight", (s.hidden, e.width), "embedding", linear=True)
-    return linear(tape, x, ctx.weights(matrix, True, adaptable=False), "embeddings_project")
+    return linear(tape, x, ctx.weights(matrix, True), "embeddings_project")
 
 
 def _hooked(tape: Tape, x: Value) -> Value:

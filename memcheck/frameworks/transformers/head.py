@@ -43,6 +43,7 @@ class Head(Record):
     """Width of a gradient to which every layer adds, and which the embedding takes (Gemma 4's per-layer inputs)."""
     transform: str = ""
     """Activation of a layer in front of the head, whose result a LayerNorm takes."""
+    transform_name: str = ""
     transform_biases: tuple[bool, bool] = (True, True)
     """Whether that layer and that norm have a bias."""
     projects_last: bool = False
@@ -124,7 +125,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     h = layers.norm(ctx, head.final_norm, _joined(ctx, x, collapses=head.collapses))
     if head.projection and not head.projects_last:
         matrix = ParameterTensor("project_out.weight", (head.projection, s.hidden), "embedding", linear=True)
-        h = linear(tape, h, ctx.weights(matrix, False, adaptable=False), "project_out")
+        h = linear(tape, h, ctx.weights(matrix, False), "project_out")
     if head.final_norm is not None or (head.projection and not head.projects_last):
         x.storage = None  # `hidden_states = self.norm(hidden_states)`: nothing but the graph holds the input now
     del x
@@ -289,8 +290,8 @@ def _transformed(ctx: Context, head: Head, h: Value) -> Value:
     if not act:
         return h
     width = (head.projection if head.projects_last else 0) or ctx.hidden
-    matrix = ParameterTensor("transform.dense.weight", (width, ctx.hidden), "head", linear=True)
-    h = activation(ctx.tape, linear(ctx.tape, h, ctx.weights(matrix, biases[0], adaptable=False), "transform"), act)
+    matrix = ParameterTensor(head.transform_name, (width, ctx.hidden), "head", linear=True)
+    h = activation(ctx.tape, linear(ctx.tape, h, ctx.weights(matrix, biases[0]), "transform"), act)
     norm = Norm("layernorm", width, bias=biases[1], name="transform.LayerNorm")
     return normalise(ctx, norm, h, "transform.LayerNorm")
 

@@ -241,5 +241,5 @@ def clamped(tape: Tape, m: Mlp | Moe, gate: Value, up: Value) -> Value:
 
 
 def linear_tensors(tensors: tuple[ParameterTensor, ...]) -> list[ParameterTensor]:
-    """The matrices of a component, in the order of its forward pass."""
-    return [t for t in tensors if t.linear]
+    """The matrices of a component that gradients reach, in the order of its forward pass."""
+    return [t for t in tensors if t.linear and not t.fixed]

@@ -104,7 +104,7 @@ def indexed(config: ConfigReader, hidden: int, attention: LatentAttention) -> La
         vector(f"{a}.k_norm.bias", width, "norm"),
         *linear(f"{a}.weights_proj", heads, hidden, "attention", "none"),
     )
-    fixed = tuple(t._replace(fixed=True, linear=False) for t in tensors)
+    fixed = tuple(t._replace(fixed=True) for t in tensors)
     return attention._replace(
         tensors=attention.tensors + fixed, index_heads=heads, index_head_dim=width
     )

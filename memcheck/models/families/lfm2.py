@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
-from memcheck.models.parts.feed_forward import routed, with_linear_router
+from memcheck.models.parts.feed_forward import routed
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import stack
@@ -42,7 +42,6 @@ def read_moe(config: ConfigReader) -> Architecture:
         router="sigmoid",
         normalised_scores=config.flag("norm_topk_prob", default=True),
     )
-    moe = with_linear_router(moe)
     if config.flag("use_expert_bias", default=True):
         moe = moe._replace(correction_bias=True)
     layers = tuple((t, moe if i >= dense else mlp) for i, t in enumerate(types))

@@ -85,7 +85,7 @@ def _indexed(config: ConfigReader, hidden: int, older: dict[str, object], attent
         vector(f"{a}.q_norm.weight", width, "norm"),
         vector(f"{a}.k_norm.weight", width, "norm"),
     )
-    fixed = tuple(t._replace(fixed=True, linear=False) for t in tensors)
+    fixed = tuple(t._replace(fixed=True) for t in tensors)
     return attention._replace(tensors=attention.tensors + fixed, block_heads=heads, block_dim=width)
 
 

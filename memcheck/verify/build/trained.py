@@ -56,7 +56,7 @@ def adapt(model: nn.Module, job: TrainingJob, lora: Lora) -> nn.Module:
         modules_to_save=list(lora.modules_to_save) or None,
         target_parameters=list(lora.target_parameters) or None,
         target_modules=targets,
-        task_type="CAUSAL_LM",
+        task_type="CAUSAL_LM" if hasattr(model, "prepare_inputs_for_generation") else None,
     )
     outside = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[job.recipe.params])
