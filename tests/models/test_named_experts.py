@@ -29,9 +29,9 @@ def test_those_are_named_that_peft_names() -> None:
     """Of every type that memcheck reads; a type is a model's own, which its text part's is not."""
     pytest.importorskip("torch")
     conversion = pytest.importorskip("peft.utils.transformers_weight_conversion")
-    groups = conversion._MODEL_TO_CONVERSION_PATTERN  # noqa: SLF001
+    groups = conversion._MODEL_TO_CONVERSION_PATTERN
     known = (set(FAMILIES) | set(TOWERS)) - REMOTE
-    of_peft = {kind for kind in known if groups.get(kind) in conversion._MOE_TARGET_MODULE_MAPPING}  # noqa: SLF001
+    of_peft = {kind for kind in known if groups.get(kind) in conversion._MOE_TARGET_MODULE_MAPPING}
     assert of_peft == NAMED & known
 
 

@@ -56,7 +56,7 @@ def adapt(model: nn.Module, job: TrainingJob, lora: Lora) -> nn.Module:
         modules_to_save=list(lora.modules_to_save) or None,
         target_parameters=list(lora.target_parameters) or None,
         target_modules=targets,
-        task_type="CAUSAL_LM" if hasattr(model, "prepare_inputs_for_generation") else None,
+        task_type="CAUSAL_LM" if _continues(model) else None,
     )
     outside = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[job.recipe.params])
@@ -74,6 +74,11 @@ def adapt(model: nn.Module, job: TrainingJob, lora: Lora) -> nn.Module:
             module.weight = nn.Parameter(module.weight.detach().to(wanted))
     trained: nn.Module = adapted
     return trained
+
+
+def _continues(model: nn.Module) -> bool:
+    """Whether it is a decoder alone, as peft's class of such models expects."""
+    return hasattr(model, "prepare_inputs_for_generation") and not getattr(model.config, "is_encoder_decoder", False)
 
 
 def _copy_in_place(model: nn.Module) -> None:
