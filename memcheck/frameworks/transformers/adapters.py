@@ -53,7 +53,7 @@ def adapted_tensors(adapter: Adapter | None, m: Moe) -> tuple[Factors, ...]:
 def expert_adapters(m: Moe, adapter: Adapter) -> list[LocalTensor]:
     """The tensors of those adapters on a rank."""
     return [
-        LocalTensor(factors.name + end, size, True, adapter.dtype, matrix=True)
+        LocalTensor(name=factors.name + end, shape=size, trained=True, dtype=adapter.dtype, matrix=True)
         for factors in adapted_tensors(adapter, m)
         for end, size in ((".lora_A", factors.down), (".lora_B", factors.up))
     ]
