@@ -90,7 +90,7 @@ def linear_layers(a: Architecture) -> Iterator[Linear]:
 
 
 def _of_tower(v: Vision) -> Iterator[Linear]:
-    root = ("" if v.kind in BARE else "model.") + v.path + "."
+    root = ("" if v.kind in BARE else "model.") + (v.path and v.path + ".")
     layers = LAYERS.get(v.kind, "blocks" if v.path == "visual" else "encoder.layers")
     index = 0
     for block, times in (*v.blocks, *v.idle):

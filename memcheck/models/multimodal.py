@@ -52,6 +52,10 @@ SILENT = {"gemma2": {"sliding_window": 4096}, "opt": {"max_position_embeddings":
 """What released files leave to the class of the language model (configuration_gemma2.py, configuration_opt.py)."""
 NAMED_TEXT = ("idefics2", "idefics3", "smolvlm")
 """Classes that call their language model ``text_model``."""
+TOWERLESS = ("fuyu",)
+"""Classes without a section for pictures: a matrix makes rows of their patches."""
+PIXELS = frozenset(("image_size", "num_channels", "patch_size"))
+"""What they have of it, beside their language model's keys in released files."""
 AMONG = ("phi4_multimodal",)
 """Classes whose towers are modules of the language model."""
 
@@ -82,7 +86,8 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     inner_type = WRAPPERS[outer_type]
     text = config.get("text_config")
     if text is None and "hidden_size" in config:
-        flat = {k: v for k, v in config.items() if k not in TOKENS and not k.endswith("_config")}
+        others = TOKENS | PIXELS if outer_type in TOWERLESS else TOKENS
+        flat = {k: v for k, v in config.items() if k not in others and not k.endswith("_config")}
         return {**flat, "model_type": inner_type or outer_type}, ""
     if not isinstance(text, Mapping):
         raise ArchitectureError(f"{outer_type}: text_config must be a mapping, not {shown(text)}", key="text_config")
@@ -135,14 +140,14 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     key = HEARING.get(outer.model_type, "vision_config")
     if key not in config and outer.model_type == "molmo2" and "vit_config" in config:  # in the released files
         key = "vit_config"
-    if not isinstance(config.get(key), Mapping):
+    if not isinstance(config.get(key), Mapping) and outer.model_type not in TOWERLESS:
         alone = "`model: {part: language}`" if hears else "vision_config: null"
         outer.fail(
             key,
             f"{key} is missing: the tower's dimensions are in it",
             f"state it, or {alone} for the language model alone",
         )
-    section = outer.section(key)
+    section = outer.section(key) if outer.model_type not in TOWERLESS else outer
     found = _tower(outer.model_type)(section, AroundTower(outer, language))
     vision = found if isinstance(found, Vision) else None
     _check_leftovers(outer, strict=strict, written=written)

@@ -220,6 +220,8 @@ def passing_curve(block: Block, setting: Setting, recompute: str, inventory: boo
 def mergers(vision: Vision) -> list[tuple[ParameterTensor, ...]]:
     """The tensors of the last merger, and of those of earlier rows."""
     each = len(vision.projector) // (len(vision.deepstack) + 1)
+    if not each:
+        return [()]
     return [vision.projector[i : i + each] for i in range(0, len(vision.projector), each)]
 
 
