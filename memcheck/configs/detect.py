@@ -53,6 +53,11 @@ UNREAD = (
 )
 """Kinds of files that memcheck knows and does not read as a job: the evidence, the name, what to do instead."""
 
+_NAMED = re.compile(
+    r"(?:^|[\s;&])(?:swift|megatron|llamafactory-cli|axolotl|trl|tune|torchrun|deepspeed|python3?|accelerate)\s"
+    r"(?:.*?\s)??[\"']?(?P<file>[\w./${}~-]+\.(?:ya?ml|json))[\"']?(?=\s|$)"
+)
+"""A launcher's line and the first file of arguments on it, which is not its own ``--config_file``."""
 HELP = f"memcheck reads {', '.join(each.title for each in FORMATS.values())}; --from says which"
 
 
@@ -79,7 +84,19 @@ def detect(path: str, text: str, *, named: bool = False) -> str:
             at = Location(path, Span(number, sourced.start(1) + 1, number, sourced.end(1) + 1))
             message = f"the script's arguments are in `{sourced[1]}`, which it sources"
             raise located(at, message, "name that script, with --define for what this one sets")
+        named_there = _named(line)
+        if named_there is not None:
+            at = Location(path, Span(number, named_there.start("file") + 1, number, named_there.end("file") + 1))
+            message = f"the launch's arguments are in `{named_there['file']}`, which it names"
+            raise located(at, message, "name that file, with --gpus-per-node and --nodes for what this one sets")
     raise ConfigError(f"{path}: this is no config that memcheck knows", HELP)
+
+
+def _named(line: str) -> re.Match[str] | None:
+    """The file of arguments that a launch hands on; engines' and launchers' own files are parts of others' jobs."""
+    code = re.sub(r"(?:^|\s)#.*", lambda found: " " * len(found[0]), line[:2000])
+    code = re.sub(r"--(?:config_file|deepspeed|fsdp_config)[=\s]+\S+", lambda found: " " * len(found[0]), code)
+    return _NAMED.search(code)
 
 
 def recognised(config: ConfigFile, syntax: str) -> str:

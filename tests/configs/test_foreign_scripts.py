@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from memcheck.configs.detect import detect
 from memcheck.configs.importing import Imported, import_config
-from memcheck.configs.types import ReadSetting
+from memcheck.configs.types import ConfigError, ReadSetting
 
 LINE = (
     "deepspeed --include localhost:0,1 finetune.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 2"
@@ -171,3 +172,22 @@ def test_llama_factory_on_megatron_is_no_job_of_the_trainer() -> None:
     )
     found = import_config("mca.yaml", text.encode(), {"hardware.gpu": ReadSetting("a100-80gb", "test")})
     assert any("Megatron's parallelism" in problem.message for problem in found.problems)
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("NPROC_PER_NODE=2 swift sft recipes/sft.yaml", "recipes/sft.yaml"),
+        ("llamafactory-cli train a.yaml", "a.yaml"),
+        ('megatron rlhf --use_ray true --config "$HERE/a.yaml"', "$HERE/a.yaml"),
+        ("accelerate launch --config_file fsdp.yaml -m axolotl.cli.train a.yml", "a.yml"),
+        ("deepspeed train.py --deepspeed ds.json", ""),
+        ("cp a.yaml b.yaml", ""),
+    ],
+)
+def test_a_launch_that_only_names_its_arguments_names_that_file(line: str, named: str) -> None:
+    """Its own engine's or launcher's file is no such file, and a comment is no launch."""
+    with pytest.raises(ConfigError) as found:
+        detect("run.sh", f"# swift sft other.yaml\n{line}\n")
+    assert (f"`{named}`, which it names" in str(found.value)) == bool(named)
+    assert found.value.location is None or found.value.location.span.line == 2

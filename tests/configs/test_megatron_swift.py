@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks.config_corpus import ESTIMATED, judged
 from memcheck.check import Gate, check_file
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ReadSetting
@@ -137,43 +134,3 @@ def test_a_launch_is_judged_from_its_own_file() -> None:
     estimate = results[0].estimate
     assert estimate is not None
     assert 45 * 2**30 < estimate.needed_bytes < 65 * 2**30
-
-
-FOLDERS = [folder for folder in os.environ.get("MEMCHECK_CONFIGS", "").split(os.pathsep) if os.path.isdir(folder)]
-NAMES = {
-    "tensor_model_parallel_size": ("parallelism.tensor", 1),
-    "pipeline_model_parallel_size": ("parallelism.pipeline", 1),
-    "expert_model_parallel_size": ("parallelism.expert", 1),
-    "context_parallel_size": ("parallelism.context", 1),
-    "micro_batch_size": ("training.micro_batch_size", 1),
-    "global_batch_size": ("training.global_batch_size", 16),
-    "max_length": ("training.sequence_length", None),
-    "recompute_granularity": ("training.activation_checkpointing.mode", "selective"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not FOLDERS, reason="MEMCHECK_CONFIGS names no folder of real configs")
-def test_plans_of_real_launches_say_what_they_say() -> None:
-    """A second reading by regular expressions agrees on every estimated script: degrees, batches, length, recompute."""
-    scripts = [each for folder in FOLDERS for each in Path(folder).rglob("*.sh")]
-    launches = [path for path in scripts if re.search(r"^megatron (sft|pt)", path.read_text(), re.MULTILINE)]
-    if not launches:
-        pytest.skip("no folder of Megatron-SWIFT's launches")
-    estimated = [path for path in sorted(launches) if judged(path).kind == ESTIMATED]
-    assert estimated
-    wrong = []
-    for path in estimated:
-        text = re.split(r"^megatron (?:sft|pt)", path.read_text(), flags=re.MULTILINE)[1]
-        stated = {k: ReadSetting(v, "t") for k, v in (("hardware.gpu", "h200"), ("hardware.nodes", 1))}
-        found = import_config(str(path), path.read_bytes(), stated).settings
-        for name, (key, default) in NAMES.items():
-            match = re.search(rf"--{name}\s+(\S+)", text)
-            value = default if match is None else int(match[1]) if match[1].isdigit() else match[1]
-            said = found[key].value if key in found else None
-            if said != value:
-                wrong.append(f"{path.name}: {key} is {said}, and the script says {value}")
-        adapted = re.search(r"--(?:tuner|train)_type\s+'?lora", text) is not None
-        if found["training.method"].value != ("lora" if adapted else "full"):
-            wrong.append(f"{path.name}: {found['training.method'].value}")
-    assert not wrong, "\n".join(wrong)
