@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.configs import megatron_keys as keys
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
+from memcheck.configs.launch_environment import allocator
 from memcheck.configs.megatron_harmless import HARMLESS
 from memcheck.configs.types import ReadConfig
 from memcheck.errors import UnsupportedError
@@ -20,6 +21,7 @@ def read_megatron(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of one job."""
     draft = Draft(config, "megatron", keys.TITLE)
     draft.derive("training.framework", "megatron", "the arguments are Megatron-LM's")
+    allocator(draft)
     _refuse(draft)
     _serves(draft)
     _model(draft)

@@ -7,6 +7,7 @@ import re
 from memcheck.configs import trainer_keys as keys
 from memcheck.configs.contract import speaks
 from memcheck.configs.draft import Draft
+from memcheck.configs.launch_environment import allocator
 from memcheck.configs.types import KeyRow
 from memcheck.edge.observed import is_folder
 from memcheck.record import Record
@@ -210,8 +211,9 @@ def saved(draft: Draft, strategy: str = "save_strategy", only_model: str = "save
 
 
 def launcher(draft: Draft) -> None:
-    """torchrun's and accelerate's arguments on the same command line."""
+    """torchrun's and accelerate's arguments on the same command line, and what is set in front of it."""
     config = draft.config
+    allocator(draft)
     for name, key in keys.LAUNCHER.items():
         if config.has(name):
             draft.rows((KeyRow(name, key),))

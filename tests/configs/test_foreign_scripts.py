@@ -191,3 +191,26 @@ def test_a_launch_that_only_names_its_arguments_names_that_file(line: str, named
         detect("run.sh", f"# swift sft other.yaml\n{line}\n")
     assert (f"`{named}`, which it names" in str(found.value)) == bool(named)
     assert found.value.location is None or found.value.location.span.line == 2
+
+
+MEGATRON_LINE = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 --bf16"
+    " --seq-length 512 --max-position-embeddings 512 --vocab-size 50304 --micro-batch-size 1 --global-batch-size 8"
+)
+
+
+@pytest.mark.parametrize("line", [LINE, MEGATRON_LINE, f"llamafactory-cli train --stage sft {LINE.partition(' finetune.py ')[2]}"])
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [
+        ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True ", True),
+        ("export PYTORCH_ALLOC_CONF='max_split_size_mb:512,expandable_segments:True'\n", True),
+        ("A=1 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False ", False),
+        ("# PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n", None),
+        ("PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512 ", None),
+    ],
+)
+def test_the_allocators_variable_in_front_of_a_launch_counts(line: str, said: str, value: object) -> None:
+    """Segments that expand hold less that cannot be returned; a script is where that is said."""
+    setting = _read(f"{said}{line}\n").settings.get("training.expandable_segments")
+    assert (setting.value if setting is not None else None) == value
