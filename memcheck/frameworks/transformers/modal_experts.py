@@ -2,8 +2,9 @@
 
 Ernie4_5_VLMoeMoeBlock.forward picks the rows of each kind number by number, by a mask that is expanded to all channels,
 and puts what their experts make into zeros by the same mask. A negated mask is real: a byte for each number. The places
-of the numbers are listed as three int64 each (aten IndexingUtils.h, expandTensors); the backward of a pick, which adds
-to zeros, sorts them, of which six are there at once (native/cuda/Indexing.cu, index_put_with_sort_kernel).
+of the numbers are listed as three int64 each (aten IndexingUtils.h, expandTensors), of a mask that is real by then
+(native/cuda/Nonzero.cu); the backward of a pick, which adds to zeros, sorts them, of which six are there at once
+(native/cuda/Indexing.cu, index_put_with_sort_kernel).
 """
 
 from __future__ import annotations
@@ -65,11 +66,19 @@ def only(m: Moe, part: str) -> Moe:
     )
 
 
+def _listed(tape: Tape, shape: tuple[int, ...], taken: tuple[int, ...], *, negated: bool) -> Storage:
+    """The places of numbers; an expanded mask is made real for as long as that takes."""
+    real = None if negated else tape.new(shape, "bool", "contiguous mask")
+    places = tape.new((*taken, 3), "int64", "places")
+    del real
+    return places
+
+
 def _picked(tape: Tape, x: Value, rows: int, *, negated: bool) -> Value:
     """``hidden_states[mask]``: keeps the mask."""
     shape, dtype, taken = x.shape, x.dtype, (rows, x.shape[1])
     mask = tape.new(shape, "bool", "mask of tokens") if negated else None
-    places = tape.new((*taken, 3), "int64", "places")
+    places = _listed(tape, shape, taken, negated=negated)
     out = tape.value(taken, dtype, "rows of their tokens")
     del places
 
@@ -86,15 +95,13 @@ def _put(tape: Tape, final: Value, made: Value, *, negated: bool) -> Value:
     """``final[mask] = made``: in place; keeps the mask. What was there gets a copy of the gradient with zeros."""
     shape, dtype, taken = final.shape, final.dtype, made.shape
     mask = tape.new(shape, "bool", "mask of tokens") if negated else None
-    places = tape.new((*taken, 3), "int64", "places")
-    del places
+    _listed(tape, shape, taken, negated=negated)
     before, wants, narrow = final.origin is not None, made.origin is not None, made.dtype
     out = Value(final.storage, shape, dtype)
 
     def run(grad: Storage, kept: Storage | None = mask) -> list[Storage | None]:
         filled = tape.new(shape, dtype, "index_put backward") if before else None
-        places = tape.new((*taken, 3), "int64", "places")
-        del places
+        _listed(tape, shape, taken, negated=negated)
         return [filled, tape.new(taken, narrow, "index backward") if wants else None]
 
     return tape.record(out, (final, made), run)
