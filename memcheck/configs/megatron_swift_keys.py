@@ -36,8 +36,6 @@ LAYOUT = (
     KeyRow("global_batch_size", "training.global_batch_size", default=16),
 )
 EXPERT_TENSOR = KeyRow("expert_tensor_parallel_size", "parallelism.expert_tensor", default=1)
-LENGTHS = ("packing_length", "max_length")
-"""The first goes before the second (megatron_base_args.py)."""
 OPTIMIZERS: dict[str, object] = {"adam": "adamw", "sgd": "sgd-momentum", "muon": "muon"}
 OPTIMIZER = KeyRow("optimizer", "training.optimizer.name", "word", words=OPTIMIZERS)
 

@@ -10,6 +10,7 @@ from memcheck.configs.megatron_keys import STRATEGIES
 from memcheck.configs.megatron_swift_harmless import HARMLESS
 from memcheck.configs.swift_environment import environment
 from memcheck.configs.swift_keys import ENVIRONMENT, TUNERS
+from memcheck.configs.swift_rows import longest_row
 from memcheck.configs.trainer_frozen import architecture_named
 from memcheck.configs.trainer_keys import DTYPES, IRRELEVANT
 from memcheck.configs.trainer_parts import on, text, words
@@ -113,11 +114,10 @@ def _degree(draft: Draft, name: str) -> int:
 
 def _length(draft: Draft) -> None:
     """A packed row is as long as it may be; rows without padding lie end to end, each at most as long."""
-    path = next((name for name in keys.LENGTHS if draft.config.has(name)), keys.LENGTHS[-1])
+    path, packed = longest_row(draft)
     parts.whole(draft, KeyRow(path, "training.sequence_length"), None)
-    draft.config.see(*keys.LENGTHS)
     draft.ask("training.sequence_length", "how long a sequence is", "state it: --sequence-length 4096")
-    packed, free = on(draft, "packing"), "padding_free"
+    free = "padding_free"
     if draft.config.has(free) and not packed:
         draft.set(f"{OPTION}{free}", not parts.off(draft, free), free)
     else:

@@ -13,6 +13,8 @@ from memcheck.configs.pictures import IMAGES, limited, scaled, sees, shown
 from memcheck.configs.pictures import parts as sides
 from memcheck.configs.shipped import SWIFT
 from memcheck.configs.swift_environment import environment
+from memcheck.configs.swift_fsdp import adopt_fsdp
+from memcheck.configs.swift_rows import longest_row
 from memcheck.configs.trainer_adapters import adapters, base, constants, leaves_casts, unused
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_objective import objective, trainer
@@ -33,11 +35,7 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
     parts.model(draft, next((name for name in keys.MODELS if config.has(name)), "model"))
     config.see(*keys.MODELS)
     _refuse(draft)
-    if text(draft, "fsdp") == "fsdp2":
-        at = config.at("fsdp")
-        for name, value in keys.FSDP2.items():
-            config.adopt(name, value, at)
-        config.values["fsdp"] = "full_shard"
+    adopt_fsdp(draft)
     split = arguments.split(draft, world, SWIFT, version=2)
     trains_all = _method(draft)
     _pictures(draft)
@@ -49,9 +47,8 @@ def read_swift(config: ConfigFile, world: int | None) -> ReadConfig:
         draft.assume("training.gradient_accumulation_steps", steps, why)
     context = KeyRow("sequence_parallel_size", "parallelism.context")
     draft.rows((context,))
-    packed = on(draft, "packing")
-    config.see("packing")
-    parts.length(draft, ("max_length",), None, packed)
+    path, packed = longest_row(draft)
+    parts.length(draft, (path,), None, packed)
     draft.ask("training.sequence_length", "how long a sequence is", "state it: --sequence-length 4096")
     _precision(draft, split, trains_all=trains_all)
     arguments.step(draft, split)

@@ -104,7 +104,6 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "enable_thinking",
         "self_cognition_sample",
         "new_special_tokens",
-        "packing_length",
         "packing_num_proc",
         "train_dataloader_shuffle",
         "check_dataset_strategy",

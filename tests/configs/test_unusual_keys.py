@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,3 +145,46 @@ def test_another_command_of_a_script_lends_nothing() -> None:
     alone, both = read("s.sh", SWIFT), read("s.sh", SWIFT + more)
     assert (both.problems, both.notes) == (alone.problems, alone.notes)
     assert {k: s.value for k, s in both.settings.items()} == {k: s.value for k, s in alone.settings.items()}
+
+
+@pytest.mark.parametrize(
+    ("words", "length"),
+    [
+        ("--packing true --packing_length 8192", 8192),
+        ("--packing true --packing_length 1024", 2048),
+        ("--packing_length 8192", 2048),
+    ],
+)
+@pytest.mark.parametrize("command", ["swift sft", "megatron sft"])
+def test_a_packed_row_is_as_long_as_the_packing_or_a_sample(command: str, words: str, length: int) -> None:
+    """ms-swift's `packing_length` is what rows are filled to; a longer sample is a row of its own."""
+    found = read("s.sh", f"{SWIFT.replace('swift sft', command).rstrip()} {words}\n").settings
+    assert found["training.sequence_length"].value == length
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ({"activation_checkpointing": True}, "training.activation_checkpointing.mode", "full"),
+        ({"reshard_after_forward": False}, "parallelism.reshard_after_forward", False),
+        ({"cpu_ram_efficient_loading": True}, "training.initialization.place", "rank0"),
+        ({"offload_params": True}, "training.offload.parameters", "cpu"),
+    ],
+)
+def test_ms_swifts_file_of_fsdp_is_read(tmp_path: Path, section: dict[str, bool], key: str, value: object) -> None:
+    """`--fsdp fsdp2.json` holds the words and their section; without it there is no plan."""
+    launch = f"{SWIFT.replace('NPROC_PER_NODE=4', '').strip()} --gradient_checkpointing false --fsdp fsdp2.json\n"
+    name = str(tmp_path / "s.sh")
+    assert any("there is no `fsdp2.json`" in each.message for each in read(name, launch).problems)
+    whole = {"fsdp": "full_shard auto_wrap", "fsdp_config": {"fsdp_version": 2, **section}}
+    (tmp_path / "fsdp2.json").write_text(json.dumps(whole))
+    found = read(name, launch)
+    assert found.problems == ()
+    assert found.settings[key].value == value
+
+
+def test_activations_that_ms_swift_offloads_are_a_note(tmp_path: Path) -> None:
+    """Its callback has no memory model: what is priced holds them."""
+    (tmp_path / "f.json").write_text('{"fsdp": "full_shard", "fsdp_config": {"activation_cpu_offload": true}}')
+    (note,) = read(str(tmp_path / "s.sh"), f"{SWIFT.replace('NPROC_PER_NODE=4', '').strip()} --fsdp f.json\n").notes
+    assert "`activation_cpu_offload`" in note.message
