@@ -46,6 +46,8 @@ _NO_TEXT = re.compile(
     r"|is a folder|do not say --num-layers|generates? text|server|encoder|the model hears"
 )
 """Files that train on more than text, or no model that the catalog has, or nothing at all."""
+_ELSEWHERE = ("no config that memcheck knows", "which it names")
+"""Files that are no config, or hand on another file, which is one by itself."""
 _DIVIDES = re.compile(r"divide|multiple of|batch|ranks|GPU|interleaved pipeline|world|node")
 """Failures that another number of GPUs may mend."""
 _DETAILS = re.compile(r"`[^`]*`|\b\d[\d.,]*\b")
@@ -90,7 +92,8 @@ def attempt(path: Path, gpus: int, nodes: int) -> Verdict:
     except (ConfigError, UnicodeDecodeError) as error:
         message = error.message if isinstance(error, ConfigError) else "not UTF-8"
         located = isinstance(error, ConfigError) and error.location is not None
-        kind = FOREIGN if "no config that memcheck knows" in message else BEYOND if _BEYOND.search(message) else FAILED
+        foreign = any(each in message for each in _ELSEWHERE)
+        kind = FOREIGN if foreign else BEYOND if _BEYOND.search(message) else FAILED
         return Verdict(name, kind if located or kind == FOREIGN else FAILED, (message.rpartition(": ")[2],))
     answers = {**ANSWERS, "hardware.gpus_per_node": gpus, "hardware.nodes": nodes}
     stated = {"hardware.gpu": ReadSetting("h200", "benchmark")}

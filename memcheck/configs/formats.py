@@ -120,7 +120,7 @@ FORMATS = {
             syntaxes=(ARGUMENTS, YAML, JSON),
             recognise=swift_keys.recognise,
             read=read_swift,
-            lists=trainer_keys.LISTS,
+            lists=swift_keys.LISTS,
             trains=training_alone,
         ),
         Format(

@@ -82,6 +82,11 @@ def _refuse(draft: Draft) -> None:
     for name in ("freeze_parameters_ratio", "lisa_activated_layers"):
         if str(config.values.get(name) or 0) not in ("0", "0.0"):
             draft.refuse(name, f"`{name}` trains changing parts, which has no memory model here")
+    for each in parts.words(draft, "callbacks"):
+        if keys.CALLBACKS.get(each):
+            draft.note("callbacks", f"`{each}`: {keys.CALLBACKS[each]}")
+        elif each in keys.CALLBACKS:
+            draft.refuse("callbacks", f"the callback `{each}` trains changing parts, which has no memory model here")
     if text(draft, "task_type").lower() not in ("", "causal_lm"):
         head = {"seq_cls": "classification", "embedding": "embedding", "reranker": "classification"}
         parts.say(draft, "training.head", head.get(text(draft, "task_type"), text(draft, "task_type")), "task_type")

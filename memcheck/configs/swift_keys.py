@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.trainer_adapters import AdapterKeys
+from memcheck.configs.trainer_keys import LISTS as LISTED
 from memcheck.configs.trainer_script import commands
 
 VERSION = "ms-swift at 3602360a (August 2026)"
@@ -43,6 +44,14 @@ OPTIMIZERS = ("default", "lorap", "multimodal")
 """Values of ``optimizer``, which goes before ``optim``, that set rates by group and keep optim's states
 (``swift/optimizers/*.py``).
 """
+LISTS = LISTED | {"callbacks"}
+"""Arguments of several words."""
+CALLBACKS = {
+    "activation_cpu_offload": "activations that move to the host are priced where they are made: an upper bound",
+    "lisa": "",
+    "adalora": "",
+}
+"""Values of ``callbacks`` that move memory (``swift/callbacks/mapping.py``): what a note says; empty: refused."""
 FROZEN = ("freeze_vit", "freeze_aligner", "freeze_llm")
 FSDP2 = {
     "fsdp_config.fsdp_version": 2,
@@ -74,6 +83,7 @@ UNMODELLED: dict[str, tuple[object, str]] = {
     "zero_hpz_partition_size": (None, "keeps a second copy of the parameters in every node"),
     "router_aux_loss_coef": (0.0, "the router's logits, which the loss keeps, are not modelled"),
     "bnb_4bit_quant_storage": (None, "another storage of the 4-bit weights is not modelled"),
+    "adapters": (None, "rank and modules of the adapters there go before those that are stated here"),
     "device_map": (None, "a model laid over the GPUs of one process is not modelled"),
     "max_memory": (None, "limits of memory by device are not modelled"),
 }
@@ -157,10 +167,8 @@ IRRELEVANT: dict[str, tuple[str, ...]] = {
         "logging_steps",
         "metric",
         "model_author",
-        "callbacks",
     ),
     "adapters and losses: weights and starts": (
-        "adapters",
         "lora_bias",
         "lorap_lr_ratio",
         "init_weights",

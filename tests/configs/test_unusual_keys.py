@@ -47,6 +47,7 @@ def test_a_key_of_axolotl_that_few_configs_have_is_read(keys: str, key: str, val
         ("s.sh", f"{SWIFT.rstrip()} --trainable_parameters_regex '.*norm.*'\n", "trainable_parameters_regex"),
         ("s.sh", f"{SWIFT.rstrip()} --target_regex '.*layers.(1|2)\\..*q.*'\n", "in some layers"),
         ("s.sh", f"{SWIFT.rstrip()} --optimizer galore\n", "optimizer: galore"),
+        ("s.sh", f"{SWIFT.rstrip()} --callbacks early_stop lisa\n", "callback `lisa`"),
     ],
 )
 def test_a_construct_without_a_memory_model_is_refused_by_its_name(name: str, text: str, word: str) -> None:
@@ -188,3 +189,10 @@ def test_activations_that_ms_swift_offloads_are_a_note(tmp_path: Path) -> None:
     (tmp_path / "f.json").write_text('{"fsdp": "full_shard", "fsdp_config": {"activation_cpu_offload": true}}')
     (note,) = read(str(tmp_path / "s.sh"), f"{SWIFT.replace('NPROC_PER_NODE=4', '').strip()} --fsdp f.json\n").notes
     assert "`activation_cpu_offload`" in note.message
+
+
+@pytest.mark.parametrize("words", ["--callbacks early_stop activation_cpu_offload", "--adapters out/checkpoint-1"])
+def test_what_ms_swift_adds_to_a_job_is_a_note(words: str) -> None:
+    """Offloaded activations, and adapters that have a rank of their own, were taken for harmless."""
+    plain, found = (read("s.sh", f"{SWIFT.rstrip()} {more}\n").notes for more in ("", words))
+    assert len(found) == len(plain) + 1
