@@ -133,6 +133,7 @@ class Moe(Record):
     """``softmax`` | ``sigmoid`` | ``softmax-topk`` (over the chosen ones; ``softmax-chosen``: in their dtype)
     | ``sparsemixer`` (Phi 3.5) | ``sigmoid-topk`` (Command A's experts) | ``softmax-fp32-topk`` (theirs, in fp32)
     | ``sigmoid-best`` (Flint: the best scores, no correction) | ``sigmoid-narrow`` (Laguna: cast back)
+    | ``sigmoid-logits`` (LFM 2: in the logits' dtype)
     | ``sigmoid-chosen`` (Kolibri: of the logits that a correction chose) | ``softmax-gather`` (ERNIE: those scores)
     | ``softmax-groups`` (Mistral 4: chosen within groups) | ``sqrt-softplus`` (DeepSeek V4, or by the token)."""
     table: int = 0

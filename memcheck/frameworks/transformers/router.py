@@ -34,7 +34,7 @@ def route(ctx: Context, m: Moe, x: Value) -> Choice:
     logits = _logits(ctx, m, x)
     narrow = x.dtype
     del x
-    if m.router == "sigmoid":
+    if m.router in ("sigmoid", "sigmoid-logits"):
         scores, indices = _sigmoid(ctx, m, logits)
     elif m.router in ("sigmoid-topk", "softmax-fp32-topk"):
         scores, indices = _chosen_first(ctx, m, logits, narrow)
@@ -118,14 +118,15 @@ def _softmax_of_chosen(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Stor
 def _sigmoid(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
     """DeepSeek V3, GLM-4 MoE, MiniMax M2: sigmoid scores, chosen with a bias that is not part of the weight."""
     tape = ctx.tape
-    scores = unary(tape, cast(tape, logits, "fp32"), "sigmoid")
+    own = m.router == "sigmoid-logits"  # LFM 2: in the dtype of the logits
+    scores = unary(tape, logits if own else cast(tape, logits, "fp32"), "sigmoid")
     for_choice = tape.new(scores.shape, "fp32", "scores for choice")
     indices = tape.new((*scores.shape[:-1], m.experts_per_token), "int64", "topk indices")
     chosen = gather(tape, scores, indices)
     del scores
     if m.normalised_scores:
         chosen = divide_by_sum(tape, chosen)
-    if m.router_fp32:
+    if m.router_fp32 or own:
         chosen = scale(tape, chosen, "routed scaling")
     del for_choice
     return chosen, indices

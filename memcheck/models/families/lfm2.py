@@ -39,7 +39,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         config.integer("moe_intermediate_size"),
         "silu",
         module="feed_forward",
-        router="sigmoid",
+        router="sigmoid-logits",
         normalised_scores=config.flag("norm_topk_prob", default=True),
     )
     if config.flag("use_expert_bias", default=True):
