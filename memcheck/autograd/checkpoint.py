@@ -43,8 +43,11 @@ class CheckpointFrame:
         has let go of is not kept alive (``_CheckpointFrame.weak_holders``)."""
         self.again: list[Node | None] | None = None
 
-    def add(self, node: Node) -> None:
-        """A node was recorded: take its saved tensors away, or collect it while recomputing."""
+    def add(self, node: Node, unmade: Storage | None = None) -> None:
+        """A node was recorded: take its saved tensors away, or collect it while recomputing.
+
+        ``unmade``: what the node's operator makes after it has saved its inputs; the last one of a recompute does not.
+        """
         if not waits(node):
             return
         if self.again is not None:
@@ -52,7 +55,9 @@ class CheckpointFrame:
             self.again.append(node if known is not None else None)
             del known
             if self.early_stop and len(self.again) == len(self.nodes):
+                self.tape.unmark_peak(unmade)
                 raise _LastSavedError
+            self.tape.ending = self.early_stop and len(self.again) == len(self.nodes) - 1
             return
         self.nodes.append(ref(node))
         if node.frame is None:
@@ -62,8 +67,8 @@ class CheckpointFrame:
     def recompute(self) -> None:
         """Run the forward again and give every waiting node its saved tensors."""
         tape = self.tape
-        outside = tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled
-        tape.frame, tape.casts, tape.autocast = self, {}, self.autocast
+        outside = tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled, tape.ending
+        tape.frame, tape.casts, tape.autocast, tape.ending = self, {}, self.autocast, False
         tape.component, tape.grad_enabled = "activations", True
         self.again = []
         self._materialize()
@@ -76,7 +81,7 @@ class CheckpointFrame:
         except _LastSavedError as stop:
             stop.__traceback__ = None  # it would keep the forward's local variables alive
         x.storage = None
-        tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled = outside
+        tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled, tape.ending = outside
         for known, fresh in zip(self.nodes, self.again, strict=False):
             node = known()
             if node is None or fresh is None:

@@ -24,7 +24,7 @@ def index(tape: Tape, x: Value, indices: Storage, shape: tuple[int, ...], label:
     def run(grad: Storage, kept: Storage = indices) -> list[Storage | None]:
         return [scattered(tape, x_shape, x_dtype, label + " backward")]
 
-    return tape.record(out, (x,), run)
+    return tape.record(out, (x,), run, saves_first=True)
 
 
 def topk(tape: Tape, x: Value, k: int) -> tuple[Value, Storage]:

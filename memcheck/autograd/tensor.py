@@ -230,6 +230,10 @@ class Tape:
         self.peak_scope = ""
         self.peak_components: dict[str, int] = {}
         self.peak_inventory: list[Entry] = []
+        self.ending = False
+        """A recompute runs whose next saved tensor is its last."""
+        self.before: tuple[int, Any] = (0, None)
+        """When the highest point was marked last while ``ending``, and the one before it."""
         self.by_component: dict[str, int] = {}
         self.events = 0
         self.sequence = 0
@@ -275,12 +279,21 @@ class Tape:
 
     def mark_peak(self, label: str) -> None:
         """Remember the present as the highest point."""
+        if self.ending:
+            before = self.peak, self.peak_label, self.peak_scope, self.peak_components, self.peak_inventory
+            self.before = self.events, before
         self.peak = self.live
         self.peak_label = label
         self.peak_scope = self.scope
         self.peak_components = dict(self.by_component)
         if self.inventory is not None:
             self.peak_inventory = [entry for entry in self.inventory.values() if entry[3]]
+
+    def unmark_peak(self, storage: Storage | None) -> None:
+        """Forget a highest point that was the newest allocation: it is not made."""
+        made, before = self.before
+        if storage is not None and before and made == self.events == storage.key:
+            self.peak, self.peak_label, self.peak_scope, self.peak_components, self.peak_inventory = before
 
     def reset_peak(self) -> None:
         """Start a new phase: the present is its first candidate."""
@@ -299,11 +312,18 @@ class Tape:
         return Value(None, shape, dtype)
 
     def record(
-        self, out: Value, inputs: tuple[Value, ...], run: Callable[..., Any], *, validated: bool = False
+        self,
+        out: Value,
+        inputs: tuple[Value, ...],
+        run: Callable[..., Any],
+        *,
+        validated: bool = False,
+        saves_first: bool = False,
     ) -> Value:
         """Attach a backward function. ``run(grad)`` returns one gradient per input (None where none is wanted).
 
-        ``validated``: the engine sums and casts what comes back to the shape and dtype of each input.
+        ``validated``: the engine sums and casts what comes back to the shape and dtype of each input. ``saves_first``:
+        an operator of ATen saves its inputs before it makes ``out`` (a Function of Python does so afterwards).
         """
         if not self.grad_enabled:
             return out
@@ -315,7 +335,7 @@ class Tape:
             if validated:
                 node.like = tuple([(v.shape, v.dtype, v.numel) for v in inputs])
             if self.frame is not None:
-                self.frame.add(node)
+                self.frame.add(node, out.storage if saves_first else None)
         return out
 
     def views(self, x: Value, *shapes: tuple[int, ...]) -> list[Value]:
