@@ -68,7 +68,8 @@ class CheckpointFrame:
         """Run the forward again and give every waiting node its saved tensors."""
         tape = self.tape
         outside = tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled, tape.ending
-        tape.frame, tape.casts, tape.autocast, tape.ending = self, {}, self.autocast, False
+        tape.frame, tape.casts, tape.autocast = self, {}, self.autocast
+        tape.ending = self.early_stop and len(self.nodes) == 1
         tape.component, tape.grad_enabled = "activations", True
         self.again = []
         self._materialize()

@@ -104,7 +104,7 @@ def mul(tape: Tape, a: Value, b: Value, label: str = "mul") -> Value:
         gb = tape.new(shape, promote(grad.dtype, a_dtype), label + " backward") if nb else None
         return [ga, gb]
 
-    return tape.record(out, (a, b), run, validated=True)
+    return tape.record(out, (a, b), run, validated=True, saves_first=True)
 
 
 def unary(tape: Tape, x: Value, name: str) -> Value:

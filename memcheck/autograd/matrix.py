@@ -125,7 +125,7 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
             gx = tape.new(x_shape, x_dtype, label + " dX") if nx else None
             return [gx, gw]
 
-        return tape.record(out, (x, weight), run)
+        return tape.record(out, (x, weight), run, saves_first=True)
 
     nb, bias_shape = bias.origin is not None, bias.shape
 
@@ -135,7 +135,7 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
         gb = tape.new(bias_shape, w_dtype, label + " db") if nb else None
         return [gx, gw, gb]
 
-    return tape.record(out, (x, weight, bias), run_addmm)
+    return tape.record(out, (x, weight, bias), run_addmm, saves_first=True)
 
 
 def embedding(tape: Tape, weight: Parameter, rows: tuple[int, ...], dtype: str, label: str = "embedding") -> Value:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from memcheck.autograd import Parameter, Storage, Tape, Value, backward, rounded
+from memcheck.autograd.checkpoint import checkpoint
 from memcheck.autograd.elementwise import add, cast, dropout, mul, power, unary
+from memcheck.autograd.indexing import index, sum_groups
 from memcheck.autograd.matrix import Weights, embedding, linear
 from memcheck.autograd.tensor import Leaf, promote
 
@@ -236,3 +238,34 @@ def test_gradients_that_autograd_casts_are_added_in_place() -> None:
     """The sum in fp32, the second gradient, and its cast: two fp32 tensors and one in bf16."""
     assert used_twice("fp32") == (5 * HALF, "fp32")
     assert used_twice("fp32", has_grad=True) == (5 * HALF, None)
+
+
+def recomputed_peak(last: str) -> int:
+    """Blocks of the input's size at the highest point of the backward of a checkpointed layer that ends with it."""
+    tape = Tape()
+    x = tape.leaf(SHAPE, "bf16", "x")
+    rows = tape.new((8 * SHAPE[0],), "int64", "rows")
+
+    def forward(x: Value) -> Value:
+        h = mul(tape, x, x)
+        wide = index(tape, h, rows, (8 * SHAPE[0], SHAPE[1]))
+        if last == "sigmoid":
+            wide = unary(tape, wide, "sigmoid")
+        return sum_groups(tape, wide, 8)
+
+    y = checkpoint(tape, forward, x)
+    x.storage = y.storage = None
+    tape.reset_peak()
+    backward(tape, y, [tape.new(SHAPE, "bf16", "gradient")])
+    return round(tape.peak / HALF)
+
+
+def test_the_last_operator_of_a_recompute_saves_its_inputs_and_does_not_run() -> None:
+    """torch/utils/checkpoint.py stops where the last tensor is saved, which an operator of ATen does before it runs."""
+    expanded = 8
+    assert recomputed_peak("index") == expanded + 2, "the layer's input and h, and no wide rows again"
+
+
+def test_an_operator_that_saves_its_result_runs() -> None:
+    """A sigmoid's backward reads its output: it is made, beside the rows that it reads."""
+    assert recomputed_peak("sigmoid") > recomputed_peak("index") + 8
