@@ -132,10 +132,9 @@ class Moe(Record):
     router: str = "softmax"
     """``softmax`` | ``sigmoid`` | ``softmax-topk`` (over the chosen ones; ``softmax-chosen``: in their dtype)
     | ``sparsemixer`` (Phi 3.5) | ``sigmoid-topk`` (Command A's experts) | ``softmax-fp32-topk`` (theirs, in fp32)
-    | ``sigmoid-best`` (Flint: the best scores, no correction) | ``sigmoid-narrow`` (Laguna: cast back)
-    | ``sigmoid-logits`` (LFM 2: in the logits' dtype)
-    | ``sigmoid-chosen`` (Kolibri: of the logits that a correction chose) | ``softmax-gather`` (ERNIE: those scores)
-    | ``softmax-groups`` (Mistral 4: chosen within groups) | ``sqrt-softplus`` (DeepSeek V4, or by the token)."""
+    | ``sigmoid-best`` (Flint: the best scores, uncorrected) | ``sigmoid-narrow`` (Laguna: cast back)
+    | ``sigmoid-logits`` (LFM 2: in their dtype) | ``sigmoid-chosen`` (Kolibri: of the logits that a correction chose)
+    | ``softmax-gather`` (ERNIE: those scores) | ``softmax-groups`` (Mistral 4) | ``sqrt-softplus`` (DeepSeek V4)."""
     table: int = 0
     """Elements of an int64 buffer that says each token's experts (DeepSeek V4's first layers); 0 = none."""
     shared_width: int = 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.state import LocalTensor, adapter_tensors
-from memcheck.autograd.context import Adapter, adapts
-from memcheck.job.types import Lora, TrainingJob
+from memcheck.accounts.state import LocalTensor
+from memcheck.job.types import TrainingJob
 from memcheck.models.parameters import task_tensors
-from memcheck.models.types import Architecture, Norm, ParameterTensor
+from memcheck.models.types import Architecture, Norm
 from memcheck.remembered import lru_cache
 
 TABLE, HEAD = "embed_tokens", "lm_head"
@@ -35,25 +34,14 @@ def _saved_copy(job: TrainingJob, a: Architecture, tensor: int, name: str) -> Lo
 
 def table_tensors(job: TrainingJob, a: Architecture, tensor: int, trained: bool) -> tuple[LocalTensor, ...]:
     """The embedding's parameter tensors on one rank, with the copy of it that adapters' config may ask for."""
-    adapters = _projection_adapters(job, a)
+    adapters: tuple[LocalTensor, ...] = ()
+    if job.lora is not None:
+        from memcheck.frameworks.torch.end_adapters import table_adapters
+
+        adapters = table_adapters(job.lora, a)
     if not saves(job, TABLE):
         return (*embedding_tensors(a, tensor, trained), *adapters)
     return (*embedding_tensors(a, tensor, False), _saved_copy(job, a, tensor, TABLE), *adapters)
-
-
-def _projection_adapters(job: TrainingJob, a: Architecture) -> list[LocalTensor]:
-    """The adapters of linear layers of no block: projections of what is looked up (Gemma 4, ELECTRA, OPT-350m), and
-    those of Gemma 3n's streams.
-    """
-    lora = job.lora
-    if lora is None:
-        return []
-    from memcheck.models.module_paths import PROJECTIONS
-
-    adapter = Adapter(lora.rank, lora.targets_in("language"), lora.dtype, quantized=False)
-    beside = [t for t in a.extra_tensors if t.linear or any(name in t.name for name in PROJECTIONS)]
-    found = [t for t in beside if adapts(adapter, t.name.removesuffix(".weight"))]
-    return [each for t in found for each in adapter_tensors(t, t.shape, lora)]
 
 
 def output_tensors(
@@ -63,34 +51,13 @@ def output_tensors(
 
     ``tied``: the original is the embedding's matrix; a copy never is.
     """
-    adapts = job.lora is not None
-    if not saves(job, HEAD):
-        return (*head_tensors(a, tensor, tied, trained, norm_trained, adapts), *head_adapters(job, a, tensor))
-    return (*head_tensors(a, tensor, tied, False, norm_trained, adapts), _saved_copy(job, a, tensor, HEAD))
-
-
-def names_head(job: TrainingJob) -> bool:
-    """Whether the adapters' targets name the head, which all-linear leaves out."""
-    targets = () if job.lora is None else job.lora.targets_in("language") if job.lora.reach else job.lora.target_modules
-    return HEAD in ((targets,) if isinstance(targets, str) else targets)
-
-
-def head_adapters(job: TrainingJob, a: Architecture, tensor: int) -> list[LocalTensor]:
-    """The matrices of adapters on one rank: of the layer in front of the head, and of the head where they name it."""
     if job.lora is None:
-        return []
-    adapter = Adapter(job.lora.rank, job.lora.targets_in("language"), job.lora.dtype, quantized=False)
-    first = a.head_tensors[:1] if a.head_transform else ()
-    found = [t for t in first if adapts(adapter, t.name.removesuffix(".weight"))]
-    transform = [each for t in found for each in adapter_tensors(t, t.shape, job.lora)]
-    return transform + _decoder_adapters(job, job.lora, a, tensor)
+        return head_tensors(a, tensor, tied, trained, norm_trained, False)
+    from memcheck.frameworks.torch.end_adapters import head_adapters
 
-
-def _decoder_adapters(job: TrainingJob, lora: Lora, a: Architecture, tensor: int) -> list[LocalTensor]:
-    if not names_head(job) or not a.head:
-        return []
-    shape = (-(-a.vocab_size // tensor), a.embedding_size)
-    return adapter_tensors(ParameterTensor(f"{HEAD}.weight", shape, "head", linear=True), shape, lora)
+    if not saves(job, HEAD):
+        return (*head_tensors(a, tensor, tied, trained, norm_trained, True), *head_adapters(job.lora, a, tensor))
+    return (*head_tensors(a, tensor, tied, False, norm_trained, True), _saved_copy(job, a, tensor, HEAD))
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,31 @@
+"""The adapters of linear layers of no block, at a model's ends."""
+
+from __future__ import annotations
+
+from memcheck.accounts.state import LocalTensor, adapter_tensors
+from memcheck.autograd.context import Adapter, adapts
+from memcheck.frameworks.torch.end_tensors import HEAD
+from memcheck.job.types import Lora
+from memcheck.models.module_paths import PROJECTIONS
+from memcheck.models.types import Architecture, ParameterTensor
+
+
+def table_adapters(lora: Lora, a: Architecture) -> tuple[LocalTensor, ...]:
+    """Those of projections of what is looked up (Gemma 4, ELECTRA, OPT-350m), and of Gemma 3n's streams."""
+    beside = [t for t in a.extra_tensors if t.linear or any(name in t.name for name in PROJECTIONS)]
+    return tuple(each for t in beside for each in _adapters(lora, t))
+
+
+def head_adapters(lora: Lora, a: Architecture, tensor: int) -> tuple[LocalTensor, ...]:
+    """Those of the layer in front of the head, and of the head where targets name it: all-linear leaves that out."""
+    found = [each for t in a.head_tensors[:1] if a.head_transform for each in _adapters(lora, t)]
+    targets = lora.targets_in("language") if lora.reach else lora.target_modules
+    if a.head and HEAD in ((targets,) if isinstance(targets, str) else targets):
+        shape = (-(-a.vocab_size // tensor), a.embedding_size)
+        found += adapter_tensors(ParameterTensor(f"{HEAD}.weight", shape, "head", linear=True), shape, lora)
+    return tuple(found)
+
+
+def _adapters(lora: Lora, t: ParameterTensor) -> list[LocalTensor]:
+    adapter = Adapter(lora.rank, lora.targets_in("language"), lora.dtype, quantized=False)
+    return adapter_tensors(t, t.shape, lora) if adapts(adapter, t.name.removesuffix(".weight")) else []
