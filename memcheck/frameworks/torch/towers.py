@@ -336,11 +336,13 @@ def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Cu
     """
     if vision.closing or vision.puts:
         curve = curve._replace(freed_input=0)
-    if vision.wraps and vision.perceiver is not None and end.gives_out:  # the rows of both, in the model's output
-        both = rounded_bytes((setting.sequence, vision.hidden), stream_dtype(setting))
-        width = vision.perceiver.heads * vision.perceiver.head_dim
-        both += rounded_bytes((end.tokens, width), stream_dtype(setting))
-        curve = curve._replace(lingers=curve.lingers + both + rounded_bytes((end.tokens, end.shape[1]), setting.params))
+    if end.gives_out:  # in the model's output, to the end of the backward
+        lingers = curve.lingers + rounded_bytes((end.tokens, end.shape[1]), setting.params)
+        if vision.wraps and vision.perceiver is not None:  # the rows of both, too
+            lingers += rounded_bytes((setting.sequence, vision.hidden), stream_dtype(setting))
+            width = vision.perceiver.heads * vision.perceiver.head_dim
+            lingers += rounded_bytes((end.tokens, width), stream_dtype(setting))
+        curve = curve._replace(lingers=lingers)
     if vision.gathered and setting.input_grad:
         curve = curve._replace(hands=waiting_rows(vision, setting))
     if not vision.deepstack:

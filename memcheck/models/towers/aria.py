@@ -60,6 +60,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         tile=0,
         side=tower.tile,
         cast=False,
+        gives_out=False,
         mask_bytes=1,
         processor="square:see_resampled",
     )

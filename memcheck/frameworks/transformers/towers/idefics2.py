@@ -25,8 +25,9 @@ EACH = 10
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, the module that the hook is on. Positions are looked up for every row of every picture."""
     weight, bias, table = vision.stem
-    picked(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
-    x = convolve(ctx, vision, ctx.tokens, weight, bias)
+    pixels = picked(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
+    x = convolve(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
+    del pixels
     return masked(ctx, with_positions_of_rows(ctx, x, table), leaf=leaf)
 
 

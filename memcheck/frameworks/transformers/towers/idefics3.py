@@ -20,8 +20,10 @@ from memcheck.models.vision import Vision
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, the module that the hook is on. Positions are looked up for every tile."""
     weight, bias, table = vision.stem
-    picked(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
-    x = with_positions(ctx, convolve(ctx, vision, ctx.tokens, weight, bias), table)
+    pixels = picked(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
+    x = convolve(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
+    del pixels
+    x = with_positions(ctx, x, table)
     return masked(ctx, x, leaf=leaf)
 
 

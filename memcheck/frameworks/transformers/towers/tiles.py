@@ -26,18 +26,20 @@ def convolve(
     bias: ParameterTensor | None,
     *,
     outside: bool = False,
+    pixels: Value | None = None,
 ) -> Value:
     """A convolution whose stride is its kernel: ``rows`` patches as [rows, hidden].
 
     ``pixel_values`` are cast to the dtype of the weights, and kept if these are trained. ``outside``: the cast is in
-    front of the tower, in a variable that lives until it is done.
+    front of the tower, in a variable that lives until it is done. ``pixels``: a copy that the model has made before.
     """
     tape = ctx.tape
     w = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
     b = ctx.parameter(bias.name, bias.shape) if bias is not None else None
     dtype = tape.autocast or w.dtype
     given = dtype == ("fp32" if vision.cast else ctx.setting.params)
-    pixels = None if given else tape.value((rows, vision.channels), dtype, "pixel_values")
+    if pixels is None or pixels.dtype != dtype:
+        pixels = None if given else tape.value((rows, vision.channels), dtype, "pixel_values")
     if outside and pixels is not None and not tape.autocast:
         ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))
     wv = cast(tape, tape.parameter(w), tape.autocast) if tape.autocast else tape.parameter(w)
@@ -53,9 +55,16 @@ def convolve(
     return tape.record(out, (wv, tape.parameter(b)) if b is not None else (wv,), run)
 
 
-def picked(ctx: Context, vision: Vision, rows: int, dtype: str) -> None:
-    """A copy of ``pixel_values`` that a variable refers to until the image tokens are there."""
-    ctx.returned.append(ctx.tape.value((rows, vision.channels), dtype, "pixel_values"))
+def picked(ctx: Context, vision: Vision, rows: int, dtype: str) -> Value:
+    """A copy of ``pixel_values``, and of its mask if there is one, that a variable refers to until the image tokens are
+    there.
+    """
+    pixels = ctx.tape.value((rows, vision.channels), dtype, "pixel_values")
+    ctx.returned.append(Value(pixels.storage, pixels.shape, dtype))
+    if vision.mask_bytes:
+        shape = (rows, vision.mask_bytes * vision.patch * vision.patch)
+        ctx.returned.append(ctx.tape.value(shape, "bool", "pixel_attention_mask"))
+    return pixels
 
 
 def with_class(ctx: Context, x: Value, token: ParameterTensor, rows: int) -> Value:
