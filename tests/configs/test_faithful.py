@@ -62,7 +62,7 @@ def recipe(values: dict[str, Any]) -> Iterator[tuple[str, object]]:
     yield "training.optimizer.name", names.get(optimizer, optimizer.lower())
     wide = "32" in str((values.get("model") or {}).get("torch_dtype"))
     yield "training.precision.recipe", "bf16-mixed" if wide else "bf16-pure"
-    if not degrees.get("activation_checkpointing"):
+    if not any(section.get("activation_checkpointing") for section in (degrees, values.get("parallelizer") or {})):
         yield "training.activation_checkpointing.mode", "none"
     if degrees.get("offload_policy"):
         yield "training.offload.parameters", "cpu"
