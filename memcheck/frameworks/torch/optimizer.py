@@ -62,7 +62,7 @@ def step_temporaries(
     if optimizer in ADAM_LIKE:
         return every if implementation == "foreach" else _one_by_one([size[key] for key in keys])
     if optimizer == "adafactor":
-        return every if implementation == "foreach" else largest
+        return every if implementation == "foreach" else _one_by_one([size[key] for key in keys], 1)
     if optimizer == "muon":
         rest = [size[n, t.dtype] for t, n in trained if not orthogonalised(t)]
         from memcheck.frameworks.torch.muon import newton_schulz
@@ -88,8 +88,9 @@ def _low_bit_step(numel: int, optimizer: str) -> int:
     return rounded(STEPPED_BYTES[optimizer] * numel) + 2 * rounded(numel // kind.block * 4)
 
 
-def _one_by_one(sizes: list[int]) -> int:
+def _one_by_one(sizes: list[int], copies: int = 2) -> int:
     """``denom = (exp_avg_sq.sqrt() / correction).add_(eps)`` in a loop over the tensors: the root and the quotient,
-    beside the quotient of the tensor before, which the variable holds until it is assigned.
+    beside the quotient of the tensor before, which the variable holds until it is assigned. Adafactor makes one copy:
+    ``update``, of ``row_var @ col_var``.
     """
-    return max((2 * size + before for before, size in zip((0, *sizes), sizes, strict=False)), default=0)
+    return max((copies * size + before for before, size in zip((0, *sizes), sizes, strict=False)), default=0)
