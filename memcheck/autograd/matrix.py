@@ -123,7 +123,7 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
         def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
             gw = tape.new(w_shape, w_dtype, label + " dW") if nw else None
             gx = tape.new(x_shape, x_dtype, label + " dX") if nx else None
-            return [gx, gw]
+            return [_viewed(gx), gw]
 
         return tape.record(out, (x, weight), run, saves_first=True)
 
@@ -133,9 +133,18 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
         gx = tape.new(x_shape, x_dtype, label + " dX") if nx else None
         gw = tape.new(w_shape, w_dtype, label + " dW") if nw else None
         gb = tape.new(bias_shape, w_dtype, label + " db") if nb else None
-        return [gx, gw, gb]
+        return [_viewed(gx), gw, gb]
 
     return tape.record(out, (x, weight, bias), run_addmm, saves_first=True)
+
+
+def _viewed(grad: Storage | None) -> Storage | None:
+    """A gradient of [tokens, inputs] that goes on as [batch, sequence, inputs]: its base refers to it, too, so that no
+    other gradient is added to it in place (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace).
+    """
+    if grad is not None:
+        grad.holders += 1
+    return grad
 
 
 def embedding(tape: Tape, weight: Parameter, rows: tuple[int, ...], dtype: str, label: str = "embedding") -> Value:

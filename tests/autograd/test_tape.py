@@ -137,6 +137,23 @@ def test_gradients_that_meet_are_added_in_place() -> None:
     assert tape.peak - before == 2 * HALF, "the handed-over gradient and the branch's own"
 
 
+def test_a_gradient_of_a_linear_layer_takes_no_other_in_place() -> None:
+    """It goes on as a view of the product's result: the sum of two such gradients, as of a layer and its adapter of
+    the same dtype, is a third tensor.
+    """
+    tape = Tape()
+    x = tape.leaf(SHAPE, "bf16", "x")
+    h = unary(tape, x, "silu")
+    narrow = Parameter("w", (8, SHAPE[1]), "bf16", requires_grad=False, has_grad=False)
+    parts = [linear(tape, h, Weights(narrow), name) for name in ("base", "branch")]
+    y = add(tape, *parts)
+    for value in (x, h, y, *parts):
+        value.storage = None
+    tape.reset_peak()
+    backward(tape, y, [tape.new((SHAPE[0], 8), "bf16", "gradient")])
+    assert tape.peak == 4 * HALF, "what silu keeps, the gradient of either layer, and their sum"
+
+
 def test_dtensor_gradients_are_added_out_of_place() -> None:
     """can_accumulate_inplace refuses tensor subclasses."""
     peaks = []

@@ -183,14 +183,14 @@ def test_adafactor_keeps_rows_and_columns() -> None:
         ("adamw", "for-loop", 2 * 2 * 4096 + 4096),
         ("adamw", "fused", 0),
         ("sgd-momentum", "foreach", 0),
-        ("adafactor", "for-loop", 2 * 4096),
+        ("adafactor", "for-loop", 2 * 4096 + 4096),
     ],
 )
 def test_the_step_implementation_decides_its_temporaries(
     optimizer: str, implementation: str, expected: int
 ) -> None:
     """foreach AdamW copies every second moment, the loop two of the largest beside one of
-    the tensor before, the fused kernel nothing."""
+    the tensor before, Adafactor's one beside that, the fused kernel nothing."""
     trained = [(LocalTensor("a", (1024,), trained=True), 1024), (LocalTensor("b", (2048,), trained=True), 2048)]
     assert step_temporaries(trained, optimizer, implementation, "fp32") == expected
 
