@@ -230,7 +230,10 @@ class Units:
 def entry_stream(architecture: Architecture, base: Setting) -> str | None:
     """Dtype of the first layer's input: a matrix behind the tables makes autocast's, and a table makes its own."""
     projected = architecture.projects_last and architecture.embedding_size != architecture.hidden_size
-    return base.autocast if projected and base.autocast else embedded_dtype(architecture, base)
+    if projected and base.autocast:
+        return base.autocast
+    # an embedding's norm has made the stream what it is
+    return stream_dtype(base) if architecture.embedding_norm is not None else embedded_dtype(architecture, base)
 
 
 @lru_cache(maxsize=512)

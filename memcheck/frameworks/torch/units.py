@@ -73,7 +73,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         stepped=step_in_backward(job.optimizer),
         grad_dtype=grad_dtype,
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
-        stream="fp32" if any(block.residual_fp32 for block, _ in architecture.blocks) else None,
+        stream="fp32" if _widens_stream(architecture, autocast=recipe.autocast and unit_dtype != "fp32") else None,
         ssm=job.ssm_kernels,
         liger=fused_kernels(job, architecture),
         exchanges_again=is_before(job.framework_version, FRAMEWORKS[job.framework].keeps_exchanges_since),
@@ -137,7 +137,13 @@ def stream_dtype(setting: Setting) -> str:
 
 def embedded_dtype(architecture: Architecture, setting: Setting) -> str:
     """Dtype of the embedding's rows: that of its weights, also where the first layer makes the stream fp32."""
-    return setting.params if any(b.residual_fp32 for b, _ in architecture.blocks) else stream_dtype(setting)
+    return setting.params if _widens_stream(architecture, autocast=bool(setting.autocast)) else stream_dtype(setting)
+
+
+def _widens_stream(a: Architecture, *, autocast: bool) -> bool:
+    """Whether the layers' stream is fp32 over narrower weights: the embedding's LayerNorm is on autocast's fp32 list."""
+    normed = autocast and a.embedding_norm is not None and a.embedding_norm.kind == "layernorm"
+    return normed or any(block.residual_fp32 for block, _ in a.blocks)
 
 
 def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
