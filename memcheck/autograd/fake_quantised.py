@@ -9,8 +9,8 @@ and stay when the graph has gone.
 
 from __future__ import annotations
 
-from memcheck.autograd.checkpoint import held_by_ctx, holding
 from memcheck.autograd.elementwise import cast
+from memcheck.autograd.outliving import held_by_ctx, holding
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
 

@@ -7,9 +7,9 @@ gptqmodel 7.7 ``nn_modules/qlinear/__init__.py`` (dequantize_weight), ``torch.py
 
 from __future__ import annotations
 
-from memcheck.autograd.checkpoint import held_by_ctx, holding
 from memcheck.autograd.dora import magnitude_scaled
 from memcheck.autograd.elementwise import add, cast, copy, dropout, scale
+from memcheck.autograd.outliving import held_by_ctx, holding
 from memcheck.autograd.tensor import Storage, Tape, Value
 
 TYPE_CHECKING = False

@@ -13,9 +13,10 @@ from memcheck.autograd.completeness import demand, met, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, High, replay
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
+from memcheck.frameworks.torch.stream import stream_dtype
 from memcheck.frameworks.torch.tower_tensors import as_block, part_setting, part_tensors, reaches
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
-from memcheck.frameworks.torch.units import block_unit, stream_dtype
+from memcheck.frameworks.torch.units import block_unit
 from memcheck.frameworks.towers import encoder_code
 from memcheck.job.target import encoder_length, target_length
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -115,6 +116,7 @@ def end_curve(encoder: Encoder, setting: Setting, given_out: bool, inventory: bo
     shape, dtype = (Dim(setting.batch * setting.sequence, "E"), Dim(setting.hidden, "h")), stream_dtype(setting)
     code = encoder_code(setting.style)
     found = replay(lambda ctx, x: code.end(ctx, encoder, x), setting, shape, dtype, inventory=inventory)
+    dtype = setting.encoded_dtype or dtype
     output = rounded_bytes(shape, dtype)
     found = keeping(found, output, (("encoder's output", shape, dtype, output, "activations", 1),))
     return found._replace(takes=found.output_gradient, lingers=output if given_out else 0)

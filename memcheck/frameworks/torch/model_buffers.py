@@ -7,7 +7,7 @@ from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
 from memcheck.frameworks.layers import model_states_of
 from memcheck.frameworks.torch.pipelining import NO_BORDER, Border
-from memcheck.frameworks.torch.units import stream_dtype
+from memcheck.frameworks.torch.stream import stream_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Moe
 from memcheck.record import Record

@@ -13,15 +13,14 @@ from memcheck.autograd.context import Setting
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.end_tensors import HEAD, TABLE, saves
 from memcheck.frameworks.torch.fsdp import accumulated_dtype, adds_in_place, outside_dtype, reduces_head, wraps
+from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype
 from memcheck.frameworks.torch.trained_parts import frozen_layers, is_hooked, is_table_frozen, is_tied, recompute_mode
 from memcheck.frameworks.torch.units import (
     as_built,
     base_setting,
     block_unit,
-    embedded_dtype,
     embedding_unit,
     head_unit,
-    stream_dtype,
 )
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block

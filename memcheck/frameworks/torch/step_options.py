@@ -18,8 +18,8 @@ from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import Border, in_flight
 from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.states import gradient_views
+from memcheck.frameworks.torch.stream import stream_dtype
 from memcheck.frameworks.torch.trained_parts import is_hooked
-from memcheck.frameworks.torch.units import stream_dtype
 from memcheck.job.torch import ends_apart
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture

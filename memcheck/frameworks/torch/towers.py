@@ -11,6 +11,7 @@ from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.layers import layers_of
+from memcheck.frameworks.torch.stream import stream_dtype
 from memcheck.frameworks.torch.tower_tensors import (
     as_block,
     closing_norms,
@@ -21,7 +22,7 @@ from memcheck.frameworks.torch.tower_tensors import (
     reaches,
 )
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
-from memcheck.frameworks.torch.units import block_unit, stream_dtype
+from memcheck.frameworks.torch.units import block_unit
 from memcheck.frameworks.towers import scatter_code, tower_code
 from memcheck.job.images import Pictures, pictures_of
 from memcheck.job.types import TrainingJob

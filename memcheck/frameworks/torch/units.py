@@ -25,6 +25,7 @@ from memcheck.frameworks.torch.end_tensors import (
     transform_biases,
 )
 from memcheck.frameworks.torch.optimizer import step_in_backward
+from memcheck.frameworks.torch.stream import embedded_dtype, stream_dtype, widens_encoded, widens_stream
 from memcheck.frameworks.torch.trained_parts import LAYERS, is_head_frozen, is_hooked, is_tied
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward
@@ -43,6 +44,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     unit_dtype = recipe.compute if not recipe.autocast else recipe.params
     if job.prepares_kbit:
         unit_dtype = "fp32"
+    narrow = recipe.autocast and unit_dtype != "fp32"
     adapter = adapter_of(job, "language")
     trained, decoded, encoded = job.method == "full" and "language" not in job.freeze, job.sequence_length, 0
     if architecture.encoder is not None:
@@ -73,7 +75,8 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         stepped=step_in_backward(job.optimizer),
         grad_dtype=grad_dtype,
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
-        stream="fp32" if _widens_stream(architecture, autocast=recipe.autocast and unit_dtype != "fp32") else None,
+        stream="fp32" if widens_stream(architecture, autocast=narrow) else None,
+        encoded_dtype="fp32" if narrow and widens_encoded(architecture) else None,
         ssm=job.ssm_kernels,
         liger=fused_kernels(job, architecture),
         exchanges_again=is_before(job.framework_version, FRAMEWORKS[job.framework].keeps_exchanges_since),
@@ -128,22 +131,6 @@ WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio", "e
 
 def _module_patterns(freeze: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f for f in freeze if f not in WORDS and not f.startswith(LAYERS))
-
-
-def stream_dtype(setting: Setting) -> str:
-    """Dtype of the residual stream: under autocast that of the embedding's weights, unless a convolution made it."""
-    return setting.stream or setting.params
-
-
-def embedded_dtype(architecture: Architecture, setting: Setting) -> str:
-    """Dtype of the embedding's rows: that of its weights, also where the first layer makes the stream fp32."""
-    return setting.params if _widens_stream(architecture, autocast=bool(setting.autocast)) else stream_dtype(setting)
-
-
-def _widens_stream(a: Architecture, *, autocast: bool) -> bool:
-    """Whether the layers' stream is fp32 over narrower weights: the embedding's LayerNorm is on autocast's fp32 list."""
-    normed = autocast and a.embedding_norm is not None and a.embedding_norm.kind == "layernorm"
-    return normed or any(block.residual_fp32 for block, _ in a.blocks)
 
 
 def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:

@@ -5,7 +5,6 @@ Sources: transformers 5.23 models/llama/modeling_llama.py, integrations/sdpa_att
 
 from __future__ import annotations
 
-from memcheck.autograd.checkpoint import retain
 from memcheck.autograd.context import Context, enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.elementwise import cast, copy, mul, scale, unary
 from memcheck.autograd.indexing import clamp, index, slices
@@ -55,6 +54,8 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         q = normalise(ctx, a.query_norm, q, "qk_norm").view(*q.shape)
         k = normalise(ctx, a.key_norm, k, "qk_norm").view(*k.shape)
     if a.stores_keys:
+        from memcheck.autograd.outliving import retain
+
         retain(tape, k, v)
     if a.scaled_queries:
         q = scale_positions(ctx, q)

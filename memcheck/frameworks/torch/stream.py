@@ -1,0 +1,30 @@
+"""Dtype of what runs from layer to layer: autocast makes a LayerNorm's output fp32 over weights that are not."""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Setting
+from memcheck.models.types import Architecture, Norm
+
+
+def stream_dtype(setting: Setting) -> str:
+    """Dtype of the residual stream: under autocast that of the embedding's weights, unless something widened it."""
+    return setting.stream or setting.params
+
+
+def embedded_dtype(architecture: Architecture, setting: Setting) -> str:
+    """Dtype of the embedding's rows: that of its weights, also where what follows makes the stream fp32."""
+    return setting.params if widens_stream(architecture, autocast=bool(setting.autocast)) else stream_dtype(setting)
+
+
+def widens_stream(a: Architecture, *, autocast: bool) -> bool:
+    """Whether the stream is fp32 over narrower weights: by the embedding's LayerNorm, or by the first layer."""
+    return (autocast and _is_layernorm(a.embedding_norm)) or any(block.residual_fp32 for block, _ in a.blocks)
+
+
+def widens_encoded(a: Architecture) -> bool:
+    """Whether the encoder's output is fp32 under autocast: a LayerNorm stands behind its layers."""
+    return a.encoder is not None and _is_layernorm(a.encoder.final_norm)
+
+
+def _is_layernorm(norm: Norm | None) -> bool:
+    return norm is not None and norm.kind == "layernorm"
