@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from benchmarks.cases import HERE, kept
-from benchmarks.small import ADAPTED, small_plan
+from benchmarks.small import ADAPTED, TRAINER, small_plan
 from memcheck.models.registry import read_architecture
 from memcheck.models.types import Attention, Mixer
 
@@ -166,6 +166,8 @@ EAGER = (
     ("eager", "none", "bf16-lora"),
     ("eager", "full", "bf16-lora"),
 )
+WIDENED = ("bert", "distilbert", "electra", "m2m_100", "modernbert", "whisper")
+"""Families whose stream, or encoder's output, a LayerNorm makes fp32 under autocast."""
 UNADAPTED = ("deepseek_v4", "falcon_h1", "falcon_mamba", "mamba", "mamba2")
 """Families of which peft refuses adapters of all linear layers."""
 MASKED = ("bart", "blenderbot", "blenderbot-small", "m2m_100", "marian", "mbart", "plbart")
@@ -212,18 +214,19 @@ def record(kind: str) -> dict[str, Any]:
     recurrent = any(isinstance(mixer, Mixer) for block, _ in blocks for mixer in (block.mixer, block.beside))
     routed = any(key in config for key in EXPERT_KEYS)
     eager = any(isinstance(block.mixer, Attention) and not block.mixer.sdpa for block, _ in blocks)
+    ways = [
+        way
+        for way in (EAGER if kind in MASKED or eager else WAYS)
+        if not (routed and way in WAYS[-2:])
+        and (built.supports_gradient_checkpointing or way[1] == "none")
+        and (kind not in UNADAPTED or way[2] != ADAPTED)
+    ]
     return {
         "config": {"model_type": model, **config},
         "parameters": sum(p.numel() for p in built.parameters()),
         "transformers": transformers.__version__,
         "kernels": {"ssm": "fallback"} if recurrent else None,
-        "ways": [
-            way
-            for way in (EAGER if kind in MASKED or eager else WAYS)
-            if not (routed and way in WAYS[-2:])
-            and (built.supports_gradient_checkpointing or way[1] == "none")
-            and (kind not in UNADAPTED or way[2] != ADAPTED)
-        ],
+        "ways": ways + [(ways[0][0], recompute, TRAINER) for recompute in ("none", "full") if kind in WIDENED],
     }
 
 

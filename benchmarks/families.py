@@ -32,6 +32,7 @@ OPEN = {
     "jamba added, sdpa, none, bf16-mixed": -0.006,
     "minimax, sdpa, full, bf16-mixed": -0.005,
     "minimax, sdpa, none, bf16-mixed": -0.006,
+    "modernbert added, sdpa, full, autocast-lora": -0.005,
     "zamba2 added, eager, full, bf16-mixed": -0.004,
     "zamba2 added, sdpa, full, bf16-mixed": -0.004,
     "zamba2 added, sdpa, full, bf16-pure": -0.006,

@@ -96,8 +96,10 @@ ROUTED = (
 ATTENTIONS = ("eager", "sdpa")
 RECOMPUTES = ("none", "full")
 RECIPES = ("bf16-mixed", "bf16-pure")
-ADAPTED = "bf16-lora"
-"""A way to train that stands for a recipe: weights in bf16, adapters of all linear layers in fp32."""
+ADAPTED, TRAINER = "bf16-lora", "autocast-lora"
+"""Ways to train that stand for a recipe: weights in bf16 and adapters of all linear layers in fp32, also under the
+Trainer's autocast.
+"""
 MICRO_BATCH, SEQUENCE = 2, 1024
 
 
@@ -164,7 +166,11 @@ def small_plan(
     recipe: str,
 ) -> dict[str, Any]:
     """One step of plain SGD on one GPU, whose own peaks leave those of the layers to be seen."""
-    adapted = {"method": "lora", "lora": {"rank": 16, "dtype": "fp32", "target_modules": "all-linear"}}
+    lora: dict[str, Any] = {"method": "lora", "lora": {"rank": 16, "dtype": "fp32", "target_modules": "all-linear"}}
+    ways = {
+        ADAPTED: {"precision": "bf16-pure", **lora},
+        TRAINER: {"framework": "huggingface", "precision": "bf16-mixed", **lora},
+    }
     return {
         "memcheck": 1,
         "name": name,
@@ -177,11 +183,11 @@ def small_plan(
             "micro_batch_size": MICRO_BATCH,
             "sequence_length": SEQUENCE,
             "gradient_accumulation_steps": 1,
-            "precision": "bf16-pure" if recipe == ADAPTED else recipe,
+            "precision": recipe,
             "optimizer": "sgd",
             "activation_checkpointing": recompute,
             "attention": attention,
             "loss": "standard",
-            **(adapted if recipe == ADAPTED else {}),
+            **ways.get(recipe, {}),
         },
     }
