@@ -61,7 +61,8 @@ def side_units(
     runs = resting_units(job, a, base, pictures)
     if pictures.rows == 0:
         return SideUnits(tuple(runs), rows_grad)
-    stream = base.autocast if vision.narrow else None
+    normed = base.autocast and any(t.name.endswith("pre_layrnorm.weight") for t in vision.stem)  # CLIP's
+    stream = base.autocast if vision.narrow else "fp32" if normed else None
     tower = tower._replace(
         hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, stream=stream,
         recomputed=vision.checkpointed and job.checkpointing.mode != "none" and bool(job.option(RECOMPUTED, True)),

@@ -18,7 +18,8 @@ from tests.models.multimodal import QWEN2_5_VL, facts
 
 MIB = 2**20
 PARTS = {"tower": "vision", "audio_tower": "audio", "projector": "projector", "language_model": "language"}
-RECIPES = {"bf16": "bf16-pure", "amp": "bf16-mixed", "fp32": "fp32"}
+RECIPES = {"bf16": "bf16-pure", "amp": "bf16-mixed", "fp32": "fp32", "autocast": "bf16-mixed"}
+"""``autocast``: over weights in bf16, as the Trainer holds those below adapters."""
 TRACED = {row["id"]: row for row in facts("traced") if row["model_type"] in TOWERS}
 
 
@@ -52,6 +53,8 @@ def training_of(row: dict[str, Any]) -> dict[str, Any]:
         "checkpoint": "none",
         "images": {"per_sample": row["images"], "patches": row["patches"], "tokens": row["tokens"]},
     }
+    if row["precision"] == "autocast":
+        found["framework"] = "huggingface"
     if row["slow_path"]:
         found["kernels"] = {"ssm": "fallback"}
     if row["freeze"]:
