@@ -5,6 +5,10 @@ from __future__ import annotations
 from memcheck.autograd.context import Setting
 from memcheck.models.types import Architecture, Norm
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.models.vision import Vision
+
 
 def stream_dtype(setting: Setting) -> str:
     """Dtype of the residual stream: under autocast that of the embedding's weights, unless something widened it."""
@@ -24,6 +28,11 @@ def widens_stream(a: Architecture, *, autocast: bool) -> bool:
 def widens_encoded(a: Architecture) -> bool:
     """Whether the encoder's output is fp32 under autocast: a LayerNorm stands behind its layers."""
     return a.encoder is not None and _is_layernorm(a.encoder.final_norm)
+
+
+def widened_tower(vision: Vision, base: Setting) -> str | None:
+    """Dtype of a tower's stream where CLIP's LayerNorm in front of its layers makes it; None where the weights do."""
+    return "fp32" if base.autocast and any(t.name.endswith("pre_layrnorm.weight") for t in vision.stem) else None
 
 
 def _is_layernorm(norm: Norm | None) -> bool:

@@ -11,7 +11,7 @@ from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.layers import layers_of
-from memcheck.frameworks.torch.stream import stream_dtype
+from memcheck.frameworks.torch.stream import stream_dtype, widened_tower
 from memcheck.frameworks.torch.tower_tensors import (
     as_block,
     closing_norms,
@@ -61,8 +61,7 @@ def side_units(
     runs = resting_units(job, a, base, pictures)
     if pictures.rows == 0:
         return SideUnits(tuple(runs), rows_grad)
-    normed = base.autocast and any(t.name.endswith("pre_layrnorm.weight") for t in vision.stem)  # CLIP's
-    stream = base.autocast if vision.narrow else "fp32" if normed else None
+    stream = base.autocast if vision.narrow else widened_tower(vision, base)
     tower = tower._replace(
         hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, stream=stream,
         recomputed=vision.checkpointed and job.checkpointing.mode != "none" and bool(job.option(RECOMPUTED, True)),
