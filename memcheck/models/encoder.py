@@ -5,6 +5,9 @@ from __future__ import annotations
 from memcheck.models.types import Block, Norm, ParameterTensor
 from memcheck.record import Record
 
+MAX_LAYERS = 1_000
+"""Of an encoder, or of a stack whose layers share tensors: each is a unit of its own."""
+
 
 class Words(Record):
     """The decoder's table, as an encoder of words looks it up."""

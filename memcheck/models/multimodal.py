@@ -150,6 +150,8 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     section = outer.section(key) if outer.model_type not in TOWERLESS else outer
     found = _tower(outer.model_type)(section, AroundTower(outer, language))
     vision = found if isinstance(found, Vision) else None
+    if vision is not None and vision.tile and not (vision.tile_tokens or vision.resampled or vision.crosses):
+        outer.fail(key, f"a tile of {vision.tile} patches makes no image token", "check how many patches become one")
     _check_leftovers(outer, strict=strict, written=written)
     path = TEXT if outer.model_type in NAMED_TEXT else BARE if outer.model_type in AMONG else LANGUAGE
     sees = text.get("use_bidirectional_attention") == "vision"  # Gemma 4's larger sizes, in their sliding layers

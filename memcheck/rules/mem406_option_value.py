@@ -44,7 +44,8 @@ def check(context: RuleContext) -> Iterator[Finding]:
         return
     for name, value in job.options:
         types, choices = framework.options[name], framework.choices.get(name, ())
-        wrong_word = value not in choices and any(type(value) is type(choice) for choice in choices)
+        each = value if isinstance(value, (tuple, list)) else (value,)
+        wrong_word = any(v not in choices and any(type(v) is type(choice) for choice in choices) for v in each)
         if _is_one_of(value, types) and not wrong_word and not _is_negative(name, value):
             continue
         kinds = [WORDS[t] for t in types if not any(isinstance(choice, t) for choice in choices)]

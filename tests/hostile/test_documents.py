@@ -159,3 +159,37 @@ def test_end_stages_beyond_the_layers(pipeline: str, end: str) -> None:
     assert traces == []
     assert result.estimate is None
     assert result.status != "passed"
+
+
+def test_lists_of_unknown_words() -> None:
+    """Each item of a list is one of an option's words, as the word alone would be."""
+    text = MEGATRON.replace("PIPELINE", "1").replace("OPTIONS", "cp_comm_type: [core_attn]")
+    (result,), traces = check_file("plan.yaml", text.encode(), Gate())
+    assert traces == []
+    assert [finding.code for finding in result.findings if finding.severity == "error"] == ["MEM406"]
+
+
+def test_tiles_without_a_token() -> None:
+    """A shuffle of more patches than a tile has leaves no image token."""
+    vision = {"hidden_size": 768, "intermediate_size": 3072, "image_size": 512, "patch_size": 16}
+    text = {
+        "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49280,
+    }  # fmt: skip
+    config = {
+        "model_type": "smolvlm", "scale_factor": 255, "text_config": text,
+        "vision_config": {**vision, "num_hidden_layers": 12, "num_attention_heads": 12},
+    }  # fmt: skip
+    with pytest.raises(ArchitectureError, match="makes no image token"):
+        read_architecture(config)
+
+
+def test_more_layers_than_are_told_apart() -> None:
+    """Layers that share tensors or read an encoder are units of their own: 1,000 of them at the most."""
+    t5 = {"model_type": "mt5", "d_model": 2048, "num_layers": 8191, "num_heads": 32, "d_kv": 64, "d_ff": 5120}
+    with pytest.raises(ArchitectureError, match="num_layers = 8191 is outside"):
+        read_architecture({**t5, "vocab_size": 250112, "feed_forward_proj": "gated-gelu"})
+    words = {"vocab_size": 30000, "max_position_embeddings": 512}
+    albert = {"model_type": "albert", "hidden_size": 1024, "num_hidden_layers": 24, "inner_group_num": 1000}
+    with pytest.raises(ArchitectureError, match="24,000 times"):
+        read_architecture({**albert, "num_attention_heads": 16, "intermediate_size": 4096, **words})

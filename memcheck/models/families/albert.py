@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.encoder import MAX_LAYERS
 from memcheck.models.families.bert import assemble, bidirectional, transform_names
 from memcheck.models.parts.decoder import layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -27,6 +28,8 @@ def read(config: ConfigReader) -> Architecture:
         config.fail("embedding_size", "tables as wide as the layers have no memory model in ALBERT: it projects them")
     groups = config.integer("num_hidden_groups", default=1)
     inner = config.integer("inner_group_num", default=1)
+    if size.layers * inner > MAX_LAYERS:
+        config.fail("inner_group_num", f"layers run {size.layers * inner:,} times, more often than {MAX_LAYERS:,}")
     found = assemble(
         config,
         size,

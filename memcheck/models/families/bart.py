@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from memcheck.models.encoder import Encoder
+from memcheck.models.encoder import MAX_LAYERS, Encoder
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import norm_tensors
 from memcheck.models.parts.sizes import StackDimensions
-from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Norm, ParameterTensor, Paths
 from memcheck.record import Record
 
