@@ -6,7 +6,7 @@ from memcheck.models.types import Block, Norm, ParameterTensor
 from memcheck.record import Record
 
 MAX_LAYERS = 1_000
-"""Of an encoder, or of a stack whose layers share tensors: each is a unit of its own."""
+"""Layers that an encoder, or a stack whose layers share tensors, may have: each is a unit of its own."""
 
 
 class Words(Record):
