@@ -59,7 +59,7 @@ def draw(seed: int, index: int) -> dict[str, Any]:
     chance = Random(f"{seed}.{index}")  # noqa: S311 - nothing is secret
     layout = chance.choice(LAYOUTS)
     name = chance.choice(sorted(CUT if layout in (_tensor, _pipeline) else MODELS))
-    training = _training(chance)
+    training = draw_training(chance)
     if name in ROUTED:
         training["precision"] = "bf16-pure"
     ranks, parallelism = layout(chance, training)
@@ -81,6 +81,11 @@ def draw(seed: int, index: int) -> dict[str, Any]:
     }
 
 
+def draw_layout(chance: Random, training: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Ranks and parallelism that every family can have: one GPU, DDP or FSDP2."""
+    return chance.choice((_single, _single, _single, _ddp, _fsdp))(chance, training)
+
+
 def _overrides(chance: Random, name: str) -> dict[str, Any]:
     overrides: dict[str, Any] = {LAYER_KEYS.get(name, "num_hidden_layers"): MODELS[name]}
     if name in PLAIN and chance.random() < 0.6:
@@ -90,7 +95,8 @@ def _overrides(chance: Random, name: str) -> dict[str, Any]:
     return overrides
 
 
-def _training(chance: Random) -> dict[str, Any]:
+def draw_training(chance: Random) -> dict[str, Any]:
+    """How some model is trained: lengths, recipe, optimizer, loss, recompute, and what is adapted or frozen."""
     pick = chance.choice
     training: dict[str, Any] = {
         "framework": pick(["pytorch", "pytorch", "huggingface"]),

@@ -88,7 +88,10 @@ def brief(plan: dict[str, Any]) -> str:
     said = {**plan["parallelism"], **plan["training"]}
     said.pop("torch_version", None)
     ranks = plan["hardware"]["gpus_per_node"] * plan["hardware"]["nodes"]
-    return f"{plan['model']['name']} {json.dumps(plan['model']['overrides'])} x{ranks} {json.dumps(said)}"
+    model = plan["model"]
+    named = "name" in model
+    what = f"{model['name']} {json.dumps(model['overrides'])}" if named else model["architecture"]["model_type"]
+    return f"{what} x{ranks} {json.dumps(said)}"
 
 
 def keep(paths: list[str]) -> None:

@@ -1,6 +1,7 @@
 """Trace plans that nobody chose, and compare every moment of their steps: needs the extra ``verify``.
 
     python -m benchmarks.fuzz --seed N [--count M] [--first I] [--limit SECONDS] [--out FILE]
+    python -m benchmarks.fuzz --families [WORD] ...   # of every family that was added, or of some (``family_draw``)
     python -m benchmarks.fuzz --again ID...     # plans that benchmarks/data/drawn.json keeps
 
 Plan ``I`` of seed ``N`` is always the same (``benchmarks.draw``). A plan passes when the largest bytes of each of the
@@ -23,6 +24,7 @@ from typing import Any
 from benchmarks.asked import request_of, trace_of
 from benchmarks.draw import draw
 from benchmarks.drawn import brief, records, wide
+from benchmarks.family_draw import draw_family
 from memcheck.errors import MemcheckError
 from memcheck.verify.compare import RankComparison, instants
 from memcheck.verify.observe import compare_all
@@ -91,12 +93,17 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", nargs="+", metavar="ID", help="trace kept plans again")
+    parser.add_argument("--families", nargs="?", const="", metavar="WORD", help="draw among added families")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--limit", type=int, default=300, help="seconds for one plan")
     parser.add_argument("--out", help="append each plan and its figures to this file, as JSON lines")
     given = parser.parse_args(arguments)
-    plans = [draw(given.seed, index) for index in range(given.first, given.first + given.count)]
+    numbers = range(given.first, given.first + given.count)
+    if given.families is None:
+        plans = [draw(given.seed, index) for index in numbers]
+    else:
+        plans = [draw_family(given.seed, index, given.families) for index in numbers]
     if given.again:
         plans = [record["plan"] for record in records() if record["id"] in given.again]
     traced = far = 0

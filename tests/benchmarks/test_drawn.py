@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import drawn
 from benchmarks.draw import draw
+from benchmarks.family_draw import draw_family, families
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +43,14 @@ def test_a_plan_follows_from_its_seed() -> None:
     """Drawn again, it is the same; another number makes another plan."""
     assert draw(11, 3) == draw(11, 3)
     assert draw(11, 3) != draw(11, 4)
+
+
+def test_a_familys_step_follows_from_its_seed() -> None:
+    """So does one of a family; a word chooses among them, and each is one that the tables know."""
+    assert draw_family(1, 5) == draw_family(1, 5)
+    assert draw_family(1, 5) != draw_family(1, 6)
+    assert {draw_family(1, index, "gemma4_text")["name"].split()[1] for index in range(8)} == {"gemma4_text"}
+    assert len({draw_family(1, index)["name"].split()[1] for index in range(400)}) > 0.9 * len(families())
 
 
 @pytest.mark.parametrize("index", range(40))
