@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.asked import request_of, trace_of
 from benchmarks.draw import draw
 from benchmarks.drawn import brief, records, wide
-from benchmarks.family_draw import draw_family
+from benchmarks.family_draw import draw_family, families
 from memcheck.errors import MemcheckError
 from memcheck.verify.compare import RankComparison, instants
 from memcheck.verify.observe import compare_all
@@ -102,6 +102,8 @@ def main(arguments: list[str]) -> int:
     numbers = range(given.first, given.first + given.count)
     if given.families is None:
         plans = [draw(given.seed, index) for index in numbers]
+    elif not any(given.families in kind for kind in families()):
+        parser.error(f"no family that was added has {given.families!r} in its name")
     else:
         plans = [draw_family(given.seed, index, given.families) for index in numbers]
     if given.again:
