@@ -193,3 +193,30 @@ def test_more_layers_than_are_told_apart() -> None:
     albert = {"model_type": "albert", "hidden_size": 1024, "num_hidden_layers": 24, "inner_group_num": 1000}
     with pytest.raises(ArchitectureError, match="24,000 times"):
         read_architecture({**albert, "num_attention_heads": 16, "intermediate_size": 4096, **words})
+
+
+def test_checkpoints_of_no_layer() -> None:
+    """Megatron would make them without end; no remedy proposes full recompute beside the option either."""
+    options = "recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 0"
+    text = MEGATRON.replace("PIPELINE", "1").replace("OPTIONS", options)
+    (result,), _ = check_file("plan.yaml", text.encode(), Gate())
+    assert result.estimate is None
+    assert [finding.pointer for finding in result.findings if finding.severity == "error"] == [
+        "/training/options/recompute_num_layers"
+    ]
+    small = text.replace("recompute_granularity: full, recompute_method: uniform, ", "").replace("h100-80gb", "rtx-3060")
+    (failed,), _ = check_file("plan.yaml", small.encode(), Gate())
+    assert failed.status == "failed"
+
+
+def test_a_token_alone_among_experts_of_two_kinds() -> None:
+    """A layer of one token has rows of no dimension of their own; its remedies are priced all the same."""
+    text = """
+memcheck: 1
+model: ernie-4.5-vl-28b-a3b
+hardware: {gpu: rtx-4090, gpus_per_node: 1}
+training: {framework: huggingface, micro_batch_size: 2, sequence_length: 1}
+"""
+    (result,), _ = check_file("plan.yaml", text.encode(), Gate())
+    assert result.status == "failed"
+    assert result.estimate is not None

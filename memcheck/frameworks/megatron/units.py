@@ -10,6 +10,7 @@ from memcheck.autograd.completeness import demand, elements, met, met_by, whole
 from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Leaf, Value
+from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.embedding import MegatronEmbedding, megatron_embedding_curve
 from memcheck.frameworks.megatron.fsdp import gradient_dtype, is_sharded
 from memcheck.frameworks.megatron.head import Gradients, MegatronHead, megatron_head_curve
@@ -177,6 +178,9 @@ def recompute_groups(job: TrainingJob, setting: Setting, layers: tuple[int, ...]
 
     ``uniform``: every ``recompute_num_layers`` consecutive layers are one checkpoint; ``block``: the first
     ``recompute_num_layers`` layers of each chunk are checkpointed one by one (transformer_block.py).
+
+    Raises:
+        UnsupportedError: checkpoints of no layer.
     """
     if setting.option("recompute_granularity") != "full":
         return [((i,), False) for i in layers]
@@ -186,7 +190,13 @@ def recompute_groups(job: TrainingJob, setting: Setting, layers: tuple[int, ...]
     every = job.checkpointing.every_n_layers
     if every > 1:
         return [((i,), i % every == 0) for i in layers]
-    return [(layers[n : n + count], True) for n in range(0, len(layers), max(1, count))]
+    if count < 1:
+        raise UnsupportedError(
+            "recompute_num_layers: 0 makes checkpoints of no layer, one after the other without end",
+            "state how many layers a checkpoint has, or recompute_method: block",
+            "/training/options/recompute_num_layers",
+        )
+    return [(layers[n : n + count], True) for n in range(0, len(layers), count)]
 
 
 @lru_cache(maxsize=1024)

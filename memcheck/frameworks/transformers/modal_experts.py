@@ -30,7 +30,9 @@ def modal_experts(ctx: Context, m: Moe, x: Value) -> Value:
     if ctx.setting.expert > 1 or ctx.tp > 1:
         message = "experts of each kind of token have no model on several ranks"
         raise UnsupportedError(message, "choose parallelism.expert: 1 and tensor: 1", "/parallelism")
-    tape, tokens, seen = ctx.tape, x.shape[0], ctx.setting.image_tokens
+    tape, seen = ctx.tape, ctx.setting.image_tokens
+    tokens = x.numel // ctx.hidden
+    x = x.view(tokens, ctx.hidden)  # a token alone has no dimension of tokens
     shared = mlp(ctx, shared_mlp(m), x) if m.shared_width else None
     if seen:
         final = _of_both(ctx, m, x, min(seen, tokens - 1))
