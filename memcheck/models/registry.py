@@ -39,6 +39,7 @@ FAMILIES: dict[str, str] = {
     "cohere": "cohere:read",
     "cohere2": "cohere:read_2",
     "cohere2_moe": "cohere:read_moe",
+    "cohere_compass_text": "cohere_compass:read",
     "cwm": "cwm:read",
     "data2vec-text": "bert:read_data2vec",
     "dbrx": "dbrx:read",
