@@ -68,8 +68,8 @@ def command(
 ) -> int:
     """Show the memory of plans: components, instants of the step, pipeline ranks, largest tensors, assumptions.
 
-    Instead of a plan: a framework's own config, with --gpu, --gpus-per-node and --nodes; a model's name, with --gpu and
-    --gpus, whose plan is printed; or, behind --, the command that launches the job.
+    Instead of a plan: a framework's own config, with --gpu, --gpus-per-node and --nodes; a model's name or its
+    config.json, with --gpu and --gpus, whose plan is printed; or, behind --, the command that launches the job.
 
     Exit code 0 if every plan could be estimated, whether it fits or not.
     """

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import click
 
 from memcheck.cli.completion import gpus, models, one_of
-from memcheck.cli.job import METHODS, assumed
+from memcheck.cli.job import METHODS, assumed, catalog_model
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.errors import UsageError
@@ -88,7 +88,7 @@ def plan_text(name: str, model: str, gpu: str, gpus: int, job: Mapping[str, obje
         UsageError: an unknown model or GPU, or a number of GPUs that does not fill whole nodes.
     """
     per_node = job.get("gpus_per_node")
-    found = assumed(model, gpu, gpus, per_node if isinstance(per_node, int) else None, job)
+    found = assumed(catalog_model(model), gpu, gpus, per_node if isinstance(per_node, int) else None, job)
     values = {key: setting.value for key, setting in found.items()}
     method = values["training.method"]
     adapters = "" if method == "full" else ADAPTERS.format(method=method)

@@ -9,15 +9,17 @@ from typing import Any, TypeVar
 
 import click
 
+from memcheck.catalog.config_file import ConfigFileError, read_config
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.models import find_model
 from memcheck.catalog.names import UnknownNameError
 from memcheck.cli import values
 from memcheck.cli.parameters import typed
 from memcheck.config.discover import STDIN, PlanFile
+from memcheck.configs.model_config import describes_model
 from memcheck.configs.plan_text import plan_text
 from memcheck.configs.types import ReadSetting
-from memcheck.errors import UsageError
+from memcheck.errors import MemcheckError, UsageError
 from memcheck.models.registry import read_architecture
 from memcheck.record import Record
 
@@ -59,6 +61,21 @@ class Told(Record):
     """The plan that was assumed; empty for a command line."""
 
 
+class NamedModel(Record):
+    """A model that an argument names, and where a plan of it would lie."""
+
+    key: str
+    """The plan's key: ``model`` or ``model.config``."""
+    value: str
+    plan: str
+    positions: int
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a file describes it."""
+        return self.key != "model"
+
+
 def JOB(command: _Command) -> _Command:  # noqa: N802  # a decorator beside CONFIG and COLOR
     """The options that say what a plan would."""
     decorated: Any = command
@@ -68,45 +85,92 @@ def JOB(command: _Command) -> _Command:  # noqa: N802  # a decorator beside CONF
 
 
 def job_of(paths: tuple[str, ...], job: Mapping[str, object]) -> Told | None:
-    """The job that the arguments tell; None where they name files.
+    """The job that the arguments tell; None where they name plans, or configs of jobs.
 
     Raises:
-        UsageError: a model that is unknown, or options for a model beside files.
+        UsageError: a model that is unknown or without a GPU, or options for a model beside files.
     """
     if any(each.startswith("-") and each != "-" for each in paths):
         return Told(PlanFile(COMMAND, f"{shlex.join(paths)}\n".encode()))
     stated = [key for key in KEYS if job.get(key) is not None and key not in DATA]
-    is_name = len(paths) == 1 and paths[0] != STDIN and not paths[0].lower().endswith(SUFFIXES)
-    if is_name and not os.path.exists(paths[0]):
+    named = _named(paths[0]) if len(paths) == 1 and paths[0] != STDIN else None
+    if named is not None:
         gpu, count, per_node, nodes = (job.get(key) for key in ("gpu", "gpus", "gpus_per_node", "nodes"))
         each, times = per_node if isinstance(per_node, int) else None, nodes if isinstance(nodes, int) else 1
         gpus = count if isinstance(count, int) else (each or 1) * times
         if not isinstance(gpu, str):
-            message = f"{paths[0]} is no file: a model needs a GPU"
-            raise UsageError(message, f"memcheck estimate {paths[0]} --gpu h100-80gb --gpus 8")
-        settings = assumed(paths[0], gpu, gpus, each, job)
-        text = plan_text(settings)
-        return Told(PlanFile(f"{settings['model'].value}.yaml", text.encode()), text)
+            what = f"{paths[0]} is a model's config" if named.is_file else f"{paths[0]} is no file"
+            raise UsageError(f"{what}: a model needs a GPU", f"memcheck estimate {paths[0]} --gpu h100-80gb --gpus 8")
+        text = plan_text(assumed(named, gpu, gpus, each, job))
+        return Told(PlanFile(named.plan, text.encode()), text)
     if stated:
         flag = "--" + stated[0].replace("_", "-")
         raise UsageError(f"{flag} is for a model's name", "change a plan with --set training.sequence_length=8192")
     return None
 
 
-def assumed(model: str, gpu: str, gpus: int, per_node: int | None, job: Mapping[str, object]) -> dict[str, ReadSetting]:
+def _named(path: str) -> NamedModel | None:
+    """The model that an argument names: one of the catalog, or the ``config.json`` of one; None for other files.
+
+    Raises:
+        UsageError: no model has this name.
+    """
+    if os.path.exists(path):
+        return _model_file(path)
+    return None if path.lower().endswith(SUFFIXES) else catalog_model(path)
+
+
+def catalog_model(name: str) -> NamedModel:
+    """A model of the catalog.
+
+    Raises:
+        UsageError: it has none of this name.
+    """
+    try:
+        found = find_model(name)
+    except UnknownNameError as error:
+        raise UsageError(error.message, error.help) from error
+    return NamedModel(key="model", value=found.name, plan=f"{found.name}.yaml", positions=_positions(found.config))
+
+
+def _model_file(path: str) -> NamedModel | None:
+    """A Hugging Face ``config.json``, whose plan lies beside it; None where a file is anything else."""
+    if not path.lower().endswith(".json") or not os.path.isfile(path):
+        return None
+    folder, name = os.path.split(path)
+    try:
+        config = read_config(name, folder)
+    except ConfigFileError:
+        return None  # the reader of plans and jobs says where
+    if not describes_model(config):
+        return None
+    plan = os.path.join(folder, f"{os.path.splitext(name)[0]}.yaml")
+    return NamedModel(key="model.config", value=name, plan=plan, positions=_positions(config))
+
+
+def _positions(config: Mapping[str, Any]) -> int:
+    """The longest sequence of a model; 0: unbounded, or a model that its plan is refused for."""
+    try:
+        return read_architecture(config).max_position_embeddings
+    except MemcheckError:
+        return 0
+
+
+def assumed(
+    model: NamedModel, gpu: str, gpus: int, per_node: int | None, job: Mapping[str, object]
+) -> dict[str, ReadSetting]:
     """The plan of a model on so many GPUs: what was stated, and the usual otherwise.
 
     Raises:
-        UsageError: an unknown model or GPU, or a number of GPUs that does not fill whole nodes.
+        UsageError: an unknown GPU, or a number of GPUs that does not fill whole nodes.
     """
     try:
-        known_model, known_gpu = find_model(model), find_gpu(gpu)
+        known_gpu = find_gpu(gpu)
     except UnknownNameError as error:
         raise UsageError(error.message, error.help) from error
     each = per_node or min(gpus, known_gpu.gpus_per_node or USUAL_GPUS_PER_NODE)
     if gpus % each:
         raise UsageError(f"{gpus} GPUs do not fill nodes of {each}", f"use a multiple of {each}")
-    positions = read_architecture(known_model.config).max_position_embeddings  # 0: unbounded
     method = job.get("method") or "full"
 
     def take(key: str, usual: object, reason: str) -> ReadSetting:
@@ -120,7 +184,7 @@ def assumed(model: str, gpu: str, gpus: int, per_node: int | None, job: Mapping[
     else:
         world, usual_stage, why = f"{gpus} GPUs", 0, "assumed: DDP where adapters alone are trained"
     settings = {
-        "model": ReadSetting(known_model.name, "the command line"),
+        model.key: ReadSetting(model.value, "the command line"),
         "hardware.gpu": ReadSetting(known_gpu.name, "--gpu"),
         "hardware.gpus_per_node": ReadSetting(each, world),
         "hardware.nodes": ReadSetting(gpus // each, world),
@@ -129,7 +193,7 @@ def assumed(model: str, gpu: str, gpus: int, per_node: int | None, job: Mapping[
         "training.method": ReadSetting(method, "--method" if job.get("method") else "assumed"),
         "training.micro_batch_size": take("micro_batch_size", 1, "assumed"),
         "training.sequence_length": take(
-            "sequence_length", min(USUAL_SEQUENCE, positions or USUAL_SEQUENCE), "assumed"
+            "sequence_length", min(USUAL_SEQUENCE, model.positions or USUAL_SEQUENCE), "assumed"
         ),
         "training.gradient_accumulation_steps": ReadSetting(1, "assumed"),
         "training.precision": ReadSetting("bf16-mixed", "assumed"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from memcheck.configs import model_config
 from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.evidence import all_keys, any_key
 from memcheck.configs.formats import FORMATS
@@ -41,9 +42,9 @@ UNREAD = (
         "state it: --from transformers --model NAME",
     ),
     (
-        all_keys(("model_type",), ("hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers")),
+        all_keys((model_config.TYPE,), (*model_config.SIZES, *(f"{part}." for part in model_config.PARTS))),
         "a Hugging Face config.json",
-        "a plan names it as its model: `model: {config: FILE}`",
+        "`memcheck estimate FILE --gpu NAME --gpus N` takes the usual job; a plan says yours: `model: {config: FILE}`",
     ),
     (
         any_key("fsdp_transformer_layer_cls_to_wrap", "transformer_layer_cls_to_wrap", "backward_prefetch"),

@@ -93,7 +93,7 @@ def _layout(draft: Draft, *, mixes: bool) -> None:
 
 def _chunks(draft: Draft) -> int:
     """Stages of a pipeline rank: as many as are said, or as a layout names."""
-    path, written, pipeline = "virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout", 1
+    path, written = "virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout"
     pipeline = _degree(draft, "pipeline")
     stated = draft.whole(path, STAGES) or 1
     layout = draft.value(f"{OPTION}{written}")

@@ -215,6 +215,61 @@ def test_a_model_is_never_guessed(capsys: Capture, arguments: list[str], message
     assert message in capsys.readouterr().err
 
 
+LLAMA = {
+    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256,
+    "tie_word_embeddings": True, "max_position_embeddings": 131072,
+}  # fmt: skip
+
+
+def test_a_models_config_stands_for_its_name(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`estimate config.json` is `estimate MODEL`, from whatever folder; its plan names the file beside which it lies."""
+    folder = tmp_path / "base"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    elsewhere = tmp_path.parent / "elsewhere"
+    elsewhere.mkdir(exist_ok=True)
+    known = ["--gpu", "h100-80gb", "--gpus", "2", "--method", "lora", "--format", "json"]
+    assert main(["estimate", "llama-3.2-1b", *known]) == 0
+    (named,) = plans(capsys)
+    for here, path in ((tmp_path, "base/config.json"), (folder, "config.json"), (elsewhere, str(folder / "config.json"))):
+        monkeypatch.chdir(here)
+        assert main(["estimate", path, *known]) == 0
+        (found,) = plans(capsys)
+        assert found["estimate"] == named["estimate"]
+    monkeypatch.chdir(folder)
+    assert main(["estimate", "config.json", *known[:-2]]) == 0
+    assert "config: config.json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("config", [LLAMA, {"model_type": "qwen2_5_vl", "text_config": {"hidden_size": 64}}])
+def test_a_models_config_is_no_job(capsys: Capture, config: dict[str, object]) -> None:
+    """It says nothing of GPUs or training: estimate asks for a GPU, check says how it becomes a job."""
+    Path("config.json").write_text(json.dumps(config))
+    assert main(["estimate", "config.json"]) == 2
+    assert "config.json is a model's config: a model needs a GPU" in capsys.readouterr().err
+    assert main(["check", "config.json", "--gpu", "h100-80gb", "--gpus-per-node", "8"]) == 1
+    assert "memcheck estimate FILE --gpu NAME --gpus N" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_model_that_is_not_known_is_refused_in_its_plan(capsys: Capture) -> None:
+    """The config of a family without a forward pass: a located error in the plan that was assumed, and no estimate."""
+    Path("config.json").write_text(json.dumps({**LLAMA, "model_type": "lama"}))
+    assert main(["estimate", "config.json", "--gpu", "h100-80gb", "--gpus", "2"]) == 1
+    out = capsys.readouterr().out
+    assert "does not know model_type 'lama'" in out
+    assert "config.yaml:3:11" in out
+
+
+def test_arguments_that_name_a_model_type_are_a_job(capsys: Capture) -> None:
+    """ms-swift's arguments as JSON have a `model_type` and no sizes."""
+    given = {"model": "Qwen/Qwen2.5-0.5B", "model_type": "qwen2", "train_type": "lora", "max_length": 512}
+    Path("sft.json").write_text(json.dumps(given))
+    assert main(["estimate", "sft.json", "--gpu", "h100-80gb", "--gpus-per-node", "1", "--format", "json"]) == 0
+    (plan,) = plans(capsys)
+    assert plan["estimate"]
+
+
 def test_a_command_line_is_a_job(capsys: Capture) -> None:
     """Behind `--` stands what is launched: its arguments are read like a script's."""
     assert main(["estimate", "--gpu", "h100-80gb", "--format", "json", "--", *COMMAND.split()]) == 0
