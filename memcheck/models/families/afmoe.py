@@ -44,6 +44,8 @@ def read(config: ConfigReader) -> Architecture:
         scores_fp32=True,
         shared_first=True,
     )
+    router, *stacked = moe.tensors[:3]
+    moe = moe._replace(tensors=(router, *moe.tensors[3:], *stacked))  # the class makes the shared experts first
     moe = with_correction(with_linear_router(moe), "mlp.expert_bias", (experts,))
     mlp = gated_mlp(h, config.integer("intermediate_size"), activation)
     dense = config.integer("num_dense_layers", default=1, minimum=0)

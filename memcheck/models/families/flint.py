@@ -41,6 +41,7 @@ def read(config: ConfigReader) -> Architecture:
         config.integer("moe_intermediate_size"),
         activation,
         Shared(config.integer("shared_expert_intermediate_size"), "shared_expert"),
+        experts_first=True,
         router="sigmoid-best",
         router_fp32=True,
         router_apart=True,

@@ -43,6 +43,7 @@ def _read(config: ConfigReader, *, bias: bool) -> Architecture:
         width,
         activation,
         Shared(config.integer("n_shared_experts", minimum=0) * width),
+        experts_first=True,
         router="sigmoid",
         correction_bias=True,
         router_fp32=True,

@@ -57,6 +57,7 @@ def experts(config: ConfigReader, hidden: int, groups_by_default: tuple[int, int
         width,
         config.activation(),
         Shared(config.integer("num_shared_experts", "n_shared_experts", default=1, minimum=0) * width),
+        experts_first=True,
         router="sigmoid",
         correction_bias=True,
         router_fp32=True,

@@ -28,6 +28,7 @@ def read(config: ConfigReader) -> Architecture:
         config.integer("moe_intermediate_size"),
         config.activation(),
         Shared(config.integer("shared_expert_intermediate_size")),
+        experts_first=True,
         router="sigmoid-chosen",
         correction_bias=True,
         router_fp32=True,

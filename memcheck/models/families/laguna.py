@@ -35,6 +35,7 @@ def read(config: ConfigReader) -> Architecture:
         config.integer("moe_intermediate_size"),
         activation,
         Shared(config.integer("shared_expert_intermediate_size")),
+        experts_first=True,
         router="sigmoid-narrow",
         shared_first=True,
         scaled_output=True,

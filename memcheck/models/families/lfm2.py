@@ -39,6 +39,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         config.integer("moe_intermediate_size"),
         "silu",
         module="feed_forward",
+        experts_first=True,
         router="sigmoid-logits",
         normalised_scores=config.flag("norm_topk_prob", default=True),
     )

@@ -85,7 +85,7 @@ def _attention(size: StackDimensions, wide: int, turned: int, *, bias: bool, sli
         head_dim=size.head_dim,
         qkv_bias=bias,
         rotary_dim=turned,
-        tensors=tensors + sinks,
+        tensors=sinks + tensors,
         v_head_dim=wide,
         scaled_values=True,
         sinks=sliding,

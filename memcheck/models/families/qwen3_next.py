@@ -23,10 +23,12 @@ class DeltaStyle(Record):
     """The input projections of a delta net, in the order of its forward pass."""
 
     inputs: tuple[str, ...]
+    output_first: bool = False
+    """The class makes its norm and its output's matrix before them."""
 
 
 QWEN3_NEXT = DeltaStyle(("qkvz", "ba"))
-QWEN3_5 = DeltaStyle(("qkv", "z", "b", "a"))
+QWEN3_5 = DeltaStyle(("qkv", "z", "b", "a"), output_first=True)
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -116,13 +118,13 @@ def delta_net(config: ConfigReader, hidden: int, style: DeltaStyle) -> Mixer:
     keys, values, a = key_heads * key_dim, value_heads * value_dim, "linear_attn"
     convolved = 2 * keys + values
     widths = {"qkvz": 2 * keys + 2 * values, "qkv": convolved, "z": values, "ba": 2 * value_heads}
+    inputs = tuple(t for name in style.inputs for t in _input(a, name, widths.get(name, value_heads), hidden))
+    output = (vector(f"{a}.norm.weight", value_dim, "norm"), *linear(f"{a}.out_proj", hidden, values, "mixer", "row"))
     tensors = (
-        *(t for name in style.inputs for t in _input(a, name, widths.get(name, value_heads), hidden)),
-        ParameterTensor(f"{a}.conv1d.weight", (convolved, 1, kernel), "mixer", shard="column"),
         vector(f"{a}.dt_bias", value_heads, "mixer", "column"),
         vector(f"{a}.A_log", value_heads, "mixer", "column"),
-        vector(f"{a}.norm.weight", value_dim, "norm"),
-        *linear(f"{a}.out_proj", hidden, values, "mixer", "row"),
+        ParameterTensor(f"{a}.conv1d.weight", (convolved, 1, kernel), "mixer", shard="column"),
+        *(output + inputs if style.output_first else inputs + output),
     )
     kept = value_heads * key_dim * value_dim * 4 + convolved * kernel * 2
     return Mixer(

@@ -53,6 +53,7 @@ def read_mellum(config: ConfigReader) -> Architecture:
         (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         config.integer("moe_intermediate_size"),
         config.activation(),
+        experts_first=True,
         normalised_scores=config.flag("norm_topk_prob", default=True),
     )
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
@@ -85,6 +86,7 @@ def _assemble(
         config.integer("moe_intermediate_size"),
         activation,
         Shared(shared, "shared_expert", gate=bool(shared)),
+        experts_first=not shared,
         # Qwen 3's class default is false, but every released model says true: its absence is taken as that
         normalised_scores=config.flag("norm_topk_prob", default=not shared),
     )

@@ -103,18 +103,22 @@ def routed(
     *,
     module: str = "mlp",
     gate: str = "gate",
+    experts_first: bool = False,
     **fields: Any,
 ) -> Moe:
     """A gated mixture of experts with stacked expert tensors, as most families of transformers 5 store it.
 
     The router is a bare parameter there, no linear layer. ``choice``: number of experts, and how many of them a token
-    takes. ``gate``: the router's name. ``fields``: further ones of :class:`Moe`.
+    takes. ``gate``: the router's name. ``experts_first``: the class makes its experts before its router, which is the
+    order in which an optimizer that loops updates them. ``fields``: further ones of :class:`Moe`.
     """
     experts, experts_per_token = choice
     tensors = (
         ParameterTensor(f"{module}.{gate}.weight", (experts, hidden), "router"),
         *stacked_experts(f"{module}.experts", experts, hidden, width),
     )
+    if experts_first:
+        tensors = (*tensors[1:], tensors[0])
     if shared.width:
         tensors += gated_tensors(f"{module}.{shared.name}", hidden, shared.width, "shared_experts")
     if shared.gate:

@@ -36,19 +36,23 @@ class SelectiveScan(Record):
     """Time steps, B and C have norms with weights (Jamba)."""
 
 
+def _convolution(module: str, channels: int, kernel: int, *, bias: bool) -> tuple[ParameterTensor, ...]:
+    """A filter of each channel. The classes make it before any matrix; parameters of their own come first of all."""
+    weight = ParameterTensor(f"{module}.conv1d.weight", (channels, 1, kernel), "mixer", shard="column")
+    return (weight, vector(f"{module}.conv1d.bias", channels, "mixer", "column")) if bias else (weight,)
+
+
 def mamba1(hidden: int, s: SelectiveScan, module: str = "mamba") -> Mixer:
     """A state of each channel in the weights' dtype, and the last columns of the convolution's input."""
     tensors = [
-        *linear(f"{module}.in_proj", 2 * s.inner, hidden, "mixer", "column", bias=s.bias),
-        ParameterTensor(f"{module}.conv1d.weight", (s.inner, 1, s.kernel), "mixer", shard="column"),
-        *linear(f"{module}.x_proj", s.rank + 2 * s.state, s.inner, "mixer", "row"),
-        *linear(f"{module}.dt_proj", s.inner, s.rank, "mixer", "column", bias=True),
         ParameterTensor(f"{module}.A_log", (s.inner, s.state), "mixer", shard="column"),
         vector(f"{module}.D", s.inner, "mixer", "column"),
+        *_convolution(module, s.inner, s.kernel, bias=s.conv_bias),
+        *linear(f"{module}.in_proj", 2 * s.inner, hidden, "mixer", "column", bias=s.bias),
+        *linear(f"{module}.x_proj", s.rank + 2 * s.state, s.inner, "mixer", "row"),
+        *linear(f"{module}.dt_proj", s.inner, s.rank, "mixer", "column", bias=True),
         *linear(f"{module}.out_proj", hidden, s.inner, "mixer", "row", bias=s.bias),
     ]
-    if s.conv_bias:
-        tensors.append(vector(f"{module}.conv1d.bias", s.inner, "mixer", "column"))
     if s.norms:
         sizes = {"dt": s.rank, "b": s.state, "c": s.state}
         tensors += [vector(f"{module}.{name}_layernorm.weight", size, "norm") for name, size in sizes.items()]
@@ -71,17 +75,15 @@ def mamba2(hidden: int, s: StateSpace, module: str = "mamba") -> Mixer:
     convolved = inner + 2 * s.groups * s.state
     out_bias = s.bias if s.out_bias is None else s.out_bias
     tensors = [
-        *linear(f"{module}.in_proj", inner + convolved + s.heads, hidden, "mixer", "column", bias=s.bias),
-        ParameterTensor(f"{module}.conv1d.weight", (convolved, 1, s.kernel), "mixer", shard="column"),
         vector(f"{module}.dt_bias", s.heads, "mixer", "column"),
         vector(f"{module}.A_log", s.heads, "mixer", "column"),
         vector(f"{module}.D", s.heads, "mixer", "column"),
+        *_convolution(module, convolved, s.kernel, bias=s.conv_bias),
+        *linear(f"{module}.in_proj", inner + convolved + s.heads, hidden, "mixer", "column", bias=s.bias),
     ]
     if s.norm:
         tensors.append(vector(f"{module}.norm.weight", inner, "norm", "column"))
     tensors += linear(f"{module}.out_proj", hidden, inner, "mixer", "row", bias=out_bias)
-    if s.conv_bias:
-        tensors.append(vector(f"{module}.conv1d.bias", convolved, "mixer", "column"))
     return Mixer(
         kind="mamba2",
         heads=s.heads,
