@@ -16,11 +16,13 @@ LAYERS = {
     "internvl": "encoder.layer",
     "kimi": "layers",
     "llama4": "model.layers",
+    "minimax_m3": "layers",
     "mistral3": "transformer.layers",
     "mllama": "transformer.layers",
     "ovis2": "transformer.encoder.layers",
     "paddleocr": "vision_model.encoder.layers",
     "perception": "blocks",
+    "qianfan": "layers",
     "pixtral": "transformer.layers",
 }
 """Where a tower keeps its layers, by its kind; others in ``blocks`` beside a merger, or in ``encoder.layers``."""

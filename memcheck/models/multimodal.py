@@ -35,8 +35,8 @@ TIED = (
 )  # fmt: skip
 """Classes whose default is that the head is the embedding."""
 FORWARDED = (
-    "audioflamingo3", "fast_vlm", "llava", "llava_onevision", "qwen2_5_vl", "qwen2_audio", "qwen2_vl", "video_llama_3",
-    "voxtral",
+    "audioflamingo3", "fast_vlm", "llava", "llava_onevision", "minimax_m3_vl", "qwen2_5_vl", "qwen2_audio", "qwen2_vl",
+    "video_llama_3", "voxtral",
 )  # fmt: skip
 """Classes that take what ``text_config`` says of it."""
 FOLLOWING = ("perception_lm",)

@@ -200,8 +200,7 @@ class Block(Record):
     """Attention and feed-forward read the same residual and are added together."""
     post_norm: bool = False
     """``input_norm`` and ``mlp_norm`` come after the residual sum (OPT-350m)."""
-    dropout: float = 0.0
-    """Residual dropout."""
+    dropout: float = 0.0  # of the residual stream
     mixer_dropout: bool = False
     """It stands behind the mixer alone (XLM-RoBERTa XL, ALBERT)."""
     extra_tensors: tuple[ParameterTensor, ...] = ()
@@ -243,6 +242,7 @@ class Block(Record):
     """Those vectors are tanh of one number each (Llama 3.2 Vision)."""
     masked_branch: bool = False
     """What the feed-forward network makes is multiplied by a mask of rows (Llama 3.2 Vision)."""
+    drop_path: bool = False  # whole pictures of a scaled branch are dropped at random (Qianfan-OCR)
     stream_scale: bool = False
     """The residual stream is multiplied by a learned vector before the sum: ``extra_tensors`` (Doge)."""
     residual_from_norm: bool = False

@@ -22,6 +22,10 @@ class TowerAttention(Record):
     """Rows that attend to each other: Qwen2.5-VL's windows; 0 = all of a picture."""
     query_norm: Norm | None = None
     key_norm: Norm | None = None
+    rotary_dim: int = 0
+    """Channels of each head that are rotated, where its form has it (MiniMax M3)."""
+    softmax_fp32: bool = True
+    """Eager attention asks for its softmax in fp32 (InternViT's, Llama 4's and BLIP-2's do not)."""
     clipped: bool = False
     """Inputs and outputs of its projections are clamped between two learned bounds (Gemma 4)."""
 

@@ -34,6 +34,7 @@ TILED = {
     "vipllava": CLIP._replace(processor="square:see"),
     "lfm2_vl": EMPTY._replace(tile=1024, tile_tokens=256, merge=4, patch=16, separators=2, processor="padded:see"),
     "internvl": EMPTY._replace(tile=1025, tile_tokens=256, classes=1, patch=14, processor="tiles:see_internvl"),
+    "qianfan_ocr": EMPTY._replace(tile=1025, tile_tokens=256, classes=1, patch=14, processor="tiles:see_internvl"),
     "idefics3": EMPTY._replace(tile=676, tile_tokens=169, patch=14, processor="tiles:see_idefics3"),
     "smolvlm": EMPTY._replace(tile=729, tile_tokens=81, patch=14, processor="tiles:see_idefics3"),
     "mistral3": EMPTY._replace(patch=14, merge=4, side=1540, processor="pixtral:see"),
@@ -46,7 +47,7 @@ ROWS = facts("image_tokens")
 
 def vision_of(model_type: str) -> Vision:
     """The tower of some model of that type."""
-    kind = {"glm46v": "glm4v"}.get(model_type, model_type)  # the same classes
+    kind = {"glm46v": "glm4v", "glmga": "glm4v"}.get(model_type, model_type)  # the same classes
     config = next(model.config for model in MODELS.values() if model.config["model_type"] == kind)
     found = read_architecture(config).vision
     assert found is not None
@@ -65,7 +66,7 @@ def seen(row: dict[str, Any]) -> Seen:
     """What the arithmetic says of a row."""
     kind, settings, clip = row["model_type"], row["processor"], row.get("video")
     height, width = (clip["height"], clip["width"]) if clip else row["image"]
-    if kind.startswith(("qwen", "glm", "paddle", "video", "phi4", "molmo", "ernie", "fuyu")):
+    if kind.startswith(("qwen", "glm", "paddle", "video", "phi4", "molmo", "ernie", "fuyu", "minimax")):
         return tokens_of(vision_of(kind), height, width, clip and clip["frames"], limits_of(settings))
     if kind == "paligemma":
         tile = (settings["size"]["height"] // 14) ** 2
@@ -76,7 +77,7 @@ def seen(row: dict[str, Any]) -> Seen:
         vision = vision._replace(tile=most * vision.merge, tile_tokens=most)
     if settings.get("do_pan_and_scan"):
         count = square.crops(height, width)
-    elif kind == "internvl" and not clip:
+    elif kind in ("internvl", "qianfan_ocr") and not clip:
         most = settings["max_patches"]
         count = tiles.internvl_tiles(height, width, 448, most) if settings["crop_to_patches"] else 1
     elif settings.get("do_image_splitting") is False:

@@ -22,6 +22,8 @@ IMAGE_GLM = (112 * 112, 28 * 28 * 15000)
 """GLM-4.1V: 12544 to 11760000 pixels."""
 IMAGE_ERNIE = (56 * 56, 28 * 28 * 6177)
 """ERNIE 4.5 VL: 3136 to 4842768 pixels."""
+IMAGE_MINIMAX = (56 * 56, 28 * 28 * 576)
+"""MiniMax M3 VL: 3136 to 451584 pixels."""
 VIDEO_2, VIDEO_3 = (128 * 28 * 28, 768 * 28 * 28), (128 * 32 * 32, 768 * 32 * 32)
 """Limits for each frame; Qwen3-VL's: of all frames of a clip."""
 STEEPEST = 200
@@ -74,6 +76,13 @@ def see_paddle(vision: Vision, height: int, width: int, frames: int | None, limi
     if width < factor:
         height, width = round(height * factor / width), factor
     return _seen(vision, resize(height, width, factor, own), 1, own, limits)
+
+
+def see_minimax(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """MiniMax M3 VL: transformers 5.23 models/minimax_m3_vl/image_processing_minimax_m3_vl.py."""
+    no_clips(frames)
+    own = _limits(IMAGE_MINIMAX, limits)
+    return _seen(vision, resize(height, width, vision.patch * 2, own), 1, own, limits)
 
 
 def see_ernie(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:

@@ -37,6 +37,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         heads=heads,
         head_dim=width // heads,
         kind="packed-selected",
+        softmax_fp32=False,
         tensors=(
             *linear("self_attn.qkv", 3 * width, width, "attention", "column", bias=bias),
             *linear("self_attn.projection", width, width, "attention", "row", bias=True),

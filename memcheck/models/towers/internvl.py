@@ -18,8 +18,8 @@ NAMES = LayerNames(
 )
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
-    """``model_type: internvl``."""
+def read(config: ConfigReader, around: AroundTower, *, biased: bool = False) -> Vision:
+    """``model_type: internvl``. ``biased``: whether the class has biases of q, k and v where nothing is said."""
     outer, outputs = around.outer, around.language.hidden_size
     width = config.integer("hidden_size", default=1024)
     heads = config.integer("num_attention_heads", default=16)
@@ -42,8 +42,10 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     config.ignore("layer_scale_init_value", "layer_norm_eps", "initializer_range", "chunk_size_feed_forward")
     scales = tuple(ParameterTensor(name, (width,), "mlp") for name in ("lambda_1", "lambda_2"))
     mlp = tower_mlp(width, inner, config.activation(default="gelu"), NAMES.mlp)
-    bias = config.flag("attention_bias")
-    block = tower_layer(width, heads, mlp, "separate", NAMES, bias=bias, norm=norm, extra=scales)
+    bias = config.flag("attention_bias", default=biased)
+    block = tower_layer(
+        width, heads, mlp, "separate", NAMES, bias=bias, norm=norm, extra=scales, softmax_fp32=False
+    )
     ratio = outer.number("downsample_ratio", default=0.5)
     factor = int(1 / ratio) ** 2
     layer = outer.raw("vision_feature_layer")
@@ -82,3 +84,13 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         path="vision_tower",
         projector_path="multi_modal_projector",
     )
+
+
+def read_qianfan(config: ConfigReader, around: AroundTower) -> Vision:
+    """``model_type: qianfan_ocr``: InternVL, whose layers but the first drop branches of whole pictures at random."""
+    drops = config.dropout("drop_path_rate", default=0.1) > 0
+    tower = read(config, around, biased=True)
+    ((block, depth),) = tower.blocks
+    later = block._replace(drop_path=drops)
+    blocks = ((block, 1), (later, depth - 1)) if drops and depth > 1 else tower.blocks
+    return tower._replace(kind="qianfan", blocks=blocks)

@@ -39,7 +39,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     return Vision(
         kind="llama4",
         hidden=width,
-        blocks=((tower_layer(width, heads, mlp, "complex", NAMES), depth),),
+        blocks=((tower_layer(width, heads, mlp, "complex", NAMES, softmax_fp32=False), depth),),
         channels=colours * patch * patch,
         merge=factor,
         outputs=outputs,

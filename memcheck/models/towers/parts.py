@@ -25,7 +25,7 @@ class LayerNames(Record):
 SIGLIP = LayerNames()
 
 
-def tower_layer(
+def tower_layer(  # noqa: PLR0913 - what families differ in
     width: int,
     heads: int,
     mlp: Mlp,
@@ -35,17 +35,19 @@ def tower_layer(
     bias: bool = True,
     norm: str = "layernorm",
     extra: tuple[ParameterTensor, ...] = (),
+    softmax_fp32: bool = True,
 ) -> Block:
     """A pre-norm layer. ``kind``: how its attention is written; ``bias``: of its three inputs. Its output has one but
-    beside RMSNorms.
+    beside RMSNorms. ``softmax_fp32``: of eager attention.
     """
     out_bias = norm == "layernorm" or bool(extra)
     tensors: tuple[ParameterTensor, ...] = ()
     for name in (names.queries, names.keys, names.values):
         tensors += linear(name, width, width, "attention", "column", bias=bias)
     tensors += linear(names.output, width, width, "attention", "row", bias=out_bias)
+    mixer = TowerAttention(heads=heads, head_dim=width // heads, kind=kind, tensors=tensors, bias=bias)
     return Block(
-        mixer=TowerAttention(heads=heads, head_dim=width // heads, kind=kind, tensors=tensors, bias=bias),
+        mixer=mixer._replace(softmax_fp32=softmax_fp32),
         mlp=mlp,
         input_norm=Norm(norm, width, bias=norm == "layernorm", name=names.norms[0]),
         mlp_norm=Norm(norm, width, bias=norm == "layernorm", name=names.norms[1]),

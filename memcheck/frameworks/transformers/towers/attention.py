@@ -68,9 +68,36 @@ def _packed_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
     return _rotated_and_attended(ctx, a, q, k, v)
 
 
+def _packed_part(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """MiniMax M3: a matrix each for q, k and v, and the front of each head rotated in the dtype of the tower's norm.
+
+    modeling_minimax_m3_vl.py, apply_rotary_pos_emb_vision: the rest of each head is put behind the rotated part again.
+    """
+    tape, shape = ctx.tape, (ctx.tokens, a.heads, a.head_dim)
+    matrices = [t for t in a.tensors if t.linear]
+    q, k, v = (linear(tape, x, ctx.weights(t, a.bias), t.name).view(*shape) for t in matrices[:3])
+    del x
+    front, rest = (*shape[:2], a.rotary_dim), (*shape[:2], a.head_dim - a.rotary_dim)
+    stream = ctx.setting.params
+    unrotated = q, k
+    parts = [slices(tape, each, front, rest) for each in unrotated]
+    del q, k
+    for part in parts:
+        part[0] = rotate_half(tape, part[0], stream)
+    joined = []
+    for turned, passed in parts:
+        wide = cast(tape, passed, turned.dtype) if passed.dtype != turned.dtype else passed  # torch.cat promotes
+        joined.append(cat(tape, (turned, wide), shape, "cat rotary"))
+    del turned, passed, wide
+    parts.clear()
+    q, k = joined
+    joined.clear()
+    del unrotated
+    return _in_pictures(ctx, a, q, k, v)
+
+
 def _rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -> Value:
-    tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
-    dtype = q.dtype
+    tape, dtype = ctx.tape, q.dtype
     wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
     del q, k
     turned_q, turned_k = rotate_half(tape, wide_q, "fp32"), rotate_half(tape, wide_k, "fp32")
@@ -78,6 +105,12 @@ def _rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v
     del turned_q
     k = cast(tape, turned_k, dtype)
     del turned_k, wide_q, wide_k
+    return _in_pictures(ctx, a, q, k, v)
+
+
+def _in_pictures(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -> Value:
+    """The kernel over each picture's rows, or each window's, and the output's matrix."""
+    tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
     if ctx.setting.attention in ("flash", "flex"):
         out = attend(ctx, q, k, v, 1)
     else:
@@ -100,7 +133,8 @@ def _selected(ctx: Context, a: TowerAttention, x: Value) -> Value:
     shape = (rows, a.heads, a.head_dim)
     q, k, v = slices(tape, head_view(tape, qkv, qkv.shape), shape, shape, shape)
     del qkv
-    out = attend(ctx, q, k, v, max(1, ctx.setting.pictures)).view(rows, a.heads * a.head_dim)
+    pieces = max(1, ctx.setting.pictures)
+    out = attend(ctx, q, k, v, pieces, wide=a.softmax_fp32).view(rows, a.heads * a.head_dim)
     return linear(tape, out, ctx.weights(last, True), last.name)
 
 
@@ -225,12 +259,12 @@ def _projected(
     elif rotation == "complex":
         q, k = rotate_complex(tape, q, k)
     pieces = 1 if one and not apart else max(1, ctx.setting.pictures)
-    out = attend(ctx, q, k, v, pieces, masked=masked, one=one).view(rows, heads * d)
+    out = attend(ctx, q, k, v, pieces, masked=masked, one=one, wide=a.softmax_fp32).view(rows, heads * d)
     biased = any(t.name == matrices[3].name.removesuffix("weight") + "bias" for t in a.tensors)
     return linear(tape, out, ctx.weights(matrices[3], biased), matrices[3].name)
 
 
-def attend(
+def attend(  # noqa: PLR0913 - the switches of one call
     ctx: Context,
     q: Value,
     k: Value,
@@ -240,11 +274,12 @@ def attend(
     masked: bool = False,
     one: bool = False,
     fused: bool = False,
+    wide: bool = True,
 ) -> Value:
     """The kernel, over so many equal pieces of the rows. q, k and v: [rows, heads, head_dim].
 
     ``masked``: under a padding mask; ``one``: under an additive mask of all rows, which the stem has made;
-    ``fused``: whatever attention is chosen.
+    ``fused``: whatever attention is chosen; ``wide``: eager attention asks for its softmax in fp32.
     """
     tape = ctx.tape
     rows, heads, d = q.shape
@@ -257,7 +292,9 @@ def attend(
         if k.shape[1] != heads:
             k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
         steps = ("scale", "add") if masked or one else ("scale",)
-        out = kernels.eager(tape, q, k, v, steps, mask_dtype=ctx.setting.params)
+        out = kernels.eager(
+            tape, q, k, v, steps, mask_dtype=ctx.setting.params, fp32_softmax=wide, narrows=wide
+        )
         out = copy(tape, out, "contiguous")
         return Value(out.storage, (rows, heads, d), out.dtype, out.origin)
     flashes = ctx.setting.attention in ("flash", "flex") or not (masked or one)
@@ -279,6 +316,7 @@ _FORMS = {
     "qwen": _packed,
     "qwen-grouped": _packed_groups,
     "qwen-separate": _packed_apart,
+    "packed-part": _packed_part,
     "packed-prefixed": _prefixed,
     "packed-selected": _selected,
     "separate": _separate,

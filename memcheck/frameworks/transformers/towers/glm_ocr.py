@@ -6,7 +6,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import mul, unary
 from memcheck.autograd.matrix import product
 from memcheck.autograd.norm import fused_norm, rms_norm_pieces
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.towers.qwen import features, patch_embedding, rotary_tables
 from memcheck.frameworks.transformers.towers.tiles import plain
@@ -28,10 +28,11 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     kernel, offset, matrix, weight, bias, gate, up, down = vision.projector
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape))
     x = x.view(x.shape[0] // vision.merge, x.shape[1] * vision.merge)
-    merging = tape.parameter(ctx.parameter(kernel.name.removesuffix(".weight"), kernel.shape))
+    weights = ctx.parameter(kernel.name.removesuffix(".weight"), kernel.shape)
+    merging = tape.parameter(weights)
     merging = Value(merging.storage, (kernel.shape[0], x.shape[1]), merging.dtype, merging.origin)
     shift = tape.parameter(ctx.parameter(offset.name, offset.shape))
-    x = product(tape, x, merging, "downsample", shift)
+    x = _convolved(ctx, x, product(tape, x, merging, "downsample", shift), trained=weights.requires_grad)
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))
     x = plain(ctx, x, matrix)
     x = fused_norm(tape, x, ctx.parameter(weight.name, weight.shape), ctx.parameter(bias.name, bias.shape), "layernorm")
@@ -40,3 +41,16 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     gated = mul(tape, acted, plain(ctx, x, up))
     del x, acted
     return features(ctx, plain(ctx, gated, down))
+
+
+def _convolved(ctx: Context, x: Value, out: Value, *, trained: bool) -> Value:
+    """A convolution keeps its input also where its weights are frozen: one formula has both gradients
+    (torch tools/autograd/derivatives.yaml, ``convolution``).
+    """
+    if trained or x.origin is None:
+        return out
+
+    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
+        return [grad]
+
+    return ctx.tape.record(Value(out.storage, out.shape, out.dtype), (out,), run)

@@ -24,9 +24,8 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``. The hook is on ``patch_embeddings``."""
     token, table, weight, bias = vision.stem
     patches = ctx.tokens - ctx.setting.pictures * vision.classes
-    if ctx.setting.params != "fp32":
-        picked(ctx, vision, patches, ctx.setting.params)
-    x, held = hooked(convolve(ctx, vision, patches, weight, bias), leaf=leaf)
+    pixels = picked(ctx, vision, patches, ctx.setting.params) if ctx.setting.params != "fp32" else None
+    x, held = hooked(convolve(ctx, vision, patches, weight, bias, pixels=pixels), leaf=leaf)
     return with_positions(ctx, with_class(ctx, x, token, ctx.tokens), table, looked_up=False), held
 
 

@@ -1,0 +1,7 @@
+"""Qianfan-OCR: InternVL's tower with its layers beside the embeddings (modeling_qianfan_ocr.py)."""
+
+from __future__ import annotations
+
+from memcheck.frameworks.transformers.towers.internvl import project, stem
+
+__all__ = ["project", "stem"]
