@@ -11,7 +11,7 @@ from memcheck.edge.modules import import_module
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Moe
-from memcheck.models.wrappers import HEARING, MUTE, THINKERS, TOWERS, WRAPPERS
+from memcheck.models.wrappers import HEARING, MUTE, THINKERS, WRAPPERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -202,6 +202,8 @@ def read_architecture(
         found = read_architecture(inner, strict=strict, written=written & frozenset(inner))
         return found._replace(notes=(MUTE, *found.notes))
     if str(config.get("model_type")) in WRAPPERS:
+        from memcheck.models.tower_readers import TOWERS
+
         off = "vision_config" in config and config["vision_config"] is None
         if str(config["model_type"]) in TOWERS and not off:
             from memcheck.models.multimodal import read

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from memcheck.models.wrappers import TOWERS
+from memcheck.models.tower_readers import TOWERS
 
 FACTS = Path(__file__).parent.parent / "data" / "vision"
 

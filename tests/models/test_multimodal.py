@@ -14,8 +14,9 @@ from memcheck.models.errors import ArchitectureError
 from memcheck.models.from_plan import architecture_of
 from memcheck.models.parameters import count_parameters, parameters_by_group
 from memcheck.models.registry import FAMILIES, read_architecture
+from memcheck.models.tower_readers import TOWERS
 from memcheck.models.types import Architecture
-from memcheck.models.wrappers import TOWERS, WRAPPERS
+from memcheck.models.wrappers import WRAPPERS
 from memcheck.plan.types import ModelSpec
 from tests.models.configs import GEMMA3, LLAMA, without
 from tests.models.multimodal import MODELS, QWEN2_5_VL

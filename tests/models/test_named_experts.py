@@ -9,8 +9,8 @@ from memcheck.autograd.context import Adapter
 from memcheck.frameworks.torch.units import block_tensors_on_rank
 from memcheck.models.named_experts import NAMED
 from memcheck.models.registry import FAMILIES, read_architecture
+from memcheck.models.tower_readers import TOWERS
 from memcheck.models.types import Moe
-from memcheck.models.wrappers import TOWERS
 
 ALL = Adapter(8, "all-linear", "fp32", quantized=False)
 REMOTE = {"kimi_k2"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from memcheck.job.families import Families
 from memcheck.job.style import Style
 from memcheck.models.registry import FAMILIES
-from memcheck.models.wrappers import TOWERS
+from memcheck.models.wrappers import WRAPPERS
 
 TRANSFORMERS = Families(
-    (*(name for name in FAMILIES if name not in ("megatron-gpt", "megatron-lm")), *TOWERS),
+    (*(name for name in FAMILIES if name not in ("megatron-gpt", "megatron-lm")), *WRAPPERS),
     source="transformers models/*/modeling_*.py",
 )
-"""Every family and every multimodal model that is read, but for Megatron-LM's own GPT."""
+"""Every family and every multimodal model, but for Megatron-LM's own GPT."""
 
 STYLE = Style(
     folder="transformers",

@@ -12,7 +12,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
-from memcheck.models.wrappers import TOWERS
+from memcheck.models.tower_readers import TOWERS
 from memcheck.plan.read import build_plan
 from tests.models.multimodal import QWEN2_5_VL, facts
 
