@@ -9,9 +9,10 @@ from memcheck.models.errors import ArchitectureError
 from memcheck.models.named_experts import with_names
 from memcheck.models.reader import ConfigReader, shown
 from memcheck.models.registry import FAMILIES, read_architecture
+from memcheck.models.tower_readers import TOWERS
 from memcheck.models.types import Architecture, Attention, Block
 from memcheck.models.vision import RestingTowers, Vision
-from memcheck.models.wrappers import HEARING, TOWERS, WRAPPERS
+from memcheck.models.wrappers import HEARING, WRAPPERS
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -30,8 +31,8 @@ TOKENS = frozenset(
 """Ids of the tokens that stand for pictures and sounds."""
 TIED = (
     "aya_vision", "cohere2_vision", "deepseek_vl", "deepseek_vl_hybrid", "ernie4_5_vl_moe", "gemma3", "gemma3n",
-    "gemma4", "got_ocr2", "granite_speech", "internvl", "janus", "kimi_k25", "lfm2_vl", "lighton_ocr", "mistral3",
-    "ovis2", "paddleocr_vl", "paligemma",
+    "gemma4", "gemma4_unified", "got_ocr2", "granite_speech", "internvl", "janus", "kimi_k25", "lfm2_vl",
+    "lighton_ocr", "mistral3", "ovis2", "paddleocr_vl", "paligemma",
 )  # fmt: skip
 """Classes whose default is that the head is the embedding."""
 FORWARDED = (
@@ -43,7 +44,7 @@ FOLLOWING = ("perception_lm",)
 """Classes that take what ``text_config`` says of it where nothing else is said around it."""
 BESIDE = ("blip-2",)
 """Classes that build a whole causal language model, head and all, as its own configuration says."""
-SEEING = ("gemma3", "molmo2", "paligemma")
+SEEING = ("gemma3", "gemma4_unified", "molmo2", "paligemma")
 """Classes that let the tokens of a picture see each other (``token_type_ids``)."""
 COPYING = ("granite_speech", "qwen2_audio")
 """Classes whose own loss takes a copy of the logits but the last, in their dtype."""

@@ -1,4 +1,4 @@
-"""Multimodal models: the language model inside each, and who reads its towers."""
+"""Multimodal models: the language model inside each."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ WRAPPERS: dict[str, str] = {
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
     "glm46v": "glm4v_text",
     "glm4v": "glm4v_text",
     "glm4v_moe": "glm4v_moe_text",
@@ -72,64 +73,6 @@ HEARING: dict[str, str] = {
     "voxtral": "audio_config",
 }
 """Those whose tower is for sounds: the key of its section."""
-
-TOWERS: dict[str, str] = {
-    "aria": "aria:read",
-    "audioflamingo3": "audio:read_flamingo",
-    "aya_vision": "cohere:read_aya",
-    "blip-2": "blip2:read",
-    "cohere2_vision": "cohere:read_cohere2",
-    "deepseek_vl": "siglip:read_deepseek",
-    "ernie4_5_vl_moe": "ernie4_5_vl:read",
-    "exaone4_5": "qwen:read_2_5",
-    "fuyu": "fuyu:read",
-    "gemma3": "siglip:read_gemma3",
-    "gemma3n": "gemma3n:read",
-    "gemma4": "gemma4:read",
-    "glm46v": "glm4v:read",
-    "glm4v": "glm4v:read",
-    "glm4v_moe": "glm4v:read",
-    "glm_ocr": "glm4v:read_ocr",
-    "glmga": "glm4v:read",
-    "granite_speech": "granite_speech:read",
-    "idefics2": "idefics2:read",
-    "idefics3": "siglip:read_idefics3",
-    "internvl": "internvl:read",
-    "janus": "janus:read",
-    "kimi_k25": "kimi:read",
-    "lfm2_vl": "lfm2:read",
-    "lighton_ocr": "pixtral:read_lighton",
-    "llama4": "llama4:read",
-    "llava": "llava:read",
-    "llava_next": "llava:read_next",
-    "llava_next_video": "llava:read_next_video",
-    "llava_onevision": "llava:read_onevision",
-    "minimax_m3_vl": "minimax_m3:read",
-    "mistral3": "pixtral:read_mistral3",
-    "mllama": "mllama:read",
-    "molmo2": "molmo2:read",
-    "ovis2": "ovis2:read",
-    "paddleocr_vl": "packed_siglip:read_paddle",
-    "paligemma": "siglip:read_paligemma",
-    "perception_lm": "perception:read",
-    "phi4_multimodal": "phi4:read",
-    "qianfan_ocr": "internvl:read_qianfan",
-    "qwen2_5_omni_thinker": "omni:read_2_5",
-    "qwen2_5_vl": "qwen:read_2_5",
-    "qwen2_audio": "audio:read_qwen2",
-    "qwen2_vl": "qwen:read_2",
-    "qwen3_5": "qwen:read_3",
-    "qwen3_5_moe": "qwen:read_3",
-    "qwen3_omni_moe_thinker": "omni:read_3",
-    "qwen3_vl": "qwen:read_3",
-    "qwen3_vl_moe": "qwen:read_3",
-    "smolvlm": "siglip:read_idefics3",
-    "video_llama_3": "packed_siglip:read_video_llama",
-    "video_llava": "llava:read_video",
-    "vipllava": "llava:read_vip",
-    "voxtral": "audio:read_voxtral",
-}
-"""Multimodal models whose towers are read -> ``module:function`` in :mod:`memcheck.models.towers`."""
 
 THINKERS: dict[str, str] = {
     "qwen2_5_omni": "qwen2_5_omni_thinker",

@@ -10,8 +10,8 @@ import pytest
 from memcheck.models.pictures import Limits, PictureError, Seen, tokens_of
 from memcheck.models.processors import pixtral, square, tiles
 from memcheck.models.registry import read_architecture
+from memcheck.models.tower_readers import TOWERS
 from memcheck.models.vision import Vision
-from memcheck.models.wrappers import TOWERS
 from tests.models.multimodal import MODELS, facts
 
 EMPTY = Vision(
@@ -23,6 +23,9 @@ TILED = {
     "gemma3": EMPTY._replace(kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="square:see"),
     "gemma4": EMPTY._replace(
         tile=2520, tile_tokens=280, merge=9, patch=16, separators=2, processor="soft_tokens:see"
+    ),
+    "gemma4_unified": EMPTY._replace(
+        tile=280, tile_tokens=280, channels=6912, patch=16, separators=2, processor="soft_tokens:see_merged"
     ),
     "llava": CLIP._replace(processor="square:see"),
     "llava_next": CLIP._replace(processor="anyres:see"),

@@ -34,6 +34,17 @@ def see(vision: Vision, height: int, width: int, frames: int | None, limits: Lim
     )
 
 
+def see_merged(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Gemma 4 without towers: patches are merged as pixels, so that a row is an image token.
+
+    transformers 5.23 models/gemma4_unified/image_processing_gemma4_unified.py.
+    """
+    pooled = math.isqrt(vision.channels // 3) // vision.patch
+    several = pooled * pooled
+    found = see(vision._replace(merge=several), height, width, frames, limits)
+    return found._replace(patches=found.patches // several)
+
+
 def scaled(height: int, width: int, most: int, patch: int, pooled: int) -> tuple[int, int]:
     """Patches in each direction: the largest that fit, in multiples of what is pooled."""
     unit = pooled * patch
