@@ -144,6 +144,13 @@ STATED: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 2},
     "roberta-prelayernorm": {"max_position_embeddings": 2048},
     "xlm-roberta-xl": {"max_position_embeddings": 2048},
+    "t5gemma": {
+        stack: {
+            "num_hidden_layers": 2, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4,
+            "head_dim": 64, "intermediate_size": 2048, "vocab_size": VOCABULARY, "sliding_window": WINDOW,
+        }
+        for stack in ("encoder", "decoder")
+    },
     "zamba2": {
         "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
         "num_hidden_layers": 4,
@@ -153,6 +160,8 @@ STATED: dict[str, dict[str, Any]] = {
     },
 }
 """Keys without which the class's own defaults build no model."""
+SECTIONS = ("encoder", "decoder")
+"""Keys of a stack's own configuration."""
 TOKENWISE = {"bailing_hybrid": 384, "falcon_mamba": 40, "jamba": 40, "kimi_linear": 384, "mamba": 40}
 """Families whose fallback loops over tokens or chunks, which takes minutes to trace: the length of their sequences."""
 FIXED_ROWS = {"whisper": 1500}
@@ -251,11 +260,19 @@ def small_config(kind: str) -> dict[str, Any]:
     few = {key: value for key, value in _few(whole).items() if whole.get(key) != value and key not in stated}
     written: dict[str, Any] = json.loads(AutoConfig.for_model(kind, **stated, **few).to_json_string(use_diff=True))
     # YAML reads 1e-05, as JSON writes it, as a word; infinity is a mapping: the class knows its own epsilons and limits
-    return {key: value for key, value in written.items() if not any(odd in repr(value) for odd in ("e-", "__float__"))}
+    return _plain(written)
+
+
+def _plain(written: dict[str, Any]) -> dict[str, Any]:
+    """Without values that YAML reads as something else, in sections either."""
+    kept = {key: _plain(value) if key in SECTIONS else value for key, value in written.items()}
+    return {key: value for key, value in kept.items() if not any(odd in repr(value) for odd in ("e-", "__float__"))}
 
 
 def _few(whole: dict[str, Any]) -> dict[str, Any]:
-    key = next(k for k in LAYER_KEYS if whole.get(k))
+    key = next((k for k in LAYER_KEYS if whole.get(k)), None)
+    if key is None:  # two stacks, each in a section of its own
+        return {}
     layers, lists = whole[key], {k: v for k, v in whole.items() if isinstance(v, list) and len(v) == whole[key]}
     kinds = list(zip(*lists.values(), strict=True)) or [()] * layers
     enough = (n for n in range(LAYERS, MOST + 1) if set(map(str, kinds[:n])) == set(map(str, kinds)))

@@ -61,6 +61,9 @@ if TYPE_CHECKING:
         def end(self, ctx: Context, encoder: Encoder, x: Value, /) -> Value:
             """The encoder's output of its last layer's rows."""
 
+        def masks(self, encoder: Encoder, setting: Setting, /) -> tuple[int, int, int]:
+            """Bytes of the stack's masks: kept by backward functions, given to its layers, made for none."""
+
 
 @lru_cache(maxsize=8)
 def encoder_code(style: Style) -> EncoderCode:

@@ -26,6 +26,8 @@ def refuse_parts(job: TrainingJob, a: Architecture) -> None:
     if a.vision is None:
         if a.encoder is not None:
             _refuse_with_encoder(job)
+            if a.encoder.words:
+                _refuse_of_two_tables(job)
         elif any(other.part != "language" for other in a.others):
             if job.images is not None and job.images.pictures and job.method == "full" and "vision" not in job.freeze:
                 raise UnsupportedError(
@@ -53,6 +55,23 @@ def _refuse_with_encoder(job: TrainingJob) -> None:
             f"an encoder-decoder takes its own loss of all logits; memcheck knows no {job.loss.kind} one",
             "leave it out",
             "/training/loss",
+        )
+
+
+def _refuse_of_two_tables(job: TrainingJob) -> None:
+    """Nothing, unless the plan names a table of words where each stack has one."""
+    named = next((word for word in ("embed", "head") if word in job.freeze), None)
+    if named is not None:
+        raise UnsupportedError(
+            f"memcheck has no model of `{named}` frozen where encoder and decoder have a table each",
+            "freeze `encoder`, or train adapters",
+            "/training/freeze",
+        )
+    if job.lora is not None and job.lora.modules_to_save:
+        raise UnsupportedError(
+            "memcheck has no model of trained copies beside two tables of words",
+            "remove modules_to_save",
+            "/training/lora/modules_to_save",
         )
 
 

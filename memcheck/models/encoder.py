@@ -39,6 +39,14 @@ class Encoder(Record):
     embedding_norm: Norm | None = None
     embedding_scale: bool = False
     """The looked-up rows are multiplied by a constant."""
+    scales_behind: bool = False
+    """What comes of that has a variable of its own, beside the rows (T5Gemma)."""
+    words: int = 0
+    """Rows of a table of words of its own, the first of ``tensors``; 0 = it looks words up in the decoder's."""
+    rotary_dim: int = 0
+    """Width of the rotary tables that its forward makes; 0 = none."""
+    mask_windows: tuple[int | None, ...] = ()
+    """As the architecture's."""
     dropout: float = 0.0
     """In front of the first layer."""
     final_norm: Norm | None = None

@@ -173,6 +173,7 @@ FAMILIES: dict[str, str] = {
     "stablelm": "stablelm:read",
     "starcoder2": "starcoder2:read",
     "t5": "t5:read",
+    "t5gemma": "t5gemma:read",
     "umt5": "t5:read_umt5",
     "vaultgemma": "gemma:read_vault",
     "whisper": "bart:read_whisper",

@@ -10,6 +10,7 @@ from itertools import chain, repeat
 
 from memcheck.models.attention_types import Attention, Disentangled, LatentAttention, Norm, ParameterTensor
 from memcheck.models.layer_inputs import AltUp, PerLayer
+from memcheck.models.rough import Rough
 from memcheck.models.task import Pooling, TaskHead
 from memcheck.record import Record
 
@@ -196,6 +197,8 @@ class Block(Record):
     cross: Attention | None = None
     """Attention to the encoder's output, between the mixer and the feed-forward network."""
     cross_norm: Norm | None = None
+    cross_output_norm: Norm | None = None
+    """Behind it, before the residual sum (T5Gemma)."""
     parallel: bool = False
     """Attention and feed-forward read the same residual and are added together."""
     post_norm: bool = False
@@ -251,7 +254,8 @@ class Block(Record):
     @property
     def norms(self) -> tuple[Norm, ...]:
         """The block's own norms, without those inside its components."""
-        found = (self.input_norm, self.mlp_norm, self.mixer_output_norm, self.mlp_output_norm, self.cross_norm)
+        halves = (self.input_norm, self.mlp_norm, self.mixer_output_norm, self.mlp_output_norm)
+        found = (*halves, self.cross_norm, self.cross_output_norm)
         return tuple(n for n in found if n is not None)
 
 
@@ -293,6 +297,8 @@ class Architecture(Record):
     """The embedding output is multiplied by a constant or tensor (Gemma, Granite)."""
     scales_outside: bool = False
     """In the model's forward (Granite) instead of the embedding module's (Gemma)."""
+    scales_behind: bool = False
+    """Into a variable of its own, beside the rows that were looked up (T5Gemma)."""
     embedding_dropout: float = 0.0
     rotary_dim: int = 0
     """Width of the rotary tables, where no block says it."""
@@ -361,6 +367,8 @@ class Architecture(Record):
     """What makes the rows that every layer's cross attention reads; None: there is none."""
     final_dropout: float = 0.0
     """Behind the final norm (T5)."""
+    returns_states: bool = False
+    """The output has the last hidden states beside the logits, whoever asks (T5Gemma)."""
     logit_bias: bool = False
     """A buffer of one number a word is added to the logits."""
     sinusoids: int = 0
@@ -388,13 +396,3 @@ class Architecture(Record):
     def layers(self) -> tuple[Block, ...]:
         """Every block, one entry per layer."""
         return tuple(chain.from_iterable(repeat(block, n) for block, n in self.blocks))
-
-
-class Rough(Record):
-    """What ``model: {rough: ...}`` states when no architecture is known."""
-
-    parameters: int
-    layers: int
-    hidden_size: int
-    activation_multiplier: float
-    vocab_size: int | None = None

@@ -79,13 +79,17 @@ def _source(
     """What makes the rows of the first layer; its variable ``inputs_embeds`` is ``returned``."""
     code = encoder_code(setting.style)
     hooked = not table and is_hooked(job, a)
-    words = Words(rows=a.vocab_size, width=a.embedding_size, trained=table, leaf=hooked)
-    held = sum(t.count for t in encoder.stem) + (0 if encoder.channels else words.rows * words.width)
+    trained = table and (setting.trained or not encoder.words)
+    words = Words(rows=a.vocab_size, width=a.embedding_size, trained=trained, leaf=hooked)
+    held = sum(t.count for t in encoder.stem)
+    held += 0 if encoder.channels or encoder.words else words.rows * words.width
     seen = met(lambda ctx: code.source(ctx, encoder, words), whole(setting))
     demand(seen, held, "what stands in front of the encoder", job.framework)
     biases = _bias_bytes(encoder.bias_heads, setting) if setting.trained else 0
     settings = [setting, setting.later()] if adds else [setting]
     curves = [code.source_curve(encoder, words, each, inventory)._replace(takes=biases) for each in settings]
+    masks = _held_masks(job, encoder, setting)[1]
+    curves = [curve._replace(returned=curve.returned + masks) for curve in curves]
     tensors = part_tensors(as_block(encoder.stem), setting)
     return Unit(kind="source", name="encoder's input", tensors=tensors, fresh=curves[0], again=curves[-1])
 
@@ -218,7 +222,8 @@ def decoder_embedding(unit: Unit, a: Architecture, base: Setting, *, grad: bool,
     takes = (biases if base.trained else 0) + (zeros if mode != "none" else 0)
     fresh = unit.fresh._replace(takes=takes)
     again = unit.again._replace(takes=takes)
-    if grad and unit.again is not unit.fresh and encoder is not None and not encoder.channels:
+    shared = encoder is not None and not encoder.channels and not encoder.words
+    if grad and unit.again is not unit.fresh and shared:
         table = rounded(a.vocab_size * a.embedding_size * ITEM_BYTES[base.params])
         again = again._replace(lingers=again.lingers + table)
     return unit._replace(fresh=fresh, again=fresh if unit.again is unit.fresh else again)
@@ -233,3 +238,20 @@ def encoder_inputs(job: TrainingJob, a: Architecture, encoder: Encoder) -> int:
     if encoder.channels:  # two rows of features are one of the encoder's: its second convolution has a stride of two
         found = rounded(2 * rows * encoder.channels * item)
     return found + (rounded(8 * job.rows * target_length(job, encoder)) if a.positions_each and encoder.channels else 0)
+
+
+def encoder_tables(job: TrainingJob, encoder: Encoder, base: Setting) -> int:
+    """cos and sin that the encoder's forward makes, which rotations keep, and the masks that its layers keep."""
+    setting = encoder_setting(job, encoder, base)
+    table = rounded(setting.sequence * encoder.rotary_dim * ITEM_BYTES[setting.params])
+    return 2 * table + _held_masks(job, encoder, setting)[0]
+
+
+def _held_masks(job: TrainingJob, encoder: Encoder, setting: Setting) -> tuple[int, int]:
+    """Bytes of the encoder's masks: those that layers hold to their backward, and those that variables alone hold."""
+    if not encoder.mask_windows:
+        return 0, 0
+    graph, variables, unused = encoder_code(setting.style).masks(encoder, setting)
+    if job.checkpointing.mode != "none":
+        return graph + variables, unused
+    return graph, variables + unused

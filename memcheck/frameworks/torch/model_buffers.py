@@ -48,6 +48,10 @@ class ModelBuffers:
         self.per_micro_batch = tables + self._received_input() + held + self._choices()
         """What each micro-batch in flight makes for itself."""
         self.masks = variables
+        if architecture.encoder is not None and architecture.encoder.rotary_dim:
+            from memcheck.frameworks.torch.encoder import encoder_tables
+
+            self.per_micro_batch += encoder_tables(job, architecture.encoder, setting)
         """Attention masks that nothing but variables of the model's forward hold."""
 
     def always(self) -> list[Always]:

@@ -231,6 +231,7 @@ def embedding_unit(
         a.embedding_size != a.hidden_size,
         a.positions_each,
         a.scales_outside,
+        scaled_behind=a.scales_behind,
         token_types=a.token_types,
         per_layer=a.per_layer,
         per_layer_rows=next((t.shape[0] for t in a.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
@@ -355,6 +356,7 @@ def head_of(
         transform_biases=transform_biases(a),
         projects_last=a.projects_last,
         dropout=a.final_dropout,
+        returned=a.returns_states,
         waiting=a.per_layer.total if a.per_layer is not None else 0,
         offset=job.recipe.params if a.logit_bias else "",  # FSDP2 casts no buffers
         compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, copy, dropout, scale, shift
+from memcheck.autograd.elementwise import cast, copy
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.kernel_choice import (
     MASK_ALIGNMENT,
@@ -69,7 +69,9 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
             ctx.unused += weights
         return copy(tape, out, "contiguous")
     if kernel == "math":
-        return _broadcasting(ctx, a, q, k, v) if a.fused_form == "index" else _math(ctx, a, q, k, v)
+        from memcheck.frameworks.transformers.math_kernel import broadcasting, math_kernel
+
+        return broadcasting(ctx, a, q, k, v) if a.fused_form == "index" else math_kernel(ctx, a, q, k, v)
     arguments = k, v  # repeated, they are variables of sdpa_attention_forward while the kernel runs
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
@@ -120,7 +122,7 @@ def _kernel_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
         return _crossing_mask(ctx, dtype)
     if shares_mask(a, ctx.setting):
         return None
-    mask = _additive_mask(ctx, a, dtype)
+    mask = additive_mask(ctx, a, dtype)
     if ctx.sequence % MASK_ALIGNMENT:
         wide = -(-ctx.sequence // MASK_ALIGNMENT) * MASK_ALIGNMENT
         each = -(-a.heads // ctx.tp) if a.alibi else 1
@@ -137,7 +139,7 @@ def _crossing_mask(ctx: Context, dtype: str) -> Storage | None:
     return ctx.tape.new((ctx.batch, 1, ctx.sequence, wide), dtype, "mask of pictures")
 
 
-def _additive_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
+def additive_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
     """What a kernel adds to its scores, where that is not the model's own mask: a boolean one made additive, or
     Falcon's with ALiBi's bias as autocast casts it.
     """
@@ -159,7 +161,8 @@ def _score_steps(a: Attention) -> tuple[str, ...]:
     """What the family does to the scores before the softmax."""
     if a.bidirectional:
         masked = a.masked and (a.cross or a.keeps_scores)
-        return ("scale", "add") if a.window is not None or masked else ("scale",)
+        capped = ("scale", "cap") if a.softcap else ("scale",)
+        return (*capped, "add") if a.window is not None or masked else capped
     if a.softcap:
         return ("scale", "cap", "add")
     if a.factor_mask:  # w / sqrt(d), w * b + -1e4 * (1 - b)
@@ -178,75 +181,4 @@ def repeat_kv(tape: Tape, x: Value, heads: int, *, copies: bool = False) -> Valu
     shape = (x.shape[0], heads, x.shape[2], x.shape[3])
     small, dtype = x.shape, x.dtype
     out = Value(x.storage, shape, dtype) if small[1] == 1 and not copies else tape.value(shape, dtype, "repeat_kv")
-    return tape.record(out, (x,), lambda grad: [tape.new(small, dtype, "sum")])
-
-
-def _math(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """aten _scaled_dot_product_attention_math: scaled q and k, scores with a causal mask, softmax, product.
-
-    ``enable_gqa`` repeats the heads of keys and values first, also of a single one (repeat_interleave). Both, and the
-    additive mask, are variables to the end.
-    """
-    tape = ctx.tape
-    b, h, s, _ = q.shape
-    if k.shape[1] != h:
-        k, v = (repeat_kv(tape, t, h, copies=True) for t in (k, v))
-    expanded, mask = k, tape.new((s, s), q.dtype, "causal mask")
-    q, k = scale(tape, q), scale(tape, k)
-    turned = copied_operands(ctx, a, h)[0]
-    weights = kernels.batched(tape, q, k, (b, h, s, s), "attention scores", (turned, False))
-    del k
-    weights = scale(tape, weights, "attention mask")
-    weights = kernels.softmax(tape, weights)
-    weights = dropout(tape, weights, a.dropout)
-    out = kernels.batched(tape, weights, v, (b, h, s, v.shape[-1]), "attention output")
-    del weights, expanded, mask
-    return copy(tape, out, "contiguous")
-
-
-def _broadcasting(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """The math kernel without ``enable_gqa``: its products broadcast the heads of keys and values. The model's mask is
-    made additive in the queries' dtype.
-
-    Half precision is computed in fp32 unless ``allow_fp16_bf16_reduction_math_sdp`` is set, and the weights are cast
-    back, too, for a second result that nobody takes (aten/src/ATen/native/transformers/attention.cpp). Autocast casts
-    what the function gets, and nothing inside it.
-    """
-    tape = ctx.tape
-    outside, tape.autocast = tape.autocast, None
-    try:
-        if outside:
-            q, k, v = (cast(tape, t, outside) for t in (q, k, v))
-        mask = _additive_mask(ctx, a, q.dtype)
-        half = q.dtype if q.dtype in ("bf16", "fp16") else ""
-        wide_q, wide_k, wide_v = (cast(tape, t, "fp32") for t in (q, k, v)) if half else (q, k, v)
-        b, h, s, _ = q.shape
-        scaled = scale(tape, wide_q)
-        keys = _spread(tape, scale(tape, wide_k), h)
-        turned = copied_operands(ctx, a, h)[0]
-        weights = kernels.batched(tape, scaled, keys, (b, h, s, s), "attention scores", (turned, False))
-        del keys
-        weights = shift(tape, weights, "attention mask")
-        weights = kernels.softmax(tape, weights)
-        weights = dropout(tape, weights, a.dropout)
-        narrow = tape.value(weights.shape, half, "unused weights") if half else None
-        out = kernels.batched(tape, weights, _spread(tape, wide_v, h), (b, h, s, v.shape[-1]), "attention output")
-        if half:
-            out = cast(tape, out, half)
-        del weights, narrow, mask, scaled, wide_q, wide_k, wide_v
-    finally:
-        tape.autocast = outside
-    return copy(tape, out, "contiguous")
-
-
-def _spread(tape: Tape, x: Value, heads: int) -> Value:
-    """Keys or values for every query head: a batched product folds batch and heads, which of several sequences is a
-    copy.
-    """
-    if x.shape[1] == heads:
-        return x
-    small, dtype = x.shape, x.dtype
-    shape = (small[0], heads, *small[2:])
-    view = small[0] == 1 and small[1] == 1
-    out = Value(x.storage, shape, dtype) if view else tape.value(shape, dtype, "expanded heads")
     return tape.record(out, (x,), lambda grad: [tape.new(small, dtype, "sum")])

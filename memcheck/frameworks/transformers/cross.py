@@ -16,7 +16,7 @@ def cross_half(ctx: Context, block: Block, cross: Attention, x: Value) -> Value:
     h = x.view(*x.shape) if block.post_norm else normalise(ctx, block.cross_norm, x)
     argument = h if block.inner_dropout else None
     h = attention(ctx, cross, h, x.dtype)
-    h = dropout(ctx.tape, h, block.dropout)
+    h = dropout(ctx.tape, normalise(ctx, block.cross_output_norm, h), block.dropout)
     del argument
     x = add(ctx.tape, x, h, "residual")
     return normalise(ctx, block.cross_norm, x) if block.post_norm else x

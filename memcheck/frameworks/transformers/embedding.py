@@ -74,6 +74,8 @@ class Embedding(Record):
     pictures: int = 0
     """Pictures whose rows take the places that the text left them, from a tower without a graph."""
     embedders_adapter: Adapter | None = None
+    scaled_behind: bool = False
+    """The multiplied rows have a variable beside those that were looked up (T5Gemma)."""
     leaf: bool = False
     """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
 
@@ -124,7 +126,8 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         else:
             table.sink = lambda grad: steps(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
     x = embedding(tape, table, (ctx.tokens,), dtype)
-    changed = ctx.tp > 1 or e.positions or e.norm or e.dropout or e.scaled_outside or e.scattered or e.repeated
+    scaled_later = e.scaled_outside or e.scaled_behind
+    changed = ctx.tp > 1 or e.positions or e.norm or e.dropout or scaled_later or e.scattered or e.repeated
     if e.leaf and changed:  # else the first block's input is the leaf
         x = _hooked(tape, x)
     if ctx.tp > 1:
@@ -133,7 +136,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         full = x.shape
         x = tape.record(gathered, (x,), lambda grad: [tape.new(full, dtype, "gather embedding gradient")])
         del gathered
-    if e.scaled:
+    if e.scaled and not e.scaled_behind:
         x = scale(tape, x, "embedding scale")
     width = e.width if e.projects_last else s.hidden
     if e.projected and not e.projects_last:  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
@@ -149,6 +152,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     x = _cloned(tape, x) if e.cloned else x
     if not e.apart:
         ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
+    x = scale(tape, x, "embedding scale") if e.scaled_behind else x
     if e.streams > 1:
         x = _streams(ctx, e, x)
     if e.token_types:

@@ -9,6 +9,7 @@ from memcheck.autograd.curve import Curve
 from memcheck.autograd.elementwise import dropout
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
+from memcheck.frameworks.transformers.masks import model_masks
 from memcheck.frameworks.transformers.norms import normalise
 from memcheck.frameworks.transformers.sound import convolutions, sound_curve
 from memcheck.models.encoder import Encoder, Words
@@ -39,17 +40,24 @@ def end(ctx: Context, encoder: Encoder, x: Value) -> Value:
     return dropout(ctx.tape, out, encoder.final_dropout)
 
 
+def masks(encoder: Encoder, setting: Setting) -> tuple[int, int, int]:
+    """Bytes of the stack's masks: those that backward functions keep, that its layers are given, that none is."""
+    found = model_masks((block for block, _ in encoder.blocks), setting, encoder.mask_windows)
+    return found.graph, found.variables, found.unused
+
+
 def _embedding(encoder: Encoder, words: Words) -> Embedding:
     return Embedding(
-        vocab=words.rows,
+        vocab=encoder.words or words.rows,
         width=words.width,
         positions=encoder.positions,
         norm=encoder.embedding_norm,
         scaled=encoder.embedding_scale,
         dropout=encoder.dropout,
+        scaled_behind=encoder.scales_behind,
         trained=words.trained,
         positions_each=True,
-        reused=True,
+        reused=not encoder.words,
         fixed_positions=encoder.fixed_positions,
         sinusoids=encoder.sinusoids > 0,
         leaf=words.leaf,

@@ -52,6 +52,8 @@ class Head(Record):
     """Streams are collapsed by learned weights (DeepSeek V4), not by their mean."""
     dropout: float = 0.0
     """Behind the final norm."""
+    returned: bool = False
+    """The model's output has what the head reads, beside the logits (T5Gemma)."""
     offset: str = ""
     """Dtype of a buffer of one number a word that is added to the logits (BART); empty: none is."""
     hidden_cap: bool = False
@@ -166,7 +168,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         model = [logits, normed]
         del logits, normed
         return _outside(ctx, head, [_returned(ctx, head, model)])
-    ctx.kept.append(logits)
+    ctx.kept += [logits, normed] if head.returned else [logits]
     if head.compiled:
         del normed
         return compiled_cross_entropy(tape, logits)

@@ -27,7 +27,7 @@ def read(config: ConfigReader) -> Architecture:
 def read_2(config: ConfigReader) -> Architecture:
     """``model_type: gemma2``: norms around both halves, capped logits, every other layer windowed."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
-    softcap = _cap(config, "attn_logit_softcapping", 50.0)
+    softcap = capped(config, "attn_logit_softcapping", 50.0)
     attention = _attention(config, size)._replace(softcap=softcap)
     types = layer_types(config, size.layers, lambda i: "full_attention" if i % 2 else "sliding_attention")
     return _sandwich(config, size, attention, types, 30.0)
@@ -53,7 +53,7 @@ def read_3(config: ConfigReader) -> Architecture:
     normed = grouped_attention(
         size, qkv_bias=attention.qkv_bias, out_bias=attention.out_bias, query_norm=query, key_norm=key
     )
-    softcap = _cap(config, "attn_logit_softcapping", None)
+    softcap = capped(config, "attn_logit_softcapping", None)
     period = config.integer("sliding_window_pattern", "_sliding_window_pattern", default=6, null=6)
     types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention")
     attention = normed._replace(dropout=attention.dropout, softcap=softcap)
@@ -66,7 +66,7 @@ def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
     return grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
 
 
-def _cap(config: ConfigReader, key: str, default: float | None) -> bool:
+def capped(config: ConfigReader, key: str, default: float | None) -> bool:
     """Whether logits are capped; null switches it off, absence leaves the class default."""
     if key in config.config:
         return config.raw(key) is not None and config.number(key, default=0.0) > 0
@@ -87,9 +87,9 @@ def _sandwich(
     def make(span: int | None) -> Block:
         return sandwich_block(size.hidden, attention._replace(window=span), mlp)
 
-    capped = _cap(config, "final_logit_softcapping", final_cap)
+    caps = capped(config, "final_logit_softcapping", final_cap)
     found = _decoder(config, size, stack(windows(types, window), make))
-    return found._replace(final_softcap=capped, mask_windows=(None, window))
+    return found._replace(final_softcap=caps, mask_windows=(None, window))
 
 
 def sandwich_block(hidden: int, attention: Attention, mlp: Mlp) -> Block:

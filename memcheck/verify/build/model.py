@@ -62,6 +62,7 @@ CLASSES = {
     "mt5": "MT5ForConditionalGeneration",
     "pegasus": "PegasusForConditionalGeneration",
     "t5": "T5ForConditionalGeneration",
+    "t5gemma": "T5GemmaForConditionalGeneration",
     "whisper": "WhisperForConditionalGeneration",
     "roberta": "RobertaForMaskedLM",
     "xlm-roberta": "XLMRobertaForMaskedLM",

@@ -44,6 +44,7 @@ def fake_tensors() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(_real_meshes())
         stack.enter_context(_unpacked_sequences())
+        stack.enter_context(_unpadded_sequences())
         stack.enter_context(_no_value_checks())
         stack.enter_context(recomputes())
         stack.enter_context(_autocast_asked_for())
@@ -110,3 +111,23 @@ def _no_value_checks() -> Iterator[None]:
         patched(distributed, "_sync_module_states", lambda *_, **__: None),
     ):
         yield
+
+
+@contextmanager
+def _unpadded_sequences() -> Iterator[None]:
+    """transformers reads in the values of a padding mask whether it masks anything; on unpadded data it does not."""
+    from transformers import masking_utils
+
+    with ExitStack() as stack:
+        for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa"):
+            asked = getattr(masking_utils, name, None)
+            if asked is not None:
+                stack.enter_context(patched(masking_utils, name, _without_padding(asked)))
+        yield
+
+
+def _without_padding(asked: Callable[..., bool]) -> Callable[..., bool]:
+    def ignores(padding_mask: object, *args: Any, **kwargs: Any) -> bool:
+        return asked(None, *args, **kwargs)
+
+    return ignores

@@ -1,0 +1,128 @@
+"""T5Gemma (modeling_t5gemma.py): two stacks of Gemma 2's layers, the decoder's with cross attention between halves."""
+
+from __future__ import annotations
+
+from memcheck.models.encoder import MAX_LAYERS, Encoder
+from memcheck.models.families.gemma import NORM, TANH_GELU, capped
+from memcheck.models.parts.attention import Projections, grouped_attention
+from memcheck.models.parts.decoder import decoder, rms_norm
+from memcheck.models.parts.feed_forward import gated_mlp
+from memcheck.models.parts.matrices import norm_tensors
+from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.parts.stack import layer_types, stack, windows
+from memcheck.models.reader import ConfigReader
+from memcheck.models.types import Architecture, Attention, Block, ParameterTensor, Paths
+
+HARMLESS = (
+    "query_pre_attn_scalar", "hidden_act", "is_decoder", "is_encoder_decoder", "use_cache", "tie_word_embeddings",
+    "model_type", "cross_attention_hidden_size", "dropout_rate", "attention_dropout", "rope_theta", "rope_parameters",
+    "rms_norm_eps", "initializer_range", "final_logit_softcapping", "cache_implementation",
+)  # fmt: skip
+"""Keys of either stack that its class overwrites with the model's, or that decide no tensor."""
+
+
+def read(config: ConfigReader) -> Architecture:
+    """``model_type: t5gemma``: each stack has a table of words of its own; the head is the decoder's."""
+    config.ignore("classifier_dropout_rate", "vocab_size", "initializer_range", "is_encoder_decoder")
+    dropout, dropped = config.dropout("dropout_rate"), config.dropout("attention_dropout")
+    first, second = (_Stack(config.section(name), dropout, dropped) for name in ("encoder", "decoder"))
+    if first.size.hidden != second.size.hidden:
+        said = f"an encoder {first.size.hidden} and a decoder {second.size.hidden} wide have no memory model"
+        config.fail("encoder", said, "memcheck prices T5Gemma whose stacks are as wide as each other")
+    norm = rms_norm(first.size.hidden, "model.encoder.norm", NORM)
+    table = ParameterTensor(
+        "model.encoder.embed_tokens.weight", (first.size.vocab, first.size.hidden), "embedding", shard="vocab"
+    )
+    encoder = Encoder(
+        blocks=first.blocks(crosses=False),
+        embedding_scale=True,
+        scales_behind=True,
+        words=first.size.vocab,
+        dropout=dropout,
+        final_norm=norm,
+        final_dropout=dropout,
+        tensors=(table, *norm_tensors(norm)),
+        ending=1,
+        rotary_dim=first.size.head_dim,
+        mask_windows=(first.window,),
+    )
+    cap = second.config
+    return decoder(
+        config,
+        second.size,
+        second.blocks(crosses=True),
+        tied=True,
+        final_norm=rms_norm(second.size.hidden, "model.decoder.norm", NORM),
+        embedding_scale=True,
+        scales_behind=True,
+        embedding_dropout=dropout,
+        final_dropout=dropout,
+        final_softcap=capped(cap, "final_logit_softcapping", 30.0),
+        mask_windows=(None, second.window),
+        encoder=encoder,
+        returns_states=True,
+        paths=Paths(
+            layers="model.decoder.layers", embedding="model.decoder.embed_tokens", head="lm_head.out_proj"
+        ),
+    )
+
+
+class _Stack:
+    """One of the two stacks, from its own section."""
+
+    def __init__(self, config: ConfigReader, dropout: float, dropped: float) -> None:
+        self.config, self._dropout, self._dropped = config, dropout, dropped
+        self.size: StackDimensions = read_sizes(config, kv_heads="required", head_dim=256)
+        if self.size.layers > MAX_LAYERS:
+            config.fail("num_hidden_layers", f"{self.size.layers:,} layers are more than {MAX_LAYERS:,}")
+        self.window = config.window()
+        self._types = layer_types(
+            config, self.size.layers, lambda i: "full_attention" if i % 2 else "sliding_attention"
+        )
+        if self.window is None and "sliding_attention" in self._types:
+            config.integer("sliding_window")
+        self._softcap = capped(config, "attn_logit_softcapping", 50.0)
+        self._bias = config.flag("attention_bias")
+        self._activation = config.activation("hidden_activation", default=TANH_GELU)
+        self._width = config.integer("intermediate_size")
+        config.ignore(*HARMLESS)
+
+    def blocks(self, *, crosses: bool) -> tuple[tuple[Block, int], ...]:
+        """Its layers. ``crosses``: they are the decoder's."""
+        h = self.size.hidden
+        attention = self._attention("self_attn", bidirectional=not crosses)
+        mlp = gated_mlp(h, self._width, self._activation)._replace(inner_dropout=self._dropout)
+
+        def make(span: int | None) -> Block:
+            # a mask of ones comes with the ids, so that a window's mask is of each sequence
+            block = Block(
+                mixer=attention._replace(window=span, chunked=span is not None),
+                mlp=mlp,
+                input_norm=rms_norm(h, "pre_self_attn_layernorm", NORM),
+                mlp_norm=rms_norm(h, "pre_feedforward_layernorm", NORM),
+                mixer_output_norm=rms_norm(h, "post_self_attn_layernorm", NORM),
+                mlp_output_norm=rms_norm(h, "post_feedforward_layernorm", NORM),
+                dropout=self._dropout,
+            )
+            if not crosses:
+                return block
+            cross = self._attention("cross_attn", bidirectional=True)
+            return block._replace(
+                cross=cross._replace(cross=True, rotary_dim=0),
+                cross_norm=rms_norm(h, "pre_cross_attn_layernorm", NORM),
+                cross_output_norm=rms_norm(h, "post_cross_attn_layernorm", NORM),
+            )
+
+        return stack(windows(self._types, self.window), make)
+
+    def _attention(self, module: str, *, bidirectional: bool) -> Attention:
+        return grouped_attention(
+            self.size,
+            Projections(module=module),
+            qkv_bias=self._bias,
+            out_bias=self._bias,
+            dropout=self._dropped,
+            softcap=self._softcap,
+            sdpa=False,
+            bidirectional=bidirectional,
+        )
