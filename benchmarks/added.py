@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.cases import HERE, kept
 from benchmarks.small import ADAPTED, TRAINER, small_plan
 from memcheck.models.registry import read_architecture
-from memcheck.models.types import Attention, Mixer
+from memcheck.models.types import Attention, LatentAttention, Mixer
 
 FILE = os.path.join(HERE, "data", "family_models.json")
 VOCABULARY, EXPERTS, WINDOW, LAYERS, MOST = 2000, 8, 256, 3, 8
@@ -234,7 +234,7 @@ def record(kind: str) -> dict[str, Any]:
     blocks = read_architecture({"model_type": model, **config}).blocks
     recurrent = any(isinstance(mixer, Mixer) for block, _ in blocks for mixer in (block.mixer, block.beside))
     routed = any(key in config for key in EXPERT_KEYS)
-    eager = any(isinstance(block.mixer, Attention) and not block.mixer.sdpa for block, _ in blocks)
+    eager = any(isinstance(b.mixer, (Attention, LatentAttention)) and not b.mixer.sdpa for b, _ in blocks)
     ways = [
         way
         for way in (EAGER if kind in MASKED or eager else WAYS)

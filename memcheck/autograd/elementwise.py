@@ -245,7 +245,19 @@ def copy(tape: Tape, x: Value, label: str) -> Value:
 
 
 def cat(tape: Tape, parts: tuple[Value, ...], shape: tuple[int, ...], label: str = "cat") -> Value:
-    """``torch.cat``: a new tensor; each part's gradient is a view of the whole."""
-    out = tape.value(shape, parts[0].dtype, label)
-    wants = tuple(p.origin is not None for p in parts)
-    return tape.record(out, parts, lambda grad: [grad if w else None for w in wants])
+    """``torch.cat``: a new tensor of the widest dtype; each part's gradient is a view of the whole, or a cast of it."""
+    dtype = parts[0].dtype
+    for part in parts:
+        dtype = promote(dtype, part.dtype)
+    out = tape.value(shape, dtype, label)
+    each = tuple((p.shape, p.dtype) if p.origin is not None else None for p in parts)
+
+    def run(grad: Storage) -> list[Storage | None]:
+        casts = [e is None or e[1] == dtype for e in each]
+        found = [grad if e is not None and same else None for e, same in zip(each, casts, strict=True)]
+        for i, e in enumerate(each):
+            if e is not None and not casts[i]:
+                found[i] = tape.new(*e, "to backward")
+        return found
+
+    return tape.record(out, parts, run)

@@ -208,6 +208,8 @@ class Attention(Record):
     """peft's targets can name that matrix, as :attr:`memcheck.models.types.Mlp.adaptable`."""
     wide_sinks: bool = False
     """Eager scores with sinks are fp32 products of fp32 copies, also under autocast, and keep their maximum (Flint)."""
+    fp32_sinks: bool = False
+    """Sinks are fp32 in a model that was loaded, and make eager logits and probabilities fp32 (Hy 4)."""
     differential: bool = False
     """Two passes over halves of the values' heads, the second subtracted with a learned weight (DiffLlama)."""
     dynamic_mask: int = 0
@@ -267,3 +269,11 @@ class LatentAttention(Record):
     window: int | None = None
     """Sliding window in tokens; None = full attention."""
     index_head_dim: int = 0
+    index_topk: int = 2048
+    """Keys that the indexer chooses for each token."""
+    sdpa: bool = True
+    """As :attr:`Attention.sdpa`; False: there is no flash-attention path either."""
+    sinks: bool = False
+    """As :attr:`Attention.sinks`; they are fp32 in a model that was loaded (Hy 4)."""
+    early_gate: bool = False
+    """The output is multiplied by a sigmoid of every element, whose matrix runs ahead of the queries' (Hy 4)."""

@@ -99,6 +99,7 @@ FAMILIES: dict[str, str] = {
     "hunyuan_v1_dense": "hunyuan:read",
     "hunyuan_v1_moe": "hunyuan:read_moe",
     "hy_v3": "hy_v3:read",
+    "hy_v4": "hy_v4:read",
     "hyperclovax": "granite:read_hyperclovax",
     "internlm3": "internlm3:read",
     "iquestcoder": "llama:read",

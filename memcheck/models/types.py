@@ -150,7 +150,7 @@ class Moe(Record):
     """GPT-OSS's gate: interleaved halves, clamped, ``(up + 1) * gate * sigmoid(alpha * gate)``."""
     clamp: str = ""
     """Both halves are clamped: ``oai`` (MiniMax M3: ``(up + 1) * gate * sigmoid(alpha * gate)``) | ``act`` (their usual
-    product); empty = they are not."""
+    product; ``act-routed``: not in shared experts); empty = they are not."""
     latent_size: int = 0
     """Experts work on a projection of this width instead of the hidden size (Nemotron-H); 0 = they do not."""
     router_fp32: bool = False
@@ -211,8 +211,8 @@ class Block(Record):
     """An embedding of its own is multiplied in behind the feed-forward network (Gemma 4)."""
     per_layer_activation: str = ""
     altup: AltUp | None = None
-    connections: int = 0
-    """Rounds in which the matrix that mixes the streams is normed (DeepSeek V4's hyper-connections); 0 = one stream."""
+    connections: int | None = None
+    """Rounds in which what mixes the streams is normed (DeepSeek V4); 0: none does (Hy 4); None: one stream."""
     scaled_output: bool = False
     """The output is multiplied in place by a buffer of one number (Gemma 4)."""
     beside: Mixer | None = None
@@ -390,8 +390,8 @@ class Architecture(Record):
 
     @property
     def collapses(self) -> bool:
-        """Whether hyper-connections mix several streams, which start as copies of the embedding (DeepSeek V4)."""
-        return self.streams > 1 and self.blocks[0][0].connections > 0
+        """Whether hyper-connections collapse several streams, which start as copies of the embedding (DeepSeek V4)."""
+        return self.streams > 1 and self.blocks[0][0].connections is not None
 
     def layers(self) -> tuple[Block, ...]:
         """Every block, one entry per layer."""

@@ -12,9 +12,6 @@ from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Moe
 from memcheck.record import Record
 
-INDEX_TOPK = 2048
-"""Keys that released models choose for each token."""
-
 
 class Always(Record):
     """Bytes that live all step: some, and some for each micro-batch."""
@@ -45,14 +42,15 @@ class ModelBuffers:
         self.border = self._border()
         tables = model_states_of(setting.style).rotary_tables(architecture, setting)
         held, variables = self._masks()
-        self.per_micro_batch = tables + self._received_input() + held + self._choices()
+        handed, last = self._choices()
+        self.per_micro_batch = tables + self._received_input() + held + handed
         """What each micro-batch in flight makes for itself."""
-        self.masks = variables
+        self.masks = variables + last
+        """Attention masks, and an indexer's choice, that nothing but variables of the model's forward hold."""
         if architecture.encoder is not None and architecture.encoder.rotary_dim:
             from memcheck.frameworks.torch.encoder import encoder_tables
 
             self.per_micro_batch += encoder_tables(job, architecture.encoder, setting)
-        """Attention masks that nothing but variables of the model's forward hold."""
 
     def always(self) -> list[Always]:
         """Bytes that live all step: token ids, rotary caches, pipeline receive buffers."""
@@ -118,16 +116,20 @@ class ModelBuffers:
             return held, 0
         return held, variables + found.unused
 
-    def _choices(self) -> int:
-        """Indices that each layer hands to the next (modeling_glm_moe_dsa.py, ``prev_topk_indices``): arguments, which
-        checkpointed layers hold to their backward.
+    def _choices(self) -> tuple[int, int]:
+        """Bytes of int32 indices that each layer hands to the next (modeling_glm_moe_dsa.py, ``prev_topk_indices``): of
+        arguments, which checkpointed layers hold to their backward, and of the variable of the model's forward. A layer
+        without an indexer hands on what it was given.
         """
-        if self.job.checkpointing.mode == "none":
-            return 0
         layers = self.architecture.layers()[self.part.first : self.part.last]
-        passed = sum(isinstance(b.mixer, LatentAttention) and b.mixer.passes_choice for b in layers)
-        s = self.setting.sequence
-        return passed * rounded(4 * self.tokens * min(s, INDEX_TOPK)) if passed else 0
+        mixers = [b.mixer for b in layers if isinstance(b.mixer, LatentAttention) and b.mixer.passes_choice]
+        sizes = [rounded(4 * self.tokens * min(self.setting.sequence, m.index_topk)) for m in mixers if m.index_heads]
+        if not sizes:
+            return 0, 0
+        if self.job.checkpointing.mode == "none":  # a layer that chooses is given the choice before it, too
+            return 0, sizes[-1] + (sizes[-2] if mixers[-1].index_heads and len(sizes) > 1 else 0)
+        own = sizes.pop() if mixers[-1].index_heads else 0  # which no layer is given
+        return sum(sizes), own
 
     def _layer_buffers(self) -> int:
         """Constant tables of every layer: ``embed_positions``, [positions, rotary_dim] in fp32 (modeling_gptj.py,

@@ -363,6 +363,7 @@ def head_of(
         graph_before=graph,
         grad_dtype=outside,
         collapses=a.collapses,
+        apart=a.collapses and a.blocks[0][0].connections == 0,
         projection=a.embedding_size if a.embedding_size != a.hidden_size else 0,
     )
     if a.task is not None:

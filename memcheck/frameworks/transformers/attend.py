@@ -30,7 +30,9 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
         k, v = repeat_kv(tape, k, q.shape[1]), repeat_kv(tape, v, q.shape[1])
     if kernel == "eager":
         if a.sinks or a.less_max:
-            return copy(tape, _eager_with_sinks(ctx, a, q, k, v), "contiguous")
+            from memcheck.frameworks.transformers.sinks import eager_with_sinks
+
+            return copy(tape, eager_with_sinks(ctx, a, q, k, v), "contiguous")
         mask_dtype = ctx.setting.compute if tape.autocast is None else ctx.setting.params
         if a.filled_scores:
             mask_dtype = "fp32"  # that of MPT's bias
@@ -82,34 +84,15 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     out = kernels.flash(tape, q, k, v, v.shape[-1], label=f"{kernel} attention", extra=mask, ring=ring)
     del arguments
     if a.sinks:
-        out = kernels.with_sinks(tape, out, _sinks(ctx, a))
+        from memcheck.frameworks.transformers.sinks import kernel_with_sinks
+
+        out = kernel_with_sinks(ctx, a, out)
     # flash writes its output in q's strides: a q that was built contiguous (cat of rotated and plain parts) makes
     # transpose(1, 2) non-contiguous, so o_proj's input is one more copy; the memory-efficient kernel's is not.
     built = a.contiguous or (concatenates(a) and a.rotary_form != "pairs-each" and not turns_in_place(ctx))
     if kernel == "flash" and built:
         out = copy(tape, out, "contiguous")
     return out
-
-
-def _eager_with_sinks(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """Sinks as further logits, as factors of the output, or none beside a maximum that is subtracted."""
-    if a.scaled_output:
-        s, named = ctx.setting, ctx.unused
-        mask = s.compute if ctx.tape.autocast is None else s.params
-        return kernels.eager_scaled_by_sinks(
-            ctx.tape, q, k, v, _sinks(ctx, a), named, mask_dtype=mask, p_dropout=a.dropout
-        )
-    sinks = _sinks(ctx, a) if a.sinks else None
-    if a.wide_sinks and sinks is not None:
-        return kernels.eager_wide_with_sinks(
-            ctx.tape, q, k, v, sinks, ctx.unused, p_dropout=a.dropout, copied=copied_operands(ctx, a, q.shape[1])
-        )
-    wide = ctx.setting.params if ctx.tape.autocast else None
-    return kernels.eager_with_sinks(ctx.tape, q, k, v, sinks, ctx.unused, wide=wide is not None, mask_dtype=wide)
-
-
-def _sinks(ctx: Context, a: Attention) -> Value:
-    return ctx.tape.parameter(ctx.parameter("self_attn.sinks", (-(-a.heads // ctx.tp),)))
 
 
 def _kernel_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:

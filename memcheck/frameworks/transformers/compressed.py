@@ -12,6 +12,7 @@ from memcheck.autograd.elementwise import cast, cat, copy, mean_rows, mul, power
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.sinks import eager_with_sinks
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.attend import repeat_kv
@@ -88,7 +89,7 @@ def _attend(ctx: Context, a: Attention, q: Value, kv: Value) -> Value:
     several = ctx.setting.batch > 1
     k, v = (repeat_kv(tape, kv, a.heads) for _ in range(2))
     sinks = tape.parameter(ctx.parameter("self_attn.sinks", (a.heads,))) if a.sinks else None
-    out = kernels.eager_with_sinks(
+    out = eager_with_sinks(
         tape, q, k, v, sinks, ctx.unused, wide=True, p_dropout=a.dropout, copied=(False, several, several)
     )
     return copy(tape, out, "contiguous")

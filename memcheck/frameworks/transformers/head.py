@@ -50,6 +50,8 @@ class Head(Record):
     """That layer makes the rows as narrow as the table (ELECTRA), in place of a matrix of its own."""
     collapses: bool = False
     """Streams are collapsed by learned weights (DeepSeek V4), not by their mean."""
+    apart: bool = False
+    """Those of streams that no matrix mixes (Hy 4)."""
     dropout: float = 0.0
     """Behind the final norm."""
     returned: bool = False
@@ -124,7 +126,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     """Final norm, head, loss. The logits are put on ``ctx.kept``."""
     tape, s = ctx.tape, ctx.setting
     layers = layers_of(s.style)
-    h = layers.norm(ctx, head.final_norm, _joined(ctx, x, collapses=head.collapses))
+    h = layers.norm(ctx, head.final_norm, _joined(ctx, head, x))
     if head.projection and not head.projects_last:
         matrix = ParameterTensor("project_out.weight", (head.projection, s.hidden), "embedding", linear=True)
         h = linear(tape, h, ctx.weights(matrix, False), "project_out")
@@ -206,14 +208,14 @@ def _adapted(ctx: Context, head: Head, weights: Weights) -> Weights:
     return ctx.adapted("lm_head", weights, adapter) if adapter is not None and named else weights
 
 
-def _joined(ctx: Context, x: Value, *, collapses: bool) -> Value:
+def _joined(ctx: Context, head: Head, x: Value) -> Value:
     """One stream of the last layer's several."""
     if ctx.setting.streams == 1:
         return x
-    if collapses:
+    if head.collapses:
         from memcheck.frameworks.transformers.hyper_connections import collapsed_streams
 
-        return collapsed_streams(ctx, x)
+        return collapsed_streams(ctx, x, apart=head.apart)
     from memcheck.frameworks.transformers.altup import join_streams
 
     out = join_streams(ctx, x, ctx.setting.streams)

@@ -1,7 +1,7 @@
 """DeepSeek V4's layer and the ends of its model: streams that learned weights collapse, expand and mix.
 
 Source: transformers 5.23 models/deepseek_v4/modeling_deepseek_v4.py (DeepseekV4HyperConnection, DeepseekV4HyperHead,
-DeepseekV4DecoderLayer.forward, DeepseekV4Model.forward).
+DeepseekV4DecoderLayer.forward, DeepseekV4Model.forward). What Hy 4 has of it is in ``independent_streams``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ EPSILON = "hc_eps"
 def hyper_block(ctx: Context, block: Block, x: Value) -> Value:
     """Streams [tokens x streams, hidden] around attention and around experts; each result has a variable."""
     if not isinstance(block.mixer, Attention) or block.mlp is None:
-        return x
+        from memcheck.frameworks.transformers.independent_streams import independent_block
+
+        return independent_block(ctx, block, x)
     post, comb, collapsed = _connected(ctx, block, x, "attn_hc")
     normed = normalise(ctx, block.input_norm, collapsed)
     made = attention(ctx, block.mixer, normed, x.dtype)
@@ -51,14 +53,14 @@ def _connected(ctx: Context, block: Block, x: Value, module: str) -> tuple[Value
     flat = product(tape, flat, convert_weight(tape, fn, "fp32"), module)
     each, square = (rows, streams), (rows, streams * streams)
     pre, post, comb = tape.views(flat, each, each, square)
-    weighed = [_weighed(tape, part, factors, base) for part in (pre, post, comb)]
-    pre = shift(tape, unary(tape, weighed[0], "sigmoid"), EPSILON)
-    post = scale(tape, unary(tape, weighed[1], "sigmoid"))
-    comb = shift(tape, softmax(tape, weighed[2].view(rows * streams, streams)), EPSILON)
-    del weighed, flat
-    for _ in range(2 * block.connections - 1):
+    parts = [weighed(tape, part, factors, base) for part in (pre, post, comb)]
+    pre = shift(tape, unary(tape, parts[0], "sigmoid"), EPSILON)
+    post = scale(tape, unary(tape, parts[1], "sigmoid"))
+    comb = shift(tape, softmax(tape, parts[2].view(rows * streams, streams)), EPSILON)
+    del parts, flat
+    for _ in range(2 * (block.connections or 1) - 1):
         comb = _over_sum(tape, comb, streams)
-    return post, comb, _collapsed(ctx, x, pre)
+    return post, comb, collapse(ctx, x, pre)
 
 
 def _weightless(tape: Tape, x: Value) -> Value:
@@ -67,7 +69,7 @@ def _weightless(tape: Tape, x: Value) -> Value:
     return mul(tape, x, cast(tape, inverse, x.dtype))
 
 
-def _weighed(tape: Tape, x: Value, factors: Value, base: Value) -> Value:
+def weighed(tape: Tape, x: Value, factors: Value, base: Value) -> Value:
     """``x * scale + base``: parts of two vectors, whose gradients are sums."""
     out = tape.value(x.shape, x.dtype, "mul")
     both = tape.value(x.shape, x.dtype, "add")
@@ -102,7 +104,7 @@ def _over_sum(tape: Tape, x: Value, streams: int) -> Value:
     return tape.record(out, (x,), run)
 
 
-def _collapsed(ctx: Context, x: Value, pre: Value) -> Value:
+def collapse(ctx: Context, x: Value, pre: Value) -> Value:
     """``(pre.unsqueeze(-1) * streams).sum(dim=2).to(streams.dtype)``: an fp32 product of all streams' size."""
     tape, streams = ctx.tape, ctx.setting.streams
     shape = (ctx.tokens, streams, ctx.hidden)
@@ -119,13 +121,13 @@ def _expanded(ctx: Context, weights: tuple[Value, Value], made: Value, x: Value)
     tape, streams, rows = ctx.tape, ctx.setting.streams, ctx.tokens
     shape = (rows, streams, ctx.hidden)
     post, comb = (cast(tape, w, x.dtype) for w in weights)
-    added = _outer(tape, post, made, shape)
+    added = outer(tape, post, made, shape)
     mixed = batched(tape, comb.view(rows, streams, streams), x.view(*shape), shape, "mixed streams")
     del post, comb
     return add(tape, added, mixed, "streams").view(*x.shape)
 
 
-def _outer(tape: Tape, post: Value, made: Value, shape: tuple[int, ...]) -> Value:
+def outer(tape: Tape, post: Value, made: Value, shape: tuple[int, ...]) -> Value:
     """``post.unsqueeze(-1) * made.unsqueeze(-2)``: keeps both; either gradient is of all streams, then summed."""
     out = tape.value(shape, made.dtype, "expanded streams")
     small, rows, dtype = post.shape, made.shape, made.dtype
@@ -151,8 +153,14 @@ def repeated_streams(ctx: Context, x: Value, streams: int) -> Value:
     return ctx.tape.record(out, (x,), lambda grad: [ctx.tape.new(shape, dtype, "sum of streams")])
 
 
-def collapsed_streams(ctx: Context, x: Value) -> Value:
-    """DeepseekV4HyperHead: one stream of the last layer's several, weighted by what a matrix makes of all."""
+def collapsed_streams(ctx: Context, x: Value, *, apart: bool) -> Value:
+    """DeepseekV4HyperHead: one stream of the last layer's several, weighted by what a matrix makes of all; ``apart``:
+    HYV4HyperHead.
+    """
+    if apart:
+        from memcheck.frameworks.transformers.independent_streams import independent_head
+
+        return independent_head(ctx, x)
     tape, streams, rows = ctx.tape, ctx.setting.streams, ctx.tokens
     wide = streams * ctx.hidden
     fn, base, factor = (
@@ -161,7 +169,7 @@ def collapsed_streams(ctx: Context, x: Value) -> Value:
     )
     flat = _weightless(tape, cast(tape, x.view(rows, wide), "fp32"))
     mixes = product(tape, flat, convert_weight(tape, fn, "fp32"), "hc_head")
-    pre = shift(tape, unary(tape, _weighed(tape, mixes, factor, base), "sigmoid"), EPSILON)
-    out = _collapsed(ctx, x, pre)
+    pre = shift(tape, unary(tape, weighed(tape, mixes, factor, base), "sigmoid"), EPSILON)
+    out = collapse(ctx, x, pre)
     del flat, mixes, pre
     return out

@@ -11,7 +11,7 @@ from memcheck.autograd.context import Context, Patched, Setting
 from memcheck.frameworks.transformers.rotary import concatenates
 from memcheck.job.style import Style
 from memcheck.job.types import TrainingJob
-from memcheck.models.types import Architecture, Attention
+from memcheck.models.types import Architecture, Attention, LatentAttention
 
 MASK_ALIGNMENT = 8
 """Elements to a multiple of which the memory-efficient kernel wants a mask's rows padded."""
@@ -35,6 +35,15 @@ def chosen_kernel(attention: str, dtype: str, a: Attention, sequence: int, style
     if dtype in ("bf16", "fp16") and a.head_dim <= 256:
         return "flash"
     return "math" if grouped and a.head_dim <= 256 else "efficient"
+
+
+def grouping_of(a: LatentAttention, heads: int) -> Attention:
+    """The module of softmax attention that expanded keys and values amount to."""
+    width = a.qk_nope_head_dim + a.qk_rope_head_dim
+    return Attention(
+        heads, heads, width, dropout=a.dropout, masked=a.masked, window=a.window, sdpa=a.sdpa, flash=a.sdpa,
+        sinks=a.sinks, fp32_sinks=a.sinks,
+    )  # fmt: skip
 
 
 def keeps_strides(ctx: Context, a: Attention) -> bool:

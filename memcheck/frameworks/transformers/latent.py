@@ -1,6 +1,7 @@
 """Multi-head latent attention of DeepSeek V2 and V3 as transformers writes it.
 
-Sources: transformers 5.23 models/deepseek_v2/modeling_deepseek_v2.py, models/deepseek_v3/modeling_deepseek_v3.py.
+Sources: transformers 5.23 models/deepseek_v2/modeling_deepseek_v2.py, models/deepseek_v3/modeling_deepseek_v3.py,
+models/hy_v4/modeling_hy_v4.py.
 """
 
 from __future__ import annotations
@@ -12,14 +13,12 @@ from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.attention import head_view, scale_positions
-from memcheck.frameworks.transformers.kernel_choice import kernel_of
+from memcheck.frameworks.transformers.kernel_choice import grouping_of, kernel_of
 from memcheck.frameworks.transformers.mlp import linear_tensors
 from memcheck.frameworks.transformers.rotary import rotate_complex, rotate_half, rotate_pairs
 from memcheck.models.types import Attention, LatentAttention, Norm, ParameterTensor
 
 Tensors = dict[str, ParameterTensor]
-INDEX_TOPK = 2048
-"""Keys that released models choose for each token."""
 
 
 def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) -> Value:
@@ -30,7 +29,11 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
     heads = -(-a.heads // ctx.tp)
     nope, rope, v_dim = a.qk_nope_head_dim, a.qk_rope_head_dim, a.v_head_dim
     x = enter_tensor_parallel(ctx, x)
-    q, gate = _heads(ctx, a, _queries(ctx, a, tensors, x), heads)
+    early = linear(tape, x, ctx.weights(tensors["gate_proj"], False), "gate_proj") if a.early_gate else None
+    low = _low_queries(ctx, a, tensors, x)
+    q, gate = _heads(ctx, a, _queries(ctx, a, tensors, low), heads)
+    if not a.masked:  # `q_resid` is a variable where an indexer reads it
+        del low
     q_pass, q_rot = tape.views(q, (b, heads, s, nope), (b, heads, s, rope))
     tensor = tensors["kv_a_proj_with_mqa"]
     compressed = linear(tape, x, ctx.replicated(tensor, a.bias), tensor.name)
@@ -53,21 +56,22 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
     expanded = head_view(
         tape, linear(tape, latent, ctx.weights(tensor, False), tensor.name), (b, heads, s, nope + v_dim)
     )
-    del latent
     k_pass, value = tape.views(expanded, (b, heads, s, nope), (b, heads, s, v_dim))
     del expanded
     key = assemble(tape, k_pass, k_turned, (b, heads, s, nope + rope))
     del k_pass
-    if a.index_heads:
-        _choose_keys(ctx, a, x)
-    grouping = Attention(heads, heads, nope + rope, dropout=a.dropout, masked=a.masked, window=a.window)
+    grouping = grouping_of(a, heads)
+    named = _choice(ctx, a, grouping, x)
     out = attend(ctx, grouping, query, key, value)
     if a.turned and v_dim == nope + rope and kernel_of(ctx, grouping) == "flash":
         # its output lies as the queries do, which a cat has put together head by head
         out = copy(tape, out, "contiguous")
+    if early is not None:
+        out = mul(tape, out, unary(tape, early, "sigmoid").view(*out.shape))
     out = _opened(ctx, a, tensors, out, (x, gate))
     tensor = tensors["o_proj"]
     result = linear(tape, out.view(ctx.tokens, heads * v_dim), ctx.weights(tensor, a.bias), tensor.name)
+    del named
     return leave_tensor_parallel(ctx, result)
 
 
@@ -97,8 +101,19 @@ def _opened(
     return out
 
 
-def _choose_keys(ctx: Context, a: LatentAttention, x: Value) -> None:
-    """DeepseekV32Indexer: fp32 scores of every head, token and key, summed over heads; only indices leave it.
+def _choice(ctx: Context, a: LatentAttention, grouping: Attention, x: Value) -> list[Storage]:
+    """What an indexer's choice leaves in variables of the module: indices, unless they are the model's, and masks."""
+    named = []
+    if a.index_heads:
+        found = _choose_keys(ctx, a, x)
+        named += [] if a.passes_choice else [found]
+        del found
+    return named + (_mask_of_choice(ctx, a) if a.masked and kernel_of(ctx, grouping) == "eager" else [])
+
+
+def _choose_keys(ctx: Context, a: LatentAttention, x: Value) -> Storage:
+    """DeepseekV32Indexer: scores of every head, token and key, summed over heads; only int32 indices leave it. They are
+    fp32, but autocast's under autocast, which casts both factors of a product.
 
     No gradient reaches its parameters; what its graph saves dies when it returns. ``q_resid`` is the low-rank query.
     """
@@ -115,35 +130,57 @@ def _choose_keys(ctx: Context, a: LatentAttention, x: Value) -> None:
     keys = [tape.new((b, s, width), x.dtype, "index keys, normed, turned") for _ in range(2)]
     narrow = tape.new((b, s, width), "fp32", "index keys in fp32")
     wide = tape.new((b, s, heads * width), "fp32", "index queries in fp32")
+    kind = tape.autocast or "fp32"
+    casts = [tape.new((b, s, n), kind, "autocast index factors") for n in (width, heads * width) if tape.autocast]
     # matmul repeats the keys for every query, which of several sequences is a copy (LinearAlgebra.cpp, _matmul_impl)
-    repeated = tape.new((b, s, width, s), "fp32", "index keys of every query") if ctx.setting.batch > 1 else None
-    scores = tape.new((b, s, heads, s), "fp32", "index scores")
-    del wide, repeated, narrow
-    scaled = tape.new((b, s, heads, s), "fp32", "scaled index scores")
+    repeated = tape.new((b, s, width, s), kind, "index keys of every query") if ctx.setting.batch > 1 else None
+    scores = tape.new((b, s, heads, s), kind, "index scores")
+    del wide, repeated, narrow, casts
+    scaled = tape.new((b, s, heads, s), kind, "scaled index scores")
     del scores
-    kept = tape.new((b, s, heads, s), "fp32", "relu of index scores")
+    kept = tape.new((b, s, heads, s), kind, "relu of index scores")
     del scaled
-    total = tape.new((b, s, s), "fp32", "index scores of keys")
+    total = tape.new((b, s, s), kind, "index scores of keys")
     chosen = tape.new((b, s, s), "fp32", "masked index scores")
-    indices = tape.new((b, s, min(s, INDEX_TOPK)), "int64", "topk indices")
+    indices = tape.new((b, s, min(s, a.index_topk)), "int64", "topk indices")
+    found = tape.new(indices.shape, "int32", "indices of chosen keys")
     del queries, part, turned, keys, kept, total, chosen, indices
     tape.grad_enabled = enabled
+    return found
 
 
-def _queries(ctx: Context, a: LatentAttention, tensors: dict[str, ParameterTensor], x: Value) -> Value:
+def _mask_of_choice(ctx: Context, a: LatentAttention) -> list[Storage]:
+    """``index_mask`` and the additive mask that it fills: variables to the module's end. The scatter reads int64 copies
+    of the indices.
+    """
+    tape, b, s = ctx.tape, ctx.batch, ctx.sequence
+    ones = tape.new((b, s, s), "bool", "new_ones")
+    wide = tape.new((b, s, min(s, a.index_topk)), "int64", "chosen keys")
+    chosen = tape.new((b, s, s), "bool", "mask of keys that are not chosen")
+    del ones, wide
+    return [chosen, tape.new((b, 1, s, s), ctx.setting.params, "mask of chosen keys")]
+
+
+def _low_queries(ctx: Context, a: LatentAttention, tensors: Tensors, x: Value) -> list[Value]:
+    """What the queries' last matrix reads: the input, or low-rank queries behind their norm, and before it."""
     tape = ctx.tape
     if a.q_lora_rank is None:
-        return linear(tape, x, ctx.weights(tensors["q_proj"], False), tensors["q_proj"].name)
-    low = linear(tape, x, ctx.replicated(tensors["q_a_proj"], a.bias), tensors["q_a_proj"].name)
-    before = low
-    low = _norm(ctx, a.q_lora_rank, low, "q_a_layernorm")
+        return [x]
+    before = linear(tape, x, ctx.replicated(tensors["q_a_proj"], a.bias), tensors["q_a_proj"].name)
+    low = _norm(ctx, a.q_lora_rank, before, "q_a_layernorm")
     if a.gated_queries:
-        rows = (ctx.tokens, 2 * a.q_lora_rank)
-        both = cat(tape, (low, before), rows, "cat low-rank queries")
-        return linear(tape, both, ctx.weights(tensors["q_gate_proj"], False), tensors["q_gate_proj"].name)
+        return [low, before]
     del before
-    low = scale(tape, low, "latent scale") if a.scaled_latents else low
-    return linear(tape, low, ctx.weights(tensors["q_b_proj"], False), tensors["q_b_proj"].name)
+    return [scale(tape, low, "latent scale") if a.scaled_latents else low]
+
+
+def _queries(ctx: Context, a: LatentAttention, tensors: Tensors, low: list[Value]) -> Value:
+    tape = ctx.tape
+    if a.q_lora_rank is not None and a.gated_queries:
+        both = cat(tape, (low[0], low[1]), (ctx.tokens, 2 * a.q_lora_rank), "cat low-rank queries")
+        return linear(tape, both, ctx.weights(tensors["q_gate_proj"], False), tensors["q_gate_proj"].name)
+    last = tensors["q_proj" if a.q_lora_rank is None else "q_b_proj"]
+    return linear(tape, low[0], ctx.weights(last, False), last.name)
 
 
 def _norm(ctx: Context, size: int, x: Value, name: str) -> Value:

@@ -67,7 +67,7 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
         from memcheck.frameworks.transformers.altup import altup_block
 
         return altup_block(ctx, block, x)
-    if block.connections:
+    if block.connections is not None:
         from memcheck.frameworks.transformers.hyper_connections import hyper_block
 
         return hyper_block(ctx, block, x)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
-from memcheck.frameworks.transformers.kernel_choice import chosen_kernel, needs_mask, shares_mask
+from memcheck.frameworks.transformers.kernel_choice import chosen_kernel, grouping_of, needs_mask, shares_mask
 from memcheck.models.types import Attention, Block, LatentAttention
 from memcheck.record import Record
 
@@ -91,8 +91,7 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     if isinstance(mixer, Attention) and (mixer.keeps_scores or (mixer.bias == "given" and mixer.padded)):
         return None, setting.params, setting.batch  # additive, of every sequence
     if isinstance(mixer, LatentAttention):
-        width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
-        mixer = Attention(mixer.heads, mixer.heads, width, masked=mixer.masked, window=mixer.window)
+        mixer = grouping_of(mixer, mixer.heads)
     if not isinstance(mixer, Attention) or (mixer.bidirectional and mixer.window is None):
         return None
     compute = setting.autocast or setting.compute

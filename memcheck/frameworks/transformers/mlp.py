@@ -234,7 +234,7 @@ def clamped(tape: Tape, m: Mlp | Moe, gate: Value, up: Value) -> Value:
     from memcheck.autograd.indexing import clamp
 
     gate, up = clamp(tape, gate, 1), clamp(tape, up, 2)
-    if m.clamp == "act":
+    if m.clamp.startswith("act"):
         return mul(tape, activation(tape, gate, m.activation), up)
     glu = mul(tape, gate, unary(tape, scale(tape, gate), "sigmoid"))
     return mul(tape, shift(tape, up), glu)

@@ -121,7 +121,7 @@ def shared_mlp(m: Moe) -> Mlp:
         fused_gate_up=fused,
         tensors=tensors,
         adaptable=not m.stacked_adapters,
-        clamp=m.clamp,
+        clamp="" if m.clamp == "act-routed" else m.clamp,
     )
 
 

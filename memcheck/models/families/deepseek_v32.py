@@ -71,13 +71,15 @@ def _assemble(
     config: ConfigReader, size: StackDimensions, own: tuple[bool, ...], first_dense: int = 3
 ) -> Architecture:
     h = size.hidden
-    config.ignore("mlp_bias", "layer_types", "index_topk", "ep_size", "moe_layer_freq", "rope_interleave")
+    config.ignore("mlp_bias", "layer_types", "ep_size", "moe_layer_freq", "rope_interleave")
     config.ignore("partial_rotary_factor", "indexer_rope_interleave")
     config.ignore("index_share_for_mtp_iteration")  # of multi-token-prediction layers, which transformers leaves out
     attention = latent_attention(config, size)
     if attention.q_lora_rank is None:
         config.fail("q_lora_rank", "the indexer reads low-rank queries: q_lora_rank must be a number")
-    attention = attention._replace(masked=True, passes_choice=config.model_type == "glm_moe_dsa")
+    chosen = config.integer("index_topk", default=2048, null=2048)
+    passes = config.model_type == "glm_moe_dsa"
+    attention = attention._replace(masked=True, passes_choice=passes, index_topk=chosen)
     choosing = indexed(config, h, attention)
     moe = sigmoid_experts(config, h, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
     mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
@@ -105,6 +107,7 @@ def indexed(config: ConfigReader, hidden: int, attention: LatentAttention) -> La
         *linear(f"{a}.weights_proj", heads, hidden, "attention", "none"),
     )
     fixed = tuple(t._replace(fixed=True) for t in tensors)
+    chosen = config.integer("index_topk", default=2048, null=2048)
     return attention._replace(
-        tensors=attention.tensors + fixed, index_heads=heads, index_head_dim=width
+        tensors=attention.tensors + fixed, index_heads=heads, index_head_dim=width, index_topk=chosen
     )

@@ -31,7 +31,7 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: dots3_note_text``. Windowed layers state their sizes in ``per_layer_config`` or as ``swa_*``."""
     size = latent_sizes(config)
     h = size.hidden
-    config.ignore("mlp_bias", "index_topk", "ep_size", "rope_interleave", "partial_rotary_factor")
+    config.ignore("mlp_bias", "ep_size", "rope_interleave", "partial_rotary_factor")
     config.ignore("use_sliding_window", "use_dsa", "swa_head_dim", "swa_qk_rope_head_dim", "swa_rope_theta")
     window = config.window() or config.integer("sliding_window_size", default=512)
     types = config.texts("layer_types") or tuple(

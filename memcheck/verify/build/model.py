@@ -134,12 +134,21 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
 
 
 def _widen(model: nn.Module, architecture: Architecture) -> None:
-    """DeepSeek V4's parts that from_pretrained loads in fp32, and that make others fp32: sinks and position biases."""
-    if not any(isinstance(b.mixer, Attention) and b.mixer.compressed is not None for b, _ in architecture.blocks):
+    """Parts of DeepSeek V4 and Hy 4 that from_pretrained loads in fp32, and that make others fp32: sinks and position
+    biases.
+    """
+    if not any(_is_widened(block) for block, _ in architecture.blocks):
         return
     for name, parameter in model.named_parameters():
         if name.rpartition(".")[2] in ("sinks", "position_bias"):
             parameter.data = parameter.data.float()
+
+
+def _is_widened(block: Block) -> bool:
+    mixer = block.mixer
+    if isinstance(mixer, LatentAttention):
+        return mixer.sinks
+    return isinstance(mixer, Attention) and mixer.compressed is not None
 
 
 def _own_names(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,7 +172,7 @@ def attention_of(job: TrainingJob, architecture: Architecture) -> str:
     blocks: list[Block] = [block for block, _ in architecture.blocks]
     if not any(isinstance(block.mixer, (Attention, LatentAttention)) for block in blocks):
         return "eager"  # all that the classes without attention know
-    if any(isinstance(block.mixer, Attention) and not block.mixer.sdpa for block in blocks):
+    if any(isinstance(block.mixer, (Attention, LatentAttention)) and not block.mixer.sdpa for block in blocks):
         return "eager"
     return "flash_attention_2" if job.attention == "flash" else "sdpa"
 

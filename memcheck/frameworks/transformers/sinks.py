@@ -1,0 +1,40 @@
+"""Attention with sinks, by family and kernel."""
+
+from __future__ import annotations
+
+from memcheck.autograd import sinks as sinks_of
+from memcheck.autograd.context import Context
+from memcheck.autograd.tensor import Value
+from memcheck.frameworks.transformers.kernel_choice import copied_operands
+from memcheck.models.types import Attention
+
+
+def kernel_with_sinks(ctx: Context, a: Attention, out: Value) -> Value:
+    """What a kernel that takes the sinks gives."""
+    return sinks_of.with_sinks(ctx.tape, out, _sinks(ctx, a))
+
+
+def eager_with_sinks(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+    """Sinks as further logits, as factors of the output, or none beside a maximum that is subtracted."""
+    if a.scaled_output:
+        s, named = ctx.setting, ctx.unused
+        mask = s.compute if ctx.tape.autocast is None else s.params
+        return sinks_of.eager_scaled_by_sinks(
+            ctx.tape, q, k, v, _sinks(ctx, a), named, mask_dtype=mask, p_dropout=a.dropout
+        )
+    sinks = _sinks(ctx, a) if a.sinks else None
+    if a.wide_sinks and sinks is not None:
+        return sinks_of.eager_wide_with_sinks(
+            ctx.tape, q, k, v, sinks, ctx.unused, p_dropout=a.dropout, copied=copied_operands(ctx, a, q.shape[1])
+        )
+    wide = ctx.setting.params if ctx.tape.autocast else None
+    if a.fp32_sinks:  # latent attention has put queries and keys together head by head
+        return sinks_of.eager_with_sinks(
+            ctx.tape, q, k, v, sinks, ctx.unused, wide=True, mask_dtype=wide, p_dropout=a.dropout,
+            copied=(False, False, ctx.setting.batch > 1),
+        )  # fmt: skip
+    return sinks_of.eager_with_sinks(ctx.tape, q, k, v, sinks, ctx.unused, wide=wide is not None, mask_dtype=wide)
+
+
+def _sinks(ctx: Context, a: Attention) -> Value:
+    return ctx.tape.parameter(ctx.parameter("self_attn.sinks", (-(-a.heads // ctx.tp),)))
