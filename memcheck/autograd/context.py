@@ -196,6 +196,8 @@ class Context:
         """What a checkpoint inside a checkpointed layer holds."""
         self.borrowed = False
         """Weights belong to a later layer, whose gradients are there already: backward has passed it."""
+        self.own_adapters = False
+        """Adapters of such weights are this layer's own."""
         self.reused = False
         """Weights belong to an earlier layer, for which autocast has cast them."""
         self.before: High | None = None
@@ -296,7 +298,9 @@ class Context:
 
     def adapted(self, name: str, plain: Weights, adapter: Adapter) -> Weights:
         """A linear layer with the two matrices of its adapter, which do not rest quantised."""
-        s = self.setting
+        s, others = self.setting, (self.borrowed, self.reused)
+        if self.own_adapters:
+            self.borrowed = self.reused = False
         out, inp = plain.weight.shape
         down = Parameter(name + ".lora_A", (adapter.rank, inp), adapter.seen, True, has_grad=s.has_grad)
         up = Parameter(name + ".lora_B", (out, adapter.rank), adapter.seen, True, has_grad=s.has_grad)
@@ -306,6 +310,7 @@ class Context:
             found.magnitude = self.register(
                 Parameter(name + ".lora_magnitude", (1, out), adapter.seen, True, has_grad=s.has_grad)
             )
+        self.borrowed, self.reused = others
         return found
 
 

@@ -110,8 +110,7 @@ class Mlp(Record):
     clamp: str = ""
     """As :attr:`Moe.clamp`."""
     nested: bool = False
-    """The first matrix and the activation are one statement of the layer's, whose variable holds their input until both
-    have run (BART)."""
+    """First matrix and activation are one statement; the layer's variable holds their input to its end (BART)."""
     named_inner: bool = False
     """What the last matrix reads has a variable of the layer's, to its end (BERT)."""
     widens_inner: bool = False
@@ -222,15 +221,16 @@ class Block(Record):
     added to what ``beside`` reads behind its norm, ``mixer_output_norm`` (Zamba 2)."""
     borrows: bool = False
     """Mixer, feed-forward network and their norms are a later layer's, which holds their tensors (Zamba 2)."""
+    spare_pairs: int = 0
+    """Low-rank pairs of other layers that its own module over those tensors holds, for peft to adapt (Zamba 2)."""
     reused: bool = False
-    """They were an earlier layer's, too, for which autocast has cast them (Zamba 2)."""
+    """They were an earlier layer's, too, for which autocast has cast them."""
     residual_fp32: bool = False
     """The residual stream is fp32, whatever the weights are (Mamba 2)."""
     residual_scale: bool = False
     """What is added to the residual stream is multiplied by a constant (Granite, MiniMax)."""
     inner_dropout: bool = False
-    """Residual dropout is the last statement of attention and feed-forward network, whose arguments live until then
-    (GPT-2, StarCoder 2)."""
+    """Residual dropout is the last statement of both halves, whose arguments live until then (GPT-2, StarCoder 2)."""
     named_output: bool = False
     """What attention returns, scaled if it is, has a variable of its own to the end of the layer (GPT-2, MPT)."""
     named_mlp_input: bool = False
@@ -296,7 +296,7 @@ class Architecture(Record):
     embedding_scale: bool = False
     """The embedding output is multiplied by a constant or tensor (Gemma, Granite)."""
     scales_outside: bool = False
-    """In the model's forward (Granite) instead of the embedding module's (Gemma)."""
+    """In the model's forward (Granite, ESM) instead of the embedding module's (Gemma)."""
     scales_behind: bool = False
     """Into a variable of its own, beside the rows that were looked up (T5Gemma)."""
     embedding_dropout: float = 0.0

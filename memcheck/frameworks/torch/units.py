@@ -167,22 +167,26 @@ def block_tensors_on_rank(
     found: list[LocalTensor] = []
     adapter = lora if isinstance(lora, Adapter) else None
     if adapter is not None:
-        from memcheck.frameworks.torch.block_adapters import layer_adapters
+        from memcheck.frameworks.torch.block_adapters import layer_adapters, named_tensors, spare_adapters
 
-    for t, component in block_component_tensors(block):
+    held = block_component_tensors(block)
+    own = {t.name for t, _ in held}
+    # blocks that several layers share are modules of their own over the same tensors, with adapters of their own
+    for t, component in held if adapter is None or not block.in_turn else named_tensors(block):
         shape = local_tensor(t, component, tensor, expert, expert_tensor)
         wants = trained and not t.fixed and not is_frozen(t.name.removesuffix(".weight"), frozen)
         is_expert = t.group == "experts"
         quantized = adapter is not None and adapter.quantized and (t.linear or (is_expert and adapter.holds(shape)))
         stored = adapter.storage if adapter is not None and quantized else None
-        found.append(LocalTensor(t.name, shape, wants, stored, is_expert, matrix=len(shape) > 1))
+        if t.name in own:
+            found.append(LocalTensor(t.name, shape, wants, stored, is_expert, matrix=len(shape) > 1))
         if adapter is not None and t.linear and len(shape) == 2:
             found += layer_adapters(component, t, shape, adapter)
     if adapter is not None and isinstance(block.mlp, Moe):
         from memcheck.frameworks.transformers.adapters import expert_adapters
 
         found += expert_adapters(block.mlp, adapter)
-    return tuple(found)
+    return (*found, *(spare_adapters(block, adapter) if adapter is not None else ()))
 
 
 def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool) -> Unit:

@@ -97,10 +97,14 @@ def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bo
     return closed(tape, ctx, y, forward_high)._replace(freed_input=freed, lingers=lingers)
 
 
-def _cloned(tape: Tape, x: Value) -> Value:
+def _cloned(ctx: Context, x: Value) -> Value:
     """modeling_zamba2.py, ``torch.clone(inputs_embeds)``: layers hold it, as an argument, and send it gradients, which
     are there from the first to the embedding's own: counted beside it.
     """
+    tape = ctx.tape
+    if x.origin is None:  # a variable of the model's forward and an argument of checkpoints, without a graph
+        ctx.held.append(tape.new(x.shape, x.dtype, "original hidden states"))
+        return x
     held = [tape.new(x.shape, x.dtype, "original hidden states") for _ in range(2)]
     out = Value(x.storage, x.shape, x.dtype)
 
@@ -149,7 +153,7 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         if e.leaf and not changed:  # the hook is on the table's module, which has scaled its rows
             x = _hooked(tape, x)
         x = look_up(ctx, e.per_layer, e.per_layer_rows, x, trained=trained)
-    x = _cloned(tape, x) if e.cloned else x
+    x = _cloned(ctx, x) if e.cloned else x
     if not e.apart:
         ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
     x = scale(tape, x, "embedding scale") if e.scaled_behind else x

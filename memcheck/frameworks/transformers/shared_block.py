@@ -29,11 +29,11 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
     if not isinstance(a, Attention) or not isinstance(m, Mlp) or block.beside is None:
         return x
     own = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
-    ctx.borrowed, ctx.reused = block.borrows, block.reused
+    ctx.borrowed, ctx.reused, ctx.own_adapters = block.borrows, block.reused, True
     try:
         shared = _transformer(ctx, block, a, m, own, x)
     finally:
-        ctx.borrowed = ctx.reused = False
+        ctx.borrowed = ctx.reused = ctx.own_adapters = False
     shared = linear(tape, shared, ctx.replicated(own["linear"]), "linear")
     frame = tape.frame
     if frame is not None and frame.again is None and shared.storage is not None:

@@ -1,6 +1,7 @@
 """ESM, language models of proteins (modeling_esm.py): RoBERTa with norms in front of the halves, and rotary embeddings.
 
-Masked rows that are set to zero and scaled (``token_dropout``) are gone before the first layer runs.
+Masked rows that are set to zero and scaled (``token_dropout``) are gone before the first layer runs, but for the rows
+that were looked up, where those are a leaf.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from memcheck.models.types import Architecture, Block, ParameterTensor, Paths, P
 
 GELU = "esm-gelu"
 """Written in pieces, whatever ``hidden_act`` says."""
-HARMLESS = ("token_dropout", "mask_token_id", "hidden_act", "vocab_list", "rope_theta", "esmfold_config")
+HARMLESS = ("mask_token_id", "hidden_act", "vocab_list", "rope_theta", "esmfold_config")
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -62,6 +63,7 @@ def read(config: ConfigReader) -> Architecture:
         positions_each=True,
         embedding_norm=layer_norm(h, "esm.embeddings.layer_norm") if before else None,
         embeddings_apart=True,
+        scales_outside=config.flag("token_dropout"),
         head_bias=True,
         head_transform=GELU,
         head_tensors=(

@@ -52,7 +52,8 @@ def read(config: ConfigReader) -> Architecture:
         if kind == "hybrid":
             seen += 1
             # the last of each holds the tensors
-            block = hybrid._replace(borrows=seen <= every - number, reused=seen > number)
+            spare = len(range((seen - 1) % number, every, number)) - 1
+            block = hybrid._replace(borrows=seen <= every - number, reused=seen > number, spare_pairs=spare)
         if blocks and blocks[-1][0] == block:
             blocks[-1] = (block, blocks[-1][1] + 1)
         else:
