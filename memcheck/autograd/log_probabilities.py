@@ -94,13 +94,16 @@ def entropies(tape: Tape, tokens: int, vocabulary: int, dtype: str) -> None:
 
 
 def fused_log_probabilities(
-    tape: Tape, h: Value, weight: Parameter, bias: Parameter | None, scored: int, compute: str
+    tape: Tape, box: list[Value], weight: Parameter, bias: Parameter | None, scored: int, compute: str
 ) -> Value:
     """TRL's fused head: log-probabilities of ``scored`` tokens from hidden states [tokens, hidden] and the weight.
+
+    ``box``: the hidden states, which nobody else refers to.
 
     No logits exist: forward and backward go over tiles of them. Backward sums the gradients of hidden states and weight
     in fp32 and casts them at its end.
     """
+    h = box.pop()
     hidden, vocabulary = h.shape[-1], weight.shape[0]
     h = slices(tape, h, h.shape)[0]  # `last_hidden_state[:, :-1]`
     where = tape.new((scored, 2), "int64", "scored tokens")

@@ -20,7 +20,7 @@ def cross_entropy(
     the logits without the last token's. ``in_place``: one kernel, which keeps what it read and puts the gradient there
     (Liger-Kernel ops/cross_entropy.py; unsloth kernels/cross_entropy_loss.py).
     """
-    wide = cast(tape, logits, "fp32", "logits.float()") if upcast or tape.autocast else logits
+    wide = widened(tape, logits, upcast=upcast)
     del logits
     rows = copy(tape, wide, "shifted logits") if copied else wide
     if in_place:
@@ -32,6 +32,11 @@ def cross_entropy(
     del rows
     log_probabilities = log_softmax(tape, wide, parallel=parallel)
     return nll_loss(tape, log_probabilities)
+
+
+def widened(tape: Tape, logits: Value, *, upcast: bool) -> Value:
+    """What the loss is taken of: ``logits.float()``, which autocast's list of fp32 operators makes, too."""
+    return cast(tape, logits, "fp32", "logits.float()") if upcast or tape.autocast else logits
 
 
 def _in_place(tape: Tape, logits: Value) -> Value:

@@ -27,7 +27,7 @@ def fused_loss(
     tape, s = ctx.tape, ctx.setting
     scored = scored_tokens(ctx, objective)
     compute = s.autocast or box[0].dtype
-    found = fused_log_probabilities(tape, box.pop(), weights.weight, weights.bias, scored, compute)
+    found = fused_log_probabilities(tape, box, weights.weight, weights.bias, scored, compute)
     if objective.outside:
         tape.casts.clear()
         tape.autocast = None
@@ -41,7 +41,7 @@ def fused_loss(
         bias = Parameter("lm_head.bias", (head.vocab,), head.dtype, False, has_grad=True) if head.bias else None
         theirs = [h]
         del h
-        fused_log_probabilities(tape, theirs.pop(), weight, bias, scored, compute)
+        fused_log_probabilities(tape, theirs, weight, bias, scored, compute)
         leave(ctx, around)
     return loss
 

@@ -8,7 +8,7 @@ from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, adapts_head, enter_tensor_parallel, wider
 from memcheck.autograd.curve import Curve, checkpointed, high, turn
 from memcheck.autograd.elementwise import cast, cat, dropout, scale, shift, unary
-from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear
+from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear, widened
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.pieces import in_pieces
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
@@ -344,15 +344,16 @@ def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Valu
     for _, copies in sizes:
         part = parts.pop(0)
         with tape.alike(copies):
-            losses.append(
-                checkpointed(
-                    ctx,
-                    lambda c, v: cross_entropy(c.tape, linear(c.tape, v, weights, "lm_head"), upcast=head.loss.upcast),
-                    part,
-                )
-            )
+            losses.append(checkpointed(ctx, lambda c, v: _loss_of_piece(c, head, v, weights), part))
         del part
     return cat(tape, tuple(losses), (1,), "sum of losses")
+
+
+def _loss_of_piece(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
+    logits = linear(ctx.tape, h, weights, "lm_head")
+    wide = widened(ctx.tape, logits, upcast=head.loss.upcast)
+    del logits  # here: Python 3.10 would hold an argument until the function it is given to returns
+    return cross_entropy(ctx.tape, wide, upcast=False)
 
 
 _remembered = lru_cache(maxsize=512)(head_curve)
