@@ -322,6 +322,7 @@ def _projector_unit(
         tokens=pictures.tokens,
         rows_grad=rows_grad,
         gives_out=vision.gives_out and job.loss.keep_logits,
+        scaled=a.embedding_scale and a.scales_outside,
     )
     fresh = _handing(vision, projector_curve(own, setting, end, inventory), setting, end)
     again = _handing(vision, projector_curve(own, setting.later(), end, inventory), setting, end) if adds else fresh
@@ -363,6 +364,8 @@ class _Ending(Record):
     """The looked-up rows want a gradient."""
     gives_out: bool
     """The image tokens live in the model's output until the step is over."""
+    scaled: bool
+    """The language model multiplies the rows: what it was given has a variable outside until it has returned."""
 
 
 @lru_cache(maxsize=512)
@@ -388,6 +391,8 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
         rows = (scattering.put if vision.puts else scattering.scatter)(ctx, rows, features)
         if vision.wraps:  # no unit ends with the loss: to the end of the language model's backward
             held.append(Value(rows.storage, rows.shape, rows.dtype))
+        if end.scaled:
+            ctx.returned.append(Value(rows.storage, rows.shape, rows.dtype))
         return rows
 
     return replay(run, setting, shape, stream_dtype(setting), inventory=inventory)

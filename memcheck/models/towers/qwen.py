@@ -55,8 +55,15 @@ def read_2_5(config: ConfigReader, around: AroundTower) -> Vision:
 
     EXAONE 4.5 has fewer heads of keys and values (modeling_exaone4_5.py).
     """
-    width = config.integer("hidden_size")
-    heads, outputs = heads_of(config, width), outputs_of(config, around.language.hidden_size)
+    tower = windowed(config, around, "merger")
+    outputs_of(config, around.language.hidden_size)
+    return tower
+
+
+def windowed(config: ConfigReader, around: AroundTower, merger_path: str) -> Vision:
+    """Qwen2.5-VL's tower, whose image tokens may be of another width than the language model's."""
+    width, outputs = config.integer("hidden_size"), config.integer("out_hidden_size")
+    heads = heads_of(config, width)
     config.ignore("spatial_patch_size")
     names = ("gate_proj", "up_proj", "down_proj")
     mlp = packed_mlp(width, config.integer("intermediate_size"), config.activation(), names)
@@ -80,7 +87,7 @@ def read_2_5(config: ConfigReader, around: AroundTower) -> Vision:
         merge=merge,
         outputs=outputs,
         stem=patch_embedding(config, width, 14),
-        projector=merger("merger", width, merge, outputs, "ln_q", ("mlp.0", "mlp.2"), bias=False),
+        projector=merger(merger_path, width, merge, outputs, "ln_q", ("mlp.0", "mlp.2"), bias=False),
         hooked=True,
         narrow=True,
         patch=config.integer("patch_size", default=14),
