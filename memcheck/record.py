@@ -8,7 +8,7 @@ a record turns out to be made by the hundred.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from operator import itemgetter
 
 try:
@@ -33,76 +33,73 @@ OFTEN = 100
 _new = tuple.__new__
 
 
+_GETTERS: list[object] = []
+"""The attribute of each place: one for all records."""
+_made: dict[type, int] = {}
+"""Instances so far, of classes whose constructor is not compiled."""
+
+
 class _RecordType(type):
     """Makes a tuple with named fields of a class body with annotations, as ``NamedTuple`` does."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _RecordType:
         fields = tuple(body["__annotations__"])
-        defaults = {field: body[field] for field in fields if field in body}
-        body.update(
-            __slots__=(),
-            _fields=fields,
-            _field_defaults=defaults,
-            __match_args__=fields,
-            _places={field: place for place, field in enumerate(fields)},
-            __new__=_constructor(name, fields, defaults),
-        )
-        for place, field in enumerate(fields):
-            body[field] = field_getter(place, None)
+        while len(fields) > len(_GETTERS):
+            _GETTERS.append(field_getter(len(_GETTERS), None))
+        body["__slots__"] = ()
+        body["_fields"] = body["__match_args__"] = fields
+        body["_field_defaults"] = {field: body[field] for field in fields if field in body}
+        body.update(zip(fields, _GETTERS, strict=False))
         return type.__new__(cls, name, bases, body)
 
 
-def _constructor(name: str, fields: tuple[str, ...], defaults: dict[str, object]) -> Callable[..., object]:
-    """``__new__``: takes the fields by place or by name. What does not fit is left for the compiled one to refuse."""
-    count, required = len(fields), len(fields) - len(defaults)
-    last = tuple(defaults.values())
-    blank = (*[None] * required, *last)
-    places = {field: place for place, field in enumerate(fields)}
-    made = 0
-
-    def __new__(cls: Any, /, *values: object, **named: object) -> object:  # noqa: N807 - becomes the class's own
-        nonlocal made
-        made += 1
-        given = len(values)
-        if made < OFTEN:
-            if not named:
-                if given == count:
-                    return _new(cls, values)
-                if required <= given < count:
-                    return _new(cls, values + last[given - required :])
-            elif given + len(named) <= count:
-                row = [*values, *blank[given:]]
-                for field, value in named.items():
-                    place = places.get(field, -1)
-                    if place < given:  # no field, or one that has its value by place
-                        break
-                    row[place] = value
-                else:
-                    if given >= required or named.keys() >= {*fields[given:required]}:
-                        return _new(cls, row)
-        compiled = _compiled(name, fields, last)
-        cls.__new__ = staticmethod(compiled)
-        return compiled(cls, *values, **named)
-
-    return __new__
-
-
-def _compiled(name: str, fields: tuple[str, ...], last: tuple[object, ...]) -> Any:
+def _compiled(record: Any) -> Any:
     """A constructor with the fields as its parameters, compiled as ``namedtuple`` does it."""
+    name, fields = record.__name__, record._fields
     names = ", ".join(fields)
     constructor = eval(f"lambda _cls, {names}: _new(_cls, ({names},))", {"_new": _new})  # noqa: S307 - identifiers
     constructor.__name__, constructor.__qualname__ = "__new__", f"{name}.__new__"
-    constructor.__defaults__ = last
+    constructor.__defaults__ = tuple(record._field_defaults.values())
     return constructor
+
+
+class _Places:
+    """The places of a record's fields, found for the first one who asks its class."""
+
+    def __get__(self, record: object, kind: Any) -> dict[str, int]:
+        found = kind._places = {field: place for place, field in enumerate(kind._fields)}  # noqa: SLF001
+        return found
 
 
 class _Methods(tuple):  # type: ignore[type-arg]  # of any fields
     """What every record can do."""
 
     __slots__ = ()
+    _places = _Places()
     if TYPE_CHECKING:
         _fields: tuple[str, ...]
-        _places: dict[str, int]
+
+    def __new__(cls: Any, /, *values: object, **named: object) -> Any:
+        """Takes the fields by place or by name. What does not fit is left for the compiled one to refuse."""
+        made = _made[cls] = _made.get(cls, 0) + 1
+        if made < OFTEN:
+            fields = cls._fields
+            if not named and len(values) == len(fields):
+                return _new(cls, values)
+            row, left, defaults = list(values), len(named), cls._field_defaults
+            for field in fields[len(values) :]:
+                if field in named:
+                    row.append(named[field])
+                    left -= 1
+                elif field in defaults:
+                    row.append(defaults[field])
+                else:
+                    break
+            if not left and len(row) == len(fields):
+                return _new(cls, row)
+        compiled = _compiled(cls)
+        cls.__new__ = staticmethod(compiled)
+        return compiled(cls, *values, **named)
 
     @classmethod
     def _make(cls, values: Iterable[Any]) -> Any:
@@ -135,4 +132,5 @@ class _Methods(tuple):  # type: ignore[type-arg]  # of any fields
 
 
 if not TYPE_CHECKING:
-    Record = type.__new__(_RecordType, "Record", (_Methods,), {"__slots__": (), "__module__": __name__})
+    # without the class of the methods among its bases: every class looks up some hundred names in each of its own
+    Record = type.__new__(_RecordType, "Record", (tuple,), {**vars(_Methods), "__module__": __name__})

@@ -10,7 +10,7 @@ from memcheck.what_if.remedies.types import HARDWARE, METHOD, UNCHANGED, Candida
 from memcheck.what_if.search.choice import offered, roomy, slow
 from memcheck.what_if.search.explore import explore, fastest_first
 from memcheck.what_if.search.rank import FOLLOWING, cost_floor, least_cost
-from memcheck.what_if.search.space import NOTHING, Space, singles, space_of, together, within
+from memcheck.what_if.search.space import NOTHING, Space, singles, space_of, together
 
 STRONGEST = 6
 """Kinds of change of which a quick search tries pairs."""
@@ -141,13 +141,14 @@ class Fit:
         pricer = self.pricer
         if first is None or first.candidate.cost != UNCHANGED or pricer.clock.written is None or not first.changes:
             return
-        whole = space_of(pricer.context, UNCHANGED, faster=True)
-        if self.thorough and (first.slowdown or 0.0) > DEAR and whole.size <= MOST_TIMED:
-            self.found += fastest_first(pricer, whole, 2)
-            return
+        if self.thorough and (first.slowdown or 0.0) > DEAR:
+            whole = space_of(pricer.context, UNCHANGED, faster=True)
+            if whole.size <= MOST_TIMED:
+                self.found += fastest_first(pricer, whole, 2)
+                return
         free = [part for part in first.candidate.parts or (first.candidate,) if part.kind in FREE]
         with pricer.only(first.changes):
-            space = within(whole, first.changes)
+            space = space_of(pricer.context, UNCHANGED, faster=True, keys=first.changes)
             if free:  # the space has all free changes or none
                 space = space._replace(steps=(*(together(*free, step) for step in space.steps), *space.steps))
             if not self.thorough and space.size > MOST_TUNED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from memcheck.job.profile import Profile
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
@@ -35,10 +35,12 @@ def training_layouts(
     gpus_per_node: int | None = None,
     *,
     faster: bool = False,
+    may_set: Callable[[str], bool] | None = None,
 ) -> Iterator[CandidateChange]:
     """Layouts of the job on its GPUs, or on others, with more sharding before less. Rules decide which are legal.
 
-    ``faster``: also those that keep gathered parameters until backward.
+    ``faster``: also those that keep gathered parameters until backward. ``may_set``: no degree is changed whose key it
+    refuses.
     """
     framework = context.framework
     if framework is None:
@@ -46,6 +48,9 @@ def training_layouts(
     now = job.layout
     there = now._replace(nodes=nodes or now.nodes, gpus_per_node=gpus_per_node or now.gpus_per_node)
     degrees = degrees_of(framework, job, there)
+    if may_set is not None:
+        fixed = {name: (getattr(now, name),) for name in Degrees._fields if not may_set(f"parallelism.{name}")}
+        degrees = degrees._replace(**fixed)
     keeps = faster and now.reshard_after_forward and RESHARD not in framework.lacks
     for tensor in degrees.tensor:
         for cp in degrees.context:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import product
 
 from memcheck.job.types import InferenceJob, TrainingJob
@@ -60,12 +60,14 @@ def space_of(
     gpus_per_node: int | None = None,
     *,
     faster: bool = False,
+    keys: Iterable[str] | None = None,
 ) -> Space:
     """The space around a plan, on as many GPUs as it has or on others.
 
     ``most``: how much may be asked for (UNCHANGED: nothing that changes the results of the training). ``faster``: with
-    changes that need more memory, too.
+    changes that need more memory, too. ``keys``: only the changes that set nothing but these, or fields of them.
     """
+    may_set = None if keys is None else _one_of(tuple(keys))
     job = context.job
     there = (nodes or job.layout.nodes, gpus_per_node or job.layout.gpus_per_node)
     if isinstance(job, InferenceJob):
@@ -73,30 +75,28 @@ def space_of(
         layouts = tuple(serving_layouts(job, *there))
     else:
         options = [c for c in same_hardware(context, job) if c.kind not in APART]
-        layouts = tuple(training_layouts(context, job, *there, faster=faster))
+        layouts = tuple(training_layouts(context, job, *there, faster=faster, may_set=may_set))
         if faster:
             instead = list(either_way(context, job))
             replaced = {c.kind for c in instead} - {"offload"}
             options = [c for c in options if c.kind not in replaced] + instead
     options = [c for c in options if c.cost <= most]
-    return Space(
-        layouts,
-        _products(_knobs([c for c in options if c.kind in STATES])),
-        _products(_knobs([c for c in options if c.kind not in STATES])),
-    )
+    states = _knobs([c for c in options if c.kind in STATES])
+    steps = _knobs([c for c in options if c.kind not in STATES])
+    if may_set is not None:
+        layouts = tuple(_that_set(layouts, may_set))
+        states, steps = ([_that_set(knob, may_set) for knob in knobs] for knobs in (states, steps))
+    return Space(layouts, _products(states), _products(steps))
 
 
-def within(space: Space, keys: Iterable[str]) -> Space:
-    """Those changes of a space that set nothing but some keys, or fields of them."""
-    known = tuple(keys)
+def _one_of(keys: tuple[str, ...]) -> Callable[[str], bool]:
+    """Whether a key is one of some, a field of one, or has one as its field."""
+    return lambda key: any(key == k or key.startswith(f"{k}.") or k.startswith(f"{key}.") for k in keys)
 
-    def inside(change: CandidateChange) -> bool:
-        return all(
-            any(key == k or key.startswith(f"{k}.") or k.startswith(f"{key}.") for k in known) for key in change.set
-        )
 
-    layouts, states, steps = ([*filter(inside, each)] for each in (space.layouts, space.states, space.steps))
-    return Space(tuple(layouts), tuple(states), tuple(steps))
+def _that_set(changes: Iterable[CandidateChange], may_set: Callable[[str], bool]) -> list[CandidateChange]:
+    """The changes that set nothing but what may be."""
+    return [change for change in changes if all(map(may_set, change.set))]
 
 
 def _knobs(options: list[CandidateChange]) -> list[list[CandidateChange]]:

@@ -93,3 +93,22 @@ def test_clusters_ascend() -> None:
     layout = context_of(TRAINING["titan"]).layout._replace(nodes=3)
     assert list(clusters(layout, 24)) == [(1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (3, 8)]
     assert [n * g for n, g in clusters(layout, 128, above=24)] == [32, 64, 128]
+
+
+@EACH
+def test_the_space_of_some_keys_is_that_part_of_the_whole(text: str) -> None:
+    """Of every part of the space, in its order, the changes that set nothing but some keys or fields of them."""
+    context = context_of(text)
+    whole = space_of(context, UNCHANGED, faster=True)
+    for keys in (
+        ("parallelism.tensor",),
+        ("parallelism.context", "training.micro_batch_size"),
+        ("parallelism.pipeline", "parallelism.virtual_stages", "training.activation_checkpointing"),
+        ("training.optimizer.offload", "training.loss.kind"),
+    ):
+
+        def inside(key: str, keys: tuple[str, ...] = keys) -> bool:
+            return any(key == k or key.startswith(f"{k}.") or k.startswith(f"{key}.") for k in keys)
+
+        expected = [[c for c in part if all(map(inside, c.set))] for part in whole]
+        assert [list(part) for part in space_of(context, UNCHANGED, faster=True, keys=keys)] == expected
