@@ -171,6 +171,13 @@ def test_a_machine_readable_report_imports_nothing_heavy(root: Path, format: str
     assert {name for name in found if name in HEAVY or name.partition(".")[0] in HEAVY} == set()
 
 
+def test_json_is_written_without_its_library(root: Path) -> None:
+    """``--format json`` brings neither ``json`` nor the pattern engine along."""
+    found = imported(root, "check", "--format", "json", "examples/llama-3.1-8b-fsdp-8xh100.yaml")
+    assert "memcheck.report.json" in found
+    assert found & {"json", "re"} == set()
+
+
 def test_the_version_imports_nothing(root: Path) -> None:
     """``--version`` needs no more than the entry point."""
     found = imported(root, "--version")

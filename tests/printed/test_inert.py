@@ -63,3 +63,29 @@ def test_json_says_the_same_without_harm(text: str) -> None:
     assert len(line.splitlines()) == 1
     pairs = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     assert json.loads(line) == {pairs: [pairs]}
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_characters="#")),
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.text(st.characters(exclude_characters="#")) | st.integers() | st.booleans(), inner)
+    ),
+)
+
+
+@given(VALUES, st.sampled_from([None, 1, 2]))
+def test_json_is_that_of_the_standard_library(value: object, indent: int | None) -> None:
+    """Byte for byte, where nothing has to be escaped beyond what JSON asks for."""
+    expected = json.dumps(value, indent=indent, ensure_ascii=False)
+    if expected.replace("\n", "").isprintable():
+        assert dumps(value, indent) == expected
+    assert repr(json.loads(dumps(value, indent))) == repr(json.loads(expected))
+
+
+def test_what_json_does_not_have_is_refused() -> None:
+    """A value that has no JSON is a defect, said as the standard library says it."""
+    for indent in (None, 1):
+        with pytest.raises(TypeError, match="Object of type set is not JSON serializable"):
+            dumps({"a": [set()]}, indent)
