@@ -9,7 +9,7 @@ from memcheck.autograd.indexing import slices
 from memcheck.autograd.layouts import gradient_copied
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.attend import repeat_kv
 from memcheck.frameworks.transformers.attention import head_view
 from memcheck.frameworks.transformers.kernel_choice import MASK_ALIGNMENT
@@ -192,12 +192,12 @@ def _masked_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
 
 def _additive(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Llama 3.2 Vision: the tiles of a picture in one sequence, under an additive mask that the stem has made."""
-    return _projected(ctx, a, x, one=True, apart=True)
+    return _projected(ctx, a, x, one=ctx.tape.autocast or ctx.setting.params, apart=True)
 
 
 def _pixtral(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Pixtral: rotated, one sequence of all pictures under one mask that is additive already."""
-    return _projected(ctx, a, x, rotation="half", one=True)
+    return _projected(ctx, a, x, rotation="half", one=ctx.setting.params)
 
 
 def _complex(ctx: Context, a: TowerAttention, x: Value) -> Value:
@@ -241,7 +241,7 @@ def _projected(
     *,
     masked: bool = False,
     rotation: str = "",
-    one: bool = False,
+    one: str = "",
     apart: bool = False,
     copied: bool = False,
 ) -> Value:
@@ -272,13 +272,13 @@ def attend(  # noqa: PLR0913 - the switches of one call
     pieces: int,
     *,
     masked: bool = False,
-    one: bool = False,
+    one: str = "",
     fused: bool = False,
     wide: bool = True,
 ) -> Value:
     """The kernel, over so many equal pieces of the rows. q, k and v: [rows, heads, head_dim].
 
-    ``masked``: under a padding mask; ``one``: under an additive mask of all rows, which the stem has made;
+    ``masked``: under a padding mask; ``one``: dtype of an additive mask of all rows, which the stem has made;
     ``fused``: whatever attention is chosen; ``wide``: eager attention asks for its softmax in fp32.
     """
     tape = ctx.tape
@@ -305,11 +305,20 @@ def attend(  # noqa: PLR0913 - the switches of one call
         boolean = tape.new((pieces, 1, each, each), q.dtype, "attention mask")
         mask = tape.new((pieces, 1, each, aligned), q.dtype, "padded attention mask") if each != aligned else boolean
         del boolean
-    elif one and not flashes and rows % MASK_ALIGNMENT:
-        mask = tape.new((1, 1, rows, -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT), q.dtype, "padded attention mask")
+    elif one and not flashes:
+        mask = _own_mask(tape, rows, one, q.dtype)
     q, k, v = (t.view(t.shape[1], rows, d) for t in (q, k, v))
     out = kernels.flash(tape, q, k, v, d, label=f"{kernel} attention", extra=mask)
     return out.view(rows, heads, d)
+
+
+def _own_mask(tape: Tape, rows: int, made: str, dtype: str) -> Storage | None:
+    """A layer's copy of the stem's mask [1, 1, rows, rows]: autocast narrows it every time, and the kernel pads it."""
+    aligned = -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT
+    narrow = tape.new((1, 1, rows, rows), dtype, "attention mask") if made != dtype else None
+    if rows == aligned:
+        return narrow
+    return tape.new((1, 1, rows, aligned), dtype, "padded attention mask")
 
 
 _FORMS = {
