@@ -111,6 +111,7 @@ class Attention(Record):
     tables repeated once per layer) | ``pairs-wide`` (ERNIE: as that, in fp32 by fp32 tables, then cast back)
     | ``pairs-each`` (GPT-J: tables repeated for each of q and k) | ``pairs-fp32`` (Cohere: neighbours, on fp32 copies)
     | ``half-wide`` (ModernBERT: on fp32 copies for each product)
+    | ``half-tables`` (Hunyuan VL: by tables that each layer makes fp32)
     | ``chunks`` (GPT-OSS: the two halves apart) | ``complex`` (Llama 4: fp32 copies read as complex numbers)."""
     alibi: bool = False
     window: int | None = None

@@ -31,8 +31,8 @@ TOKENS = frozenset(
 """Ids of the tokens that stand for pictures and sounds."""
 TIED = (
     "aya_vision", "cohere2_vision", "deepseek_vl", "deepseek_vl_hybrid", "ernie4_5_vl_moe", "gemma3", "gemma3n",
-    "gemma4", "gemma4_unified", "got_ocr2", "granite_speech", "hyperclovax_vision_v2", "internvl", "janus",
-    "kimi_k25", "lfm2_vl", "lighton_ocr", "mistral3", "ovis2", "paddleocr_vl", "paligemma",
+    "gemma4", "gemma4_unified", "got_ocr2", "granite_speech", "hyperclovax_vision_v2", "internvl",
+    "janus", "kimi_k25", "lfm2_vl", "lighton_ocr", "mistral3", "ovis2", "paddleocr_vl", "paligemma",
 )  # fmt: skip
 """Classes whose default is that the head is the embedding."""
 FORWARDED = (
@@ -42,6 +42,8 @@ FORWARDED = (
 """Classes that take what ``text_config`` says of it."""
 FOLLOWING = ("perception_lm",)
 """Classes that take what ``text_config`` says of it where nothing else is said around it."""
+UNLESS = ("hunyuan_vl",)
+"""Classes whose head is the embedding unless both say that it is not."""
 BESIDE = ("blip-2",)
 """Classes that build a whole causal language model, head and all, as its own configuration says."""
 SEEING = ("gemma3", "gemma4_unified", "molmo2", "paligemma")
@@ -114,6 +116,8 @@ def _ties(config: Mapping[str, Any], text: Mapping[str, Any]) -> Any:
     stated = config.get("tie_word_embeddings")
     if kind in BESIDE:
         return True if inside is None else inside
+    if kind in UNLESS:
+        return stated is not False or inside is not False
     if kind in FORWARDED:
         return bool(stated) or bool(inside)
     if kind in FOLLOWING and stated is None:

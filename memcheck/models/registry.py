@@ -98,6 +98,7 @@ FAMILIES: dict[str, str] = {
     "helium": "helium:read",
     "hunyuan_v1_dense": "hunyuan:read",
     "hunyuan_v1_moe": "hunyuan:read_moe",
+    "hunyuan_vl_text": "hunyuan:read_vl",
     "hy_v3": "hy_v3:read",
     "hy_v4": "hy_v4:read",
     "hyperclovax": "granite:read_hyperclovax",

@@ -22,6 +22,7 @@ TOWERS: dict[str, str] = {
     "glm_ocr": "glm4v:read_ocr",
     "glmga": "glm4v:read",
     "granite_speech": "granite_speech:read",
+    "hunyuan_vl": "hunyuan:read",
     "hyperclovax_vision_v2": "hyperclovax:read",
     "idefics2": "idefics2:read",
     "idefics3": "siglip:read_idefics3",

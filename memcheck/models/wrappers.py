@@ -25,6 +25,7 @@ WRAPPERS: dict[str, str] = {
     "glmga": "glm4v_text",
     "got_ocr2": "qwen2",
     "granite_speech": "granite",
+    "hunyuan_vl": "hunyuan_vl_text",
     "hyperclovax_vision_v2": "hyperclovax",
     "idefics2": "mistral",
     "idefics3": "llama",

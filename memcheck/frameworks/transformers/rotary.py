@@ -27,6 +27,12 @@ def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) ->
         turned_q = rotate_half(tape, wide_q, stream)
         turned_k = rotate_half(tape, wide_k, stream)
         return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+    if form == "half-tables":  # Hunyuan VL: fp32 copies of q and k, and of the tables in every layer
+        wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
+        tables = () if stream == "fp32" else _tables(ctx, a, "fp32")
+        turned_q = rotate_half(tape, wide_q, "fp32", tables)
+        turned_k = rotate_half(tape, wide_k, "fp32", tables)
+        return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
     if form == "half-wide":
         from memcheck.frameworks.transformers.rotary_copies import rotate_copies
 

@@ -22,6 +22,8 @@ IMAGE_GLM = (112 * 112, 28 * 28 * 15000)
 """GLM-4.1V: 12544 to 11760000 pixels."""
 IMAGE_ERNIE = (56 * 56, 28 * 28 * 6177)
 """ERNIE 4.5 VL: 3136 to 4842768 pixels."""
+IMAGE_HUNYUAN = (512 * 512, 2048 * 2048)
+"""Hunyuan VL: 262144 to 4194304 pixels."""
 IMAGE_MINIMAX = (56 * 56, 28 * 28 * 576)
 """MiniMax M3 VL: 3136 to 451584 pixels."""
 VIDEO_2, VIDEO_3 = (128 * 28 * 28, 768 * 28 * 28), (128 * 32 * 32, 768 * 32 * 32)
@@ -90,6 +92,19 @@ def see_minimax(vision: Vision, height: int, width: int, frames: int | None, lim
     no_clips(frames)
     own = _limits(IMAGE_MINIMAX, limits)
     return _seen(vision, resize(height, width, vision.patch * 2, own), 1, own, limits)
+
+
+def see_hunyuan(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
+    """Hunyuan VL: a token behind each row of image tokens, and one on either side of them all.
+
+    transformers 5.23 models/hunyuan_vl/image_processing_hunyuan_vl.py and processing_hunyuan_vl.py.
+    """
+    no_clips(frames)
+    own = _limits(IMAGE_HUNYUAN, limits)
+    sides = resize(height, width, vision.patch * math.isqrt(vision.merge), own)
+    found = _seen(vision, sides, 1, own, limits)
+    rows = sides[0] // (vision.patch * math.isqrt(vision.merge))
+    return found._replace(tokens=found.tokens + rows + 2)
 
 
 def see_ernie(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:

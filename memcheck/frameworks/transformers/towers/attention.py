@@ -96,6 +96,15 @@ def _packed_part(ctx: Context, a: TowerAttention, x: Value) -> Value:
     return _in_pictures(ctx, a, q, k, v)
 
 
+def _packed_plain(ctx: Context, a: TowerAttention, x: Value) -> Value:
+    """Hunyuan VL: a matrix each for q, k and v of all pictures' rows, without rotations (HunYuanVLVisionAttention)."""
+    tape, shape = ctx.tape, (ctx.tokens, a.heads, a.head_dim)
+    matrices = [t for t in a.tensors if t.linear]
+    q, k, v = (linear(tape, x, ctx.weights(t, a.bias), t.name).view(*shape) for t in matrices[:3])
+    del x
+    return _in_pictures(ctx, a, q, k, v)
+
+
 def _rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -> Value:
     tape, dtype = ctx.tape, q.dtype
     wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
@@ -326,6 +335,7 @@ _FORMS = {
     "qwen-grouped": _packed_groups,
     "qwen-separate": _packed_apart,
     "packed-part": _packed_part,
+    "packed-plain": _packed_plain,
     "packed-prefixed": _prefixed,
     "packed-selected": _selected,
     "separate": _separate,

@@ -6,8 +6,9 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import mul, unary
 from memcheck.autograd.matrix import product
 from memcheck.autograd.norm import fused_norm, rms_norm_pieces
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.mlp import activation
+from memcheck.frameworks.transformers.towers.convolutions import kept_input
 from memcheck.frameworks.transformers.towers.qwen import features, patch_embedding, rotary_tables
 from memcheck.frameworks.transformers.towers.tiles import plain
 from memcheck.models.vision import Vision
@@ -32,7 +33,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     merging = tape.parameter(weights)
     merging = Value(merging.storage, (kernel.shape[0], x.shape[1]), merging.dtype, merging.origin)
     shift = tape.parameter(ctx.parameter(offset.name, offset.shape))
-    x = _convolved(ctx, x, product(tape, x, merging, "downsample", shift), trained=weights.requires_grad)
+    x = kept_input(ctx, x, product(tape, x, merging, "downsample", shift), trained=weights.requires_grad)
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))
     x = plain(ctx, x, matrix)
     x = fused_norm(tape, x, ctx.parameter(weight.name, weight.shape), ctx.parameter(bias.name, bias.shape), "layernorm")
@@ -41,16 +42,3 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     gated = mul(tape, acted, plain(ctx, x, up))
     del x, acted
     return features(ctx, plain(ctx, gated, down))
-
-
-def _convolved(ctx: Context, x: Value, out: Value, *, trained: bool) -> Value:
-    """A convolution keeps its input also where its weights are frozen: one formula has both gradients
-    (torch tools/autograd/derivatives.yaml, ``convolution``).
-    """
-    if trained or x.origin is None:
-        return out
-
-    def run(grad: Storage, kept: Storage | None = x.storage) -> list[Storage | None]:
-        return [grad]
-
-    return ctx.tape.record(Value(out.storage, out.shape, out.dtype), (out,), run)
