@@ -118,6 +118,24 @@ STATED: dict[str, dict[str, Any]] = {
         "sliding_window": 256,
     },
     "hunyuan_v1_dense": {"head_dim": 128},
+    "inkling_text": {
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "swa_num_attention_heads": 16,
+        "swa_num_key_value_heads": 4,
+        "sliding_window_size": 256,
+        "rel_extent": 512,
+        "num_hidden_layers": 3,
+        "layer_types": ["hybrid_sliding", "hybrid_sliding", "hybrid"],
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "intermediate_size": 2048,
+        "moe_intermediate_size": 512,
+        "n_routed_experts": EXPERTS,
+        "num_experts_per_tok": 2,
+        "unpadded_vocab_size": 1990,
+        "log_scaling_n_floor": 512,
+    },
     "kimi_linear": {
         "layer_types": ["linear_attention", "full_attention", "linear_attention"],
         "num_hidden_layers": 3,
@@ -232,7 +250,8 @@ def record(kind: str) -> dict[str, Any]:
     with torch.device("meta"):
         built = class_of(model)(transformers.AutoConfig.for_model(model, **config))
     blocks = read_architecture({"model_type": model, **config}).blocks
-    recurrent = any(isinstance(mixer, Mixer) for block, _ in blocks for mixer in (block.mixer, block.beside))
+    mixers = [mixer for block, _ in blocks for mixer in (block.mixer, block.beside)]
+    recurrent = any(isinstance(m, Mixer) or (isinstance(m, Attention) and m.relative is not None) for m in mixers)
     routed = any(key in config for key in EXPERT_KEYS)
     eager = any(isinstance(b.mixer, (Attention, LatentAttention)) and not b.mixer.sdpa for b, _ in blocks)
     ways = [

@@ -85,6 +85,19 @@ class Compressed(Record):
     index_dim: int = 0
 
 
+class Relative(Record):
+    """Biases of the distances behind a token, profiles of which a row of the token's own weighs (Inkling)."""
+
+    width: int
+    """Profiles, and elements of a head's row."""
+    extent: int
+    """Distances in tokens; those beyond have no bias."""
+    kernel: int
+    """Columns of the convolutions behind the matrices of keys and values."""
+    scaled: bool = False
+    """Queries and biases are multiplied by a logarithm of the position, in fp32."""
+
+
 class Attention(Record):
     """Softmax attention, grouped or not."""
 
@@ -223,6 +236,8 @@ class Attention(Record):
     """Relative positions have queries and keys of their own, and eager code of the family's (DeBERTa)."""
     compressed: Compressed | None = None
     """Queries, keys and the output are made as DeepSeek V4 makes them; keys are values."""
+    relative: Relative | None = None
+    """Such biases, and what Inkling's attention has with them."""
     keeps_scores: bool = False
     """Eager scores keep their variable beside the probabilities, to the module's end (Megatron-BERT)."""
     floored: bool = False

@@ -10,6 +10,7 @@ from itertools import chain, repeat
 
 from memcheck.models.attention_types import Attention, Disentangled, LatentAttention, Norm, ParameterTensor
 from memcheck.models.layer_inputs import AltUp, PerLayer
+from memcheck.models.mixer_types import Mixer
 from memcheck.models.rough import Rough
 from memcheck.models.task import Pooling, TaskHead
 from memcheck.record import Record
@@ -39,47 +40,6 @@ __all__ = [
 ]
 
 
-class Mixer(Record):
-    """A token mixer that is not softmax attention: Mamba-2, gated delta net, lightning attention."""
-
-    kind: str
-    heads: int
-    head_dim: int
-    state_bytes_per_sequence: int
-    """fp32 recurrent state (plus convolution state) that inference keeps per sequence."""
-    width: int
-    """Channels of the widest activation inside the mixer."""
-    tensors: tuple[ParameterTensor, ...] = ()
-    key_heads: int = 0
-    """Heads of queries and keys, where there are fewer than of values (delta nets); 0 = as many as ``heads``."""
-    key_dim: int = 0
-    """Width of one head's keys, or of the state of a state-space model."""
-    groups: int = 1
-    """Groups of heads that share B and C (Mamba-2)."""
-    kernel: int = 0
-    """Columns of the causal convolution."""
-    output: str = "out_proj"
-    """Name of the last linear layer."""
-    negative_eigenvalues: bool = False
-    """Beta is doubled (OLMo's hybrids)."""
-    norm_fp32: bool = False
-    """The gated norm's weight multiplies in fp32, and its result is cast back (Falcon-H1)."""
-    norm_first: bool = False
-    """The gate multiplies behind the norm (Falcon-H1 on request)."""
-    multiplied: bool = False
-    """What in_proj makes is multiplied by a constant vector (Falcon-H1)."""
-    chunk: int = 0
-    """Tokens of a chunk of the scan, where the configuration says it."""
-    normed_inputs: bool = False
-    """Time steps, B and C are normalised in front of the scan (Falcon Mamba, Jamba)."""
-    whole_gates: bool = False
-    """Gates of decay and output are one matrix each, not two of low rank (Ling 3)."""
-    bounded: bool = False
-    """The decay is a sigmoid times a constant, no softplus (Ling 3)."""
-    buffer_numel: int = 0
-    """Elements of constant tables that each such layer keeps on the device (MiniMax's decay matrices)."""
-
-
 class Mlp(Record):
     """A dense feed-forward network."""
 
@@ -95,6 +55,8 @@ class Mlp(Record):
     """Its statements are the layer's own: one variable holds its input, then each result (OPT)."""
     multiplied: bool = False
     """What the gate's activation reads is multiplied by a constant, and so is the output (Falcon-H1)."""
+    scaled_output: bool = False
+    """The output is multiplied by a learned number (Inkling)."""
     down_bias: bool = False
     """The last matrix alone has a bias (GTE)."""
     inner_dropout: float = 0.0
@@ -134,7 +96,8 @@ class Moe(Record):
     | ``sparsemixer`` (Phi 3.5) | ``sigmoid-topk`` (Command A's experts) | ``softmax-fp32-topk`` (theirs, in fp32)
     | ``sigmoid-best`` (Flint: the best scores, uncorrected) | ``sigmoid-narrow`` (Laguna: cast back)
     | ``sigmoid-logits`` (LFM 2: in their dtype) | ``sigmoid-chosen`` (Kolibri: of the logits that a correction chose)
-    | ``softmax-gather`` (ERNIE: those scores) | ``softmax-groups`` (Mistral 4) | ``sqrt-softplus`` (DeepSeek V4)."""
+    | ``softmax-gather`` (ERNIE: those scores) | ``softmax-groups`` (Mistral 4) | ``sqrt-softplus`` (DeepSeek V4)
+    | ``sigmoid-sink`` (Inkling: of the chosen and of the shared experts, which are stacked, together)."""
     table: int = 0
     """Elements of an int64 buffer that says each token's experts (DeepSeek V4's first layers); 0 = none."""
     shared_width: int = 0
@@ -210,6 +173,9 @@ class Block(Record):
     """An embedding of its own is multiplied in behind the feed-forward network (Gemma 4)."""
     per_layer_activation: str = ""
     altup: AltUp | None = None
+    convolutions: bool = False
+    """A causal convolution of each channel, plus its input, stands behind attention, and one behind the feed-forward
+    network: ``extra_tensors`` (Inkling)."""
     connections: int | None = None
     """Rounds in which what mixes the streams is normed (DeepSeek V4); 0: none does (Hy 4); None: one stream."""
     scaled_output: bool = False
@@ -328,6 +294,8 @@ class Architecture(Record):
     """Norms the table of relative positions that all layers read (DeBERTa), whose tensor is an extra one."""
     biases: tuple[int, int] = (0, 0)
     """Rows and heads of a table of relative positions, of which biases of all layers' scores are made (MPNet)."""
+    table_norm: bool = False
+    """The embedding's own module norms what it has looked up (Inkling)."""
     embeddings_apart: bool = False
     """A module of its own looks the words up and norms them (encoders): its variables are not the model's."""
     checkpointable: bool = True
@@ -348,6 +316,8 @@ class Architecture(Record):
     """The model's own loss copies the logits but the last (Qwen2-Audio)."""
     mask_buffer: int = 0
     """Rows and columns of a boolean causal mask that the model holds (GPT-BigCode); 0 = none."""
+    kept_words: int = 0
+    """Words whose logits the loss reads, where the head makes those of more (Inkling); 0 = all."""
     head_input_scale: bool = False
     """What the head reads is divided by a constant (MiniCPM 3)."""
     logits_fp32: bool = False

@@ -27,10 +27,8 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         from memcheck.frameworks.transformers.disentangled import disentangled_attention
 
         return disentangled_attention(ctx, a, a.disentangled, x)
-    if a.compressed is not None:
-        from memcheck.frameworks.transformers.compressed import compressed_attention
-
-        return compressed_attention(ctx, a, a.compressed, x)
+    if a.compressed is not None or a.relative is not None:
+        return _own_attention(ctx, a, x)
     tensors = linear_tensors(a.tensors)
     width = -(-a.heads // ctx.tp) * (a.v_head_dim or a.head_dim)
     x = enter_tensor_parallel(ctx, x)
@@ -73,6 +71,17 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
         ctx.named = []
     del argument, out, q, k, v
     return result
+
+
+def _own_attention(ctx: Context, a: Attention, x: Value) -> Value:
+    """DeepSeek V4's and Inkling's modules, which share no statement with the others'."""
+    if a.compressed is not None:
+        from memcheck.frameworks.transformers.compressed import compressed_attention
+
+        return compressed_attention(ctx, a, a.compressed, x)
+    from memcheck.frameworks.transformers.relative import relative_attention
+
+    return relative_attention(ctx, a, x)
 
 
 def _attended(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:

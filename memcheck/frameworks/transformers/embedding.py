@@ -47,6 +47,8 @@ class Embedding(Record):
     """Rows and heads of a table of relative positions that biases of all layers' scores are made of (MPNet)."""
     apart: bool = False
     """A module looks the rows up, whose variables die when it returns (encoders)."""
+    table_norm: bool = False
+    """The table's module norms the rows: nothing else sees them as they were."""
     masked: bool = False
     """The normed rows are multiplied by the mask of padding."""
     per_layer: PerLayer | None = None
@@ -130,8 +132,8 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
         else:
             table.sink = lambda grad: steps(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
     x = embedding(tape, table, (ctx.tokens,), dtype)
-    scaled_later = e.scaled_outside or e.scaled_behind
-    changed = ctx.tp > 1 or e.positions or e.norm or e.dropout or scaled_later or e.scattered or e.repeated
+    x = layers_of(s.style).norm(ctx, e.norm if e.table_norm else None, x)
+    changed = _is_changed(e, ctx.tp)
     if e.leaf and changed:  # else the first block's input is the leaf
         x = _hooked(tape, x)
     if ctx.tp > 1:
@@ -173,6 +175,13 @@ def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
     return _behind_sum(ctx, e, x, trained=trained)
 
 
+def _is_changed(e: Embedding, tp: int) -> bool:
+    """Whether something outside of the table's module follows the look-up."""
+    normed = e.norm is not None and not e.table_norm
+    later = e.scaled_outside or e.scaled_behind or e.scattered or e.repeated
+    return tp > 1 or e.positions > 0 or normed or e.dropout > 0 or later
+
+
 def _with_other_tokens(ctx: Context, e: Embedding, x: Value) -> Value:
     from memcheck.frameworks.transformers.embedders import through_embedders
 
@@ -205,7 +214,7 @@ def _positions(ctx: Context, e: Embedding, shape: tuple[int, str], *, trained: b
 def _behind_sum(ctx: Context, e: Embedding, x: Value, *, trained: bool) -> Value:
     """What follows words, types and positions: norm, dropout, a projection; DeBERTa's masks and its other table."""
     tape, s = ctx.tape, ctx.setting
-    x = layers_of(s.style).norm(ctx, e.norm, x)
+    x = layers_of(s.style).norm(ctx, None if e.table_norm else e.norm, x)
     if e.masked or e.relative:
         from memcheck.frameworks.transformers.disentangled import masked_rows, with_relative_rows
 

@@ -8,6 +8,7 @@ from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, adapts_head, enter_tensor_parallel, wider
 from memcheck.autograd.curve import Curve, checkpointed, high, turn
 from memcheck.autograd.elementwise import cast, cat, dropout, scale, shift, unary
+from memcheck.autograd.indexing import slices
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear, widened
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.pieces import in_pieces
@@ -60,6 +61,8 @@ class Head(Record):
     """Dtype of a buffer of one number a word that is added to the logits (BART); empty: none is."""
     hidden_cap: bool = False
     """What the head reads is capped, not the logits."""
+    kept_words: int = 0
+    """The logits of so many words are a slice, which the loss reads; 0 = it reads all."""
     divided: bool = False
     """What the head reads is divided by a constant."""
     widened: bool = False
@@ -163,6 +166,8 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     if head.loss.kind == "fused-linear":
         return fused_linear(tape, h, weight)
     logits = _logits(ctx, head, h, weights)
+    if head.kept_words:
+        logits = slices(tape, logits, (logits.shape[0], head.kept_words))[0]
     del h
     if head.loss.shifts == "rebound":
         logits = cast(tape, logits, "fp32", "logits.float()")

@@ -130,6 +130,7 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     argument = h if block.inner_dropout else None
     h = _part(ctx, "self_attn", lambda c, v: _mixed(c, block, v, stream), h)
     h = norm(ctx, block.mixer_output_norm, h)
+    h = _convolved(ctx, block, h, 0) if block.convolutions else h
     h = dropout(ctx.tape, h, block.dropout)
     del argument
     if block.named_output and not block.layer_scale:
@@ -168,6 +169,7 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
     else:
         h = _part(ctx, "mlp", lambda c, v: feed_forward(c, m, v), h)
     h = norm(ctx, block.mlp_output_norm, h)
+    h = _convolved(ctx, block, h, 1) if block.convolutions else h
     h = dropout(ctx.tape, h, 0.0 if block.mixer_dropout else block.dropout)
     if block.masked_branch:
         h = mul(ctx.tape, Value(None, (h.shape[0], 1), ctx.setting.params), h, "masked rows")
@@ -175,6 +177,12 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
     x = _residual(ctx, block, residual, h)
     del named
     return norm(ctx, block.mlp_norm, x) if block.post_norm else x
+
+
+def _convolved(ctx: Context, block: Block, h: Value, which: int) -> Value:
+    from memcheck.frameworks.transformers.relative import short_convolution
+
+    return short_convolution(ctx, block.extra_tensors[which], h)
 
 
 def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:

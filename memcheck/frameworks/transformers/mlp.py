@@ -184,7 +184,7 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
     inner = _inner(ctx, m, inner)
     if m.widens_inner:  # modeling_t5.py, `hidden_states.to(self.wo.weight.dtype)`
         inner = cast(tape, inner, ctx.setting.params)
-    down = _apart(ctx, m, matrix(ctx, m, inner, tensors[-1], bias=m.down_bias))
+    down = _scaled_or_apart(ctx, m, matrix(ctx, m, inner, tensors[-1], bias=m.down_bias))
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
     if m.multiplied:
         down = scale(tape, down, "multiplier")
@@ -192,7 +192,10 @@ def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
     return dropout(tape, down, m.dropout)
 
 
-def _apart(ctx: Context, m: Mlp, down: Value) -> Value:
+def _scaled_or_apart(ctx: Context, m: Mlp, down: Value) -> Value:
+    if m.scaled_output:
+        tensor = m.tensors[-1]
+        return mul(ctx.tape, down, ctx.tape.parameter(ctx.parameter(tensor.name, tensor.shape)))
     if m.gated or not m.copied:
         return down
     from memcheck.autograd.layouts import gradient_copied

@@ -44,8 +44,8 @@ def attend_with_biases(ctx: Context, a: Attention, q: Value, k: Value, v: Value)
         biases = cast(tape, biases, tape.autocast)
     if shape[3] % MASK_ALIGNMENT:
         wide = -(-shape[3] // MASK_ALIGNMENT) * MASK_ALIGNMENT
-        biases = _padded(tape, biases, (*shape[:3], wide))
-    return _kernel(tape, q, k, v, biases)
+        biases = padded(tape, biases, (*shape[:3], wide))
+    return kernel_with_biases(tape, q, k, v, biases)
 
 
 def _biases(ctx: Context, a: Attention, shape: tuple[int, ...], dtype: str) -> Value:
@@ -188,7 +188,7 @@ def _causal(tape: Tape, biases: Value) -> tuple[Value, Storage]:
     return tape.record(out, (biases,), run), mask
 
 
-def _padded(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+def padded(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """``pad_bias``: rows of a multiple of eight elements (aten/src/ATen/native/transformers/attention.cpp)."""
     before, dtype = x.shape, x.dtype
     out = tape.value(shape, dtype, "padded biases")
@@ -196,7 +196,7 @@ def _padded(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     return Value(out.storage, before, dtype, out.origin)
 
 
-def _kernel(tape: Tape, q: Value, k: Value, v: Value, biases: Value) -> Value:
+def kernel_with_biases(tape: Tape, q: Value, k: Value, v: Value, biases: Value) -> Value:
     """The memory-efficient kernel: q, k, v, biases, output and logsumexp are kept; biases get a gradient of every
     sequence, which is summed over these.
     """
@@ -213,7 +213,7 @@ def _kernel(tape: Tape, q: Value, k: Value, v: Value, biases: Value) -> Value:
     def run(grad: Storage, kept: object = kept) -> list[Storage | None]:
         found: list[Storage | None] = [tape.new(s[0], s[1], label + " backward") if s else None for s in shapes]
         total = tape.new(full, dtype, "gradient of biases") if wants else None
-        if total is not None and full[0] > 1:
+        if total is not None and full[0] > small[0]:
             total = tape.new(small, dtype, "sum over sequences")
         return [*found, total]
 

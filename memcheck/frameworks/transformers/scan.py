@@ -49,17 +49,24 @@ def write(tape: Tape, target: Value, part: Value) -> Value:
 
 
 def convolve(
-    ctx: Context, tensor: ParameterTensor, bias: ParameterTensor | None, x: Value, act: str, *, fused: bool = False
+    ctx: Context,
+    tensor: ParameterTensor,
+    bias: ParameterTensor | None,
+    x: Value,
+    act: str,
+    *,
+    fused: bool = False,
+    dtype: str | None = None,
 ) -> Value:
     """``causal_conv1d_fn`` in PyTorch: a grouped convolution padded by its kernel, cut back, then the activation.
 
     The convolution keeps its input and its weight, the activation the padded output. ``fused``: causal-conv1d's kernel,
-    which pads nothing.
+    which pads nothing. ``dtype``: that of the weight, where it is not the others'.
     """
     tape = ctx.tape
     kernel, narrow = tensor.shape[-1], x.dtype
     channels = x.shape[-1]
-    weight = tape.parameter(ctx.parameter(tensor.name, (channels, *tensor.shape[1:])))
+    weight = tape.parameter(ctx.parameter(tensor.name, (channels, *tensor.shape[1:]), dtype))
     offset = tape.parameter(ctx.parameter(bias.name, (channels,))) if bias is not None else None
     x = cast(tape, x, weight.dtype)
     if tape.autocast:

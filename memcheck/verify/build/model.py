@@ -134,13 +134,13 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
 
 
 def _widen(model: nn.Module, architecture: Architecture) -> None:
-    """Parts of DeepSeek V4 and Hy 4 that from_pretrained loads in fp32, and that make others fp32: sinks and position
-    biases.
+    """Parts of DeepSeek V4, Hy 4 and Inkling that from_pretrained loads in fp32, and that make others fp32: sinks,
+    position biases and short convolutions.
     """
     if not any(_is_widened(block) for block, _ in architecture.blocks):
         return
     for name, parameter in model.named_parameters():
-        if name.rpartition(".")[2] in ("sinks", "position_bias"):
+        if name.rpartition(".")[2] in ("sinks", "position_bias") or "sconv." in name:
             parameter.data = parameter.data.float()
 
 
@@ -148,7 +148,7 @@ def _is_widened(block: Block) -> bool:
     mixer = block.mixer
     if isinstance(mixer, LatentAttention):
         return mixer.sinks
-    return isinstance(mixer, Attention) and mixer.compressed is not None
+    return isinstance(mixer, Attention) and (mixer.compressed is not None or mixer.relative is not None)
 
 
 def _own_names(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:
