@@ -8,6 +8,7 @@ TOWERS: dict[str, str] = {
     "aya_vision": "cohere:read_aya",
     "blip-2": "blip2:read",
     "cohere2_vision": "cohere:read_cohere2",
+    "cohere_compass": "qwen:read_compass",
     "deepseek_vl": "siglip:read_deepseek",
     "ernie4_5_vl_moe": "ernie4_5_vl:read",
     "exaone4_5": "qwen:read_2_5",

@@ -8,6 +8,7 @@ WRAPPERS: dict[str, str] = {
     "aya_vision": "cohere2",
     "blip-2": "opt",
     "cohere2_vision": "cohere2",
+    "cohere_compass": "cohere_compass_text",
     "deepseek_vl": "llama",
     "deepseek_vl_hybrid": "llama",
     "ernie4_5_vl_moe": "ernie4_5_vl_moe_text",

@@ -70,7 +70,7 @@ def see_video_llama(vision: Vision, height: int, width: int, frames: int | None,
 
 
 def see_default(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> Seen:
-    """Qwen2VLImageProcessor with the limits of its class: HyperCLOVA X Vision V2."""
+    """Qwen2VLImageProcessor with the limits of its class: HyperCLOVA X Vision V2, Cohere's Compass."""
     no_clips(frames)
     own = _limits(IMAGE_VIDEO_LLAMA, limits)
     return _seen(vision, resize(height, width, vision.patch * 2, own), 1, own, limits)

@@ -113,6 +113,11 @@ def read_3(config: ConfigReader, around: AroundTower) -> Vision:
     return positioned(config, around, MergerNames(), (8, 16, 24) if stacks else ())
 
 
+def read_compass(config: ConfigReader, around: AroundTower) -> Vision:
+    """Cohere's Compass: Qwen3-VL's tower. What limits its pictures is known of the class alone."""
+    return positioned(config, around, MergerNames(), (8, 16, 24))._replace(processor="qwen:see_default")
+
+
 def positioned(config: ConfigReader, around: AroundTower, names: MergerNames, default: tuple[int, ...]) -> Vision:
     """LayerNorm, learned positions, and mergers of the layers in ``deepstack_visual_indexes``."""
     width = config.integer("hidden_size", default=1152)
