@@ -30,6 +30,7 @@ WRAPPERS: dict[str, str] = {
     "hyperclovax_vision_v2": "hyperclovax",
     "idefics2": "mistral",
     "idefics3": "llama",
+    "inkling_mm_model": "inkling_text",
     "internvl": "qwen2",
     "janus": "llama",
     "kimi_k25": "deepseek_v3",

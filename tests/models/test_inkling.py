@@ -69,3 +69,13 @@ def test_what_the_class_does_not_build_is_refused(keys: dict[str, Any], where: s
     with pytest.raises(ArchitectureError) as caught:
         read_architecture(small(**keys), strict=True)
     assert caught.value.key == where
+
+
+def test_the_whole_model_is_refused_and_its_language_model_read() -> None:
+    """Towers of pictures and sounds have no model: the error says how to size the language model alone."""
+    whole = {"model_type": "inkling_mm_model", "text_config": small(), "audio_config": {}, "vision_config": {}}
+    with pytest.raises(ArchitectureError, match="vision tower") as caught:
+        read_architecture(whole)
+    assert caught.value.key == "vision_config"
+    assert "part: language" in caught.value.help
+    assert read_architecture({**whole, "vision_config": None}).blocks == read_architecture(small()).blocks
