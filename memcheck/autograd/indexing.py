@@ -63,9 +63,12 @@ def grouped_mm(
 
 
 def sum_groups(tape: Tape, x: Value, groups: int) -> Value:
-    """``x.view(n, groups, ...).sum(1)``: keeps nothing; the view's backward makes the expanded gradient real."""
+    """``x.view(n, groups, ...).sum(1)``: keeps nothing; the view's backward makes the expanded gradient real.
+
+    Autocast asks for a sum in fp32 (aten/src/ATen/autocast_mode.h, ``AT_FORALL_FP32_SET_OPT_DTYPE``).
+    """
     shape = (x.shape[0] // groups, *x.shape[1:])
-    out = tape.value(shape, x.dtype, "sum over choices")
+    out = tape.value(shape, "fp32" if tape.autocast else x.dtype, "sum over choices")
     x_shape, x_dtype = x.shape, x.dtype
     return tape.record(out, (x,), lambda grad: [tape.new(x_shape, x_dtype, "expanded gradient")])
 

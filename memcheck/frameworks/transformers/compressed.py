@@ -90,8 +90,9 @@ def _attend(ctx: Context, a: Attention, q: Value, kv: Value) -> Value:
     k, v = (repeat_kv(tape, kv, a.heads) for _ in range(2))
     sinks = tape.parameter(ctx.parameter("self_attn.sinks", (a.heads,))) if a.sinks else None
     out = eager_with_sinks(
-        tape, q, k, v, sinks, ctx.unused, wide=True, p_dropout=a.dropout, copied=(False, several, several)
-    )
+        tape, q, k, v, sinks, ctx.unused, wide=True, mask_dtype=ctx.setting.params if tape.autocast else None,
+        p_dropout=a.dropout, copied=(False, several, several),
+    )  # fmt: skip
     return copy(tape, out, "contiguous")
 
 
@@ -141,13 +142,24 @@ def _pooled(ctx: Context, a: Attention, c: Compressed, tensors: Tensors, module:
     weights = cast(tape, kernels.softmax(tape, gates, "fp32"), part.dtype)
     weighted = mul(tape, part, weights)
     del weights
-    pooled = tape.value((b * windows, width), weighted.dtype, "sum of windows")
-    pooled = tape.record(pooled, (weighted,), lambda grad: [grad])
+    pooled = _summed(tape, weighted, (b * windows, width))
     del weighted
     pooled = _norm(ctx, module + ".kv_norm", pooled)
     keys = _turned(ctx, a, pooled.view(b, 1, windows, width))
     del part, gates, made, gate
     return keys
+
+
+def _summed(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """``x.sum(dim=2)``, for which autocast asks in fp32: keys that are joined to narrower ones widen all of them."""
+    whole, narrow = x.shape, x.dtype
+    out = tape.value(shape, "fp32" if tape.autocast else narrow, "sum of windows")
+    wide = out.dtype
+
+    def run(grad: Storage) -> list[Storage | None]:
+        return [grad if wide == narrow else tape.new(whole, narrow, "to backward")]
+
+    return tape.record(out, (x,), run)
 
 
 def _biased(tape: Tape, x: Value, bias: Value) -> Value:

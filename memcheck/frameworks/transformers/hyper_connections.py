@@ -10,7 +10,7 @@ from memcheck.autograd.attention import batched, softmax
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, convert_weight, mean_rows, mul, power, scale, shift, unary
 from memcheck.autograd.matrix import product
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.layers import feed_forward
 from memcheck.frameworks.transformers.norms import normalise
@@ -71,9 +71,9 @@ def _weightless(tape: Tape, x: Value) -> Value:
 
 def weighed(tape: Tape, x: Value, factors: Value, base: Value) -> Value:
     """``x * scale + base``: parts of two vectors, whose gradients are sums."""
-    out = tape.value(x.shape, x.dtype, "mul")
-    both = tape.value(x.shape, x.dtype, "add")
     shape, dtype = x.shape, x.dtype
+    out = tape.value(shape, promote(dtype, factors.dtype), "mul")
+    both = tape.value(shape, promote(dtype, factors.dtype), "add")
     shapes = [(v.shape, v.dtype) if v.origin is not None else None for v in (factors, base)]
 
     saved = x.storage if factors.origin is not None else None
@@ -128,9 +128,12 @@ def _expanded(ctx: Context, weights: tuple[Value, Value], made: Value, x: Value)
 
 
 def outer(tape: Tape, post: Value, made: Value, shape: tuple[int, ...]) -> Value:
-    """``post.unsqueeze(-1) * made.unsqueeze(-2)``: keeps both; either gradient is of all streams, then summed."""
-    out = tape.value(shape, made.dtype, "expanded streams")
-    small, rows, dtype = post.shape, made.shape, made.dtype
+    """``post.unsqueeze(-1) * made.unsqueeze(-2)``: keeps both; either gradient is of all streams, then summed, and cast
+    where autocast has made the layer's output narrower than the streams.
+    """
+    dtype, narrow = promote(post.dtype, made.dtype), made.dtype
+    out = tape.value(shape, dtype, "expanded streams")
+    small, rows = post.shape, made.shape
     np, nm = post.origin is not None, made.origin is not None
     saved = (post.storage if nm else None, made.storage if np else None)
 
@@ -141,6 +144,8 @@ def outer(tape: Tape, post: Value, made: Value, shape: tuple[int, ...]) -> Value
         del first
         found = tape.new(rows, dtype, "sum") if nm else None
         del second
+        if found is not None and narrow != dtype:
+            found = tape.new(rows, narrow, "to backward")
         return [weights, found]
 
     return tape.record(out, (post, made), run)

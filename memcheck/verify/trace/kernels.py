@@ -59,10 +59,20 @@ class CudaKernels(TorchFunctionMode):
             if ROUTED.each and args[0].dtype in (torch.int32, torch.int64):
                 return ROUTED.each
         typed = name in FP32_UNLESS_TYPED and kwargs.get("dtype") is not None
+        if name == "sum" and not typed and torch.is_autocast_enabled("cpu"):
+            return func(*args, **_summed_in_fp32(args, kwargs))
         if name in FP32_ON_CUDA and not typed and torch.is_autocast_enabled("cpu"):
             args = tuple(_fp32(a) for a in args)
             kwargs = {k: _fp32(v) for k, v in kwargs.items()}
         return func(*args, **kwargs)
+
+
+def _summed_in_fp32(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """CUDA's sum reads half precision and writes fp32 without a copy (aten/src/ATen/native/ReduceOpsUtils.h,
+    ``make_reduction_from_out_ty``: ``gpu_lowp_to_f32``).
+    """
+    half = bool(args) and isinstance(args[0], torch.Tensor) and args[0].dtype in HALF
+    return {**kwargs, "dtype": torch.float32} if half else kwargs
 
 
 def _fp32(value: object) -> object:
