@@ -42,11 +42,13 @@ FORWARDED = (
 """Classes that take what ``text_config`` says of it."""
 FOLLOWING = ("perception_lm",)
 """Classes that take what ``text_config`` says of it where nothing else is said around it."""
-UNLESS = ("hunyuan_vl",)
-"""Classes whose head is the embedding unless both say that it is not."""
+UNLESS = {"hunyuan_vl": True, "shieldgemma2": False}
+"""Classes whose head is the embedding if either says so; the language model's does where it is silent, and theirs as
+here.
+"""
 BESIDE = ("blip-2",)
 """Classes that build a whole causal language model, head and all, as its own configuration says."""
-SEEING = ("gemma3", "gemma4_unified", "molmo2", "paligemma")
+SEEING = ("gemma3", "gemma4_unified", "molmo2", "paligemma", "shieldgemma2")
 """Classes that let the tokens of a picture see each other (``token_type_ids``)."""
 COPYING = ("granite_speech", "qwen2_audio")
 """Classes whose own loss takes a copy of the logits but the last, in their dtype."""
@@ -117,7 +119,7 @@ def _ties(config: Mapping[str, Any], text: Mapping[str, Any]) -> Any:
     if kind in BESIDE:
         return True if inside is None else inside
     if kind in UNLESS:
-        return stated is not False or inside is not False
+        return bool(UNLESS[kind] if stated is None else stated) or inside is not False
     if kind in FORWARDED:
         return bool(stated) or bool(inside)
     if kind in FOLLOWING and stated is None:

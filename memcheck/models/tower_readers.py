@@ -56,6 +56,7 @@ TOWERS: dict[str, str] = {
     "qwen3_omni_moe_thinker": "omni:read_3",
     "qwen3_vl": "qwen:read_3",
     "qwen3_vl_moe": "qwen:read_3",
+    "shieldgemma2": "siglip:read_gemma3",
     "smolvlm": "siglip:read_idefics3",
     "video_llama_3": "packed_siglip:read_video_llama",
     "video_llava": "llava:read_video",

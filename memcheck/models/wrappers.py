@@ -62,6 +62,7 @@ WRAPPERS: dict[str, str] = {
     "qwen3_omni_moe_thinker": "qwen3_moe",
     "qwen3_vl": "qwen3",
     "qwen3_vl_moe": "qwen3_moe",
+    "shieldgemma2": "gemma3_text",
     "smolvlm": "llama",
     "video_llama_3": "qwen2",
     "video_llava": "llama",

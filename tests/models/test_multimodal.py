@@ -75,6 +75,32 @@ def test_unread_keys_are_errors(change: dict[str, Any], key: str) -> None:
     assert caught.value.key == key
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "key"),
+    [
+        ("minimax_m3_vl", {"attention_dropout": 0.1}, "attention_dropout"),
+        ("minimax_m3_vl", {"num_attention_heads": 7}, "num_attention_heads"),
+        ("minimax_m3_vl", {"num_experts": 8}, "num_experts"),
+        ("qianfan_ocr", {"use_qk_norm": True}, "use_qk_norm"),
+        ("qianfan_ocr", {"drop_path_rate": 2.0}, "drop_path_rate"),
+        ("gemma4_unified", {"output_proj_dims": 512}, "output_proj_dims"),
+        ("gemma4_unified", {"model_patch_size": 32}, "model_patch_size"),
+        ("hyperclovax_vision_v2", {"model_type": "siglip_vision_model"}, "model_type"),
+        ("hunyuan_vl", {"text_hidden_size": 1024}, "text_hidden_size"),
+        ("hunyuan_vl", {"num_key_value_heads": 4}, "num_key_value_heads"),
+        ("cohere_compass", {"out_hidden_size": 1024}, "out_hidden_size"),
+        ("glmga", {"out_hidden_size": 1024}, "out_hidden_size"),
+    ],
+)
+def test_variants_of_towers_without_a_model_are_errors(name: str, change: dict[str, Any], key: str) -> None:
+    """What a tower's code does otherwise, or cannot build, is refused at its key."""
+    config = MODELS[f"transformers/{name}"].config
+    config = {**config, "vision_config": {**config["vision_config"], **change}}
+    with pytest.raises(ArchitectureError) as caught:
+        read_architecture(config)
+    assert caught.value.key == f"vision_config.{key}"
+
+
 def test_errors_of_the_language_model_have_their_path() -> None:
     """A bad value in text_config is located there."""
     inside = {**without(GEMMA3, "model_type"), "hidden_size": "wide"}
@@ -98,6 +124,24 @@ def test_the_tower_fits_the_language_model() -> None:
     with pytest.raises(ArchitectureError) as caught:
         read_architecture({**QWEN2_5_VL, "vision_config": tower})
     assert caught.value.key == "vision_config.out_hidden_size"
+
+
+@pytest.mark.parametrize(
+    ("name", "around", "inside", "tied"),
+    [
+        ("hunyuan_vl", None, False, True),
+        ("hunyuan_vl", False, True, True),
+        ("hunyuan_vl", False, False, False),
+        ("shieldgemma2", None, None, True),
+        ("shieldgemma2", None, False, False),
+        ("shieldgemma2", True, False, True),
+    ],
+)
+def test_classes_that_tie_where_either_says_so(name: str, around: bool | None, inside: bool | None, tied: bool) -> None:
+    """Their ``__post_init__`` takes what ``text_config`` says where nothing ties around it."""
+    config = {**MODELS[f"transformers/{name}"].config, "tie_word_embeddings": around}
+    config["text_config"] = {**config["text_config"], "tie_word_embeddings": inside}
+    assert read_architecture(config).tie_word_embeddings is tied
 
 
 def test_every_tower_is_a_wrapper_around_a_family() -> None:

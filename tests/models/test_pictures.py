@@ -21,6 +21,7 @@ CLIP = EMPTY._replace(tile=577, tile_tokens=576, classes=1, patch=14)
 TILED = {
     "aria": EMPTY._replace(resampled=256, side=4900, patch=14, processor="square:see_resampled"),
     "gemma3": EMPTY._replace(kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="square:see"),
+    "shieldgemma2": EMPTY._replace(kind="gemma3", tile=4096, tile_tokens=256, separators=4, processor="square:see"),
     "gemma4": EMPTY._replace(
         tile=2520, tile_tokens=280, merge=9, patch=16, separators=2, processor="soft_tokens:see"
     ),
