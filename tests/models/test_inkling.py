@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.added import added
+from benchmarks.added import added, added_plans
+from benchmarks.drawn import predicted
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.parameters import count_parameters
 from memcheck.models.registry import read_architecture
@@ -79,3 +80,14 @@ def test_the_whole_model_is_refused_and_its_language_model_read() -> None:
     assert caught.value.key == "vision_config"
     assert "part: language" in caught.value.help
     assert read_architecture({**whole, "vision_config": None}).blocks == read_architecture(small()).blocks
+
+
+def test_a_fused_convolution_keeps_its_fp32_input() -> None:
+    """Autocast does not reach causal-conv1d's function: each convolution keeps two bytes more of a channel and token
+    than PyTorch's own, which autocast gives bf16.
+    """
+    plan = added_plans()["inkling_text added, sdpa, none, bf16-mixed"]
+    fused = {**plan, "training": {**plan["training"], "kernels": {"ssm": "fused"}}}
+    (slow,), (fast,) = predicted(plan).values(), predicted(fused).values()
+    tokens, channels = 2 * 1024, 3 * 2 * 1024 + 2 * (2 * 4 + 2) * 128
+    assert fast["loss"] - slow["loss"] == pytest.approx(2 * tokens * channels, rel=0.01)

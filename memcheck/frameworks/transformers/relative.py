@@ -56,10 +56,15 @@ def relative_attention(ctx: Context, a: Attention, x: Value) -> Value:
 
 
 def short_convolution(ctx: Context, tensor: ParameterTensor, x: Value) -> Value:
-    """fp32 copies through a convolution whose weights are fp32 in a model that was loaded, added to what went in."""
-    tape = ctx.tape
+    """fp32 copies through a convolution whose weights are fp32 in a model that was loaded, added to what went in.
+
+    Autocast casts what PyTorch's convolution is given, and nothing of causal-conv1d's own function, which keeps fp32.
+    """
+    tape, fused = ctx.tape, ctx.setting.ssm != "fallback"
     wide = cast(tape, x, "fp32")
-    made = convolve(ctx, tensor, None, wide, "", fused=ctx.setting.ssm != "fallback", dtype="fp32")
+    autocast, tape.autocast = tape.autocast, None if fused else tape.autocast
+    made = convolve(ctx, tensor, None, wide, "", fused=fused, dtype="fp32")
+    tape.autocast = autocast
     both = add(tape, made, wide, "convolution + input")
     out = cast(tape, both, x.dtype)
     del wide, made
