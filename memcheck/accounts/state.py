@@ -27,6 +27,8 @@ class LocalTensor(Record):
     """A dtype of its own (adapters, 4-bit base weights); None: the recipe's."""
     expert: bool = False
     matrix: bool = False
+    divided: int = 0
+    """The dimension that FSDP2 cuts."""
 
     @property
     def numel(self) -> int:
@@ -44,10 +46,10 @@ def weight_bytes(tensor: LocalTensor, dtype: str, numel: int | None = None) -> i
 
 
 def shard_numel(tensor: LocalTensor, ways: int) -> int:
-    """Elements of the largest FSDP2 shard: dim 0 cut into ``ways``, rounded up."""
+    """Elements of the largest FSDP2 shard: one dimension, mostly the first, cut into ``ways``, rounded up."""
     if ways <= 1:
         return tensor.numel
-    first = tensor.shape[0]
+    first = tensor.shape[tensor.divided]
     rest = tensor.numel // first if first else 0
     return -(-first // ways) * rest
 

@@ -42,6 +42,8 @@ class Adapter(Record):
     dora: bool = False
     parameters: tuple[str, ...] = ()
     """Stacked experts that are adapted by their parameters' names (``target_parameters``)."""
+    expert_rank: int = 0
+    """The rank of those; 0: that of the others."""
     quantizes_experts: bool = False
     """Experts are linear layers, whose weights are 4-bit as the others."""
     stacked: bool = False

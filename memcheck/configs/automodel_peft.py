@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 
+from memcheck.configs import automodel_keys as keys
 from memcheck.configs import trainer_parts as parts
+from memcheck.configs.automodel_experts import BACKEND, Fits, adapted_experts
 from memcheck.configs.draft import Draft
 from memcheck.configs.trainer_adapters import base, constants
 from memcheck.configs.trainer_keys import DTYPES
 from memcheck.configs.trainer_parts import on, say, text, words
 from memcheck.configs.types import KeyRow
-from memcheck.models.parameters import block_tensors
+from memcheck.models.parameters import block_tensors, tower_runs
 from memcheck.models.types import Architecture
 
 TARGETS = "training.lora.target_modules"
@@ -47,7 +49,7 @@ def method(draft: Draft, found: Architecture | None) -> bool:
         say(draft, "training.lora.dora", True, "peft.use_dora")
     if str(config.values.get("peft.dropout") or 0) not in ("0", "0.0"):
         draft.rows((KeyRow("peft.dropout", "training.lora.dropout", "number"),))
-    config.see("peft.dropout", "peft.use_dora", "peft.moe_rank_scaling")
+    config.see("peft.dropout", "peft.use_dora", "peft.moe_rank_scaling", *BACKEND)
     return True
 
 
@@ -77,8 +79,11 @@ def _targets(draft: Draft, found: Architecture | None) -> None:
         return
     if found is None:
         return
-    chosen, beyond = _chosen(patterns, found, linear=linear)
+    fits = _fitting(patterns, linear=linear)
+    chosen, beyond = _chosen(found, fits)
     written = f"`{path}: {', '.join(patterns)}`" if patterns else f"`{path}`"
+    if not linear and not beyond and found.model_type in keys.OWN and not on(draft, "model.force_hf"):
+        beyond = adapted_experts(draft, found, fits, path)
     if beyond:
         message = f"adapters on {beyond} have no memory model here"
         draft.refuse(path, f"{written}: {message}", help, (TARGETS,))
@@ -90,11 +95,9 @@ def _targets(draft: Draft, found: Architecture | None) -> None:
         draft.assume(TARGETS, chosen, "no target_modules: *_proj")
 
 
-def _chosen(patterns: list[str], found: Architecture, *, linear: bool) -> tuple[list[str], str]:
-    """Names of the linear layers that every layer of the model has adapted, and what else would be.
-
-    ``linear``: all of them but those that a pattern names, the head with them and no stacked experts, which are no
-    linear layers (``ModuleMatcher.match``).
+def _fitting(patterns: list[str], *, linear: bool) -> Fits:
+    """Whether a module's whole name is adapted. ``linear``: all linear layers are but those that a pattern names, the
+    head with them and no stacked experts, which are none (``ModuleMatcher.match``).
     """
     expressions = [re.compile(".*".join(re.escape(part) for part in each.split("*"))) for each in patterns]
 
@@ -103,20 +106,30 @@ def _chosen(patterns: list[str], found: Architecture, *, linear: bool) -> tuple[
         named = any(each == last for each in patterns) or any(each.fullmatch(name) for each in expressions)
         return named != linear
 
+    return fits
+
+
+def _chosen(found: Architecture, fits: Fits) -> tuple[list[str], str]:
+    """Names of the linear layers that every layer of the model has adapted, and what else would be."""
     matched: dict[str, set[bool]] = {}
     for index, block in enumerate(found.layers()):
         for tensor in block_tensors(block):
             name = f"model.layers.{index}.{tensor.name.removesuffix('.weight')}"
-            if tensor.group == "experts":
-                # all experts of a layer are one module, whatever their matrices are called
-                if not linear and any(map(fits, (name.rpartition(".")[0], f"model.layers.{index}.mlp.experts"))):
-                    return [], "routed experts"
-            elif tensor.linear and len(tensor.shape) == 2:
+            if tensor.group != "experts" and tensor.linear and len(tensor.shape) == 2:
                 matched.setdefault(name.rpartition(".")[2], set()).add(fits(name))
     if any(len(each) > 1 for each in matched.values()):
         return [], "some layers and not on others"
     chosen = [name for name, each in matched.items() if True in each]
+    beside = [t.name.removesuffix(".weight") for run, _, _ in tower_runs(found) for t in run if t.linear]
+    leaves = dict.fromkeys(_leaf(name) for name in beside if fits(f"model.visual.{name}"))
+    chosen += [name for name in leaves if name not in chosen]
     return [*chosen, *(["lm_head"] if found.head and fits("lm_head") else [])], ""
+
+
+def _leaf(name: str) -> str:
+    """The last part of a module's name, with the one before it where that is a place in a sequence (``mlp.0``)."""
+    above, _, last = name.rpartition(".")
+    return f"{above.rpartition('.')[2]}.{last}" if last.isdigit() else last
 
 
 def excludes_tower(draft: Draft) -> bool:

@@ -12,7 +12,7 @@ from memcheck.record import Record
 
 TRANSFORMERS_BASES = ("nf4", "fp4", "int8", "gptq-4bit", "gptq-8bit", "awq-4bit", "fp8")
 """Quantised bases that transformers loads and peft adapts."""
-PEFT_VARIANTS = ("dropout", "dora", "modules_to_save", "target_parameters")
+PEFT_VARIANTS = ("dropout", "dora", "modules_to_save", "target_parameters", "expert_rank")
 """Keys of peft's LoraConfig that change what its adapters hold."""
 
 

@@ -156,6 +156,7 @@ def resolve_lora(
         dora=bool(stated.dora),
         modules_to_save=tuple(sorted(set(stated.modules_to_save or ()))),
         target_parameters=stated.target_parameters or (),
+        expert_rank=stated.expert_rank or 0,
     )
 
 

@@ -85,6 +85,8 @@ class Lora(Record):
     """``embed_tokens`` and ``lm_head`` that are trained as copies beside the frozen originals."""
     target_parameters: tuple[str, ...] = ()
     """Stacked experts that are adapted by their parameters' names."""
+    expert_rank: int = 0
+    """The rank of those; 0: that of the others."""
     parts: tuple[str, ...] = ()
     """Parts of a multimodal model that get adapters; empty: all of them."""
     reach: tuple[tuple[str, tuple[str, ...]], ...] = ()

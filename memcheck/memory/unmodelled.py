@@ -38,7 +38,7 @@ def refuse(job: TrainingJob) -> None:
             message = f"`{name}` {does}, of which memcheck has no model"
             raise UnsupportedError(message, "leave it out to get the figure without it", f"/training/options/{name}")
     if job.lora is not None:
-        refuse_adapters(job.lora, framework)
+        refuse_adapters(job.lora, framework, apart=job.layout.expert > 1)
     if job.option("quantize_experts", default=False):
         from memcheck.frameworks.transformers.quantised_experts import refuse_experts
 
@@ -49,8 +49,11 @@ def refuse(job: TrainingJob) -> None:
         refuse_liger(job, framework.title, [each.name for each in FRAMEWORKS.values() if each.runs_transformers])
 
 
-def refuse_adapters(lora: Lora, framework: Profile) -> None:
+def refuse_adapters(lora: Lora, framework: Profile, *, apart: bool = False) -> None:
     """Nothing, if the framework's adapters are modelled with every key that the plan states.
+
+    ``apart``: experts are on several ranks, where NeMo AutoModel adapts them: only DoRA is refused beside them then
+    (``components/_peft/lora.py``, apply_lora_to_linear_modules).
 
     Raises:
         UnsupportedError: they are not, or peft itself refuses them together (tuners/lora/layer.py, ParamWrapper).
@@ -59,9 +62,14 @@ def refuse_adapters(lora: Lora, framework: Profile) -> None:
         if getattr(lora, key) and key not in framework.lora_variants:
             message = f"memcheck has no model of adapters with `{key}` under {framework.title}"
             raise UnsupportedError(message, "leave it out to get the figure without it", f"/training/lora/{key}")
-    for key in ("dropout", "dora"):
+    if lora.expert_rank and not lora.target_parameters:
+        message = "`expert_rank` is that of `target_parameters`, and the plan names none"
+        raise UnsupportedError(message, "name the experts' matrices, or leave it out", "/training/lora/expert_rank")
+    for key in ("dora",) if apart else ("dropout", "dora"):
         if lora.target_parameters and getattr(lora, key):
             message = f"peft refuses `{key}` with `target_parameters`, whose adapters are added to the weights"
+            if apart:
+                message = f"NeMo AutoModel refuses `{key}` with adapters of experts"
             raise UnsupportedError(message, f"remove `{key}` or `target_parameters`", f"/training/lora/{key}")
 
 

@@ -80,6 +80,7 @@ class LoraSpec(Record):
     dora: bool | None = None
     modules_to_save: tuple[str, ...] | None = None
     target_parameters: tuple[str, ...] | None = None
+    expert_rank: int | None = None
     parts: tuple[str, ...] | None = None
 
 

@@ -142,16 +142,6 @@ def test_adapters_that_no_plan_can_say_are_refused(targets: str, said: str) -> N
     assert problem.keys == ("training.lora.target_modules",)
 
 
-@pytest.mark.parametrize(("targets", "refused"), [("*_proj", False), ("*", True), ("*.experts", True)])
-def test_experts_are_one_module(targets: str, refused: bool) -> None:
-    """What their matrices are called matches no pattern; the module that holds all of them may."""
-    model = {"pretrained_model_name_or_path": "mistralai/Mixtral-8x7B-v0.1"}
-    found = read(model=model, peft={**PEFT, "target_modules": targets})
-    assert any("adapters on routed experts" in each.message for each in found.problems) == refused
-    if not refused:
-        assert values(found)["training.lora.target_modules"] == ["q_proj", "k_proj", "v_proj", "o_proj"]
-
-
 @pytest.mark.parametrize(
     ("said", "without"),
     [

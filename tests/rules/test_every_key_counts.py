@@ -59,6 +59,7 @@ VALUES: tuple[tuple[str, object, dict[str, object]], ...] = (
     (T + "lora", {"dora": True}, {}),
     (T + "lora", {"modules_to_save": ["embed_tokens"]}, {}),
     (T + "lora", {"target_parameters": ["mlp.experts.down_proj"]}, {}),
+    (T + "lora", {"target_parameters": ["mlp.experts.down_proj"], "expert_rank": 4}, {}),
     *((T + "freeze", value, {}) for value in (["embed"], ["layers:0-4"])),
     *((T + "optimizer", {"name": "adamw", "implementation": i}, {}) for i in ("foreach", "fused", "for-loop")),
     *((T + "optimizer", name, {}) for name in ("sgd", "adafactor", "adamw-8bit", "muon", "lion")),

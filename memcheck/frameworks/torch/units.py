@@ -105,6 +105,7 @@ def adapter_of(job: TrainingJob, part: str) -> Adapter | None:
         dropout=job.lora.dropout,
         dora=job.lora.dora,
         parameters=job.lora.target_parameters if not job.lora.parts or part in job.lora.parts else (),
+        expert_rank=job.lora.expert_rank,
         quantizes_experts=is_before(job.framework_version, FRAMEWORKS[job.framework].stacks_experts_since),
         stacked=bool(job.option("quantize_experts", default=False)),
         computes=job.recipe.compute if job.prepares_kbit else None,
@@ -185,7 +186,7 @@ def block_tensors_on_rank(
     if adapter is not None and isinstance(block.mlp, Moe):
         from memcheck.frameworks.transformers.adapters import expert_adapters
 
-        found += expert_adapters(block.mlp, adapter)
+        found += expert_adapters(block.mlp, adapter, expert)
     return (*found, *(spare_adapters(block, adapter) if adapter is not None else ()))
 
 
@@ -311,6 +312,10 @@ def as_built(job: TrainingJob, a: Architecture) -> Architecture:
         raise UnsupportedError(said, "write activation_checkpointing: none", "/training/activation_checkpointing")
     if job.pads and FRAMEWORKS[job.framework].style.makes_masks:
         a = padded(a)
+    if job.lora is not None and dispatcher_of(job):
+        from memcheck.models.named_experts import with_names
+
+        a = a._replace(blocks=with_names(a.blocks, ""))  # adapters of these classes go by the names of modules
     return a._replace(tie_word_embeddings=False) if FRAMEWORKS[job.framework].style.unties_head else a
 
 

@@ -19,8 +19,8 @@ class Factors(Record):
     """The two matrices of one adapted tensor, as peft stores them."""
 
     name: str
-    down: tuple[int, int]
-    up: tuple[int, int]
+    down: tuple[int, ...]
+    up: tuple[int, ...]
 
 
 def adapted_tensors(adapter: Adapter | None, m: Moe) -> tuple[Factors, ...]:
@@ -32,7 +32,7 @@ def adapted_tensors(adapter: Adapter | None, m: Moe) -> tuple[Factors, ...]:
         return ()
     found = [
         Factors(t.name, (rank, t.shape[2]), (t.shape[1], rank))
-        for t, rank in [(t, adapter.rank * t.shape[0]) for t in stacked_experts(m)]
+        for t, rank in [(t, (adapter.expert_rank or adapter.rank) * t.shape[0]) for t in stacked_experts(m)]
         if names_parameter(adapter.parameters, t.name)
     ]
     if not m.stacked_adapters:
@@ -50,8 +50,12 @@ def adapted_tensors(adapter: Adapter | None, m: Moe) -> tuple[Factors, ...]:
     return tuple(found)
 
 
-def expert_adapters(m: Moe, adapter: Adapter) -> list[LocalTensor]:
-    """The tensors of those adapters on a rank."""
+def expert_adapters(m: Moe, adapter: Adapter, ways: int = 1) -> list[LocalTensor]:
+    """The tensors of those adapters on a rank; whole experts on each of ``ways`` ranks have other ones than peft's."""
+    if ways > 1:
+        from memcheck.frameworks.transformers.grouped_adapters import factors_resting
+
+        return factors_resting(m, adapter, ways)
     return [
         LocalTensor(name=factors.name + end, shape=size, trained=True, dtype=adapter.dtype, matrix=True)
         for factors in adapted_tensors(adapter, m)
@@ -118,5 +122,5 @@ def folded(tape: Tape, base: Value, factors: tuple[Value, Value]) -> Value:
     return tape.record(out, (lhs, rhs), run)
 
 
-def _factor(ctx: Context, name: str, shape: tuple[int, int], adapter: Adapter) -> Parameter:
+def _factor(ctx: Context, name: str, shape: tuple[int, ...], adapter: Adapter) -> Parameter:
     return Parameter(name, shape, adapter.seen, True, has_grad=ctx.setting.has_grad)

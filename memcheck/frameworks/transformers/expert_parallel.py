@@ -16,6 +16,13 @@ from memcheck.autograd.elementwise import cast, mul
 from memcheck.autograd.indexing import grouped_mm, index
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.transformers.grouped_adapters import (
+    Operands,
+    demand_both,
+    factors_here,
+    operands,
+    with_adapter,
+)
 from memcheck.models.types import Moe, ParameterTensor
 
 
@@ -33,7 +40,7 @@ def demand_whole(ctx: Context, m: Moe) -> None:
     """Nothing, if these experts can be on several ranks.
 
     Raises:
-        UnsupportedError: they are cut, adapted or beside a dense network of their own.
+        UnsupportedError: they are cut, adapted in part or beside a dense network of their own.
     """
     help = "choose parallelism.expert: 1, or training.framework: torchtitan or megatron"
     if m.dense_dispatch or m.reads_stream:
@@ -41,36 +48,44 @@ def demand_whole(ctx: Context, m: Moe) -> None:
     if ctx.tp > 1 or ctx.setting.expert_tensor > 1:
         message = "experts on several ranks beside tensor parallelism have no model"
         raise UnsupportedError(message, help, "/parallelism/tensor")
-    adapter = ctx.setting.adapter
-    if adapter is not None and (adapter.parameters or m.stacked_adapters):
-        message = "adapters on experts that are on several ranks have no model"
-        raise UnsupportedError(message, help, "/training/lora")
+    demand_both(ctx.setting.adapter, m)
 
 
 def _gathered(ctx: Context, m: Moe, x: Value, weights: Value, _indices: Storage) -> Value:
-    """Every rank has all tokens, runs its experts on theirs, and all results are summed in fp32."""
+    """Every rank has all tokens, runs its experts on theirs, and all results are summed in fp32.
+
+    Classes with adapters gather and sum through DTensors: one gather makes all tokens, and each rank's sum is its own.
+    """
     tape, ways, k = ctx.tape, ctx.setting.expert, m.experts_per_token
     own, hidden = x.shape[0], x.shape[-1]
     everyone = Dim(own * ways, "T*ep")
     narrow = x.dtype
-    all_tokens = _gather_all(tape, x, (everyone, hidden))
+    adapted = bool(factors_here(m, ctx.setting.adapter, ways))
+    all_tokens = _gather_all(tape, x, (everyone, hidden), in_parts=not adapted)
     del x
-    all_weights = _gather_all(tape, weights, (everyone, k))
+    all_weights = _gather_all(tape, weights, (everyone, k), in_parts=not adapted)
     all_indices = tape.new((everyone, k), "int64", "gathered indices")
     rows = choices_here(ctx, own * k)
     mask = tape.new((everyone,), "bool", "gathered token mask")
+    factors = operands(ctx, m, narrow)
     tokens, probabilities, token = _chosen(tape, all_tokens, all_weights, all_indices, rows)
-    slots = tape.new((rows,), "int64", "sorted slot ids")
+    slots = tape.new((rows,), "int64", "sorted slot ids") if not adapted else None
     summed = Value(tape.new((everyone, hidden), "fp32", "sum of experts"), (everyone, hidden), "fp32")
-    out = local_experts(ctx, m, tokens, probabilities)
+    named: list[Value] = []
+    out = local_experts(ctx, m, tokens, probabilities, factors, named)
     wide = cast(tape, out, "fp32")
     del out
     summed = _scatter_add(tape, summed, wide, token)
-    del wide, slots, token
-    summed = _tie_to_input(tape, summed, all_tokens)
-    summed = _copied(tape, summed, "all-reduce of the outputs")
-    mine = _narrowed(tape, summed, (own, hidden))
-    del summed, tokens, probabilities
+    del wide, slots, token, named, factors
+    if adapted:
+        del tokens, probabilities
+        mine = _own_sums(tape, summed, (own, hidden))
+        del summed
+    else:
+        summed = _tie_to_input(tape, summed, all_tokens)
+        summed = _copied(tape, summed, "all-reduce of the outputs")
+        mine = _narrowed(tape, summed, (own, hidden))
+        del summed, tokens, probabilities
     result = cast(tape, mine, narrow)
     del all_tokens, all_weights, all_indices, mask
     return result
@@ -93,8 +108,13 @@ def _chosen(
     return index(tape, all_tokens, token, (rows, all_tokens.shape[-1]), "gather tokens"), sorted_weights, token
 
 
-def local_experts(ctx: Context, m: Moe, tokens: Value, weights: Value) -> Value:
-    """Up, activation times routing weight, down, over this rank's experts."""
+def local_experts(
+    ctx: Context, m: Moe, tokens: Value, weights: Value, factors: tuple[Operands, ...], named: list[Value]
+) -> Value:
+    """Up, activation times routing weight, down, over this rank's experts.
+
+    ``factors``: of both matrices' adapters; ``named``: takes what the module's forward has names for to its end.
+    """
     from memcheck.frameworks.transformers.moe import expert_tensors
 
     tape, rows = ctx.tape, tokens.shape[0]
@@ -103,10 +123,14 @@ def local_experts(ctx: Context, m: Moe, tokens: Value, weights: Value) -> Value:
     wide = 2 * m.width if m.gated else m.width
     offsets = tape.new((local,), "int32", "group offsets")
     inner = _product(ctx, tokens, first, (local, wide, hidden), offsets)
+    if factors:
+        inner = with_adapter(tape, inner, tokens, factors[0], offsets, named)
     inner = _biased(ctx, m, inner, first, local)
     acted = _activated(tape, inner, weights, m.width)
     del inner
     out = _product(ctx, acted, second, (local, hidden, m.width), offsets)
+    if factors:
+        out = with_adapter(tape, out, acted, factors[1], offsets, named)
     del acted
     if not m.bias:
         return out
@@ -131,7 +155,9 @@ def _biased(ctx: Context, m: Moe, x: Value, tensor: ParameterTensor, local: int)
 def _row_biases(ctx: Context, x: Value, tensor: ParameterTensor, local: int, dtype: str) -> Value:
     bias = ctx.tape.parameter(ctx.parameter(tensor.name + "_bias", (local, x.shape[-1])))
     counts = ctx.tape.new((local,), "int64", "tokens of each expert")
-    return index(ctx.tape, cast(ctx.tape, bias, dtype), counts, x.shape, "rows of biases")
+    if bias.origin is not None:
+        bias = cast(ctx.tape, bias, dtype)
+    return index(ctx.tape, bias, counts, x.shape, "rows of biases")
 
 
 def _added(tape: Tape, x: Value, y: Value) -> Value:
@@ -162,9 +188,12 @@ def choices_here(ctx: Context, choices: int) -> Dim:
     return Dim(math.ceil(choices * ctx.setting.expert_imbalance), "T*K")
 
 
-def _gather_all(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
-    """``_AllGatherConcatVarlenFn``: parts of all ranks and their concatenation; backward sums in place and copies."""
-    parts = tape.new(shape, x.dtype, "gathered parts")
+def _gather_all(tape: Tape, x: Value, shape: tuple[int, ...], *, in_parts: bool) -> Value:
+    """``_AllGatherConcatVarlenFn``: parts of all ranks and their concatenation; backward sums in place and copies.
+
+    ``DTensor.full_tensor`` makes no parts, and scatters the sum.
+    """
+    parts = tape.new(shape, x.dtype, "gathered parts") if in_parts else None
     out = tape.value(shape, x.dtype, "gathered tokens")
     del parts
     source, dtype = x.shape, x.dtype
@@ -191,6 +220,13 @@ def _tie_to_input(tape: Tape, summed: Value, tokens: Value) -> Value:
         return [grad, tape.new(shape, dtype, "sum backward")]
 
     return tape.record(out, (summed, tokens), run)
+
+
+def _own_sums(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """``DTensor.redistribute``: a reduce-scatter, whose backward gathers."""
+    out = tape.value(shape, x.dtype, "own sums")
+    whole, dtype = x.shape, x.dtype
+    return tape.record(out, (x,), lambda grad: [tape.new(whole, dtype, "gathered gradient of the sums")])
 
 
 def _copied(tape: Tape, x: Value, label: str) -> Value:

@@ -18,6 +18,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.outliving import held_by_ctx, holding
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.frameworks.transformers.expert_parallel import choices_here, local_experts
+from memcheck.frameworks.transformers.grouped_adapters import operands
 from memcheck.models.types import Moe
 
 Handle = tuple[Storage, ...]
@@ -39,11 +40,12 @@ def sent(ctx: Context, m: Moe, x: Value, weights: Value) -> Value:
     row_ids = tape.new((received, 2 * local + 1), "int32", "row id map")
     tokens, scores = _permuted(tape, arrived, multihot, rows, row_ids)
     del arrived, multihot
-    out = local_experts(ctx, m, tokens, scores)
+    named: list[Value] = []
+    out = local_experts(ctx, m, tokens, scores, operands(ctx, m, x.dtype), named)
     del tokens, scores
     summed = _restored(tape, out, (received, hidden), row_ids)
-    del out, chosen, row_ids
-    return _moved(tape, summed, (own, hidden), handle)
+    del chosen, row_ids
+    return _moved(tape, summed, (own, hidden), handle)  # the module's forward has names for the rest until then
 
 
 def sent_permuted(ctx: Context, m: Moe, x: Value, weights: Value) -> Value:
@@ -64,7 +66,8 @@ def sent_permuted(ctx: Context, m: Moe, x: Value, weights: Value) -> Value:
     rows = choices_here(ctx, own * m.experts_per_token)
     tokens, scores = _dispatched(tape, x, multihot, (rows,), handle)
     del multihot
-    out = local_experts(ctx, m, tokens, scores)
+    named: list[Value] = []
+    out = local_experts(ctx, m, tokens, scores, operands(ctx, m, x.dtype), named)
     del tokens, scores, routing
     return _moved(tape, out, (own, hidden), handle)
 

@@ -55,6 +55,7 @@ def adapt(model: nn.Module, job: TrainingJob, lora: Lora) -> nn.Module:
         use_dora=lora.dora,
         modules_to_save=list(lora.modules_to_save) or None,
         target_parameters=list(lora.target_parameters) or None,
+        rank_pattern={name: lora.expert_rank for name in lora.target_parameters if lora.expert_rank},
         target_modules=targets,
         task_type="CAUSAL_LM" if _continues(model) else None,
     )
