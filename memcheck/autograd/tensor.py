@@ -69,17 +69,16 @@ class Storage:
         self.component = component
         self.holders = 0
         """Gradient buffers that hold this storage."""
-        size = rounded(numel * ITEM_BYTES[dtype])
+        size = (numel * ITEM_BYTES[dtype] + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES  # `rounded`, a thousandfold
         tape.largest = max(tape.largest, size)
         self.bytes = size = size * tape.copies
-        tape.live += size
+        live = tape.live = tape.live + size
         by = tape.by_component
         by[component] = by.get(component, 0) + size
-        tape.events += 1
-        self.key = tape.events
+        self.key = tape.events = tape.events + 1
         if tape.inventory is not None:
             tape.inventory[self.key] = (label, shape, dtype, size, component, tape.copies)
-        if tape.live > tape.peak and not tape.silent:
+        if live > tape.peak and not tape.silent:
             tape.mark_peak(label)
 
     def move(self, component: str) -> None:

@@ -6,6 +6,7 @@ of 256 x 128 and 128 x 128). Products with fewer tiles than multiprocessors are 
 
 from __future__ import annotations
 
+from memcheck.remembered import lru_cache
 from memcheck.timing.rates import Rates
 
 TILES = ((256, 128), (128, 256), (128, 128))
@@ -30,6 +31,7 @@ def filled(m: int, n: int, k: int, batch: int, multiprocessors: int) -> float:
     return best
 
 
+@lru_cache(maxsize=16384)
 def matmul(m: int, n: int, k: int, rates: Rates, batch: int = 1, item: int = 2) -> tuple[float, bool]:
     """Seconds of ``[m, k] x [k, n]``, ``batch`` times, and whether memory bounds them; ``item``: bytes an element of
     what is multiplied. Results of fp8 are written in 16 bits.

@@ -141,6 +141,7 @@ def _modules(job: TrainingJob) -> tuple[str, ...]:
 
 
 _parts: dict[tuple[int, Shape, Rates], tuple[Architecture, ModelCost]] = {}
+_layers: dict[tuple[int, Shape, Rates], tuple[Architecture, tuple[LayerCost, ...]]] = {}
 _stages: dict[tuple[object, ...], tuple[Architecture, tuple[Stage, ...]]] = {}
 
 
@@ -148,6 +149,20 @@ def parts_of(architecture: Architecture, shape: Shape, rates: Rates) -> ModelCos
     """The costs of every kind of layer, and of both ends of the model."""
     key = (id(architecture), shape, rates)
     found = _parts.get(key)
+    if found is not None and found[0] is architecture:
+        return found[1]
+    layers = shape._replace(head_sharded=False, loss="", chunks=0, upcast=False, fused_loss=False)
+    answer = ModelCost(_layers_of(architecture, layers, rates), _head(architecture, shape, rates))
+    if len(_parts) >= REMEMBERED:
+        _parts.clear()
+    _parts[key] = (architecture, answer)
+    return answer
+
+
+def _layers_of(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[LayerCost, ...]:
+    """The costs of every kind of layer. ``shape``: without what the head alone reads."""
+    key = (id(architecture), shape, rates)
+    found = _layers.get(key)
     if found is not None and found[0] is architecture:
         return found[1]
     hidden = architecture.hidden_size
@@ -161,11 +176,10 @@ def parts_of(architecture: Architecture, shape: Shape, rates: Rates) -> ModelCos
         costs += (known[alike],)
     if shape.tower is not None:
         costs += _tower_costs(architecture, shape, rates)
-    answer = ModelCost(costs, _head(architecture, shape, rates))
-    if len(_parts) >= REMEMBERED:
-        _parts.clear()
-    _parts[key] = (architecture, answer)
-    return answer
+    if len(_layers) >= REMEMBERED:
+        _layers.clear()
+    _layers[key] = (architecture, costs)
+    return costs
 
 
 def _tower_costs(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[LayerCost, ...]:
