@@ -1,10 +1,10 @@
 """CPU time of ``memcheck check`` beside yamllint, which merely parses the same files: a table of ratios.
 
-    python -m benchmarks.felt [--plans N] [--runs N] [--jobs N]
+    python -m benchmarks.felt [--plans N] [--runs N] [--jobs N] [--write]
 
 Runs alternate, and each figure is the median of the ratios of neighbours: a ratio holds on a slow or busy machine as
 on a fast one. Counted is the processor time of all processes together; ``wall`` is the ratio of elapsed times, which
-shows what several processes gain. Without yamllint its column is empty.
+shows what several processes gain. Without yamllint its column is empty. ``--write`` writes ``benchmarks/felt.md``.
 """
 
 from __future__ import annotations
@@ -18,22 +18,46 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
-from benchmarks.startup import ENTRY, ROOT, write_jobs
+from benchmarks.startup import ENTRY, PLAN, ROOT, write_jobs
 
+PAGE = os.path.join(ROOT, "benchmarks", "felt.md")
 NOTHING = ["-c", "pass"]
+ALONE = {
+    "a plan that fits": [PLAN],
+    "as JSON": ["--format", "json", PLAN],
+    "one that does not (3B on one GPU)": ["examples/llama-3.2-3b-full-rtx-4090.yaml"],
+    "one that does not (8B on 8 GPUs)": ["examples/llama-3.1-8b-long-context-8xh100.yaml"],
+    "two that do not (8B on 1 and on 4)": ["examples/llama-3.1-8b-four-a100-40gb.yaml"],
+    "one that does not (Mixtral on 64)": ["examples/mixtral-8x7b-ep8-64xh100.yaml"],
+}
+"""Files that are checked one at a time, those that fail with the search for their remedies."""
 LINTED = ["-m", "yamllint", "-d", "{extends: default, rules: {line-length: disable, document-start: disable}}"]
 TOO_LARGE = ("gpu: h100-80gb", "gpu: rtx-4090")
+HEAD = """\
+# How long a check takes
+
+<!-- Written by python -m benchmarks.felt --write -->
+
+Ratios of processor time, medians of alternating runs: to an interpreter that does nothing, and to yamllint, which
+merely parses the same files. Verdicts are kept only where plans are *unchanged*: those were checked before. The plans
+of a folder are of one model, each another job; of *half-failing* ones every second does not fit, and its remedies are
+searched. *copies*: ten and ten are equal but for their names.
+"""
 COPIES = 10
 """Plans that are equal but for their names, among those of a family."""
 
 
-def seconds(arguments: list[str]) -> tuple[float, float]:
+def seconds(arguments: list[str], cache: str = "") -> tuple[float, float]:
     """Processor time and elapsed time of an interpreter with all processes that it starts."""
     environment = {**os.environ, "PYTHONPATH": ROOT}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
+    if cache:
+        environment["XDG_CACHE_HOME"] = cache
+        environment.pop("MEMCHECK_NO_CACHE", None)
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, check=False)
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, check=False)
     elapsed, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode not in (0, 1):
         raise SystemExit(f"{arguments[:6]} exited with {done.returncode}:\n{done.stderr.decode()}")
@@ -42,10 +66,10 @@ def seconds(arguments: list[str]) -> tuple[float, float]:
 
 def write_cases(folder: str, count: int) -> dict[str, str]:
     """A folder of plans for each case."""
-    cases = {name: os.path.join(folder, name) for name in ("one", "clean", "half-failing", "copies")}
-    for name, place in cases.items():
+    cases = {name: os.path.join(folder, name) for name in ("clean", "half-failing", "copies")}
+    for place in cases.values():
         os.mkdir(place)
-        write_jobs(place, 1 if name == "one" else count)
+        write_jobs(place, count)
     for number in range(0, count, 2):
         rewrite(os.path.join(cases["half-failing"], f"{number}.yaml"), *TOO_LARGE)
     for number in range(count):
@@ -65,31 +89,54 @@ def rewrite(path: str, old: str, new: str) -> None:
         file.write(text.replace(old, new))
 
 
-def ratios(arguments: list[str], other: list[str], runs: int) -> tuple[float, float]:
-    """Median ratios of processor time and of elapsed time, from alternating runs behind one that fills caches."""
-    seconds(arguments)
-    pairs = [(seconds(arguments), seconds(other)) for _ in range(runs)]
+def ratios(arguments: list[str], other: list[str], runs: int, cache: str = "") -> tuple[float, float]:
+    """Median ratios of processor time and of elapsed time, from alternating runs behind two that fill caches."""
+    seconds(arguments, cache)
+    seconds(arguments, cache)
+    pairs = [(seconds(arguments, cache), seconds(other)) for _ in range(runs)]
     cpu = statistics.median(mine[0] / theirs[0] for mine, theirs in pairs)
     return cpu, statistics.median(mine[1] / theirs[1] for mine, theirs in pairs)
 
 
+def rows(options: argparse.Namespace) -> Iterator[tuple[str, str, str, str, str]]:
+    """Case, processes, and the ratios."""
+    linted = importlib.util.find_spec("yamllint") is not None
+    check = ["-c", ENTRY, "check", "--exit-zero"]
+    for name, arguments in ALONE.items():
+        bare, _ = ratios([*check, "--no-cache", *arguments], NOTHING, 3 * options.runs)
+        yield name, "1", f"{bare:.1f}", "", ""
+    with tempfile.TemporaryDirectory() as folder:
+        cases = write_cases(folder, options.plans)
+        for name, place in cases.items():
+            for jobs in (1, options.jobs):
+                line = [*check, "--no-cache", "--jobs", str(jobs), place]
+                bare, _ = ratios(line, NOTHING, options.runs)
+                peer = ratios(line, [*LINTED, place], options.runs) if linted else None
+                both = (f"{peer[0]:.2f}", f"{peer[1]:.2f}") if peer else ("", "")
+                yield f"{options.plans:,} plans, {name}", str(jobs), f"{bare:.1f}", *both
+        cache = os.path.join(folder, "cache")
+        for name in ("clean", "half-failing"):
+            bare, _ = ratios([*check, cases[name]], NOTHING, options.runs, cache)
+            yield f"{options.plans:,} plans, {name}, unchanged", "1", f"{bare:.1f}", "", ""
+
+
 def main() -> int:
-    """Print one row for each case and number of processes."""
+    """Print one row for each case and number of processes, and write them down if that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plans", type=int, default=200)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    linted = importlib.util.find_spec("yamllint") is not None
-    print(f"{'case':14} {'plans':>5} {'jobs':>4}  {'x python -c pass':>16}  {'x yamllint, cpu':>15}  {'wall':>6}")
-    with tempfile.TemporaryDirectory() as folder:
-        for name, place in write_cases(folder, options.plans).items():
-            for jobs in (1,) if name == "one" else (1, options.jobs):
-                check = ["-c", ENTRY, "check", "--no-cache", "--jobs", str(jobs), "--exit-zero", place]
-                bare, _ = ratios(check, NOTHING, options.runs)
-                peer = ratios(check, [*LINTED, place], options.runs) if linted else None
-                beside = f"{peer[0]:15.2f}  {peer[1]:6.2f}" if peer else ""
-                print(f"{name:14} {len(os.listdir(place)):5} {jobs:4}  {bare:16.1f}  {beside}", flush=True)
+    heads = ("checked", "processes", "x python -c pass", "x yamllint, CPU", "x yamllint, elapsed")
+    table = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    print("\n".join(table), flush=True)
+    for row in rows(options):
+        table.append(f"| {' | '.join(row)} |")
+        print(table[-1], flush=True)
+    if options.write:
+        with open(PAGE, "w", encoding="utf-8") as file:
+            file.write("\n".join([HEAD, *table]) + "\n")
     return 0
 
 

@@ -32,7 +32,6 @@ from memcheck.job.training import (
 from memcheck.job.types import LIGER_KERNELS, Assumption, Images, InferenceJob, Overhead, TrainingJob
 from memcheck.job.versions import resolve_fsdp, resolve_kbit
 from memcheck.models.types import Architecture, Mixer, Moe, Rough
-from memcheck.models.unfused import unfused
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
 
@@ -127,6 +126,8 @@ def framed(
             defaults.note("model", f"{package} is installed", why)
         framework = frameworks[defaults.take("training.framework", plan.training.framework, DEFAULT_FRAMEWORK)]
         if framework.splits_fused and isinstance(architecture, Architecture):
+            from memcheck.models.unfused import unfused
+
             architecture = unfused(architecture)
         teacher = resolve_teacher(plan.training.teacher, base_dir)
         job, notes = _training_job(plan, plan.training, architecture, framework, defaults, teacher)

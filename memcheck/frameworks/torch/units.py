@@ -33,7 +33,6 @@ from memcheck.frameworks.transformers.kernel_choice import fused_kernels
 from memcheck.job.objective_types import Objective
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import is_before
-from memcheck.models.padding import padded
 from memcheck.models.types import Architecture, Block, Mixer, Moe
 from memcheck.remembered import lru_cache
 
@@ -311,6 +310,8 @@ def as_built(job: TrainingJob, a: Architecture) -> Architecture:
         said = f"{a.model_type} does not support gradient checkpointing in transformers"
         raise UnsupportedError(said, "write activation_checkpointing: none", "/training/activation_checkpointing")
     if job.pads and FRAMEWORKS[job.framework].style.makes_masks:
+        from memcheck.models.padding import padded
+
         a = padded(a)
     if job.lora is not None and dispatcher_of(job):
         from memcheck.models.named_experts import with_names

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, cat
-from memcheck.autograd.indexing import slices
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.models.types import Attention
 
@@ -88,6 +87,8 @@ def _partial(ctx: Context, a: Attention, x: Value, stream: str, tables: tuple[St
     if not concatenates(a):
         return rotate_half(tape, x, stream, tables)
     shape = x.shape
+    from memcheck.autograd.indexing import slices
+
     turned, rest = slices(tape, x, (*shape[:-1], rotary_dim), (*shape[:-1], head_dim - rotary_dim))
     turned = rotate_half(tape, turned, stream, tables)
     if a.named_rotary:
