@@ -137,13 +137,16 @@ def _experts(draft: Draft) -> None:
     degree = draft.value("parallelism.expert")
     if not isinstance(degree, int) or degree == 1:
         return
-    written = text(draft, path)
+    written, kernel = text(draft, path), text(draft, "model.backend.experts")
+    if kernel == "torch" and written in ("", "torch"):
+        what = "a loop over experts keeps the gathered tokens of each layer, which are not in the estimate"
+        draft.note("model.backend.experts", what)  # components/moe/experts.py, _forward_loop: `x.gather` saves x
     if written in keys.DISPATCHERS:
         draft.set(key, written, path)
     elif written:
         message = f"`{path}: {written}`: what it holds of tokens on their way has no memory model here"
         draft.refuse(path, message, GATHERED, (key,))
-    elif text(draft, "model.backend.experts") in ("gmm", "te"):
+    elif kernel in ("gmm", "te"):
         draft.set(key, "deepep", "model.backend.experts")
     else:
         draft.assume(key, "torch", "AutoModel takes DeepEP where it is installed; without it all tokens are gathered")

@@ -74,6 +74,13 @@ def test_transformer_engine_without_sent_tokens_is_torch() -> None:
     assert values(imported(backend={"experts": "te", "dispatcher": "torch"}))[PARAMETERS] == BOTH
 
 
+@pytest.mark.parametrize(("experts", "noted"), [("torch", True), ("torch_mm", False)])
+def test_a_loop_over_experts_keeps_more(experts: str, noted: bool) -> None:
+    """It gathers each expert's tokens from all of them, which autograd keeps for it: a note."""
+    found = imported("*_proj", backend={"experts": experts, "dispatcher": "torch"})
+    assert any("a loop over experts" in each.message for each in found.notes) == noted
+
+
 def test_ranks_that_are_not_padded_are_an_upper_bound() -> None:
     """grouped_gemm takes them as they are."""
     assert any("unpadded" in each.message for each in imported(backend={"experts": "gmm"}).notes)
