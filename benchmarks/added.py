@@ -117,6 +117,10 @@ STATED: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": 2000,
         "sliding_window": 256,
     },
+    "hrm_text": {
+        "num_hidden_layers": 2, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 2816,
+        "max_position_embeddings": 2048,
+    },
     "hunyuan_v1_dense": {"head_dim": 128},
     "inkling_text": {
         "hidden_size": 1024,

@@ -1,4 +1,4 @@
-"""What layers of Gemma 3n and Gemma 4 are given beside one stream of hidden states."""
+"""What layers of Gemma 3n, Gemma 4 and HRM-Text are given beside one stream of hidden states."""
 
 from __future__ import annotations
 
@@ -19,3 +19,20 @@ class AltUp(Record):
     streams: int
     scaled: bool = True
     """The corrected first stream is multiplied by a vector in front of the per-layer input."""
+
+
+class Cycle(Record):
+    """A layer of two stacks that run again and again, each on the sum of both states (HRM-Text)."""
+
+    joins: bool
+    """It is the first of its stack, which reads that sum."""
+    ends: bool
+    """It is the last, behind which the stack has a norm without a weight."""
+    slow: bool
+    """The stack makes the slow state, to which the other one's runs send their gradients."""
+    graph: bool = True
+    """The run has a graph: not under ``torch.no_grad``."""
+    cast_before: bool = False
+    """It is the first with a graph, behind one without, for which autocast has cast its weights."""
+    final: bool = False
+    """The slow state that it makes is what the head reads."""

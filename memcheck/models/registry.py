@@ -96,6 +96,7 @@ FAMILIES: dict[str, str] = {
     "granitemoeshared": "granite:read_shared",
     "gte": "gte:read",
     "helium": "helium:read",
+    "hrm_text": "hrm_text:read",
     "hunyuan_v1_dense": "hunyuan:read",
     "hunyuan_v1_moe": "hunyuan:read_moe",
     "hunyuan_vl_text": "hunyuan:read_vl",

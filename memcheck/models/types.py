@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import chain, repeat
 
 from memcheck.models.attention_types import Attention, Disentangled, LatentAttention, Norm, ParameterTensor
-from memcheck.models.layer_inputs import AltUp, PerLayer
+from memcheck.models.layer_inputs import AltUp, Cycle, PerLayer
 from memcheck.models.mixer_types import Mixer
 from memcheck.models.rough import Rough
 from memcheck.models.task import Pooling, TaskHead
@@ -25,6 +25,7 @@ __all__ = [
     "Architecture",
     "Attention",
     "Block",
+    "Cycle",
     "Disentangled",
     "LatentAttention",
     "Mixer",
@@ -191,6 +192,7 @@ class Block(Record):
     """Low-rank pairs of other layers that its own module over those tensors holds, for peft to adapt (Zamba 2)."""
     reused: bool = False
     """They were an earlier layer's, too, for which autocast has cast them."""
+    cycle: Cycle | None = None
     residual_fp32: bool = False
     """The residual stream is fp32, whatever the weights are (Mamba 2)."""
     residual_scale: bool = False

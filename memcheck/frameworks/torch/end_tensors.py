@@ -69,7 +69,7 @@ def embedding_tensors(a: Architecture, tensor: int, trained: bool) -> tuple[Loca
         wanted = trained and not a.fixed_positions
         tensors.append(LocalTensor("embed_positions.weight", (a.learned_positions, width), wanted))
     tensors += _norm_tensors(a.embedding_norm, "embedding_norm", trained)
-    tensors += [LocalTensor(t.name, t.shape, trained, matrix=len(t.shape) > 1) for t in a.extra_tensors]
+    tensors += [LocalTensor(t.name, t.shape, trained and not t.fixed, matrix=len(t.shape) > 1) for t in a.extra_tensors]
     return tuple(tensors)
 
 
@@ -79,8 +79,8 @@ def multiplied_by_head(a: Architecture) -> int:
 
 
 def idle(a: Architecture) -> int:
-    """Elements that rest with the embedding, and that no loss reads: ESM's head for contacts."""
-    return sum(t.count for t in a.extra_tensors if "contact_head" in t.name)
+    """Elements that rest with the embedding, and that no loss reads (ESM's head for contacts) or gradient reaches."""
+    return sum(t.count for t in a.extra_tensors if "contact_head" in t.name or t.fixed)
 
 
 def idle_in_head(a: Architecture) -> int:

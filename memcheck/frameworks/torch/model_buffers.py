@@ -47,6 +47,10 @@ class ModelBuffers:
         """What each micro-batch in flight makes for itself."""
         self.masks = variables + last
         """Attention masks, and an indexer's choice, that nothing but variables of the model's forward hold."""
+        if architecture.blocks[0][0].cycle is not None:
+            from memcheck.frameworks.torch.cycles import held_states
+
+            self.masks += held_states(architecture, setting)
         if architecture.encoder is not None and architecture.encoder.rotary_dim:
             from memcheck.frameworks.torch.encoder import encoder_tables
 

@@ -86,6 +86,10 @@ class Units:
 
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
         self.job, self.architecture = job, as_built(job, architecture)
+        if architecture.blocks[0][0].cycle is not None:
+            from memcheck.frameworks.torch.cycles import demand_whole_stacks
+
+            demand_whole_stacks(job, architecture)
         self.base = base_setting(job, architecture, added.dtype)
         self._entry = entry_stream(self.architecture, self.base)
         self._added, self._inventory = added, inventory
@@ -105,11 +109,7 @@ class Units:
         """The units of one pipeline rank, in forward order, with those that are alike in one."""
         job, base, frozen = self.job, self.base, self._frozen
         checkpointing = job.checkpointing
-        input_grad = self._table_trained
-        if part.first > 0 and not _nothing_trained_below(job, part.first, frozen, base):
-            input_grad = True
-        if is_hooked(job, self.architecture):
-            input_grad = True  # enable_input_require_grads: the embedding's output is made to want a gradient
+        input_grad = self._input_wants(part)
         runs: list[Run] = []
         encoder, table = self.architecture.encoder, input_grad
         if encoder is not None and part.embedding:
@@ -149,27 +149,37 @@ class Units:
 
             lookup = decoder_embedding(runs[-1].unit, self.architecture, base, grad=table, mode=checkpointing.mode)
             runs[-1] = runs[-1]._replace(unit=lookup)
-        graph = sum(run.unit.fresh.outlives for run in runs)
+        outliving = sum(run.unit.fresh.outlives for run in runs)
         adapted = base.adapter is not None and base.adapter.targets != ()
         reads = part.last if self._shares else 1 + max(vision.crosses) if crossed and vision is not None else -1
         for block, index, times in _stretches(self.architecture.blocks, part, frozen, checkpointing.every_n_layers):
             left = times
             while left:
-                trained = base.trained and index not in frozen
+                graph = block.cycle is None or block.cycle.graph
+                trained, input_grad = base.trained and index not in frozen and graph, input_grad and graph
                 external = index == part.first > 0
                 # the backward's first layer is where gradients start that all of an encoder-decoder's add up
                 ends = index + left == reads
                 gathers = ends and left == 1
                 unit = self._block(block, index, input_grad, trained, external, gathers)
-                after = input_grad or trained or adapted or (base.encoded_grad and crossed and block.masked_branch)
+                after = input_grad or trained or (adapted and graph)
+                after = after or (base.encoded_grad and crossed and block.masked_branch)
                 # what follows one with other inputs is not like it
                 some = 1 if external or after != input_grad or (index == 0 and self._widens_first) else left
                 if ends and some == left > 1:
                     some -= 1
-                graph += some * unit.fresh.outlives
+                outliving += some * unit.fresh.outlives
                 _put(runs, unit, index, some)
                 input_grad, index, left = after, index + some, left - some
-        return self._with_head(runs, part, input_grad, graph)
+        return self._with_head(runs, part, input_grad, outliving)
+
+    def _input_wants(self, part: Part) -> bool:
+        """Whether the first layer's input wants a gradient."""
+        if self._table_trained:
+            return True
+        if part.first > 0 and not _nothing_trained_below(self.job, part.first, self._frozen, self.base):
+            return True
+        return is_hooked(self.job, self.architecture)  # enable_input_require_grads: the looked-up rows are made to
 
     def _resting(self) -> list[Run]:
         """Layers of a model without a tower that a step of text does not run (Llama 3.2 Vision's)."""
@@ -180,6 +190,10 @@ class Units:
         return [Run(unit, times, layer) for unit, times, layer in found]
 
     def _with_head(self, runs: list[Run], part: Part, input_grad: bool, graph: int) -> list[Run]:
+        if self.architecture.blocks[0][0].cycle is not None:
+            from memcheck.frameworks.torch.cycles import behind_all
+
+            runs[0] = runs[0]._replace(unit=behind_all([(run.unit, run.times) for run in runs], self.base))
         if part.head:
             states = sum(run.times * run.unit.fresh.freed_input for run in runs if run.unit.kind == "block")
             runs.append(Run(self._head(part, input_grad, graph, states), 1))
@@ -211,6 +225,14 @@ class Units:
                 from memcheck.frameworks.torch.encoder import sharing
 
                 found = sharing(found, block, setting, mode)
+            if block.borrows or block.reused:
+                from memcheck.frameworks.torch.cycles import gathering
+
+                found = gathering(found, block, setting)
+            if block.cycle is not None:
+                from memcheck.frameworks.torch.cycles import waiting
+
+                found = waiting(found, block.cycle, setting)
             # windows alternate, and layers with and without often take the same: these are alike, whatever they are
             found = self._alike[key] = self._equal.setdefault(found, found)
         return found

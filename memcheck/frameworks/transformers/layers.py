@@ -98,6 +98,11 @@ def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
 
     ``parts:self_attn,mlp``: these modules of the layer are checkpointed, each apart.
     """
+    if layer.cycle is not None:
+        from memcheck.frameworks.transformers.cycles import run
+
+        cycle, whole = layer.cycle, mode == "full"
+        return lambda ctx, x: run(ctx, layer, cycle, x, recompute=whole), False
     if not mode.startswith(PARTS):
         return lambda ctx, x: block(ctx, layer, x), mode == "full"
     parts = frozenset(mode.removeprefix(PARTS).split(","))
