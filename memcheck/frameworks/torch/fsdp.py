@@ -128,18 +128,28 @@ class Group(Record):
     """Unsharded gradients in the reduce dtype, kept when micro-batches do not synchronise."""
     alone: int = 0
     """Gradients of experts that one rank holds, which FSDP2 leaves alone: they rest as they are made."""
+    last: int = 0
+    """The unsharded gradient of the last parameter: the variable of a loop over all refers to it until the reduction
+    returns (torch 2.13 _fsdp_collectives.py, foreach_reduce)."""
 
 
 def group(
-    tensors: list[tuple[LocalTensor, int]], recipe: Recipe, *, casts: bool, waits: str, leaves: bool = False
+    tensors: list[tuple[LocalTensor, int]],
+    recipe: Recipe,
+    *,
+    casts: bool,
+    waits: str,
+    leaves: bool = False,
+    waited: bool = False,
 ) -> Group:
     """``tensors``: each with the number of ranks over which it is sharded.
 
     ``casts``: tensors with a dtype of their own are gathered in the recipe's, too; ``waits``: the dtype of gradients
-    that wait for a reduction; ``leaves``: experts that one rank holds are no part of the group.
+    that wait for a reduction; ``leaves``: experts that one rank holds are no part of the group; ``waited``: those that
+    are reduced have waited.
     """
     param, reduce, waiting = DTYPE_BYTES[recipe.compute], DTYPE_BYTES[recipe.reduce], DTYPE_BYTES[waits]
-    flat = gathered = reduce_in = reduce_out = sharded = accumulated = alone = 0
+    flat = gathered = reduce_in = reduce_out = sharded = accumulated = alone = last = 0
     for t, ways in tensors:
         if leaves and t.expert and ways == 1:
             alone += rounded(t.numel * DTYPE_BYTES[t.dtype or recipe.params]) if t.trained else 0
@@ -153,6 +163,7 @@ def group(
             reduce_out += shard_numel(t, ways) * reduce
             sharded += shard_numel(t, ways) * DTYPE_BYTES[t.dtype or recipe.params]
             accumulated += rounded(t.numel * waiting)
+            last = rounded(t.numel * (waiting if waited else item))
     return Group(
         flat=rounded(flat),
         gathered=gathered,
@@ -161,6 +172,7 @@ def group(
         sharded=rounded(sharded),
         accumulated=accumulated,
         alone=alone,
+        last=last,
     )
 
 

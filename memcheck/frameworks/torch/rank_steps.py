@@ -8,7 +8,7 @@ from memcheck.accounts.unit import Part
 from memcheck.autograd.curve import High
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, partitioned, reduces_head, wraps
+from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, partitioned, reduces_head, skips_reduction, wraps
 from memcheck.frameworks.torch.model_buffers import Always, ModelBuffers
 from memcheck.frameworks.torch.pipelining import in_flight, most_in_flight, parts
 from memcheck.frameworks.torch.rank_units import Run, Units, accumulation, units_of
@@ -261,7 +261,9 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
             known[id(tensors)] = whole
         found.append(known[id(tensors)])
         if rooted and run.unit.kind not in WRAPPED:
-            root = Group(*(a + b for a, b in zip(root, found[-1].whole, strict=True)))
+            own = found[-1].whole
+            both = Group(*(a + b for a, b in zip(root, own, strict=True)))
+            root = both._replace(last=own.last or root.last)
     return group_sizes(found, root)
 
 
@@ -276,4 +278,6 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> Group:
         message = f"experts of {recipe.params} that FSDP2 leaves alone are cast in every layer, which has no model here"
         help = "divide them over fewer ranks (parallelism.expert), or choose training.precision: bf16-pure"
         raise UnsupportedError(message, help, "/training/precision")
-    return group(divided, recipe, casts=gathered_dtype(job) is not None, waits=waits, leaves=leaves)
+    casts, waited = gathered_dtype(job) is not None, skips_reduction(job)
+    found = group(divided, recipe, casts=casts, waits=waits, leaves=leaves, waited=waited)
+    return found._replace(last=0) if job.fsdp == 1 or ways == 1 else found

@@ -389,6 +389,7 @@ class Step:
             recorder.hold("gradients", g.alone)
         if self.how.offloads:
             return g.reduce_input  # the sharded gradient is copied to the host
+        recorder.hold("temporaries", g.last)
         recorder.hold("gradients", g.reduce_output)
         recorder.mark("backward", f"reduce-scatter of {where}")
         if g.sharded != g.reduce_output:  # _to_dtype_if_needed(reduce_output, orig_dtype)
@@ -397,4 +398,5 @@ class Step:
             recorder.release("gradients", g.reduce_output)
         if not first and not self.how.unsynchronised:
             recorder.release("gradients", g.sharded)  # added in place to the earlier micro-batches' shard
+        recorder.release("temporaries", g.last)
         return g.reduce_input
