@@ -61,6 +61,13 @@ class NamedCurve(Record):
     takes: int = NOTHING
     outlives: int = NOTHING
 
+    @property
+    def passes_back(self) -> bool:
+        """Whether a gradient comes through: a frozen unit with nothing trained in front has no graph, and no hook of
+        its backward runs.
+        """
+        return bool(self.saved.parts or self.backward.parts)
+
 
 _forms: dict[Form, int] = {}
 _by_number: list[Form] = []

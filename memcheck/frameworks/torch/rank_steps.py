@@ -262,8 +262,8 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
         found.append(known[id(tensors)])
         if rooted and run.unit.kind not in WRAPPED:
             own = found[-1].whole
-            both = Group(*(a + b for a, b in zip(root, own, strict=True)))
-            root = both._replace(last=own.last or root.last)
+            summed = Group(*(a + b for a, b in zip(root, own, strict=True)))
+            root = summed._replace(last=own.last or root.last)
     return group_sizes(found, root)
 
 

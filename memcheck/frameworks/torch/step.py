@@ -229,9 +229,7 @@ class Step:
         recorder.hold("communication_buffers", own.gathered if late else NOTHING)
 
     def _reshards(self, index: int) -> bool:
-        if self.units[index].kind == "head":
-            return False  # torchtitan keeps [norm, lm_head] gathered: backward needs it at once
-        return self.how.reshards
+        return self.how.reshards and self.units[index].kind != "head"  # torchtitan: backward needs it at once
 
     def _backward(self, first: bool, last: bool, gathered: list[int]) -> None:
         recorder, behind = self.recorder, last and self.how.reduces_behind
@@ -245,7 +243,8 @@ class Step:
         for i, end in reversed(self.stretches):
             unit, own, before = self.units[i], self._own_group(i), recorder.here
             curve = self._curve(unit, first)
-            prefetched = self._gather_again(i, gathered, prefetched)
+            hooked = own.gathered and curve.passes_back
+            prefetched = self._gather_again(i, gathered, prefetched) if hooked or not own.gathered else prefetched
             recorder.hold_bundle(curve.saved, -1)
             recorder.release("temporaries", curve.takes)
             recorder.high("backward", curve.backward, self.names[i])
@@ -260,7 +259,7 @@ class Step:
             if unit.kind == "head" and not prefetched:
                 prefetched = self._prefetch(i, gathered)
                 recorder.mark("backward", f"all-gather after {self.names[i]}")
-            if own.gathered:
+            if hooked:
                 if not keeps:
                     recorder.release("communication_buffers", gathered[i])
                     gathered[i] = NOTHING
@@ -269,7 +268,7 @@ class Step:
                 recorder.hold("temporaries", curve.input_gradient)  # made before the unit's hook runs
                 reduce_input = self._reduce(own, gradients, reduce_input, first, last, self.names[i])
                 recorder.release("temporaries", curve.input_gradient)
-            elif unit.kind not in WRAPPED:
+            elif not own.gathered and unit.kind not in WRAPPED:
                 unsharded_root += gradients
             if last and self.how.views_late:
                 recorder.release("communication_buffers", unit.fresh.gradients)  # the bucket is the gradients now
@@ -295,15 +294,13 @@ class Step:
         return reduce_input
 
     def _linger(self, unit: NamedUnit, curve: NamedCurve, times: int, lingers: list[tuple[int, int]]) -> None:
-        """What a unit's backward leaves, to its end in ``lingers`` unless the training loop's variables hold it: the
-        gradient of the looked-up rows waits until the tower's is over.
-        """
+        """What a unit's backward leaves, to its end in ``lingers`` unless the training loop's variables hold it."""
         self.recorder.hold("logits_and_loss", curve.lingers)
         if unit.kind != "head" or not (self.how.keeps_graph or self.how.keeps_outputs):
             lingers.append((curve.lingers, times))
         self.recorder.hold("activations", curve.outlives)
         self.recorder.hold("temporaries", curve.hands)
-        if unit.kind == "projector":
+        if unit.kind == "projector":  # the gradient of the looked-up rows waits until the tower's is over
             self.recorder.hold("temporaries", self.beyond.rows_gradient)
 
     def _gather_again(self, index: int, gathered: list[int], prefetched: int) -> int:
