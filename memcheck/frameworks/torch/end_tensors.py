@@ -99,7 +99,8 @@ def head_tensors(
         tensors.append(LocalTensor("lm_head.weight", (vocab, a.embedding_size), trained))
     if a.head_bias:
         tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
-    tensors += [LocalTensor(t.name, t.shape, trained, matrix=len(t.shape) > 1) for t in a.head_tensors]
+    # what `freeze` calls the head is the output embedding: a transform in front of it is trained as a final norm is
+    tensors += [LocalTensor(t.name, t.shape, norm_trained, matrix=len(t.shape) > 1) for t in a.head_tensors]
     for t in task_tensors(a):
         if adapts:
             # peft makes a trained copy of the score layer beside the frozen one (task types SEQ_CLS, TOKEN_CLS)

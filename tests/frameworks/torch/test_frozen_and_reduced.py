@@ -1,4 +1,4 @@
-"""What FSDP2 holds around the reductions at the end of a backward, against traced steps.
+"""What FSDP2 holds around the reductions at the end of a backward, and what frozen parts leave, against traced steps.
 
 Traced: torch 2.13.0 and transformers 5.23.0 on fake tensors, full fine-tuning in bf16-mixed with gradients reduced in fp32.
 """
@@ -65,3 +65,31 @@ def test_a_frozen_towers_hooks_wait_for_the_end_of_the_backward() -> None:
     for instant in answer.ranks[0].instants:
         if instant.name in traced:
             assert instant.allocated_bytes / MIB == pytest.approx(traced[instant.name], rel=0.001), instant.name
+
+
+def test_the_transform_in_front_of_a_frozen_table_is_trained() -> None:
+    """`freeze: [embed]` of a BERT whose head is tied: the layer and norm in front of the head keep states; traced."""
+    model = {
+        "model_type": "bert",
+        "hidden_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "intermediate_size": 1024,
+        "vocab_size": 3000,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "hidden_act": "gelu",
+    }
+    training = {
+        "framework": "pytorch",
+        "micro_batch_size": 2,
+        "sequence_length": 128,
+        "precision": "bf16-pure",
+        "optimizer": {"name": "adamw", "implementation": "foreach"},
+        "freeze": ["embed"],
+        "clip_grad_norm": False,
+    }
+    traced = {"init": 30475264, "forward": 38758400, "loss": 41569280, "backward": 44641280, "optimizer": 48372736}
+    answer = priced(training, {}, {"gpus_per_node": 1}, model={"architecture": model})
+    found = {i.name: i.allocated_bytes for i in answer.ranks[0].instants if i.name in traced}
+    assert found == pytest.approx(traced, rel=0.001)
