@@ -17,7 +17,7 @@ from memcheck.job.families import FORMS, stated
 from memcheck.job.types import Lora, Recipe
 from memcheck.memory.estimate import estimate
 from memcheck.memory.unmodelled import refuse_model
-from memcheck.models.attention_types import Compressed
+from memcheck.models.attention_types import Compressed, Relative
 from memcheck.models.from_plan import catalogued
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import (
@@ -62,6 +62,7 @@ SAID_TWICE = {
     "Mixer.heads",
     "Mixer.head_dim",
     "Mixer.kernel",
+    "Relative.kernel",
     "Moe.gated",
 }
 """The tensors beside them say it."""
@@ -102,7 +103,7 @@ def _recording(cls: type[Any]) -> type[Any]:
 
 RECORDING = {
     cls: _recording(cls)
-    for cls in (AltUp, Attention, Compressed, Disentangled, LatentAttention, Mixer, Mlp, Moe, Block, Norm, PerLayer)
+    for cls in (AltUp, Attention, Compressed, Disentangled, LatentAttention, Mixer, Mlp, Moe, Block, Norm, PerLayer, Relative)
 }
 
 

@@ -13,6 +13,7 @@ from memcheck.autograd.indexing import gather, index, topk
 from memcheck.autograd.matrix import linear, product
 from memcheck.autograd.norm import l2_norm_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import merged_weight
 from memcheck.models.types import Moe, ParameterTensor
 from memcheck.record import Record
@@ -58,8 +59,15 @@ def route(ctx: Context, m: Moe, x: Value) -> Choice:
 
 
 def router_tensor(m: Moe) -> ParameterTensor:
-    """The matrix of the scores."""
-    return next(t for t in m.tensors if t.group == "router" and len(t.shape) == 2 and t.shape[0] == m.experts)
+    """The matrix of the scores.
+
+    Raises:
+        UnsupportedError: it scores more than the routed experts (``sigmoid-sink``), which this code does not.
+    """
+    for t in m.tensors:
+        if t.group == "router" and len(t.shape) == 2 and t.shape[0] == m.experts:
+            return t
+    raise UnsupportedError(f"a {m.router} router has no model here", "choose another framework", "/training/framework")
 
 
 def _logits(ctx: Context, m: Moe, x: Value) -> Value:

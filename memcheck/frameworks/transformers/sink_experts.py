@@ -78,7 +78,7 @@ def _shared(ctx: Context, m: Moe, tensors: dict[str, ParameterTensor], x: Value,
     """InklingSharedExperts.forward: batched products of every expert with all tokens, summed in fp32."""
     tape, rows, hidden = ctx.tape, ctx.tokens, x.shape[-1]
     number = tensors["shared_experts.gate_proj"].shape[0]
-    inner = (number, rows, tensors["shared_experts.gate_proj"].shape[1])
+    inner = (number, rows, m.shared_width // number)
     every = tape.record(
         Value(x.storage, (number, *x.shape), x.dtype), (x,), lambda grad: [tape.new(x_shape, grad.dtype, "sum")]
     )
