@@ -77,12 +77,10 @@ def _attention(config: ConfigReader, size: StackDimensions) -> LatentAttention:
     found = latent_attention(config, size, interleaved=False)
     if found.q_lora_rank is None:
         config.fail("q_lora_rank", "the indexer reads low-rank queries: q_lora_rank must be a number")
-    more = (
-        *linear("self_attn.gate_proj", size.heads * found.v_head_dim, size.hidden, "attention", "column"),
-        vector("self_attn.sinks", size.heads, "attention", "column"),
-    )
+    sinks = vector("self_attn.sinks", size.heads, "attention", "column")
+    gate = linear("self_attn.gate_proj", size.heads * found.v_head_dim, size.hidden, "attention", "column")
     return found._replace(
-        tensors=found.tensors + more,
+        tensors=(sinks, *found.tensors, *gate),  # a module's own parameters come before those of its children
         masked=True,
         passes_choice=True,
         sdpa=False,

@@ -25,6 +25,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.units import base_setting
 from memcheck.frameworks.transformers.expert_parallel import dispatched_experts
 from memcheck.job.resolve import Resolved, resolve
+from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.models.types import Architecture, Moe
 from memcheck.plan.load import load_documents
@@ -81,8 +82,14 @@ def allocated(job: Resolved) -> int:
 
 
 def replayed(model: dict[str, Any], dispatcher: str = "torch", *, recompute: bool = False) -> tuple[int, int, int]:
-    """Highest point of the forward of the experts, what they keep, and the highest point of their backward."""
+    """What a model's experts hold behind a dispatcher: see :func:`measured`."""
     job = resolved({"architecture": model}, training={"options": {"dispatcher": dispatcher}}).job
+    assert isinstance(job, TrainingJob)
+    return measured(job, recompute=recompute)
+
+
+def measured(job: TrainingJob, *, recompute: bool = False) -> tuple[int, int, int]:
+    """Highest point of the forward of the experts, what they keep, and the highest point of their backward."""
     assert isinstance(job.architecture, Architecture)
     experts = job.architecture.blocks[0][0].mlp
     assert isinstance(experts, Moe)

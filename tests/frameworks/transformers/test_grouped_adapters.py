@@ -12,17 +12,13 @@ from typing import Any
 import pytest
 
 from memcheck.accounts.state import shard_numel
-from memcheck.autograd.context import Context
-from memcheck.autograd.engine import backward
-from memcheck.autograd.tensor import Leaf, Tape, Value, rounded
+from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.units import as_built, base_setting, block_tensors_on_rank
-from memcheck.frameworks.transformers.expert_parallel import dispatched_experts
 from memcheck.job.types import TrainingJob
-from memcheck.models.types import Architecture, Moe
+from memcheck.models.types import Architecture
 from tests.frameworks.transformers.test_expert_parallel import (
     BIASED,
-    CHOICES,
     COMPUTED,
     HANDLES,
     HIDDEN,
@@ -30,9 +26,9 @@ from tests.frameworks.transformers.test_expert_parallel import (
     PLAIN,
     ROWS,
     SAVED,
-    TOKENS,
     WIDE,
     allocated,
+    measured,
     resolved,
 )
 
@@ -54,33 +50,11 @@ def adapted(model: dict[str, Any], dispatcher: str = "torch", degree: int = 4, *
     return resolved({"architecture": model}, degree=degree, training=training).job
 
 
-def replayed(job: TrainingJob) -> tuple[int, int, int]:
-    """Highest point of the experts' forward, what they keep, and the highest point of their backward."""
-    assert isinstance(job.architecture, Architecture)
-    experts = job.architecture.blocks[0][0].mlp
-    assert isinstance(experts, Moe)
-    ctx = Context(Tape(), base_setting(job, job.architecture, None))
-    tape = ctx.tape
-    x = Value(tape.new((TOKENS, HIDDEN), "bf16", "tokens"), (TOKENS, HIDDEN), "bf16", Leaf())
-    scores = Value(tape.new((TOKENS, CHOICES), "bf16", "scores"), (TOKENS, CHOICES), "bf16", Leaf())
-    chosen = tape.new((TOKENS, CHOICES), "int64", "choices")
-    before = tape.live
-    tape.reset_peak()
-    y = dispatched_experts(ctx, experts, x, scores, chosen)
-    forward, output = tape.peak - before, TOKENS * HIDDEN * 2
-    kept = tape.live - before - output
-    arrived = tape.new((TOKENS, HIDDEN), "bf16", "output gradient")
-    y.storage = None
-    tape.reset_peak()
-    backward(tape, y, [arrived])
-    return forward, kept, tape.peak - before
-
-
 @pytest.mark.parametrize(("name", "rank"), TRACED)
 def test_gathered_tokens_are_those_of_the_traced_module(name: str, rank: int) -> None:
     """Every highest point and what is kept within a thousandth of four processes that ran the module."""
     job = adapted(PLAIN if name == "plain" else BIASED, expert_rank=rank)
-    for ours, theirs in zip(replayed(job), TRACED[name, rank], strict=True):
+    for ours, theirs in zip(measured(job), TRACED[name, rank], strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3)
 
 
@@ -88,7 +62,7 @@ def test_gathered_tokens_are_those_of_the_traced_module(name: str, rank: int) ->
 def test_sent_tokens_keep_what_their_functions_save(name: str) -> None:
     """By hand: what they keep without adapters, and a row as wide as the rank of either adapter."""
     kept = COMPUTED + sum(map(rounded, (*HANDLES[name], *SAVED[name]))) + 2 * ROWS * 16 * 2
-    assert replayed(adapted(PLAIN, name, rank=16))[1] == kept
+    assert measured(adapted(PLAIN, name, rank=16))[1] == kept
 
 
 def factors(job: TrainingJob) -> dict[str, tuple[int, ...]]:
