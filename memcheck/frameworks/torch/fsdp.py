@@ -13,7 +13,7 @@ from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.torch import reduces_wider
-from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
+from memcheck.job.types import DTYPE_BYTES, Layout, Recipe, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 
@@ -24,6 +24,11 @@ def wraps(job: TrainingJob) -> bool:
     if profile.own_engine or layout.zero_stage < 2:
         return False
     return layout.shard_group > 1 or (profile.wraps_one_rank and layout.zero_stage == 3)
+
+
+def replicates(layout: Layout) -> bool:
+    """Whether there are several groups of ranks that hold all shards."""
+    return layout.shard_group < layout.data * layout.context
 
 
 def partitioned(job: TrainingJob) -> bool:

@@ -8,7 +8,16 @@ from memcheck.accounts.unit import Part
 from memcheck.autograd.curve import High
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, group, partitioned, reduces_head, skips_reduction, wraps
+from memcheck.frameworks.torch.fsdp import (
+    NO_GROUP,
+    Group,
+    group,
+    partitioned,
+    reduces_head,
+    replicates,
+    skips_reduction,
+    wraps,
+)
 from memcheck.frameworks.torch.model_buffers import Always, ModelBuffers
 from memcheck.frameworks.torch.pipelining import in_flight, most_in_flight, parts
 from memcheck.frameworks.torch.rank_units import Run, Units, accumulation, units_of
@@ -38,6 +47,8 @@ if TYPE_CHECKING:
 
 MICRO_BATCHES = 3
 """Without a pipeline, those behind the second and before the last repeat the second."""
+DIVIDED = 2
+"""Ranks that stand for any number of them in a group."""
 NO_INITIALIZATION, NO_CHECKPOINT = Initialization(), Checkpoint()
 NO_OPTIMIZER = Optimizer("", "")
 
@@ -47,7 +58,8 @@ def stateless(job: TrainingJob, torch: str) -> TrainingJob:
 
     A step moves what its units compute and what its parameter groups gather and reduce. Of the optimizer it reads
     nothing; of the data-parallel ranks, whether there are several, and where parameters or gradients are divided, over
-    how many. Micro-batches beyond those that a rank can have in flight repeat the ones before; a GPipe rank has all.
+    how many, and whether there are several such groups. Micro-batches beyond those that a rank can have in flight
+    repeat the ones before; a GPipe rank has all.
     """
     layout = job.layout
     data = min(layout.data, 2)
@@ -56,6 +68,10 @@ def stateless(job: TrainingJob, torch: str) -> TrainingJob:
         optimizer = optimizer if optimizer.in_backward else NO_OPTIMIZER
         if stage < 2:
             stage, group_size = 0, 1
+    if group_size > 1 and layout.context > 1:
+        data = layout.data
+    elif group_size > 1 and replicates(layout):
+        data = 2 * group_size
     return job._replace(
         optimizer=optimizer,
         gradient_accumulation_steps=settled(job),
@@ -76,9 +92,11 @@ def settled(job: TrainingJob) -> int:
 
 def undivided(job: TrainingJob) -> TrainingJob:
     """A :func:`stateless` job without what is seen by FSDP2's groups alone: over how many ranks these are divided."""
-    if not wraps(job) or reduces_head(job):
+    layout = job.layout
+    if not wraps(job) or reduces_head(job) or layout.context > 1:
         return job
-    return job._replace(layout=job.layout._replace(shard_group=min(job.layout.shard_group, 2)))
+    data = 2 * DIVIDED if replicates(layout) else layout.data
+    return job._replace(layout=layout._replace(shard_group=min(layout.shard_group, DIVIDED), data=data))
 
 
 class RankUnits(Record):

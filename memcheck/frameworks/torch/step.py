@@ -12,6 +12,7 @@ from memcheck.accounts.program import NOTHING, Amount, Bundle, Recorder
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.rank_units import stretches
+from memcheck.frameworks.torch.reductions import Reductions
 from memcheck.frameworks.torch.step_options import StepOptions, StepSizes, UnitGroups
 from memcheck.frameworks.torch.step_parts import TOWER, WRAPPED, EngineHooks, NamedRun, NamedUnit, Variables
 
@@ -34,6 +35,7 @@ class Step:
     ) -> None:
         self.how, self.beyond, self.border = how, beyond, beyond.border
         self.recorder, self.engine, self.root = recorder, engine, root
+        self.reductions = Reductions(recorder, how)
         self.stretches = stretches([run.times for run in runs])
         self.units: list[NamedUnit] = []
         self.names: list[str] = []
@@ -263,10 +265,9 @@ class Step:
                 if not keeps:
                     recorder.release("communication_buffers", gathered[i])
                     gathered[i] = NOTHING
-                if unit.reduced:
-                    own = self.groups[i].late
+                own = self.groups[i].late if unit.reduced else own
                 recorder.hold("temporaries", curve.input_gradient)  # made before the unit's hook runs
-                reduce_input = self._reduce(own, gradients, reduce_input, first, last, self.names[i])
+                reduce_input = self.reductions.reduce(own, gradients, reduce_input, first, last, self.names[i])
                 recorder.release("temporaries", curve.input_gradient)
             elif not own.gathered and unit.kind not in WRAPPED:
                 unsharded_root += gradients
@@ -278,6 +279,7 @@ class Step:
             reduce_input = self._reduce_root(unsharded_root, reduce_input, first, last, keeps=keeps)
         if behind:
             reduce_input = self._reduce_all(gathered)
+        self._let_reduced_go(first, reduced=last or behind)
         recorder.release("communication_buffers", reduce_input)
         recorder.release("communication_buffers", prefetched)
         recorder.hold_amount("logits_and_loss", tuple(lingers), -1)
@@ -286,10 +288,18 @@ class Step:
         for size in gathered:
             recorder.release("communication_buffers", size)
 
+    def _let_reduced_go(self, first: bool, *, reduced: bool) -> None:
+        """What every group's all-reduce wrote, which the root's final callback lets go of."""
+        for i, end in self.stretches if reduced or not self.how.unsynchronised else ():
+            found = self.groups[i].late if self.units[i].reduced else self._own_group(i)
+            self.recorder.release("gradients", self.reductions.kept(found, first), end - i)
+            if i == 0:
+                self.recorder.release("gradients", self.reductions.kept(self.root, first))
+
     def _reduce_root(self, unsharded: Amount, previous: int, first: bool, last: bool, *, keeps: bool) -> int:
         """Reduce-scatter of the root group, resharded before it if at all; returns the input buffer that stays."""
         self.recorder.release("communication_buffers", NOTHING if keeps else self.root.gathered)
-        reduce_input = self._reduce(self.root, unsharded, previous, first, last, "the root group")
+        reduce_input = self.reductions.reduce(self.root, unsharded, previous, first, last, "the root group")
         self.recorder.release("communication_buffers", self.root.gathered if keeps else NOTHING)
         return reduce_input
 
@@ -327,8 +337,8 @@ class Step:
             if own.gathered:
                 self.recorder.release("communication_buffers", gathered[i])
                 gathered[i] = NOTHING
-                reduce_input = self._reduce(own, (), reduce_input, False, True, self.names[i])
-        return self._reduce(self.root, (), reduce_input, False, True, "the root group")
+                reduce_input = self.reductions.reduce(own, (), reduce_input, False, True, self.names[i])
+        return self.reductions.reduce(self.root, (), reduce_input, False, True, "the root group")
 
     def _local_slice(self, gradients: Amount) -> Amount:
         """The gradient of the rank's own rows, which are cloned from that of the whole table."""
@@ -358,42 +368,3 @@ class Step:
                 self.recorder.hold("communication_buffers", own.flat)
                 return own.flat
         return NOTHING
-
-    def _reduce(self, g: Group, unsharded: Amount, previous: int, first: bool, last: bool, where: str) -> int:
-        """Reduce-scatter of one group; returns the input buffer that stays until the next one."""
-        recorder = self.recorder
-        if self.how.unsynchronised and not last:
-            # no_sync: gradients stay unsharded, in the reduce dtype
-            if self.how.in_place:
-                recorder.hold_amount("gradients", unsharded, -1)
-            if first:
-                recorder.hold("gradients", g.accumulated)
-                recorder.hold("gradients", g.alone)
-                recorder.mark("backward", f"gradient accumulation of {where}")
-            if not self.how.in_place:
-                recorder.hold_amount("gradients", unsharded, -1)
-            return previous
-        if self.how.unsynchronised:  # added to those that wait, or they themselves
-            recorder.hold_amount("gradients", unsharded, -1)
-            unsharded = ()
-        recorder.release("communication_buffers", previous)
-        recorder.hold("communication_buffers", g.reduce_input)
-        recorder.mark("backward", f"reduce-scatter of {where}")
-        recorder.hold_amount("gradients", unsharded, -1)
-        if self.how.unsynchronised:
-            recorder.release("gradients", g.accumulated)
-        elif first:
-            recorder.hold("gradients", g.alone)
-        if self.how.offloads:
-            return g.reduce_input  # the sharded gradient is copied to the host
-        recorder.hold("temporaries", g.last)
-        recorder.hold("gradients", g.reduce_output)
-        recorder.mark("backward", f"reduce-scatter of {where}")
-        if g.sharded != g.reduce_output:  # _to_dtype_if_needed(reduce_output, orig_dtype)
-            recorder.hold("gradients", g.sharded)
-            recorder.mark("backward", f"gradients of {where} in the shards' dtype")
-            recorder.release("gradients", g.reduce_output)
-        if not first and not self.how.unsynchronised:
-            recorder.release("gradients", g.sharded)  # added in place to the earlier micro-batches' shard
-        recorder.release("temporaries", g.last)
-        return g.reduce_input

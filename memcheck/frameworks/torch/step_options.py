@@ -10,6 +10,7 @@ from memcheck.frameworks.torch.fsdp import (
     Group,
     adds_in_place,
     keeps_inputs,
+    replicates,
     skips_reduction,
     ties_ends,
     wraps,
@@ -53,6 +54,8 @@ class StepOptions(Record):
     """That group is no root: the model's forward ends behind the head, and a loss that runs the head chunk by chunk
     lets go of it, gathers it again and reduces its gradient, as the backward behind it does once more."""
     reshards: bool
+    keeps_reduced: bool
+    """FSDP2 over replicas: every group refers to what its all-reduce wrote until the backward is over."""
     unsynchronised: bool
     """Micro-batches before the last leave their gradients unsharded."""
     in_place: bool
@@ -144,6 +147,7 @@ def step_options(job: TrainingJob, rank: int, border: Border) -> tuple[StepOptio
         rooted=sharded and (tied or not ends_apart(job, profile)),
         tied_ends=tied,
         reshards=layout.reshard_after_forward and layout.zero_stage == 3,
+        keeps_reduced=sharded and job.fsdp == 2 and replicates(layout),
         unsynchronised=unsynchronised,
         in_place=adds_in_place(job),
         stays_gathered=stays_gathered,

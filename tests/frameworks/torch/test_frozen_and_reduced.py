@@ -93,3 +93,23 @@ def test_the_transform_in_front_of_a_frozen_table_is_trained() -> None:
     answer = priced(training, {}, {"gpus_per_node": 1}, model={"architecture": model})
     found = {i.name: i.allocated_bytes for i in answer.ranks[0].instants if i.name in traced}
     assert found == pytest.approx(traced, rel=0.001)
+
+
+REPLICATED = {
+    "two micro-batches": ("bf16-mixed", 2, 1543231488),
+    "reduced in fp32": ({"recipe": "bf16-pure", "reduce": "fp32"}, 1, 948025856),
+    "both": ({"recipe": "bf16-pure", "reduce": "fp32"}, 2, 973522944),
+}
+"""Precision, micro-batches, and the traced highest point of the backward."""
+
+
+@pytest.mark.parametrize("name", REPLICATED)
+def test_replicas_keep_what_their_all_reduces_wrote(name: str) -> None:
+    """Two groups of two ranks: each layer's buffer stays to the end where it is not itself the gradients that rest."""
+    precision, steps, traced = REPLICATED[name]
+    training = {**TRAINING, "precision": precision, "gradient_accumulation_steps": steps}
+    model = {**UNTIED, "vocab_size": 4000, "intermediate_size": 4096, "num_hidden_layers": 8}
+    parallelism = {"zero_stage": 3, "shard_group": 2}
+    answer = priced(training, parallelism, {"gpus_per_node": 4}, model={"architecture": model})
+    found = next(i.allocated_bytes for i in answer.ranks[0].instants if i.name == "backward")
+    assert found == pytest.approx(traced, rel=1e-3)
