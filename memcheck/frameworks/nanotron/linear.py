@@ -44,7 +44,7 @@ def _root_mean_square(spec: Norm | None) -> Norm | None:
     return spec
 
 
-def norm(ctx: Context, spec: Norm | None, x: Value, name: str) -> Value:
+def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value:
     """``TritonRMSNorm``: one kernel that keeps its input and a figure per row."""
     weight, _ = ctx.norm_weight(_root_mean_square(spec), name)
     if weight is None:
