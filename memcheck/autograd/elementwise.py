@@ -253,11 +253,6 @@ def cat(tape: Tape, parts: tuple[Value, ...], shape: tuple[int, ...], label: str
     each = tuple((p.shape, p.dtype) if p.origin is not None else None for p in parts)
 
     def run(grad: Storage) -> list[Storage | None]:
-        casts = [e is None or e[1] == dtype for e in each]
-        found = [grad if e is not None and same else None for e, same in zip(each, casts, strict=True)]
-        for i, e in enumerate(each):
-            if e is not None and not casts[i]:
-                found[i] = tape.new(*e, "to backward")
-        return found
+        return [None if e is None else grad if e[1] == dtype else tape.new(*e, "to backward") for e in each]
 
     return tape.record(out, parts, run)

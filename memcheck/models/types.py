@@ -226,6 +226,11 @@ class Block(Record):
         found = (*halves, self.cross_norm, self.cross_output_norm)
         return tuple(n for n in found if n is not None)
 
+    @property
+    def has_graph(self) -> bool:
+        """Whether it runs outside of ``torch.no_grad``."""
+        return self.cycle is None or self.cycle.graph
+
 
 class Paths(Record):
     """Where transformers keeps the parts of the model: what module patterns match."""

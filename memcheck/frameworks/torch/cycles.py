@@ -10,17 +10,15 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.stream import stream_dtype
 from memcheck.frameworks.torch.units import block_tensors_on_rank
 from memcheck.job.types import TrainingJob
-from memcheck.models.types import Architecture, Block, Cycle
+from memcheck.models.types import Block, Cycle
 
 
-def demand_whole_stacks(job: TrainingJob, a: Architecture) -> None:
-    """Nothing, unless the plan cuts or freezes layers that run in turn.
+def demand_whole_stacks(job: TrainingJob) -> None:
+    """Nothing, unless the plan cuts or freezes the layers, which run in turn.
 
     Raises:
         UnsupportedError: it does.
     """
-    if a.blocks[0][0].cycle is None:
-        return
     if job.layout.pipeline > 1:
         said = "memcheck has no model of stages of layers that run again and again"
         raise UnsupportedError(said, "replicate the model", "/parallelism/pipeline")
@@ -29,19 +27,14 @@ def demand_whole_stacks(job: TrainingJob, a: Architecture) -> None:
         raise UnsupportedError(said, "freeze `embed` or `head` alone, or train adapters", "/training/freeze")
 
 
-def has_graph(block: Block) -> bool:
-    """Whether the layer runs outside of ``torch.no_grad``."""
-    return block.cycle is None or block.cycle.graph
-
-
 def state_bytes(setting: Setting) -> int:
     """Bytes of one state."""
     return rounded(setting.batch * setting.sequence * setting.hidden * ITEM_BYTES[stream_dtype(setting)])
 
 
-def held_states(architecture: Architecture, setting: Setting) -> int:
+def held_states(setting: Setting) -> int:
     """Bytes of both states: variables of the model's forward, beside what its layers hand on."""
-    return 2 * state_bytes(setting) if architecture.blocks[0][0].cycle is not None else 0
+    return 2 * state_bytes(setting)
 
 
 def waiting(unit: Unit, cycle: Cycle, setting: Setting) -> Unit:
@@ -72,7 +65,7 @@ def gathering(unit: Unit, block: Block, setting: Setting) -> Unit:
     until then they wait in its buffer, which is ``.grad`` itself only where there was none before.
     """
     last, first = not block.borrows, not block.reused
-    if (last and first) or not has_graph(block) or unit.again is unit.fresh:
+    if (last and first) or not block.has_graph or unit.again is unit.fresh:
         return unit
     if _narrows(setting):  # narrow gradients wait instead, in front of the cast
         return unit

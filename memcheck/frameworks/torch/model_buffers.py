@@ -50,7 +50,7 @@ class ModelBuffers:
         if architecture.blocks[0][0].cycle is not None:
             from memcheck.frameworks.torch.cycles import held_states
 
-            self.masks += held_states(architecture, setting)
+            self.masks += held_states(setting)
         if architecture.encoder is not None and architecture.encoder.rotary_dim:
             from memcheck.frameworks.torch.encoder import encoder_tables
 

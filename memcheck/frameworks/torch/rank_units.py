@@ -89,7 +89,7 @@ class Units:
         if architecture.blocks[0][0].cycle is not None:
             from memcheck.frameworks.torch.cycles import demand_whole_stacks
 
-            demand_whole_stacks(job, architecture)
+            demand_whole_stacks(job)
         self.base = base_setting(job, architecture, added.dtype)
         self._entry = entry_stream(self.architecture, self.base)
         self._added, self._inventory = added, inventory
@@ -155,7 +155,7 @@ class Units:
         for block, index, times in _stretches(self.architecture.blocks, part, frozen, checkpointing.every_n_layers):
             left = times
             while left:
-                graph = block.cycle is None or block.cycle.graph
+                graph = block.has_graph
                 trained, input_grad = base.trained and index not in frozen and graph, input_grad and graph
                 external = index == part.first > 0
                 # the backward's first layer is where gradients start that all of an encoder-decoder's add up

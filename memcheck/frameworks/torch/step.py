@@ -290,11 +290,12 @@ class Step:
 
     def _let_reduced_go(self, first: bool, *, reduced: bool) -> None:
         """What every group's all-reduce wrote, which the root's final callback lets go of."""
-        for i, end in self.stretches if reduced or not self.how.unsynchronised else ():
+        if self.how.unsynchronised and not reduced:
+            return
+        for i, end in self.stretches:
             found = self.groups[i].late if self.units[i].reduced else self._own_group(i)
             self.recorder.release("gradients", self.reductions.kept(found, first), end - i)
-            if i == 0:
-                self.recorder.release("gradients", self.reductions.kept(self.root, first))
+        self.recorder.release("gradients", self.reductions.kept(self.root, first))
 
     def _reduce_root(self, unsharded: Amount, previous: int, first: bool, last: bool, *, keeps: bool) -> int:
         """Reduce-scatter of the root group, resharded before it if at all; returns the input buffer that stays."""

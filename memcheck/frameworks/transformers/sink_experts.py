@@ -8,8 +8,9 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, convert_weight, mul, scale, subtract_rows, unary
 from memcheck.autograd.indexing import gather, slices
+from memcheck.autograd.log_probabilities import logsumexp
 from memcheck.autograd.matrix import product
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Storage, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.mlp import activation
 from memcheck.frameworks.transformers.moe import experts
@@ -53,25 +54,13 @@ def _route(
     joined = tape.record(joined, (gather(tape, routed, indices), shared), lambda grad: [grad, grad])
     logs = unary(tape, joined, "logsigmoid")
     del joined, routed, shared
-    weights = unary(tape, subtract_rows(tape, logs, _log_sum(tape, logs)), "exp")
+    weights = unary(tape, subtract_rows(tape, logs, logsumexp(tape, logs).view(rows, 1)), "exp")
     del logs
     weights = mul(tape, scale(tape, weights, "route scale"), convert_weight(tape, factor, "fp32"))
     tape.autocast = autocast
     weights = cast(tape, weights, x.dtype)
     gammas, scores = slices(tape, weights, (rows, taken - k), (rows, k))
     return logits, scores, gammas, indices
-
-
-def _log_sum(tape: Tape, x: Value) -> Value:
-    """``logsumexp(x, -1, keepdim=True)``: keeps its input and its result."""
-    out = tape.value((*x.shape[:-1], 1), x.dtype, "logsumexp")
-    shape, dtype = x.shape, x.dtype
-
-    def run(grad: Storage, kept: object = (x.storage, out.storage)) -> list[Storage | None]:
-        pieces = [tape.new(shape, dtype, "logsumexp backward") for _ in range(3)]
-        return [pieces.pop()]
-
-    return tape.record(out, (x,), run)
 
 
 def _shared(ctx: Context, m: Moe, tensors: dict[str, ParameterTensor], x: Value, gammas: Value) -> Value:

@@ -61,9 +61,7 @@ def _packed_groups(ctx: Context, a: TowerAttention, x: Value) -> Value:
 
 def _packed_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Qwen2.5-Omni: as :func:`_packed`, with a matrix each for q, k and v (Qwen2_5OmniVisionAttention.forward)."""
-    tape, shape = ctx.tape, (ctx.tokens, a.heads, a.head_dim)
-    matrices = [t for t in a.tensors if t.linear]
-    q, k, v = (linear(tape, x, ctx.weights(t, a.bias), t.name).view(*shape) for t in matrices[:3])
+    q, k, v = _projections(ctx, a, x)
     del x
     return _rotated_and_attended(ctx, a, q, k, v)
 
@@ -74,8 +72,7 @@ def _packed_part(ctx: Context, a: TowerAttention, x: Value) -> Value:
     modeling_minimax_m3_vl.py, apply_rotary_pos_emb_vision: the rest of each head is put behind the rotated part again.
     """
     tape, shape = ctx.tape, (ctx.tokens, a.heads, a.head_dim)
-    matrices = [t for t in a.tensors if t.linear]
-    q, k, v = (linear(tape, x, ctx.weights(t, a.bias), t.name).view(*shape) for t in matrices[:3])
+    q, k, v = _projections(ctx, a, x)
     del x
     front, rest = (*shape[:2], a.rotary_dim), (*shape[:2], a.head_dim - a.rotary_dim)
     stream = ctx.setting.params
@@ -98,11 +95,16 @@ def _packed_part(ctx: Context, a: TowerAttention, x: Value) -> Value:
 
 def _packed_plain(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """Hunyuan VL: a matrix each for q, k and v of all pictures' rows, without rotations (HunYuanVLVisionAttention)."""
-    tape, shape = ctx.tape, (ctx.tokens, a.heads, a.head_dim)
-    matrices = [t for t in a.tensors if t.linear]
-    q, k, v = (linear(tape, x, ctx.weights(t, a.bias), t.name).view(*shape) for t in matrices[:3])
+    q, k, v = _projections(ctx, a, x)
     del x
     return _in_pictures(ctx, a, q, k, v)
+
+
+def _projections(ctx: Context, a: TowerAttention, x: Value) -> list[Value]:
+    """Queries, keys and values [rows, heads, head_dim] of all pictures, from a matrix each."""
+    shape = (ctx.tokens, a.heads, a.head_dim)
+    matrices = [t for t in a.tensors if t.linear]
+    return [linear(ctx.tape, x, ctx.weights(t, a.bias), t.name).view(*shape) for t in matrices[:3]]
 
 
 def _rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -> Value:
