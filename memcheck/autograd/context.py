@@ -131,6 +131,7 @@ class Setting(Record):
     """Streams of hidden states that layers hand to each other."""
     pictures: int = 0
     """Pictures or tiles that share the rows of a vision tower between them."""
+    picture_rows: tuple[int, ...] = ()  # of each of these, where they differ
     image_tokens: int = 0
     """What a projector makes of those rows."""
     recomputed: bool = False

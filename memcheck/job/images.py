@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.errors import UnsupportedError
 from memcheck.job.defaults import Defaults
 from memcheck.job.errors import JobProblem, ResolutionError
 from memcheck.job.types import Images, TrainingJob
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from memcheck.models.vision import Vision
 
 PLACE = "/training/images"
+MOST_SIZES = 1024
+"""Pictures of a micro-batch that eager attention is replayed over one by one."""
 UNCHECKPOINTED = ("granite_speech",)
 """Classes without ``supports_gradient_checkpointing`` (modeling_granite_speech.py)."""
 
@@ -29,6 +32,8 @@ class Pictures(Record):
     """Rows of the tower, class tokens included."""
     tokens: int
     """Image tokens."""
+    sizes: tuple[int, ...] = ()
+    """Rows of each picture, in order, where they differ."""
 
 
 NO_PICTURES = Pictures(0, 0, 0)
@@ -38,7 +43,14 @@ def pictures_of(job: TrainingJob, vision: Vision) -> Pictures:
     """The pictures of a micro-batch of the job."""
     found = job.images or filling(vision, job.sequence_length)
     each = job.micro_batch_size
-    return Pictures(each * found.pictures, each * found.patches, each * found.tokens)
+    if each * len(found.sizes) > MOST_SIZES and job.attention == "eager":
+        message = f"{each * len(found.sizes):,} pictures of sizes of their own in a micro-batch are not replayed"
+        help = f"list at most {MOST_SIZES:,}, or say the patches of all pictures together, which takes them to be alike"
+        raise UnsupportedError(message, help, PLACE + "/patches")
+    sizes = found.sizes if job.attention == "eager" else ()
+    return Pictures(
+        pictures=each * found.pictures, rows=each * found.patches, tokens=each * found.tokens, sizes=each * sizes
+    )
 
 
 def filling(vision: Vision, sequence: int) -> Images:
@@ -73,16 +85,11 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
         why = "not stated: pictures that fill the sequence, the most that it can hold"
         defaults.note("training.images", "sequence_length image tokens a sample", why)
         return None
-    per_sample = defaults.take("training.images.per_sample", stated.per_sample, 1)
     if stated.patches is not None and stated.tokens is not None:
-        if vision.crosses:
-            return _padded(training, vision, per_sample, stated.patches, stated.tokens)
-        found = _counted(vision, per_sample, stated.patches, stated.tokens)
-        if per_sample > 1 and not vision.tile:
-            each = -(-stated.patches // per_sample)
-            why = "pictures of a sample are taken to be alike: eager attention needs more for unequal ones"
-            defaults.note("training.images.patches", f"{each} a picture", why)
-    elif per_sample == 0 and vision.wraps:
+        found = _stated(training, vision, stated.patches, stated.tokens, defaults)
+        return found if vision.crosses else _fitting(training, vision, found, defaults)
+    per_sample = defaults.take("training.images.per_sample", stated.per_sample, 1)
+    if per_sample == 0 and vision.wraps:
         _fail("the model's class takes no batch without pictures", "write how many a sample has")
     elif per_sample == 0:
         found = Images(0, 0, 0)
@@ -105,6 +112,28 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
             "write their width and height in pixels, or patches and tokens as the processor counts them",
         )
     return _fitting(training, vision, found, defaults)
+
+
+def _stated(
+    training: plan_types.TrainingSpec, vision: Vision, rows: int | tuple[int, ...], tokens: int, defaults: Defaults
+) -> Images:
+    """The pictures of a plan that says their patches: of all together, or of each."""
+    images = training.images or plan_types.ImagesSpec()
+    sizes = () if isinstance(rows, int) else rows
+    per_sample = len(sizes) or defaults.take("training.images.per_sample", images.per_sample, 1)
+    if images.per_sample not in (None, per_sample):
+        _fail(f"patches of {per_sample} pictures, and per_sample is {images.per_sample}", "remove per_sample")
+    patches = rows if isinstance(rows, int) else sum(rows)
+    if vision.crosses:
+        return _padded(training, vision, per_sample, patches, tokens)
+    found = _counted(vision, per_sample, patches, tokens)
+    if len(set(sizes)) > 1 and not (vision.tile or vision.resampled or vision.budgets):
+        return found._replace(sizes=sizes)
+    if per_sample > 1 and not vision.tile and not sizes:
+        each = -(-patches // per_sample)
+        why = "pictures of a sample are taken to be alike: eager attention keeps more of unequal ones (list each)"
+        defaults.note("training.images.patches", f"{each} a picture", why)
+    return found
 
 
 def resolve_resting(training: plan_types.TrainingSpec, a: Architecture, defaults: Defaults) -> Images:
@@ -133,7 +162,8 @@ def resolve_resting(training: plan_types.TrainingSpec, a: Architecture, defaults
     pictures = defaults.take("training.images.per_sample", stated.per_sample, 1)
     if stated.tokens is not None and stated.tokens != pictures * each:
         _fail(f"{stated.tokens:,} image tokens are not those of {pictures} pictures", f"a picture becomes {each}")
-    found = Images(pictures, stated.patches or pictures * each, pictures * each)
+    patches = sum(stated.patches) if isinstance(stated.patches, tuple) else stated.patches
+    found = Images(pictures, patches or pictures * each, pictures * each)
     if training.sequence_length is not None and found.tokens >= training.sequence_length:
         _fail(
             f"the pictures of a sample become {found.tokens:,} tokens, and sequence_length is "
@@ -189,9 +219,9 @@ def _fitting(
     sequence, samples = training.sequence_length, training.micro_batch_size or 1
     if sequence is None or vision.crosses or found.tokens + vision.separators * found.pictures < sequence:
         return found
-    share = Images(*[-(-n // samples) for n in found])
+    share = Images(-(-found.pictures // samples), -(-found.patches // samples), -(-found.tokens // samples))
     stated = training.images
-    if samples > 1 and stated is not None and stated.patches is not None and share.tokens < sequence:
+    if samples > 1 and stated is not None and isinstance(stated.patches, int) and share.tokens < sequence:
         if stated.per_sample is not None and not vision.tile:
             share = share._replace(pictures=stated.per_sample)
         why = f"{found.tokens:,} are more than a sequence of {sequence:,} holds: read as of all {samples} samples"

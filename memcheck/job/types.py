@@ -108,6 +108,8 @@ class Images(Record):
     """Rows of the tower, class tokens included."""
     tokens: int
     """Image tokens of the sequence."""
+    sizes: tuple[int, ...] = ()
+    """Rows of each picture, where the plan says that they differ; none: pictures are alike."""
 
 
 class Optimizer(Record):

@@ -90,7 +90,7 @@ class ImagesSpec(Record):
     per_sample: int | None = None
     width: int | None = None
     height: int | None = None
-    patches: int | None = None
+    patches: int | tuple[int, ...] | None = None
     tokens: int | None = None
     frames: int | None = None
     max_pixels: int | None = None

@@ -32,7 +32,7 @@ def pictures(found: Resolved) -> tuple[int, ...]:
     assert isinstance(job, TrainingJob)
     assert isinstance(job.architecture, Architecture)
     assert job.architecture.vision is not None
-    return tuple(pictures_of(job, job.architecture.vision))
+    return tuple(pictures_of(job, job.architecture.vision))[:3]
 
 
 def assumed(found: Resolved) -> dict[str, object]:
@@ -45,6 +45,22 @@ def test_patches_and_tokens_are_of_one_sample() -> None:
     stated = {"per_sample": 2, "patches": 3456, "tokens": 864}
     assert pictures(resolved(stated)) == (2, 3456, 864)
     assert pictures(resolved(stated, micro_batch_size=2)) == (4, 6912, 1728)
+
+
+def test_pictures_of_unequal_size_have_rows_of_their_own() -> None:
+    """A list of patches counts the pictures, and nothing is assumed of them; alike ones are as if only their sum were."""
+    found = resolved({"patches": [2592, 864], "tokens": 864}, micro_batch_size=2)
+    assert pictures(found) == (4, 6912, 1728)
+    assert "training.images.patches" not in assumed(found)
+    assert isinstance(found.job, TrainingJob)
+    assert found.job.images is not None
+    assert found.job.images.sizes == (2592, 864)
+    alike = resolved({"patches": [1728, 1728], "tokens": 864}).job
+    assert isinstance(alike, TrainingJob)
+    assert alike.images is not None
+    assert alike.images.sizes == ()
+    with pytest.raises(ResolutionError, match="patches of 2 pictures, and per_sample is 3"):
+        resolved({"per_sample": 3, "patches": [2592, 864], "tokens": 864})
 
 
 def test_a_size_becomes_patches_and_tokens() -> None:

@@ -64,6 +64,7 @@ def side_units(
     stream = base.autocast if vision.narrow else widened_tower(vision, base)
     tower = tower._replace(
         hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, stream=stream,
+        picture_rows=pictures.sizes,
         recomputed=vision.checkpointed and job.checkpointing.mode != "none" and bool(job.option(RECOMPUTED, True)),
     )  # fmt: skip
     hooked = (vision.hooked or (vision.kind in PATCHED and job.option(RECOMPUTED) is not None)) and is_hooked(job, a)

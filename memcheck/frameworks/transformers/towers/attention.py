@@ -127,12 +127,19 @@ def _in_pictures(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) 
     else:
         q, k, v = (tape.views(t, t.shape)[0] for t in (q, k, v))  # torch.split: gradients are put together again
         pieces = -(-rows // a.window) if a.window else ctx.setting.pictures
+        if ctx.setting.attention == "eager" and ctx.setting.picture_rows and not a.window:
+            return _output(ctx, a, unequal(ctx, q, k, v))
         out = attend(ctx, q, k, v, pieces)
         out = cat(tape, (out,), (rows, heads, d), "cat pictures")
-    out = out.view(rows, heads * d)
+    return _output(ctx, a, out)
+
+
+def _output(ctx: Context, a: TowerAttention, out: Value) -> Value:
+    """The last matrix, of all pictures' rows [rows, heads, head_dim]."""
     last = [t for t in a.tensors if t.linear][-1]
     biased = any(t.name == last.name.removesuffix("weight") + "bias" for t in a.tensors)
-    return linear(tape, out, ctx.weights(last, biased), last.name)
+    out = out.view(ctx.tokens, a.heads * a.head_dim)
+    return linear(ctx.tape, out, ctx.weights(last, biased), last.name)
 
 
 def _selected(ctx: Context, a: TowerAttention, x: Value) -> Value:
@@ -321,6 +328,24 @@ def attend(  # noqa: PLR0913 - the switches of one call
     q, k, v = (t.view(t.shape[1], rows, d) for t in (q, k, v))
     out = kernels.flash(tape, q, k, v, d, label=f"{kernel} attention", extra=mask)
     return out.view(rows, heads, d)
+
+
+def unequal(ctx: Context, q: Value, k: Value, v: Value) -> Value:
+    """Eager attention over pictures of rows of their own, one after the other: ``torch.split`` by ``cu_seqlens``, and
+    the outputs put together. q, k and v: [rows, heads, head_dim].
+    """
+    tape, each = ctx.tape, ctx.setting.picture_rows
+    (_, heads, d), shape = q.shape, (q.shape[0], q.shape[1], q.shape[2])
+    parts = [tape.views(t, *[(1, t.shape[1], rows, d) for rows in each]) for t in (q, k, v)]
+    outs = []
+    for one in zip(*parts, strict=True):
+        a, b, c = one if not tape.autocast else tuple(cast(tape, t, tape.autocast) for t in one)
+        if b.shape[1] != heads:
+            b, c = repeat_kv(tape, b, heads), repeat_kv(tape, c, heads)
+        out = kernels.eager(tape, a, b, c, ("scale",), mask_dtype=ctx.setting.params)
+        outs.append(copy(tape, out, "contiguous"))
+        del out, a, b, c, one
+    return cat(tape, tuple(outs), shape, "cat pictures")
 
 
 def _own_mask(tape: Tape, rows: int, made: str, dtype: str) -> Storage | None:
