@@ -61,7 +61,6 @@ REFUSED: dict[str, str] = {
     "loftq_bits": "LoftQ",
     "qat.": "quantization-aware training",
     "nvfp4_merge_aware": "adapters on an NVFP4 base",
-    "model_quantization_config": "a base of another quantization",
     "tiled_mlp": "tiled feed-forward networks",
     "ebft.": "energy-based fine-tuning",
     "nemo_gym_enabled": "reinforcement learning",
@@ -106,6 +105,13 @@ UPPER: dict[str, str] = {
 }
 """Kernels that keep less than transformers' own code, as which they are priced."""
 EXPERT_KERNELS = ("use_scattermoe", "use_sonicmoe")
+
+QUANTIZATION = "model_quantization_config"
+DEQUANTIZES = "model_quantization_config_kwargs.dequantize"
+DEQUANTIZED = "Mxfp4Config"
+"""The quantization whose experts are loaded in 16 bits with ``dequantize: true``: where a GPU is too small for a tensor
+on its way, it is converted in host memory (transformers 5.23 ``integrations/mxfp4.py``, convert_moe_packed_tensors).
+"""
 
 UNMODELLED: dict[str, tuple[object, str]] = {
     "neftune_noise_alpha": (None, "the noise on embeddings, one more copy of them, is not modelled"),

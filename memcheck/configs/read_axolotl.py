@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.configs import axolotl_keys as keys
 from memcheck.configs import trainer_parts as parts
+from memcheck.configs.axolotl_frozen import frozen_but
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.liger import liger_kernels
@@ -34,6 +35,7 @@ def read_axolotl(config: ConfigFile, world: int | None) -> ReadConfig:
         _size(draft)
     else:
         text_alone(draft, "no processor_type: Axolotl trains on text alone")
+    _quantization(draft)
     split = _split(draft, world)
     trains_all = _method(draft)
     _batch(draft)
@@ -92,6 +94,16 @@ def _size(draft: Draft) -> None:
         resized(draft, path, {"width": whole[0], "height": whole[1]})
     elif written is not None:
         draft.refuse(path, f"`{path}: {written}` is no size of a picture", keys=(IMAGES,))
+
+
+def _quantization(draft: Draft) -> None:
+    """``model_quantization_config``: a checkpoint in four bits that is dequantized as it is loaded rests in 16 bits."""
+    name = draft.config.take(keys.QUANTIZATION)
+    if name is not None and not (name == keys.DEQUANTIZED and on(draft, keys.DEQUANTIZES)):
+        message = f"`{keys.QUANTIZATION}`: the job is one with a base of another quantization"
+        help = f"with `{keys.DEQUANTIZED}` and `dequantize: true` it rests in 16 bits"
+        draft.refuse(keys.QUANTIZATION, f"{message}, which has no memory model here", help, ("training.base",))
+    draft.config.see(keys.DEQUANTIZES)
 
 
 def _split(draft: Draft, world: int | None) -> Division:
@@ -203,7 +215,9 @@ def _frozen(draft: Draft) -> None:
     if not patterns:
         return
     trained = {each.removesuffix("*").removesuffix(".") for each in patterns}
-    if seen is None or not {"model.language_model"} <= trained <= {"model.language_model", "lm_head", "embed_tokens"}:
+    if seen is None:
+        frozen_but(draft, name)
+    elif not {"model.language_model"} <= trained <= {"model.language_model", "lm_head", "embed_tokens"}:
         message = f"`{name}` freezes by patterns that are not read"
         draft.refuse(name, message, "state what is frozen: --set training.freeze=[embed]", (FREEZE,))
     else:

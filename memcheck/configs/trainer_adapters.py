@@ -11,6 +11,7 @@ from memcheck.configs.trainer_parts import on, say, say_or_note, words
 from memcheck.configs.types import KeyRow
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.versions import KBIT
+from memcheck.models.module_paths import linear_layers
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import Moe
 from memcheck.record import Record
@@ -86,10 +87,10 @@ def _targets(draft: Draft, names: AdapterKeys) -> None:
     if len(found) == 1 and found[0].lower() in EVERY_LINEAR:
         draft.set(key, "all-linear", path)
     elif isinstance(draft.config.values[path], str) and len(found) == 1 and _PATTERN.search(found[0]):
-        expanded = expand(found[0])
-        if expanded:
-            draft.set(key, expanded, path)
-        elif why := _unmatched(draft, str(draft.config.values[path])):
+        expanded, why = expand(found[0]), _unmatched(draft, str(draft.config.values[path]))
+        if expanded and (why or _reaches_as_much(draft, found[0], expanded)):
+            draft.set(key, _present(draft, expanded, path), path)
+        elif why:
             draft.refuse(path, why, "name them: --set training.lora.target_modules=[q_proj, v_proj]", (key,))
         else:
             draft.set(key, draft.config.values[path], path)
@@ -113,16 +114,28 @@ def _unmatched(draft: Draft, pattern: str) -> str:
     return ""
 
 
+def _reaches_as_much(draft: Draft, pattern: str, names: list[str]) -> bool:
+    """Whether names of layers, wherever they are, reach no more of a known model than the pattern itself."""
+    from memcheck.job.lora_patterns import reach_of
+
+    known = architecture_named(draft)
+    if known is None:
+        return True
+    reached = {(part, name) for part, found in reach_of(pattern, known) for name in found}
+    layers = {(layer.part, layer.name) for layer in linear_layers(known)}
+    return {each for each in layers if each[1].rpartition(".")[2] in names} <= reached
+
+
 def _present(draft: Draft, names: list[str], path: str) -> list[str]:
     """The names of linear layers that the model has, where it has some: PEFT passes over the others.
 
-    Names of experts and of towers' layers are left to the plan's own check.
+    Names that PEFT takes for stacked experts' matrices, and of towers' layers, are left to the plan's own check.
     """
     known = architecture_named(draft)
     if known is None or known.vision is not None:
         return names
-    mixes = any(isinstance(block.mlp, Moe) for block, _ in known.blocks)
-    if mixes and any(name.rpartition(".")[2] not in ATTENTION for name in names):
+    stacked = any(isinstance(block.mlp, Moe) and block.mlp.stacked_adapters for block, _ in known.blocks)
+    if stacked and any(name.rpartition(".")[2] not in ATTENTION for name in names):
         return names
     tensors = [tensor for block, _ in known.blocks for tensor in block_tensors(block) if tensor.linear]
     modules = [f".{tensor.name.removesuffix('.weight')}" for tensor in tensors]

@@ -55,6 +55,14 @@ class Expression:
         """
         return len(text) in self._ends(self._node, text, frozenset((0,)))
 
+    def begins(self, text: str) -> bool:
+        """Whether the start of the text matches, as ``re.match`` has it.
+
+        Raises:
+            ExpressionError: the expression is too much work.
+        """
+        return bool(self._ends(self._node, text, frozenset((0,))))
+
     def _fail(self, why: str) -> NoReturn:
         raise ExpressionError(why)
 

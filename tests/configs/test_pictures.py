@@ -148,7 +148,7 @@ def test_axolotl_freezes_towers_by_a_switch_or_by_patterns() -> None:
         assert not found.problems
         assert found.settings["training.freeze"].value == ["vision", "projector"]
         assert "training.freeze" not in read("a.yml", text + QLORA + switch).settings
-    (problem,) = read("a.yml", f"{AXOLOTL}unfrozen_parameters: [model.layers.1]\n").problems
+    (problem,) = read("a.yml", f"{text}unfrozen_parameters: [model.language_model.layers.1]\n").problems
     assert problem.keys == ("training.freeze",)
 
 
