@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from benchmarks.startup import ENTRY, PLAN, ROOT, write_jobs
+from benchmarks.startup import ENTRY, JOB, PLAN, ROOT, write_jobs
 
 PAGE = os.path.join(ROOT, "benchmarks", "felt.md")
 NOTHING = ["-c", "pass"]
@@ -34,6 +34,13 @@ ALONE = {
 }
 """Files that are checked one at a time, those that fail with the search for their remedies."""
 LINTED = ["-m", "yamllint", "-d", "{extends: default, rules: {line-length: disable, document-start: disable}}"]
+MODELS = [
+    "falcon-7b", "gemma-2-27b", "gemma-2-9b", "gemma-3-27b", "gemma-3-4b", "gpt2", "granite-3.1-8b", "llama-3.1-70b",
+    "llama-3.1-8b", "llama-3.2-1b", "llama-3.2-3b", "mistral-7b-v0.3", "glm-4-9b", "olmo-2-7b", "opt-6.7b",
+    "phi-3-mini-4k", "phi-4", "pythia-6.9b", "qwen2.5-14b", "qwen2.5-32b", "qwen2.5-72b", "qwen2.5-7b", "qwen3-14b",
+    "qwen3-30b-a3b", "qwen3-32b", "qwen3-8b", "starcoder2-7b", "deepseek-v2-lite",
+]
+"""Models of the folder of many."""
 TOO_LARGE = ("gpu: h100-80gb", "gpu: rtx-4090")
 HEAD = """\
 # How long a check takes
@@ -42,8 +49,8 @@ HEAD = """\
 
 Ratios of processor time, medians of alternating runs: to an interpreter that does nothing, and to yamllint, which
 merely parses the same files. Verdicts are kept only where plans are *unchanged*: those were checked before. The plans
-of a folder are of one model, each another job; of *half-failing* ones every second does not fit, and its remedies are
-searched. *copies*: ten and ten are equal but for their names.
+of a folder are of one model unless it says so, each another job; of *half-failing* ones every second does not fit,
+and its remedies are searched. *copies*: ten and ten are equal but for their names.
 """
 COPIES = 10
 """Plans that are equal but for their names, among those of a family."""
@@ -70,6 +77,7 @@ def write_cases(folder: str, count: int) -> dict[str, str]:
     for place in cases.values():
         os.mkdir(place)
         write_jobs(place, count)
+    cases[f"of {len(MODELS)} models, clean"] = _write_models(folder, count)
     for number in range(0, count, 2):
         rewrite(os.path.join(cases["half-failing"], f"{number}.yaml"), *TOO_LARGE)
     for number in range(count):
@@ -79,6 +87,18 @@ def write_cases(folder: str, count: int) -> dict[str, str]:
         with open(os.path.join(cases["copies"], f"{number}.yaml"), "w", encoding="utf-8") as file:
             file.write(text.replace(f"name: plan-{number - number % COPIES}\n", f"name: plan-{number}\n"))
     return cases
+
+
+def _write_models(folder: str, count: int) -> str:
+    """A folder of plans that fit, of all models in turn."""
+    place = os.path.join(folder, "models")
+    os.mkdir(place)
+    for number in range(count):
+        turn, index = divmod(number, len(MODELS))
+        text = JOB.format(number=number, nodes=64, sequence=(512, 1024)[turn % 2], batch=1, steps=1 + turn)
+        with open(os.path.join(place, f"{number}.yaml"), "w", encoding="utf-8") as file:
+            file.write(text.replace("llama-3.1-8b", MODELS[index]))
+    return place
 
 
 def rewrite(path: str, old: str, new: str) -> None:

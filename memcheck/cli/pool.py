@@ -5,11 +5,13 @@ from __future__ import annotations
 import multiprocessing
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 
 from memcheck.check import stem
+from memcheck.cli.batches import Batch, Batches
 from memcheck.cli.gate import Gates
-from memcheck.cli.jobs import FileVerdict, judged, size_of
+from memcheck.cli.jobs import FileVerdict, judged
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.worker import READY, uninterrupted, work
 from memcheck.config.discover import PlanFile
@@ -22,11 +24,6 @@ if TYPE_CHECKING:
 
     from memcheck.cli.kept import Keeper
 
-    Batch = list[tuple[int, PlanFile]]
-    """Files with their places in the run."""
-
-BATCH = 8
-"""Files of the usual size that are handed over at once: few enough that no process waits long for the last one."""
 AHEAD = 256
 """Verdicts that wait for an earlier one at most: a file that takes long must not have all others read meanwhile."""
 PATIENCE_S = 5.0
@@ -75,14 +72,16 @@ class Pool:
 
     def verdicts(self, files: Iterator[PlanFile | Unreadable | FileVerdict]) -> Iterator[FileVerdict]:
         """The verdict on every file, in their order."""
-        batches = self._batches(files)
+        waiting = Batches(self._gated(files))
         place = 0
         try:
             while True:
-                while batch := self._next(batches):
-                    self._hand_over(batch)
-                done = not self._busy
-                heard = [] if done else wait(list(self._busy))
+                for index, file in waiting.read(place + AHEAD):
+                    self._reached[index] = judged(file, self._gates)
+                while self._hand_over(waiting):
+                    pass
+                done = not self._busy and not self._reached
+                heard = wait(list(self._busy)) if self._busy else []
                 for pipe in [each for each in self._busy if each in heard]:
                     self._hear(*self._busy.pop(pipe))
                 while place in self._reached:
@@ -94,44 +93,27 @@ class Pool:
             for worker in [*self._idle, *(worker for worker, _ in self._busy.values())]:
                 worker.end()
 
-    def _batches(self, files: Iterator[PlanFile | Unreadable | FileVerdict]) -> Iterator[Batch]:
-        """Neighbours in the run together: they are often alike, and what is known of one helps with the next."""
-        batch: Batch = []
-        size = 0
-        for place, file in enumerate(files):
-            if not isinstance(file, PlanFile):
-                self._reached[place] = judged(file, self._gates)
-                continue
-            self._gates.of(file.path)  # what is wrong with a configuration ends the run here
-            batch.append((place, file))
-            size += size_of(file)
-            if size >= BATCH:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
+    def _gated(
+        self, files: Iterator[PlanFile | Unreadable | FileVerdict]
+    ) -> Iterator[PlanFile | Unreadable | FileVerdict]:
+        for file in files:
+            if isinstance(file, PlanFile):
+                self._gates.of(file.path)  # what is wrong with a configuration ends the run here
+            yield file
 
-    def _next(self, batches: Iterator[Batch]) -> Batch | None:
-        """What to hand over now; None where all processes are busy, too many verdicts wait, or nothing is left."""
-        if not self._idle and len(self._busy) >= max(1, self._count):
-            return None
-        if self._again:
-            return self._again.popleft()
-        if self._busy and len(self._reached) >= AHEAD:
-            return None
-        return next(batches, None)
-
-    def _hand_over(self, batch: Batch) -> None:
-        """Give a batch to a process; judge it here where none can be had."""
+    def _hand_over(self, waiting: Batches) -> bool:
+        """Give a batch to a process that has none, or judge it where none can be had; False where nothing is done."""
+        if not (self._again or waiting) or not (self._idle or len(self._busy) < max(1, self._count)):
+            return False
         worker = self._idle.pop() if self._idle else self._start()
+        batch = self._again.popleft() if self._again else waiting.take(worker)
         if worker is None:
             self._reached.update((place, judged(file, self._gates, self._keeper)) for place, file in batch)
-            return
+            return True
         self._busy[worker.pipe] = worker, batch
-        try:
+        with suppress(OSError):  # it is gone, which the next look at its pipe finds out
             worker.pipe.send([file for _, file in batch])
-        except OSError:  # it is gone, which the next look at its pipe finds out
-            return
+        return True
 
     def _start(self) -> Worker | None:
         if len(self._busy) >= self._count:

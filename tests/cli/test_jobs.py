@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.cli import jobs, pool, worker
+from memcheck.cli import batches, jobs, pool, worker
 from memcheck.cli.gate import Gates, configurations_of
 from memcheck.cli.options import CheckOptions
 from memcheck.config.discover import PlanFile
 from memcheck.report import FORMATS
+from memcheck.result import Unreadable
 from tests.cli.plans import GOOD, write, write_broken, write_over
 
 Capture = pytest.CaptureFixture[str]
@@ -33,7 +34,7 @@ def in_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / ".git").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(jobs, "WORTH", {"fork": 2, "spawn": 2})
-    monkeypatch.setattr(pool, "BATCH", 2)
+    monkeypatch.setattr(batches, "BATCH", 2)
     use(monkeypatch, METHODS[-1])
     return tmp_path
 
@@ -229,14 +230,14 @@ def test_fixed_files_are_judged_as_they_are_then(tmp_path: Path, capsys: Capture
 SLOW = """
 import os, time
 from memcheck.__main__ import main
-from memcheck.cli import jobs, pool, worker
+from memcheck.cli import batches, jobs, worker
 
 def slow(file, gates, keeper):
     open(f"{os.getpid()}.judging", "w").close()
     time.sleep(600)
 
 if __name__ == "__main__":
-    jobs.WORTH, pool.BATCH, worker.judged = {"fork": 2}, 1, slow
+    jobs.WORTH, batches.BATCH, worker.judged = {"fork": 2}, 1, slow
     raise SystemExit(main(["check", "--jobs", "2"]))
 """
 
@@ -259,3 +260,38 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     for marker in tmp_path.glob("*.judging"):
         with pytest.raises(ProcessLookupError):
             os.kill(int(marker.stem), 0)
+
+
+def test_each_model_goes_to_one_process() -> None:
+    """What is known of a model helps with its other plans; a process without any of its own takes from the others."""
+    models = ["a", "b", "a", "b", "c", "a", "a"]
+    files = [PlanFile(f"{n}.yaml", f"memcheck: 1\nmodel: {model}\n".encode()) for n, model in enumerate(models)]
+    waiting = batches.Batches(iter([*files, Unreadable("no.yaml", "gone")]))
+    assert [place for place, _ in waiting.read(100)] == [7]
+    handed = [[place for place, _ in waiting.take(process)] for process in ("one", "two", "one", "two", "two")]
+    assert handed == [[0, 2], [1, 3], [5, 6], [4], []]
+    assert not waiting
+
+
+def test_a_process_takes_over_what_others_have_not_got_to() -> None:
+    """A folder of one model keeps all processes busy."""
+    files = [PlanFile(f"{n}.yaml", b"memcheck: 1\nmodel: a\n") for n in range(6)]
+    waiting = batches.Batches(iter(files))
+    assert not list(waiting.read(4))
+    assert [[place for place, _ in waiting.take(process)] for process in ("one", "two", "one")] == [[0, 1], [2, 3], []]
+    assert not list(waiting.read(8))
+    assert [place for place, _ in waiting.take("two")] == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (b"memcheck: 1\nmodel: llama-3.1-8b\n", b"llama-3.1-8b"),
+        (b"base_model: org/name", b"org/name"),
+        (b"model_name_or_path: org/name\r\n", b"org/name"),
+        (b"\xff\x00", b""),
+    ],
+)
+def test_the_model_that_a_file_shows(text: bytes, named: bytes) -> None:
+    """Plans and other tools' configs name it in a line; what has none is of no model."""
+    assert batches._model(text) == named
