@@ -85,7 +85,16 @@ SIZED = (
     "vocab_size",
 )
 """Dimensions, which ``from_pretrained`` takes as arguments, too."""
-PREDICTION = "num_nextn_predict_layers"
+PREDICTION = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+PREDICTING = {
+    "qwen3_5": 1, "qwen3_5_text": 1, "qwen3_5_moe": 1, "qwen3_5_moe_text": 1, "deepseek_v4": 1, "nemotron_h": 0,
+}  # fmt: skip
+"""AutoModel's own classes that train the layers for further tokens which a checkpoint's configuration has, by model
+type; how many there are where the catalog's copy of it is silent (every published Qwen3.5 and 3.6 has one, as has
+DeepSeek V4; ``models/*/model.py``, build_mtp_config_from_hf).
+"""
+BUILDERS = ("NeMoAutoModelFor", "transformers.", "ForCausalLM.", "ForConditionalGeneration.")
+"""Classes and functions that build the model that a recipe names, and nothing beside it."""
 
 OWN = frozenset(
     (

@@ -24,7 +24,7 @@ def model(draft: Draft) -> None:
     """The repository's id, what of its configuration is changed, or a configuration that is written out."""
     config = draft.config
     path = next((name for name in keys.MODELS if config.has(name)), "")
-    sizeless = keys.NO_OVERRIDES | {keys.PREDICTION}
+    sizeless = keys.NO_OVERRIDES | set(keys.PREDICTION)
     altered = changed(draft, CONFIG, sizeless)
     written = _class_of(text(draft, "model.config._target_"))
     if path:
@@ -38,11 +38,42 @@ def model(draft: Draft) -> None:
         if path and config.has(name):
             message = f"`{name}`: a dimension among the arguments of `from_pretrained` is not read"
             draft.refuse(name, message, "write it below `model.config`", ("model.overrides",))
-    for name in (f"model.{keys.PREDICTION}", f"{CONFIG}{keys.PREDICTION}"):
-        if str(config.values.get(name) or "0") != "0":
-            message = f"`{name}`: layers that predict further tokens have no memory model here"
-            draft.refuse(name, message, keys=("model.overrides",))
-        config.see(name, "model.mtp_use_repeated_layer")
+    target = text(draft, "model._target_")
+    if target and not any(each in target for each in keys.BUILDERS):
+        message = f"`{target}`: what this builds beside or instead of the model has no memory model here"
+        draft.refuse("model._target_", message)
+
+
+def predicts(draft: Draft, found: Architecture | None) -> None:
+    """Layers for further tokens, each of which takes a loss of its own over the whole vocabulary.
+
+    AutoModel's own classes of some models build those of the checkpoint's configuration unless the recipe says none.
+    """
+    sections = ("model", "model.config", "model.text_config", "model.config.text_config")
+    paths = [f"{section}.{name}" for section in sections for name in keys.PREDICTION]
+    said = [path for path in paths if draft.config.has(path)]
+    draft.config.see(*paths, "model.mtp_use_repeated_layer")
+    at = next((path for path in said if str(draft.config.values[path]) != "0"), "")
+    if not said and found is not None and not on(draft, "model.force_hf") and _predicting(draft, found.model_type):
+        at = next((name for name in keys.MODELS if draft.config.has(name)), "model._target_")
+    if at:
+        message = f"`{at}: {draft.config.values.get(at)}`: layers that predict further tokens have no memory model here"
+        help = "AutoModel trains without them with `model.num_nextn_predict_layers: 0`"
+        draft.refuse(at, message, help, ("model.overrides",))
+
+
+def _predicting(draft: Draft, kind: str) -> bool:
+    """Whether AutoModel's class builds such layers, and the model's own configuration, as far as known, has some."""
+    from memcheck.catalog.models import find_model
+
+    if kind not in keys.PREDICTING:
+        return False
+    name = _text_of(draft, "model.name")
+    config = (_mapping_of(draft, "model.architecture") or {}) if name is None else find_model(name).config
+    inside = config.get("text_config")
+    sections = (config, inside) if isinstance(inside, dict) else (config,)
+    found = [section[each] for section in sections for each in keys.PREDICTION if each in section]
+    return bool(found[0] if found else keys.PREDICTING[kind])
 
 
 def _class_of(target: str) -> str:

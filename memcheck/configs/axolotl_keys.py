@@ -48,6 +48,7 @@ PLUGINS_REFUSED: dict[str, tuple[str, str]] = {
     "DenseMixerPlugin": ("every expert run for every token (DenseMixer)", "dense_mixer"),
     "GrokfastPlugin": ("a moving average of every gradient (Grokfast)", ""),
     "HatcheryPlugin": ("training on a remote service", ""),
+    "LLMCompressorPlugin": ("masks of pruned weights (llmcompressor)", ""),
     "MoraPlugin": ("MoRA's adapters", "use_mora"),
 }
 """Plugins without a memory model, and the switch of the config that turns each off (``integrations/*/args.py``)."""

@@ -9,7 +9,7 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.automodel_batch import SIZES, batch, evaluation, length
 from memcheck.configs.automodel_launch import launched
 from memcheck.configs.automodel_layout import layout
-from memcheck.configs.automodel_model import architecture, backend, liger, model, returned
+from memcheck.configs.automodel_model import architecture, backend, liger, model, predicts, returned
 from memcheck.configs.automodel_peft import excludes_tower, method
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
@@ -36,6 +36,7 @@ def read_automodel(config: ConfigFile, world: int | None) -> ReadConfig:
         return draft.finish()
     model(draft)
     found = architecture(draft)
+    predicts(draft, found)
     layout(draft, found)
     adapted = method(draft, found)
     batch(draft)

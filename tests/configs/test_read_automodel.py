@@ -236,3 +236,36 @@ def test_liger_and_hidden_states_count_in_transformers_classes_alone() -> None:
     assert values(forced)["training.kernels.liger"]
     assert not own.notes
     assert not forced.notes
+
+
+def test_layers_for_further_tokens_are_those_of_the_checkpoint_unless_the_recipe_says_none() -> None:
+    """AutoModel's own Qwen3.5 and Nemotron-H train them where the configuration has some; transformers' have none."""
+    for name, has in (
+        ("Qwen/Qwen3.5-27B", True),
+        ("Qwen/Qwen3.5-4B", True),
+        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16", True),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", False),
+        ("Qwen/Qwen3-8B", False),
+    ):
+        found = read(model={"pretrained_model_name_or_path": name}).problems
+        assert any("further tokens" in each.message for each in found) == has, name
+        for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers"):
+            for section in ({key: 0}, {"text_config": {key: 0}}):
+                assert not read(model={"pretrained_model_name_or_path": name, **section}).problems
+            (problem,) = read(model={"pretrained_model_name_or_path": name, "text_config": {key: 1}}).problems
+            assert "further tokens" in problem.message
+        forced = {"pretrained_model_name_or_path": name, "force_hf": True}
+        assert not [each for each in read(model=forced).problems if "further tokens" in each.message]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["nemo_automodel.components.models.gemma4_drafter.composite.Gemma4WithDrafter.from_pretrained",
+     "nemo_automodel.components.models.gpt2.build_gpt2_model"],
+)  # fmt: skip
+def test_what_builds_more_than_the_model_that_it_names_is_refused(target: str) -> None:
+    """A drafter that is trained beside its base, or a model whose sizes are arguments: a plan of the base is neither."""
+    found = read(model={"_target_": target, "pretrained_model_name_or_path": "google/gemma-3-1b-it", "drafter_path": "x"})
+    assert any(target in each.message and each.location is not None for each in found.problems)
+    own = "nemo_automodel.components.models.llama.model.LlamaForCausalLM.from_pretrained"
+    assert not read(model={"_target_": own}).problems
