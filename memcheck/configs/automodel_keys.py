@@ -70,8 +70,14 @@ MODELS = (
     "model.config",
 )
 DTYPES = ("model.torch_dtype", "model.dtype", "model.config.torch_dtype", "model.config.dtype")
-NO_OVERRIDES = SIZELESS | {"_target_", "pretrained_model_name_or_path", "name_or_path", "torch_dtype", "dtype"}
-"""Keys of ``model.config`` that set no size."""
+NO_OVERRIDES = (
+    SIZELESS
+    | {"_target_", "pretrained_model_name_or_path", "name_or_path", "torch_dtype", "dtype"}
+    | {"kda_mode", "kda_unpad_inputs", "kda_use_fused_gate", "kda_use_qk_l2norm_in_kernel"}
+)
+"""Keys of ``model.config`` that set no size. Those of Kimi Delta Attention fuse its gate and norms, which keeps less
+than its separate products do, as which they are priced (``components/models/kimi_linear/config.py``).
+"""
 SIZED = (
     "hidden_size",
     "head_dim",

@@ -49,8 +49,9 @@ def shown(draft: Draft, names: Iterable[str]) -> None:
 
 
 def text_alone(draft: Draft, why: str) -> None:
-    """Batches without pictures, which skip the tower of a model that has one."""
-    if sees(draft) is not None:
+    """Batches without pictures, which skip the towers of a model that has some, with a graph of its own or resting."""
+    found = architecture_named(draft)
+    if found is not None and (found.vision is not None or found.others):
         draft.assume(NUMBER, 0, why)
 
 

@@ -176,3 +176,10 @@ def test_automodels_made_up_pictures_are_stated_by_the_config() -> None:
     sound = {"_target_": "nemo_automodel.components.datasets.audio.datasets.make_cv17_dataset", "seq_len": 4096}
     (problem,) = automodel.read(recipe="FinetuneRecipeForVLM", model=hears, dataset=sound).problems
     assert "sound" in problem.message
+
+
+def test_text_alone_is_said_of_towers_that_only_rest() -> None:
+    """Gemma 3n's towers have no graph of their own: a recipe of text says that there are no pictures, as of others."""
+    found = read("a.yml", VLM.replace(SEES, "google/gemma-3n-E2B-it"))
+    assert found.settings["training.images.per_sample"].value == 0
+    assert not found.problems

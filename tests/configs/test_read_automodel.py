@@ -269,3 +269,12 @@ def test_what_builds_more_than_the_model_that_it_names_is_refused(target: str) -
     assert any(target in each.message and each.location is not None for each in found.problems)
     own = "nemo_automodel.components.models.llama.model.LlamaForCausalLM.from_pretrained"
     assert not read(model={"_target_": own}).problems
+
+
+def test_kernels_of_kimis_attention_are_no_dimensions() -> None:
+    """`kda_mode` and its like choose among kernels: the model is the catalog's."""
+    name = "moonshotai/Kimi-Linear-48B-A3B-Instruct"
+    config = {"kda_mode": "chunk", "kda_use_fused_gate": True}
+    found = values(read(model={"pretrained_model_name_or_path": name, "config": config}))
+    assert found["model.name"] == name
+    assert "model.overrides" not in found
