@@ -1,7 +1,9 @@
 """Published jobs that ran or died of out of memory (``data/outcomes.json``), against the verdict of the gate.
 
 *Unsafe*: the job died, and its plan passes. *Refused*: it ran, and its plan does not pass: beyond the card, above the
-limit alone, or for another reason. A reading is compared with *allocated*, where that is what was read.
+limit alone, or for another reason. A reading is compared with *allocated*, where that is what was read; one of reserved
+memory lies inside the interval of what is seen, or not. An error message says what was in use and what was asked for:
+the step needs no less than both.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from memcheck.errors import MemcheckError
 from memcheck.result import PASSED
 
 GIB = 2**30
+ASKED = "in use and asked for when an allocation failed"
 BEYOND, LIMIT, OTHER = "beyond the card", "above the limit", "another reason"
 LIMIT_CODES = ("MEM102", "MEM104")
 
@@ -34,6 +37,10 @@ class Outcome(NamedTuple):
     quote: str
     assumption: str
     """What the plan states and the source does not."""
+    reserved_bytes: int | None = None
+    """What the source read of ``max_memory_reserved``."""
+    asked_bytes: int | None = None
+    """What was in use when an allocation failed, and that allocation."""
 
 
 class Verdict(NamedTuple):
@@ -47,6 +54,20 @@ class Verdict(NamedTuple):
     reason: str
     """Why it does not pass: ``BEYOND`` | ``LIMIT`` | ``OTHER``; empty where it does."""
     message: str
+    reserved_ends: tuple[int, int] | None = None
+    """Between which figures reserved memory is predicted to be seen."""
+
+    @property
+    def short(self) -> bool:
+        """Less is predicted than was in use and asked for when the job died."""
+        asked, found = self.outcome.asked_bytes, self.allocated_bytes
+        return asked is not None and found is not None and found < asked
+
+    @property
+    def outside(self) -> bool:
+        """A reading of reserved memory lies outside of what is predicted to be seen."""
+        reading, ends = self.outcome.reserved_bytes, self.reserved_ends
+        return reading is not None and ends is not None and not ends[0] <= reading <= ends[1]
 
     @property
     def unsafe(self) -> bool:
@@ -81,6 +102,12 @@ class Rates(NamedTuple):
     readings: int
     median: float
     worst: float
+    asked: int = 0
+    """Jobs that died with a message of what was in use and asked for."""
+    short: int = 0
+    seen: int = 0
+    """Readings of reserved memory."""
+    outside: int = 0
 
 
 def kind_of(plan: dict[str, Any]) -> str:
@@ -97,17 +124,20 @@ def outcomes() -> list[Outcome]:
     found = []
     for job in load("outcomes.json")["jobs"]:
         reading = job.get("reading")
-        counts = reading is not None and "allocated" in reading["counter"]
+        counter = reading["counter"] if reading is not None else ""
+        ran, size = job["outcome"] != "oom", reading["bytes"] if reading is not None else None
         found.append(
             Outcome(
                 id=job["id"],
                 kind=kind_of(job["plan"]),
                 died=job["outcome"] == "oom",
                 plan=job["plan"],
-                allocated_bytes=reading["bytes"] if counts else None,
+                allocated_bytes=size if "allocated" in counter else None,
                 source=job["source"],
                 quote=job["quote"],
                 assumption=job["assumption"],
+                reserved_bytes=size if ran and "reserved" in counter else None,
+                asked_bytes=size if counter == ASKED else None,
             )
         )
     return found
@@ -131,6 +161,10 @@ def judged(outcome: Outcome) -> Verdict:
             reason = BEYOND
         elif errors and all(finding.code in LIMIT_CODES for finding in errors):
             reason = LIMIT
+    ends = None
+    if estimate is not None:
+        beyond = estimate.device_bytes - estimate.reserved_bytes
+        ends = (estimate.interval_bytes[0] - beyond, estimate.interval_bytes[1] - beyond)
     return Verdict(
         outcome=outcome,
         passed=passed,
@@ -138,6 +172,7 @@ def judged(outcome: Outcome) -> Verdict:
         allocated_bytes=estimate.allocated_bytes if estimate else None,
         reason=reason,
         message="" if passed or not errors else f"{errors[0].code} {errors[0].message}",
+        reserved_ends=ends,
     )
 
 
@@ -157,6 +192,10 @@ def rates(verdicts: Iterable[Verdict]) -> Rates:
         readings=len(errors),
         median=median(errors) if errors else 0.0,
         worst=max(errors, default=0.0),
+        asked=sum(v.outcome.asked_bytes is not None for v in dead),
+        short=sum(v.short for v in dead),
+        seen=sum(v.outcome.reserved_bytes is not None for v in alive),
+        outside=sum(v.outside for v in alive),
     )
 
 
@@ -177,10 +216,10 @@ def regressions(now: dict[str, Rates], before: dict[str, dict[str, float]], slac
         if new is None or new.died + new.ran < old["died"] + old["ran"]:
             found.append(f"outcomes, {kind}: {old['died'] + old['ran']:g} jobs recorded")
             continue
-        for field in ("unsafe", "unsafe_stated", "beyond", "limit", "other"):
-            value = getattr(new, field)
-            if value > old[field]:
-                found.append(f"outcomes, {kind}: {field} {value}, recorded {old[field]:g}")
+        for field in ("unsafe", "unsafe_stated", "beyond", "limit", "other", "short", "outside"):
+            value, recorded = getattr(new, field), old.get(field, 0)
+            if value > recorded:
+                found.append(f"outcomes, {kind}: {field} {value}, recorded {recorded:g}")
         found += [
             f"outcomes, {kind}: {field} {getattr(new, field):.2%}, recorded {old[field]:.2%}"
             for field in ("median", "worst")
@@ -202,23 +241,25 @@ def line(kind: str, r: Rates) -> str:
     readings = f"; allocated: median {r.median:.2%}, worst {r.worst:.2%} of {r.readings}" if r.readings else ""
     return (
         f"{kind:36} died {r.died:3}, unsafe {r.unsafe} ({r.unsafe_stated} fully stated); "
-        f"ran {r.ran:3}, refused {r.beyond} beyond, {r.limit} above the limit, {r.other} otherwise{readings}"
+        f"ran {r.ran:3}, refused {r.beyond} beyond, {r.limit} above the limit, {r.other} otherwise{readings}; "
+        f"{r.short} of {r.asked} predicted below what was asked for; {r.outside} of {r.seen} outside of what is seen"
     )
 
 
 HEAD = [
     ("| kind of job | died | unsafe | fully stated | ran | refused: beyond the card | above the limit | otherwise |"
-    " readings | median | worst |"),
-    "|---|---|---|---|---|---|---|---|---|---|---|",
+    " readings | median | worst | asked for | predicted below | reserved | outside |"),
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
 ]
 
 
 def row(kind: str, r: Rates) -> str:
     """One kind as a row of a table."""
     readings = f"{r.readings} | {r.median:.2%} | {r.worst:.2%}" if r.readings else " | | "
+    asked, seen = f"{r.asked} | {r.short}" if r.asked else " | ", f"{r.seen} | {r.outside}" if r.seen else " | "
     return (
         f"| {kind} | {r.died} | {r.unsafe} | {r.unsafe_stated} | {r.ran} | {r.beyond} | {r.limit} | {r.other} | "
-        f"{readings} |"
+        f"{readings} | {asked} | {seen} |"
     )
 
 
@@ -231,6 +272,9 @@ def section(verdicts: Sequence[Verdict]) -> list[str]:
         "Published jobs that ran or died of out of memory, as plans, judged by the gate with its default limits.",
         "*Unsafe*: the job died and its plan passes; *fully stated*: the source says all that the plan does.",
         "*Refused*: the job ran and its plan does not pass. Readings are of *allocated*, of jobs that ran.",
+        "*Asked for*: the message of jobs that died says what was in use and what was asked for, and *allocated* must",
+        "not be predicted below both. *Reserved*: readings of jobs that ran, and those that lie outside of what is",
+        "predicted to be seen.",
         "",
         *HEAD,
     ]
@@ -239,9 +283,13 @@ def section(verdicts: Sequence[Verdict]) -> list[str]:
     found += [named(v) for v in verdicts if v.unsafe] or ["None."]
     found += ["", "Refused, though they ran:", ""]
     found += [named(v) for v in verdicts if v.refused] or ["None."]
+    found += ["", "Readings of reserved memory outside of what is predicted to be seen:", ""]
+    found += [read(v) for v in verdicts if v.outside] or ["None."]
     without = load("outcomes.json")["unpriced"]
     found += ["", "Published jobs whose configuration is too incomplete for a plan:", ""]
-    found += [", ".join(f"`{job['id']}`" for job in without)]
+    found += [", ".join(f"`{job['id']}`" for job in without if job["reason"] == "incomplete")]
+    found += ["", "Published jobs that no plan can state yet:", ""]
+    found += [f"- `{job['id']}`: {job['reason']}" for job in without if job["reason"] != "incomplete"]
     return found
 
 
@@ -262,6 +310,15 @@ def in_readme(text: str, verdicts: Sequence[Verdict]) -> str:
         f"| ran | {r.ran} | {ran} |",
     ]
     return "\n".join([before + BEGIN, *table, END]) + after
+
+
+def read(v: Verdict) -> str:
+    """One reading of reserved memory that lies outside, as an item of a list."""
+    low, high = v.reserved_ends or (0, 0)
+    size = v.outcome.reserved_bytes or 0
+    assumed = f"; assumed: {v.outcome.assumption}" if v.outcome.assumption else ""
+    ends = f"{low / GIB:.2f} to {high / GIB:.2f} predicted"
+    return f"- `{v.outcome.id}` ({v.outcome.kind}): {size / GIB:.2f} GiB, {ends}{assumed}; {v.outcome.source}"
 
 
 def named(v: Verdict) -> str:

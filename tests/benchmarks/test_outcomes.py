@@ -53,6 +53,29 @@ def test_a_job_that_ran_and_does_not_pass_is_refused() -> None:
     assert (found.readings, round(found.median, 3), found.worst) == (3, 0.1, 0.5)
 
 
+def test_a_prediction_is_no_less_than_what_was_asked_for_when_the_job_died() -> None:
+    """Allocated and the allocation that failed are a lower bound of what the step needs."""
+    asked = [job(died=True)._replace(asked_bytes=size) for size in (110, 111)]
+    found = outcomes.rates([Verdict(each, False, 1.1, 110, BEYOND, "") for each in asked])
+    assert (found.asked, found.short) == (2, 1)
+
+
+def test_a_reading_of_reserved_memory_lies_between_the_ends_of_what_is_seen() -> None:
+    """Both ends belong to it."""
+    read = [job(died=False)._replace(reserved_bytes=size) for size in (99, 100, 120, 121)]
+    found = outcomes.rates([Verdict(each, True, 0.5, 90, "", "", (100, 120)) for each in read])
+    assert (found.seen, found.outside) == (4, 2)
+
+
+def test_what_is_seen_of_reserved_memory_is_without_what_is_outside_the_allocator() -> None:
+    """As in the table of published figures."""
+    found = outcomes.judged(job(died=False))
+    assert found.reserved_ends is not None
+    low, high = found.reserved_ends
+    assert found.allocated_bytes is not None
+    assert low <= found.allocated_bytes <= high
+
+
 @pytest.mark.parametrize(("gpu", "passes", "reason"), [("h100-80gb", True, ""), ("t4", False, BEYOND)])
 def test_a_job_is_judged_as_the_gate_judges_a_plan(gpu: str, passes: bool, reason: str) -> None:
     """A small model fits one card, and not the other."""
