@@ -24,6 +24,7 @@ from memcheck.configs import (
 from memcheck.configs.arguments import NO_DEFINES
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.evidence import Recognise, all_keys, any_key
+from memcheck.configs.installers import without_installers
 from memcheck.configs.read_accelerate import read_accelerate
 from memcheck.configs.read_automodel import read_automodel
 from memcheck.configs.read_axolotl import read_axolotl
@@ -75,8 +76,8 @@ class Format(Record):
         """
         syntax = syntax_of(path, text)
         usable = syntax if syntax in self.syntaxes else self.syntaxes[0]
-        if self.trains is not None and usable == ARGUMENTS:
-            text = self.trains(text)
+        if usable == ARGUMENTS:
+            text = without_installers(text if self.trains is None else self.trains(text))
         return load_config(path, text, usable, self.lists, defines)
 
 

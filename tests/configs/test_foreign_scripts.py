@@ -214,3 +214,30 @@ def test_the_allocators_variable_in_front_of_a_launch_counts(line: str, said: st
     """Segments that expand hold less that cannot be returned; a script is where that is said."""
     setting = _read(f"{said}{line}\n").settings.get("training.expandable_segments")
     assert (setting.value if setting is not None else None) == value
+
+
+INSTALLED = """\
+PACKAGES=$CACHE/packages
+if python -c "import fla"; then
+    echo there
+else
+    pip install --target=$PACKAGES --no-deps \\
+        --upgrade fla-core
+fi
+git clone --depth 1 https://example.org/data
+"""
+
+
+@pytest.mark.parametrize("line", ["", "uv pip install --no-deps peft\n", "huggingface-cli download --local-dir . a/b\n"])
+def test_arguments_of_what_installs_or_fetches_are_none_of_the_trainings(line: str) -> None:
+    """Neither a key that is not known nor a branch of the script comes of them."""
+    found = _read(INSTALLED + line + LINE + SAID)
+    alone = _read(LINE + SAID)
+    assert [p.message for p in found.problems] == [p.message for p in alone.problems]
+    assert not [n for n in found.notes if "not a key" in str(n)]
+    assert found.values == alone.values
+
+
+def test_a_command_behind_an_installer_on_one_line_is_read() -> None:
+    """It is not blanked with it."""
+    assert _read("pip install --no-deps peft && " + LINE + SAID).values == _read(LINE + SAID).values
