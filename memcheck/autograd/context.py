@@ -139,7 +139,7 @@ class Setting(Record):
     encoded: int = 0
     """Rows of a sequence that cross attention reads: the encoder's output; 0 = there is none."""
     encoded_grad: bool = False
-    """That output wants a gradient."""
+    """That output wants a gradient, or the first of the streams that layers weigh (Inkling 2)."""
     encoded_dtype: str | None = None
     """Dtype of that output, where it is not that of the residual stream."""
     gathers: bool = False

@@ -106,6 +106,7 @@ def replay(
         if parameter.awaits is not None:
             parameter.waiting = tape.new(parameter.shape, parameter.awaits, "gradient of an autocast copy")
     takes = sum(p.waiting.bytes for p in ctx.parameters if p.waiting is not None)
+    takes += sum(leaf.arrive() for leaf in tape.waiting)
     trained = y.origin is not None
     arrived = [tape.new(*output, "output gradient")] if trained else []
     if recompute and setting.reentrant and arrived:  # an argument of CheckpointFunction.backward
@@ -120,6 +121,7 @@ def replay(
     lingers = sum(storage.bytes for storage in tape.retained)
     tape.retained.clear()
     hands = sum(p.waiting.bytes for p in ctx.parameters if p.waiting is not None)
+    hands += sum(leaf.left() for leaf in tape.waiting)
     return Curve(
         saved=saved.bytes,
         saved_inventory=saved.inventory,

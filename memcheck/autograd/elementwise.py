@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
 
-SAVES_RESULT = frozenset({"relu", "tanh", "sigmoid", "exp", "expm1", "rsqrt", "softmax", "sqrt"})
+SAVES_RESULT = frozenset({"relu", "tanh", "sigmoid", "exp", "expm1", "reciprocal", "rsqrt", "softmax", "sqrt"})
 """Activations whose derivative is taken from the result; all others keep their input."""
 
 

@@ -96,6 +96,8 @@ class Relative(Record):
     """Columns of the convolutions behind the matrices of keys and values."""
     scaled: bool = False
     """Queries and biases are multiplied by a logarithm of the position, in fp32."""
+    dynamic: bool = False
+    """Each token makes the convolutions' weights, too, of inputs that keys and values have of their own (Inkling 2)."""
 
 
 class Attention(Record):

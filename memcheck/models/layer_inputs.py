@@ -1,4 +1,4 @@
-"""What layers of Gemma 3n, Gemma 4 and HRM-Text are given beside one stream of hidden states."""
+"""What layers of Gemma 3n, Gemma 4, HRM-Text and Inkling 2 are given beside one stream of hidden states."""
 
 from __future__ import annotations
 
@@ -19,6 +19,19 @@ class AltUp(Record):
     streams: int
     scaled: bool = True
     """The corrected first stream is multiplied by a vector in front of the per-layer input."""
+
+
+class Sources(Record):
+    """Streams of layers before this one, which learned queries weigh together with its own (Inkling 2)."""
+
+    given: int
+    """How many there are."""
+    first: bool
+    """The layer is the first that is given so many."""
+    adds: bool
+    """What it is given becomes one of them, for its own feed-forward network, too."""
+    last: bool
+    """It is the last layer: the model weighs them once more behind it."""
 
 
 class Cycle(Record):

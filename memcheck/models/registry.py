@@ -103,6 +103,7 @@ FAMILIES: dict[str, str] = {
     "hy_v3": "hy_v3:read",
     "hy_v4": "hy_v4:read",
     "hyperclovax": "granite:read_hyperclovax",
+    "inkling2_text": "inkling2:read",
     "inkling_text": "inkling:read",
     "internlm3": "internlm3:read",
     "iquestcoder": "llama:read",

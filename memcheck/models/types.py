@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import chain, repeat
 
 from memcheck.models.attention_types import Attention, Disentangled, LatentAttention, Norm, ParameterTensor
-from memcheck.models.layer_inputs import AltUp, Cycle, PerLayer
+from memcheck.models.layer_inputs import AltUp, Cycle, PerLayer, Sources
 from memcheck.models.mixer_types import Mixer
 from memcheck.models.rough import Rough
 from memcheck.models.task import Pooling, TaskHead
@@ -37,6 +37,7 @@ __all__ = [
     "PerLayer",
     "Pooling",
     "Rough",
+    "Sources",
     "TaskHead",
 ]
 
@@ -98,7 +99,8 @@ class Moe(Record):
     | ``sigmoid-best`` (Flint: the best scores, uncorrected) | ``sigmoid-narrow`` (Laguna: cast back)
     | ``sigmoid-logits`` (LFM 2: in their dtype) | ``sigmoid-chosen`` (Kolibri: of the logits that a correction chose)
     | ``softmax-gather`` (ERNIE: those scores) | ``softmax-groups`` (Mistral 4) | ``sqrt-softplus`` (DeepSeek V4)
-    | ``sigmoid-sink`` (Inkling: of the chosen and of the shared experts, which are stacked, together)."""
+    | ``sigmoid-sink`` (Inkling: of the chosen and of the shared experts, which are stacked, together)
+    | ``sigmoid-even`` (Inkling 2: of those that a correction chose, by their sum)."""
     table: int = 0
     """Elements of an int64 buffer that says each token's experts (DeepSeek V4's first layers); 0 = none."""
     shared_width: int = 0
@@ -113,7 +115,7 @@ class Moe(Record):
     """GPT-OSS's gate: interleaved halves, clamped, ``(up + 1) * gate * sigmoid(alpha * gate)``."""
     clamp: str = ""
     """Both halves are clamped: ``oai`` (MiniMax M3: ``(up + 1) * gate * sigmoid(alpha * gate)``) | ``act`` (their usual
-    product; ``act-routed``: not in shared experts); empty = they are not."""
+    product; ``act-routed``: not in shared experts) | ``tanh`` (Inkling 2: softly, in fp32); empty = they are not."""
     latent_size: int = 0
     """Experts work on a projection of this width instead of the hidden size (Nemotron-H); 0 = they do not."""
     router_fp32: bool = False
@@ -177,6 +179,9 @@ class Block(Record):
     convolutions: bool = False
     """A causal convolution of each channel, plus its input, stands behind attention, and one behind the feed-forward
     network: ``extra_tensors`` (Inkling)."""
+    sources: Sources | None = None
+    """Attention and feed-forward network read mixtures of streams; ``extra_tensors`` hold the queries, the convolutions
+    and the norms of keys and values."""
     connections: int | None = None
     """Rounds in which what mixes the streams is normed (DeepSeek V4); 0: none does (Hy 4); None: one stream."""
     scaled_output: bool = False
@@ -369,6 +374,12 @@ class Architecture(Record):
     def collapses(self) -> bool:
         """Whether hyper-connections collapse several streams, which start as copies of the embedding (DeepSeek V4)."""
         return self.streams > 1 and self.blocks[0][0].connections is not None
+
+    @property
+    def last_sources(self) -> int:
+        """How many streams of earlier layers are weighed with the last one's in front of the head (Inkling 2)."""
+        found = self.blocks[-1][0].sources
+        return 0 if found is None else found.given + found.adds
 
     def layers(self) -> tuple[Block, ...]:
         """Every block, one entry per layer."""

@@ -33,6 +33,7 @@ from memcheck.models.types import (
     Norm,
     ParameterTensor,
     PerLayer,
+    Sources,
 )
 from tests.memory.jobs import BIG_GPU, job
 
@@ -80,6 +81,7 @@ ELSEWHERE = {
     "LatentAttention.passes_choice",
     "Mixer.norm_fp32",
     "Moe.scores_fp32",
+    "Sources.first",
 }
 """They matter to other kernels of attention, recomputed layers, longer sequences than their windows, or other dtypes
 than bf16."""
@@ -103,7 +105,10 @@ def _recording(cls: type[Any]) -> type[Any]:
 
 RECORDING = {
     cls: _recording(cls)
-    for cls in (AltUp, Attention, Compressed, Disentangled, LatentAttention, Mixer, Mlp, Moe, Block, Norm, PerLayer, Relative)
+    for cls in (
+        AltUp, Attention, Compressed, Disentangled, LatentAttention, Mixer, Mlp, Moe, Block, Norm, PerLayer, Relative,
+        Sources,
+    )
 }
 
 

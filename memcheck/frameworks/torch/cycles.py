@@ -10,20 +10,23 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.stream import stream_dtype
 from memcheck.frameworks.torch.units import block_tensors_on_rank
 from memcheck.job.types import TrainingJob
-from memcheck.models.types import Block, Cycle
+from memcheck.models.types import Architecture, Block, Cycle
 
 
-def demand_whole_stacks(job: TrainingJob) -> None:
-    """Nothing, unless the plan cuts or freezes the layers, which run in turn.
+def demand_whole_stacks(job: TrainingJob, architecture: Architecture) -> None:
+    """Nothing, unless the plan cuts or freezes the layers, which run in turn, or read streams of many before them.
 
     Raises:
         UnsupportedError: it does.
     """
+    first = architecture.blocks[0][0]
+    if first.cycle is None and first.sources is None:
+        return
     if job.layout.pipeline > 1:
-        said = "memcheck has no model of stages of layers that run again and again"
+        said = "memcheck has no model of stages of layers that run again and again, or that read many before them"
         raise UnsupportedError(said, "replicate the model", "/parallelism/pipeline")
     if any(word not in ("embed", "head", "norm") for word in job.freeze):
-        said = "memcheck has no model of frozen layers that run again and again"
+        said = "memcheck has no model of frozen layers that run again and again, or that read many before them"
         raise UnsupportedError(said, "freeze `embed` or `head` alone, or train adapters", "/training/freeze")
 
 

@@ -86,10 +86,10 @@ class Units:
 
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
         self.job, self.architecture = job, as_built(job, architecture)
-        if architecture.blocks[0][0].cycle is not None:
+        if architecture.blocks[0][0].cycle is not None or architecture.blocks[0][0].sources is not None:
             from memcheck.frameworks.torch.cycles import demand_whole_stacks
 
-            demand_whole_stacks(job)
+            demand_whole_stacks(job, architecture)
         self.base = base_setting(job, architecture, added.dtype)
         self._entry = entry_stream(self.architecture, self.base)
         self._added, self._inventory = added, inventory
@@ -111,6 +111,8 @@ class Units:
         checkpointing = job.checkpointing
         input_grad = self._input_wants(part)
         runs: list[Run] = []
+        if self.architecture.blocks[0][0].sources is not None:  # the first stream is the looked-up rows
+            self.base = base = base._replace(encoded_grad=input_grad)
         encoder, table = self.architecture.encoder, input_grad
         if encoder is not None and part.embedding:
             from memcheck.frameworks.torch.encoder import encoder_units

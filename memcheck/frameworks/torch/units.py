@@ -351,7 +351,6 @@ def head_of(
     job: TrainingJob, a: Architecture, base: Setting, part: Part, outside: str | None, before: tuple[int, int]
 ) -> Head:
     """What the last unit consists of. ``outside`` and ``before``: as :func:`head_unit` has them."""
-    graph, states = before
     tied = is_tied(a, base.tensor) and part.embedding and not saves(job, TABLE, HEAD)
     trained = (base.trained and not is_head_frozen(job, a)) or saves(job, HEAD)
     loss = job.loss._replace(upcast=False) if a.narrow_loss else job.loss
@@ -362,6 +361,7 @@ def head_of(
         hidden_cap=a.final_softcap and base.style.caps_hidden,
         widened=a.logits_fp32,
         divided=a.head_input_scale,
+        sources=a.last_sources,
         kept_words=a.kept_words,
         transform=a.head_transform,
         transform_name=a.head_tensors[0].name if a.head_transform else "",
@@ -372,7 +372,7 @@ def head_of(
         waiting=a.per_layer.total if a.per_layer is not None else 0,
         offset=job.recipe.params if a.logit_bias else "",  # FSDP2 casts no buffers
         compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
-        graph_before=graph,
+        graph_before=before[0],
         grad_dtype=outside,
         collapses=a.collapses,
         apart=a.collapses and a.blocks[0][0].connections == 0,
@@ -380,7 +380,7 @@ def head_of(
     )
     if a.task is not None:
         return head._replace(task=a.task, trained=trained or base.adapter is not None)
-    return _with_objective(job, a, base, head, states) if job.objective.code else head
+    return _with_objective(job, a, base, head, before[1]) if job.objective.code else head
 
 
 def run_head(ctx: Context, head: Head, x: Value) -> Value:

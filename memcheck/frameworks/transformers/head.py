@@ -63,6 +63,8 @@ class Head(Record):
     """What the head reads is capped, not the logits."""
     kept_words: int = 0
     """The logits of so many words are a slice, which the loss reads; 0 = it reads all."""
+    sources: int = 0
+    """Streams of earlier layers that are weighed with the last one's (Inkling 2); 0 = there are none."""
     divided: bool = False
     """What the head reads is divided by a constant."""
     widened: bool = False
@@ -122,6 +124,7 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
         lingers=lingers,
         before=before,
         input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
+        hands=sum(leaf.left() for leaf in tape.waiting),
     )
 
 
@@ -129,7 +132,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     """Final norm, head, loss. The logits are put on ``ctx.kept``."""
     tape, s = ctx.tape, ctx.setting
     layers = layers_of(s.style)
-    h = layers.norm(ctx, head.final_norm, _joined(ctx, head, x))
+    h = _normed(ctx, head, x)
     if head.projection and not head.projects_last:
         matrix = ParameterTensor("project_out.weight", (head.projection, s.hidden), "embedding", linear=True)
         h = linear(tape, h, ctx.weights(matrix, False), "project_out")
@@ -213,8 +216,17 @@ def _adapted(ctx: Context, head: Head, weights: Weights) -> Weights:
     return ctx.adapted("lm_head", weights, adapter) if adapter is not None and named else weights
 
 
+def _normed(ctx: Context, head: Head, x: Value) -> Value:
+    h = layers_of(ctx.setting.style).norm(ctx, head.final_norm, _joined(ctx, head, x))
+    return cast(ctx.tape, h, x.dtype) if head.sources else h
+
+
 def _joined(ctx: Context, head: Head, x: Value) -> Value:
     """One stream of the last layer's several."""
+    if head.sources:
+        from memcheck.frameworks.transformers.attention_residual import last_mixture
+
+        return last_mixture(ctx, head.sources, ParameterTensor("final_input.query", (ctx.hidden,), "mixer"), x)
     if ctx.setting.streams == 1:
         return x
     if head.collapses:

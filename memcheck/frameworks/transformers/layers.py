@@ -103,6 +103,11 @@ def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
 
         cycle, whole = layer.cycle, mode == "full"
         return lambda ctx, x: run(ctx, layer, cycle, x, recompute=whole), False
+    if layer.sources is not None:
+        from memcheck.frameworks.transformers import attention_residual
+
+        sources, whole = layer.sources, mode == "full"
+        return lambda ctx, x: attention_residual.run(ctx, layer, sources, x, recompute=whole), False
     if not mode.startswith(PARTS):
         return lambda ctx, x: block(ctx, layer, x), mode == "full"
     parts = frozenset(mode.removeprefix(PARTS).split(","))

@@ -48,7 +48,7 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
         if isinstance(block.mixer, Attention):
             bias = max(bias, _bias(block.mixer, setting))
             # where() keeps what chooses between biases and nothing
-            chooses = block.mixer.relative is not None and setting.attention == "sdpa"
+            chooses = block.mixer.relative is not None and block.mixer.sdpa and setting.attention == "sdpa"
             kept = kept or chooses or block.mixer.filled_scores or shares_mask(block.mixer, setting)
     gathered = max((_table(b.mixer, setting) for b in blocks if isinstance(b.mixer, Attention)), default=0)
     masks, others = sum(kinds.values()), [w for w in windows if w not in kinds]

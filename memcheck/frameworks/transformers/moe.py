@@ -223,6 +223,10 @@ def gate(tape: Tape, m: Moe, both: Value) -> Value:
         return _clamped_gate(tape, both, half)
     g, up = tape.views(both, half, half)
     del both
+    if m.clamp == "tanh":
+        from memcheck.frameworks.transformers.clipped_attention import softly_clamped
+
+        return softly_clamped(tape, g, up)
     if m.clamp:
         return clamped(tape, m, g, up)
     return mul(tape, activation(tape, g, m.activation), up)

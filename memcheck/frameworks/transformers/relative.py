@@ -44,7 +44,7 @@ def relative_attention(ctx: Context, a: Attention, x: Value) -> Value:
     q = as_heads(ctx, a, q, a.heads, a.query_norm, True)
     k = as_heads(ctx, a, k, a.kv_heads, a.key_norm, True)
     v = as_heads(ctx, a, v, a.kv_heads, None, copies or a.heads != a.kv_heads)
-    biases = _biases(ctx, a, r, tensors["rel_logits_proj.proj"], states)
+    biases = distance_biases(ctx, a, r, tensors["rel_logits_proj.proj"], states)
     if r.scaled:
         q, biases = (cast(tape, scale(tape, cast(tape, t, "fp32"), "tau"), t.dtype) for t in (q, biases))
     heads = (q, k, v)
@@ -55,10 +55,11 @@ def relative_attention(ctx: Context, a: Attention, x: Value) -> Value:
     return result
 
 
-def short_convolution(ctx: Context, tensor: ParameterTensor, x: Value) -> Value:
+def short_convolution(ctx: Context, tensor: ParameterTensor, x: Value, *, scaled: bool = False) -> Value:
     """fp32 copies through a convolution whose weights are fp32 in a model that was loaded, added to what went in.
 
     Autocast casts what PyTorch's convolution is given, and nothing of causal-conv1d's own function, which keeps fp32.
+    ``scaled``: the sum is divided by a constant (Inkling 2).
     """
     tape, fused = ctx.tape, ctx.setting.ssm != "fallback"
     wide = cast(tape, x, "fp32")
@@ -66,6 +67,7 @@ def short_convolution(ctx: Context, tensor: ParameterTensor, x: Value) -> Value:
     made = convolve(ctx, tensor, None, wide, "", fused=fused, dtype="fp32")
     tape.autocast = autocast
     both = add(tape, made, wide, "convolution + input")
+    both = scale(tape, both, "scaled convolution") if scaled else both
     out = cast(tape, both, x.dtype)
     del wide, made
     return out
@@ -83,8 +85,8 @@ def _project(ctx: Context, tensor: ParameterTensor, x: Value) -> Value:
     return linear(ctx.tape, x, ctx.replicated(tensor), tensor.name)
 
 
-def _biases(ctx: Context, a: Attention, r: Relative, tensor: ParameterTensor, states: Value) -> Value:
-    """InklingRelativeLogits.forward: [batch, heads, queries, keys] of [batch, heads, queries, extent]."""
+def distance_biases(ctx: Context, a: Attention, r: Relative, tensor: ParameterTensor, states: Value) -> Value:
+    """Both Inklings' RelativeLogits.forward: [batch, heads, queries, keys] of [batch, heads, queries, extent]."""
     tape, b, s = ctx.tape, ctx.batch, ctx.sequence
     profiles = (b, a.heads, s, r.extent)
     logits = _profiles(ctx, tensor, states.view(ctx.tokens * a.heads, r.width), profiles)

@@ -41,6 +41,8 @@ def route(ctx: Context, m: Moe, x: Value) -> Choice:
         scores, indices = _chosen_first(ctx, m, logits, narrow)
     elif m.router == "sigmoid-chosen":
         scores, indices = _sigmoid_of_chosen(ctx, m, logits)
+    elif m.router == "sigmoid-even":
+        scores, indices = _even_sigmoid(ctx, m, logits)
     elif m.router == "sigmoid-best":
         scores, indices = _best_sigmoid(ctx, m, logits)
     elif m.router == "sigmoid-narrow":
@@ -181,6 +183,18 @@ def _best_sigmoid(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
     chosen, indices = topk(tape, scores, m.experts_per_token)
     del scores
     return (over_sum(tape, chosen) if m.normalised_scores else chosen), indices
+
+
+def _even_sigmoid(ctx: Context, m: Moe, logits: Value) -> tuple[Value, Storage]:
+    """Inkling 2: a correction chooses among the scores; the chosen by their sum, times a constant."""
+    tape = ctx.tape
+    scores = unary(tape, logits, "sigmoid")
+    for_choice = tape.new(scores.shape, "fp32", "scores for choice")
+    indices = tape.new((*scores.shape[:-1], m.experts_per_token), "int64", "topk indices")
+    del for_choice
+    chosen = gather(tape, scores, indices)
+    del scores
+    return scale(tape, over_sum(tape, chosen), "routed scaling"), indices
 
 
 def _narrow_sigmoid(ctx: Context, m: Moe, logits: Value, narrow: str) -> tuple[Value, Storage]:

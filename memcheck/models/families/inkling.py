@@ -36,7 +36,7 @@ def read(config: ConfigReader) -> Architecture:
     width, extent = config.integer("d_rel", default=16), config.integer("rel_extent", default=1024)
     window = config.integer("sliding_window_size", "sliding_window", default=512)
     scaled = config.optional_integer("log_scaling_n_floor") is not None
-    narrow = _windowed_sizes(config, size)
+    narrow = windowed_sizes(config, size, (64, 16))
     full = _attention(config, size, Relative(width, extent, kernel, scaled=scaled))
     sliding = _attention(config, narrow, Relative(width, window, kernel))._replace(window=window)
     dense, experts = config.optional_integer("dense_intermediate_size"), config.integer("intermediate_size")
@@ -92,10 +92,10 @@ def _kinds(config: ConfigReader, layers: int) -> tuple[bool, ...]:
     return tuple(t == FULL for t in stated)
 
 
-def _windowed_sizes(config: ConfigReader, size: StackDimensions) -> StackDimensions:
-    """Heads of the windowed layers, which have their own."""
-    heads = config.integer("swa_num_attention_heads", default=64)
-    kv_heads = config.integer("swa_num_key_value_heads", default=16)
+def windowed_sizes(config: ConfigReader, size: StackDimensions, default: tuple[int, int]) -> StackDimensions:
+    """Heads of the windowed layers, which have their own. ``default``: the class's."""
+    heads = config.integer("swa_num_attention_heads", default=default[0])
+    kv_heads = config.integer("swa_num_key_value_heads", default=default[1])
     check_groups(config, heads, kv_heads, "swa_num_key_value_heads")
     return size._replace(heads=heads, kv_heads=kv_heads, head_dim=config.integer("swa_head_dim", default=128))
 

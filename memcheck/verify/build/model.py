@@ -134,13 +134,13 @@ def build_model(job: TrainingJob, architecture: Architecture, config: Mapping[st
 
 
 def _widen(model: nn.Module, architecture: Architecture) -> None:
-    """Parts of DeepSeek V4, Hy 4 and Inkling that from_pretrained loads in fp32, and that make others fp32: sinks,
-    position biases and short convolutions.
+    """Parts of DeepSeek V4, Hy 4 and both Inklings that from_pretrained loads in fp32, and that make others fp32:
+    sinks, position biases, short convolutions, and the queries that weigh layers' streams.
     """
     if not any(_is_widened(block) for block, _ in architecture.blocks):
         return
     for name, parameter in model.named_parameters():
-        if name.rpartition(".")[2] in ("sinks", "position_bias") or "sconv." in name:
+        if name.rpartition(".")[2] in ("sinks", "position_bias", "query") or ".conv1d." in name:
             parameter.data = parameter.data.float()
 
 

@@ -1,0 +1,56 @@
+"""Gradients of tensors that several units read, and that wait for those of units further down."""
+
+from __future__ import annotations
+
+from memcheck.autograd.tensor import Leaf, Storage, Tape
+
+
+class Waiting(Leaf):
+    """A tensor that several units read and that is a slice of another: gradients wait for those of units further down.
+
+    Slices of a larger gradient are views, which hold all of it, and to which nothing is added in place
+    (torch/csrc/autograd/input_buffer.cpp, ``can_accumulate_inplace``).
+    """
+
+    __slots__ = ("_tape", "arriving", "buffer", "dtype", "shape")
+
+    def __init__(self, tape: Tape, shape: tuple[int, ...], dtype: str, arriving: tuple[int, ...] | None) -> None:
+        self._tape, self.shape, self.dtype = tape, shape, dtype
+        self.arriving = arriving
+        """Shape of the gradient that units behind this one have left; None: none have."""
+        self.buffer: Storage | None = None
+        tape.waiting.append(self)
+
+    def arrive(self) -> int:
+        """Count what is left from units behind: bytes."""
+        if self.arriving is None:
+            return 0
+        self.buffer = self._tape.new(self.arriving, self.dtype, "waiting gradient")
+        return self.buffer.bytes
+
+    def left(self) -> int:
+        """Bytes that wait for units further down."""
+        return 0 if self.buffer is None else self.buffer.bytes
+
+    def take(self) -> Storage | None:
+        """The buffer, which somebody else holds from now on."""
+        found, self.buffer = self.buffer, None
+        return found
+
+    def _is_whole(self, grad: Storage) -> bool:
+        return grad.shape == self.shape
+
+    @property
+    def grad(self) -> Storage | None:
+        """None that is counted as the unit's own."""
+        return None
+
+    @grad.setter
+    def grad(self, value: Storage | None) -> None:
+        """Added in place to what is there, or the other way around, or into a third tensor."""
+        old = self.buffer
+        if value is None or (old is not None and self._is_whole(old)):
+            return
+        if old is not None and not self._is_whole(value):
+            value = self._tape.new(self.shape, self.dtype, "sum of waiting gradients")
+        self.buffer = value
